@@ -1,0 +1,139 @@
+/* backend.h: how to write a backend module for libhvd.
+ *
+ * A module is a shared object lib<anything>.so that exports one symbol, hvd_backend_init, includes this
+ * header alone and does not link libhvd. libhvd loads it with RTLD_NOW | RTLD_LOCAL and never unloads it.
+ *
+ * Life of an instance: open, then for each generation: address, connect, submit and send_message any
+ * number of times, and at last abort (after a failure) or disconnect (in peace); close ends it.
+ * The core calls open, address, connect, disconnect and close one at a time; submit and send_message
+ * may come from several threads at once (the core keeps them in the same order on every rank per
+ * instance); abort may come at any moment from any thread, also during connect.
+ */
+#ifndef HVD_BACKEND_H
+#define HVD_BACKEND_H
+
+#include "hvd/hvd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HVD_BACKEND_ABI_VERSION 1
+
+typedef int32_t hvd_collective;
+enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIVE_ALLGATHER = 3,
+       HVD_COLLECTIVE_BARRIER = 4, HVD_COLLECTIVE_REDUCESCATTER = 5, HVD_COLLECTIVE_ALLTOALL = 6 };
+
+/* What the core gives to a module. Any thread may call these; none of them blocks for long except
+ * kv_get, and none calls back into the module. Valid until close returns. */
+typedef struct hvd_backend_host {
+  size_t struct_size;
+  void *context; /* first argument of each call */
+  void (*log)(void *context, hvd_log_level level, const char *message);
+  /* A message from send_message of `source` has arrived. Messages of one source arrive in order.
+   * `data` is borrowed for the call. Not to be called from within send_message or submit. */
+  void (*message)(void *context, uint64_t generation, int32_t source, const void *data, size_t size);
+  /* The link to `peer` (rank, or -1: unknown) broke in this generation. Once or more; the core then
+   * aborts the instance. */
+  void (*failure)(void *context, uint64_t generation, int32_t peer, const char *text);
+  /* Store shared by the workers of the generation that is being connected. set: the first value of a
+   * key stays (same value again is HVD_OK, another HVD_INVALID). get waits for the key; *size is the
+   * room and then the length; HVD_TIMEOUT when it does not come, HVD_PEER_LOST on abort. */
+  hvd_status (*kv_set)(void *context, uint64_t generation, const char *key, const void *data, size_t size,
+                       hvd_error *error);
+  hvd_status (*kv_get)(void *context, uint64_t generation, const char *key, int64_t timeout_ms, void *data,
+                       size_t *size, hvd_error *error);
+} hvd_backend_host;
+
+typedef struct hvd_backend_option { const char *key; const char *value; } hvd_backend_option;
+
+/* What the module is. Strings are static. */
+typedef struct hvd_backend_description {
+  size_t struct_size;
+  const char *name;         /* "gloo" */
+  const char *version;      /* of the library underneath */
+  uint64_t memories;        /* bit 1 << hvd_memory */
+  uint64_t dtypes;          /* bit 1 << hvd_dtype */
+  uint64_t collectives;     /* bit 1 << hvd_collective */
+  int32_t messages;         /* 1: send_message works; a module that serves host memory must */
+  int32_t local;            /* 1: fast inside a host by itself */
+  int32_t max_instances;    /* per process; 0: any number */
+} hvd_backend_description;
+
+typedef struct hvd_backend_member {
+  uint64_t worker;          /* identity that is kept through generations */
+  const char *host;
+  const void *address;      /* blob of this member's `address` */
+  size_t address_size;
+} hvd_backend_member;
+
+/* Borrowed for the call of connect. */
+typedef struct hvd_backend_group {
+  size_t struct_size;
+  uint64_t generation;
+  int32_t rank, size;
+  const hvd_backend_member *members; /* `size` of them, by rank */
+  int64_t timeout_ms;
+} hvd_backend_group;
+
+/* One collective. Everything is borrowed until `done` has been called, but for `ranks` and `counts`,
+ * which are borrowed for the call of submit. */
+typedef struct hvd_backend_op {
+  size_t struct_size;
+  hvd_collective collective;
+  hvd_dtype dtype;
+  hvd_reduction reduction;
+  int32_t root;              /* broadcast: rank (in the generation) */
+  const void *input;         /* allgather: this rank's part; allreduce may have input == output */
+  void *output;              /* broadcast: the tensor, on every rank */
+  size_t count;              /* elements of the input (broadcast, allreduce: of the output as well) */
+  const size_t *counts;      /* allgather: elements of each member's part; reducescatter likewise */
+  const int32_t *ranks;      /* members that take part, ascending; NULL: all */
+  int32_t rank_count;
+  hvd_memory memory;
+  int32_t device;
+  void *stream;
+  uint64_t sequence;         /* same on every rank, grows with each op of the generation */
+  /* Called exactly once, from any thread, also after abort; the error is borrowed for the call and
+   * NULL on success. After it the module touches neither the op nor its buffers. Not to be called from within submit. */
+  void (*done)(void *done_context, hvd_status status, const hvd_error *error);
+  void *done_context;
+} hvd_backend_op;
+
+/* The module's functions. `instance` is what open gave. None may throw, exit or print. */
+typedef struct hvd_backend_table {
+  size_t struct_size;
+  hvd_backend_description description;
+  hvd_status (*open)(const hvd_backend_host *host, const hvd_backend_option *options, size_t option_count,
+                     void **ret_instance, hvd_error *error);
+  /* Writes the blob by which peers reach this instance in the next generation. *size: room, then
+   * length; HVD_INVALID with *size set if the room is too small (4096 is always offered). */
+  hvd_status (*address)(void *instance, void *data, size_t *size, hvd_error *error);
+  /* Joins the generation. Blocks at most group->timeout_ms: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
+   * be reached or abort was called. On failure the instance can connect again, after `address`. */
+  hvd_status (*connect)(void *instance, const hvd_backend_group *group, hvd_error *error);
+  /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. */
+  hvd_status (*submit)(void *instance, const hvd_backend_op *op, hvd_error *error);
+  /* Sends up to 1 MiB to another rank, in order per destination. Copies `data`; returns at once. */
+  hvd_status (*send_message)(void *instance, int32_t destination, const void *data, size_t size,
+                             hvd_error *error);
+  /* Gives the generation up: returns within 100 ms, and every op pending completes with HVD_PEER_LOST within as
+   * much. Never frees a buffer under an operation. Idempotent. A later generation may connect. */
+  void (*abort)(void *instance, uint64_t generation);
+  /* Leaves the generation when nothing is pending and all members are known to be out. */
+  void (*disconnect)(void *instance);
+  /* abort, and frees everything, within a second. */
+  void (*close)(void *instance);
+  /* One line for humans (interface, address), NUL-terminated, cut to `size`. */
+  void (*detail)(void *instance, char *text, size_t size);
+} hvd_backend_table;
+
+/* Fills in at most table->struct_size bytes and returns HVD_OK, or says why it can't serve
+ * (HVD_UNAVAILABLE: a library or device is missing; HVD_UNSUPPORTED: abi_version). */
+typedef hvd_status (*hvd_backend_init_fn)(uint32_t abi_version, hvd_backend_table *table, hvd_error *error);
+#define HVD_BACKEND_INIT_SYMBOL "hvd_backend_init"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

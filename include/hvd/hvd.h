@@ -1,0 +1,477 @@
+/* hvd.h: the worker's API of libhvd, elastic distributed training for any language.
+ *
+ * A worker opens a context with hvd_init, registers what it trains as a state, and gives its training
+ * function to hvd_run. When a peer dies, hvd_run restores the last commit, joins the next generation
+ * and calls the function again; when hosts are added or removed it does the same with live values.
+ *
+ * Rules that hold for every function
+ *  - Handles are opaque. A NULL handle or a NULL required pointer gives HVD_INVALID, never a crash.
+ *  - The last parameter `error` may be NULL. If it is not, set error->struct_size to sizeof(hvd_error)
+ *    (HVD_ERROR_INIT does). It is written on failure only; the caller owns it.
+ *  - Results (`ret_...`) are untouched on failure.
+ *  - Functions may be called from any thread unless they say otherwise. No function installs a signal
+ *    handler, ends the process, or prints: what the library has to say goes to the log callback.
+ *  - Structs begin with struct_size, set by the caller: the library reads and writes no further than
+ *    that. A zero field means the default. Functions are added in later versions and never changed.
+ *  - Durations are int64_t milliseconds. Where a function says so, HVD_DEFAULT_TIMEOUT takes the
+ *    option's value. There is no way to wait for ever.
+ */
+#ifndef HVD_HVD_H
+#define HVD_HVD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define HVD_API __attribute__((visibility("default")))
+#else
+#define HVD_API
+#endif
+
+#define HVD_VERSION_MAJOR 0
+#define HVD_VERSION_MINOR 1
+#define HVD_VERSION_PATCH 0
+#define HVD_VERSION_STRING "0.1.0"
+/* Number in the SONAME (libhvd.so.<ABI>) and in the directory of the backend modules. */
+#define HVD_ABI_VERSION 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status and error ----------------------------------------------------------------------- */
+
+/* What to do next. Values are stable. */
+typedef int32_t hvd_status;
+enum {
+  HVD_OK = 0,
+  HVD_PEER_LOST = 1,       /* a worker of this generation is gone: restore the last commit, rejoin */
+  HVD_HOSTS_UPDATED = 2,   /* hosts were added or removed: keep live values, rejoin */
+  HVD_MISMATCH = 3,        /* ranks disagree about an operation: a bug in the program */
+  HVD_INVALID = 4,         /* bad argument or bad order of calls: a bug in the program */
+  HVD_TIMEOUT = 5,         /* the deadline passed; the message says who and what was waited for */
+  HVD_CLOSED = 6,          /* the context was shut down or aborted */
+  HVD_REMOVED = 7,         /* this worker has no place in the job any more; the message says why */
+  HVD_DRIVER_LOST = 8,     /* the driver can't be reached or is gone */
+  HVD_REFUSED = 9,         /* the driver refused this worker (secret, job, version, stale) */
+  HVD_UNAVAILABLE = 10,    /* a backend, file or system resource can't be had */
+  HVD_UNSUPPORTED = 11,    /* no backend in use supports this dtype, memory or operation */
+  HVD_CALLBACK_FAILED = 12,/* a callback of the program reported failure */
+  HVD_JOB_FAILED = 13,     /* the job ended in failure; the message is the driver's sentence */
+  HVD_INTERNAL = 14        /* a defect in this library or out of memory */
+};
+
+/* "HVD_PEER_LOST" for HVD_PEER_LOST, and so on; "unknown status" otherwise. Never NULL. Static. */
+HVD_API const char *hvd_status_name(hvd_status status);
+
+/* Details of a failure. Owned by the caller, fixed size, no pointers. */
+typedef struct hvd_error {
+  size_t struct_size;
+  hvd_status status;
+  int32_t rank;          /* rank that is to blame, or -1 */
+  uint64_t generation;   /* generation in which it happened, or 0 */
+  int64_t vendor_code;   /* errno, MPI or NCCL code, or 0 */
+  char backend[16];      /* backend that reported it, or "" */
+  char message[512];     /* what, where, which value, what was expected. UTF-8, NUL-terminated */
+} hvd_error;
+#define HVD_ERROR_INIT {sizeof(hvd_error), 0, -1, 0, 0, {0}, {0}}
+
+/* "major.minor.patch" of the library that is loaded. Static. */
+HVD_API const char *hvd_version(void);
+
+/* Frees memory that the library allocated for the caller. NULL is allowed. */
+HVD_API void hvd_free(void *memory);
+
+#define HVD_DEFAULT_TIMEOUT ((int64_t)-1)
+
+/* Called once when the library is done with a callback's userdata: also when a registration fails. */
+typedef void (*hvd_destroy_fn)(void *userdata);
+
+/* ---- Log ------------------------------------------------------------------------------------- */
+
+typedef int32_t hvd_log_level;
+enum { HVD_LOG_DEFAULT = 0, HVD_LOG_TRACE = 1, HVD_LOG_DEBUG = 2, HVD_LOG_INFO = 3, HVD_LOG_WARNING = 4,
+       HVD_LOG_ERROR = 5, HVD_LOG_OFF = 6 };
+
+/* Called from any of the library's threads, one call at a time per context. `message` is one line,
+ * without a newline, valid during the call. It must not call back into the context. */
+typedef void (*hvd_log_fn)(void *userdata, hvd_log_level level, const char *message);
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+/* Typed options by key, for workers (hvd_init) and drivers (hvd_driver_create). Each key can also be
+ * given in the environment as HVD_<KEY IN CAPITALS>; a value that was set wins over the environment.
+ * The keys are listed in docs/options.md and by hvd_options_describe. Not thread-safe. */
+typedef struct hvd_options hvd_options;
+
+HVD_API hvd_status hvd_options_create(hvd_options **ret_options, hvd_error *error);
+HVD_API void hvd_options_destroy(hvd_options *options);
+
+/* Sets an option from text, parsed as the option's type; or from a value of that very type (an integer
+ * is also taken where a real number is expected). Unknown key, wrong type, value out of range:
+ * HVD_INVALID, with the key, the value and what was expected. Durations are seconds. */
+HVD_API hvd_status hvd_options_set(hvd_options *options, const char *key, const char *text, hvd_error *error);
+HVD_API hvd_status hvd_options_set_int(hvd_options *options, const char *key, int64_t value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_double(hvd_options *options, const char *key, double value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_bool(hvd_options *options, const char *key, int32_t value, hvd_error *error);
+
+/* Value in force (set, else environment, else default) as text. The text belongs to the options and is
+ * valid until the next call on them. HVD_INVALID if the key is unknown or the environment's is unfit. */
+HVD_API hvd_status hvd_options_get(hvd_options *options, const char *key, const char **ret_text, hvd_error *error);
+
+/* One line per option: key, type, default, environment variable, meaning. Static. */
+HVD_API const char *hvd_options_describe(void);
+
+/* Where log lines of at least `level` go (HVD_LOG_DEFAULT: option log_level). Without a callback, lines
+ * are dropped. The options keep the callback; contexts made from them share it. `destroy` (optional)
+ * runs when the options and everything made from them are gone, or at once on failure. */
+HVD_API hvd_status hvd_options_set_log(hvd_options *options, hvd_log_level level, hvd_log_fn log,
+                                       void *userdata, hvd_destroy_fn destroy, hvd_error *error);
+
+/* ---- Context --------------------------------------------------------------------------------- */
+
+/* One worker. Several may live in one process. */
+typedef struct hvd_context hvd_context;
+
+/* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
+ * With option `driver` (hvdrun sets it) the driver gives ranks. Without it, rank and size come from
+ * HVD_RANK and HVD_SIZE, else from Open MPI's, Slurm's, PMI's or torchrun's variables, and rank 0
+ * serves the others at option `rendezvous`; with none of them the worker is alone: rank 0 of 1.
+ * `options` may be NULL (environment only); it is read during the call and not kept.
+ * Errors: HVD_INVALID, HVD_TIMEOUT, HVD_REFUSED, HVD_DRIVER_LOST, HVD_UNAVAILABLE, HVD_REMOVED,
+ * HVD_JOB_FAILED. */
+HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_context, hvd_error *error);
+
+/* Says that this worker is done, with success, and leaves. Waits until every member of the generation
+ * is done, so that nobody loses a peer it still needs, at most timeout_ms (HVD_DEFAULT_TIMEOUT: option
+ * shutdown_timeout), then closes. After it every call on the context gives HVD_CLOSED.
+ * If the last hvd_run ended in anything but HVD_OK the worker leaves without saying that it is done.
+ * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
+HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ms, hvd_error *error);
+
+/* Closes at once, from any thread: every pending and later call returns HVD_CLOSED. To the job this is
+ * the loss of a worker. Does not wait for pending calls to return. */
+HVD_API hvd_status hvd_abort(hvd_context *context, const char *reason, hvd_error *error);
+
+/* Frees the context; hvd_abort if it was not shut down. No other call on it may be running or follow.
+ * Ends every thread of the context within a few seconds at most. Not from a callback of the context:
+ * then it does nothing but log an error. NULL is allowed. */
+HVD_API void hvd_destroy(hvd_context *context);
+
+/* Place of this worker in the current generation. Never blocks. HVD_CLOSED after shutdown. */
+typedef struct hvd_membership {
+  size_t struct_size;
+  int32_t rank, size;               /* among all workers */
+  int32_t local_rank, local_size;   /* among the workers of this host */
+  int32_t cross_rank, cross_size;   /* among the workers with the same local rank on all hosts */
+  uint64_t generation;              /* counts from 1; 0 for a worker that is alone without a driver */
+  uint64_t membership_epoch;        /* changes of hosts that this generation takes into account */
+  uint64_t worker;                  /* identity of this worker, kept through all generations */
+} hvd_membership;
+HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership *ret_membership, hvd_error *error);
+
+/* Shorthands for the above; -1 if the context is NULL or closed. */
+HVD_API int32_t hvd_rank(hvd_context *context);
+HVD_API int32_t hvd_size(hvd_context *context);
+HVD_API int32_t hvd_local_rank(hvd_context *context);
+HVD_API int32_t hvd_local_size(hvd_context *context);
+HVD_API int32_t hvd_cross_rank(hvd_context *context);
+HVD_API int32_t hvd_cross_size(hvd_context *context);
+HVD_API uint64_t hvd_generation(hvd_context *context); /* 0 if NULL or closed */
+
+/* The backend in use. Strings are NUL-terminated; a longer one is cut. */
+typedef struct hvd_backend_information {
+  size_t struct_size;
+  char name[16];        /* "gloo"; "self" for a worker that is alone */
+  char version[64];     /* of the library underneath */
+  char path[512];       /* file of the module */
+  char detail[256];     /* interface, address */
+  uint64_t dtypes;      /* bit 1 << dtype for each supported one */
+  uint64_t collectives; /* bit 1 << hvd_collective for each supported one (backend.h) */
+} hvd_backend_information;
+HVD_API hvd_status hvd_backend_info(hvd_context *context, hvd_backend_information *ret_info, hvd_error *error);
+/* Name of the backend in use; valid until the context is destroyed. "" if NULL. */
+HVD_API const char *hvd_backend_name(hvd_context *context);
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/* Element types. Values are stable. */
+typedef int32_t hvd_dtype;
+enum { HVD_UINT8 = 1, HVD_INT8 = 2, HVD_UINT16 = 3, HVD_INT16 = 4, HVD_UINT32 = 5, HVD_INT32 = 6,
+       HVD_UINT64 = 7, HVD_INT64 = 8, HVD_FLOAT16 = 9, HVD_BFLOAT16 = 10, HVD_FLOAT32 = 11,
+       HVD_FLOAT64 = 12, HVD_BOOL = 13 };
+
+/* Bytes of one element, or 0 if the dtype is unknown. */
+HVD_API size_t hvd_dtype_size(hvd_dtype dtype);
+/* "float32" and so on, or "unknown dtype". Static. */
+HVD_API const char *hvd_dtype_name(hvd_dtype dtype);
+
+typedef int32_t hvd_memory;
+enum { HVD_MEMORY_HOST = 0, HVD_MEMORY_CUDA = 1 };
+
+#define HVD_MAX_DIMS 8
+
+/* Dense, row-major, borrowed: the library never frees `data`. It must stay valid and, for an output,
+ * unread until the operation has completed. Zero elements are allowed (data may then be NULL). */
+typedef struct hvd_tensor {
+  size_t struct_size;
+  void *data;
+  hvd_dtype dtype;
+  int32_t ndim;                  /* 0 (a scalar) .. HVD_MAX_DIMS */
+  int64_t shape[HVD_MAX_DIMS];   /* elements per dimension, each >= 0 */
+  hvd_memory memory;             /* HVD_MEMORY_HOST in this version */
+  int32_t device;                /* for device memory */
+  void *stream;                  /* for device memory */
+} hvd_tensor;
+#define HVD_TENSOR_INIT {sizeof(hvd_tensor), NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, NULL}
+
+/* ---- Collectives ----------------------------------------------------------------------------- */
+
+/* Every rank of the generation calls each operation once, under the same name; ranks may submit their
+ * operations in different orders. It starts as soon as all have. A name (1 to 255 bytes of UTF-8, not
+ * beginning with "hvd.") may be used again when its operation has completed on this rank; twice at
+ * once is HVD_INVALID. dtype, shape (but for allgather's first dimension), reduction and root must
+ * agree: otherwise every rank gets HVD_MISMATCH with the same message, and the context stays usable.
+ *
+ * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
+ * for ranks that do not call: HVD_TIMEOUT on every rank that did, naming those that did not. HVD_PEER_LOST as soon as
+ * any member is lost; then outputs are undefined and everything of the generation fails the same way.
+ * HVD_CLOSED after hvd_shutdown or hvd_abort. */
+
+typedef int32_t hvd_reduction;
+enum { HVD_SUM = 1, HVD_AVERAGE = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
+
+/* output[i] = reduction over ranks of input[i]. input and output have the same dtype and shape and are
+ * either the same memory or disjoint. float16 and bfloat16 accumulate in float32. HVD_AVERAGE of an
+ * integer type rounds towards zero. Same bits on every rank. */
+HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const hvd_tensor *input,
+                                 hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
+
+/* Copies root's tensor into every other rank's. */
+HVD_API hvd_status hvd_broadcast(hvd_context *context, const char *name, hvd_tensor *tensor, int32_t root,
+                                 hvd_error *error);
+
+/* Concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may differ; the other
+ * dimensions and the dtype may not; ndim >= 1. If output->data is NULL the library allocates it
+ * (free with hvd_free) and fills in dtype and shape. Otherwise output->shape tells the room: it must
+ * hold the result, and output->shape[0] is set to what was written; too small a room gives
+ * HVD_INVALID on this rank alone, naming the rows needed. */
+HVD_API hvd_status hvd_allgather(hvd_context *context, const char *name, const hvd_tensor *input,
+                                 hvd_tensor *output, hvd_error *error);
+
+/* Returns when every rank has called it. */
+HVD_API hvd_status hvd_barrier(hvd_context *context, const char *name, hvd_error *error);
+
+/* Broadcasts `count` tensors under one name; shapes and dtypes must agree pairwise. */
+HVD_API hvd_status hvd_broadcast_variables(hvd_context *context, const char *name, hvd_tensor *tensors,
+                                           size_t count, int32_t root, hvd_error *error);
+
+/* Broadcasts bytes whose length only the root knows. On root *data, *size are the input and stay; on
+ * other ranks *data is set to memory of *size bytes (hvd_free); NULL if *size is 0. */
+HVD_API hvd_status hvd_broadcast_object(hvd_context *context, const char *name, void **data, size_t *size,
+                                        int32_t root, hvd_error *error);
+
+/* An operation under way. */
+typedef struct hvd_op hvd_op;
+
+/* Asynchronous forms: return at once; tensors' descriptors are copied, their memory is borrowed until
+ * the operation has completed. With an allgather that allocates, hvd_op_output gives the result. */
+HVD_API hvd_status hvd_allreduce_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                       hvd_tensor *output, hvd_reduction reduction, hvd_op **ret_op,
+                                       hvd_error *error);
+HVD_API hvd_status hvd_broadcast_async(hvd_context *context, const char *name, hvd_tensor *tensor,
+                                       int32_t root, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_allgather_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                       const hvd_tensor *output, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
+                                     hvd_error *error);
+
+/* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
+HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
+
+/* Waits until it has completed and returns its status. HVD_TIMEOUT: not within timeout_ms; it goes on
+ * (the message names the ranks that have not called it, where known). HVD_DEFAULT_TIMEOUT: until it
+ * completes, which option operation_timeout bounds. May be called again, and by several threads. */
+HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ms, hvd_error *error);
+
+/* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */
+HVD_API hvd_status hvd_op_error(hvd_op *op, hvd_error *error);
+
+/* The output of a completed allgather. Memory that the library allocated belongs to the op and is
+ * valid until hvd_op_destroy. */
+HVD_API hvd_status hvd_op_output(hvd_op *op, hvd_tensor *ret_output, hvd_error *error);
+
+/* Frees the handle at any time, without blocking. A pending operation goes on: its memory stays
+ * borrowed until it completes (wait first, or shut the context down). NULL is allowed. */
+HVD_API void hvd_op_destroy(hvd_op *op);
+
+/* ---- State ----------------------------------------------------------------------------------- */
+
+/* What must survive: tensors and values in the caller's memory, and objects by callbacks. Every rank
+ * registers the same keys with the same kinds, dtypes and shapes. Not for use from several threads at
+ * once. Must be destroyed before its context. */
+typedef struct hvd_state hvd_state;
+
+HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state, hvd_error *error);
+HVD_API void hvd_state_destroy(hvd_state *state);
+
+/* Registers caller-owned memory under a key (1 to 255 bytes). It stays borrowed until the key is
+ * removed or the state destroyed. A key used twice is HVD_INVALID. A value is a small blob of plain
+ * data (a counter, a struct without pointers) of 1 .. 65536 bytes. */
+HVD_API hvd_status hvd_state_add_tensor(hvd_state *state, const char *key, const hvd_tensor *tensor,
+                                        hvd_error *error);
+HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *value, size_t size,
+                                       hvd_error *error);
+
+/* Object: bytes that the program makes and takes. save calls `write(sink, data, size)` any number of
+ * times; load gets what save wrote, of this or another rank. Both return 0 for success; anything else
+ * makes the calling commit, restore or sync fail with HVD_CALLBACK_FAILED, the last commit untouched.
+ * load must be able to undo a partial load by another load. Called in the thread that calls commit,
+ * restore, sync or hvd_run, with no lock held. */
+typedef void (*hvd_write_fn)(void *sink, const void *data, size_t size);
+typedef int32_t (*hvd_save_fn)(void *userdata, hvd_write_fn write, void *sink);
+typedef int32_t (*hvd_load_fn)(void *userdata, const void *data, size_t size);
+HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_save_fn save,
+                                        hvd_load_fn load, void *userdata, hvd_destroy_fn destroy,
+                                        hvd_error *error);
+HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
+
+/* Runs after a new generation is formed and synced, before the training function is called again (not
+ * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED.
+ * Collectives may be called from it, by all ranks alike. */
+typedef int32_t (*hvd_reset_fn)(void *userdata);
+HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void *userdata,
+                                      hvd_destroy_fn destroy, hvd_error *error);
+
+/* Copies everything to host memory as revision + 1, then check_host_updates. All ranks call it at the same
+ * point. HVD_HOSTS_UPDATED and HVD_PEER_LOST mean that the copy was made and the function must
+ * return that status. HVD_CALLBACK_FAILED, HVD_INTERNAL (memory): nothing changed. */
+HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
+
+/* The same without the check, and without any communication. */
+HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
+
+/* Asks all ranks, at the same point, whether hosts have changed: HVD_OK or HVD_HOSTS_UPDATED, the same
+ * on every rank (or HVD_PEER_LOST). */
+HVD_API hvd_status hvd_state_check_host_updates(hvd_state *state, hvd_error *error);
+
+/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. */
+HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
+
+/* Makes all ranks' state equal to that of the root: the survivor with the highest revision, lowest rank
+ * first. Live values are saved first. Only what differs is moved, to whom it differs. hvd_run calls it
+ * for each generation. HVD_MISMATCH if the registered keys differ. */
+HVD_API hvd_status hvd_state_sync(hvd_state *state, hvd_error *error);
+
+/* Number of the last commit: 0 before the first. Never blocks. 0 if NULL. */
+HVD_API uint64_t hvd_state_revision(hvd_state *state);
+
+typedef struct hvd_state_statistics {
+  size_t struct_size;
+  uint64_t revision;
+  uint64_t commits, restores, syncs;
+  uint64_t bytes;                 /* of one commit */
+  uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
+  uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
+  int64_t last_commit_ns;         /* duration of the copy of the last commit */
+} hvd_state_statistics;
+HVD_API hvd_status hvd_state_stats(hvd_state *state, hvd_state_statistics *ret_statistics, hvd_error *error);
+
+/* ---- Elastic run ----------------------------------------------------------------------------- */
+
+/* The training function. It returns HVD_OK when training is complete, passes on HVD_PEER_LOST and
+ * HVD_HOSTS_UPDATED as it got them, and anything else to end hvd_run with that status. */
+typedef hvd_status (*hvd_train_fn)(void *userdata);
+
+/* Calls `train` until it is complete: sync, train; on HVD_PEER_LOST restore, rejoin, sync, reset
+ * callbacks, train again; on HVD_HOSTS_UPDATED the same without restore. Blocks the calling thread.
+ * `state` may be NULL (nothing to keep). Returns HVD_OK, the function's own status, or why the job
+ * can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_CALLBACK_FAILED,
+ * HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case. One at a time per context. */
+HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn train, void *userdata,
+                           hvd_error *error);
+
+/* The same loop for languages without callbacks into C:
+ *   hvd_run_begin(ctx, state, &loop, &e);  s = HVD_OK; int32_t again;
+ *   while ((r = hvd_run_next(loop, s, &again, &e)) == HVD_OK && again) s = train();
+ *   hvd_run_end(loop);
+ * hvd_run_next does everything between two calls of the training function. The first call ignores `last`. *ret_again
+ * = 1: call the function; 0: training is complete. Any status but HVD_OK ends the loop. */
+typedef struct hvd_run_loop hvd_run_loop;
+HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run_loop **ret_loop,
+                                 hvd_error *error);
+HVD_API hvd_status hvd_run_next(hvd_run_loop *loop, hvd_status last, int32_t *ret_again, hvd_error *error);
+HVD_API void hvd_run_end(hvd_run_loop *loop);
+
+/* One recovery or planned reset of this worker, times in nanoseconds. Phases that did not happen are 0. */
+typedef struct hvd_recovery {
+  size_t struct_size;
+  uint64_t from_generation, to_generation;
+  hvd_status cause;        /* HVD_PEER_LOST or HVD_HOSTS_UPDATED */
+  int32_t from_size, to_size;
+  int32_t attempts;        /* generations tried; more than 1 if another failure came meanwhile */
+  uint64_t revision;       /* after the sync */
+  int64_t began_at;        /* CLOCK_MONOTONIC when this worker learnt of it */
+  int64_t detection;       /* from the last sign of life to the driver's verdict */
+  int64_t abort;           /* from learning of it until the training function had returned */
+  int64_t restore;
+  int64_t forming;         /* from registering until the new assignment */
+  int64_t connecting;
+  int64_t sync;
+  int64_t total;           /* from began_at until the training function is called again */
+  uint64_t sync_bytes;     /* payload received and sent by this rank */
+  char reason[256];        /* "rank 2 on host b lost: connection closed" */
+} hvd_recovery;
+
+/* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */
+HVD_API hvd_status hvd_recovery_count(hvd_context *context, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_recovery_get(hvd_context *context, size_t index, hvd_recovery *ret_recovery,
+                                    hvd_error *error);
+
+/* ---- Notifications --------------------------------------------------------------------------- */
+
+typedef uint32_t hvd_event_kind;
+enum {
+  HVD_EVENT_HOSTS_UPDATED = 1 << 0,     /* the driver saw hosts change; agreed on at the next commit */
+  HVD_EVENT_PEER_LOST = 1 << 1,         /* the generation is lost */
+  HVD_EVENT_GENERATION = 1 << 2,        /* a new generation is formed and connected */
+  HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
+  HVD_EVENT_DRIVER_LOST = 1 << 4,
+  HVD_EVENT_RECOVERED = 1 << 5          /* a recovery was recorded */
+};
+#define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
+
+typedef struct hvd_event {
+  size_t struct_size;
+  hvd_event_kind kind;       /* one bit */
+  uint32_t lost;             /* events dropped before this one because nobody took them (queue of 256) */
+  uint64_t sequence;         /* grows by one with each event of the context */
+  uint64_t generation;
+  uint64_t membership_epoch;
+  int32_t rank;              /* rank lost, or -1 */
+  int32_t size;              /* size of the generation, where it matters */
+  char message[256];         /* for example hosts added and removed */
+} hvd_event;
+
+/* Called from a thread of the library that does nothing else, one call at a time, with no lock held;
+ * it may call any function of the context except hvd_destroy, but a blocking one holds up later events. */
+typedef void (*hvd_listener_fn)(void *userdata, const hvd_event *event);
+
+/* kinds: HVD_EVENT_... or-ed. *ret_listener is a number to remove it by, never 0. */
+HVD_API hvd_status hvd_register_listener(hvd_context *context, hvd_event_kind kinds, hvd_listener_fn listener,
+                                         void *userdata, hvd_destroy_fn destroy, uint64_t *ret_listener,
+                                         hvd_error *error);
+/* Waits for a call of it in flight to return, unless called from within it; then runs destroy. */
+HVD_API hvd_status hvd_remove_listener(hvd_context *context, uint64_t listener, hvd_error *error);
+
+/* A descriptor that polls readable while hvd_next_event has something to give. Events are queued from
+ * this call on. It belongs to the context: don't read, write or close it. */
+HVD_API hvd_status hvd_event_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
+/* Takes the next event; *ret_available = 0 if there is none. Never blocks. */
+HVD_API hvd_status hvd_next_event(hvd_context *context, hvd_event *ret_event, int32_t *ret_available,
+                                  hvd_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

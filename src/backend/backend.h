@@ -1,0 +1,60 @@
+// Backends as the core sees them: an instance behind hvd/backend.h, found by the loader by name.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "hvd/backend.h"
+
+namespace hvd::backend {
+
+struct Member {
+  uint64_t worker = 0;
+  std::string host;
+  std::vector<uint8_t> address;
+};
+
+/// What the core does with what a backend says. Any thread; see hvd_backend_host.
+struct HostHandlers {
+  std::function<void(uint64_t generation, int32_t source, std::span<const uint8_t>)> message;
+  std::function<void(uint64_t generation, int32_t peer, const std::string& text)> failure;
+  std::function<Status(uint64_t generation, const std::string& key, std::span<const uint8_t> value)> kv_set;
+  std::function<Status(uint64_t generation, const std::string& key, Duration timeout, std::vector<uint8_t>* value)> kv_get;
+};
+
+struct Description {
+  std::string name, version, path;  // path of the module; "" for the built-in
+  uint64_t memories = 0, dtypes = 0, collectives = 0;
+  bool messages = false, local = false;
+};
+
+/// An open instance. The rules of hvd_backend_table hold, in C++ clothes.
+class Instance {
+ public:
+  virtual ~Instance() = default;  // closes
+  virtual const Description& description() const = 0;
+  virtual Status address(std::vector<uint8_t>* ret_address) = 0;
+  virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members, Duration timeout) = 0;
+  virtual Status submit(const hvd_backend_op& op) = 0;
+  virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
+  virtual void abort(uint64_t generation) = 0;
+  virtual void disconnect() = 0;
+  virtual std::string detail() const = 0;
+};
+
+/// Opens the backend that option `backend` names ("auto": gloo, then any other module that loads).
+/// Looks for lib/hvd/<abi>/libhvd_<name>.so beside the library, then in the install directory, then in
+/// option plugin_path. extra_options (key, value) go to the module: interface, route, segment_bytes. On failure the message lists every path
+/// tried with its reason (HVD_UNAVAILABLE). The built-in "self" serves a worker that is alone.
+Status open(const Options& options, const std::string& name,
+            const std::vector<std::pair<std::string, std::string>>& module_options, HostHandlers handlers,
+            std::unique_ptr<Instance>* ret_instance);
+
+}  // namespace hvd::backend

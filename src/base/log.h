@@ -1,0 +1,68 @@
+// Log lines go to the program's hook and nowhere else (contract 10).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "hvd/hvd.h"
+
+namespace hvd {
+
+/// Shared by everything made from one set of options. Thread-safe; one call of the hook at a time.
+class Logger {
+ public:
+  Logger() = default;
+  Logger(hvd_log_level level, hvd_log_fn log, void* userdata, hvd_destroy_fn destroy)
+      : level_(level), log_(log), userdata_(userdata), destroy_(destroy) {}
+  Logger(const Logger&) = delete;
+  Logger& operator=(const Logger&) = delete;
+  ~Logger() {
+    if (destroy_ != nullptr) destroy_(userdata_);
+  }
+
+  bool enabled(hvd_log_level level) const { return log_ != nullptr && level >= level_; }
+
+  void write(hvd_log_level level, const std::string& line) {
+    if (!enabled(level)) return;
+    std::lock_guard lock(mutex_);
+    log_(userdata_, level, line.c_str());
+  }
+
+  template <class... Args>
+  void debug(fmt::format_string<Args...> format, Args&&... args) {
+    print(HVD_LOG_DEBUG, format, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    print(HVD_LOG_INFO, format, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  void warning(fmt::format_string<Args...> format, Args&&... args) {
+    print(HVD_LOG_WARNING, format, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) {
+    print(HVD_LOG_ERROR, format, std::forward<Args>(args)...);
+  }
+
+ private:
+  template <class... Args>
+  void print(hvd_log_level level, fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const hvd_log_level level_ = HVD_LOG_OFF;
+  const hvd_log_fn log_ = nullptr;
+  void* const userdata_ = nullptr;
+  const hvd_destroy_fn destroy_ = nullptr;
+  std::mutex mutex_;
+};
+
+using LoggerPtr = std::shared_ptr<Logger>;
+
+}  // namespace hvd

@@ -1,0 +1,215 @@
+#include "base/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <span>
+
+#include "base/status.h"
+
+namespace hvd {
+namespace {
+
+constexpr double kDay = 86400;
+constexpr double kMany = 1 << 20;
+using enum OptionType;
+
+constexpr OptionSpec kSpecs[] = {
+    // Both ends.
+    {"job", kString, "", 0, 0, "name of the job; messages of another job are refused"},
+    {"secret", kString, "", 0, 0, "the job's secret, 32 to 512 characters; made by the driver when absent"},
+    {"log_level", kString, "warning", 0, 0, "trace, debug, info, warning, error or off"},
+    {"backend", kString, "auto", 0, 0, "gloo, or auto: the first that is available"},
+    {"interface", kString, "", 0, 0, "network interface or address for the backend; absent: the route to the driver"},
+    {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
+    // Worker.
+    {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
+    {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},
+    {"host", kString, "", 0, 0, "name of this worker's host; absent: the system's"},
+    {"slot", kInt, "0", 0, kMany, "slot of this worker on its host"},
+    {"rank", kInt, "-1", -1, kMany, "rank, for a job without a driver"},
+    {"size", kInt, "-1", -1, kMany, "number of workers, for a job without a driver"},
+    {"rendezvous", kString, "", 0, 0, "host:port where rank 0 serves a job without a driver"},
+    {"init_timeout", kReal, "600", 0.001, kDay, "seconds that hvd_init waits for a place in a generation"},
+    {"connect_timeout", kReal, "30", 0.001, kDay, "seconds for connecting to the driver, and to the peers of a generation"},
+    {"operation_timeout", kReal, "600", 0.001, kDay, "seconds that a collective waits for ranks that do not call it"},
+    {"stall_warning", kReal, "60", 0.001, kDay, "seconds after which a waiting collective is reported in the log"},
+    {"shutdown_timeout", kReal, "60", 0.001, kDay, "seconds that hvd_shutdown waits for the others"},
+    {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
+    // Driver.
+    {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
+    {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},
+    {"max_np", kInt, "0", 0, kMany, "most workers; 0: np with fixed hosts, else every slot"},
+    {"hosts", kString, "", 0, 0, "fixed hosts, host:slots separated by commas"},
+    {"discovery_script", kString, "", 0, 0, "program that prints host[:slots] lines"},
+    {"slots_per_host", kInt, "1", 1, kMany, "slots of a host for which discovery names none"},
+    {"discovery_interval", kReal, "1", 0.01, kDay, "seconds between two discoveries"},
+    {"discovery_timeout", kReal, "10", 0.01, kDay, "seconds that one discovery may take"},
+    {"elastic_timeout", kReal, "600", 0.01, kDay, "seconds to wait for enough slots, and for workers to rejoin"},
+    {"start_timeout", kReal, "120", 0.01, kDay, "seconds from the start of a worker to its registration"},
+    {"join_settle", kReal, "0.5", 0, kDay, "seconds that a worker that is ready waits for others that are starting"},
+    {"reset_limit", kInt, "0", 0, kMany, "generations formed after the first before the job is given up; 0: no limit"},
+    {"heartbeat_interval", kReal, "1", 0.01, kDay, "seconds between two signs of life"},
+    {"heartbeat_timeout", kReal, "10", 0.05, kDay, "seconds of silence after which a worker is lost"},
+    {"restart", kBool, "true", 0, 0, "whether the slot of a lost worker gets a new worker"},
+    {"restart_delay_min", kReal, "1", 0, kDay, "seconds before a slot is used again after its first failure; doubles with each"},
+    {"restart_delay_max", kReal, "60", 0, kDay, "longest such delay"},
+    {"blocklist_after", kInt, "3", 1, kMany, "failures in a row after which a host is put on the blocklist"},
+    {"blocklist_cooldown_min", kReal, "0", 0, 100 * kDay, "seconds that a host stays on the blocklist the first time; 0: for good"},
+    {"blocklist_cooldown_max", kReal, "0", 0, 100 * kDay, "longest such time"},
+    {"listen", kString, "", 0, 0, "address[:port] where the driver listens; absent: loopback and a free port"},
+    {"stop_grace", kReal, "5", 0, kDay, "seconds between SIGTERM and SIGKILL"},
+    {"output_directory", kString, "", 0, 0, "directory for files of the workers' output, one folder a worker"},
+    {"guard", kString, "", 0, 0, "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
+};
+
+const OptionSpec& spec_of(const std::string& key) {
+  for (const OptionSpec& spec : kSpecs) {
+    if (key == spec.key) return spec;
+  }
+  throw Error(HVD_INVALID, fmt::format("unknown option '{}': hvd_options_describe() lists the keys", key));
+}
+
+const char* type_name(OptionType type) {
+  switch (type) {
+    case kString: return "string";
+    case kInt: return "integer";
+    case kReal: return "number";
+    case kBool: return "bool";
+  }
+  return "?";
+}
+
+std::string variable_of(const std::string& key) {
+  std::string name = "HVD_" + key;
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+[[noreturn]] void unfit(const OptionSpec& spec, const std::string& text) {
+  std::string expected = type_name(spec.type);
+  if (spec.type == kInt) expected = fmt::format("an integer from {:.0f} to {:.0f}", spec.low, spec.high);
+  if (spec.type == kReal) expected = fmt::format("a number from {:g} to {:g}", spec.low, spec.high);
+  if (spec.type == kBool) expected = "1, 0, true, false, yes, no, on or off";
+  throw Error(HVD_INVALID, fmt::format("option {} ({}) is '{}': expected {}", spec.key, variable_of(spec.key),
+                                       std::string(spec.key) == "secret" ? "(hidden)" : text, expected));
+}
+
+OptionValue checked(const OptionSpec& spec, OptionValue value) {
+  const auto in_range = [&](double v) { return std::isfinite(v) && v >= spec.low && v <= spec.high; };
+  if (auto* i = std::get_if<int64_t>(&value); i != nullptr && !in_range(static_cast<double>(*i))) {
+    unfit(spec, std::to_string(*i));
+  }
+  if (auto* d = std::get_if<double>(&value); d != nullptr && !in_range(*d)) unfit(spec, fmt::format("{}", *d));
+  return value;
+}
+
+OptionValue parse(const OptionSpec& spec, const std::string& text) {
+  const char* end = text.data() + text.size();
+  switch (spec.type) {
+    case kString: return text;
+    case kInt: {
+      int64_t number = 0;
+      auto [stop, error] = std::from_chars(text.data(), end, number);
+      if (error != std::errc() || stop != end) unfit(spec, text);
+      return checked(spec, number);
+    }
+    case kReal: {
+      double number = 0;
+      auto [stop, error] = std::from_chars(text.data(), end, number);
+      if (error != std::errc() || stop != end) unfit(spec, text);
+      return checked(spec, number);
+    }
+    case kBool:
+      for (const char* yes : {"1", "true", "yes", "on"}) {
+        if (text == yes) return true;
+      }
+      for (const char* no : {"0", "false", "no", "off"}) {
+        if (text == no) return false;
+      }
+      unfit(spec, text);
+  }
+  unfit(spec, text);
+}
+
+void require_type(const OptionSpec& spec, OptionType given, const std::string& text) {
+  if (spec.type == given) return;
+  throw Error(HVD_INVALID, fmt::format("option {} takes a {}, but a {} was given: {}", spec.key,
+                                       type_name(spec.type), type_name(given), text));
+}
+
+}  // namespace
+
+Options::Options()
+    : Options([](const std::string& name) -> std::optional<std::string> {
+        const char* value = std::getenv(name.c_str());
+        if (value == nullptr) return std::nullopt;
+        return std::string(value);
+      }) {}
+
+Options::Options(Environment environment) : environment_(std::move(environment)) {}
+
+void Options::set(const std::string& key, const std::string& text) {
+  values_[key] = parse(spec_of(key), text);
+}
+
+void Options::set(const std::string& key, int64_t value) {
+  const OptionSpec& spec = spec_of(key);
+  if (spec.type == kReal) {
+    values_[key] = checked(spec, static_cast<double>(value));
+    return;
+  }
+  require_type(spec, kInt, std::to_string(value));
+  values_[key] = checked(spec, value);
+}
+
+void Options::set(const std::string& key, double value) {
+  const OptionSpec& spec = spec_of(key);
+  require_type(spec, kReal, fmt::format("{}", value));
+  values_[key] = checked(spec, value);
+}
+
+void Options::set(const std::string& key, bool value) {
+  const OptionSpec& spec = spec_of(key);
+  require_type(spec, kBool, value ? "true" : "false");
+  values_[key] = value;
+}
+
+bool Options::is_set(const std::string& key) const {
+  spec_of(key);
+  return values_.contains(key) || environment_(variable_of(key)).has_value();
+}
+
+OptionValue Options::value(const std::string& key) const {
+  const OptionSpec& spec = spec_of(key);
+  if (auto found = values_.find(key); found != values_.end()) return found->second;
+  if (auto text = environment_(variable_of(key))) return parse(spec, *text);
+  return parse(spec, spec.fallback);
+}
+
+std::string Options::text(const std::string& key) const {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return v;
+        } else {
+          return fmt::format("{}", v);
+        }
+      },
+      value(key));
+}
+
+const std::string& Options::describe() {
+  static const std::string text = [] {
+    std::string lines;
+    for (const OptionSpec& spec : kSpecs) {
+      lines += fmt::format("{} ({}, default {}, {}): {}\n", spec.key, type_name(spec.type),
+                           *spec.fallback == 0 ? "none" : spec.fallback, variable_of(spec.key), spec.meaning);
+    }
+    return lines;
+  }();
+  return text;
+}
+
+}  // namespace hvd

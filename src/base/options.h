@@ -1,0 +1,60 @@
+// Typed options by key, from the program and from the environment. The table in options.cc is the one
+// list of keys; docs/options.md is made from it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace hvd {
+
+enum class OptionType { kString, kInt, kReal, kBool };
+using OptionValue = std::variant<std::string, int64_t, double, bool>;
+
+struct OptionSpec {
+  const char* key;
+  OptionType type;
+  const char* fallback;  // default, as text
+  double low, high;      // range of numbers, both ends included
+  const char* meaning;
+};
+
+/// A copy is a snapshot. Values are checked when they are set, and the environment's when they are read:
+/// both throw Error(HVD_INVALID) that names key, value and what was expected.
+class Options {
+ public:
+  using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+  Options();                                  // the process's environment
+  explicit Options(Environment environment);
+
+  void set(const std::string& key, const std::string& text);
+  void set(const std::string& key, int64_t value);
+  void set(const std::string& key, double value);
+  void set(const std::string& key, bool value);
+
+  bool is_set(const std::string& key) const;  // by the program or the environment
+  std::string text(const std::string& key) const;
+  std::string string(const std::string& key) const { return std::get<std::string>(value(key)); }
+  int64_t integer(const std::string& key) const { return std::get<int64_t>(value(key)); }
+  double real(const std::string& key) const { return std::get<double>(value(key)); }
+  bool boolean(const std::string& key) const { return std::get<bool>(value(key)); }
+  Duration duration(const std::string& key) const { return seconds(real(key)); }
+  std::optional<std::string> environment(const std::string& name) const { return environment_(name); }
+
+  LoggerPtr logger = std::make_shared<Logger>();
+
+  static const std::string& describe();
+
+ private:
+  OptionValue value(const std::string& key) const;
+  std::map<std::string, OptionValue> values_;
+  Environment environment_;
+};
+
+}  // namespace hvd

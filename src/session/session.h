@@ -1,0 +1,127 @@
+// The worker's end of the control channel: hello, ready, heartbeat, assignment, abort, done. The
+// decisions are in SessionCore (pure); Session runs them over a wire::Channel on a loop's thread.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "wire/channel.h"
+
+namespace hvd::session {
+
+struct Address {
+  std::string backend;
+  std::vector<uint8_t> blob;
+};
+
+/// What a worker brings to the next generation.
+struct ReadyInfo {
+  wire::Cause cause = wire::Cause::Start;
+  bool has_state = false;
+  uint64_t revision = 0;
+  Digest digest;
+  std::vector<Address> addresses;
+};
+
+struct Member {
+  uint64_t worker = 0;
+  std::string host;
+  int32_t local_rank = 0;
+  bool has_state = false;
+  uint64_t revision = 0;
+  Digest digest;
+  std::vector<Address> addresses;
+};
+
+struct Assignment {
+  uint64_t generation = 0;
+  uint64_t epoch = 0;
+  int32_t rank = 0;
+  int32_t root = 0;  // member that others sync from
+  std::vector<Member> members;
+};
+
+struct AbortInfo {
+  uint64_t generation = 0;
+  std::string reason;
+  int32_t rank = -1;
+  Duration silence{0};
+  Time received{};
+};
+
+struct HostsUpdate {
+  uint64_t epoch = 0;
+  bool interrupt = false;
+  std::vector<std::string> added, removed;
+};
+
+/// Called on the session's loop thread, no lock held. They must not block.
+struct SessionEvents {
+  std::function<void(const AbortInfo&)> aborted;        // the current generation is lost
+  std::function<void(const HostsUpdate&)> hosts_updated;
+  std::function<void(const Status& why)> ended;         // once: no more generations; why says the reason:
+      // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
+};
+
+struct SessionConfig {
+  std::string driver;   // host:port
+  std::string secret, job, host;
+  uint64_t worker = 0;
+  int32_t slot = 0;
+  Duration connect_timeout = seconds(30);
+  LoggerPtr logger;
+};
+
+/// Thread-safe. Blocking functions return at the latest at their deadline.
+class Session {
+ public:
+  Session(SessionConfig config, SessionEvents events);
+  ~Session();  // close(0)
+
+  /// Connects, authenticates, says hello. HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT.
+  Status start();
+
+  /// Says that this worker is ready and waits for the next generation (newer than the last one).
+  /// HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`. Calling again after
+  /// HVD_TIMEOUT is allowed.
+  Status join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment);
+
+  /// The generation is connected and synced.
+  void report_synced(uint64_t generation, uint64_t revision);
+  /// The data plane of `generation` broke; the driver answers with an abort (events.aborted).
+  void report_failure(uint64_t generation, int32_t rank, const std::string& message);
+  /// Newest (epoch, interrupt) known, as one number that grows with the epoch: epoch * 2 + interrupt.
+  /// The maximum over all ranks tells every rank the same (contract 1).
+  uint64_t epoch_word() const;
+  /// To be shown in heartbeats.
+  void set_revision(uint64_t revision);
+
+  /// Says done and waits for the job's end: HVD_OK, HVD_TIMEOUT, HVD_JOB_FAILED, ...
+  Status finish(uint64_t revision, Duration timeout);
+  /// Says that this worker goes without being done.
+  void leave(const std::string& message);
+
+  /// Key-value store of a generation. kv_get waits; HVD_TIMEOUT, HVD_PEER_LOST if the generation is lost.
+  Status kv_set(uint64_t generation, const std::string& key, std::span<const uint8_t> value);
+  Status kv_get(uint64_t generation, const std::string& key, Duration timeout, std::vector<uint8_t>* ret_value);
+
+  /// Address of this machine on the route to the driver; valid after start.
+  std::string local_address() const;
+
+  /// Flushes for at most `linger`, then closes and joins the thread. Everything blocked returns HVD_CLOSED.
+  void close(Duration linger);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace hvd::session

@@ -1,0 +1,70 @@
+// What must survive a change of generation: tensors, values, objects; commit, restore, sync.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/callback.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "collective/engine.h"
+
+namespace hvd::state {
+
+struct SyncResult {
+  uint64_t revision = 0;        // of everybody afterwards
+  int32_t root = 0;             // rank whose state it is
+  uint64_t sent_bytes = 0, received_bytes = 0;  // payload of this rank
+};
+
+struct Statistics {
+  uint64_t commits = 0, restores = 0, syncs = 0, bytes = 0, sync_sent_bytes = 0, sync_received_bytes = 0;
+  Duration last_commit{0};
+};
+
+/// What other ranks need to know to tell whether they agree.
+struct Summary {
+  bool has_state = false;   // it was part of a sync before
+  uint64_t revision = 0;
+  Digest digest;            // of the last commit: keys, specs and bytes
+};
+
+/// One thread at a time, but for revision(), summary() and statistics(). Throws Error for bad arguments.
+class State {
+ public:
+  explicit State(LoggerPtr logger);
+  ~State();
+
+  void add_tensor(const std::string& key, const collective::Tensor& tensor);
+  void add_value(const std::string& key, void* value, size_t size);
+  void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
+  void remove(const std::string& key);
+
+  /// Copies everything as revision + 1. On failure the last commit is untouched.
+  Status save();
+  /// Copies without counting a revision: used for the first sync, before any commit.
+  Status refresh();
+  Status restore();                 // contract 4
+  bool has_commit() const;
+
+  uint64_t revision() const;
+  Summary summary() const;
+  Statistics statistics() const;
+
+  /// Collective over all ranks of the engine's generation: makes everybody's live values and last commit
+  /// equal to the root's (contract 5, 6). `known`: summaries of all ranks by rank if the assignment brought
+  /// them (empty otherwise): where they agree nothing at all is sent. Live values must equal the last commit.
+  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+              Duration timeout, SyncResult* ret_result);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvd::state

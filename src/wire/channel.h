@@ -1,0 +1,69 @@
+// A connection that carries frames: 4 bytes of length (big endian), then that many bytes. TLS 1.3 with
+// the job's secret as external pre-shared key: no certificate, no other cipher, no tickets. A peer
+// without the secret never gets past the handshake, so none of its bytes reaches a parser of messages (contract 13).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "wire/loop.h"
+#include "wire/messages.h"
+
+namespace hvd::wire {
+
+struct ChannelLimits {
+  size_t max_frame = 16 << 20;          // a longer one ends the connection
+  size_t max_queued = 64 << 20;         // bytes waiting to be sent; a reader slower than that is cut off
+  Duration handshake_timeout = seconds(5);
+};
+
+/// Called on the loop's thread.
+struct ChannelHandlers {
+  std::function<void(std::span<const uint8_t> frame)> frame;
+  /// Once, when the connection is over and close was not called by us: why.
+  std::function<void(const Status& why)> closed;
+};
+
+/// An authenticated connection. Held by shared_ptr; methods on the loop's thread only.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual void set_handlers(ChannelHandlers handlers) = 0;  // before any frame can arrive: see below
+  virtual void send(Bytes frame) = 0;                       // queued; dropped if closed
+  /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once.
+  virtual void close(Duration linger) = 0;
+  virtual std::string peer() const = 0;                     // "127.0.0.1:4711"
+  virtual std::string local_address() const = 0;            // address only: the route to the peer
+};
+
+/// Connects to "host:port" and authenticates, at most for `timeout`. `done` is called once on the loop's thread, with a
+/// channel or with why there is none (HVD_DRIVER_LOST: not reachable; HVD_REFUSED: wrong secret). Frames
+/// are delivered from the next turn of the loop on, so that `done` can set handlers.
+void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
+                     const ChannelLimits& limits, Duration timeout,
+                     std::function<void(std::shared_ptr<Channel> channel, const Status& why)> done);
+
+/// Accepts authenticated connections. Those that have not finished the handshake are bounded in number
+/// and time; the oldest gives way. Running out of descriptors pauses accepting and says so in the log.
+class Listener {
+ public:
+  /// endpoint: "address:port", port 0 for any. Throws Error(HVD_UNAVAILABLE) naming the endpoint.
+  Listener(Loop& loop, const std::string& endpoint, const std::string& secret, const ChannelLimits& limits,
+           LoggerPtr logger, std::function<void(std::shared_ptr<Channel>)> accepted);
+  ~Listener();                      // on the loop's thread, or after it has stopped
+  uint16_t port() const;
+  std::string address() const;
+  struct Counters { uint64_t accepted, refused; };
+  Counters counters() const;        // on the loop's thread
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace hvd::wire
