@@ -65,4 +65,7 @@ class Logger {
 
 using LoggerPtr = std::shared_ptr<Logger>;
 
+/// "warning" to HVD_LOG_WARNING; throws Error(HVD_INVALID) that lists the names.
+hvd_log_level parse_log_level(const std::string& name);
+
 }  // namespace hvd

@@ -1,0 +1,84 @@
+// The boundary: no exception crosses it (contract 10), every failure fills in the caller's error.
+#pragma once
+
+#include <cstring>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "base/status.h"
+
+namespace hvd::api {
+
+/// Runs fn, which returns a hvd::Status or nothing, and turns what it throws into a status.
+template <class Function>
+hvd_status guarded(hvd_error* error, Function&& fn) noexcept {
+  Status status;
+  try {
+    if constexpr (std::is_void_v<decltype(fn())>) {
+      fn();
+    } else {
+      status = fn();
+    }
+  } catch (const Error& e) {
+    status = e.status();
+  } catch (const std::bad_alloc&) {
+    status.code = HVD_INTERNAL;
+    status.message = "out of memory";  // fits the string's own storage
+  } catch (const std::exception& e) {
+    try {
+      status = Status(HVD_INTERNAL, std::string("unexpected failure: ") + e.what());
+    } catch (...) {
+      status.code = HVD_INTERNAL;
+    }
+  } catch (...) {
+    status.code = HVD_INTERNAL;
+    status.message = "unknown error";
+  }
+  if (!status.ok()) status.write_to(error);
+  return status.code;
+}
+
+template <class T>
+T& required(T* pointer, const char* name) {
+  if (pointer == nullptr) throw Error(HVD_INVALID, std::string(name) + " is NULL");
+  return *pointer;
+}
+
+/// A C string that must be there and not be empty.
+inline std::string required_text(const char* text, const char* name) {
+  if (required(text, name) == 0) throw Error(HVD_INVALID, std::string(name) + " is empty");
+  return text;
+}
+
+/// Copies a result into a caller's struct, no further than the struct_size that the caller set.
+template <class Struct>
+void copy_out(Struct* target, Struct value, const char* name) {
+  const size_t size = required(target, name).struct_size;
+  if (size < sizeof(size_t)) {
+    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) + ": expected sizeof(" + name + ")");
+  }
+  value.struct_size = size;
+  std::memcpy(static_cast<void*>(target), &value, size < sizeof(Struct) ? size : sizeof(Struct));
+}
+
+/// Reads a caller's struct, no further than its struct_size; what lies beyond is zero.
+template <class Struct>
+Struct copy_in(const Struct* source, const char* name) {
+  Struct value{};
+  const size_t size = required(source, name).struct_size;
+  if (size < sizeof(size_t)) {
+    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) + ": expected sizeof(" + name + ")");
+  }
+  std::memcpy(static_cast<void*>(&value), source, size < sizeof(Struct) ? size : sizeof(Struct));
+  return value;
+}
+
+template <size_t N>
+void copy_text(char (&target)[N], const std::string& text) {
+  const size_t length = text.size() < N - 1 ? text.size() : N - 1;
+  std::memcpy(target, text.data(), length);
+  target[length] = 0;
+}
+
+}  // namespace hvd::api

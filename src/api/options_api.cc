@@ -1,0 +1,73 @@
+// The options and the small change of hvd.h.
+#include <cstdlib>
+#include <memory>
+
+#include "api/guard.h"
+#include "api/handles.h"
+#include "base/dtype.h"
+
+using hvd::api::guarded;
+using hvd::api::required;
+using hvd::api::required_text;
+
+extern "C" {
+
+const char* hvd_status_name(hvd_status status) { return hvd::status_name(status); }
+const char* hvd_version(void) { return HVD_VERSION_STRING; }
+void hvd_free(void* memory) { std::free(memory); }
+size_t hvd_dtype_size(hvd_dtype dtype) { return hvd::dtype_size(dtype); }
+const char* hvd_dtype_name(hvd_dtype dtype) { return hvd::dtype_name(dtype); }
+
+hvd_status hvd_options_create(hvd_options** ret_options, hvd_error* error) {
+  return guarded(error, [&] { required(ret_options, "ret_options") = new hvd_options(); });
+}
+
+void hvd_options_destroy(hvd_options* options) { delete options; }
+
+hvd_status hvd_options_set(hvd_options* options, const char* key, const char* text, hvd_error* error) {
+  return guarded(error, [&] {
+    required(options, "options").options.set(required_text(key, "key"), std::string(&required(text, "text")));
+  });
+}
+
+hvd_status hvd_options_set_int(hvd_options* options, const char* key, int64_t value, hvd_error* error) {
+  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value); });
+}
+
+hvd_status hvd_options_set_double(hvd_options* options, const char* key, double value, hvd_error* error) {
+  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value); });
+}
+
+hvd_status hvd_options_set_bool(hvd_options* options, const char* key, int32_t value, hvd_error* error) {
+  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value != 0); });
+}
+
+hvd_status hvd_options_get(hvd_options* options, const char* key, const char** ret_text, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_text, "ret_text");
+    std::string text = required(options, "options").options.text(required_text(key, "key"));
+    options->text = std::move(text);
+    *ret_text = options->text.c_str();
+  });
+}
+
+const char* hvd_options_describe(void) { return hvd::Options::describe().c_str(); }
+
+hvd_status hvd_options_set_log(hvd_options* options, hvd_log_level level, hvd_log_fn log, void* userdata,
+                               hvd_destroy_fn destroy, hvd_error* error) {
+  // Holds the userdata from here on, so that destroy runs also when an argument is bad.
+  std::unique_ptr<void, hvd_destroy_fn> guard(destroy != nullptr ? userdata : nullptr,
+                                              destroy != nullptr ? destroy : [](void*) {});
+  return guarded(error, [&] {
+    required(options, "options");
+    if (level < HVD_LOG_DEFAULT || level > HVD_LOG_OFF) {
+      throw hvd::Error(HVD_INVALID, fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT, HVD_LOG_OFF));
+    }
+    if (level == HVD_LOG_DEFAULT) level = hvd::parse_log_level(options->options.string("log_level"));
+    auto logger = std::make_shared<hvd::Logger>(level, log, userdata, destroy);
+    guard.release();
+    options->options.logger = std::move(logger);
+  });
+}
+
+}  // extern "C"
