@@ -87,7 +87,7 @@ typedef struct hvd_backend_op {
   const void *input;         /* allgather: this rank's part; allreduce may have input == output */
   void *output;              /* broadcast: the tensor, on every rank */
   size_t count;              /* elements of the input (broadcast, allreduce: of the output as well) */
-  const size_t *counts;      /* allgather: elements of each member's part; reducescatter likewise */
+  const size_t *counts;      /* allgather: elements of each part, in the order of `ranks`; reducescatter likewise */
   const int32_t *ranks;      /* members that take part, ascending; NULL: all */
   int32_t rank_count;
   hvd_memory memory;
@@ -95,7 +95,9 @@ typedef struct hvd_backend_op {
   void *stream;
   uint64_t sequence;         /* same on every rank, grows with each op of the generation */
   /* Called exactly once, from any thread, also after abort; the error is borrowed for the call and
-   * NULL on success. After it the module touches neither the op nor its buffers. Not to be called from within submit. */
+   * NULL on success. After it the module touches neither the op nor its buffers. It may be called from
+   * within submit, before submit returns HVD_OK (an op that needs nobody else): the caller holds no
+   * lock then that its `done` takes. */
   void (*done)(void *done_context, hvd_status status, const hvd_error *error);
   void *done_context;
 } hvd_backend_op;
