@@ -1,0 +1,26 @@
+"""The functions that the public headers declare."""
+import re
+from pathlib import Path
+
+INCLUDE = Path(__file__).resolve().parents[2] / "include" / "hvd"
+
+
+def strip_comments(text):
+    return re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+
+
+def declared_functions(header):
+    """Names that follow HVD_API in a header, in order of declaration."""
+    text = strip_comments((INCLUDE / header).read_text())
+    text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
+    names = []
+    for declaration in re.findall(r"\bHVD_API\b([^;]*);", text):
+        match = re.search(r"\b(hvd_\w+)\s*\(", declaration)
+        if match is None:
+            raise ValueError(f"{header}: HVD_API on something that is not a function: {declaration.strip()!r}")
+        names.append(match.group(1))
+    return names
+
+
+def public_functions():
+    return declared_functions("hvd.h") + declared_functions("driver.h")
