@@ -108,10 +108,10 @@ typedef struct hvd_backend_table {
   hvd_backend_description description;
   hvd_status (*open)(const hvd_backend_host *host, const hvd_backend_option *options, size_t option_count,
                      void **ret_instance, hvd_error *error);
-  /* Writes the blob by which peers reach this instance in the next generation. *size: room, then
-   * length; HVD_INVALID with *size set if the room is too small (4096 is always offered). */
+  /* Writes the blob by which peers reach this instance in the next generation; the previous one may
+   * still be connected and is left alone (members of it may not all be out yet). *size: room, then length; HVD_INVALID with *size set if the room is too small (4096 is always offered). */
   hvd_status (*address)(void *instance, void *data, size_t *size, hvd_error *error);
-  /* Joins the generation. Blocks at most group->timeout_ms: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
+  /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ms: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
    * be reached or abort was called. On failure the instance can connect again, after `address`. */
   hvd_status (*connect)(void *instance, const hvd_backend_group *group, hvd_error *error);
   /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. */

@@ -55,18 +55,15 @@ const char* hvd_options_describe(void) { return hvd::Options::describe().c_str()
 
 hvd_status hvd_options_set_log(hvd_options* options, hvd_log_level level, hvd_log_fn log, void* userdata,
                                hvd_destroy_fn destroy, hvd_error* error) {
-  // Holds the userdata from here on, so that destroy runs also when an argument is bad.
-  std::unique_ptr<void, hvd_destroy_fn> guard(destroy != nullptr ? userdata : nullptr,
-                                              destroy != nullptr ? destroy : [](void*) {});
-  return guarded(error, [&] {
+  return guarded(error, [&, callback = hvd::Callback<hvd_log_fn>(log, userdata, destroy)] {
     required(options, "options");
     if (level < HVD_LOG_DEFAULT || level > HVD_LOG_OFF) {
-      throw hvd::Error(HVD_INVALID, fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT, HVD_LOG_OFF));
+      throw hvd::Error(HVD_INVALID,
+                       fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT, HVD_LOG_OFF));
     }
-    if (level == HVD_LOG_DEFAULT) level = hvd::parse_log_level(options->options.string("log_level"));
-    auto logger = std::make_shared<hvd::Logger>(level, log, userdata, destroy);
-    guard.release();
-    options->options.logger = std::move(logger);
+    const hvd_log_level least =
+        level == HVD_LOG_DEFAULT ? hvd::parse_log_level(options->options.string("log_level")) : level;
+    options->options.logger = std::make_shared<hvd::Logger>(least, callback);
   });
 }
 

@@ -2,38 +2,54 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "hvd/hvd.h"
 
 namespace hvd {
 
+/// Owns a program's userdata.
+class Userdata {
+ public:
+  Userdata(void* pointer, hvd_destroy_fn destroy) : pointer_(pointer), destroy_(destroy) {}
+  Userdata(const Userdata&) = delete;
+  Userdata& operator=(const Userdata&) = delete;
+  ~Userdata() {
+    if (destroy_ != nullptr) destroy_(pointer_);
+  }
+  void* get() const { return pointer_; }
+
+ private:
+  void* const pointer_;
+  const hvd_destroy_fn destroy_;
+};
+
 template <class Function>
 class Callback {
  public:
   Callback() = default;
+  Callback(Function function, std::shared_ptr<Userdata> userdata)
+      : function_(function), userdata_(std::move(userdata)) {}
+  /// Takes charge of userdata at once: destroy runs also when this is dropped without ever being used.
   Callback(Function function, void* userdata, hvd_destroy_fn destroy)
-      : function_(function), guard_(std::make_shared<Guard>(userdata, destroy)) {}
+      : Callback(function, std::make_shared<Userdata>(userdata, destroy)) {}
 
   explicit operator bool() const { return function_ != nullptr; }
 
+  /// Another function that shares this one's userdata (load beside save, stop beside start).
+  template <class Other>
+  Callback<Other> beside(Other other) const {
+    return Callback<Other>(other, userdata_);
+  }
+
   template <class... Args>
   auto operator()(Args... args) const {
-    return function_(guard_->userdata, args...);
+    return function_(userdata_->get(), args...);
   }
 
  private:
-  struct Guard {
-    Guard(void* u, hvd_destroy_fn d) : userdata(u), destroy(d) {}
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-    ~Guard() {
-      if (destroy != nullptr) destroy(userdata);
-    }
-    void* const userdata;
-    const hvd_destroy_fn destroy;
-  };
   Function function_ = nullptr;
-  std::shared_ptr<Guard> guard_;
+  std::shared_ptr<Userdata> userdata_;
 };
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/callback.h"
 #include "hvd/hvd.h"
 
 namespace hvd {
@@ -17,20 +18,16 @@ namespace hvd {
 class Logger {
  public:
   Logger() = default;
-  Logger(hvd_log_level level, hvd_log_fn log, void* userdata, hvd_destroy_fn destroy)
-      : level_(level), log_(log), userdata_(userdata), destroy_(destroy) {}
+  Logger(hvd_log_level level, Callback<hvd_log_fn> log) : level_(level), log_(std::move(log)) {}
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
-  ~Logger() {
-    if (destroy_ != nullptr) destroy_(userdata_);
-  }
 
-  bool enabled(hvd_log_level level) const { return log_ != nullptr && level >= level_; }
+  bool enabled(hvd_log_level level) const { return log_ && level >= level_; }
 
   void write(hvd_log_level level, const std::string& line) {
     if (!enabled(level)) return;
     std::lock_guard lock(mutex_);
-    log_(userdata_, level, line.c_str());
+    log_(level, line.c_str());
   }
 
   template <class... Args>
@@ -57,9 +54,7 @@ class Logger {
   }
 
   const hvd_log_level level_ = HVD_LOG_OFF;
-  const hvd_log_fn log_ = nullptr;
-  void* const userdata_ = nullptr;
-  const hvd_destroy_fn destroy_ = nullptr;
+  const Callback<hvd_log_fn> log_;
   std::mutex mutex_;
 };
 
