@@ -1,4 +1,46 @@
-# What `cmake --install` puts where.
+# What `cmake --install` puts where. The layout is that of the build tree, so the library finds its
+# modules and its guard beside itself wherever the tree is moved to:
+#   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-guard}  bin/hvdrun
+#   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
+include(CMakePackageConfigHelpers)
+
+set(HVD_INSTALL_MODULE_DIR ${CMAKE_INSTALL_LIBDIR}/${HVD_MODULE_SUBDIR})
+set(HVD_INSTALL_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/hvd)
+
 install(TARGETS hvd EXPORT hvdTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/hvd/hvd.h include/hvd/driver.h include/hvd/backend.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd)
+
+# Everything that a job needs at run time, in one target to build.
+add_custom_target(runtime)
+add_dependencies(runtime hvd)
+foreach(module hvd_gloo)
+  if(TARGET ${module})
+    install(TARGETS ${module} LIBRARY DESTINATION ${HVD_INSTALL_MODULE_DIR})
+    add_dependencies(runtime ${module})
+  endif()
+endforeach()
+if(TARGET hvd-guard)
+  install(TARGETS hvd-guard RUNTIME DESTINATION ${HVD_INSTALL_MODULE_DIR})
+  add_dependencies(runtime hvd-guard)
+endif()
+if(TARGET hvdrun)
+  file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(hvdrun PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
+  install(TARGETS hvdrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  add_dependencies(runtime hvdrun)
+endif()
+
+# pkg-config: paths are relative to the .pc file.
+file(RELATIVE_PATH HVD_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" HVD_PC_PREFIX "${HVD_PC_PREFIX}")
+configure_file(pkgconfig/hvd.pc.in ${PROJECT_BINARY_DIR}/hvd.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/hvd.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# CMake: find_package(hvd) gives hvd::hvd.
+install(EXPORT hvdTargets NAMESPACE hvd:: DESTINATION ${HVD_INSTALL_PACKAGE_DIR})
+configure_package_config_file(cmake/hvdConfig.cmake.in ${PROJECT_BINARY_DIR}/hvdConfig.cmake
+  INSTALL_DESTINATION ${HVD_INSTALL_PACKAGE_DIR} PATH_VARS HVD_INSTALL_MODULE_DIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/hvdConfig.cmake ${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake
+        DESTINATION ${HVD_INSTALL_PACKAGE_DIR})
