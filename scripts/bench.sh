@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds and runs the benchmarks, writes out/bench.json and prints a table: scripts/bench.sh [NAME...]
+# A benchmark is a program build/release/bin/*_bench whose last line of output that begins with '{' is a
+# JSON object: {"name": ..., "results": [{"case": ..., "value": ..., "unit": ..., ...}, ...]}.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install-deps.sh build test
+cmake --preset release
+cmake --build --preset release
+mkdir -p out
+exec python3 scripts/bench.py build/release/bin out/bench.json "$@"

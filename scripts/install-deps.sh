@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint]
+# (without arguments: build test demo). Needs root or sudo only if something is missing.
+set -euo pipefail
+
+declare -A packages=(
+  [build]="build-essential cmake ninja-build pkg-config libssl-dev libfmt-dev libflatbuffers-dev
+           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev"
+  [test]="libgtest-dev libbenchmark-dev python3 iproute2 binutils"
+  [demo]="libeigen3-dev zlib1g-dev dataset-fashion-mnist"
+  [lint]="clang-format clang-tidy python3"
+)
+
+[ $# -gt 0 ] || set -- build test demo
+wanted=()
+for set_name in "$@"; do
+  [ -n "${packages[$set_name]:-}" ] || { echo "unknown set '$set_name': one of ${!packages[*]}" >&2; exit 2; }
+  read -r -d '' -a names <<<"${packages[$set_name]}" || true
+  wanted+=("${names[@]}")
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "not a Debian system: see to it that the likes of these are installed: ${wanted[*]}" >&2
+  exit 0
+fi
+missing=()
+for name in "${wanted[@]}"; do
+  dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "missing packages, and neither root nor sudo: ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "installing ${missing[*]}"
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@"; }
+apt update
+apt install -y --no-install-recommends "${missing[@]}" >/dev/null

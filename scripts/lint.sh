@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Checks format (clang-format) and code (clang-tidy): scripts/lint.sh [--fix]
+# --fix formats in place and leaves the rest alone. BUILD_DIR: where compile_commands.json is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install-deps.sh build lint
+
+mapfile -t sources < <(git ls-files -- 'src/*.cc' 'src/*.h' 'tests/*.cc' 'tests/*.h' 'tests/*.c' 'examples/*.cc' 'examples/*.h')
+if [ "${1:-}" = --fix ]; then
+  clang-format -i "${sources[@]}"
+  exit
+fi
+clang-format --dry-run -Werror "${sources[@]}"
+
+build=${BUILD_DIR:-build/release}
+[ -f "$build/compile_commands.json" ] || cmake --preset release
+# Sources include headers that the build generates.
+cmake --build "$build" --target hvd_core
+git ls-files -z -- 'src/*.cc' | xargs -0 -n 4 -P "$(nproc)" clang-tidy -p "$build" --quiet --warnings-as-errors='*'
