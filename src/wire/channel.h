@@ -33,17 +33,23 @@ struct ChannelHandlers {
 class Channel {
  public:
   virtual ~Channel() = default;
-  virtual void set_handlers(ChannelHandlers handlers) = 0;  // before any frame can arrive: see below
+  virtual void set_handlers(ChannelHandlers handlers) = 0;  // nothing is read before it was called
   virtual void send(Bytes frame) = 0;                       // queued; dropped if closed
   /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once.
   virtual void close(Duration linger) = 0;
+  /// The same, and says when the socket is closed: from then on nothing of this channel is under way.
+  virtual void close_then(Duration linger, std::function<void()> closed) {
+    close(linger);
+    closed();
+  }
   virtual std::string peer() const = 0;                     // "127.0.0.1:4711"
   virtual std::string local_address() const = 0;            // address only: the route to the peer
 };
 
 /// Connects to "host:port" and authenticates, at most for `timeout`. `done` is called once on the loop's thread, with a
-/// channel or with why there is none (HVD_DRIVER_LOST: not reachable; HVD_REFUSED: wrong secret). Frames
-/// are delivered from the next turn of the loop on, so that `done` can set handlers.
+/// channel or with why there is none (HVD_DRIVER_LOST: not reachable; HVD_REFUSED: wrong secret; HVD_TIMEOUT:
+/// no answer; HVD_INVALID: unfit endpoint or secret). A driver that does not listen yet is tried again.
+/// Frames are delivered from the next turn of the loop after set_handlers on, and wait until then.
 void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
                      const ChannelLimits& limits, Duration timeout,
                      std::function<void(std::shared_ptr<Channel> channel, const Status& why)> done);

@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/error.hpp>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "wire/socket.h"
+#include "wire/tls.h"
+
+namespace hvd::wire {
+namespace {
+
+constexpr Duration kFirstDelay = std::chrono::milliseconds(50);
+constexpr Duration kLongestDelay = std::chrono::seconds(1);
+constexpr Duration kAttempt = std::chrono::seconds(3);  // for one address, while others wait to be tried
+
+using OnConnected = std::function<void(std::shared_ptr<Channel>, const Status&)>;
+using ErrorCode = asio::error_code;
+
+// Tries the endpoint's addresses one by one, again and again with growing pauses, until one answers or
+// the time is over. Only an answer that can't change, a refused handshake, ends it earlier.
+class Connector : public std::enable_shared_from_this<Connector> {
+ public:
+  Connector(Loop& loop, std::string endpoint, const ChannelLimits& limits, Duration timeout, OnConnected done)
+      : loop_(loop),
+        name_(std::move(endpoint)),
+        limits_(limits),
+        timeout_(timeout),
+        done_(std::move(done)),
+        deadline_(loop),
+        timer_(loop),
+        resolver_(io_of(loop)) {}
+
+  void start(const std::string& secret) {
+    try {
+      endpoint_ = parse_endpoint(name_);
+      tls_ = std::make_unique<asio::ssl::context>(make_tls_context(secret, TlsRole::kClient));
+    } catch (const Error& e) {
+      return end(nullptr, e.status());
+    }
+    deadline_.start(timeout_, [self = shared_from_this()] { self->out_of_time(); });
+    resolve();
+  }
+
+ private:
+  void resolve() {
+    if (!done_) return;
+    ErrorCode not_numeric;
+    const auto address = asio::ip::make_address(endpoint_.host, not_numeric);
+    if (!not_numeric) {
+      addresses_ = {Tcp::endpoint(address, static_cast<uint16_t>(std::stoul(endpoint_.port)))};
+      return next_address();
+    }
+    phase_ = "looking up its name";
+    resolver_.async_resolve(
+        endpoint_.host, endpoint_.port,
+        [self = shared_from_this()](const ErrorCode& e, Tcp::resolver::results_type found) {
+          if (!self->done_) return;
+          if (e) return self->try_again(e.message());
+          for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
+          self->next_address();
+        });
+  }
+
+  void next_address() {
+    if (addresses_.empty()) return try_again(last_failure_);
+    const Tcp::endpoint address = addresses_.front();
+    addresses_.erase(addresses_.begin());
+    phase_ = "connecting";
+    answered_ = false;
+    stream_.reset();
+    // Not by asio: a process that another thread starts at this moment must not inherit the socket.
+    const int fd = ::socket(address.data()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return failed(ErrorCode(errno, asio::error::get_system_category()));
+    Tcp::socket socket(io_of(loop_));
+    ErrorCode e;
+    socket.assign(address.protocol(), fd, e);
+    if (e) {
+      ::close(fd);
+      return failed(e);
+    }
+    stream_ = std::make_shared<Stream>(std::move(socket), *tls_);
+    ++attempt_;
+    timer_.start(kAttempt, [self = shared_from_this()] { self->failed(asio::error::timed_out); });
+    stream_->next_layer().async_connect(
+        address, [self = shared_from_this(), stream = stream_, attempt = attempt_](const ErrorCode& e) {
+          if (!self->done_ || attempt != self->attempt_) return;
+          if (e) return self->failed(e);
+          self->handshake();
+        });
+  }
+
+  void handshake() {
+    phase_ = "in the handshake";
+    ErrorCode ignored;
+    stream_->next_layer().set_option(Tcp::no_delay(true), ignored);
+    timer_.start(limits_.handshake_timeout,
+                 [self = shared_from_this()] { self->failed(asio::error::timed_out); });
+    stream_->async_handshake(Stream::client, [self = shared_from_this(), stream = stream_,
+                                              attempt = attempt_](const ErrorCode& e) {
+      if (self->done_ && attempt == self->attempt_) self->handshake_done(e);
+    });
+  }
+
+  void handshake_done(const ErrorCode& e) {
+    if (e && e.category() == asio::error::get_ssl_category()) return refused(e.message());
+    if (e) return failed(e);  // too busy a driver hangs up without an answer
+    if (!is_authenticated(stream_->native_handle())) return refused("it did not use the secret");
+    end(make_channel(loop_, std::move(stream_), limits_), Status());
+  }
+
+  void failed(const ErrorCode& e) {
+    ++attempt_;  // what is under way with this stream answers to nobody
+    if (stream_) close_socket(*stream_);
+    last_failure_ = e.message();
+    if (!addresses_.empty()) return next_address();
+    try_again(last_failure_);
+  }
+
+  void try_again(const std::string& why) {
+    last_failure_ = why;
+    answered_ = why != ErrorCode(asio::error::timed_out).message();
+    timer_.start(delay_, [self = shared_from_this()] { self->resolve(); });
+    delay_ = std::min<Duration>(delay_ * 3 / 2, kLongestDelay);
+  }
+
+  void refused(const std::string& why) {
+    end(nullptr,
+        Status(HVD_REFUSED, fmt::format("the driver at {} refused the job's secret ({})", name_, why)));
+  }
+
+  void out_of_time() {
+    const double waited = to_seconds(timeout_);
+    if (last_failure_.empty() || !answered_)
+      return end(nullptr,
+                 Status(HVD_TIMEOUT, fmt::format("the driver at {} has not answered within {:g} s ({})",
+                                                 name_, waited, phase_)));
+    end(nullptr,
+        Status(HVD_DRIVER_LOST, fmt::format("the driver at {} can't be reached: {} (tried for {:g} s)", name_,
+                                            last_failure_, waited)));
+  }
+
+  void end(std::shared_ptr<Channel> channel, const Status& why) {
+    OnConnected done = std::exchange(done_, nullptr);
+    deadline_.cancel();
+    timer_.cancel();
+    resolver_.cancel();
+    if (stream_) close_socket(*stream_);
+    if (done) done(std::move(channel), why);
+  }
+
+  Loop& loop_;
+  const std::string name_;
+  const ChannelLimits limits_;
+  const Duration timeout_;
+  OnConnected done_;  // empty once it was called
+  Endpoint endpoint_;
+  Loop::Timer deadline_, timer_;
+  Tcp::resolver resolver_;
+  std::unique_ptr<asio::ssl::context> tls_;
+  std::vector<Tcp::endpoint> addresses_;  // still to be tried in this round
+  std::shared_ptr<Stream> stream_;
+  uint64_t attempt_ = 0;
+  Duration delay_ = kFirstDelay;
+  bool answered_ = false;  // the last failure was an answer, not silence
+  std::string last_failure_;
+  const char* phase_ = "connecting";
+};
+
+}  // namespace
+
+void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
+                     const ChannelLimits& limits, Duration timeout, OnConnected done) {
+  auto connector = std::make_shared<Connector>(loop, endpoint, limits, timeout, std::move(done));
+  loop.post([connector, secret] { connector->start(secret); });
+}
+
+}  // namespace hvd::wire

@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <list>
+#include <utility>
+
+#include "wire/socket.h"
+#include "wire/tls.h"
+
+namespace hvd::wire {
+namespace {
+
+constexpr size_t kMaxHandshakes = 256;
+constexpr int kAcceptBatch = 64;  // then others on the loop have their turn
+constexpr Duration kPause = std::chrono::milliseconds(200);
+
+using ErrorCode = asio::error_code;
+
+}  // namespace
+
+struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
+  using Accepted = std::function<void(std::shared_ptr<Channel>)>;
+
+  // A connection that has not proved yet that it knows the secret.
+  struct Handshake {
+    Handshake(Loop& loop, std::shared_ptr<Stream> s, std::string p)
+        : stream(std::move(s)), peer(std::move(p)), timer(loop) {}
+    std::shared_ptr<Stream> stream;
+    std::string peer;
+    Loop::Timer timer;
+  };
+  using Place = std::list<std::shared_ptr<Handshake>>::iterator;
+
+  Impl(Loop& l, const std::string& endpoint, const std::string& secret, const ChannelLimits& channel_limits,
+       LoggerPtr log, Accepted callback)
+      : loop(l),
+        limits(channel_limits),
+        logger(std::move(log)),
+        accepted(std::move(callback)),
+        tls(make_tls_context(secret, TlsRole::kServer)),
+        acceptor(io_of(l)),
+        pause(l) {
+    listen(endpoint);
+  }
+
+  void listen(const std::string& name) {
+    const Endpoint endpoint = parse_endpoint(name);
+    const auto check = [&name](const ErrorCode& e) {
+      if (!e) return;
+      Status why(HVD_UNAVAILABLE, fmt::format("can't listen at {}: {}", name, e.message()));
+      why.vendor_code = e.value();
+      throw Error(why);
+    };
+    ErrorCode e;
+    const auto found =
+        Tcp::resolver(io_of(loop)).resolve(endpoint.host, endpoint.port, Tcp::resolver::passive, e);
+    check(e);
+    const Tcp::endpoint address = found.begin()->endpoint();
+    const int fd = ::socket(address.data()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) check(ErrorCode(errno, asio::error::get_system_category()));
+    acceptor.assign(address.protocol(), fd, e);
+    if (e) ::close(fd);
+    check(e);
+    acceptor.set_option(Tcp::acceptor::reuse_address(true), e);
+    check(e);
+    acceptor.bind(address, e);
+    check(e);
+    acceptor.listen(asio::socket_base::max_listen_connections, e);
+    check(e);
+    bound = acceptor.local_endpoint(e);
+    check(e);
+  }
+
+  void wait() {
+    if (closed) return;
+    acceptor.async_wait(Tcp::acceptor::wait_read, [self = shared_from_this()](const ErrorCode& e) {
+      if (self->closed || e == asio::error::operation_aborted) return;
+      self->accept_batch();
+    });
+  }
+
+  void accept_batch() {
+    for (int i = 0; i < kAcceptBatch; ++i) {
+      // Not by asio: a process that another thread starts at this moment must not inherit the socket, or
+      // its connection would stay open after the worker's death.
+      const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        add(fd);
+        continue;
+      }
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        return pause_accepting(errno);
+      // ECONNABORTED, and errors of the network that accept passes on: of that one connection.
+    }
+    wait();
+  }
+
+  void pause_accepting(int error) {
+    if (!std::exchange(exhausted, true))
+      logger->warning("{} accepts no connections for now: {}", to_text(bound),
+                      ErrorCode(error, asio::error::get_system_category()).message());
+    pause.start(kPause, [self = shared_from_this()] {
+      if (!self->closed) self->accept_batch();
+    });
+  }
+
+  void add(int fd) {
+    if (std::exchange(exhausted, false)) logger->info("{} accepts connections again", to_text(bound));
+    Tcp::socket socket(io_of(loop));
+    ErrorCode e;
+    socket.assign(bound.protocol(), fd, e);
+    if (e) {
+      ::close(fd);
+      return;
+    }
+    socket.set_option(Tcp::no_delay(true), e);
+    const Tcp::endpoint peer = socket.remote_endpoint(e);
+    if (e) return;  // gone already
+    if (handshakes.size() >= kMaxHandshakes)
+      refuse(handshakes.begin(), "too many connections that say nothing");
+
+    auto handshake =
+        std::make_shared<Handshake>(loop, std::make_shared<Stream>(std::move(socket), tls), to_text(peer));
+    const Place place = handshakes.insert(handshakes.end(), handshake);
+    handshake->timer.start(limits.handshake_timeout, [self = shared_from_this(), place] {
+      self->refuse(place, "no handshake in time");
+    });
+    handshake->stream->async_handshake(Stream::server,
+                                       [self = shared_from_this(), handshake, place](const ErrorCode& e) {
+                                         if (!self->closed && handshake->stream->next_layer().is_open())
+                                           self->handshake_done(place, e);
+                                       });
+  }
+
+  void handshake_done(Place place, const ErrorCode& e) {
+    const std::shared_ptr<Handshake> handshake = *place;
+    if (e) return refuse(place, e.message());
+    if (!is_authenticated(handshake->stream->native_handle()))
+      return refuse(place, "it did not use the secret");
+    handshake->timer.cancel();
+    handshakes.erase(place);
+    ++counters.accepted;
+    const Accepted callback = accepted;  // it may destroy the listener
+    callback(make_channel(loop, handshake->stream, limits));
+  }
+
+  // Strangers must not fill the log: the first is named, then those whose count is a power of two.
+  void refuse(Place place, const std::string& why) {
+    const std::shared_ptr<Handshake> handshake = *place;
+    handshake->timer.cancel();
+    close_socket(*handshake->stream);  // its handler sees that and does nothing
+    handshakes.erase(place);
+    ++counters.refused;
+    if ((counters.refused & (counters.refused - 1)) == 0)
+      logger->warning("{} refused {} connection(s) so far, the last from {}: {}", to_text(bound),
+                      counters.refused, handshake->peer, why);
+  }
+
+  void close() {
+    closed = true;
+    pause.cancel();
+    ErrorCode ignored;
+    acceptor.close(ignored);
+    for (const auto& handshake : handshakes) {
+      handshake->timer.cancel();
+      close_socket(*handshake->stream);
+    }
+    handshakes.clear();
+    accepted = nullptr;
+  }
+
+  Loop& loop;
+  const ChannelLimits limits;
+  const LoggerPtr logger;
+  Accepted accepted;
+  asio::ssl::context tls;
+  Tcp::acceptor acceptor;
+  Tcp::endpoint bound;
+  Loop::Timer pause;
+  std::list<std::shared_ptr<Handshake>> handshakes;  // oldest first
+  Counters counters{0, 0};
+  bool exhausted = false, closed = false;
+};
+
+Listener::Listener(Loop& loop, const std::string& endpoint, const std::string& secret,
+                   const ChannelLimits& limits, LoggerPtr logger,
+                   std::function<void(std::shared_ptr<Channel>)> accepted)
+    : impl_(std::make_shared<Impl>(loop, endpoint, secret, limits,
+                                   logger ? std::move(logger) : std::make_shared<Logger>(),
+                                   std::move(accepted))) {
+  loop.post([impl = impl_] { impl->wait(); });
+}
+
+Listener::~Listener() {
+  impl_->close();
+}
+
+uint16_t Listener::port() const {
+  return impl_->bound.port();
+}
+
+std::string Listener::address() const {
+  return impl_->bound.address().to_string();
+}
+
+Listener::Counters Listener::counters() const {
+  return impl_->counters;
+}
+
+}  // namespace hvd::wire
