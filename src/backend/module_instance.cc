@@ -1,0 +1,248 @@
+// An instance of a loaded module: C++ clothes over hvd_backend_table, and the host table under it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/module.h"
+
+namespace hvd::backend {
+namespace {
+
+int64_t to_milliseconds(Duration d) {
+  // Rounded up, so that a short wait does not become none.
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(d).count();
+  return std::max<int64_t>(ms, 0);
+}
+
+// What the module holds on to: the handlers with a stable address, valid until close returns.
+struct Host {
+  HostHandlers handlers;
+  LoggerPtr logger;
+  std::string name;
+
+  // No exception may cross into the module (backend.h).
+  template <class Function>
+  hvd_status guarded(const char* what, hvd_error* error, Function function) noexcept {
+    Status status;
+    try {
+      status = function();
+    } catch (const Error& e) {
+      status = e.status();
+    } catch (const std::exception& e) {
+      try {
+        status = Status(HVD_INTERNAL, fmt::format("{} of the host: {}", what, e.what()));
+        logger->error("backend {}: {}", name, status.message);
+      } catch (...) {
+        status.code = HVD_INTERNAL;
+      }
+    } catch (...) {
+      status.code = HVD_INTERNAL;
+    }
+    if (status.code != HVD_OK) status.write_to(error);
+    return status.code;
+  }
+};
+
+void host_log(void* context, hvd_log_level level, const char* message) {
+  auto* host = static_cast<Host*>(context);
+  host->guarded("log", nullptr, [&] {
+    if (message != nullptr) host->logger->write(level, fmt::format("backend {}: {}", host->name, message));
+    return Status();
+  });
+}
+
+void host_message(void* context, uint64_t generation, int32_t source, const void* data, size_t size) {
+  auto* host = static_cast<Host*>(context);
+  host->guarded("message", nullptr, [&] {
+    if (host->handlers.message) {
+      host->handlers.message(generation, source, {static_cast<const uint8_t*>(data), size});
+    }
+    return Status();
+  });
+}
+
+void host_failure(void* context, uint64_t generation, int32_t peer, const char* text) {
+  auto* host = static_cast<Host*>(context);
+  host->guarded("failure", nullptr, [&] {
+    if (host->handlers.failure) host->handlers.failure(generation, peer, text != nullptr ? text : "");
+    return Status();
+  });
+}
+
+hvd_status host_kv_set(void* context, uint64_t generation, const char* key, const void* data, size_t size,
+                       hvd_error* error) {
+  auto* host = static_cast<Host*>(context);
+  return host->guarded("kv_set", error, [&]() -> Status {
+    if (key == nullptr || (data == nullptr && size > 0)) return {HVD_INVALID, "kv_set: key or data is NULL"};
+    if (!host->handlers.kv_set) return {HVD_UNAVAILABLE, "kv_set: there is no store"};
+    return host->handlers.kv_set(generation, key, {static_cast<const uint8_t*>(data), size});
+  });
+}
+
+hvd_status host_kv_get(void* context, uint64_t generation, const char* key, int64_t timeout_ms, void* data,
+                       size_t* size, hvd_error* error) {
+  auto* host = static_cast<Host*>(context);
+  return host->guarded("kv_get", error, [&]() -> Status {
+    if (key == nullptr || size == nullptr || (data == nullptr && *size > 0)) {
+      return {HVD_INVALID, "kv_get: key, data or size is NULL"};
+    }
+    if (!host->handlers.kv_get) return {HVD_UNAVAILABLE, "kv_get: there is no store"};
+    std::vector<uint8_t> value;
+    Status status = host->handlers.kv_get(generation, key, milliseconds(timeout_ms), &value);
+    if (!status.ok()) return status;
+    const size_t room = *size;
+    *size = value.size();
+    if (value.size() > room) {
+      return {HVD_INVALID, fmt::format("kv_get of '{}': the value has {} bytes, the room {}", key, value.size(), room)};
+    }
+    if (!value.empty()) std::memcpy(data, value.data(), value.size());
+    return {};
+  });
+}
+
+class ModuleInstance final : public Instance {
+ public:
+  ModuleInstance(std::shared_ptr<Module> module, HostHandlers handlers, LoggerPtr logger)
+      : module_(std::move(module)), table_(module_->table) {
+    host_.handlers = std::move(handlers);
+    host_.logger = std::move(logger);
+    host_.name = module_->description.name;
+  }
+
+  ~ModuleInstance() override {
+    if (instance_ == nullptr) return;
+    table_.close(instance_);
+    module_->instances.fetch_sub(1);
+  }
+
+  Status open(const std::vector<std::pair<std::string, std::string>>& module_options) {
+    const int limit = table_.description.max_instances;
+    if (const int open = module_->instances.fetch_add(1); limit > 0 && open >= limit) {
+      module_->instances.fetch_sub(1);
+      return {HVD_UNAVAILABLE,
+              fmt::format("{} of its instances are open in this process and it allows {}", open, limit)};
+    }
+    std::vector<hvd_backend_option> options;
+    for (const auto& [key, value] : module_options) options.push_back({key.c_str(), value.c_str()});
+    hvd_backend_host table{};
+    table.struct_size = sizeof(table);
+    table.context = &host_;
+    table.log = host_log;
+    table.message = host_message;
+    table.failure = host_failure;
+    table.kv_set = host_kv_set;
+    table.kv_get = host_kv_get;
+    host_table_ = table;
+    void* instance = nullptr;
+    Status status = call("open", [&](hvd_error* error) {
+      return table_.open(&host_table_, options.data(), options.size(), &instance, error);
+    });
+    if (status.ok() && instance == nullptr) status = Status(HVD_INTERNAL, "its open gave no instance");
+    if (!status.ok()) {
+      module_->instances.fetch_sub(1);
+      return status;
+    }
+    instance_ = instance;
+    return status;
+  }
+
+  const Description& description() const override { return module_->description; }
+
+  Status address(std::vector<uint8_t>* ret_address) override {
+    std::vector<uint8_t> blob(4096);
+    size_t size = blob.size();
+    const auto ask = [&] {
+      return call("address", [&](hvd_error* error) { return table_.address(instance_, blob.data(), &size, error); });
+    };
+    Status status = ask();
+    constexpr size_t kMost = size_t{1} << 20;
+    if (status.code == HVD_INVALID && size > blob.size() && size <= kMost) {
+      blob.resize(size);
+      status = ask();
+    }
+    if (!status.ok()) return status;
+    if (size > blob.size()) {
+      return {HVD_INTERNAL, fmt::format("backend {}: address wrote {} bytes into a room of {}", host_.name, size,
+                                        blob.size())};
+    }
+    blob.resize(size);
+    *ret_address = std::move(blob);
+    return status;
+  }
+
+  Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members, Duration timeout) override {
+    std::vector<hvd_backend_member> list;
+    for (const Member& member : members) {
+      list.push_back({member.worker, member.host.c_str(), member.address.data(), member.address.size()});
+    }
+    hvd_backend_group group{};
+    group.struct_size = sizeof(group);
+    group.generation = generation;
+    group.rank = rank;
+    group.size = static_cast<int32_t>(list.size());
+    group.members = list.data();
+    group.timeout_ms = to_milliseconds(timeout);
+    Status status = call("connect", [&](hvd_error* error) { return table_.connect(instance_, &group, error); });
+    if (!status.ok()) status.generation = generation;
+    return status;
+  }
+
+  Status submit(const hvd_backend_op& op) override {
+    return call("submit", [&](hvd_error* error) { return table_.submit(instance_, &op, error); });
+  }
+
+  Status send_message(int32_t destination, std::span<const uint8_t> data) override {
+    if (table_.send_message == nullptr) {
+      return {HVD_UNSUPPORTED, fmt::format("backend {} carries no messages", host_.name)};
+    }
+    return call("send_message", [&](hvd_error* error) {
+      return table_.send_message(instance_, destination, data.data(), data.size(), error);
+    });
+  }
+
+  void abort(uint64_t generation) override { table_.abort(instance_, generation); }
+  void disconnect() override { table_.disconnect(instance_); }
+
+  std::string detail() const override {
+    // `detail` is the table's last member: an older module's table may end before it.
+    if (table_.struct_size < sizeof(hvd_backend_table) || table_.detail == nullptr) return "";
+    char text[256] = {};
+    table_.detail(instance_, text, sizeof(text));
+    text[sizeof(text) - 1] = 0;
+    return text;
+  }
+
+ private:
+  template <class Function>
+  Status call(const char* what, Function function) {
+    hvd_error error = HVD_ERROR_INIT;
+    const hvd_status code = function(&error);
+    if (code == HVD_OK) return {};
+    Status status = Status::from(code, error);
+    if (status.message.empty()) {
+      status.message = fmt::format("backend {}: {} gave {}", host_.name, what, status_name(code));
+    }
+    if (status.backend.empty()) status.backend = host_.name;
+    return status;
+  }
+
+  const std::shared_ptr<Module> module_;
+  const hvd_backend_table& table_;
+  Host host_;
+  hvd_backend_host host_table_{};
+  void* instance_ = nullptr;
+};
+
+}  // namespace
+
+Status open_instance(std::shared_ptr<Module> module,
+                     const std::vector<std::pair<std::string, std::string>>& module_options,
+                     HostHandlers handlers, LoggerPtr logger, std::unique_ptr<Instance>* ret_instance) {
+  auto instance = std::make_unique<ModuleInstance>(std::move(module), std::move(handlers), std::move(logger));
+  if (Status status = instance->open(module_options); !status.ok()) return status;
+  *ret_instance = std::move(instance);
+  return {};
+}
+
+}  // namespace hvd::backend
