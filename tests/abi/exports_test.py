@@ -1,0 +1,64 @@
+"""What libhvd.so shows to the outside is what the public headers declare: exports_test.py LIBRARY"""
+import re
+import subprocess
+import sys
+import unittest
+
+from headers import INCLUDE, public_functions
+
+LIBRARY = sys.argv.pop(1)
+MAP = INCLUDE.parents[1] / "src" / "api" / "hvd.map"
+# The C library and OpenSSL. The C++ runtime and every other library are linked in and hidden.
+NEEDED = re.compile(r"lib(c|m)\.so\.6|ld-linux-.*\.so\.\d|lib(ssl|crypto)\.so\.3")
+FOREIGN = re.compile(r"(GLIBC|OPENSSL)_[\w.]+")
+
+
+def tool(*arguments):
+    return subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def dynamic_symbols(which):
+    """(name, version, type letter) of the dynamic symbols."""
+    symbols = []
+    for line in tool("nm", "-D", which, "--with-symbol-versions", LIBRARY).splitlines():
+        *_, letter, name = line.split()
+        name, _, version = name.partition("@")
+        symbols.append((name, version.lstrip("@"), letter))
+    return symbols
+
+
+class Exports(unittest.TestCase):
+    maxDiff = None
+
+    def test_exports_are_the_declared_functions(self):
+        exported = {name: version for name, version, letter in dynamic_symbols("--defined-only") if letter != "A"}
+        self.assertEqual(sorted(public_functions()), sorted(exported))
+        self.assertEqual({"HVD_0.1"}, set(exported.values()))
+
+    def test_version_script_names_each_function(self):
+        text = re.sub(r"/\*.*?\*/", "", MAP.read_text(), flags=re.S)
+        named = []
+        for block in re.findall(r"global:(.*?)local:", text, flags=re.S):
+            named += [name.strip() for name in block.split(";") if name.strip()]
+        self.assertEqual(sorted(public_functions()), sorted(named))
+
+    def test_needs_nothing_but_c_library_and_openssl(self):
+        dynamic = tool("readelf", "-d", "-W", LIBRARY)
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+        self.assertTrue(needed)
+        self.assertEqual([], [name for name in needed if not NEEDED.fullmatch(name)])
+        self.assertEqual(["libhvd.so.0"], re.findall(r"\(SONAME\).*\[(.*)\]", dynamic))
+
+    def test_undefined_symbols_are_of_c_library_and_openssl(self):
+        strange = [(name, version) for name, version, letter in dynamic_symbols("--undefined-only")
+                   if not FOREIGN.fullmatch(version) and letter not in "wv"]
+        self.assertEqual([], strange)
+
+    def test_no_writable_and_executable_segment(self):
+        stack = re.search(r"GNU_STACK.*", tool("readelf", "-l", "-W", LIBRARY))
+        self.assertIsNotNone(stack)
+        self.assertNotIn("RWE", stack.group(0))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

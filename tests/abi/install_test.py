@@ -1,0 +1,83 @@
+"""What is installed works after it was moved elsewhere: install_test.py CMAKE BUILD_DIR CC"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CMAKE, BUILD, CC = sys.argv[1:4]
+del sys.argv[1:4]
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "minimal.c"
+DEADLINE_S = 120
+# A worker that is alone, and modules found beside the library or not at all.
+FOREIGN = ("HVD_", "LD_LIBRARY_PATH", "PKG_CONFIG", "OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE")
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+def run(*command, **more):
+    environment = {**CLEAN, **more}
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env=environment, timeout=DEADLINE_S)
+    if result.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
+    return result.stdout
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = Path(tempfile.mkdtemp(prefix="hvd-install-"))
+        run(CMAKE, "--install", BUILD, "--prefix", cls.work / "first")
+        cls.prefix = cls.work / "moved to" / "here"  # with a space
+        cls.prefix.parent.mkdir()
+        (cls.work / "first").rename(cls.prefix)
+        cls.libdir = next(cls.prefix.rglob("libhvd.so")).parent
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.work)
+
+    def pkg_config(self, *arguments):
+        return run("pkg-config", *arguments, "hvd", PKG_CONFIG_PATH=str(self.libdir / "pkgconfig")).strip()
+
+    def test_pkg_config(self):
+        # Spaces in a path come out escaped; the shell takes them apart again.
+        flags = self.pkg_config("--cflags", "--libs")
+        program = self.work / "by_pkg_config"
+        run("sh", "-c", f"{CC} -std=c99 -pedantic -Wall -Wextra -Werror '{EXAMPLE}' {flags} "
+                        f"-Wl,-rpath,'{self.libdir}' -o '{program}'")
+        self.assertEqual("rank 0 of 1: y = 2.00x + 1.00\n", run(program))
+        self.assertEqual("0", self.pkg_config("--variable=abi_version"))
+        plugins = Path(self.pkg_config("--variable=plugindir").replace("\\ ", " "))
+        self.assertEqual((self.libdir / "hvd" / "0").resolve(), plugins.resolve())
+        self.assertTrue(plugins.is_dir())
+
+    def test_find_package(self):
+        build = self.work / "consumer"
+        run(CMAKE, "-S", ROOT / "tests/abi/consumer", "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            f"-DCONSUMER_SOURCE={EXAMPLE}", f"-DCMAKE_C_COMPILER={CC}")
+        run(CMAKE, "--build", build)
+        self.assertEqual("rank 0 of 1: y = 2.00x + 1.00\n", run(build / "consumer"))
+
+    def test_dlopen(self):
+        program = self.work / "by_dlopen"
+        run(CC, "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{self.prefix / 'include'}",
+            ROOT / "tests/abi/dlopen_user.c", "-o", program, "-ldl")
+        self.assertEqual("rank 0 of 1\n", run(program, self.libdir / "libhvd.so.0"))
+
+    def test_job_of_two_workers(self):
+        if not list((self.libdir / "hvd" / "0").glob("libhvd_gloo.so")):
+            self.skipTest("built without a backend for more than one worker")
+        program = self.work / "worker"
+        run(CC, "-std=c99", f"-I{self.prefix / 'include'}", EXAMPLE, f"-L{self.libdir}", "-lhvd",
+            f"-Wl,-rpath,{self.libdir}", "-o", program)
+        output = run(self.prefix / "bin" / "hvdrun", "-np", "2", "-H", "localhost:2", "--", program)
+        self.assertIn("rank 0 of 2: y = 2.00x + 1.00", output)
+        self.assertIn("rank 1 of 2: y = 2.00x + 1.00", output)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,44 @@
+"""The texts agree with the code: README's example, links, names of tests."""
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bindings").rglob("*.md"))]
+
+
+def test_sources():
+    for pattern in ("*.cc", "*.c", "*.py", "*.h", "CMakeLists.txt"):
+        for path in (ROOT / "tests").rglob(pattern):
+            yield path.read_text()
+
+
+class Docs(unittest.TestCase):
+    def test_readme_shows_the_example(self):
+        blocks = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+        self.assertIn((ROOT / "examples" / "minimal.c").read_text(), blocks)
+
+    def test_links_lead_somewhere(self):
+        for page in PAGES:
+            for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+                if not re.match(r"\w+:", target):
+                    self.assertTrue((page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}")
+
+    def test_files_that_are_named_exist(self):
+        roots = ("src", "tests", "include", "scripts", "examples", "docs", "cmake", "pkgconfig", "bindings")
+        for page in PAGES:
+            for name in re.findall(rf"`((?:{'|'.join(roots)})/[\w./-]*\w)`", page.read_text()):
+                self.assertTrue((ROOT / name).exists(), f"{page.relative_to(ROOT)}: {name}")
+
+    def test_tests_of_the_contract_exist(self):
+        sources = "\n".join(test_sources())
+        declared = {".".join(pair) for pair in re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", sources)}
+        programs = set(re.findall(r"\bhvd_\w*test\(\s*(\w+)", sources)) | set(re.findall(r"add_test\(NAME (\w+)", sources))
+        for name in re.findall(r"`([A-Z]\w+\.\w+)`", (ROOT / "docs" / "contract.md").read_text()):
+            self.assertIn(name, declared, "docs/contract.md names a test that is not there")
+        for name in re.findall(r"`(\w+_test)`", (ROOT / "docs" / "contract.md").read_text()):
+            self.assertIn(name, programs, "docs/contract.md names a test program that is not there")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
