@@ -454,7 +454,8 @@ typedef struct hvd_event {
 } hvd_event;
 
 /* Called from a thread of the library that does nothing else, one call at a time, with no lock held;
- * it may call any function of the context except hvd_destroy, but a blocking one holds up later events. */
+ * it may call any function of the context except hvd_shutdown (HVD_INVALID) and hvd_destroy, but a blocking
+ * one holds up later events. */
 typedef void (*hvd_listener_fn)(void *userdata, const hvd_event *event);
 
 /* kinds: HVD_EVENT_... or-ed. *ret_listener is a number to remove it by, never 0. */

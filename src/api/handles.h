@@ -1,9 +1,59 @@
-// What the opaque handles of hvd.h are.
+// What the opaque handles of hvd.h are, and how their arguments are checked.
 #pragma once
 
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "api/guard.h"
+#include "api/standalone.h"
 #include "base/options.h"
+#include "elastic/run_loop.h"
+#include "elastic/worker.h"
 
 struct hvd_options {
   hvd::Options options;
   std::string text;  // what hvd_options_get gave last
 };
+
+struct hvd_context {
+  hvd::api::StandaloneDriver driver;  // of rank 0 in a job without a driver; outlives the worker
+  std::unique_ptr<hvd::elastic::Worker> worker;
+  hvd::Duration shutdown_timeout{0};
+  std::string backend_name;
+  std::atomic<bool> running{false};        // a run loop is open
+  std::atomic<hvd_status> last_run{HVD_OK};
+  std::atomic<bool> closed{false};
+};
+
+struct hvd_state {
+  explicit hvd_state(hvd_context& c) : context(c), elastic(c.worker->logger()) {}
+  hvd_context& context;
+  hvd::elastic::ElasticState elastic;
+};
+
+struct hvd_op {
+  std::shared_ptr<hvd::collective::Operation> operation;
+  hvd::Duration timeout{0};            // the longest wait of the operation
+  std::mutex mutex;
+  hvd_tensor output{};                 // allgather: as the caller gave it
+  bool has_output = false;
+  hvd::collective::Buffer buffer;      // library's memory, once taken from the operation
+};
+
+namespace hvd::api {
+
+/// The worker of a context that is open; throws Error(HVD_INVALID) or Error(HVD_CLOSED).
+elastic::Worker& open_worker(hvd_context* context);
+
+/// A caller's tensor, checked: struct_size, dtype, dimensions, memory kind.
+collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name);
+
+/// A timeout in milliseconds: HVD_DEFAULT_TIMEOUT gives `fallback`; other negative values are HVD_INVALID.
+Duration timeout_of(int64_t timeout_ms, Duration fallback);
+
+/// A caller's operation name: 1 to 255 bytes, not beginning with "hvd.".
+std::string operation_name(const char* name);
+
+}  // namespace hvd::api

@@ -55,7 +55,8 @@ const char* hvd_options_describe(void) { return hvd::Options::describe().c_str()
 
 hvd_status hvd_options_set_log(hvd_options* options, hvd_log_level level, hvd_log_fn log, void* userdata,
                                hvd_destroy_fn destroy, hvd_error* error) {
-  return guarded(error, [&, callback = hvd::Callback<hvd_log_fn>(log, userdata, destroy)] {
+  return guarded(error, [&] {
+    const hvd::Callback<hvd_log_fn> callback(log, userdata, destroy);
     required(options, "options");
     if (level < HVD_LOG_DEFAULT || level > HVD_LOG_OFF) {
       throw hvd::Error(HVD_INVALID,

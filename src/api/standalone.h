@@ -1,0 +1,33 @@
+// Jobs without a driver: rank and size from the environment of Open MPI, Slurm, PMI or torchrun, and a
+// driver inside rank 0 that serves the others.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/options.h"
+#include "hvd/driver.h"
+
+namespace hvd::api {
+
+struct Placement {
+  int64_t rank = 0;
+  int64_t size = 1;
+  std::string source;  // which variables said so
+};
+
+/// HVD_RANK and HVD_SIZE, else the launcher's variables; nothing if there are none. Throws
+/// Error(HVD_INVALID) if they are unfit or contradict each other.
+std::optional<Placement> find_placement(const Options& options);
+
+struct DriverDeleter {
+  void operator()(hvd_driver* driver) const { hvd_driver_destroy(driver); }
+};
+using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
+
+/// Completes the options of a worker that has no driver: nothing for a worker that is alone; otherwise
+/// its identity and where rank 0 listens. On rank 0 starts the driver there and returns it.
+StandaloneDriver prepare_standalone(Options& options);
+
+}  // namespace hvd::api

@@ -1,0 +1,156 @@
+#include "elastic/notification_manager.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+namespace hvd::elastic {
+
+void NotificationManager::Queue::push(const hvd_event& event) {
+  if (events.size() == kEventQueue) {
+    events.pop_front();
+    ++lost;
+  }
+  events.push_back(event);
+}
+
+hvd_event NotificationManager::Queue::pop() {
+  hvd_event event = events.front();
+  events.pop_front();
+  event.lost = lost;
+  lost = 0;
+  return event;
+}
+
+NotificationManager::~NotificationManager() {
+  close();
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void NotificationManager::post(hvd_event event) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  event.struct_size = sizeof(event);
+  event.sequence = next_sequence_++;
+  if (!listeners_.empty()) {
+    dispatch_.push(event);
+    changed_.notify_all();
+  }
+  if (fd_ >= 0) {
+    polled_.push(event);
+    const uint64_t one = 1;
+    if (::write(fd_, &one, sizeof(one)) < 0) logger_->warning("event descriptor: {}", std::strerror(errno));
+  }
+}
+
+uint64_t NotificationManager::add(hvd_event_kind kinds, Callback<hvd_listener_fn> listener) {
+  if (kinds == 0) throw Error(HVD_INVALID, "kinds is 0: expected HVD_EVENT_... or-ed");
+  if (!listener) throw Error(HVD_INVALID, "listener is NULL");
+  std::lock_guard lock(mutex_);
+  if (closed_) throw Error(HVD_CLOSED, "the context is closed");
+  if (!thread_.joinable()) {
+    // Signals stay with the program's threads (contract 10).
+    sigset_t all;
+    sigset_t old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    pthread_setname_np(thread_.native_handle(), "hvd-listen");
+  }
+  const uint64_t id = next_listener_++;
+  listeners_.emplace(id, std::make_shared<Listener>(Listener{kinds, std::move(listener)}));
+  return id;
+}
+
+void NotificationManager::remove(uint64_t id) {
+  std::shared_ptr<Listener> dying;  // destroyed after the lock is released: destroy is the program's code
+  std::unique_lock lock(mutex_);
+  auto found = listeners_.find(id);
+  if (found == listeners_.end()) throw Error(HVD_INVALID, fmt::format("no listener {} is registered", id));
+  dying = std::move(found->second);
+  listeners_.erase(found);
+  if (std::this_thread::get_id() != thread_.get_id()) {
+    changed_.wait(lock, [&] { return calling_ != id; });
+  }
+}
+
+int NotificationManager::event_fd() {
+  std::lock_guard lock(mutex_);
+  if (closed_) throw Error(HVD_CLOSED, "the context is closed");
+  if (fd_ < 0) {
+    fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd_ < 0) {
+      Status status(HVD_UNAVAILABLE, fmt::format("eventfd: {}", std::strerror(errno)));
+      status.vendor_code = errno;
+      throw Error(status);
+    }
+  }
+  return fd_;
+}
+
+bool NotificationManager::next(hvd_event* ret_event) {
+  std::lock_guard lock(mutex_);
+  if (fd_ < 0) throw Error(HVD_INVALID, "events are queued from the first call of hvd_event_fd on: call it first");
+  if (polled_.events.empty()) return false;
+  *ret_event = polled_.pop();
+  if (polled_.events.empty()) {
+    uint64_t count = 0;
+    if (::read(fd_, &count, sizeof(count)) < 0 && errno != EAGAIN) {
+      logger_->warning("event descriptor: {}", std::strerror(errno));
+    }
+  }
+  return true;
+}
+
+void NotificationManager::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  std::map<uint64_t, std::shared_ptr<Listener>> dying;
+  std::lock_guard lock(mutex_);
+  dying.swap(listeners_);
+}
+
+bool NotificationManager::in_listener() const {
+  std::lock_guard lock(mutex_);
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
+void NotificationManager::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closed_ || !dispatch_.events.empty(); });
+    if (dispatch_.events.empty()) return;
+    const hvd_event event = dispatch_.pop();
+    std::vector<uint64_t> ids;
+    for (const auto& [id, listener] : listeners_) {
+      if ((listener->kinds & event.kind) != 0) ids.push_back(id);
+    }
+    for (uint64_t id : ids) {
+      auto found = listeners_.find(id);
+      if (found == listeners_.end()) continue;  // removed by an earlier listener
+      std::shared_ptr<Listener> listener = found->second;
+      calling_ = id;
+      lock.unlock();
+      listener->call(&event);
+      lock.lock();
+      calling_ = 0;
+      changed_.notify_all();
+      lock.unlock();
+      listener.reset();  // the last copy if it was removed from within: destroy runs with no lock held
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace hvd::elastic

@@ -1,0 +1,209 @@
+#include "elastic/run_loop.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd::elastic {
+
+namespace {
+
+std::vector<state::Summary> summaries(const session::Assignment& assignment) {
+  std::vector<state::Summary> known;
+  for (const session::Member& member : assignment.members) {
+    known.push_back({member.has_state, member.revision, member.digest});
+  }
+  return known;
+}
+
+int64_t count(Duration d) { return d.count(); }
+
+}  // namespace
+
+Status sync_now(Worker& worker, ElasticState& elastic) {
+  if (Status status = elastic.state.refresh(); !status.ok()) return status;
+  EngineUse engine = worker.engine();
+  if (!engine) return Status(HVD_CLOSED, "the context is closed");
+  const hvd_membership place = worker.membership();
+  state::SyncResult result;
+  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result);
+}
+
+Status commit(Worker& worker, ElasticState& elastic) {
+  if (Status status = elastic.state.save(); !status.ok()) return status;
+  worker.set_revision(elastic.state.revision());
+  Status status = worker.check_host_updates();
+  elastic.left_at_commit = status.code == HVD_HOSTS_UPDATED;
+  return status;
+}
+
+Status check_host_updates(Worker& worker, ElasticState& elastic) {
+  elastic.left_at_commit = false;
+  return worker.check_host_updates();
+}
+
+Status RunLoop::next(hvd_status last, bool* ret_again) {
+  if (over_) return Status(HVD_INVALID, "the loop is over: begin another one");
+  Status status;
+  bool again = true;
+  if (!begun_) {
+    begun_ = true;
+    status = begin();
+  } else if (last == HVD_PEER_LOST || last == HVD_HOSTS_UPDATED) {
+    status = recover(last);
+  } else {
+    again = false;
+    status = finished(last);
+  }
+  over_ = !again || !status.ok();
+  if (status.ok()) *ret_again = again;
+  return status;
+}
+
+Status RunLoop::finished(hvd_status last) {
+  if (last == HVD_OK) return {};
+  if (auto why = worker_.ended(); why && !why->ok()) return *why;
+  return Status(last, fmt::format("the training function returned {}", status_name(last)));
+}
+
+Status RunLoop::begin() {
+  // The first sync compares what every rank registered: it needs a copy, though nothing was committed yet.
+  if (elastic_ != nullptr && !elastic_->state.has_commit()) {
+    if (Status status = elastic_->state.refresh(); !status.ok()) return status;
+  }
+  if (!worker_.loss()) {
+    state::SyncResult result;
+    Status status = sync({}, &result);
+    if (status.ok()) {
+      worker_.report_synced(result.revision);
+      return status;
+    }
+    if (status.code != HVD_PEER_LOST) return status;
+  }
+  return recover(HVD_PEER_LOST);
+}
+
+session::ReadyInfo RunLoop::ready(hvd_status cause) const {
+  session::ReadyInfo info;
+  info.cause = cause == HVD_PEER_LOST ? wire::Cause::PeerLost : wire::Cause::HostsUpdated;
+  if (elastic_ != nullptr) {
+    const state::Summary summary = elastic_->state.summary();
+    info.has_state = summary.has_state;
+    info.revision = summary.revision;
+    info.digest = summary.digest;
+  } else {
+    info.has_state = true;  // nothing to keep: every survivor has it
+  }
+  return info;
+}
+
+Status RunLoop::restore() {
+  if (elastic_ == nullptr || !elastic_->state.has_commit()) return {};
+  return elastic_->state.restore();
+}
+
+Status RunLoop::keep_live_values() {
+  if (elastic_ == nullptr) return {};
+  // Everybody left at the same commit or check, so everybody counts the same revision.
+  if (elastic_->left_at_commit) return {};
+  Status status = elastic_->state.save();
+  if (status.ok()) worker_.set_revision(elastic_->state.revision());
+  return status;
+}
+
+Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result) {
+  if (elastic_ == nullptr) return {};
+  EngineUse engine = worker_.engine();
+  if (!engine) return Status(HVD_CLOSED, "the context is closed");
+  const hvd_membership place = worker_.membership();
+  return elastic_->state.sync(*engine, place.rank, place.size, known, worker_.operation_timeout(), result);
+}
+
+Status RunLoop::run_reset_callbacks() {
+  if (elastic_ == nullptr) return {};
+  for (size_t i = 0; i < elastic_->reset_callbacks.size(); ++i) {
+    const Callback<hvd_reset_fn> callback = elastic_->reset_callbacks[i];
+    const int32_t result = callback();
+    if (result == 0) continue;
+    // A callback may fail because a peer was lost meanwhile: then that is the reason.
+    if (auto loss = worker_.loss()) return loss->status;
+    return Status(HVD_CALLBACK_FAILED, fmt::format("reset callback {} returned {}", i, result));
+  }
+  return {};
+}
+
+Status RunLoop::settle(hvd_recovery* recovery, const std::vector<state::Summary>& known) {
+  const Time began = now();
+  state::SyncResult result;
+  Status status = sync(known, &result);
+  recovery->sync += count(now() - began);
+  if (!status.ok()) return status;
+  recovery->revision = result.revision;
+  recovery->sync_bytes += result.sent_bytes + result.received_bytes;
+  worker_.report_synced(result.revision);
+  return run_reset_callbacks();
+}
+
+Status RunLoop::recover(hvd_status cause) {
+  const hvd_membership from = worker_.membership();
+  hvd_recovery recovery{};
+  recovery.struct_size = sizeof(recovery);
+  recovery.cause = cause;
+  recovery.from_generation = from.generation;
+  recovery.from_size = from.size;
+  const Time returned = now();
+  Time began = returned;
+  std::string reason = "hosts were updated";
+  if (cause == HVD_PEER_LOST) {
+    // The program may know of a loss before anybody else: then everybody is told.
+    if (!worker_.loss()) worker_.lose(-1, fmt::format("rank {} reports a lost peer", from.rank));
+    const Loss loss = *worker_.loss();
+    began = std::min(loss.at, returned);
+    reason = loss.status.message;
+  }
+  recovery.began_at = count(began.time_since_epoch());
+  recovery.abort = count(returned - began);
+
+  hvd_status attempt = cause;
+  while (true) {
+    const Time restoring = now();
+    Status status = attempt == HVD_PEER_LOST ? restore() : keep_live_values();
+    if (!status.ok()) return status;
+    if (attempt == HVD_PEER_LOST) recovery.restore += count(now() - restoring);
+
+    EntryTimes times;
+    const Duration silence = worker_.loss() ? worker_.loss()->silence : Duration(0);
+    if (cause == HVD_PEER_LOST) recovery.detection = std::max(recovery.detection, count(silence));
+    status = worker_.enter(ready(attempt), worker_.init_timeout(), &times);
+    recovery.forming += count(times.forming);
+    recovery.connecting += count(times.connecting);
+    recovery.attempts += times.attempts;
+    if (!status.ok()) return status;
+
+    status = settle(&recovery, summaries(worker_.assignment()));
+    if (status.ok()) break;
+    // Contract 3: whatever came in between, a generation that is lost is tried again with those who live.
+    if (auto why = worker_.ended(); why && !why->ok()) return *why;
+    if (status.code != HVD_PEER_LOST && status.code != HVD_HOSTS_UPDATED) return status;
+    if (!worker_.loss()) worker_.lose(status.rank, status.message);
+    worker_.log().info("generation {} was lost while it was formed: {}", worker_.membership().generation, status.message);
+    attempt = HVD_PEER_LOST;
+  }
+
+  const hvd_membership to = worker_.membership();
+  recovery.to_generation = to.generation;
+  recovery.to_size = to.size;
+  recovery.total = count(now() - began);
+  std::strncpy(recovery.reason, reason.c_str(), sizeof(recovery.reason) - 1);
+  worker_.recoveries().add(recovery);
+  hvd_event event{};
+  event.kind = HVD_EVENT_RECOVERED;
+  event.generation = to.generation;
+  event.membership_epoch = to.membership_epoch;
+  event.rank = -1;
+  event.size = to.size;
+  std::strncpy(event.message, reason.c_str(), sizeof(event.message) - 1);
+  worker_.notifications().post(event);
+  return {};
+}
+
+}  // namespace hvd::elastic

@@ -1,0 +1,55 @@
+// The elastic loop: what happens between two calls of the training function.
+#pragma once
+
+#include <vector>
+
+#include "base/callback.h"
+#include "elastic/worker.h"
+#include "state/state.h"
+
+namespace hvd::elastic {
+
+/// A state and what belongs to it in the elastic loop.
+struct ElasticState {
+  explicit ElasticState(LoggerPtr logger) : state(std::move(logger)) {}
+
+  state::State state;
+  std::vector<Callback<hvd_reset_fn>> reset_callbacks;
+  /// Whether HVD_HOSTS_UPDATED came from a commit, so that live values are the last commit already.
+  bool left_at_commit = false;
+};
+
+/// Explicit sync: see hvd_state_sync.
+Status sync_now(Worker& worker, ElasticState& elastic);
+/// See hvd_state_commit and hvd_state_check_host_updates.
+Status commit(Worker& worker, ElasticState& elastic);
+Status check_host_updates(Worker& worker, ElasticState& elastic);
+
+/// One thread at a time.
+class RunLoop {
+ public:
+  /// `elastic` may be NULL: nothing to keep. Both outlive the loop.
+  RunLoop(Worker& worker, ElasticState* elastic) : worker_(worker), elastic_(elastic) {}
+
+  /// Prepares the next call of the training function, given what the last one returned (ignored the first time).
+  /// *ret_again: call it; otherwise training is complete. On failure the loop is over.
+  Status next(hvd_status last, bool* ret_again);
+
+ private:
+  Status begin();
+  Status recover(hvd_status cause);
+  Status restore();
+  Status keep_live_values();
+  Status settle(hvd_recovery* recovery, const std::vector<state::Summary>& known);
+  Status run_reset_callbacks();
+  Status sync(const std::vector<state::Summary>& known, state::SyncResult* result);
+  session::ReadyInfo ready(hvd_status cause) const;
+  Status finished(hvd_status last);
+
+  Worker& worker_;
+  ElasticState* const elastic_;
+  bool begun_ = false;
+  bool over_ = false;
+};
+
+}  // namespace hvd::elastic

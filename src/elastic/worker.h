@@ -1,0 +1,153 @@
+// One worker: its session with the driver, its backend, and the engine of the generation it is in. A
+// worker that is alone has no session, and a generation that is never lost.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/options.h"
+#include "collective/engine.h"
+#include "elastic/notification_manager.h"
+#include "elastic/recovery_log.h"
+#include "session/session.h"
+#include "wire/loop.h"
+
+namespace hvd::elastic {
+
+/// Where a worker stands, derived from an assignment.
+hvd_membership membership_of(const session::Assignment& assignment, uint64_t worker);
+
+/// How the generation was lost, as far as it is known.
+struct Loss {
+  Status status;
+  Duration silence{0};
+  Time at{};
+};
+
+/// How long the parts of entering a generation took.
+struct EntryTimes {
+  Duration forming{0}, connecting{0};
+  int32_t attempts = 0;  // generations tried
+};
+
+class Worker;
+
+/// The current engine, held for the length of a call. The worker waits for all of these before it takes
+/// the engine and the backend under it away.
+class EngineUse {
+ public:
+  EngineUse(Worker* worker, std::shared_ptr<collective::Engine> engine)
+      : worker_(worker), engine_(std::move(engine)) {}
+  EngineUse(const EngineUse&) = delete;
+  EngineUse& operator=(const EngineUse&) = delete;
+  ~EngineUse();
+  explicit operator bool() const { return engine_ != nullptr; }
+  collective::Engine* operator->() const { return engine_.get(); }
+  collective::Engine& operator*() const { return *engine_; }
+
+ private:
+  Worker* const worker_;
+  std::shared_ptr<collective::Engine> engine_;
+};
+
+/// Thread-safe, but for enter(), which the elastic loop calls in one thread at a time.
+class Worker {
+ public:
+  /// Joins the job and its first generation.
+  static Status start(const Options& options, std::unique_ptr<Worker>* ret_worker);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker();
+
+  /// Leaves in peace: see hvd_shutdown. `done`: says that it is done.
+  Status shutdown(Duration timeout, bool done);
+  /// Leaves at once; everything pending and later fails with `why`.
+  void abort(const Status& why);
+
+  hvd_membership membership() const;
+  const backend::Description& backend() const { return backend_; }
+  const std::string& backend_detail() const { return backend_detail_; }
+
+  std::shared_ptr<collective::Operation> submit(collective::Submission submission);
+  /// Waits for an operation with the option's time-out.
+  Status wait(collective::Operation& operation) const;
+  /// submit and wait.
+  Status run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation = nullptr);
+  Duration operation_timeout() const { return operation_timeout_; }
+  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12).
+  Duration longest_wait() const { return operation_timeout_ + seconds(30); }
+
+  /// Contract 1: the same answer on every rank that asks at the same point.
+  Status check_host_updates();
+
+  // For the elastic loop.
+  /// Gives the current generation up and becomes a member of the next one. `ready` needs no addresses.
+  Status enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
+  /// Why the current generation is lost; nothing while it is whole.
+  std::optional<Loss> loss() const;
+  /// The data plane or the program says that the generation is lost: the driver and all pending operations are told.
+  void lose(int32_t rank, const std::string& reason);
+  /// No more generations: why. Nothing while the job goes on.
+  std::optional<Status> ended() const;
+  /// Nothing between generations, after the end, and if another generation than the one given is current.
+  EngineUse engine(std::optional<uint64_t> generation = std::nullopt);
+  session::Assignment assignment() const;
+  void report_synced(uint64_t revision);
+  void set_revision(uint64_t revision);
+  Duration init_timeout() const { return init_timeout_; }
+
+  NotificationManager& notifications() { return notifications_; }
+  RecoveryLog& recoveries() { return recoveries_; }
+  Logger& log() const { return *logger_; }
+  LoggerPtr logger() const { return logger_; }
+
+ private:
+  friend class EngineUse;
+  explicit Worker(const Options& options);
+  Status open(const Options& options);
+  Status connect(const session::Assignment& assignment);
+  void become(const session::Assignment& assignment);
+  void release_engine(const Status& why);
+  std::shared_ptr<collective::Engine> take_engine(std::unique_lock<std::mutex>& lock, const Status& why);
+  bool lose_generation(uint64_t generation, const Status& why, Duration silence, bool report);
+  void on_abort(const session::AbortInfo& info);
+  void on_hosts_updated(const session::HostsUpdate& update);
+  void on_ended(const Status& why);
+  void wake_engine_at(Time when);
+  void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size, const std::string& message);
+  void close(const Status& why, Duration linger);
+
+  const LoggerPtr logger_;
+  const uint64_t worker_;
+  const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
+  NotificationManager notifications_;
+  RecoveryLog recoveries_;
+
+  mutable std::mutex mutex_;
+  session::Assignment assignment_;
+  hvd_membership membership_{};
+  std::condition_variable engine_unused_;
+  int engine_uses_ = 0;
+  std::shared_ptr<collective::Engine> engine_;
+  std::optional<Loss> loss_;
+  std::optional<Status> ended_;
+  bool closed_ = false;
+  uint64_t revision_ = 0;
+
+  std::mutex close_mutex_;
+  wire::Loop timers_;  // its thread runs the engine's deadlines
+  std::unique_ptr<wire::Loop::Timer> engine_timer_;
+  Time engine_wakes_ = Time::max();
+  backend::Description backend_;
+  std::string backend_detail_;
+  std::unique_ptr<backend::Instance> instance_;
+  std::unique_ptr<session::Session> session_;  // none if the worker is alone
+};
+
+}  // namespace hvd::elastic
