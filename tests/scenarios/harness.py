@@ -1,0 +1,418 @@
+"""Starts a job through hvdrun, reads what its workers and its log say, and checks what training saw.
+
+Nothing here sleeps or hopes: every wait is for an event, with a deadline, and a job that is paced stands at a
+gate (a FIFO) until the test opens it. A test ends only what it started, and fails if anything is left over.
+"""
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import reference
+
+BIN = os.environ.get("HVD_TEST_BIN") or os.path.join(os.getcwd(), "bin")
+PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for slow builds
+
+# Short times, so that a scenario takes a second; long where a busy machine must not look like a fault.
+DRIVER_OPTIONS = {
+    "heartbeat_interval": 0.2, "heartbeat_timeout": 5, "restart_delay_min": 0.05, "restart_delay_max": 1,
+    "discovery_interval": 0.05, "discovery_timeout": 5, "join_settle": 5, "elastic_timeout": 20,
+    "start_timeout": 20, "stop_grace": 2, "blocklist_after": 100,
+}
+WORKER_ENVIRONMENT = {
+    "HVD_INIT_TIMEOUT": "30", "HVD_CONNECT_TIMEOUT": "10", "HVD_OPERATION_TIMEOUT": "30",
+    "HVD_SHUTDOWN_TIMEOUT": "15",
+}
+
+
+def wait_for_exit(pid, timeout):
+    """True as soon as the process (not necessarily our child) is gone; False after `timeout` seconds."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
+    finally:
+        os.close(handle)
+
+
+def matches(event, wanted):
+    for key, value in wanted.items():
+        if key not in event:
+            return False
+        if callable(value):
+            if not value(event[key]):
+                return False
+        elif event[key] != value:
+            return False
+    return True
+
+
+def containing(pattern):
+    """For wait(): the field's text matches the regular expression somewhere."""
+    return lambda text: re.search(pattern, str(text), re.IGNORECASE) is not None
+
+
+class Job:
+    """A job under hvdrun. `hosts` is "a:2,b:1"; `worker` holds the worker's key=value arguments."""
+
+    def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
+                 flags=(), environment=None, gates=(), script=True, discover=None):
+        self.test = test
+        self.directory = tempfile.mkdtemp(prefix="hvd-scenario-")
+        self.events = []
+        self.changed = threading.Condition()
+        self.ended = False
+        self.gates = {}
+        self.version = 0
+        self.process = None
+        self.threads = []
+        self.others = []
+        test.addCleanup(self.close)
+        for argument in worker:
+            if argument.startswith("gate="):
+                self.make_gate("step." + argument[5:])
+        for gate in gates:
+            self.make_gate(gate)
+        self.environment = dict(os.environ)
+        for name in [name for name in self.environment if name.startswith("HVD_") and name != "HVD_PLUGIN_PATH"]:
+            del self.environment[name]
+        self.environment.update(WORKER_ENVIRONMENT)
+        self.environment.update(environment or {})
+        self.environment["HVD_TEST_DIR"] = self.directory
+        if faults:
+            self.environment["HVD_TEST_FAULTS"] = faults
+        self.worker = [os.path.join(BIN, "scenario_worker")] + list(worker)
+        command = [os.path.join(BIN, "hvdrun"), "--verbose"]
+        for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np)):
+            if value is not None:
+                command += [flag, str(value)]
+        if script:
+            self._prepare_discovery(hosts, discover)
+            command += ["--host-discovery-script", os.path.join(self.directory, "discover.sh")]
+        else:
+            command += ["-H", hosts]
+        for key, value in {**DRIVER_OPTIONS, **(options or {})}.items():
+            command += ["--set", "%s=%s" % (key, value)]
+        command += list(flags) + self.worker
+        self._start(command)
+
+    # ---- starting and reading ----
+
+    def _start(self, command):
+        if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
+            command = ["setpriv", "--pdeathsig", "TERM"] + command
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, env=self.environment, start_new_session=True)
+        self._read_in_thread(self._read_output)
+
+    def _read_in_thread(self, function, *arguments):
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def _add(self, event):
+        with self.changed:
+            event["n"] = len(self.events)
+            self.events.append(event)
+            self.changed.notify_all()
+
+    def _read_output(self):
+        for raw in self.process.stdout:
+            self._add(self._parse(raw.decode("utf-8", "replace").rstrip("\n")))
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    @staticmethod
+    def _parse(line):
+        if line.startswith("hvdrun: "):
+            return {"ev": "hvdrun", "text": line[len("hvdrun: "):], "line": line}
+        match = re.match(r"\[([^\]]*)\][^{]*(\{.*\})$", line)
+        if match:
+            try:
+                event = json.loads(match.group(2))
+                event["prefix"] = match.group(1)
+                event["line"] = line
+                return event
+            except ValueError:
+                pass
+        return {"ev": "raw", "text": line, "line": line}
+
+    # ---- discovery ----
+
+    def _prepare_discovery(self, hosts, discover):
+        """The script tells us each time it runs, and for which version of the hosts, through a FIFO."""
+        os.mkfifo(os.path.join(self.directory, "ran"))
+        self.ran = os.open(os.path.join(self.directory, "ran"), os.O_RDWR)
+        if discover is None:
+            self._write_discovery(self._lines(hosts))
+        else:
+            self._write_discovery(discover)
+        path = os.path.join(self.directory, "discover.sh")
+        with open(path, "w") as script:
+            script.write("#!/bin/sh\n. '%s/discover'\n" % self.directory)
+        os.chmod(path, 0o755)
+        self._read_in_thread(self._read_runs)
+
+    @staticmethod
+    def _lines(hosts):
+        return "".join("echo %s\n" % host for host in hosts.split(",") if host) or ":\n"
+
+    def _write_discovery(self, commands):
+        self.version += 1
+        path = os.path.join(self.directory, "discover")
+        with open(path + ".new", "w") as file:
+            file.write("echo %d > '%s/ran'\n%s" % (self.version, self.directory, commands))
+        os.rename(path + ".new", path)
+
+    def _read_runs(self):
+        with os.fdopen(os.dup(self.ran), "r") as runs:
+            for line in runs:
+                if line.strip() == "end":
+                    return
+                self._add({"ev": "discovery", "version": int(line), "line": "discovery %s" % line.strip()})
+
+    def set_hosts(self, hosts, runs=3):
+        """Changes what discovery prints; returns when the driver has taken it in."""
+        self.set_discovery(self._lines(hosts), runs)
+
+    def set_discovery(self, commands, runs=3):
+        """Changes the commands of the discovery script; returns when it has begun `runs` times with them (one
+        more than the runs whose results the driver has certainly seen)."""
+        self._write_discovery(commands)
+        for _ in range(runs):
+            mark = self.mark()
+            self.wait("discovery", version=self.version, since=mark)
+
+    # ---- waiting ----
+
+    def mark(self):
+        with self.changed:
+            return len(self.events)
+
+    def find(self, kind, since=0, **wanted):
+        with self.changed:
+            return [e for e in self.events[since:] if e["ev"] == kind and matches(e, wanted)]
+
+    def wait(self, kind, since=0, count=1, timeout=20, **wanted):
+        """The `count`-th event of this kind whose fields match, as soon as there is one."""
+        deadline = time.monotonic() + timeout * PATIENCE
+        with self.changed:
+            while True:
+                found = [e for e in self.events[since:] if e["ev"] == kind and matches(e, wanted)]
+                if len(found) >= count:
+                    return found[count - 1]
+                left = deadline - time.monotonic()
+                if self.ended or left <= 0:
+                    why = "the job has ended" if self.ended else "deadline of %g s" % (timeout * PATIENCE)
+                    break
+                self.changed.wait(left)
+        self.fail("%s while waiting for %d x %s %s" % (
+            why, count, kind, {k: v if not callable(v) else "(condition)" for k, v in wanted.items()}))
+
+    def fail(self, message):
+        with self.changed:
+            lines = [e["line"] for e in self.events if e["ev"] != "discovery"]
+        self.test.fail("%s\n--- what the job said ---\n%s" % (message, "\n".join(lines[-150:])))
+
+    def check(self, condition, message):
+        if not condition:
+            self.fail(message)
+
+    # ---- acting ----
+
+    def make_gate(self, name):
+        path = os.path.join(self.directory, "gate." + name)
+        os.mkfifo(path)
+        self.gates[name] = os.open(path, os.O_RDWR)
+
+    def open(self, name):
+        """Lets through everyone who waits at the gate and all who come later."""
+        os.unlink(os.path.join(self.directory, "gate." + str(name)))
+        os.close(self.gates.pop(str(name)))
+
+    def signal(self, event, number):
+        """Signals the worker that printed `event`."""
+        os.kill(event["pid"], number)
+
+    def run_worker(self, arguments, environment):
+        """A worker by hand, outside hvdrun: (exit status, events)."""
+        done = subprocess.run([os.path.join(BIN, "scenario_worker")] + arguments,
+                              env={**self.environment, **environment}, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=40 * PATIENCE)
+        lines = done.stdout.decode("utf-8", "replace").splitlines()
+        return done.returncode, [self._parse("[hand] " + line) for line in lines]
+
+    # ---- the end ----
+
+    def finish(self, status=0, sentence=None, timeout=40):
+        """Opens all gates, waits for hvdrun to end, checks its status and its last line."""
+        for name in list(self.gates):
+            self.open(name)
+        try:
+            code = self.process.wait(timeout * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.fail("hvdrun does not end")
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended, 10 * PATIENCE)
+        lines = [e["line"] for e in self.events if e["ev"] != "discovery"]
+        last = lines[-1] if lines else ""
+        self.check(code == status, "hvdrun ended with status %s, expected %s" % (code, status))
+        wanted = r"^hvdrun: job succeeded" if status == 0 else r"^hvdrun: job failed: .+"
+        self.check(re.search(wanted, last), "last line is %r, expected %s" % (last, wanted))
+        if sentence:
+            self.check(re.search(sentence, last, re.IGNORECASE), "last line is %r, expected %s" % (last, sentence))
+        return last
+
+    def leftovers(self):
+        marker = ("HVD_TEST_DIR=%s\0" % self.directory).encode()
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                with open("/proc/%s/environ" % entry, "rb") as file:
+                    if marker in file.read() + b"\0":
+                        found.append(int(entry))
+            except OSError:
+                pass
+        return found
+
+    def close(self):
+        for name in list(self.gates):
+            self.open(name)
+        still_running = self.process is not None and self.process.poll() is None
+        if still_running:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10 * PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        deadline = time.monotonic() + 5 * PATIENCE
+        left = []
+        for pid in self.leftovers():
+            if not wait_for_exit(pid, max(0, deadline - time.monotonic())):
+                left.append("%d %s" % (pid, self._command_of(pid)))
+                os.kill(pid, signal.SIGKILL)
+        if hasattr(self, "ran"):
+            os.write(self.ran, b"end\n")
+        for thread in self.threads:
+            thread.join(5)
+        if self.process is not None:
+            self.process.stdout.close()
+        if hasattr(self, "ran"):
+            os.close(self.ran)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if left:
+            self.fail("processes were left behind: %s" % left)
+
+    @staticmethod
+    def _command_of(pid):
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                return file.read().replace(b"\0", b" ").decode()
+        except OSError:
+            return "?"
+
+    # ---- what training saw ----
+
+    def verify(self, steps, workers=None):
+        """Checks everything that holds in any job that ended in success; returns the done events."""
+        done = self.find("done")
+        self.check(done, "no worker was done")
+        if workers is not None:
+            self.check(len(done) == workers, "%d workers were done, expected %d" % (len(done), workers))
+        for event in done:
+            self.check(event["step"] == steps, "a worker was done after %d steps of %d" % (event["step"], steps))
+        self._verify_steps()
+        self._verify_generations()
+        sizes = self.sizes(steps)
+        wanted = reference.checksum_of(sizes)
+        for event in done:
+            self.check(event["sum"] == wanted, "final state %s of %s/%d is not %s, what steps of sizes %s give" % (
+                event["sum"], event["host"], event["slot"], wanted, sizes))
+            self.check(event["pad"] == done[0]["pad"], "ballast differs")
+            self.check(event["contributions"] == sum(sizes), "contributions")
+        return done
+
+    def sizes(self, steps):
+        """Size of each step as the newest generation that did it saw it."""
+        newest = {}
+        for event in self.find("step"):
+            at = event["step"] - 1
+            if at not in newest or newest[at]["gen"] <= event["gen"]:
+                newest[at] = event
+        self.check(sorted(newest) == list(range(steps)), "steps %s, expected 0..%d" % (sorted(newest), steps - 1))
+        return [newest[at]["size"] for at in range(steps)]
+
+    def _verify_steps(self):
+        """Within a generation, all ranks compute the same."""
+        seen = {}
+        for event in self.find("step"):
+            first = seen.setdefault((event["gen"], event["step"]), event)
+            self.check((event["sum"], event["size"]) == (first["sum"], first["size"]),
+                       "ranks differ after a step: %s and %s" % (first["line"], event["line"]))
+
+    def _verify_generations(self):
+        """Members agree when training begins; survivors keep their order and lead; nothing committed is lost."""
+        generations = {}
+        for event in self.find("train"):
+            generations.setdefault(event["gen"], []).append(event)
+        commits = {}
+        known = set()
+        before = []
+        for generation in sorted(generations):
+            trains = sorted(generations[generation], key=lambda e: e["rank"])
+            ranks = [e["rank"] for e in trains]
+            self.check(len(set(ranks)) == len(ranks), "ranks twice in generation %d: %s" % (generation, ranks))
+            for field in ("size", "step", "rev", "sum"):
+                self.check(len({e[field] for e in trains}) == 1,
+                           "%s differs at the start of generation %d" % (field, generation))
+            self.check(ranks[-1] < trains[0]["size"], "rank beyond size in generation %d" % generation)
+            members = [e["worker"] for e in trains]
+            survivors = [w for w in members if w in before]
+            self.check(survivors == [w for w in before if w in members],
+                       "order changed from %s to %s in generation %d" % (before, members, generation))
+            old = [w in known for w in members]
+            self.check(old == sorted(old, reverse=True), "a newcomer before a survivor in generation %d" % generation)
+            for event in self.find("commit"):
+                if event["gen"] < generation:
+                    commits[event["worker"]] = max(commits.get(event["worker"], 0), event["step"])
+            kept = max([commits.get(w, 0) for w in members], default=0)
+            self.check(trains[0]["step"] >= kept, "generation %d began at step %d, but a member had committed step %d"
+                       % (generation, trains[0]["step"], kept))
+            known.update(members)
+            before = members
+
+    def assert_no_step_twice(self):
+        """Nobody rolled back."""
+        seen = set()
+        for event in self.find("step"):
+            key = (event["worker"], event["step"])
+            self.check(key not in seen, "worker %d did step %d twice" % key)
+            seen.add(key)
+
+    def generations(self):
+        """[(generation, size)] in which training began."""
+        return sorted({(e["gen"], e["size"]) for e in self.find("train")})
+
+
+class ScenarioTest(unittest.TestCase):
+    maxDiff = None
+
+
+def main():
+    unittest.main(verbosity=2)

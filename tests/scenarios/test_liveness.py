@@ -1,0 +1,81 @@
+"""Workers that stop or hang, and a driver that dies (F6, F7, F9)."""
+
+import signal
+
+from harness import Job, ScenarioTest, containing, main, wait_for_exit
+
+
+class Liveness(ScenarioTest):
+    def test_F6_a_stopped_worker_is_replaced_and_fenced_when_it_comes_back(self):
+        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20", "noterm=1"], np=3, min_np=2, max_np=3,
+                  options={"heartbeat_timeout": 1.5, "stop_grace": 30})
+        job.wait("gate", step=10)
+        stopped = job.find("train", gen=1, rank=1)[0]
+        job.signal(stopped, signal.SIGSTOP)
+        job.open("step.10")
+        lost = job.wait("event_peer_lost", pid=lambda pid: pid != stopped["pid"])
+        self.assertEqual(lost["rank"], 1)
+        job.wait("gate", step=20)
+        mark = job.mark()
+        job.signal(stopped, signal.SIGCONT)
+        end = job.wait("end", since=mark, pid=stopped["pid"])
+        self.assertIn(end["status"], ("HVD_REMOVED", "HVD_REFUSED", "HVD_DRIVER_LOST", "HVD_JOB_FAILED"))
+        self.assertTrue(wait_for_exit(stopped["pid"], 20), "the fenced worker does not end")
+        interrupted = job.find("interrupted", since=mark, pid=lambda pid: pid != stopped["pid"], status="HVD_PEER_LOST")
+        self.assertEqual(interrupted, [], "the returning worker harmed somebody")
+        job.open("step.20")
+        job.finish(0)
+        job.verify(30)
+        self.assertNotIn(stopped["pid"], {e["pid"] for e in job.find("done")})
+
+    def test_F6_a_stopped_worker_is_killed_where_the_grace_is_short(self):
+        job = Job(self, "a:3", ["steps=15", "commit=5"], np=3, min_np=2, max_np=3,
+                  options={"heartbeat_timeout": 1.5, "stop_grace": 0.2, "restart": "false"},
+                  faults="before_allreduce:*/*/0/*/7/*=stop")
+        job.finish(0)
+        job.verify(15, workers=2)
+        self.assertEqual(job.generations(), [(1, 3), (2, 2)])
+
+    def test_F7_a_worker_that_never_joins_is_named(self):
+        job = Job(self, "a:3", ["steps=10", "commit=5"], np=3, min_np=3, max_np=3, gates=["late"],
+                  environment={"HVD_STALL_WARNING": "0.5"},
+                  faults="between_collectives:*/*/1/*/7/*=gate(late)")
+        job.wait("fault")
+        warning = job.wait("log", level=4, msg=containing(r"count"))
+        self.assertRegex(warning["msg"], r"\b1\b")
+        job.open("late")
+        job.finish(0)
+        job.verify(10, workers=3)
+        self.assertEqual(job.find("interrupted"), [])
+
+    def test_F7_the_wait_for_it_has_a_deadline(self):
+        job = Job(self, "a:2", ["steps=10", "commit=5"], np=2, min_np=2, max_np=2,
+                  environment={"HVD_OPERATION_TIMEOUT": "1", "HVD_SHUTDOWN_TIMEOUT": "1"},
+                  options={"restart": "false", "elastic_timeout": 2},
+                  faults="between_collectives:*/*/1/*/7/*=hang")
+        end = job.wait("interrupted", status="HVD_TIMEOUT")
+        self.assertRegex(end["msg"], "count")
+        self.assertRegex(end["msg"], r"rank.*1")
+        job.finish(1)
+
+    def test_F9_workers_of_a_dead_driver_stop_and_keep_their_commit(self):
+        job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7", "noterm=1"], np=2, min_np=2, max_np=2,
+                  options={"stop_grace": 10})
+        job.wait("gate", step=7)
+        committed = job.find("commit", step=5)[0]
+        workers = job.find("train")
+        job.process.kill()
+        job.wait("event_driver_lost", count=2)
+        job.open("step.7")
+        for worker in workers:
+            end = job.wait("end", pid=worker["pid"])
+            self.assertEqual(end["status"], "HVD_DRIVER_LOST")
+            kept = job.wait("kept", pid=worker["pid"])
+            self.assertEqual((kept["step"], kept["rev"], kept["sum"]),
+                             (5, committed["rev"], committed["sum"]))
+        for worker in workers:
+            self.assertTrue(wait_for_exit(worker["pid"], 20))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Death at every point of a worker's life (F4). The others go on in the same processes."""
+
+from harness import Job, ScenarioTest, main
+
+NO_RESTART = {"restart": "false"}
+
+
+class Points(ScenarioTest):
+    """While training: the victim is one of three, the two others go on from the last commit."""
+
+    def _death(self, point, step, resumed, rank=1, action="kill"):
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=2, max_np=3, options=NO_RESTART,
+                  faults="%s:*/*/%d/*/%s/*=%s" % (point, rank, step, action))
+        job.finish(0)
+        self.assertEqual(len(job.find("fault")), 1)
+        job.verify(12, workers=2)
+        self.assertEqual(job.generations(), [(1, 3), (2, 2)])
+        self.assertIn({e["step"] for e in job.find("train", gen=2)}, [{r} for r in resumed])
+        return job
+
+    def test_F4_in_a_collective(self):
+        self._death("in_collective", 6, [4])
+
+    def test_F4_in_a_collective_rank_0(self):
+        self._death("in_collective", 6, [4], rank=0)
+
+    def test_F4_between_two_collectives(self):
+        self._death("between_collectives", 6, [4])
+
+    def test_F4_after_a_collective(self):
+        self._death("after_allreduce", 6, [4])
+
+    def test_F4_before_commit(self):
+        # The others may have copied before they learn of it, or not.
+        self._death("before_commit", 8, [4, 8])
+
+    def test_F4_within_commit(self):
+        self._death("save", 8, [4, 8])
+
+    def test_F4_within_commit_rank_0(self):
+        self._death("save", 8, [4, 8], rank=0)
+
+    def test_F4_after_commit(self):
+        self._death("after_commit", 8, [8])
+
+    def test_F4_at_the_first_call(self):
+        self._death("step_begin", 0, [0])
+
+    def test_F4_at_shutdown(self):
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+                  faults="before_shutdown:*/*/1/*/*/*=kill")
+        job.finish(0)
+        job.verify(12)
+        self.assertEqual(len(job.find("shutdown", status="HVD_OK")), 2)
+
+    def test_F4_after_shutdown(self):
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+                  faults="after_shutdown:*/*/1/*/*/*=kill")
+        job.finish(0)
+        job.verify(12, workers=3)
+
+
+class RecoveryPoints(ScenarioTest):
+    """While joining and recovering."""
+
+    def _first_start(self, point):
+        """A worker of the first generation dies before there is one: its slot gets another."""
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=3, max_np=3,
+                  faults="%s:a/1/*/*/*/1=kill" % point)
+        job.finish(0)
+        self.assertEqual(len(job.find("fault")), 1)
+        job.verify(12, workers=3)
+        self.assertEqual(len(job.find("start")), 4)
+        return job
+
+    def test_F4_before_registering(self):
+        self._first_start("before_init")
+
+    def test_F4_before_the_first_sync(self):
+        self._first_start("after_init")
+
+    def test_F4_in_the_first_sync(self):
+        self._first_start("sync_save")
+
+    def _second(self, point, workers):
+        """Worker 2 of four dies in training, and then worker 1 at a point of the recovery."""
+        job = Job(self, "a:4", ["steps=12", "commit=4"], np=4, min_np=1, max_np=4, options=NO_RESTART,
+                  faults="before_allreduce:*/*/2/*/6/*=kill,%s=kill" % point)
+        job.finish(0)
+        self.assertEqual(len(job.find("fault", action="kill")), 2)
+        job.verify(12, workers=workers)
+        self.assertEqual({e["step"] for e in job.find("train", gen=job.generations()[-1][0])}, {4})
+        return job
+
+    def test_F4_as_the_loss_is_known(self):
+        self._second("event_peer_lost:*/*/1/*/*/*", 2)
+
+    def test_F4_in_restore(self):
+        self._second("restore:*/*/1/*/*/*", 2)
+
+    def test_F4_in_the_reset_callback(self):
+        self._second("reset:*/*/1/*/*/*", 2)
+
+    def test_F4_in_the_reset_callback_rank_0(self):
+        self._second("reset:*/*/0/*/*/*", 2)
+
+    def test_F4_as_the_generation_is_announced(self):
+        job = Job(self, "a:3,b:1", ["steps=12", "commit=4"], np=4, min_np=1, max_np=4, options=NO_RESTART,
+                  faults="before_allreduce:b/*/*/*/6/*=kill,event_generation:a/1/*/*/4/*=kill")
+        job.finish(0)
+        job.verify(12, workers=2)
+
+    def test_F4_while_forming(self):
+        """Worker 1 is registered and waits for worker 0, who is held up in restore, when it dies."""
+        job = Job(self, "a:3", ["steps=12", "commit=4", "log=2"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+                  gates=["hold"], faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=gate(hold)")
+        job.wait("fault", action="gate(hold)")
+        victim = job.wait("train", gen=1, rank=1)
+        job.wait("load", phase="restore", pid=victim["pid"])
+        job.signal(victim, 9)
+        job.open("hold")
+        job.finish(0)
+        job.verify(12, workers=1)
+
+    def test_F4_in_sync_as_receiver(self):
+        """A newcomer dies while it loads the state of the others."""
+        job = Job(self, "a:2", ["steps=20", "commit=2", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
+                  faults="sync_load:b/*/*/*/*/1=kill")
+        job.wait("gate", step=10)
+        job.set_hosts("a:2,b:1")
+        job.wait("start", host="b")
+        job.wait("event_hosts_updated", count=2)
+        job.open("step.10")
+        job.wait("fault", action="kill")
+        job.wait("start", host="b", count=2)
+        job.wait("gate", step=15)
+        job.open("step.15")
+        job.finish(0)
+        job.verify(20)
+        self.assertEqual(len(job.find("done", host="a")), 2)
+
+    def test_F4_in_sync_as_source(self):
+        """Rank 0, from whom the newcomer takes its state, dies as the sync begins."""
+        job = Job(self, "a:2", ["steps=20", "commit=2", "pad=8000000", "gate=10"], np=2, min_np=1, max_np=3,
+                  options=NO_RESTART, faults="sync_save:a/*/0/*/12/*=kill")
+        job.wait("gate", step=10)
+        job.set_hosts("a:2,b:1")
+        job.wait("start", host="b")
+        job.wait("event_hosts_updated", count=2)
+        job.open("step.10")
+        job.finish(0)
+        self.assertEqual(len(job.find("fault")), 1)
+        job.verify(20, workers=2)
+        self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
+
+    def test_F4_in_sync_the_source_is_killed_while_it_sends(self):
+        job = Job(self, "a:2", ["steps=20", "commit=2", "pad=64000000", "gate=10"], np=2, min_np=1, max_np=3,
+                  options=NO_RESTART)
+        job.wait("gate", step=10)
+        job.set_hosts("a:2,b:1")
+        job.wait("start", host="b")
+        job.wait("event_hosts_updated", count=2)
+        source = job.find("train", gen=1, rank=0)[0]
+        job.open("step.10")
+        job.wait("event_generation", host="b", pid=lambda pid: pid != source["pid"])
+        job.signal(source, 9)
+        job.finish(0)
+        job.verify(20, workers=2)
+
+
+if __name__ == "__main__":
+    main()

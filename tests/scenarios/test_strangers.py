@@ -1,0 +1,130 @@
+"""Those who do not belong to the job: refused or bounded, the job undisturbed."""
+
+import socket
+import struct
+import subprocess
+
+from harness import Job, ScenarioTest, main
+
+SECRET = "0123456789abcdef" * 4
+
+
+class Strangers(ScenarioTest):
+    """A job of two stands at a gate in step 10 while the stranger calls; then it ends as if nobody had."""
+
+    def setUp(self):
+        self.job = Job(self, "a:2", ["steps=20", "commit=5", "gate=10"], np=2, min_np=2, max_np=2,
+                       options={"secret": SECRET, "job": "mine", "restart": "false", "heartbeat_timeout": 5})
+        self.job.wait("gate", step=10)
+        self.start = self.job.find("start")[0]
+        host, port = self.start["driver"].rsplit(":", 1)
+        self.address = (host.strip("[]"), int(port))
+        self.sockets = []
+        self.addCleanup(lambda: [s.close() for s in self.sockets])
+
+    def undisturbed(self):
+        self.job.finish(0)
+        self.job.verify(20, workers=2)
+        self.assertEqual(self.job.find("interrupted"), [])
+        self.assertEqual(self.job.generations(), [(1, 2)])
+
+    def _by_hand(self, **environment):
+        values = {"HVD_DRIVER": self.start["driver"], "HVD_SECRET": SECRET, "HVD_JOB": "mine", "HVD_HOST": "a",
+                  "HVD_SLOT": "7", "HVD_WORKER": "999", "HVD_INIT_TIMEOUT": "5", "HVD_CONNECT_TIMEOUT": "3"}
+        values.update(environment)
+        code, events = self.job.run_worker(["steps=20", "commit=5"], values)
+        self.assertNotEqual(code, 0)
+        end = [e for e in events if e["ev"] == "end"]
+        self.assertEqual(len(end), 1, events)
+        self.assertNotEqual(end[0]["status"], "HVD_OK")
+        self.assertTrue(end[0]["msg"])
+        self.undisturbed()
+        return end[0]
+
+    def test_wrong_secret(self):
+        end = self._by_hand(HVD_SECRET="f" * 64)
+        self.assertEqual(end["status"], "HVD_REFUSED")
+
+    def test_no_secret(self):
+        end = self._by_hand(HVD_SECRET="")
+        self.assertIn(end["status"], ("HVD_REFUSED", "HVD_INVALID"))
+
+    def test_another_job(self):
+        end = self._by_hand(HVD_JOB="yours")
+        self.assertEqual(end["status"], "HVD_REFUSED")
+        self.assertIn("job", end["msg"])
+
+    def test_a_worker_that_nobody_started(self):
+        end = self._by_hand()
+        self.assertEqual(end["status"], "HVD_REFUSED")
+
+    def test_registration_of_a_living_worker_again(self):
+        end = self._by_hand(HVD_WORKER=str(self.start["worker"]), HVD_SLOT=str(self.start["slot"]))
+        self.assertEqual(end["status"], "HVD_REFUSED")
+
+    def _connect(self):
+        peer = socket.create_connection(self.address, timeout=10)
+        self.sockets.append(peer)
+        return peer
+
+    def _closed_by_peer(self, peer):
+        peer.settimeout(15)
+        try:
+            while peer.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+
+    def test_garbage(self):
+        for data in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(range(256)) * 64, b"\0" * 5000):
+            peer = self._connect()
+            try:
+                peer.sendall(data)
+            except ConnectionError:
+                pass
+            self._closed_by_peer(peer)
+        self.undisturbed()
+
+    def test_truncated_and_oversized_records(self):
+        hello = self._connect()
+        hello.sendall(bytes([0x16, 3, 1]) + struct.pack(">H", 512) + bytes([1, 0, 1]))  # half a ClientHello
+        large = self._connect()
+        large.sendall(bytes([0x16, 3, 1]) + struct.pack(">H", 0xFFFF) + b"\1" * 20000)
+        self._closed_by_peer(large)
+        frame = self._connect()
+        frame.sendall(struct.pack(">I", 0xFFFFFFFF) + b"x" * 100)  # our frame, without TLS
+        self._closed_by_peer(frame)
+        self._closed_by_peer(hello)  # the handshake has a deadline
+        self.undisturbed()
+
+    def test_many_idle_connections(self):
+        for _ in range(500):
+            try:
+                self._connect()
+            except OSError:
+                break
+        self.assertGreater(len(self.sockets), 100)
+        self.undisturbed()
+
+    def test_a_slow_reader_and_garbage_with_the_secret(self):
+        """Someone who has the secret, but does not keep to the protocol."""
+        for data in (struct.pack(">I", 0xFFFFFFF0) + b"y" * 5000, struct.pack(">I", 64) + b"z" * 64,
+                     struct.pack(">I", 1000) + b"cut", b""):
+            client = subprocess.Popen(
+                ["openssl", "s_client", "-connect", "%s:%d" % self.address, "-tls1_3", "-quiet", "-psk",
+                 self.key(), "-psk_identity", "hvd", "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            try:
+                client.communicate(data, timeout=20)
+            except subprocess.TimeoutExpired:
+                client.kill()
+                client.communicate()
+        self.undisturbed()
+
+    @staticmethod
+    def key():
+        return SECRET.encode().hex()
+
+
+if __name__ == "__main__":
+    main()

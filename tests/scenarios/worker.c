@@ -1,0 +1,459 @@
+/* The worker of all scenarios: real training steps on model.h over the public API only, with events on
+ * stdout (trace.h) and faults at named points (faults.h). Arguments are key=value:
+ *   steps=N           steps of the job
+ *   commit=K          commit after each K-th step (0: never)
+ *   check=K           check_host_updates after each K-th step that does not commit
+ *   gate=S            before step S, rank 0 waits for gate step.S and the others wait for rank 0 (repeatable)
+ *   pad=BYTES         ballast in the state
+ *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
+ *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
+ *   first=1           commit before the first step
+ *   noterm=1          ignore SIGTERM
+ *   log=LEVEL         print the library's log from this level (3 info, 4 warning ...)
+ */
+#define _GNU_SOURCE
+#include <hvd/hvd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "faults.h"
+#include "model.h"
+#include "trace.h"
+
+enum { MAX_GATES = 16 };
+
+typedef struct worker {
+  identity who;
+  hvd_context *context;
+  hvd_state *state;
+  model model;
+  int64_t steps, commit, check;
+  int64_t gates[MAX_GATES];
+  int gate_count;
+  int64_t save_step, mismatch_step;
+  int save_rank;
+  char mismatch_kind[16];
+  int commit_first;
+  int log_level;
+  volatile int rank; /* read by the log callback too, which must not call into the context */
+  int training;      /* within the training function: a save or load belongs to commit */
+  int restoring;     /* PEER_LOST was returned: the next load belongs to restore */
+} worker;
+
+static position here(const worker *w) {
+  position at = {w->rank, w->state != NULL ? hvd_state_revision(w->state) : 0, w->model.counters.step};
+  return at;
+}
+
+static int at_point(const worker *w, const char *point) { return fault(&w->who, point, here(w)); }
+
+/* ---- What the library calls --------------------------------------------------------------------- */
+
+static int32_t save_history(void *userdata, hvd_write_fn write, void *sink) {
+  worker *w = userdata;
+  int what = at_point(w, w->training ? "save" : "sync_save");
+  write(sink, &w->model.history_length, sizeof w->model.history_length);
+  write(sink, w->model.history, (size_t)w->model.history_length * sizeof *w->model.history);
+  return what != FAULT_NONE;
+}
+
+static int32_t load_history(void *userdata, const void *data, size_t size) {
+  worker *w = userdata;
+  const char *phase = w->restoring ? "restore" : "sync_load";
+  int64_t length = 0;
+  w->restoring = 0;
+  if (size < sizeof length) return 1;
+  memcpy(&length, data, sizeof length);
+  if (length < 0 || length > MODEL_MAX_STEPS ||
+      size != sizeof length + (size_t)length * sizeof *w->model.history) {
+    return 1;
+  }
+  trace(&w->who, "load", "\"phase\":\"%s\",\"length\":%lld", phase, (long long)length);
+  if (at_point(w, phase) != FAULT_NONE) return 1;
+  memcpy(w->model.history, (const char *)data + sizeof length, size - sizeof length);
+  w->model.history_length = length;
+  return 0;
+}
+
+static int32_t on_reset(void *userdata) {
+  worker *w = userdata;
+  w->rank = hvd_rank(w->context);
+  trace(&w->who, "reset", "\"rank\":%d,\"size\":%d,\"gen\":%llu", hvd_rank(w->context), hvd_size(w->context),
+        (unsigned long long)hvd_generation(w->context));
+  return at_point(w, "reset") != FAULT_NONE;
+}
+
+static const char *event_name(hvd_event_kind kind) {
+  switch (kind) {
+    case HVD_EVENT_HOSTS_UPDATED:
+      return "event_hosts_updated";
+    case HVD_EVENT_PEER_LOST:
+      return "event_peer_lost";
+    case HVD_EVENT_GENERATION:
+      return "event_generation";
+    case HVD_EVENT_JOB_ENDED:
+      return "event_job_ended";
+    case HVD_EVENT_DRIVER_LOST:
+      return "event_driver_lost";
+    case HVD_EVENT_RECOVERED:
+      return "event_recovered";
+    default:
+      return "event_unknown";
+  }
+}
+
+static void on_event(void *userdata, const hvd_event *event) {
+  worker *w = userdata;
+  char text[600];
+  trace(&w->who, event_name(event->kind),
+        "\"gen\":%llu,\"epoch\":%llu,\"rank\":%d,\"size\":%d,\"msg\":\"%s\"",
+        (unsigned long long)event->generation, (unsigned long long)event->membership_epoch, event->rank,
+        event->size, json_text(event->message, text, sizeof text));
+  at_point(w, event_name(event->kind));
+}
+
+static void on_log(void *userdata, hvd_log_level level, const char *message) {
+  worker *w = userdata;
+  char text[1200];
+  position at = {w->rank, 0, 0}; /* no call into the context from here */
+  if (level >= w->log_level) {
+    trace(&w->who, "log", "\"level\":%d,\"msg\":\"%s\"", level, json_text(message, text, sizeof text));
+  }
+  fault_on_log(&w->who, message, at);
+}
+
+/* ---- Training ----------------------------------------------------------------------------------- */
+
+static void trace_step(const worker *w, const char *event) {
+  trace(&w->who, event, "\"rank\":%d,\"size\":%d,\"gen\":%llu,\"rev\":%llu,\"step\":%lld,\"sum\":\"%016llx\"",
+        hvd_rank(w->context), hvd_size(w->context), (unsigned long long)hvd_generation(w->context),
+        (unsigned long long)hvd_state_revision(w->state), (long long)w->model.counters.step,
+        (unsigned long long)model_checksum(&w->model));
+}
+
+static void trace_status(const worker *w, const char *event, hvd_status status, const hvd_error *error) {
+  char text[1200];
+  trace(&w->who, event,
+        "\"status\":\"%s\",\"rank\":%d,\"blamed\":%d,\"gen\":%llu,\"rev\":%llu,\"step\":%lld,\"msg\":\"%s\"",
+        hvd_status_name(status), w->rank, error->rank, (unsigned long long)error->generation,
+        (unsigned long long)hvd_state_revision(w->state), (long long)w->model.counters.step,
+        status == HVD_OK ? "" : json_text(error->message, text, sizeof text));
+}
+
+static hvd_tensor vector(void *data, hvd_dtype dtype, int64_t length) {
+  hvd_tensor tensor = HVD_TENSOR_INIT;
+  tensor.data = data;
+  tensor.dtype = dtype;
+  tensor.ndim = 1;
+  tensor.shape[0] = length;
+  return tensor;
+}
+
+/* The last rank's operation differs; everybody has to get the same answer and to be able to go on. */
+static hvd_status provoke_mismatch(worker *w) {
+  hvd_error error = HVD_ERROR_INIT;
+  double data[8] = {0};
+  int odd = hvd_rank(w->context) == hvd_size(w->context) - 1;
+  hvd_tensor tensor = vector(data, HVD_FLOAT64, 4);
+  hvd_reduction reduction = HVD_SUM;
+  hvd_status status;
+  if (odd && strcmp(w->mismatch_kind, "shape") == 0) tensor.shape[0] = 8;
+  if (odd && strcmp(w->mismatch_kind, "dtype") == 0) tensor.dtype = HVD_INT64;
+  if (odd && strcmp(w->mismatch_kind, "op") == 0) reduction = HVD_MAX;
+  if (strcmp(w->mismatch_kind, "root") == 0) {
+    status = hvd_broadcast(w->context, "odd", &tensor, odd ? 1 : 0, &error);
+  } else {
+    status = hvd_allreduce(w->context, "odd", &tensor, &tensor, reduction, &error);
+  }
+  w->mismatch_step = -1;
+  trace_status(w, "mismatch", status, &error);
+  return status == HVD_MISMATCH ? HVD_OK : status;
+}
+
+static hvd_status one_step(worker *w, hvd_error *error) {
+  double gradient[MODEL_WEIGHTS + 1];
+  float embedding[MODEL_EMBEDDING];
+  int64_t counts[2] = {MODEL_SAMPLES, 1};
+  model_gradients(&w->model, hvd_rank(w->context), gradient, embedding);
+  if (at_point(w, "before_allreduce") != FAULT_NONE) return HVD_INTERNAL;
+
+  /* Half of the ranks submit in the other order. */
+  hvd_tensor tensors[2] = {vector(gradient, HVD_FLOAT64, MODEL_WEIGHTS + 1),
+                           vector(embedding, HVD_FLOAT32, MODEL_EMBEDDING)};
+  const char *names[2] = {"gradient", "embedding"};
+  hvd_op *ops[2] = {NULL, NULL};
+  hvd_status status = HVD_OK;
+  for (int i = 0; i < 2 && status == HVD_OK; ++i) {
+    int k = (i + hvd_rank(w->context)) & 1;
+    status = hvd_allreduce_async(w->context, names[k], &tensors[k], &tensors[k], HVD_SUM, &ops[k], error);
+  }
+  if (status == HVD_OK && at_point(w, "in_collective") != FAULT_NONE) status = HVD_INTERNAL;
+  for (int i = 0; i < 2; ++i) {
+    if (ops[i] == NULL) continue;
+    hvd_error waited = HVD_ERROR_INIT;
+    hvd_status of_op =
+        hvd_op_wait(ops[i], HVD_DEFAULT_TIMEOUT, &waited); /* borrowed memory: wait in any case */
+    hvd_op_destroy(ops[i]);
+    if (status == HVD_OK && of_op != HVD_OK) {
+      status = of_op;
+      *error = waited;
+    }
+  }
+  if (status != HVD_OK) return status;
+  if (at_point(w, "between_collectives") != FAULT_NONE) return HVD_INTERNAL;
+
+  hvd_tensor count = vector(counts, HVD_INT64, 2);
+  status = hvd_allreduce(w->context, "count", &count, &count, HVD_SUM, error);
+  if (status != HVD_OK) return status;
+  if (counts[1] != hvd_size(w->context)) {
+    snprintf(error->message, sizeof error->message, "sum of ones is %lld, size is %d", (long long)counts[1],
+             hvd_size(w->context));
+    return HVD_INTERNAL;
+  }
+  if (at_point(w, "after_allreduce") != FAULT_NONE) return HVD_INTERNAL;
+  model_apply(&w->model, gradient, embedding, counts[0], (int)counts[1]);
+  trace_step(w, "step");
+  return HVD_OK;
+}
+
+static hvd_status pass_gates(worker *w, hvd_error *error) {
+  int64_t step = w->model.counters.step;
+  char name[64];
+  for (int i = 0; i < w->gate_count; ++i) {
+    if (w->gates[i] != step) continue;
+    if (hvd_rank(w->context) == 0) {
+      trace_step(w, "gate");
+      snprintf(name, sizeof name, "step.%lld", (long long)step);
+      if (gate_wait(&w->who, name) != 0) {
+        snprintf(error->message, sizeof error->message, "nobody opened gate %s", name);
+        return HVD_INTERNAL;
+      }
+    }
+    hvd_status status = hvd_barrier(w->context, "gate", error);
+    if (status != HVD_OK) return status;
+  }
+  return HVD_OK;
+}
+
+static hvd_status commit(worker *w, hvd_error *error) {
+  if (at_point(w, "before_commit") != FAULT_NONE) return HVD_INTERNAL;
+  uint64_t before = hvd_state_revision(w->state);
+  hvd_status status = hvd_state_commit(w->state, error);
+  if (hvd_state_revision(w->state) > before) trace_step(w, "commit");
+  if (status != HVD_OK) return status;
+  return at_point(w, "after_commit") != FAULT_NONE ? HVD_INTERNAL : HVD_OK;
+}
+
+static hvd_status train_steps(worker *w, hvd_error *error) {
+  hvd_status status = HVD_OK;
+  if (w->commit_first && hvd_state_revision(w->state) == 0) status = commit(w, error);
+  while (status == HVD_OK && w->model.counters.step < w->steps) {
+    status = pass_gates(w, error);
+    if (status != HVD_OK) break;
+    if (w->mismatch_step == w->model.counters.step) {
+      status = provoke_mismatch(w);
+      if (status != HVD_OK) break;
+    }
+    int what = at_point(w, "step_begin");
+    if (what != FAULT_NONE) return what == FAULT_LEAVE ? HVD_CLOSED : HVD_INTERNAL;
+    status = one_step(w, error);
+    if (status != HVD_OK) break;
+    int64_t step = w->model.counters.step;
+    if (w->save_step == step && w->save_rank == hvd_rank(w->context)) {
+      status = hvd_state_save(w->state, error);
+      if (status == HVD_OK) trace_step(w, "commit");
+    } else if (w->commit > 0 && step % w->commit == 0) {
+      status = commit(w, error);
+    } else if (w->check > 0 && step % w->check == 0) {
+      status = hvd_state_check_host_updates(w->state, error);
+    }
+  }
+  return status;
+}
+
+static hvd_status train(void *userdata) {
+  worker *w = userdata;
+  hvd_error error = HVD_ERROR_INIT;
+  w->rank = hvd_rank(w->context);
+  w->restoring = 0;
+  trace_step(w, "train");
+  w->training = 1;
+  hvd_status status = train_steps(w, &error);
+  w->training = 0;
+  w->restoring = status == HVD_PEER_LOST;
+  if (status == HVD_OK) {
+    trace_step(w, "trained");
+  } else {
+    trace_status(w, "interrupted", status, &error);
+    at_point(w, "interrupted");
+  }
+  return status;
+}
+
+static void trace_recoveries(const worker *w) {
+  size_t count = 0;
+  char text[600];
+  if (hvd_recovery_count(w->context, &count, NULL) != HVD_OK) return;
+  for (size_t i = 0; i < count; ++i) {
+    hvd_recovery r;
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    if (hvd_recovery_get(w->context, i, &r, NULL) != HVD_OK) continue;
+    trace(&w->who, "recovery",
+          "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
+          "\"rev\":%llu,"
+          "\"total\":%lld,\"forming\":%lld,\"sync_bytes\":%llu,\"reason\":\"%s\"",
+          (unsigned long long)r.from_generation, (unsigned long long)r.to_generation,
+          hvd_status_name(r.cause), r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision,
+          (long long)r.total, (long long)r.forming, (unsigned long long)r.sync_bytes,
+          json_text(r.reason, text, sizeof text));
+  }
+}
+
+/* ---- Setting up --------------------------------------------------------------------------------- */
+
+static int parse(worker *w, int argc, char **argv) {
+  size_t pad = 0;
+  w->log_level = HVD_LOG_WARNING;
+  w->rank = w->save_rank = -1;
+  w->save_step = w->mismatch_step = -1;
+  for (int i = 1; i < argc; ++i) {
+    char *value = strchr(argv[i], '=');
+    if (value == NULL) return -1;
+    *value++ = '\0';
+    if (strcmp(argv[i], "steps") == 0) {
+      w->steps = atoll(value);
+    } else if (strcmp(argv[i], "commit") == 0) {
+      w->commit = atoll(value);
+    } else if (strcmp(argv[i], "check") == 0) {
+      w->check = atoll(value);
+    } else if (strcmp(argv[i], "gate") == 0 && w->gate_count < MAX_GATES) {
+      w->gates[w->gate_count++] = atoll(value);
+    } else if (strcmp(argv[i], "pad") == 0) {
+      pad = (size_t)atoll(value);
+    } else if (strcmp(argv[i], "first") == 0) {
+      w->commit_first = atoi(value);
+    } else if (strcmp(argv[i], "save") == 0) {
+      w->save_rank = atoi(value);
+      w->save_step = strchr(value, '@') != NULL ? atoll(strchr(value, '@') + 1) : -1;
+    } else if (strcmp(argv[i], "mismatch") == 0) {
+      snprintf(w->mismatch_kind, sizeof w->mismatch_kind, "%.*s", (int)strcspn(value, "@"), value);
+      w->mismatch_step = strchr(value, '@') != NULL ? atoll(strchr(value, '@') + 1) : -1;
+    } else if (strcmp(argv[i], "noterm") == 0) {
+      if (atoi(value)) signal(SIGTERM, SIG_IGN);
+    } else if (strcmp(argv[i], "log") == 0) {
+      w->log_level = atoi(value);
+    } else {
+      return -1;
+    }
+  }
+  model_init(&w->model, pad);
+  return 0;
+}
+
+static hvd_status register_state(worker *w, hvd_error *error) {
+  model *m = &w->model;
+  hvd_tensor bias = HVD_TENSOR_INIT; /* a scalar */
+  bias.data = &m->bias;
+  bias.dtype = HVD_FLOAT64;
+  struct {
+    const char *key;
+    hvd_tensor tensor;
+  } tensors[] = {
+      {"weights", vector(m->weights, HVD_FLOAT64, MODEL_WEIGHTS)},
+      {"bias", bias},
+      {"velocity", vector(m->velocity, HVD_FLOAT64, MODEL_WEIGHTS + 1)},
+      {"embedding", vector(m->embedding, HVD_FLOAT32, MODEL_EMBEDDING)},
+      {"pad", vector(m->pad, HVD_UINT8, (int64_t)m->pad_size)},
+  };
+  hvd_status status = hvd_state_create(w->context, &w->state, error);
+  for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == HVD_OK; ++i) {
+    status = hvd_state_add_tensor(w->state, tensors[i].key, &tensors[i].tensor, error);
+  }
+  if (status == HVD_OK)
+    status = hvd_state_add_value(w->state, "counters", &m->counters, sizeof m->counters, error);
+  if (status == HVD_OK) {
+    status = hvd_state_add_object(w->state, "history", save_history, load_history, w, NULL, error);
+  }
+  if (status == HVD_OK) status = hvd_state_on_reset(w->state, on_reset, w, NULL, error);
+  return status;
+}
+
+static hvd_status run(worker *w, hvd_error *error) {
+  uint64_t listener = 0;
+  hvd_status status = hvd_register_listener(w->context, HVD_EVENT_ALL, on_event, w, NULL, &listener, error);
+  if (status == HVD_OK) status = register_state(w, error);
+  if (status == HVD_OK) status = hvd_run(w->context, w->state, train, w, error);
+  return status;
+}
+
+/* What is left after the job has gone: the last commit can still be put back. */
+static void trace_kept(worker *w) {
+  hvd_error error = HVD_ERROR_INIT;
+  if (w->state == NULL || hvd_state_revision(w->state) == 0) return;
+  hvd_status status = hvd_state_restore(w->state, &error);
+  trace(&w->who, "kept", "\"status\":\"%s\",\"rev\":%llu,\"step\":%lld,\"sum\":\"%016llx\"",
+        hvd_status_name(status), (unsigned long long)hvd_state_revision(w->state),
+        (long long)w->model.counters.step, (unsigned long long)model_checksum(&w->model));
+}
+
+int main(int argc, char **argv) {
+  worker w;
+  hvd_error error = HVD_ERROR_INIT;
+  hvd_options *options = NULL;
+  struct rlimit none = {0, 0};
+  setrlimit(RLIMIT_CORE, &none); /* a SIGSEGV on purpose leaves no core file */
+  memset(&w, 0, sizeof w);
+  identity_read(&w.who);
+  if (parse(&w, argc, argv) != 0) {
+    fprintf(stderr, "bad argument\n");
+    return 64;
+  }
+  trace(&w.who, "start", "\"driver\":\"%s\"", getenv("HVD_DRIVER") != NULL ? getenv("HVD_DRIVER") : "");
+  at_point(&w, "start");
+
+  int by_log = getenv("HVD_TEST_FAULTS") != NULL && strstr(getenv("HVD_TEST_FAULTS"), "log(") != NULL;
+  hvd_options_create(&options, NULL);
+  hvd_options_set_log(options, by_log ? HVD_LOG_DEBUG : w.log_level, on_log, &w, NULL, NULL);
+  at_point(&w, "before_init");
+  hvd_status status = hvd_init(options, &w.context, &error);
+  hvd_options_destroy(options);
+  if (status != HVD_OK) {
+    trace_status(&w, "end", status, &error);
+    model_free(&w.model);
+    return status == HVD_REMOVED ? 0 : 1;
+  }
+  w.rank = hvd_rank(w.context);
+  trace(&w.who, "init", "\"rank\":%d,\"size\":%d,\"gen\":%llu,\"local_rank\":%d,\"backend\":\"%s\"", w.rank,
+        hvd_size(w.context), (unsigned long long)hvd_generation(w.context), hvd_local_rank(w.context),
+        hvd_backend_name(w.context));
+  at_point(&w, "after_init");
+
+  status = run(&w, &error);
+  trace_recoveries(&w);
+  trace_status(&w, "end", status, &error);
+  if (status == HVD_OK) {
+    trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld",
+          (long long)w.model.counters.step, (unsigned long long)model_checksum(&w.model),
+          (unsigned long long)model_pad_checksum(&w.model), (long long)w.model.counters.contributions);
+    at_point(&w, "before_shutdown");
+  } else {
+    trace_kept(&w);
+  }
+  hvd_error closing = HVD_ERROR_INIT;
+  if (status == HVD_CLOSED) { /* fault `leave`: goes without a word */
+    hvd_abort(w.context, "the test says so", NULL);
+  } else {
+    hvd_status closed = hvd_shutdown(w.context, HVD_DEFAULT_TIMEOUT, &closing);
+    trace_status(&w, "shutdown", closed, &closing);
+    if (status == HVD_OK) at_point(&w, "after_shutdown");
+  }
+  hvd_state_destroy(w.state);
+  hvd_destroy(w.context);
+  trace(&w.who, "exit", "\"status\":\"%s\"", hvd_status_name(status));
+  model_free(&w.model);
+  return status == HVD_OK || status == HVD_REMOVED ? 0 : 1;
+}
