@@ -34,7 +34,9 @@ struct Summary {
   Digest digest;            // of the last commit: keys, specs and bytes
 };
 
-/// One thread at a time, but for revision(), summary() and statistics(). Throws Error for bad arguments.
+/// One thread at a time, but for revision(), summary() and statistics(). add and remove throw Error for bad
+/// arguments. Keys have 1 to 255 bytes and are shared by all kinds. From within a save or load callback
+/// everything but revision(), summary() and statistics() is refused with HVD_INVALID.
 class State {
  public:
   explicit State(LoggerPtr logger);
@@ -45,25 +47,34 @@ class State {
   void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);
 
-  /// Copies everything as revision + 1. On failure the last commit is untouched.
+  /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
+  /// HVD_INTERNAL (memory).
   Status save();
   /// Copies without counting a revision: used for the first sync, before any commit.
   Status refresh();
-  Status restore();                 // contract 4
+  /// Puts the last commit back (contract 4). Keys added since are left alone. Objects come first: if a load
+  /// callback fails (HVD_CALLBACK_FAILED), tensors and values stay as they are. HVD_INVALID without a commit.
+  Status restore();
   bool has_commit() const;
 
   uint64_t revision() const;
+  /// Of the last commit. With a key added since, the digest equals nobody's, so that the next sync compares.
   Summary summary() const;
   Statistics statistics() const;
 
   /// Collective over all ranks of the engine's generation: makes everybody's live values and last commit
   /// equal to the root's (contract 5, 6). `known`: summaries of all ranks by rank if the assignment brought
-  /// them (empty otherwise): where they agree nothing at all is sent. Live values must equal the last commit.
+  /// them (empty otherwise): where they agree nothing at all is sent. Live values must equal the last commit,
+  /// and `known` what every rank has now; keys that the last commit does not cover are copied first. On failure
+  /// last commit and live values are as they were: HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the
+  /// same message on every rank), HVD_PEER_LOST, HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run
+  /// when everything has arrived; if one fails, those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result);
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

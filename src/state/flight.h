@@ -1,0 +1,71 @@
+// Operations of a sync that are under way, and the buffers that they borrow.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "collective/engine.h"
+#include "state/memory.h"
+
+namespace hvd::state {
+
+/// The buffers go only when the operations are done. Not copied, used by one thread.
+class Flight {
+ public:
+  Flight(collective::Engine& engine, Time deadline) : engine_(engine), deadline_(deadline) {}
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+  ~Flight() { static_cast<void>(land()); }
+
+  /// What operations borrow besides.
+  void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
+  uint8_t* room(size_t size) { return buffers_.emplace_back(size).data(); }
+
+  std::shared_ptr<collective::Operation> submit(collective::Submission submission) {
+    submission.timeout = std::max<Duration>(deadline_ - now(), milliseconds(1));
+    operations_.reserve(operations_.size() + 1);
+    operations_.push_back(engine_.submit(std::move(submission)));
+    return operations_.back();
+  }
+
+  /// Waits for all, and gives the first failure. Nothing of this is borrowed afterwards.
+  Status land() {
+    Status first;
+    for (const auto& operation : operations_) {
+      if (!operation->wait(std::max<Duration>(deadline_ - now(), Duration(0)) + kGrace)) {
+        // The buffers can't be taken back from a backend that runs: the generation is given up.
+        const std::string whom = operation->waiting_for();
+        engine_.fail({HVD_TIMEOUT, fmt::format("state sync is not complete at its deadline: {}",
+                                               whom.empty() ? "waiting for the backend" : whom)});
+        if (!operation->wait(kAbortGrace)) {
+          // It may still write. Better a leak than a write into freed memory.
+          static_cast<void>(new std::pair(std::move(buffers_), std::move(kept_)));
+          operations_.clear();
+          return {HVD_INTERNAL, "state sync: the backend keeps its buffers after an abort"};
+        }
+      }
+      if (const Status status = operation->status(); first.ok() && !status.ok()) first = status;
+    }
+    operations_.clear();
+    return first;
+  }
+
+ private:
+  // The engine has its own deadline for ranks that do not come; this is for one that does not keep it.
+  static constexpr Duration kGrace = std::chrono::seconds(5);
+  static constexpr Duration kAbortGrace = std::chrono::seconds(30);
+
+  collective::Engine& engine_;
+  const Time deadline_;
+  std::vector<Memory> buffers_;
+  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::shared_ptr<collective::Operation>> operations_;
+};
+
+}  // namespace hvd::state

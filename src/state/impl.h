@@ -1,0 +1,70 @@
+// What state.cc (registry, commit, restore) and sync.cc share.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "state/state.h"
+#include "state/variable.h"
+
+namespace hvd::state {
+
+struct State::Impl {
+  explicit Impl(LoggerPtr l) : logger(std::move(l)) {}
+
+  // Used by one thread at a time. In the order of keys, which is the same on every rank.
+  std::map<std::string, Variable> variables;
+  std::vector<Digest> scratch;   // room for total(): a commit allocates nothing
+  bool has_commit = false;
+  bool in_callback = false;      // a save or load callback runs: the registry must stand still
+  const LoggerPtr logger;
+
+  // What other threads may ask for.
+  mutable std::mutex mutex;
+  Summary summary;               // guarded by mutex
+  Statistics statistics;         // guarded by mutex
+
+  void add(Spec spec, void* live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
+  void remove(const std::string& key);
+
+  /// save() and refresh().
+  Status copy(bool counted);
+  Status restore();
+  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+              Duration timeout, SyncResult* ret_result);
+
+  /// Whether the last commit covers every key.
+  bool complete() const;
+  /// Of keys, specs and bytes of the last commit, given each variable's digest in the order of keys.
+  Digest total(const std::vector<Digest>& digests);
+  Digest total();
+  uint64_t committed_bytes();
+  /// HVD_INVALID if called from within a callback of this state.
+  Status not_in_callback(const char* function) const;
+
+  /// Runs the load callbacks of objects on the bytes that `data` gives for each (data NULL: not this one).
+  /// If one fails, those that have run already are given their part of the last commit back.
+  template <class DataOf>
+  Status load_objects(DataOf data_of) {
+    in_callback = true;
+    Status status;
+    std::vector<Variable*> loaded;
+    for (auto& [key, variable] : variables) {
+      Copy* const source = variable.is_object() ? data_of(variable) : nullptr;
+      if (source == nullptr) continue;
+      status = variable.run_load(variable.data(*source));
+      loaded.push_back(&variable);
+      if (status.ok()) continue;
+      for (Variable* done : loaded) {
+        if (done->committed) static_cast<void>(done->run_load(done->committed_bytes()));
+      }
+      break;
+    }
+    in_callback = false;
+    return status;
+  }
+};
+
+}  // namespace hvd::state

@@ -1,0 +1,216 @@
+#include "state/state.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "state/impl.h"
+
+namespace hvd::state {
+namespace {
+
+// Bytes that are not copied yet equal nobody's (contract 6).
+Digest unknown() {
+  std::random_device random;
+  const auto word = [&] { return (uint64_t{random()} << 32U) | random(); };
+  return {word(), word()};
+}
+
+}  // namespace
+
+void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load) {
+  if (Status status = not_in_callback("add"); !status.ok()) throw Error(status);
+  const size_t bytes = checked_bytes(spec);
+  if (auto found = variables.find(spec.key); found != variables.end()) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}' is taken by a {}: expected a key not yet in use", spec.key,
+                                         found->second.spec.describe()));
+  }
+  if (bytes > 0 && live == nullptr) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}", spec.key, bytes,
+                                         spec.describe()));
+  }
+  std::vector<uint8_t> encoded;
+  encode(spec, &encoded);
+  Variable variable;
+  variable.spec_digest = hvd::digest(encoded.data(), encoded.size());
+  variable.live = live;
+  variable.bytes = bytes;
+  variable.save = std::move(save);
+  variable.load = std::move(load);
+  variable.digest = unknown();
+  std::string key = spec.key;
+  variable.spec = std::move(spec);
+  scratch.reserve(2 * (variables.size() + 1));
+  variables.emplace(std::move(key), std::move(variable));
+  if (!has_commit) return;
+  const Digest digest = total();
+  std::lock_guard lock(mutex);
+  summary.digest = digest;
+}
+
+void State::Impl::remove(const std::string& key) {
+  if (Status status = not_in_callback("remove"); !status.ok()) throw Error(status);
+  auto found = variables.find(key);
+  if (found == variables.end()) {
+    throw Error(HVD_INVALID, fmt::format("state has no key '{}': expected one that was added", key));
+  }
+  // Its destroy callback, which may ask for the state, runs when all is done.
+  const auto removed = variables.extract(found);
+  if (!has_commit) return;
+  const Digest digest = total();
+  const uint64_t bytes = committed_bytes();
+  std::lock_guard lock(mutex);
+  summary.digest = digest;
+  statistics.bytes = bytes;
+}
+
+Status State::Impl::not_in_callback(const char* function) const {
+  if (!in_callback) return {};
+  return {HVD_INVALID, fmt::format("state: {} was called from within a save or load callback of the same state: "
+                                   "expected it after the callback's return", function)};
+}
+
+bool State::Impl::complete() const {
+  if (!has_commit) return false;
+  for (const auto& [key, variable] : variables) {
+    if (!variable.committed) return false;
+  }
+  return true;
+}
+
+Digest State::Impl::total(const std::vector<Digest>& digests) {
+  scratch.clear();
+  size_t i = 0;
+  for (const auto& [key, variable] : variables) {
+    scratch.push_back(variable.spec_digest);
+    scratch.push_back(digests[i++]);
+  }
+  return hvd::digest(scratch.data(), scratch.size() * sizeof(Digest));
+}
+
+Digest State::Impl::total() {
+  scratch.clear();
+  for (const auto& [key, variable] : variables) {
+    scratch.push_back(variable.spec_digest);
+    scratch.push_back(variable.digest);
+  }
+  return hvd::digest(scratch.data(), scratch.size() * sizeof(Digest));
+}
+
+uint64_t State::Impl::committed_bytes() {
+  uint64_t bytes = 0;
+  for (auto& [key, variable] : variables) {
+    if (variable.committed) bytes += variable.committed_bytes().size();
+  }
+  return bytes;
+}
+
+Status State::Impl::copy(bool counted) {
+  if (Status status = not_in_callback(counted ? "save" : "refresh"); !status.ok()) return status;
+
+  // All that can fail comes first, so that the last commit stays whole.
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) {
+      in_callback = true;
+      Status status = variable.run_save();
+      in_callback = false;
+      if (!status.ok()) return status;
+    } else if (variable.copy.memory.size() < variable.bytes) {
+      try {
+        variable.copy.memory = Memory(variable.bytes);
+      } catch (const std::bad_alloc&) {
+        return {HVD_INTERNAL,
+                fmt::format("out of memory: {} bytes for the copy of state key '{}'", variable.bytes, key)};
+      }
+    }
+  }
+
+  const Time began = now();
+  uint64_t bytes = 0;
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) {
+      variable.copy.object.swap(variable.fresh);
+      variable.digest = hvd::digest(variable.copy.object.data(), variable.copy.object.size());
+    } else {
+      variable.digest = copy_and_digest(variable.copy.memory.data(), variable.live, variable.bytes);
+    }
+    variable.committed = true;
+    bytes += variable.committed_bytes().size();
+  }
+  has_commit = true;
+  const Digest digest = total();
+  const Duration took = now() - began;
+
+  std::lock_guard lock(mutex);
+  summary.digest = digest;
+  statistics.bytes = bytes;
+  if (counted) {
+    ++summary.revision;
+    ++statistics.commits;
+    statistics.last_commit = took;
+  }
+  return {};
+}
+
+Status State::Impl::restore() {
+  if (Status status = not_in_callback("restore"); !status.ok()) return status;
+  if (!has_commit) return {HVD_INVALID, "state: restore without a commit: expected save, commit or sync before it"};
+  Status status = load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; });
+  if (!status.ok()) return status;
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object() || !variable.committed || variable.bytes == 0) continue;
+    std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);  // contract 4
+  }
+  std::lock_guard lock(mutex);
+  ++statistics.restores;
+  return {};
+}
+
+State::State(LoggerPtr logger) : impl_(std::make_unique<Impl>(std::move(logger))) {}
+State::~State() = default;
+
+void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
+  impl_->add({key, VariableKind::kTensor, tensor.dtype, tensor.shape}, tensor.data, {}, {});
+}
+
+void State::add_value(const std::string& key, void* value, size_t size) {
+  impl_->add({key, VariableKind::kValue, HVD_UINT8, {static_cast<int64_t>(size)}}, value, {}, {});
+}
+
+void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load) {
+  if (!save || !load) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}': {} callback is NULL: expected a function", key,
+                                         save ? "load" : "save"));
+  }
+  impl_->add({key, VariableKind::kObject, 0, {}}, nullptr, std::move(save), std::move(load));
+}
+
+void State::remove(const std::string& key) { impl_->remove(key); }
+Status State::save() { return impl_->copy(true); }
+Status State::refresh() { return impl_->copy(false); }
+Status State::restore() { return impl_->restore(); }
+bool State::has_commit() const { return impl_->has_commit; }
+
+Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+                   Duration timeout, SyncResult* ret_result) {
+  return impl_->sync(engine, rank, size, known, timeout, ret_result);
+}
+
+uint64_t State::revision() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->summary.revision;
+}
+
+Summary State::summary() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->summary;
+}
+
+Statistics State::statistics() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->statistics;
+}
+
+}  // namespace hvd::state

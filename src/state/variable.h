@@ -1,0 +1,69 @@
+// One registered variable: where it lives, what it is, and its copy in the last commit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/callback.h"
+#include "base/digest.h"
+#include "base/status.h"
+#include "collective/engine.h"
+#include "state/memory.h"
+
+namespace hvd::state {
+
+enum class VariableKind : uint8_t { kTensor = 1, kValue = 2, kObject = 3 };
+
+/// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of it.
+struct Spec {
+  std::string key;
+  VariableKind kind = VariableKind::kTensor;
+  hvd_dtype dtype = 0;
+  std::vector<int64_t> shape;
+  bool operator==(const Spec&) const = default;
+
+  /// "tensor float32[3,4]", "value of 8 bytes", "object"
+  std::string describe() const;
+};
+
+/// Checks key, kind and shape, and gives the size in bytes (0 for objects). Throws Error(HVD_INVALID).
+size_t checked_bytes(const Spec& spec);
+
+/// Bytes of specs for digests and for other ranks. decode gives false if the bytes are not what encode makes.
+void encode(const Spec& spec, std::vector<uint8_t>* bytes);
+bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs);
+
+/// Bytes of a variable as it was at one time. Objects grow as they are written; the rest has a fixed size.
+struct Copy {
+  Memory memory;
+  std::vector<uint8_t> object;
+};
+
+struct Variable {
+  Spec spec;
+  Digest spec_digest;
+  void* live = nullptr;  // tensor, value: borrowed
+  size_t bytes = 0;      // tensor, value
+  Callback<hvd_save_fn> save;
+  Callback<hvd_load_fn> load;
+
+  bool committed = false;
+  Copy copy;                    // of the last commit, if committed
+  std::vector<uint8_t> fresh;   // object: what its save callback wrote, until the commit takes it
+  Digest digest;                // of the copy; random before the first
+
+  bool is_object() const { return spec.kind == VariableKind::kObject; }
+  std::span<uint8_t> data(Copy& of) const {
+    if (is_object()) return {of.object.data(), of.object.size()};
+    return {of.memory.data(), bytes};
+  }
+  std::span<uint8_t> committed_bytes() { return data(copy); }
+
+  /// Runs the save callback into `fresh`, or the load callback on some bytes. Nothing is thrown.
+  Status run_save();
+  Status run_load(std::span<const uint8_t> data) const;
+};
+
+}  // namespace hvd::state
