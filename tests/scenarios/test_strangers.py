@@ -1,5 +1,7 @@
 """Those who do not belong to the job: refused or bounded, the job undisturbed."""
 
+import hashlib
+import hmac
 import socket
 import struct
 import subprocess
@@ -123,7 +125,10 @@ class Strangers(ScenarioTest):
 
     @staticmethod
     def key():
-        return SECRET.encode().hex()
+        """As src/wire/tls.cc derives it: HKDF with SHA-256."""
+        prk = hmac.new(b"libhvd", SECRET.encode(), hashlib.sha256).digest()
+        info = b"control channel, TLS 1.3 pre-shared key"
+        return hmac.new(prk, info + b"\1", hashlib.sha256).hexdigest()
 
 
 if __name__ == "__main__":

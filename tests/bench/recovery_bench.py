@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Time from the SIGKILL of one of four local workers to the first collective that the survivors complete.
+
+The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
+next generation returns. No newcomer is started. usage: recovery_bench [trials]
+The last line is a JSON object.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+WORKERS = 4
+PHASES = ("detection", "abort", "restore", "forming", "connecting", "sync", "first_collective", "total")
+BIN = os.path.dirname(os.path.abspath(__file__))
+
+
+def trial(generator):
+    """{phase: ms} of the slowest survivor in each phase, and the bytes synced."""
+    command = [os.path.join(BIN, "hvdrun"), "-np", str(WORKERS), "--min-np", "2", "-H", "localhost:%d" % WORKERS,
+               "--set", "restart=false", os.path.join(BIN, "recovery_bench_worker")]
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    pids, first, recoveries, lines = {}, [], [], []
+    reports, killed = 0, None
+    kill_after = generator.randint(2, 30)
+    victim = generator.randrange(WORKERS)
+    deadline = time.monotonic() + 60
+    for raw in job.stdout:
+        line = raw.decode("utf-8", "replace").rstrip()
+        lines.append(line)
+        if time.monotonic() > deadline:
+            break
+        found = re.search(r"\{.*\}$", line)
+        if not found:
+            continue
+        event = json.loads(found.group(0))
+        if "pid" in event:
+            pids[event["rank"]] = event["pid"]
+        elif "step" in event:
+            reports += 1
+            if killed is None and reports >= kill_after and len(pids) == WORKERS:
+                killed = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+                os.kill(pids[victim], signal.SIGKILL)
+        elif "first" in event:
+            first.append(event["first"])
+        elif "recovery" in event:
+            recoveries.append(event["recovery"])
+    job.terminate() if job.poll() is None and time.monotonic() > deadline else None
+    job.wait()
+    if job.returncode != 0 or len(first) != WORKERS - 1 or len(recoveries) != WORKERS - 1:
+        raise SystemExit("a trial went wrong (status %s):\n%s" % (job.returncode, "\n".join(lines[-30:])))
+    result = {phase: max(r[phase] for r in recoveries) / 1e6
+              for phase in ("abort", "restore", "forming", "connecting", "sync")}
+    result["detection"] = max(r["began_at"] - killed for r in recoveries) / 1e6
+    result["total"] = (max(first) - killed) / 1e6
+    result["first_collective"] = max(0.0, (max(first) - max(r["began_at"] + r["total"] for r in recoveries)) / 1e6)
+    return result, sum(r["sync_bytes"] for r in recoveries)
+
+
+def main():
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    generator = random.Random(20261121)
+    results, sync_bytes = [], 0
+    for _ in range(trials):
+        result, moved = trial(generator)
+        results.append(result)
+        sync_bytes += moved
+    table = {}
+    print("%-18s %10s %10s   (ms, %d trials; the slowest survivor of each)" % ("phase", "median", "worst", trials))
+    for phase in PHASES:
+        values = [r[phase] for r in results]
+        table[phase] = {"median_ms": round(statistics.median(values), 3), "worst_ms": round(max(values), 3)}
+        print("%-18s %10.3f %10.3f" % (phase, table[phase]["median_ms"], table[phase]["worst_ms"]))
+    print("sync payload among survivors that agree: %d bytes" % sync_bytes)
+    print(json.dumps({"recovery_4_workers": {
+        "trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
+        "phases": table, "sync_payload_bytes": sync_bytes}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+/* A worker of recovery_bench: commits, runs allreduces without end until a peer is lost, and prints when
+ * the first collective of the next generation has completed, with the phases of its recovery. */
+#define _GNU_SOURCE
+#include <hvd/hvd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STATE_FLOATS = 1 << 20, GRADIENT_FLOATS = 1 << 12, REPORT_EVERY = 50, COMMIT_EVERY = 20 };
+
+typedef struct job {
+  hvd_context *context;
+  hvd_state *state;
+  float *weights, *gradient;
+  int64_t step;
+} job;
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static hvd_tensor floats(float *data, int64_t length) {
+  hvd_tensor tensor = HVD_TENSOR_INIT;
+  tensor.data = data;
+  tensor.dtype = HVD_FLOAT32;
+  tensor.ndim = 1;
+  tensor.shape[0] = length;
+  return tensor;
+}
+
+static hvd_status train(void *userdata) {
+  job *j = userdata;
+  uint64_t generation = hvd_generation(j->context);
+  hvd_tensor gradient = floats(j->gradient, GRADIENT_FLOATS);
+  for (int64_t done = 0;; ++done) {
+    if (generation > 1 && done == COMMIT_EVERY) return HVD_OK;
+    hvd_status status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_AVERAGE, NULL);
+    if (status != HVD_OK) return status;
+    if (generation > 1 && done == 0) {
+      printf("{\"first\":%lld,\"generation\":%llu}\n", (long long)now_ns(), (unsigned long long)generation);
+    }
+    for (int i = 0; i < GRADIENT_FLOATS; ++i) j->weights[i] += 0.01f * j->gradient[i];
+    ++j->step;
+    if (hvd_rank(j->context) == 0 && j->step % REPORT_EVERY == 0) {
+      printf("{\"step\":%lld,\"generation\":%llu}\n", (long long)j->step, (unsigned long long)generation);
+    }
+    if (j->step % COMMIT_EVERY == 0) {
+      status = hvd_state_commit(j->state, NULL);
+      if (status != HVD_OK) return status;
+    }
+  }
+}
+
+static void print_recovery(const job *j) {
+  hvd_recovery r;
+  memset(&r, 0, sizeof r);
+  r.struct_size = sizeof r;
+  if (hvd_recovery_get(j->context, 0, &r, NULL) != HVD_OK) return;
+  printf(
+      "{\"recovery\":{\"began_at\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
+      "\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu,\"attempts\":%d}}\n",
+      (long long)r.began_at, (long long)r.abort, (long long)r.restore, (long long)r.forming,
+      (long long)r.connecting, (long long)r.sync, (long long)r.total, (unsigned long long)r.sync_bytes,
+      r.attempts);
+}
+
+int main(void) {
+  job j;
+  hvd_error error = HVD_ERROR_INIT;
+  memset(&j, 0, sizeof j);
+  setvbuf(stdout, NULL, _IOLBF, 4096);
+  j.weights = calloc(STATE_FLOATS, sizeof *j.weights);
+  j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
+  hvd_status status = hvd_init(NULL, &j.context, &error);
+  if (status == HVD_OK) {
+    printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));
+    hvd_tensor weights = floats(j.weights, STATE_FLOATS);
+    status = hvd_state_create(j.context, &j.state, &error);
+    if (status == HVD_OK) status = hvd_state_add_tensor(j.state, "weights", &weights, &error);
+    if (status == HVD_OK) status = hvd_state_add_value(j.state, "step", &j.step, sizeof j.step, &error);
+    if (status == HVD_OK) status = hvd_run(j.context, j.state, train, &j, &error);
+    if (status == HVD_OK) {
+      print_recovery(&j);
+      status = hvd_shutdown(j.context, HVD_DEFAULT_TIMEOUT, &error);
+    }
+  }
+  if (status != HVD_OK) printf("{\"error\":\"%s\"}\n", hvd_status_name(status));
+  hvd_state_destroy(j.state);
+  hvd_destroy(j.context);
+  free(j.weights);
+  free(j.gradient);
+  return status == HVD_OK ? 0 : 1;
+}
