@@ -1,0 +1,16 @@
+// What can be said about a submission without asking other ranks.
+#pragma once
+
+#include "backend/backend.h"
+#include "collective/engine.h"
+#include "collective/messages.h"
+
+namespace hvd::collective {
+
+/// HVD_OK, HVD_INVALID (a bug in the program) or HVD_UNSUPPORTED (the backend can't).
+Status check(const Submission& submission, int32_t rank, int32_t size, const backend::Description& backend);
+
+/// What the coordinator has to know of a submission that passed the check.
+Request make_request(const Submission& submission, uint64_t ticket, int32_t rank);
+
+}  // namespace hvd::collective

@@ -1,0 +1,131 @@
+// Comparison of the ranks' calls of one operation, and the sentence that says how they differ (contract 9).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/dtype.h"
+#include "collective/matcher.h"
+
+namespace hvd::collective {
+
+namespace {
+
+constexpr size_t kMaxRanksNamed = 4;   // of one value
+constexpr size_t kMaxValuesNamed = 4;
+
+bool has_root(Kind kind) {
+  return kind == Kind::kBroadcast || kind == Kind::kBroadcastVariables || kind == Kind::kBroadcastObject ||
+         kind == Kind::kTransfer;
+}
+
+/// An allgather's first dimension is each rank's own.
+bool same_shape(Kind kind, const Spec& a, const Spec& b) {
+  if (kind != Kind::kAllgather) return a.shape == b.shape;
+  return a.shape.size() == b.shape.size() && std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+}
+
+std::string describe_shape(Kind kind, const Spec& spec) {
+  std::string text = "[";
+  for (size_t i = 0; i < spec.shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += kind == Kind::kAllgather && i == 0 ? "*" : std::to_string(spec.shape[i]);
+  }
+  return text + "]";
+}
+
+const char* reduction_name(hvd_reduction reduction) {
+  switch (reduction) {
+    case HVD_SUM: return "sum";
+    case HVD_AVERAGE: return "average";
+    case HVD_MIN: return "min";
+    case HVD_MAX: return "max";
+    case HVD_PRODUCT: return "product";
+  }
+  return "unknown reduction";
+}
+
+using Value = std::function<std::string(const Request&)>;
+
+/// "shape [3] on rank 0 (host a), [4] on rank 2 (host b)"; "" if all have the same value.
+std::string describe_difference(const std::vector<const Request*>& calls, const std::vector<std::string>& hosts,
+                                const std::string& what, const Value& value) {
+  std::vector<std::pair<std::string, std::vector<int32_t>>> groups;
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    if (calls[rank] == nullptr) continue;
+    std::string text = value(*calls[rank]);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {std::move(text), {}});
+    group->second.push_back(static_cast<int32_t>(rank));
+  }
+  if (groups.size() < 2) return "";
+  std::string text = what;
+  for (size_t i = 0; i < std::min(groups.size(), kMaxValuesNamed); ++i) {
+    text += fmt::format("{}{} on {}", i == 0 ? (what.empty() ? "" : " ") : ", ", groups[i].first,
+                        describe_ranks(groups[i].second, hosts));
+  }
+  if (groups.size() > kMaxValuesNamed) text += fmt::format(" and {} more values", groups.size() - kMaxValuesNamed);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<std::string>& hosts) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxRanksNamed); ++i) {
+    const auto rank = static_cast<size_t>(ranks[i]);
+    text += fmt::format("{}{} (host {})", i == 0 ? "" : ", ", rank, rank < hosts.size() ? hosts[rank] : "?");
+  }
+  if (ranks.size() > kMaxRanksNamed) text += fmt::format(" and {} more", ranks.size() - kMaxRanksNamed);
+  return text;
+}
+
+bool agrees(const Request& a, const Request& b) {
+  if (a.kind != b.kind || a.specs.size() != b.specs.size()) return false;
+  if (a.kind == Kind::kAllreduce && a.reduction != b.reduction) return false;
+  if (has_root(a.kind) && a.root != b.root) return false;
+  if (a.ranks != b.ranks) return false;
+  for (size_t i = 0; i < a.specs.size(); ++i) {
+    if (a.specs[i].dtype != b.specs[i].dtype || !same_shape(a.kind, a.specs[i], b.specs[i])) return false;
+  }
+  return true;
+}
+
+std::string describe_mismatch(const std::vector<const Request*>& calls, const std::vector<std::string>& hosts) {
+  const auto first = std::find_if(calls.begin(), calls.end(), [](const Request* call) { return call != nullptr; });
+  if (first == calls.end()) return "";
+  const Request& some = **first;
+  const Kind kind = some.kind;
+  const auto differ = [&](const std::string& what, const Value& value) {
+    return describe_difference(calls, hosts, what, value);
+  };
+  std::string text = differ("", [](const Request& r) { return kind_name(r.kind); });
+  if (!text.empty()) return fmt::format("'{}': {}", some.name, text);
+  if (text = differ("number of tensors", [](const Request& r) { return std::to_string(r.specs.size()); });
+      text.empty()) {
+    for (size_t i = 0; i < some.specs.size() && text.empty(); ++i) {
+      const std::string of = some.specs.size() > 1 ? fmt::format(" of tensor {}", i) : "";
+      text = differ("dtype" + of, [i](const Request& r) { return dtype_name(r.specs[i].dtype); });
+      if (!text.empty()) break;
+      text = differ("shape" + of, [i, kind](const Request& r) { return describe_shape(kind, r.specs[i]); });
+    }
+  }
+  if (text.empty() && kind == Kind::kAllreduce) {
+    text = differ("reduction", [](const Request& r) { return reduction_name(r.reduction); });
+  }
+  if (text.empty() && has_root(kind)) {
+    text = differ("root", [](const Request& r) { return std::to_string(r.root); });
+  }
+  if (text.empty()) {
+    text = differ("participants", [](const Request& r) {
+      std::string list = "{";
+      for (size_t i = 0; i < std::min<size_t>(r.ranks.size(), 16); ++i) {
+        list += fmt::format("{}{}", i == 0 ? "" : ", ", r.ranks[i]);
+      }
+      return list + (r.ranks.size() > 16 ? fmt::format(", ... {} in all}}", r.ranks.size()) : "}");
+    });
+  }
+  return fmt::format("{} '{}': {}", kind_name(kind), some.name, text);
+}
+
+}  // namespace hvd::collective
