@@ -231,6 +231,12 @@ class Job:
         if not condition:
             self.fail(message)
 
+    def wait_interrupt(self, members, since=0, **wanted):
+        """Waits until this many members have heard that they are to leave at their next commit or check
+        (worker argument log=3)."""
+        return self.wait("log", since=since, count=members, **wanted,
+                         msg=lambda text: "hosts updated" in text and "no change" not in text)
+
     # ---- acting ----
 
     def make_gate(self, name):

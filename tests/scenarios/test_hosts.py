@@ -5,17 +5,17 @@ from harness import Job, ScenarioTest, containing, main
 
 class Hosts(ScenarioTest):
     def test_H1_hosts_are_added_and_then_replaced(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=2, max_np=4)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2, max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:2")
         job.wait("start", host="b", count=2)
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         job.open("step.10")
 
         job.wait("gate", step=20, size=4)
         mark = job.mark()
         job.set_hosts("b:2")
-        job.wait("event_hosts_updated", since=mark, count=4)
+        job.wait_interrupt(4, since=mark)
         job.open("step.20")
         job.finish(0)
 
@@ -30,16 +30,16 @@ class Hosts(ScenarioTest):
         self.assertEqual(job.sizes(30), [2] * 11 + [4] * 10 + [2] * 9)
 
     def test_H2_a_slot_is_added_and_a_slot_is_taken(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=4)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1, max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:3")
         job.wait("start", slot=2)
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         job.open("step.10")
         job.wait("gate", step=20, size=3)
         mark = job.mark()
         job.set_hosts("a:2")
-        job.wait("event_hosts_updated", since=mark, count=2)
+        job.wait_interrupt(2, since=mark)
         job.open("step.20")
         job.finish(0)
 
@@ -50,7 +50,7 @@ class Hosts(ScenarioTest):
         self.assertEqual([e["slot"] for e in job.find("end", status="HVD_REMOVED")], [2])
 
     def test_H3_hosts_beyond_the_maximum_interrupt_nobody(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1, max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:4")
         job.open("step.10")
@@ -65,15 +65,15 @@ class Hosts(ScenarioTest):
         self.assertEqual(len(job.find("start")), 2)
 
     def test_H4_rolling_replacement(self):
-        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=2, max_np=2)
+        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2, max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("b:1,c:1")
-        job.wait("event_hosts_updated", host="b")
+        job.wait_interrupt(1, host="b")
         job.open("step.10")
         job.wait("gate", step=20, gen=lambda g: g > 1)
         mark = job.mark()
         job.set_hosts("c:1,d:1")
-        job.wait("event_hosts_updated", host="c", since=mark)
+        job.wait_interrupt(1, since=mark, host="c")
         job.open("step.20")
         job.finish(0)
 
@@ -82,7 +82,7 @@ class Hosts(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"c", "d"})
 
     def test_H5_nothing_in_common_hands_over_or_refuses(self):
-        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "gate=10"], np=2, min_np=2, max_np=2,
+        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10"], np=2, min_np=2, max_np=2,
                   options={"elastic_timeout": 10})
         job.wait("gate", step=10)
         job.set_hosts("c:1,d:1")
@@ -99,24 +99,26 @@ class Hosts(ScenarioTest):
         self.assertEqual(job.find("train", gen=lambda g: g > 1, step=0), [])
 
     def test_H6_two_changes_within_a_second_are_two(self):
-        job = Job(self, "a:1", ["steps=20", "commit=1", "gate=10"], np=1, min_np=1, max_np=8)
-        epoch = job.wait("gate", step=10) and job.find("event_hosts_updated")
-        self.assertEqual(epoch, [])
+        job = Job(self, "a:1", ["steps=20", "commit=1", "log=3", "gate=10"], np=1, min_np=1, max_np=8,
+                  gates=["join"], faults="before_init:b/0/*/*/*/*=gate(join),before_init:c/0/*/*/*/*=gate(join)")
+        job.wait("gate", step=10)
         job.set_hosts("a:1,b:1")
         job.set_hosts("a:1,b:1,c:1")
         first = job.wait("event_hosts_updated", host="a", count=1)
         second = job.wait("event_hosts_updated", host="a", count=2)
         self.assertEqual(second["epoch"], first["epoch"] + 1)
-        job.wait("start", host="b")
-        job.wait("start", host="c")
+        job.wait("fault", host="b")
+        job.wait("fault", host="c")
+        job.open("join")
+        job.wait_interrupt(1, host="a")
         job.open("step.10")
         job.finish(0)
         job.verify(20, workers=3)
         job.assert_no_step_twice()
-        self.assertEqual(job.generations()[-1][1], 3)
+        self.assertEqual([size for _, size in job.generations()], [1, 3])
 
     def test_H6_a_change_that_is_undone_interrupts_nobody(self):
-        job = Job(self, "a:2", ["steps=20", "commit=1", "gate=10"], np=2, min_np=1, max_np=8)
+        job = Job(self, "a:2", ["steps=20", "commit=1", "log=3", "gate=10"], np=2, min_np=1, max_np=8)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.set_hosts("a:2")
@@ -127,13 +129,14 @@ class Hosts(ScenarioTest):
         self.assertEqual([size for _, size in job.generations()], [2])
 
     def test_H7_fewer_than_the_minimum_and_then_a_new_host(self):
-        job = Job(self, "a:1,b:1", ["steps=20", "commit=1", "gate=10"], np=2, min_np=2, max_np=2)
+        job = Job(self, "a:1,b:1", ["steps=20", "commit=1", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("a:1")
-        job.wait("event_hosts_updated", host="a")
         job.open("step.10")
-        job.wait("interrupted", host="a", status="HVD_HOSTS_UPDATED")
+        job.wait("gate", step=15)  # with b, who is needed until there is another
         job.set_hosts("a:1,c:1")
+        job.wait_interrupt(1, host="a")
+        job.open("step.15")
         job.finish(0)
         job.verify(20, workers=2)
         job.assert_no_step_twice()
@@ -154,11 +157,11 @@ class Hosts(ScenarioTest):
         self.assertEqual({e["host"] for e in done}, {"a", "b"})
 
     def test_H10_check_without_commit_keeps_live_values(self):
-        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "gate=10"], np=2, min_np=1, max_np=4)
+        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2, min_np=1, max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait("start", host="b")
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         job.open("step.10")
         job.finish(0)
         job.verify(20, workers=3)
@@ -174,7 +177,7 @@ class Discovery(ScenarioTest):
         self.assertEqual(job.find("start"), [])
 
     def _later(self, commands, runs=3, options=None):
-        job = Job(self, "a:2", ["steps=20", "commit=1", "gate=5", "gate=10"], np=2, min_np=1, max_np=4,
+        job = Job(self, "a:2", ["steps=20", "commit=1", "log=3", "gate=5", "gate=10"], np=2, min_np=1, max_np=4,
                   options=options)
         job.wait("gate", step=5)
         job.set_discovery(commands, runs)
@@ -182,7 +185,7 @@ class Discovery(ScenarioTest):
         job.open("step.5")  # training goes on meanwhile
         job.wait("gate", step=10)
         job.set_hosts("a:3")
-        job.wait("start", slot=2)
+        job.wait_interrupt(2)
         job.open("step.10")
         job.finish(0)
         job.verify(20, workers=3)

@@ -124,12 +124,12 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_in_sync_as_receiver(self):
         """A newcomer dies while it loads the state of the others."""
-        job = Job(self, "a:2", ["steps=20", "commit=2", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
                   faults="sync_load:b/*/*/*/*/1=kill")
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait("start", host="b")
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         job.open("step.10")
         job.wait("fault", action="kill")
         job.wait("start", host="b", count=2)
@@ -139,14 +139,13 @@ class RecoveryPoints(ScenarioTest):
         job.verify(20)
         self.assertEqual(len(job.find("done", host="a")), 2)
 
-    def test_F4_in_sync_as_source(self):
-        """Rank 0, from whom the newcomer takes its state, dies as the sync begins."""
-        job = Job(self, "a:2", ["steps=20", "commit=2", "pad=8000000", "gate=10"], np=2, min_np=1, max_np=3,
-                  options=NO_RESTART, faults="sync_save:a/*/0/*/12/*=kill")
+    def test_F4_as_live_values_are_saved_for_the_next_generation(self):
+        """Rank 0, from whom the newcomer would take its state, dies before it has registered again."""
+        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2, min_np=1,
+                  max_np=3, options=NO_RESTART, faults="sync_save:a/*/0/*/11/*=kill")
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
-        job.wait("start", host="b")
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         job.open("step.10")
         job.finish(0)
         self.assertEqual(len(job.find("fault")), 1)
@@ -154,12 +153,12 @@ class RecoveryPoints(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
 
     def test_F4_in_sync_the_source_is_killed_while_it_sends(self):
-        job = Job(self, "a:2", ["steps=20", "commit=2", "pad=64000000", "gate=10"], np=2, min_np=1, max_np=3,
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "pad=64000000", "gate=10"], np=2, min_np=1, max_np=3,
                   options=NO_RESTART)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait("start", host="b")
-        job.wait("event_hosts_updated", count=2)
+        job.wait_interrupt(2)
         source = job.find("train", gen=1, rank=0)[0]
         job.open("step.10")
         job.wait("event_generation", host="b", pid=lambda pid: pid != source["pid"])
