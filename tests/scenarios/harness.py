@@ -253,6 +253,13 @@ class Job:
         """Signals the worker that printed `event`."""
         os.kill(event["pid"], number)
 
+    def kill_if_alive(self, event, number=signal.SIGKILL):
+        """Signals the worker that printed `event` unless it has ended: it is still ours if its environment says so."""
+        if event["pid"] not in self.leftovers():
+            return False
+        os.kill(event["pid"], number)
+        return True
+
     def run_worker(self, arguments, environment):
         """A worker by hand, outside hvdrun: (exit status, events)."""
         done = subprocess.run([os.path.join(BIN, "scenario_worker")] + arguments,
