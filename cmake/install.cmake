@@ -14,12 +14,9 @@ install(FILES include/hvd/hvd.h include/hvd/driver.h include/hvd/backend.h
 # Everything that a job needs at run time, in one target to build.
 add_custom_target(runtime)
 add_dependencies(runtime hvd)
-foreach(module hvd_gloo)
-  if(TARGET ${module})
-    install(TARGETS ${module} LIBRARY DESTINATION ${HVD_INSTALL_MODULE_DIR})
-    add_dependencies(runtime ${module})
-  endif()
-endforeach()
+if(TARGET hvd_gloo) # each module says in its own directory how it is installed
+  add_dependencies(runtime hvd_gloo)
+endif()
 if(TARGET hvd-guard)
   install(TARGETS hvd-guard RUNTIME DESTINATION ${HVD_INSTALL_MODULE_DIR})
   add_dependencies(runtime hvd-guard)

@@ -8,7 +8,7 @@ declare -A packages=(
            flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev"
   [test]="libgtest-dev libbenchmark-dev python3 iproute2 binutils"
   [demo]="libeigen3-dev zlib1g-dev dataset-fashion-mnist"
-  [lint]="clang-format clang-tidy python3"
+  [lint]="clang-format clang-tidy git"
 )
 
 [ $# -gt 0 ] || set -- build test demo
