@@ -150,11 +150,11 @@ bool Matcher::fail_if_finished(Table::iterator it) {
   for (size_t r = 0; r < hosts_.size(); ++r) {
     if (!finished_[r] || !pending.calls[r].required || pending.calls[r].here) continue;
     const auto rank = static_cast<int32_t>(r);
-    // A later call by yet another rank fails the same way, so nothing need be remembered for it.
-    conclude(it, failure(HVD_PEER_LOST,
-                         fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_), it->first),
-                         rank),
-             false);
+    conclude(it,
+             failure(HVD_PEER_LOST,
+                     fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_), it->first),
+                     rank),
+             true);
     return true;
   }
   return false;
