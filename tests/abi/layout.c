@@ -13,178 +13,178 @@
 
 HOLDS(pointers_are_64_bits, sizeof(void *) == 8 && sizeof(size_t) == 8);
 
-SIZE(hvd_error, 560)
-AT(hvd_error, struct_size, 0)
-AT(hvd_error, status, 8)
-AT(hvd_error, rank, 12)
-AT(hvd_error, generation, 16)
-AT(hvd_error, vendor_code, 24)
-AT(hvd_error, backend, 32)
-AT(hvd_error, message, 48)
+SIZE(hvd_error, 560);
+AT(hvd_error, struct_size, 0);
+AT(hvd_error, status, 8);
+AT(hvd_error, rank, 12);
+AT(hvd_error, generation, 16);
+AT(hvd_error, vendor_code, 24);
+AT(hvd_error, backend, 32);
+AT(hvd_error, message, 48);
 
-SIZE(hvd_membership, 56)
-AT(hvd_membership, struct_size, 0)
-AT(hvd_membership, rank, 8)
-AT(hvd_membership, size, 12)
-AT(hvd_membership, local_rank, 16)
-AT(hvd_membership, local_size, 20)
-AT(hvd_membership, cross_rank, 24)
-AT(hvd_membership, cross_size, 28)
-AT(hvd_membership, generation, 32)
-AT(hvd_membership, membership_epoch, 40)
-AT(hvd_membership, worker, 48)
+SIZE(hvd_membership, 56);
+AT(hvd_membership, struct_size, 0);
+AT(hvd_membership, rank, 8);
+AT(hvd_membership, size, 12);
+AT(hvd_membership, local_rank, 16);
+AT(hvd_membership, local_size, 20);
+AT(hvd_membership, cross_rank, 24);
+AT(hvd_membership, cross_size, 28);
+AT(hvd_membership, generation, 32);
+AT(hvd_membership, membership_epoch, 40);
+AT(hvd_membership, worker, 48);
 
-SIZE(hvd_backend_information, 872)
-AT(hvd_backend_information, struct_size, 0)
-AT(hvd_backend_information, name, 8)
-AT(hvd_backend_information, version, 24)
-AT(hvd_backend_information, path, 88)
-AT(hvd_backend_information, detail, 600)
-AT(hvd_backend_information, dtypes, 856)
-AT(hvd_backend_information, collectives, 864)
+SIZE(hvd_backend_information, 872);
+AT(hvd_backend_information, struct_size, 0);
+AT(hvd_backend_information, name, 8);
+AT(hvd_backend_information, version, 24);
+AT(hvd_backend_information, path, 88);
+AT(hvd_backend_information, detail, 600);
+AT(hvd_backend_information, dtypes, 856);
+AT(hvd_backend_information, collectives, 864);
 
-SIZE(hvd_tensor, 104)
-AT(hvd_tensor, struct_size, 0)
-AT(hvd_tensor, data, 8)
-AT(hvd_tensor, dtype, 16)
-AT(hvd_tensor, ndim, 20)
-AT(hvd_tensor, shape, 24)
-AT(hvd_tensor, memory, 88)
-AT(hvd_tensor, device, 92)
-AT(hvd_tensor, stream, 96)
+SIZE(hvd_tensor, 104);
+AT(hvd_tensor, struct_size, 0);
+AT(hvd_tensor, data, 8);
+AT(hvd_tensor, dtype, 16);
+AT(hvd_tensor, ndim, 20);
+AT(hvd_tensor, shape, 24);
+AT(hvd_tensor, memory, 88);
+AT(hvd_tensor, device, 92);
+AT(hvd_tensor, stream, 96);
 
-SIZE(hvd_state_statistics, 72)
-AT(hvd_state_statistics, struct_size, 0)
-AT(hvd_state_statistics, revision, 8)
-AT(hvd_state_statistics, commits, 16)
-AT(hvd_state_statistics, restores, 24)
-AT(hvd_state_statistics, syncs, 32)
-AT(hvd_state_statistics, bytes, 40)
-AT(hvd_state_statistics, sync_sent_bytes, 48)
-AT(hvd_state_statistics, sync_received_bytes, 56)
-AT(hvd_state_statistics, last_commit_ns, 64)
+SIZE(hvd_state_statistics, 72);
+AT(hvd_state_statistics, struct_size, 0);
+AT(hvd_state_statistics, revision, 8);
+AT(hvd_state_statistics, commits, 16);
+AT(hvd_state_statistics, restores, 24);
+AT(hvd_state_statistics, syncs, 32);
+AT(hvd_state_statistics, bytes, 40);
+AT(hvd_state_statistics, sync_sent_bytes, 48);
+AT(hvd_state_statistics, sync_received_bytes, 56);
+AT(hvd_state_statistics, last_commit_ns, 64);
 
-SIZE(hvd_recovery, 376)
-AT(hvd_recovery, struct_size, 0)
-AT(hvd_recovery, from_generation, 8)
-AT(hvd_recovery, to_generation, 16)
-AT(hvd_recovery, cause, 24)
-AT(hvd_recovery, from_size, 28)
-AT(hvd_recovery, to_size, 32)
-AT(hvd_recovery, attempts, 36)
-AT(hvd_recovery, revision, 40)
-AT(hvd_recovery, began_at, 48)
-AT(hvd_recovery, detection, 56)
-AT(hvd_recovery, abort, 64)
-AT(hvd_recovery, restore, 72)
-AT(hvd_recovery, forming, 80)
-AT(hvd_recovery, connecting, 88)
-AT(hvd_recovery, sync, 96)
-AT(hvd_recovery, total, 104)
-AT(hvd_recovery, sync_bytes, 112)
-AT(hvd_recovery, reason, 120)
+SIZE(hvd_recovery, 376);
+AT(hvd_recovery, struct_size, 0);
+AT(hvd_recovery, from_generation, 8);
+AT(hvd_recovery, to_generation, 16);
+AT(hvd_recovery, cause, 24);
+AT(hvd_recovery, from_size, 28);
+AT(hvd_recovery, to_size, 32);
+AT(hvd_recovery, attempts, 36);
+AT(hvd_recovery, revision, 40);
+AT(hvd_recovery, began_at, 48);
+AT(hvd_recovery, detection, 56);
+AT(hvd_recovery, abort, 64);
+AT(hvd_recovery, restore, 72);
+AT(hvd_recovery, forming, 80);
+AT(hvd_recovery, connecting, 88);
+AT(hvd_recovery, sync, 96);
+AT(hvd_recovery, total, 104);
+AT(hvd_recovery, sync_bytes, 112);
+AT(hvd_recovery, reason, 120);
 
-SIZE(hvd_event, 304)
-AT(hvd_event, struct_size, 0)
-AT(hvd_event, kind, 8)
-AT(hvd_event, lost, 12)
-AT(hvd_event, sequence, 16)
-AT(hvd_event, generation, 24)
-AT(hvd_event, membership_epoch, 32)
-AT(hvd_event, rank, 40)
-AT(hvd_event, size, 44)
-AT(hvd_event, message, 48)
+SIZE(hvd_event, 304);
+AT(hvd_event, struct_size, 0);
+AT(hvd_event, kind, 8);
+AT(hvd_event, lost, 12);
+AT(hvd_event, sequence, 16);
+AT(hvd_event, generation, 24);
+AT(hvd_event, membership_epoch, 32);
+AT(hvd_event, rank, 40);
+AT(hvd_event, size, 44);
+AT(hvd_event, message, 48);
 
-SIZE(hvd_host, 16)
-AT(hvd_host, name, 0)
-AT(hvd_host, slots, 8)
+SIZE(hvd_host, 16);
+AT(hvd_host, name, 0);
+AT(hvd_host, slots, 8);
 
-SIZE(hvd_launch, 40)
-AT(hvd_launch, struct_size, 0)
-AT(hvd_launch, worker, 8)
-AT(hvd_launch, host, 16)
-AT(hvd_launch, slot, 24)
-AT(hvd_launch, environment, 32)
+SIZE(hvd_launch, 40);
+AT(hvd_launch, struct_size, 0);
+AT(hvd_launch, worker, 8);
+AT(hvd_launch, host, 16);
+AT(hvd_launch, slot, 24);
+AT(hvd_launch, environment, 32);
 
-SIZE(hvd_driver_status_info, 568)
-AT(hvd_driver_status_info, struct_size, 0)
-AT(hvd_driver_status_info, phase, 8)
-AT(hvd_driver_status_info, size, 12)
-AT(hvd_driver_status_info, workers, 16)
-AT(hvd_driver_status_info, slots, 20)
-AT(hvd_driver_status_info, resets, 24)
-AT(hvd_driver_status_info, generation, 32)
-AT(hvd_driver_status_info, membership_epoch, 40)
-AT(hvd_driver_status_info, hosts_blocked, 48)
-AT(hvd_driver_status_info, port, 52)
-AT(hvd_driver_status_info, sentence, 56)
+SIZE(hvd_driver_status_info, 568);
+AT(hvd_driver_status_info, struct_size, 0);
+AT(hvd_driver_status_info, phase, 8);
+AT(hvd_driver_status_info, size, 12);
+AT(hvd_driver_status_info, workers, 16);
+AT(hvd_driver_status_info, slots, 20);
+AT(hvd_driver_status_info, resets, 24);
+AT(hvd_driver_status_info, generation, 32);
+AT(hvd_driver_status_info, membership_epoch, 40);
+AT(hvd_driver_status_info, hosts_blocked, 48);
+AT(hvd_driver_status_info, port, 52);
+AT(hvd_driver_status_info, sentence, 56);
 
-SIZE(hvd_backend_host, 56)
-AT(hvd_backend_host, struct_size, 0)
-AT(hvd_backend_host, context, 8)
-AT(hvd_backend_host, log, 16)
-AT(hvd_backend_host, message, 24)
-AT(hvd_backend_host, failure, 32)
-AT(hvd_backend_host, kv_set, 40)
-AT(hvd_backend_host, kv_get, 48)
+SIZE(hvd_backend_host, 56);
+AT(hvd_backend_host, struct_size, 0);
+AT(hvd_backend_host, context, 8);
+AT(hvd_backend_host, log, 16);
+AT(hvd_backend_host, message, 24);
+AT(hvd_backend_host, failure, 32);
+AT(hvd_backend_host, kv_set, 40);
+AT(hvd_backend_host, kv_get, 48);
 
-SIZE(hvd_backend_option, 16)
-AT(hvd_backend_option, key, 0)
-AT(hvd_backend_option, value, 8)
+SIZE(hvd_backend_option, 16);
+AT(hvd_backend_option, key, 0);
+AT(hvd_backend_option, value, 8);
 
-SIZE(hvd_backend_description, 64)
-AT(hvd_backend_description, struct_size, 0)
-AT(hvd_backend_description, name, 8)
-AT(hvd_backend_description, version, 16)
-AT(hvd_backend_description, memories, 24)
-AT(hvd_backend_description, dtypes, 32)
-AT(hvd_backend_description, collectives, 40)
-AT(hvd_backend_description, messages, 48)
-AT(hvd_backend_description, local, 52)
-AT(hvd_backend_description, max_instances, 56)
+SIZE(hvd_backend_description, 64);
+AT(hvd_backend_description, struct_size, 0);
+AT(hvd_backend_description, name, 8);
+AT(hvd_backend_description, version, 16);
+AT(hvd_backend_description, memories, 24);
+AT(hvd_backend_description, dtypes, 32);
+AT(hvd_backend_description, collectives, 40);
+AT(hvd_backend_description, messages, 48);
+AT(hvd_backend_description, local, 52);
+AT(hvd_backend_description, max_instances, 56);
 
-SIZE(hvd_backend_member, 32)
-AT(hvd_backend_member, worker, 0)
-AT(hvd_backend_member, host, 8)
-AT(hvd_backend_member, address, 16)
-AT(hvd_backend_member, address_size, 24)
+SIZE(hvd_backend_member, 32);
+AT(hvd_backend_member, worker, 0);
+AT(hvd_backend_member, host, 8);
+AT(hvd_backend_member, address, 16);
+AT(hvd_backend_member, address_size, 24);
 
-SIZE(hvd_backend_group, 40)
-AT(hvd_backend_group, struct_size, 0)
-AT(hvd_backend_group, generation, 8)
-AT(hvd_backend_group, rank, 16)
-AT(hvd_backend_group, size, 20)
-AT(hvd_backend_group, members, 24)
-AT(hvd_backend_group, timeout_ms, 32)
+SIZE(hvd_backend_group, 40);
+AT(hvd_backend_group, struct_size, 0);
+AT(hvd_backend_group, generation, 8);
+AT(hvd_backend_group, rank, 16);
+AT(hvd_backend_group, size, 20);
+AT(hvd_backend_group, members, 24);
+AT(hvd_backend_group, timeout_ms, 32);
 
-SIZE(hvd_backend_op, 112)
-AT(hvd_backend_op, struct_size, 0)
-AT(hvd_backend_op, collective, 8)
-AT(hvd_backend_op, dtype, 12)
-AT(hvd_backend_op, reduction, 16)
-AT(hvd_backend_op, root, 20)
-AT(hvd_backend_op, input, 24)
-AT(hvd_backend_op, output, 32)
-AT(hvd_backend_op, count, 40)
-AT(hvd_backend_op, counts, 48)
-AT(hvd_backend_op, ranks, 56)
-AT(hvd_backend_op, rank_count, 64)
-AT(hvd_backend_op, memory, 68)
-AT(hvd_backend_op, device, 72)
-AT(hvd_backend_op, stream, 80)
-AT(hvd_backend_op, sequence, 88)
-AT(hvd_backend_op, done, 96)
-AT(hvd_backend_op, done_context, 104)
+SIZE(hvd_backend_op, 112);
+AT(hvd_backend_op, struct_size, 0);
+AT(hvd_backend_op, collective, 8);
+AT(hvd_backend_op, dtype, 12);
+AT(hvd_backend_op, reduction, 16);
+AT(hvd_backend_op, root, 20);
+AT(hvd_backend_op, input, 24);
+AT(hvd_backend_op, output, 32);
+AT(hvd_backend_op, count, 40);
+AT(hvd_backend_op, counts, 48);
+AT(hvd_backend_op, ranks, 56);
+AT(hvd_backend_op, rank_count, 64);
+AT(hvd_backend_op, memory, 68);
+AT(hvd_backend_op, device, 72);
+AT(hvd_backend_op, stream, 80);
+AT(hvd_backend_op, sequence, 88);
+AT(hvd_backend_op, done, 96);
+AT(hvd_backend_op, done_context, 104);
 
-SIZE(hvd_backend_table, 144)
-AT(hvd_backend_table, struct_size, 0)
-AT(hvd_backend_table, description, 8)
-AT(hvd_backend_table, open, 72)
-AT(hvd_backend_table, address, 80)
-AT(hvd_backend_table, connect, 88)
-AT(hvd_backend_table, submit, 96)
-AT(hvd_backend_table, send_message, 104)
-AT(hvd_backend_table, abort, 112)
-AT(hvd_backend_table, disconnect, 120)
-AT(hvd_backend_table, close, 128)
-AT(hvd_backend_table, detail, 136)
+SIZE(hvd_backend_table, 144);
+AT(hvd_backend_table, struct_size, 0);
+AT(hvd_backend_table, description, 8);
+AT(hvd_backend_table, open, 72);
+AT(hvd_backend_table, address, 80);
+AT(hvd_backend_table, connect, 88);
+AT(hvd_backend_table, submit, 96);
+AT(hvd_backend_table, send_message, 104);
+AT(hvd_backend_table, abort, 112);
+AT(hvd_backend_table, disconnect, 120);
+AT(hvd_backend_table, close, 128);
+AT(hvd_backend_table, detail, 136);
