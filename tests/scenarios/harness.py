@@ -249,7 +249,7 @@ class Job:
         os.unlink(os.path.join(self.directory, "gate." + str(name)))
         os.close(self.gates.pop(str(name)))
 
-    def signal(self, event, number):
+    def send_signal(self, event, number):
         """Signals the worker that printed `event`."""
         os.kill(event["pid"], number)
 

@@ -117,7 +117,7 @@ class RecoveryPoints(ScenarioTest):
         job.wait("fault", action="gate(hold)")
         victim = job.wait("train", gen=1, rank=1)
         job.wait("load", phase="restore", pid=victim["pid"])
-        job.signal(victim, 9)
+        job.send_signal(victim, 9)
         job.open("hold")
         job.finish(0)
         job.verify(12, workers=1)
@@ -162,7 +162,7 @@ class RecoveryPoints(ScenarioTest):
         source = job.find("train", gen=1, rank=0)[0]
         job.open("step.10")
         job.wait("event_generation", host="b", pid=lambda pid: pid != source["pid"])
-        job.signal(source, 9)
+        job.send_signal(source, 9)
         job.finish(0)
         job.verify(20, workers=2)
 
