@@ -86,13 +86,18 @@ std::string variable_of(const std::string& key) {
   return name;
 }
 
+// A secret shows up in no message.
+std::string shown(const OptionSpec& spec, const std::string& text) {
+  return std::string(spec.key) == "secret" ? "(hidden)" : text;
+}
+
 [[noreturn]] void unfit(const OptionSpec& spec, const std::string& text) {
   std::string expected = type_name(spec.type);
   if (spec.type == kInt) expected = fmt::format("an integer from {:.0f} to {:.0f}", spec.low, spec.high);
   if (spec.type == kReal) expected = fmt::format("a number from {:g} to {:g}", spec.low, spec.high);
   if (spec.type == kBool) expected = "1, 0, true, false, yes, no, on or off";
   throw Error(HVD_INVALID, fmt::format("option {} ({}) is '{}': expected {}", spec.key, variable_of(spec.key),
-                                       std::string(spec.key) == "secret" ? "(hidden)" : text, expected));
+                                       shown(spec, text), expected));
 }
 
 OptionValue checked(const OptionSpec& spec, OptionValue value) {
@@ -135,7 +140,7 @@ OptionValue parse(const OptionSpec& spec, const std::string& text) {
 void require_type(const OptionSpec& spec, OptionType given, const std::string& text) {
   if (spec.type == given) return;
   throw Error(HVD_INVALID, fmt::format("option {} takes a {}, but a {} was given: {}", spec.key,
-                                       type_name(spec.type), type_name(given), text));
+                                       type_name(spec.type), type_name(given), shown(spec, text)));
 }
 
 }  // namespace

@@ -44,21 +44,21 @@ struct State::Impl {
   /// HVD_INVALID if called from within a callback of this state.
   Status not_in_callback(const char* function) const;
 
-  /// Runs the load callbacks of objects on the bytes that `data` gives for each (data NULL: not this one).
-  /// If one fails, those that have run already are given their part of the last commit back.
-  template <class DataOf>
-  Status load_objects(DataOf data_of) {
+  /// Runs the load callbacks of objects on the copy that `copy_of` gives for each (NULL: not this one). If one
+  /// fails and `undo` is set, those that have run are given their part of the last commit again.
+  template <class CopyOf>
+  Status load_objects(CopyOf copy_of, bool undo) {
     in_callback = true;
     Status status;
     std::vector<Variable*> loaded;
     for (auto& [key, variable] : variables) {
-      Copy* const source = variable.is_object() ? data_of(variable) : nullptr;
+      Copy* const source = variable.is_object() ? copy_of(variable) : nullptr;
       if (source == nullptr) continue;
       status = variable.run_load(variable.data(*source));
       loaded.push_back(&variable);
       if (status.ok()) continue;
       for (Variable* done : loaded) {
-        if (done->committed) static_cast<void>(done->run_load(done->committed_bytes()));
+        if (undo) static_cast<void>(done->run_load(done->committed_bytes()));
       }
       break;
     }

@@ -157,7 +157,8 @@ Status State::Impl::copy(bool counted) {
 Status State::Impl::restore() {
   if (Status status = not_in_callback("restore"); !status.ok()) return status;
   if (!has_commit) return {HVD_INVALID, "state: restore without a commit: expected save, commit or sync before it"};
-  Status status = load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; });
+  Status status = load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; },
+                               false);
   if (!status.ok()) return status;
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || !variable.committed || variable.bytes == 0) continue;

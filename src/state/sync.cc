@@ -286,7 +286,7 @@ Status Sync::apply() {
     auto found = staged_->find(&variable);
     return found == staged_->end() ? nullptr : &found->second;
   };
-  if (Status status = state_.load_objects(staged); !status.ok()) return status;
+  if (Status status = state_.load_objects(staged, true); !status.ok()) return status;
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
     Copy* const copy = staged(variable);

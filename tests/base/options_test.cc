@@ -1,0 +1,195 @@
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "base/status.h"
+
+namespace hvd {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Options with(const Variables& variables) {
+  return Options([variables](const std::string& name) -> std::optional<std::string> {
+    auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+template <class Call>
+void refuses(Call call, std::initializer_list<const char*> parts) {
+  try {
+    call();
+    ADD_FAILURE() << "was accepted; expected a message with '" << *parts.begin() << "'";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code, HVD_INVALID);
+    for (const char* part : parts) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what() << "\ndoes not say " << part;
+    }
+  }
+}
+
+TEST(Options, EveryDefaultFitsItsType) {
+  const Options options = with({});
+  std::istringstream lines(Options::describe());
+  std::string key, rest;
+  size_t count = 0;
+  while (lines >> key && std::getline(lines, rest)) {
+    EXPECT_NO_THROW(options.text(key)) << key;
+    EXPECT_FALSE(options.is_set(key)) << key;
+    EXPECT_NE(rest.find("HVD_"), std::string::npos) << key << rest;
+    ++count;
+  }
+  EXPECT_GT(count, 30U);
+}
+
+TEST(Options, TextIsParsedAsTheOptionsType) {
+  Options options = with({});
+  options.set("job", std::string("train"));
+  options.set("np", std::string("12"));
+  options.set("init_timeout", std::string("2.5"));
+  EXPECT_EQ(options.string("job"), "train");
+  EXPECT_EQ(options.integer("np"), 12);
+  EXPECT_EQ(options.real("init_timeout"), 2.5);
+  EXPECT_EQ(options.duration("init_timeout"), milliseconds(2500));
+  for (const char* yes : {"1", "true", "yes", "on"}) {
+    options.set("restart", std::string("no"));
+    options.set("restart", std::string(yes));
+    EXPECT_TRUE(options.boolean("restart")) << yes;
+  }
+  for (const char* no : {"0", "false", "no", "off"}) {
+    options.set("restart", std::string("yes"));
+    options.set("restart", std::string(no));
+    EXPECT_FALSE(options.boolean("restart")) << no;
+  }
+}
+
+TEST(Options, TypedValuesAreTakenWhereTheyFit) {
+  Options options = with({});
+  options.set("np", int64_t{3});
+  options.set("init_timeout", 1.5);
+  options.set("restart", false);
+  EXPECT_EQ(options.integer("np"), 3);
+  EXPECT_EQ(options.real("init_timeout"), 1.5);
+  EXPECT_FALSE(options.boolean("restart"));
+  options.set("init_timeout", int64_t{4});  // an integer is a number
+  EXPECT_EQ(options.real("init_timeout"), 4.0);
+}
+
+TEST(Options, WrongTypesAreRefused) {
+  Options options = with({});
+  refuses([&] { options.set("np", 1.5); }, {"np", "integer", "number", "1.5"});
+  refuses([&] { options.set("np", true); }, {"np", "integer", "bool"});
+  refuses([&] { options.set("job", int64_t{3}); }, {"job", "string", "integer", "3"});
+  refuses([&] { options.set("restart", int64_t{1}); }, {"restart", "bool", "integer"});
+  refuses([&] { options.set("init_timeout", true); }, {"init_timeout", "number", "bool"});
+}
+
+TEST(Options, BadTextNamesKeyValueAndWhatWasExpected) {
+  Options options = with({});
+  for (const char* text : {"", "x", "3x", " 3", "3 ", "1e3", "99999999999999999999", "0x10", "-1"}) {
+    refuses([&] { options.set("np", std::string(text)); }, {"np", "HVD_NP", text, "an integer from 0"});
+  }
+  for (const char* text : {"", "fast", "1s", "nan", "inf", "-1", "1e+300"}) {
+    refuses([&] { options.set("init_timeout", std::string(text)); }, {"init_timeout", "HVD_INIT_TIMEOUT", text, "a number from"});
+  }
+  for (const char* text : {"", "TRUE", "2", "ja"}) {
+    refuses([&] { options.set("restart", std::string(text)); }, {"restart", text, "true, false"});
+  }
+  EXPECT_FALSE(options.is_set("np")) << "a value that was refused leaves nothing behind";
+  EXPECT_EQ(options.integer("np"), 0);
+}
+
+TEST(Options, RangesIncludeTheirEnds) {
+  Options options = with({});
+  options.set("segment_bytes", int64_t{4096});
+  options.set("segment_bytes", int64_t{1} << 30);
+  refuses([&] { options.set("segment_bytes", int64_t{4095}); }, {"segment_bytes", "4095", "4096", "1073741824"});
+  refuses([&] { options.set("segment_bytes", (int64_t{1} << 30) + 1); }, {"segment_bytes", "1073741825"});
+  options.set("init_timeout", 0.001);
+  options.set("init_timeout", 86400.0);
+  refuses([&] { options.set("init_timeout", 0.0009); }, {"init_timeout", "0.0009", "0.001", "86400"});
+  refuses([&] { options.set("init_timeout", std::nan("")); }, {"init_timeout", "nan"});
+  refuses([&] { options.set("init_timeout", std::numeric_limits<double>::infinity()); }, {"init_timeout", "inf"});
+  EXPECT_EQ(options.integer("segment_bytes"), 1 << 30);
+  EXPECT_EQ(options.real("init_timeout"), 86400.0);
+}
+
+TEST(Options, UnknownKeysAreRefusedEverywhere) {
+  Options options = with({{"HVD_NO_SUCH_KEY", "1"}});
+  refuses([&] { options.set("no_such_key", std::string("1")); }, {"no_such_key"});
+  refuses([&] { options.set("no_such_key", int64_t{1}); }, {"no_such_key"});
+  refuses([&] { options.set("no_such_key", 1.0); }, {"no_such_key"});
+  refuses([&] { options.set("no_such_key", true); }, {"no_such_key"});
+  refuses([&] { options.text("no_such_key"); }, {"no_such_key"});
+  refuses([&] { options.is_set("no_such_key"); }, {"no_such_key"});
+  refuses([&] { options.is_set("NP"); }, {"NP"});
+}
+
+TEST(Options, EnvironmentStandsInForWhatWasNotSet) {
+  Options options = with({{"HVD_NP", "5"}, {"HVD_RESTART", "off"}, {"HVD_JOB", "a"}, {"HVD_INIT_TIMEOUT", "0.5"}});
+  EXPECT_EQ(options.integer("np"), 5);
+  EXPECT_FALSE(options.boolean("restart"));
+  EXPECT_EQ(options.string("job"), "a");
+  EXPECT_EQ(options.duration("init_timeout"), milliseconds(500));
+  EXPECT_TRUE(options.is_set("np"));
+  options.set("np", int64_t{6});
+  EXPECT_EQ(options.integer("np"), 6) << "what the program sets wins";
+  EXPECT_EQ(options.environment("HVD_NP"), "5");
+  EXPECT_EQ(options.environment("OMPI_COMM_WORLD_RANK"), std::nullopt);
+}
+
+TEST(Options, UnfitEnvironmentIsRefusedWhenItIsRead) {
+  Options options = with({{"HVD_NP", "many"}});
+  refuses([&] { options.integer("np"); }, {"np", "HVD_NP", "many", "an integer from 0"});
+  options.set("np", int64_t{2});
+  EXPECT_EQ(options.integer("np"), 2);
+}
+
+TEST(Options, SecretsAreNeverShown) {
+  Options options = with({});
+  try {
+    options.set("secret", int64_t{12345});
+    FAIL() << "an integer was taken as a secret";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("12345"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Options, CopyIsASnapshot) {
+  Options options = with({});
+  options.set("np", int64_t{1});
+  const Options copy = options;
+  options.set("np", int64_t{2});
+  EXPECT_EQ(copy.integer("np"), 1);
+  EXPECT_EQ(copy.logger, options.logger);
+}
+
+TEST(Options, TextOfEachTypeCanBeSetAgain) {
+  Options options = with({});
+  options.set("restart", false);
+  options.set("init_timeout", 0.25);
+  options.set("np", int64_t{8});
+  for (const char* key : {"restart", "init_timeout", "np", "backend"}) {
+    const std::string text = options.text(key);
+    EXPECT_NO_THROW(options.set(key, text)) << key << " " << text;
+    EXPECT_EQ(options.text(key), text);
+  }
+}
+
+TEST(LogLevel, ParsesNamesAndListsThemOtherwise) {
+  EXPECT_EQ(parse_log_level("trace"), HVD_LOG_TRACE);
+  EXPECT_EQ(parse_log_level("off"), HVD_LOG_OFF);
+  refuses([] { parse_log_level("loud"); }, {"loud", "trace", "warning", "off"});
+  refuses([] { parse_log_level(""); }, {"expected"});
+}
+
+}  // namespace
+}  // namespace hvd
