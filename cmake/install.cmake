@@ -11,22 +11,14 @@ install(TARGETS hvd EXPORT hvdTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR
 install(FILES include/hvd/hvd.h include/hvd/driver.h include/hvd/backend.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd)
 
-# Everything that a job needs at run time, in one target to build.
+# Everything that a job needs at run time, in one target to build. hvdrun, hvd-guard and the modules say in
+# their own directories how they are installed.
 add_custom_target(runtime)
-add_dependencies(runtime hvd)
-if(TARGET hvd_gloo) # each module says in its own directory how it is installed
-  add_dependencies(runtime hvd_gloo)
-endif()
-if(TARGET hvd-guard)
-  install(TARGETS hvd-guard RUNTIME DESTINATION ${HVD_INSTALL_MODULE_DIR})
-  add_dependencies(runtime hvd-guard)
-endif()
-if(TARGET hvdrun)
-  file(RELATIVE_PATH lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_target_properties(hvdrun PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
-  install(TARGETS hvdrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  add_dependencies(runtime hvdrun)
-endif()
+foreach(target hvd hvdrun hvd_guard hvd_gloo)
+  if(TARGET ${target})
+    add_dependencies(runtime ${target})
+  endif()
+endforeach()
 
 # pkg-config: paths are relative to the .pc file.
 file(RELATIVE_PATH HVD_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
