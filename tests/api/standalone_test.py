@@ -1,0 +1,95 @@
+"""Jobs that have no driver: workers find rank and size in their launcher's variables."""
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+WORKER = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+SECRET = "standalone-secret-0123456789abcdef"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def clean_environment():
+    foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "MASTER_")
+    return {k: v for k, v in os.environ.items()
+            if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
+
+
+def run_workers(size, variables):
+    """Starts one process a rank with variables(rank), returns [(status, stdout, stderr)]."""
+    workers = []
+    for rank in reversed(range(size)):  # rank 0 last: the others must wait for it to listen
+        environment = clean_environment() | {k: str(v) for k, v in variables(rank).items()}
+        workers.append(subprocess.Popen([WORKER], env=environment, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True))
+    results = []
+    try:
+        for worker in workers:
+            out, err = worker.communicate(timeout=60)
+            results.append((worker.returncode, out, err))
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.kill()
+                worker.wait()
+    return list(reversed(results))
+
+
+class Standalone(unittest.TestCase):
+    def check(self, size, variables):
+        for rank, (status, out, err) in enumerate(run_workers(size, variables)):
+            self.assertEqual(status, 0, err)
+            self.assertEqual(out.split(), [str(rank), str(size), str(rank), str(size),
+                                           str(size * (size + 1) // 2)])
+
+    def launcher(self, rank_name, size_name, size=3):
+        port = free_port()
+        self.check(size, lambda rank: {rank_name: rank, size_name: size, "HVD_SECRET": SECRET,
+                                       "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
+
+    def test_own_variables(self):
+        self.launcher("HVD_RANK", "HVD_SIZE")
+
+    def test_open_mpi(self):
+        self.launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+
+    def test_slurm(self):
+        self.launcher("SLURM_PROCID", "SLURM_NTASKS")
+
+    def test_pmi(self):
+        self.launcher("PMI_RANK", "PMI_SIZE")
+
+    def test_torchrun_with_its_master(self):
+        port = free_port()
+        self.check(2, lambda rank: {"RANK": rank, "WORLD_SIZE": 2, "HVD_SECRET": SECRET,
+                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+
+    def test_own_variables_win(self):
+        port = free_port()
+        self.check(2, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 2, "RANK": 7, "WORLD_SIZE": 9,
+                                    "HVD_SECRET": SECRET, "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
+
+    def test_one_worker_needs_nothing(self):
+        self.check(1, lambda rank: {"RANK": 0, "WORLD_SIZE": 1})
+        self.check(1, lambda rank: {})
+
+    def test_no_rendezvous_is_said(self):
+        for status, _, err in run_workers(2, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 2,
+                                                           "HVD_SECRET": SECRET}):
+            self.assertEqual(status, 1)
+            self.assertIn("HVD_RENDEZVOUS", err)
+
+    def test_unfit_numbers_are_named(self):
+        (status, _, err), = run_workers(1, lambda rank: {"RANK": "first", "WORLD_SIZE": 2})
+        self.assertEqual(status, 1)
+        self.assertIn("RANK is 'first'", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
