@@ -1,0 +1,42 @@
+// Collectives over a Transport: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
+#pragma once
+
+#include <vector>
+
+#include "hvd/backend.h"
+#include "transport.h"
+
+namespace hvdgloo {
+
+/// One collective as its members see it. Every member computes the same plan from it.
+struct Party {
+  Transport& transport;
+  std::vector<int> ranks;   // of the members, ascending
+  int me = 0;               // index into ranks
+  uint64_t slot = 0;        // Gloo's tag; one per op, so that nothing is mixed up
+  size_t segment_bytes = 0; // the same on all ranks
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  int rank(int index) const { return ranks[static_cast<size_t>(index)]; }
+  int left() const { return rank((me + size() - 1) % size()); }
+  int right() const { return rank((me + 1) % size()); }
+};
+
+/// A rough price in nanoseconds of sending `bytes` once, to choose between plans.
+constexpr double cost(double bytes) { return 40000.0 + 0.35 * bytes; }
+
+/// root: index into the party's ranks. Binomial tree for little data, pipelined chain for much.
+void broadcast(Party& party, int root, void* data, size_t bytes);
+
+/// Each member's part to all members: directly for little data, around the ring for much.
+/// sizes: bytes of each part. `input` may be this rank's part of `output`.
+void allgather(Party& party, const void* input, void* output, const std::vector<size_t>& sizes);
+
+/// Dissemination barrier (Hensgen, Finkel and Manber 1988).
+void barrier(Party& party);
+
+/// Same bits on every rank: recursive doubling for little data, ring reduce-scatter and allgather
+/// (Patarasuk and Yuan 2009) for much. input may be output.
+void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output, size_t count);
+
+}  // namespace hvdgloo

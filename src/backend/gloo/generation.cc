@@ -1,0 +1,186 @@
+#include "generation.h"
+
+#include "collectives.h"
+#include "reduce.h"
+
+namespace hvdgloo {
+
+Generation::Generation(const Config& config, const hvd_backend_host& host)
+    : config_(config),
+      host_(host),
+      links_(config.ip,
+             LinkHooks{[this](int source, const void* data, size_t size) {
+                         host_.message(host_.context, number_, source, data, size);
+                       },
+                       [this](int peer, const std::string& text) { report(peer, text); },
+                       [this](const std::string& text) { host_.log(host_.context, HVD_LOG_WARNING, text.c_str()); }}),
+      transport_(std::make_unique<Transport>(config.ip)) {}
+
+Generation::~Generation() { teardown(); }
+
+void Generation::assign(const hvd_backend_group& group) {
+  number_ = group.generation;
+  rank_ = group.rank;
+  size_ = group.size;
+  std::lock_guard<std::mutex> lock(mutex_);
+  connecting_ = true;
+}
+
+void Generation::connect(const hvd_backend_group& group) {
+  struct Leaving {
+    Generation& self;
+    ~Leaving() {
+      self.transport_->hurry(false);
+      std::lock_guard<std::mutex> lock(self.mutex_);
+      self.connecting_ = false;
+      self.changed_.notify_all();
+    }
+  } const leaving{*this};
+
+  const std::chrono::milliseconds timeout(std::max<int64_t>(group.timeout_ms, 1));
+  const Clock::time_point deadline = Clock::now() + timeout;
+  segment_bytes_ = config_.segment_bytes;
+  if (size_ > 1) {
+    LinkGroup links{group.generation, group.rank, {}};
+    for (int peer = 0; peer < size_; ++peer) {
+      const hvd_backend_member& member = group.members[peer];
+      try {
+        links.members.push_back(Blob::decode(member.address, member.address_size));
+      } catch (const Failure& failure) {
+        throw Failure(HVD_INVALID, "member " + std::to_string(peer) + ": " + failure.what(), peer);
+      }
+    }
+    transport_->create_pairs(rank_, size_, timeout);
+    std::vector<Greeting> greetings(static_cast<size_t>(size_));
+    for (int peer = 0; peer < size_; ++peer) {
+      greetings[static_cast<size_t>(peer)] = {config_.segment_bytes, transport_->pair_address(peer)};
+    }
+    const std::vector<Greeting> theirs = links_.greet(std::move(links), greetings, deadline);
+    // Those that connect do so first, the listening ends accept in Gloo's loop meanwhile: nobody waits in a circle.
+    transport_->hurry(true);
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      const Greeting& greeting = theirs[static_cast<size_t>(peer)];
+      segment_bytes_ = std::min(segment_bytes_, std::max<uint64_t>(greeting.segment_bytes, 1));
+      if (!transport_->connects(peer, greeting.pair_address)) continue;
+      transport_->connect(peer, greeting.pair_address);
+      links_.tell_paired(peer);
+    }
+    transport_->hurry(false);
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      const Greeting& greeting = theirs[static_cast<size_t>(peer)];
+      if (transport_->connects(peer, greeting.pair_address)) continue;
+      links_.wait_paired(peer, deadline);
+      transport_->connect(peer, greeting.pair_address);
+    }
+  }
+  {
+    const BlockSignals block;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+    connected_ = true;
+    executor_ = std::thread([this] { execute(); });
+  }
+  links_.open();
+}
+
+void Generation::submit(Task task) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_ || !connected_) throw Failure(HVD_PEER_LOST, "the generation was given up");
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void Generation::send(int destination, const void* data, size_t size) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_ || !connected_) throw Failure(HVD_PEER_LOST, "the generation was given up");
+  }
+  links_.send(destination, data, size);
+}
+
+void Generation::execute() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    const bool aborted = aborted_;
+    lock.unlock();
+    if (aborted) {
+      const Failure failure(HVD_PEER_LOST, "the generation was given up");
+      complete(task, &failure);
+    } else {
+      try {
+        run(task);
+        complete(task, nullptr);
+      } catch (const Failure& failure) {
+        const Failure verdict = failure.status == HVD_PEER_LOST && failure.rank >= 0
+                                    ? links_.blame(failure.rank, failure.what()) : failure;
+        if (!transport_->aborted()) report(verdict.rank, verdict.what());
+        complete(task, &verdict);
+      } catch (const std::exception& e) {
+        // This rank alone can't go on, out of memory for one: the others must not wait for it.
+        const Failure failure(HVD_INTERNAL, std::string("a collective failed: ") + e.what(), rank_);
+        report(rank_, failure.what());
+        complete(task, &failure);
+      }
+    }
+    lock.lock();
+  }
+}
+
+void Generation::run(Task& task) {
+  const hvd_backend_op& op = task.op;
+  const size_t element = element_size(op.dtype);
+  Party party{*transport_, std::move(task.ranks), task.me, op.sequence, static_cast<size_t>(segment_bytes_)};
+  switch (op.collective) {
+    case HVD_COLLECTIVE_BROADCAST: return broadcast(party, task.root, op.output, op.count * element);
+    case HVD_COLLECTIVE_ALLREDUCE: return allreduce(party, op.dtype, op.reduction, op.input, op.output, op.count);
+    case HVD_COLLECTIVE_ALLGATHER: {
+      std::vector<size_t> sizes;
+      for (const size_t count : task.counts) sizes.push_back(count * element);
+      return allgather(party, op.input, op.output, sizes);
+    }
+    default: return barrier(party);
+  }
+}
+
+void Generation::complete(const Task& task, const Failure* failure) {
+  if (failure == nullptr) return task.op.done(task.op.done_context, HVD_OK, nullptr);
+  hvd_error error = HVD_ERROR_INIT;
+  write_error(&error, *failure, number_);
+  task.op.done(task.op.done_context, failure->status, &error);
+}
+
+void Generation::report(int peer, const std::string& text) {
+  if (!reported_.exchange(true)) host_.failure(host_.context, number_, peer, text.c_str());
+}
+
+void Generation::abort() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+  }
+  links_.abort();      // first: the peers hear that this rank gives up before its pairs close
+  transport_->abort();
+}
+
+void Generation::teardown() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return !connecting_; });
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (executor_.joinable()) executor_.join();
+  links_.stop();
+  transport_.reset();
+}
+
+}  // namespace hvdgloo

@@ -1,0 +1,218 @@
+// What the generation's and the users' threads call. See link_thread.cc for the thread behind.
+#include "links.h"
+
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+namespace hvdgloo {
+
+Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
+  listener_ = listen_at(ip, &blob_);
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (epoll_.get() < 0 || wake_.get() < 0) {
+    throw Failure(HVD_UNAVAILABLE, std::string("epoll or eventfd: ") + std::strerror(errno), -1, errno);
+  }
+  watch(wake_.get(), &wake_, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+Links::~Links() { stop(); }
+
+void Links::watch(int fd, void* tag, uint32_t events, int operation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = tag;
+  (void)epoll_ctl(epoll_.get(), operation, fd, &event);
+}
+
+std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
+                                   Clock::time_point deadline) {
+  const size_t size = group.members.size();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+    group_ = std::move(group);
+    mine_ = greetings;
+    links_.resize(size);
+    theirs_.resize(size);
+    paired_.assign(size, false);
+    peers_.assign(size, Peer::kThere);
+  }
+  for (int peer = 0; peer < group_.rank; ++peer) connect_to(peer, group_.members[static_cast<size_t>(peer)]);
+  watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
+  {
+    const BlockSignals block;
+    thread_ = std::thread([this] { run(); });
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait(lock, deadline, [&] { return greeted_ == static_cast<int>(size) - 1; },
+       [&] {
+         std::string missing;
+         for (size_t peer = 0; peer < size; ++peer) {
+           if (static_cast<int>(peer) == group_.rank || links_[peer] != nullptr) continue;
+           missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+         }
+         return "no greeting from rank " + missing;
+       });
+  return theirs_;
+}
+
+void Links::connect_to(int peer, const Blob& blob) {
+  socklen_t length = 0;
+  const sockaddr_storage address = blob.sockaddr_of(&length);
+  auto connection = std::make_shared<Connection>();
+  connection->peer = peer;
+  connection->outgoing = true;
+  connection->connecting = true;
+  connection->fd = Fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int fd = connection->fd.get();
+  if (fd < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
+    throw Failure(HVD_PEER_LOST, name_of(peer) + " can't be reached: " + std::strerror(errno), peer, errno);
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  watch(fd, connection.get(), EPOLLOUT, EPOLL_CTL_ADD);
+  connections_.push_back(std::move(connection));
+}
+
+void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const std::function<bool()>& ready,
+                 const std::function<std::string()>& missing) {
+  const bool in_time = changed_.wait_until(lock, deadline, [&] { return aborted_ || failed_ || ready(); });
+  if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+  if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+  if (!in_time) throw Failure(HVD_TIMEOUT, missing() + " before the deadline");
+}
+
+void Links::tell_paired(int peer) {
+  ConnectionPtr link;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    link = links_[static_cast<size_t>(peer)];
+  }
+  write_frame(*link, Kind::kPaired, nullptr, 0);
+}
+
+void Links::wait_paired(int peer, Clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait(lock, deadline, [&] { return paired_[static_cast<size_t>(peer)]; },
+       [&] { return name_of(peer) + " did not connect its pair"; });
+}
+
+void Links::open() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+  if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+  open_ = true;
+  // What came early waits in the connections: the thread looks at them again.
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+void Links::send(int destination, const void* data, size_t size) {
+  ConnectionPtr link;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up");
+    const auto peer = static_cast<size_t>(destination);
+    if (peers_[peer] != Peer::kThere) {
+      throw Failure(HVD_PEER_LOST, "the link to " + name_of(destination) + " is closed", destination);
+    }
+    link = links_[peer];
+  }
+  write_frame(*link, Kind::kMessage, data, size);
+}
+
+void Links::write_frame(Connection& connection, Kind kind, const void* data, size_t size) {
+  Header header{static_cast<uint32_t>(size), kind};
+  std::lock_guard<std::mutex> lock(connection.mutex);
+  if (connection.dead) {
+    throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " is closed", connection.peer);
+  }
+  size_t written = 0;
+  if (connection.out.empty()) {
+    iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = size > 0 ? 2 : 1;
+    ssize_t sent = 0;
+    do {
+      sent = ::sendmsg(connection.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " broke: " + std::strerror(errno),
+                    connection.peer, errno);
+    }
+    written = sent > 0 ? static_cast<size_t>(sent) : 0;
+    if (written == sizeof(header) + size) return;
+  }
+  std::vector<uint8_t> rest(sizeof(header) + size);
+  std::memcpy(rest.data(), &header, sizeof(header));
+  if (size > 0) std::memcpy(rest.data() + sizeof(header), data, size);
+  if (connection.out.empty()) {
+    connection.out_offset = written;
+    watch(connection.fd.get(), &connection, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+  }
+  connection.out.push_back(std::move(rest));
+}
+
+Failure Links::blame(int peer, const std::string& text) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (peer < 0 || static_cast<size_t>(peer) >= peers_.size()) return {HVD_PEER_LOST, text};
+  // A rank that gives up says so before it closes its pairs: it is not the one that was lost.
+  const Peer& state = peers_[static_cast<size_t>(peer)];
+  changed_.wait_for(lock, std::chrono::milliseconds(10), [&] { return aborted_ || failed_ || state != Peer::kThere; });
+  if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
+  return {HVD_PEER_LOST, text, state == Peer::kGaveUp || aborted_ ? -1 : peer};
+}
+
+void Links::tell_all(Kind kind) {
+  std::vector<ConnectionPtr> links;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    links = links_;
+  }
+  for (const ConnectionPtr& link : links) {
+    if (link == nullptr) continue;
+    try {
+      write_frame(*link, kind, nullptr, 0);
+    } catch (const Failure&) {
+      // It is gone: there is nobody to tell.
+    }
+  }
+}
+
+void Links::leave() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_ = true;
+  }
+  tell_all(Kind::kBye);
+}
+
+void Links::abort() {
+  bool left = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    left = left_;
+  }
+  changed_.notify_all();
+  if (!left) tell_all(Kind::kGaveUp);
+}
+
+void Links::stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace hvdgloo

@@ -1,0 +1,82 @@
+// Gloo underneath: one device, one context and a pair per peer for one generation, and waits that an abort
+// frees. Public headers of Gloo only.
+#pragma once
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "net.h"
+
+namespace hvdgloo {
+
+class Ticker;
+
+class Transport {
+ public:
+  /// Makes the device (and Gloo's loop thread) at an address of this host.
+  explicit Transport(const std::string& ip);
+  ~Transport();  // blocks for some 20 ms: Gloo's loop ticks
+
+  /// One pair per peer; they listen from here on.
+  void create_pairs(int rank, int size, std::chrono::milliseconds timeout);
+  std::vector<char> pair_address(int peer) const;
+
+  /// Which side of a pair connects follows from the addresses: true here, false there.
+  bool connects(int peer, const std::vector<char>& address) const;
+  /// Connects, or on the listening side waits for Gloo's loop to accept; there it is to be called when
+  /// the peer has connected. Throws Failure.
+  void connect(int peer, const std::vector<char>& address);
+  /// Makes Gloo's loop tick at once and not every 10 ms, which is what each closing of a socket waits for.
+  void hurry(bool on);
+
+  /// Any thread, idempotent, within 50 ms: frees every wait, now and later.
+  void abort();
+  bool aborted() const { return aborted_.load(); }
+
+ private:
+  friend class Region;
+  const std::string ip_;
+  std::unique_ptr<Ticker> ticker_;
+  std::shared_ptr<::gloo::transport::tcp::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> context_;
+  std::vector<std::vector<char>> addresses_;
+
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::atomic<bool> aborted_{false};
+  ::gloo::transport::Pair* connecting_ = nullptr;
+  std::set<::gloo::transport::UnboundBuffer*> live_;
+};
+
+/// Memory under operations. Several sends and receives may be under way; those of one peer complete in
+/// order. Once it is destroyed nothing touches the memory any more, whatever was pending: Gloo's buffer
+/// waits for the loop to let go of it, and the loop finds no buffer afterwards.
+/// Operations throw Failure(HVD_PEER_LOST) with the peer's rank, or rank -1 after an abort.
+class Region {
+ public:
+  Region(Transport& transport, void* memory, size_t size);
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region();
+
+  void send(int peer, uint64_t slot, size_t offset, size_t size);
+  void receive(int peer, uint64_t slot, size_t offset, size_t size);
+  void wait_sent(int peer);      // one of the sends, peer is for the message
+  void wait_received(int peer);
+
+ private:
+  template <class Function>
+  void guarded(int peer, const char* what, Function function);
+  Transport& transport_;
+  std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
+};
+
+}  // namespace hvdgloo
