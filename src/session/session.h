@@ -63,11 +63,14 @@ struct HostsUpdate {
   std::vector<std::string> added, removed;
 };
 
-/// Called on the session's loop thread, no lock held. They must not block.
+/// Called on the session's loop thread, no lock held. They must not block, nor call close.
 struct SessionEvents {
-  std::function<void(const AbortInfo&)> aborted;        // the current generation is lost
+  /// The current generation is lost. Never before join has given it out: an abort that comes earlier is
+  /// held back until then (and may be told before join's caller has looked at the assignment).
+  std::function<void(const AbortInfo&)> aborted;
   std::function<void(const HostsUpdate&)> hosts_updated;
-  std::function<void(const Status& why)> ended;         // once: no more generations; why says the reason:
+  std::function<void(const Status& why)> ended;         // exactly once if start gave HVD_OK, at the latest
+      // before close returns; never otherwise. No more generations; why says the reason:
       // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
 };
 
@@ -90,7 +93,8 @@ class Session {
   Status start();
 
   /// Says that this worker is ready and waits for the next generation (newer than the last one).
-  /// HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`. Calling again after
+  /// HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`
+  /// (HVD_REMOVED if the job has ended with success). Calling again after
   /// HVD_TIMEOUT is allowed.
   Status join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment);
 
@@ -117,6 +121,7 @@ class Session {
   std::string local_address() const;
 
   /// Flushes for at most `linger`, then closes and joins the thread. Everything blocked returns HVD_CLOSED.
+  /// Idempotent; from any thread except the session's own. After it every call gives HVD_CLOSED.
   void close(Duration linger);
 
  private:

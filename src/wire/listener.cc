@@ -194,20 +194,12 @@ Listener::Listener(Loop& loop, const std::string& endpoint, const std::string& s
   loop.post([impl = impl_] { impl->wait(); });
 }
 
-Listener::~Listener() {
-  impl_->close();
-}
+Listener::~Listener() { impl_->close(); }
 
-uint16_t Listener::port() const {
-  return impl_->bound.port();
-}
+uint16_t Listener::port() const { return impl_->bound.port(); }
 
-std::string Listener::address() const {
-  return impl_->bound.address().to_string();
-}
+std::string Listener::address() const { return impl_->bound.address().to_string(); }
 
-Listener::Counters Listener::counters() const {
-  return impl_->counters;
-}
+Listener::Counters Listener::counters() const { return impl_->counters; }
 
 }  // namespace hvd::wire

@@ -81,9 +81,7 @@ Loop::Loop(std::string thread_name) : impl_(std::make_unique<Impl>()) {
   }
 }
 
-Loop::~Loop() {
-  stop();
-}
+Loop::~Loop() { stop(); }
 
 void Loop::post(std::function<void()> fn) {
   std::unique_lock lock(impl_->mutex);
@@ -95,9 +93,7 @@ void Loop::post(std::function<void()> fn) {
   asio::post(impl_->io, [impl = impl_.get()] { impl->run_posted(); });
 }
 
-bool Loop::in_loop() const {
-  return impl_->id.load() == std::this_thread::get_id();
-}
+bool Loop::in_loop() const { return impl_->id.load() == std::this_thread::get_id(); }
 
 void Loop::stop() {
   std::deque<std::function<void()>> dropped;
@@ -113,9 +109,7 @@ void Loop::stop() {
   }
 }
 
-void* Loop::native() {
-  return &impl_->io;
-}
+void* Loop::native() { return &impl_->io; }
 
 // A handler that asio has already queued can't be cancelled there; its count tells that it was.
 struct Loop::Timer::Impl {
@@ -127,9 +121,7 @@ struct Loop::Timer::Impl {
 Loop::Timer::Timer(Loop& loop)
     : impl_(std::make_unique<Impl>(*static_cast<asio::io_context*>(loop.native()))) {}
 
-Loop::Timer::~Timer() {
-  cancel();
-}
+Loop::Timer::~Timer() { cancel(); }
 
 void Loop::Timer::start(Duration after, std::function<void()> fn) {
   const uint64_t started = ++*impl_->count;

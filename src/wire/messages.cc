@@ -12,9 +12,7 @@ constexpr size_t kMaxMessage = 64 << 20;
 constexpr uint32_t kMaxDepth = 8;
 constexpr uint32_t kMaxTables = 1 << 18;
 
-Error invalid(const std::string& what) {
-  return Error(HVD_INVALID, "message from the network: " + what);
-}
+Error invalid(const std::string& what) { return Error(HVD_INVALID, "message from the network: " + what); }
 
 // A table or a text may be referred to any number of times in verified bytes, and each reference becomes
 // an object of its own: a few bytes could ask for terabytes. What we send refers to each thing once, so
@@ -68,9 +66,7 @@ bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
   return weight.fits();
 }
 
-bool is_known(Body body) {
-  return body > Body::NONE && body <= Body::MAX;
-}
+bool is_known(Body body) { return body > Body::NONE && body <= Body::MAX; }
 
 EnvelopeT decode_aligned(const uint8_t* data, size_t size) {
   if (!EnvelopeBufferHasIdentifier(data))

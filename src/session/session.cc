@@ -1,0 +1,341 @@
+#include "session/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "session/session_core.h"
+
+namespace hvd::session {
+namespace {
+
+constexpr Duration kLeastPatience =
+    std::chrono::seconds(1);                          // with a driver that let us in at the last moment
+constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own deadline, should it be held up
+constexpr size_t kEnvelopeRoom = 4096;                // of a frame, for what goes around a value
+
+CoreConfig to_core(const SessionConfig& c) {
+  return CoreConfig{c.driver, c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid())};
+}
+
+}  // namespace
+
+// The loop's thread owns core, channel and timer. What the callers' threads wait for is guarded by the mutex.
+struct Session::Impl {
+  Impl(SessionConfig c, SessionEvents e)
+      : config(std::move(c)),
+        events(std::move(e)),
+        logger(config.logger ? config.logger : std::make_shared<Logger>()),
+        core(to_core(config)),
+        loop("hvd-session") {}
+
+  using Event = std::function<SessionCore::Actions(SessionCore&, Time)>;
+
+  // ---- on the loop's thread ----
+
+  void handle(const Event& event) {
+    SessionCore::Actions actions = event(core, now());
+    // Before any callback, so that whoever it wakes sees the newest epoch.
+    word.store(core.epoch_word());
+    for (Action& action : actions) std::visit([this](auto& a) { act(a); }, action);
+    schedule();
+  }
+
+  void schedule() {
+    const auto at = core.next_tick();
+    if (!at) return timer->cancel();
+    timer->start(std::max(*at - now(), Duration(0)), [this] {
+      handle([this](SessionCore& c, Time t) {
+        c.set_revision(revision.load());
+        return c.tick(t);
+      });
+    });
+  }
+
+  void act(Send& a) {
+    if (channel) channel->send(wire::encode(a.envelope));
+  }
+  void act(Welcomed&) {
+    change([this] { started = Status(); });
+  }
+  void act(Deliver& a) {
+    change([&] {
+      generation = a.assignment.generation;
+      lost = false;
+      own_values.clear();
+      waiting = std::move(a.assignment);
+    });
+  }
+  void act(NotifyAbort& a) {
+    mark_lost(a.info.generation);
+    if (events.aborted) events.aborted(a.info);
+  }
+  void act(NotifyHosts& a) {
+    if (events.hosts_updated) events.hosts_updated(a.update);
+  }
+  void act(AnswerKv& a) {
+    if (a.status.code == HVD_PEER_LOST) mark_lost(a.status.generation);
+    change([&] {
+      if (const auto it = gets.find(a.id); it != gets.end())
+        it->second = Answer{a.status, std::move(a.value)};
+    });
+  }
+  void act(End& a) {
+    bool was_started = false;
+    change([&] {
+      was_started = started.has_value() && started->ok();
+      if (!started) started = a.why;
+      ended = a.why;
+    });
+    logger->debug("session of worker {} ended: {} {}", config.worker, status_name(a.why.code), a.why.message);
+    if (was_started && events.ended) events.ended(a.why);
+  }
+  void act(Close& a) {
+    if (!channel) return channel_closed();
+    channel->close_then(a.linger, [this] { channel_closed(); });
+  }
+  void act(LogLine& a) { logger->write(a.level, a.text); }
+
+  void channel_closed() {
+    change([this] { flushed = true; });
+  }
+  void mark_lost(uint64_t g) {
+    change([&] { lost = lost || g == generation; });
+  }
+
+  void connected(std::shared_ptr<wire::Channel> c, const Status& why, Time deadline) {
+    if (core.ended()) {  // closed meanwhile
+      if (c) c->close(Duration(0));
+      return;
+    }
+    if (!c) return change([&] { started = ended = why; });
+    channel = std::move(c);
+    change([this] { address = channel->local_address(); });
+    channel->set_handlers({[this](std::span<const uint8_t> frame) {
+                             handle([frame](SessionCore& s, Time t) { return s.frame(frame, t); });
+                           },
+                           [this](const Status& closed) {
+                             handle(
+                                 [&closed](SessionCore& s, Time t) { return s.channel_closed(closed, t); });
+                           }});
+    const Duration patience = std::max<Duration>(deadline - now(), kLeastPatience);
+    handle([patience](SessionCore& s, Time t) { return s.connected(patience, t); });
+  }
+
+  // ---- on the callers' threads ----
+
+  template <class F>
+  void change(F f) {
+    std::lock_guard lock(mutex);
+    f();
+    changed.notify_all();
+  }
+
+  void post(Event event) {
+    loop.post([this, event = std::move(event)] { handle(event); });
+  }
+
+  // Why nothing more can be had, or nothing. With the mutex held.
+  std::optional<Status> over() const {
+    if (closed) return Status(HVD_CLOSED, "the session was closed");
+    if (ended && ended->ok())
+      return Status(HVD_REMOVED, fmt::format("the job has ended with success: {}", ended->message));
+    if (ended) return ended;
+    if (!started || !started->ok()) return Status(HVD_INVALID, "the session was not started");
+    return std::nullopt;
+  }
+
+  const SessionConfig config;
+  const SessionEvents events;
+  const LoggerPtr logger;
+  SessionCore core;
+  std::shared_ptr<wire::Channel> channel;
+  std::atomic<uint64_t> word{0}, revision{0};
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool start_called = false, joining = false, closed = false;
+  std::optional<Status> started;  // outcome of start
+  std::optional<Status> ended;
+  bool flushed = false;  // the channel is closed
+  std::string address;
+  std::optional<Assignment> waiting;                                 // for join
+  uint64_t generation = 0;                                           // newest assigned
+  bool lost = false;                                                 // it is
+  std::unordered_map<std::string, std::vector<uint8_t>> own_values;  // set by this worker in that generation
+  struct Answer {
+    Status status;
+    std::vector<uint8_t> value;
+  };
+  uint64_t last_get = 0;
+  std::unordered_map<uint64_t, std::optional<Answer>> gets;
+
+  std::mutex closing;   // one close at a time
+  bool joined = false;  // the loop's thread is gone
+  wire::Loop loop;      // after all that its thread uses
+  std::unique_ptr<wire::Loop::Timer> timer = std::make_unique<wire::Loop::Timer>(loop);
+};
+
+Session::Session(SessionConfig config, SessionEvents events)
+    : impl_(std::make_shared<Impl>(std::move(config), std::move(events))) {}
+
+Session::~Session() { close(Duration(0)); }
+
+Status Session::start() {
+  Impl& s = *impl_;
+  const Time deadline = now() + s.config.connect_timeout;
+  {
+    std::lock_guard lock(s.mutex);
+    if (s.closed) return Status(HVD_CLOSED, "the session was closed");
+    if (std::exchange(s.start_called, true)) return Status(HVD_INVALID, "start was called already");
+  }
+  wire::connect_channel(s.loop, s.config.driver, s.config.secret, wire::ChannelLimits{},
+                        s.config.connect_timeout,
+                        [&s, deadline](std::shared_ptr<wire::Channel> channel, const Status& why) {
+                          s.connected(std::move(channel), why, deadline);
+                        });
+  std::unique_lock lock(s.mutex);
+  const bool told = s.changed.wait_until(lock, deadline + kLeastPatience + kSlack,
+                                         [&s] { return s.started.has_value() || s.closed; });
+  if (s.started) return *s.started;
+  if (told) return Status(HVD_CLOSED, "the session was closed");
+  return Status(HVD_TIMEOUT, fmt::format("the driver at {} has not answered within {:g} s", s.config.driver,
+                                         to_seconds(s.config.connect_timeout)));
+}
+
+Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment) {
+  Impl& s = *impl_;
+  const Time deadline = now() + timeout;
+  std::unique_lock lock(s.mutex);
+  if (auto why = s.over()) return *why;
+  if (std::exchange(s.joining, true)) return Status(HVD_INVALID, "join is called by another thread already");
+  if (!s.waiting) s.post([ready](SessionCore& c, Time t) { return c.ready(ready, t); });
+  s.changed.wait_until(lock, deadline, [&s] { return s.waiting || s.ended || s.closed; });
+  s.joining = false;
+  if (auto why = s.over()) return *why;
+  if (!s.waiting) {
+    const std::string left = s.generation == 0 ? "the first one" : fmt::format("one after {}", s.generation);
+    return Status(HVD_TIMEOUT,
+                  fmt::format("no new generation within {:g} s: worker {} on host {} is ready and waits "
+                              "for the driver at {} to form {} (newest membership epoch {})",
+                              to_seconds(timeout), s.config.worker, s.config.host, s.config.driver, left,
+                              s.word.load() / 2));
+  }
+  *ret_assignment = *std::exchange(s.waiting, std::nullopt);
+  s.post(
+      [generation = ret_assignment->generation](SessionCore& c, Time t) { return c.taken(generation, t); });
+  return Status();
+}
+
+void Session::report_synced(uint64_t generation, uint64_t revision) {
+  set_revision(revision);
+  impl_->post([=](SessionCore& c, Time t) { return c.synced(generation, revision, t); });
+}
+
+void Session::report_failure(uint64_t generation, int32_t rank, const std::string& message) {
+  impl_->post([=](SessionCore& c, Time t) { return c.failure(generation, rank, message, t); });
+}
+
+uint64_t Session::epoch_word() const { return impl_->word.load(); }
+
+void Session::set_revision(uint64_t revision) { impl_->revision.store(revision); }
+
+Status Session::finish(uint64_t revision, Duration timeout) {
+  Impl& s = *impl_;
+  const Time deadline = now() + timeout;
+  std::unique_lock lock(s.mutex);
+  if (s.ended && s.ended->ok() && !s.closed) return *s.ended;
+  if (auto why = s.over()) return *why;
+  s.post([revision](SessionCore& c, Time t) { return c.done(revision, t); });
+  s.changed.wait_until(lock, deadline, [&s] { return s.ended || s.closed; });
+  if (auto why = s.over()) return *why;
+  return Status(HVD_TIMEOUT,
+                fmt::format("worker {} is done, but the driver at {} has not ended the job within {:g} s: "
+                            "other members of generation {} are not done",
+                            s.config.worker, s.config.driver, to_seconds(timeout), s.generation));
+}
+
+void Session::leave(const std::string& message) {
+  impl_->post([message](SessionCore& c, Time t) { return c.leave(message, t); });
+}
+
+Status Session::kv_set(uint64_t generation, const std::string& key, std::span<const uint8_t> value) {
+  Impl& s = *impl_;
+  const size_t limit = wire::ChannelLimits{}.max_frame - kEnvelopeRoom - s.config.job.size();
+  if (key.size() + value.size() > limit)
+    return Status(HVD_INVALID,
+                  fmt::format("value of {} bytes for key \"{}\", expected at most {}", value.size(),
+                              key.substr(0, 100), limit - std::min(limit, key.size())));
+  {
+    std::lock_guard lock(s.mutex);
+    if (auto why = s.over()) return *why;
+    if (generation > s.generation || generation == 0)
+      return Status(HVD_INVALID, fmt::format("key \"{}\" set in generation {}, the newest is {}", key,
+                                             generation, s.generation));
+    if (generation < s.generation || s.lost) {
+      Status why(HVD_PEER_LOST, fmt::format("key \"{}\" not set: generation {} is lost", key, generation));
+      return why.in_generation(generation);
+    }
+    const auto [it, is_new] = s.own_values.try_emplace(key, value.begin(), value.end());
+    if (!is_new && !std::equal(value.begin(), value.end(), it->second.begin(), it->second.end()))
+      return Status(HVD_INVALID,
+                    fmt::format("key \"{}\" has another value in generation {} already", key, generation));
+    if (!is_new) return Status();
+  }
+  s.post([generation, key, copy = std::vector<uint8_t>(value.begin(), value.end())](SessionCore& c, Time t) {
+    return c.kv_set(generation, key, copy, t);
+  });
+  return Status();
+}
+
+Status Session::kv_get(uint64_t generation, const std::string& key, Duration timeout,
+                       std::vector<uint8_t>* ret_value) {
+  Impl& s = *impl_;
+  const Time deadline = now() + timeout;
+  std::unique_lock lock(s.mutex);
+  if (auto why = s.over()) return *why;
+  const uint64_t id = ++s.last_get;
+  s.gets.emplace(id, std::nullopt);
+  s.post([=](SessionCore& c, Time t) { return c.kv_get(id, generation, key, t); });
+  s.changed.wait_until(lock, deadline, [&] { return s.gets[id] || s.ended || s.closed; });
+  auto answer = std::move(s.gets[id]);
+  s.gets.erase(id);
+  if (answer) {
+    if (answer->status.ok()) *ret_value = std::move(answer->value);
+    return answer->status;
+  }
+  if (auto why = s.over()) return *why;
+  s.post([id](SessionCore& c, Time) {
+    c.kv_forget(id);
+    return SessionCore::Actions{};
+  });
+  return Status(HVD_TIMEOUT, fmt::format("no worker of generation {} has set key \"{}\" within {:g} s",
+                                         generation, key, to_seconds(timeout)));
+}
+
+std::string Session::local_address() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->address;
+}
+
+void Session::close(Duration linger) {
+  Impl& s = *impl_;
+  std::lock_guard one_at_a_time(s.closing);
+  if (s.joined) return;
+  s.change([&s] { s.closed = true; });
+  s.post([linger](SessionCore& c, Time t) { return c.close(linger, t); });
+  {
+    std::unique_lock lock(s.mutex);
+    s.changed.wait_for(lock, std::max(linger, Duration(0)) + kSlack, [&s] { return s.flushed; });
+  }
+  s.loop.stop();
+  s.timer.reset();
+  s.channel.reset();
+  s.joined = true;
+}
+
+}  // namespace hvd::session

@@ -1,0 +1,414 @@
+#include "session/session_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "session/assignment.h"
+
+namespace hvd::session {
+namespace {
+
+constexpr uint64_t kLargestEpoch = uint64_t{1} << 62;
+constexpr int64_t kLongestHeartbeatMs = int64_t{24} * 3600 * 1000;
+
+uint64_t to_word(uint64_t epoch, bool interrupt) { return epoch * 2 + (interrupt ? 1 : 0); }
+
+hvd_status to_status(wire::Refusal refusal) {
+  switch (refusal) {
+    case wire::Refusal::Removed:
+    case wire::Refusal::Evicted:
+      return HVD_REMOVED;
+    case wire::Refusal::Ended:
+      return HVD_JOB_FAILED;
+    default:
+      return HVD_REFUSED;
+  }
+}
+
+std::vector<std::unique_ptr<wire::AddressT>> to_wire(const std::vector<Address>& addresses) {
+  std::vector<std::unique_ptr<wire::AddressT>> result;
+  for (const Address& a : addresses) {
+    result.push_back(std::make_unique<wire::AddressT>());
+    result.back()->backend = a.backend;
+    result.back()->blob = a.blob;
+  }
+  return result;
+}
+
+}  // namespace
+
+SessionCore::SessionCore(CoreConfig config) : config_(std::move(config)) {}
+
+template <class Table>
+void SessionCore::send(uint64_t generation, Table body) {
+  wire::EnvelopeT e = wire::envelope(config_.job, config_.worker, generation, std::move(body));
+  e.sequence = ++sent_;
+  actions_.emplace_back(Send{std::move(e)});
+}
+
+void SessionCore::log(hvd_log_level level, std::string text) {
+  actions_.emplace_back(LogLine{level, std::move(text)});
+}
+
+void SessionCore::end(Status why, Duration linger) {
+  if (phase_ == Phase::kEnded) return;
+  phase_ = Phase::kEnded;
+  gets_.clear();  // whoever waits learns of the end
+  held_.reset();
+  actions_.emplace_back(End{std::move(why)});
+  actions_.emplace_back(Close{linger});
+}
+
+void SessionCore::broken(const std::string& what) {
+  end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} broke the protocol: {}", config_.driver, what)));
+}
+
+SessionCore::Actions SessionCore::take() { return std::exchange(actions_, {}); }
+
+// ---- the channel ----
+
+SessionCore::Actions SessionCore::connected(Duration patience, Time now) {
+  if (phase_ != Phase::kNew) return take();
+  phase_ = Phase::kHello;
+  last_received_ = now;
+  hello_deadline_ = now + patience;
+  wire::HelloT hello;
+  hello.protocol = wire::kProtocol;
+  hello.library = HVD_VERSION_STRING;
+  hello.host = config_.host;
+  hello.slot = config_.slot;
+  hello.pid = config_.pid;
+  send(0, std::move(hello));
+  return take();
+}
+
+SessionCore::Actions SessionCore::frame(std::span<const uint8_t> bytes, Time now) {
+  if (phase_ == Phase::kEnded) return take();
+  try {
+    return received(wire::decode(bytes), now);
+  } catch (const Error& e) {
+    broken(e.what());
+    return take();
+  }
+}
+
+SessionCore::Actions SessionCore::received(const wire::EnvelopeT& message, Time now) {
+  if (phase_ != Phase::kHello && phase_ != Phase::kWelcomed) return take();
+  last_received_ = now;
+  suspected_.reset();
+  // A driver of another job, or one that does not know this worker, can still say so.
+  const bool is_answer = phase_ == Phase::kHello && message.body.type == wire::Body::Refused;
+  if (!is_answer && (message.job != config_.job || message.worker != config_.worker)) {  // contract 11
+    log(HVD_LOG_WARNING,
+        fmt::format("dropped {} for worker {} of job \"{}\": this is worker {} of job \"{}\"",
+                    wire::body_name(message), message.worker, message.job, config_.worker, config_.job));
+    return take();
+  }
+  if (message.sequence <= seen_) {
+    log(HVD_LOG_WARNING, fmt::format("dropped {} with sequence {}: {} was seen already",
+                                     wire::body_name(message), message.sequence, seen_));
+    return take();
+  }
+  seen_ = message.sequence;
+  dispatch(message, now);
+  return take();
+}
+
+void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
+  const wire::BodyUnion& body = message.body;
+  if (phase_ == Phase::kHello) {
+    if (body.type == wire::Body::Welcome) return on_welcome(*body.AsWelcome(), now);
+    if (body.type == wire::Body::Refused) return on_refused(*body.AsRefused());
+    if (body.type != wire::Body::JobEnded)
+      return broken(fmt::format("{} came before Welcome", wire::body_name(message)));
+  }
+  switch (body.type) {
+    case wire::Body::Refused:
+      return on_refused(*body.AsRefused());
+    case wire::Body::Assignment:
+      return on_assignment(message.generation, *body.AsAssignment(), now);
+    case wire::Body::Abort:
+      return on_abort(message.generation, *body.AsAbort(), now);
+    case wire::Body::HostsUpdated:
+      return on_hosts_updated(*body.AsHostsUpdated());
+    case wire::Body::KvValue:
+      return on_kv_value(message.generation, *body.AsKvValue());
+    case wire::Body::HeartbeatAck:
+      return;  // a sign of life and nothing more
+    case wire::Body::JobEnded: {
+      const wire::JobEndedT& ended = *body.AsJobEnded();
+      return end(Status(ended.success ? HVD_OK : HVD_JOB_FAILED, ended.reason));
+    }
+    default:
+      log(HVD_LOG_WARNING, fmt::format("dropped {}: not for a worker", wire::body_name(message)));
+  }
+}
+
+void SessionCore::on_welcome(const wire::WelcomeT& welcome, Time now) {
+  const int64_t interval = welcome.heartbeat_interval_ms, timeout = welcome.heartbeat_timeout_ms;
+  if (interval <= 0 || timeout <= interval || timeout > kLongestHeartbeatMs)
+    return broken(fmt::format("heartbeat every {} ms with a time-out of {} ms", interval, timeout));
+  if (welcome.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", welcome.epoch));
+  phase_ = Phase::kWelcomed;
+  heartbeat_interval_ = milliseconds(interval);
+  heartbeat_timeout_ = milliseconds(timeout);
+  next_heartbeat_ = now + heartbeat_interval_;
+  word_ = std::max(word_, to_word(welcome.epoch, false));
+  actions_.emplace_back(Welcomed{});
+}
+
+void SessionCore::on_refused(const wire::RefusedT& refused) {
+  const std::string reason = refused.reason.empty() ? wire::EnumNameRefusal(refused.code) : refused.reason;
+  Status why(to_status(refused.code),
+             fmt::format("the driver at {} refused worker {}: {}", config_.driver, config_.worker, reason));
+  if (phase_ == Phase::kWelcomed && refused.code == wire::Refusal::Stale) {
+    // One message of ours came too late. The session goes on, unless the driver hangs up.
+    log(HVD_LOG_WARNING, why.message);
+    refusal_ = std::move(why);
+    return;
+  }
+  end(std::move(why));
+}
+
+void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& received, Time now) {
+  if (generation <= generation_) {  // contract 11
+    log(HVD_LOG_WARNING,
+        fmt::format("dropped assignment of generation {}: {} is assigned", generation, generation_));
+    return;
+  }
+  if (received.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", received.epoch));
+  Assignment assignment;
+  try {
+    assignment = to_assignment(generation, received, config_.worker);
+  } catch (const Error& e) {
+    return broken(e.what());
+  }
+  // Whoever is still at work in the former generation must not wait in it for ever (contract 3).
+  if (taken_ && !left_ && !lost_ && generation_ != 0) {
+    AbortInfo info;
+    info.generation = generation_;
+    info.reason = fmt::format("replaced by generation {}", generation);
+    info.received = now;
+    lose_generation(std::move(info));
+  }
+  fail_gets(generation, "a newer generation was formed");
+  generation_ = generation;
+  taken_ = left_ = lost_ = false;
+  held_.reset();
+  refusal_.reset();
+  assigned_epoch_ = assignment.epoch;
+  if (assignment.epoch >= word_ / 2) word_ = to_word(assignment.epoch, false);
+  actions_.emplace_back(Deliver{std::move(assignment)});
+}
+
+void SessionCore::on_abort(uint64_t generation, const wire::AbortT& abort, Time now) {
+  if (!is_live(generation)) {  // contract 11
+    log(HVD_LOG_INFO, fmt::format("dropped abort of generation {}: {} is {}", generation, generation_,
+                                  lost_ ? "lost already" : "the current one"));
+    return;
+  }
+  AbortInfo info;
+  info.generation = generation;
+  info.reason = abort.reason;
+  info.rank = abort.rank;
+  info.silence = Duration(std::max<int64_t>(abort.silence_ns, 0));
+  info.received = now;
+  lose_generation(std::move(info));
+}
+
+void SessionCore::lose_generation(AbortInfo info) {
+  lost_ = true;
+  fail_gets(info.generation + 1, info.reason);
+  if (taken_) {
+    actions_.emplace_back(NotifyAbort{std::move(info)});
+  } else {
+    held_ = std::move(info);
+  }
+}
+
+void SessionCore::on_hosts_updated(const wire::HostsUpdatedT& received) {
+  if (received.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", received.epoch));
+  const uint64_t word = to_word(received.epoch, received.interrupt);
+  if (received.epoch <= assigned_epoch_ || word <= word_) {
+    log(HVD_LOG_DEBUG,
+        fmt::format("dropped update of hosts, epoch {}: {} is known", received.epoch, word_ / 2));
+    return;
+  }
+  word_ = word;
+  HostsUpdate update;
+  update.epoch = received.epoch;
+  update.interrupt = received.interrupt;
+  update.added = received.added;
+  update.removed = received.removed;
+  actions_.emplace_back(NotifyHosts{std::move(update)});
+}
+
+SessionCore::Actions SessionCore::channel_closed(const Status& why, Time) {
+  if (phase_ == Phase::kEnded) return take();
+  if (refusal_) {
+    end(*refusal_);
+  } else {
+    end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} is lost: {}", config_.driver, why.message)));
+  }
+  return take();
+}
+
+SessionCore::Actions SessionCore::tick(Time now) {
+  if (phase_ == Phase::kHello && now >= hello_deadline_) {
+    end(Status(HVD_TIMEOUT,
+               fmt::format("the driver at {} accepted the connection but has not answered hello within "
+                           "{:g} s",
+                           config_.driver, to_seconds(now - last_received_))));
+  }
+  if (phase_ != Phase::kWelcomed) return take();
+  if (now >= next_heartbeat_) {
+    wire::HeartbeatT heartbeat;
+    heartbeat.revision = revision_;
+    heartbeat.epoch = word_ / 2;
+    heartbeat.sent_ns = now.time_since_epoch().count();
+    send(generation_, std::move(heartbeat));
+    next_heartbeat_ = now + heartbeat_interval_;
+  }
+  if (now - last_received_ < heartbeat_timeout_) {
+    suspected_.reset();
+  } else if (!suspected_ || now >= *suspected_ + heartbeat_timeout_ / 2) {
+    // Perhaps this process was stopped, not the driver. What has come meanwhile waits in the socket and
+    // tells the truth: it is read before the driver is judged. The same if this verdict comes much too late.
+    suspected_ = now + std::min(heartbeat_interval_, heartbeat_timeout_ / 4);
+  } else if (now >= *suspected_) {
+    end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} is lost: silent for {:.3g} s", config_.driver,
+                                            to_seconds(now - last_received_))));
+  }
+  return take();
+}
+
+std::optional<Time> SessionCore::next_tick() const {
+  if (phase_ == Phase::kHello) return hello_deadline_;
+  if (phase_ != Phase::kWelcomed) return std::nullopt;
+  return std::min(next_heartbeat_, suspected_ ? *suspected_ : last_received_ + heartbeat_timeout_);
+}
+
+// ---- the worker ----
+
+SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
+  // An assignment that waits to be taken is the answer to an earlier ready.
+  if (phase_ != Phase::kWelcomed || !taken_) return take();
+  left_ = true;
+  wire::ReadyT ready;
+  ready.cause = info.cause;
+  ready.has_state = info.has_state;
+  ready.revision = info.revision;
+  ready.digest = std::make_unique<wire::Digest>(info.digest.low, info.digest.high);
+  ready.addresses = to_wire(info.addresses);
+  send(generation_, std::move(ready));
+  return take();
+}
+
+SessionCore::Actions SessionCore::taken(uint64_t generation, Time) {
+  if (generation != generation_) return take();
+  taken_ = true;
+  if (held_) actions_.emplace_back(NotifyAbort{*std::exchange(held_, std::nullopt)});
+  return take();
+}
+
+SessionCore::Actions SessionCore::synced(uint64_t generation, uint64_t revision, Time) {
+  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  wire::SyncedT synced;
+  synced.revision = revision;
+  send(generation, std::move(synced));
+  return take();
+}
+
+SessionCore::Actions SessionCore::failure(uint64_t generation, int32_t rank, const std::string& message,
+                                          Time) {
+  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  wire::FailureT failure;
+  failure.rank = rank;
+  failure.message = message;
+  send(generation, std::move(failure));
+  return take();
+}
+
+SessionCore::Actions SessionCore::done(uint64_t revision, Time) {
+  if (phase_ != Phase::kWelcomed) return take();
+  wire::DoneT done;
+  done.revision = revision;
+  send(generation_, std::move(done));
+  return take();
+}
+
+SessionCore::Actions SessionCore::leave(const std::string& message, Time) {
+  if (phase_ != Phase::kWelcomed) return take();
+  wire::LeaveT leave;
+  leave.message = message;
+  send(generation_, std::move(leave));
+  return take();
+}
+
+SessionCore::Actions SessionCore::close(Duration linger, Time) {
+  end(Status(HVD_CLOSED, "the session was closed"), linger);
+  return take();
+}
+
+// ---- key-value store ----
+
+SessionCore::Actions SessionCore::kv_set(uint64_t generation, const std::string& key,
+                                         std::span<const uint8_t> value, Time) {
+  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  wire::KvSetT set;
+  set.key = key;
+  set.value.assign(value.begin(), value.end());
+  send(generation, std::move(set));
+  return take();
+}
+
+SessionCore::Actions SessionCore::kv_get(uint64_t id, uint64_t generation, const std::string& key, Time) {
+  if (phase_ != Phase::kWelcomed) return take();
+  if (generation > generation_ || generation == 0) {
+    const Status why(HVD_INVALID, fmt::format("key \"{}\" asked for in generation {}, the newest is {}", key,
+                                              generation, generation_));
+    actions_.emplace_back(AnswerKv{id, why, {}});
+  } else if (!is_live(generation)) {
+    Status why(HVD_PEER_LOST, fmt::format("waiting for key \"{}\": generation {} is lost", key, generation));
+    actions_.emplace_back(AnswerKv{id, why.in_generation(generation), {}});
+  } else {
+    gets_.push_back({id, generation, key});
+    wire::KvGetT get;
+    get.key = key;
+    send(generation, std::move(get));
+  }
+  return take();
+}
+
+void SessionCore::kv_forget(uint64_t id) {
+  std::erase_if(gets_, [id](const PendingGet& get) { return get.id == id; });
+}
+
+void SessionCore::on_kv_value(uint64_t generation, const wire::KvValueT& received) {
+  const bool known = received.status >= HVD_OK && received.status <= HVD_INTERNAL;
+  Status status(known ? received.status : HVD_INTERNAL, "");
+  if (!status.ok()) {
+    status.message = fmt::format("key \"{}\" of generation {}: {} from the driver", received.key, generation,
+                                 status_name(status.code));
+    status.generation = generation;
+  }
+  std::erase_if(gets_, [&](const PendingGet& get) {
+    if (get.generation != generation || get.key != received.key) return false;
+    actions_.emplace_back(AnswerKv{get.id, status, received.value});
+    return true;
+  });
+}
+
+void SessionCore::fail_gets(uint64_t below, const std::string& why) {
+  std::erase_if(gets_, [&](const PendingGet& get) {
+    if (get.generation >= below) return false;
+    Status status(HVD_PEER_LOST, fmt::format("waiting for key \"{}\": generation {} is lost: {}", get.key,
+                                             get.generation, why));
+    actions_.emplace_back(AnswerKv{get.id, status.in_generation(get.generation), {}});
+    return true;
+  });
+}
+
+}  // namespace hvd::session
