@@ -1,0 +1,65 @@
+// hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group" and
+// "-group" from stdin; at its end, which the kernel brings about even if the driver gets SIGKILL, what
+// is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL.
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <cerrno>
+
+namespace {
+
+constexpr unsigned kStepMs = 20;
+
+void apply(const std::string& line, std::set<pid_t>* groups) {
+  if (line.size() < 2) return;
+  const pid_t group = static_cast<pid_t>(std::strtol(line.c_str() + 1, nullptr, 10));
+  if (group <= 1) return;  // kill(-1) is everybody
+  if (line[0] == '+') groups->insert(group);
+  if (line[0] == '-') groups->erase(group);
+}
+
+/// Forgets those that are gone, so that their number is not used once it is somebody else's.
+void signal_all(std::set<pid_t>* groups, int signal) {
+  for (auto it = groups->begin(); it != groups->end();) {
+    it = ::kill(-*it, signal) != 0 && errno == ESRCH ? groups->erase(it) : std::next(it);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // It has to outlive what ends the driver.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_IGN);
+#ifdef SYS_close_range
+  ::syscall(SYS_close_range, 3U, ~0U, 0U);
+#endif
+  const long grace_ms = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 5000;
+  std::set<pid_t> groups;
+  std::string line;
+  char buffer[4096];
+  while (true) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    for (ssize_t i = 0; i < n; ++i) {
+      if (buffer[i] != '\n') {
+        line += buffer[i];
+        continue;
+      }
+      apply(line, &groups);
+      line.clear();
+    }
+  }
+  signal_all(&groups, SIGTERM);
+  signal_all(&groups, SIGCONT);  // one that is stopped would not see SIGTERM
+  for (long waited = 0; waited < grace_ms && !groups.empty(); waited += kStepMs) {
+    ::usleep(kStepMs * 1000);
+    signal_all(&groups, 0);
+  }
+  signal_all(&groups, SIGKILL);
+  return 0;
+}

@@ -1,0 +1,352 @@
+// hvdrun: starts an elastic job. A thin user of hvd/driver.h.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hvd/driver.h"
+
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int64_t kDayMs = int64_t{24} * 3600 * 1000;
+
+/// Lines for stderr, written by a thread of its own: a terminal that is stopped must not hold up the driver.
+class ErrorOutput {
+ public:
+  ErrorOutput() : thread_([this] { run(); }) {}
+  ~ErrorOutput() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void line(std::string text) {
+    {
+      std::lock_guard lock(mutex_);
+      if (lines_.size() >= kMost) return;  // a reader that takes nothing gets the first ones
+      lines_.push_back("hvdrun: " + std::move(text) + "\n");
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  static constexpr size_t kMost = 100000;
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopping_ || !lines_.empty(); });
+      if (lines_.empty()) return;
+      const std::string text = std::move(lines_.front());
+      lines_.pop_front();
+      lock.unlock();
+      for (size_t done = 0; done < text.size();) {
+        const ssize_t n = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break;
+        done += static_cast<size_t>(n);
+      }
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::string> lines_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// A signal handler can do nothing but this.
+int signal_pipe = -1;
+void on_signal(int number) {
+  const int kept = errno;
+  const auto byte = static_cast<unsigned char>(number);
+  [[maybe_unused]] const ssize_t n = ::write(signal_pipe, &byte, 1);
+  errno = kept;
+}
+
+/// Reads SIGINT, SIGTERM and SIGHUP from a pipe.
+class Signals {
+ public:
+  Signals() {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return;
+    read_ = fds[0];
+    signal_pipe = fds[1];
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      ::sigaction(number, nullptr, &before);
+      if (before.sa_handler == SIG_IGN) continue;  // as under nohup
+      struct sigaction action {};
+      action.sa_handler = on_signal;
+      action.sa_flags = SA_RESTART;
+      ::sigaction(number, &action, nullptr);
+    }
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+
+  /// Waits for the next signal, or for wake, which gives 0.
+  int next() const {
+    while (true) {
+      pollfd fd{read_, POLLIN, 0};
+      ::poll(&fd, 1, -1);
+      unsigned char byte = 0;
+      if (::read(read_, &byte, 1) == 1) return byte;
+    }
+  }
+  static void wake() { on_signal(0); }
+
+ private:
+  int read_ = -1;
+};
+
+struct Arguments {
+  std::vector<std::pair<std::string, std::string>> options;  // of hvd_options
+  std::vector<std::string> environment;
+  std::vector<std::string> command;
+  bool verbose = false;
+};
+
+/// -np N, as every MPI user types it, to what CLI11 can parse; only up to the command.
+std::vector<std::string> rewritten(int argc, char** argv) {
+  std::vector<std::string> result;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    result.push_back(word == "-np" ? "--np" : word.rfind("-np=", 0) == 0 ? "-" + word : word);
+  }
+  return result;
+}
+
+/// Fills in `arguments`; an exit status if hvdrun is to end now.
+int parse(int argc, char** argv, Arguments* arguments) {
+  CLI::App app("Runs an elastic training job: hvdrun -np 3 [options] command [arguments]", "hvdrun");
+  app.set_version_flag("--version", std::string("hvdrun ") + hvd_version());
+  app.prefix_command();
+  app.allow_extras(false);
+
+  // Options of the library that have an option of their own here: the text is passed on and checked there.
+  struct Named {
+    const char* flags;
+    const char* key;
+    const char* meaning;
+    std::string text;
+  };
+  std::deque<Named> named = {
+      {"-n,--np", "np", "workers to start with (also -np); default: one for each slot", ""},
+      {"--min-np", "min_np", "fewest workers that the job goes on with; default: np", ""},
+      {"--max-np", "max_np", "most workers", ""},
+      {"-H,--hosts", "hosts", "hosts: name:slots, separated by commas; default: localhost with np slots", ""},
+      {"--host-discovery-script", "discovery_script", "program that prints host[:slots] lines", ""},
+      {"--slots-per-host", "slots_per_host", "slots of a host for which none are named", ""},
+      {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit", ""},
+      {"--elastic-timeout", "elastic_timeout", "seconds to wait for enough slots, and for workers to rejoin", ""},
+      {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker", ""},
+      {"--backend", "backend", "gloo, or auto", ""},
+      {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost", ""},
+      {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL", ""},
+      {"--network-interface", "interface", "interface or address for the workers' data", ""},
+  };
+  for (Named& option : named) app.add_option(option.flags, option.text, option.meaning);
+  std::vector<std::string> cooldown;
+  app.add_option("--blocklist-cooldown-range", cooldown, "MIN MAX seconds that a failing host is left out")
+      ->expected(2);
+  std::vector<std::string> variables;
+  app.add_option("-x", variables, "NAME or NAME=VALUE: environment of the workers; repeatable")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  std::vector<std::string> settings;
+  app.add_option("--set", settings, "KEY=VALUE: any option of the library; repeatable")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag("-v,--verbose", arguments->verbose, "tell what the driver does");
+  app.footer(std::string("Options for --set:\n") + hvd_options_describe());
+
+  try {
+    std::vector<std::string> words = rewritten(argc, argv);
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+    // Later ones win, so those that say more exactly what is meant come last.
+    for (const Named& option : named) {
+      if (app.count(std::string(option.flags).substr(std::string(option.flags).rfind('-') - 1)) == 0) continue;
+      arguments->options.emplace_back(option.key, option.text);
+    }
+    if (!cooldown.empty()) {
+      arguments->options.emplace_back("blocklist_cooldown_min", cooldown[0]);
+      arguments->options.emplace_back("blocklist_cooldown_max", cooldown[1]);
+    }
+    for (const std::string& setting : settings) {
+      const size_t equals = setting.find('=');
+      if (equals == std::string::npos) throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
+      arguments->options.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+    }
+    for (const std::string& variable : variables) {
+      if (variable.empty() || variable[0] == '=') {
+        throw CLI::ValidationError("-x", "'" + variable + "': expected NAME or NAME=VALUE");
+      }
+      if (variable.find('=') != std::string::npos) {
+        arguments->environment.push_back(variable);
+      } else if (const char* value = std::getenv(variable.c_str())) {
+        arguments->environment.push_back(variable + "=" + value);
+      } else {
+        throw CLI::ValidationError("-x", variable + " is not in the environment: expected NAME=VALUE");
+      }
+    }
+    arguments->command = app.remaining();
+    if (!arguments->command.empty() && arguments->command.front() == "--") {
+      arguments->command.erase(arguments->command.begin());
+    }
+    if (arguments->command.empty()) throw CLI::ValidationError("command", "no command to run");
+    if (arguments->command.front().rfind('-', 0) == 0) {
+      throw CLI::ValidationError(arguments->command.front(), "no such option");
+    }
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      app.exit(error);  // --help, --version
+      return 0;
+    }
+    std::fprintf(stderr, "hvdrun: %s\nhvdrun: hvdrun --help lists the options\n", error.what());
+    return kUsage;
+  }
+  return -1;
+}
+
+struct Deleter {
+  void operator()(hvd_options* options) const { hvd_options_destroy(options); }
+  void operator()(hvd_driver* driver) const { hvd_driver_destroy(driver); }
+};
+
+class Job {
+ public:
+  Job(Arguments arguments, ErrorOutput* errors) : arguments_(std::move(arguments)), errors_(errors) {}
+
+  int run() {
+    hvd_error error = HVD_ERROR_INIT;
+    if (const hvd_status status = prepare(&error); status != HVD_OK) {
+      errors_->line(error.message);
+      return status == HVD_INVALID ? kUsage : 1;
+    }
+    const Signals signals;
+    if (const hvd_status status = hvd_driver_start(driver_.get(), &error); status != HVD_OK) {
+      errors_->line(std::string("job failed: ") + error.message);
+      return status == HVD_INVALID ? kUsage : 1;
+    }
+    return wait(signals);
+  }
+
+ private:
+  static void log(void* userdata, hvd_log_level level, const char* message) {
+    const char* prefix = level >= HVD_LOG_ERROR ? "error: " : level == HVD_LOG_WARNING ? "warning: " : "";
+    static_cast<Job*>(userdata)->errors_->line(std::string(prefix) + message);
+  }
+
+  hvd_status set(const std::string& key, const std::string& text, hvd_error* error) {
+    return hvd_options_set(options_.get(), key.c_str(), text.c_str(), error);
+  }
+
+  hvd_status get(const char* key, std::string* ret_text, hvd_error* error) {
+    const char* text = nullptr;
+    const hvd_status status = hvd_options_get(options_.get(), key, &text, error);
+    if (status == HVD_OK) *ret_text = text;
+    return status;
+  }
+
+  hvd_status prepare(hvd_error* error) {
+    hvd_options* options = nullptr;
+    hvd_status status = hvd_options_create(&options, error);
+    if (status != HVD_OK) return status;
+    options_.reset(options);
+    for (const auto& [key, text] : arguments_.options) {
+      if (status = set(key, text, error); status != HVD_OK) return status;
+    }
+    std::string hosts;
+    std::string script;
+    std::string np;
+    for (const auto& [key, text] : {std::pair<const char*, std::string*>{"hosts", &hosts},
+                                    {"discovery_script", &script},
+                                    {"np", &np}}) {
+      if (status = get(key, text, error); status != HVD_OK) return status;
+    }
+    if (hosts.empty() && script.empty()) {
+      if (status = set("hosts", "localhost:" + (np == "0" ? "1" : np), error); status != HVD_OK) return status;
+    }
+    const hvd_log_level level = arguments_.verbose ? HVD_LOG_INFO : HVD_LOG_DEFAULT;
+    if (status = hvd_options_set_log(options, level, &Job::log, this, nullptr, error); status != HVD_OK) return status;
+    hvd_driver* driver = nullptr;
+    if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
+    driver_.reset(driver);
+    return hvd_driver_set_command(driver, pointers(arguments_.command).data(), pointers(arguments_.environment).data(),
+                                  error);
+  }
+
+  static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
+    std::vector<const char*> result;
+    for (const std::string& text : texts) result.push_back(text.c_str());
+    result.push_back(nullptr);
+    return result;
+  }
+
+  int wait(const Signals& signals) {
+    hvd_status status = HVD_OK;
+    hvd_error error = HVD_ERROR_INIT;
+    std::thread waiter([&] {
+      do {
+        status = hvd_driver_wait(driver_.get(), kDayMs, &error);
+      } while (status == HVD_TIMEOUT);
+      Signals::wake();
+    });
+    int first = 0;
+    while (const int number = signals.next()) {
+      // The second one does not wait for stop_grace.
+      const std::string reason =
+          std::string(first == 0 ? "stopped by SIG" : "killed by a second SIG") + ::sigabbrev_np(number);
+      if (first == 0) first = number;
+      hvd_driver_stop(driver_.get(), reason.c_str(), nullptr);
+    }
+    waiter.join();
+    return finish(status, error, first);
+  }
+
+  int finish(hvd_status status, const hvd_error& error, int signal) {
+    hvd_driver_status_info info{};
+    info.struct_size = sizeof info;
+    hvd_driver_status(driver_.get(), &info, nullptr);
+    driver_.reset();  // before the last line: it may have something to say
+    errors_->line(status == HVD_OK ? std::string("job succeeded: ") + info.sentence
+                                   : std::string("job failed: ") + error.message);
+    if (status == HVD_OK) return 0;
+    return signal != 0 ? 128 + signal : 1;
+  }
+
+  const Arguments arguments_;
+  ErrorOutput* const errors_;
+  std::unique_ptr<hvd_options, Deleter> options_;
+  std::unique_ptr<hvd_driver, Deleter> driver_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
+  ErrorOutput errors;
+  return Job(std::move(arguments), &errors).run();
+}

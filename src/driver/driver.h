@@ -1,0 +1,75 @@
+// The driver as a thread-safe object: discovers hosts, starts workers, forms generations, notices who
+// is lost, and says how the job ended. driver.h of the C API is a thin layer over it.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+#include "driver/discovery.h"
+#include "driver/launcher.h"
+#include "driver/output.h"
+#include "driver/supervisor.h"
+
+namespace hvd::driver {
+
+class Driver {
+ public:
+  /// Reads and checks the options. Throws Error(HVD_INVALID).
+  explicit Driver(Options options);
+  ~Driver();  // stops what runs; at most stop_grace and a few seconds
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // Before start; they throw Error(HVD_INVALID) after it.
+  void set_command(std::vector<std::string> argv, std::vector<std::string> environment);
+  void set_discovery(DiscoverFunction discover);
+  void set_launcher(LaunchFunctions launch);
+  void set_output(OutputFunction output);
+
+  /// Listens, asks for the hosts, starts workers. Throws Error: HVD_INVALID, HVD_UNAVAILABLE. After a failure
+  /// it may be called again.
+  void start();
+  /// HVD_OK, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_INVALID if it was not started.
+  Status wait(Duration timeout);
+  /// Ends the job. A second call kills what is left. Throws Error(HVD_INVALID) if it was not started.
+  void stop(const std::string& reason);
+  DriverStatus status() const;
+  void worker_exited(uint64_t worker, int32_t exit_status);
+
+ private:
+  void change(const std::function<void()>& set);
+  void run_on_loop(const std::function<void()>& fn);
+  void build();
+  void begin();
+  void tear_down(Duration grace);
+  std::unique_ptr<HostDiscovery> make_discovery();
+  std::unique_ptr<Launcher> make_launcher(Launcher::Events events);
+  std::vector<std::string> worker_options() const;
+
+  const Options options_;
+  const Settings settings_;
+  const LoggerPtr logger_;
+
+  mutable std::mutex mutex_;  // guards what follows up to loop_
+  std::condition_variable changed_;
+  bool starting_ = false, started_ = false;
+  DriverStatus status_;
+  std::vector<std::string> argv_, environment_;
+  DiscoverFunction discover_;
+  LaunchFunctions launch_;
+  OutputFunction output_function_;
+
+  std::string program_, guard_path_;
+  std::unique_ptr<wire::Loop> loop_;
+  // The loop's thread only.
+  std::shared_ptr<OutputThread> output_;
+  CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
+  std::unique_ptr<Supervisor> supervisor_;
+};
+
+}  // namespace hvd::driver

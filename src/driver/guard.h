@@ -1,0 +1,40 @@
+// The driver's end of hvd-guard, a small program that outlives the driver and ends the workers' process
+// groups if the driver is killed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace hvd::driver {
+
+/// The guard's file: option `guard`, else beside this library, else where it is installed. Throws
+/// Error(HVD_UNAVAILABLE) that names what was tried.
+std::string find_guard(const std::string& option);
+
+/// Methods from one thread.
+class Guard {
+ public:
+  /// Starts the program. Throws Error(HVD_UNAVAILABLE).
+  Guard(const std::string& path, Duration grace, LoggerPtr logger);
+  ~Guard();  // the guard ends what was not removed, then itself
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  void add(pid_t group);
+  /// Before the group's leader is reaped: afterwards the number may be somebody else's.
+  void remove(pid_t group);
+  pid_t pid() const { return pid_; }
+
+ private:
+  void send(char sign, pid_t group);
+
+  const LoggerPtr logger_;
+  int socket_ = -1;
+  pid_t pid_ = -1;
+};
+
+}  // namespace hvd::driver

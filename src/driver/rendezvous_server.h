@@ -1,0 +1,107 @@
+// The driver's end of the control channel: who is connected, since when silent, what each may say. It
+// checks every message and hands on what counts; the decisions are Membership's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "driver/kv_store.h"
+#include "driver/membership.h"
+#include "wire/channel.h"
+
+namespace hvd::driver {
+
+struct Refusal {
+  wire::Refusal code = wire::Refusal::Unknown;
+  std::string reason;
+};
+
+struct RendezvousConfig {
+  std::string job, secret;
+  std::string listen;  // "address:port"
+  Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10);
+  Duration hello_timeout = seconds(5);
+  wire::ChannelLimits limits;
+  size_t max_strangers = 1024;  // connections that have not said hello
+};
+
+/// All on the loop's thread.
+class RendezvousServer {
+ public:
+  struct Events {
+    /// Whether this worker may connect: nothing, or why not.
+    std::function<std::optional<Refusal>(uint64_t worker)> admit;
+    std::function<void(uint64_t worker)> connected;
+    std::function<void(uint64_t worker, const ReadyEvent& event)> ready;
+    std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
+    std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> failure;
+    std::function<void(uint64_t worker, uint64_t generation)> done;
+    /// The connection is over: closed by the worker, silent, or by a Leave.
+    std::function<void(uint64_t worker, LossKind kind, const std::string& why)> lost;
+  };
+
+  /// Throws Error(HVD_UNAVAILABLE) if it can't listen.
+  RendezvousServer(wire::Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events);
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+
+  uint16_t port() const;
+  std::string address() const;
+
+  /// Newest epoch, for Welcome.
+  void set_epoch(uint64_t epoch) { epoch_ = epoch; }
+  void assign(const Assign& assign);
+  void abort(const Abort& abort);
+  void notify(const Notify& notify);
+  /// Tells a connected worker, and leaves the connection open.
+  void refuse(uint64_t worker, wire::Refusal code, const std::string& reason);
+  /// Tells a connected worker why and closes the connection; no `lost` follows.
+  void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason);
+  /// Tells everybody how the job ended. Connections stay until their workers close them.
+  void end(bool success, const std::string& sentence);
+  bool connected(uint64_t worker) const { return connections_.contains(worker); }
+
+ private:
+  struct Connection;
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  void accepted(std::shared_ptr<wire::Channel> channel);
+  void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
+  void hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void closed(const ConnectionPtr& connection, const Status& why);
+  void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
+  void remove(const ConnectionPtr& connection);
+  void lose(const ConnectionPtr& connection, LossKind kind, const std::string& why);
+  void answer(const std::vector<KvStore::Answer>& answers);
+  void watch();
+  void look_for_silence();
+  template <class Body>
+  void send(Connection& connection, uint64_t generation, Body body);
+
+  wire::Loop& loop_;
+  const RendezvousConfig config_;
+  const LoggerPtr logger_;
+  const Events events_;
+  uint64_t epoch_ = 0;
+  std::optional<std::pair<bool, std::string>> ended_;
+  std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
+  std::vector<ConnectionPtr> strangers_;           // before it, oldest first
+  std::map<uint64_t, Duration> silence_;           // of workers that were lost
+  std::map<uint64_t, std::vector<wire::AddressT>> addresses_;  // as each worker's Ready told last
+  KvStore kv_;
+  wire::Loop::Timer timer_;
+  Time watch_at_{};
+  std::unique_ptr<wire::Listener> listener_;
+};
+
+}  // namespace hvd::driver

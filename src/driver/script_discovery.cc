@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <csignal>
+#include <utility>
+
+#include "driver/discovery.h"
+#include "driver/output.h"
+#include "driver/process.h"
+
+namespace hvd::driver {
+namespace {
+
+constexpr size_t kMaxOutput = size_t{1} << 20;
+constexpr size_t kMaxLoggedLine = 512;
+
+class ScriptDiscovery final : public HostDiscovery {
+ public:
+  ScriptDiscovery(wire::Loop& loop, std::string program, int32_t slots_per_host, Duration timeout, LoggerPtr logger)
+      : loop_(loop),
+        program_(std::move(program)),
+        slots_per_host_(slots_per_host),
+        timeout_(timeout),
+        logger_(std::move(logger)),
+        timer_(loop) {}
+
+  ~ScriptDiscovery() override { close(Duration(0)); }
+
+  void discover(Done done) override {
+    done_ = std::move(done);
+    output_.clear();
+    errors_ = LineSplitter(kMaxLoggedLine);
+    exit_status_ = 0;
+    try {
+      SpawnSpec spec;
+      spec.path = find_program(program_);
+      spec.argv = {program_};
+      spec.environment = merged_environment({});
+      Process::Handlers handlers;
+      handlers.output = [this](bool is_stderr, std::string_view bytes) { take(is_stderr, bytes); };
+      handlers.exited = [this](int32_t status) { exit_status_ = status; };
+      handlers.gone = [this] { ended(); };
+      process_ = Process::start(loop_, std::move(spec), std::move(handlers));
+    } catch (const Error& error) {
+      fail(error.what());
+      return;
+    }
+    timer_.start(timeout_, [this] {
+      abandon();
+      fail(fmt::format("did not end within {:g} s and was killed", to_seconds(timeout_)));
+    });
+  }
+
+  void close(Duration) override {
+    timer_.cancel();
+    done_ = nullptr;
+    abandon();
+  }
+
+ private:
+  void log_line(const std::string& line) { logger_->warning("discovery script {}: {}", program_, line); }
+
+  void take(bool is_stderr, std::string_view bytes) {
+    if (is_stderr) {
+      errors_.feed(bytes, [this](const std::string& line) { log_line(line); });
+      return;
+    }
+    output_.append(bytes);
+    if (output_.size() > kMaxOutput) {
+      // Not from within the process's own handler.
+      timer_.start(Duration(0), [this] {
+        abandon();
+        fail(fmt::format("printed more than {} bytes and was killed", kMaxOutput));
+      });
+    }
+  }
+
+  void abandon() {
+    if (process_) std::exchange(process_, nullptr)->abandon();
+  }
+
+  void ended() {
+    errors_.finish([this](const std::string& line) { log_line(line); });
+    process_ = nullptr;
+    timer_.cancel();
+    if (output_.size() > kMaxOutput) return fail(fmt::format("printed more than {} bytes", kMaxOutput));
+    if (exit_status_ != 0) return fail(exit_text(exit_status_));
+    std::vector<HostSlots> hosts;
+    try {
+      hosts = parse_discovery_output(output_, slots_per_host_);
+    } catch (const Error& error) {
+      return fail(error.what());
+    }
+    if (done_) std::exchange(done_, nullptr)(Status(), std::move(hosts));
+  }
+
+  void fail(const std::string& why) {
+    timer_.cancel();
+    if (!done_) return;
+    std::exchange(done_, nullptr)(Status(HVD_UNAVAILABLE, fmt::format("discovery script {}: {}", program_, why)), {});
+  }
+
+  wire::Loop& loop_;
+  const std::string program_;
+  const int32_t slots_per_host_;
+  const Duration timeout_;
+  const LoggerPtr logger_;
+  wire::Loop::Timer timer_;
+  std::shared_ptr<Process> process_;
+  std::string output_;
+  LineSplitter errors_{kMaxLoggedLine};
+  int32_t exit_status_ = 0;
+  Done done_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostDiscovery> make_script_discovery(wire::Loop& loop, std::string program,
+                                                     int32_t slots_per_host, Duration timeout,
+                                                     LoggerPtr logger) {
+  return std::make_unique<ScriptDiscovery>(loop, std::move(program), slots_per_host, timeout, std::move(logger));
+}
+
+}  // namespace hvd::driver

@@ -1,0 +1,36 @@
+// What the driver's options come to, checked as a whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/options.h"
+#include "driver/membership.h"
+
+namespace hvd::driver {
+
+struct Settings {
+  std::string job, secret;
+  std::string listen;                   // "address:port", as wire::Listener takes it
+  int64_t np = 0, min_np = 0, max_np = 0;  // as given; 0 is resolved by membership_config
+  MembershipConfig membership;          // but for np, min_np and max_np
+  Duration discovery_interval{}, discovery_timeout{};
+  Duration heartbeat_interval{}, heartbeat_timeout{};
+  Duration stop_grace{};
+  int32_t slots_per_host = 1;
+};
+
+/// Reads the options and checks the ladder of time-outs and sizes. Throws Error(HVD_INVALID) that names
+/// keys and values (contract 12). Makes job name and secret where none are given.
+Settings read_settings(const Options& options);
+
+/// np, min_np and max_np for the hosts found first. `fixed`: the hosts can't change. Throws
+/// Error(HVD_UNAVAILABLE) if fixed hosts can never be enough.
+MembershipConfig membership_config(const Settings& settings, const std::vector<HostSlots>& hosts, bool fixed);
+
+/// `bytes` random bytes from the kernel, as hexadecimal digits.
+std::string random_hex(size_t bytes);
+
+}  // namespace hvd::driver

@@ -1,0 +1,388 @@
+#include "driver/supervisor.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "driver/process.h"
+
+namespace hvd::driver {
+namespace {
+
+// When the job has failed, workers are told and get this long before SIGTERM.
+constexpr Duration kLastWord = std::chrono::seconds(1);
+// A process that has ended has closed its connection as well, unless a child of it holds it open.
+constexpr Duration kHeldOpen = std::chrono::milliseconds(500);
+constexpr size_t kRemembered = 4096;  // workers that are gone
+
+const char* of(LossKind kind) {
+  switch (kind) {
+    case LossKind::kSilent:
+    case LossKind::kEvicted: return "evicted";
+    case LossKind::kLeft: return "left";
+    default: return "lost";
+  }
+}
+
+}  // namespace
+
+struct Supervisor::Worker {
+  explicit Worker(wire::Loop& loop) : timer(loop) {}
+  std::string host;
+  int32_t slot = 0;
+  int32_t rank = -1;              // last one
+  bool process = true;            // not gone yet
+  bool lost = false, done = false;
+  std::optional<int32_t> exit_status;
+  std::optional<Refusal> fate;    // why it may not connect (again)
+  wire::Loop::Timer timer;        // until its process is ended, or its loss told
+};
+
+Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery)
+    : loop_(loop),
+      config_(std::move(config)),
+      logger_(config_.logger),
+      discovery_(std::move(discovery)),
+      tick_(loop),
+      discovery_timer_(loop) {
+  const Settings& s = config_.settings;
+  RendezvousConfig rendezvous;
+  rendezvous.job = s.job;
+  rendezvous.secret = s.secret;
+  rendezvous.listen = s.listen;
+  rendezvous.heartbeat_interval = s.heartbeat_interval;
+  rendezvous.heartbeat_timeout = s.heartbeat_timeout;
+  RendezvousServer::Events events;
+  events.admit = [this](uint64_t worker) { return admit(worker); };
+  events.connected = [this](uint64_t) { publish(); };
+  events.ready = [this](uint64_t worker, const ReadyEvent& event) {
+    apply(membership_->worker_ready(worker, event, now()));
+  };
+  events.synced = [this](uint64_t worker, uint64_t generation, uint64_t revision) {
+    apply(membership_->worker_synced(worker, generation, revision, now()));
+  };
+  events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
+    apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
+  };
+  events.done = [this](uint64_t worker, uint64_t generation) {
+    if (const auto found = workers_.find(worker); found != workers_.end()) found->second.done = true;
+    apply(membership_->worker_done(worker, generation, now()));
+  };
+  events.lost = [this](uint64_t worker, LossKind kind, const std::string& why) { worker_lost(worker, kind, why); };
+  server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
+
+  Launcher::Events process;
+  process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
+  process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
+  process.gone = [this](uint64_t worker) { process_gone(worker); };
+  launcher_ = config_.make_launcher(std::move(process));
+}
+
+Supervisor::~Supervisor() { close(Duration(0)); }
+
+void Supervisor::close(Duration grace) {
+  if (std::exchange(closed_, true)) return;
+  tick_.cancel();
+  discovery_timer_.cancel();
+  discovery_->close(grace);
+  for (auto& [id, worker] : workers_) worker.timer.cancel();
+  launcher_->close(grace);
+  server_.reset();
+}
+
+// ---- hosts ----
+
+void Supervisor::discover_first(std::function<void(const Status& status)> done) {
+  discovery_->discover([this, done = std::move(done)](const Status& status, std::vector<HostSlots> hosts) {
+    hosts_ = std::move(hosts);
+    done(status);
+  });
+}
+
+void Supervisor::begin() {
+  membership_ =
+      std::make_unique<Membership>(membership_config(config_.settings, hosts_, discovery_->fixed()), now());
+  logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(), describe_hosts(hosts_));
+  apply(membership_->hosts_changed(hosts_, now()));
+  discover_later();
+}
+
+void Supervisor::discover_later() {
+  if (discovery_->fixed() || finish_) return;
+  discovery_timer_.start(config_.settings.discovery_interval, [this] {
+    discovery_->discover(
+        [this](const Status& status, std::vector<HostSlots> hosts) { discovered(status, std::move(hosts)); });
+  });
+}
+
+void Supervisor::discovered(const Status& status, std::vector<HostSlots> hosts) {
+  if (finish_) return;
+  if (!status.ok()) {
+    // The hosts known so far stay: a discovery that fails says nothing about them.
+    if (status.message != discovery_failure_) {
+      logger_->warning("discovery failed, the hosts stay as they were: {}", status.message);
+    }
+    discovery_failure_ = status.message;
+  } else {
+    if (!discovery_failure_.empty()) logger_->info("discovery works again");
+    discovery_failure_.clear();
+    if (hosts != hosts_) {
+      hosts_ = std::move(hosts);
+      logger_->info("hosts updated: {}", describe_hosts(hosts_));
+      apply(membership_->hosts_changed(hosts_, now()));
+    }
+  }
+  discover_later();
+}
+
+// ---- actions ----
+
+void Supervisor::apply(std::vector<Action> actions) {
+  // What workers wait for goes first; a slow reader of the log holds nobody up (contract 3).
+  for (Action& action : actions) {
+    std::visit([this](auto& a) { perform(a); }, action);
+  }
+  for (const LogLine& line : std::exchange(lines_, {})) logger_->write(line.level, line.text);
+  if (const std::optional<Time> next = membership_->next_tick(); next && !finish_) {
+    tick_.start(std::max(*next - now(), Duration(0)), [this] { apply(membership_->tick(now())); });
+  } else {
+    tick_.cancel();
+  }
+  server_->set_epoch(membership_->epoch());
+  publish();
+}
+
+std::string Supervisor::driver_endpoint() const {
+  std::string address = server_->address();
+  if (address == "0.0.0.0" || address == "::") {
+    std::array<char, 256> name{};
+    if (::gethostname(name.data(), name.size() - 1) == 0) address = name.data();
+  }
+  return address.find(':') == std::string::npos ? fmt::format("{}:{}", address, server_->port())
+                                                : fmt::format("[{}]:{}", address, server_->port());
+}
+
+std::string Supervisor::name_of(uint64_t id) const {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return fmt::format("worker {}", id);
+  const Worker& worker = found->second;
+  const std::string rank = worker.rank >= 0 ? fmt::format(", rank {}", worker.rank) : "";
+  return fmt::format("worker {} (host {}, slot {}{})", id, worker.host, worker.slot, rank);
+}
+
+void Supervisor::perform(StartWorker& action) {
+  // Those that are long gone are forgotten: refused as unknown, should they come back.
+  for (auto it = workers_.begin(); workers_.size() > kRemembered && it != workers_.end();) {
+    it = it->second.process ? std::next(it) : workers_.erase(it);
+  }
+  Worker& worker = workers_.try_emplace(action.worker, loop_).first->second;
+  worker.host = action.host;
+  worker.slot = action.slot;
+  note(HVD_LOG_DEBUG, "starting " + name_of(action.worker));
+  LaunchRequest request{action.worker, action.host, action.slot, config_.environment};
+  const Settings& s = config_.settings;
+  for (const auto& [name, value] : {std::pair<const char*, std::string>{"HVD_DRIVER", driver_endpoint()},
+                                    {"HVD_JOB", s.job},
+                                    {"HVD_SECRET", s.secret},
+                                    {"HVD_WORKER", std::to_string(action.worker)},
+                                    {"HVD_HOST", action.host},
+                                    {"HVD_SLOT", std::to_string(action.slot)}}) {
+    request.environment.push_back(fmt::format("{}={}", name, value));
+  }
+  launcher_->start(std::move(request));
+}
+
+void Supervisor::perform(StopWorker& action) {
+  const auto found = workers_.find(action.worker);
+  if (found == workers_.end()) return;
+  Worker& worker = found->second;
+  worker.lost = true;
+  worker.fate = Refusal{wire::Refusal::Removed, action.reason};
+  if (finish_) return;  // it was told with everybody, and its process has its deadline
+  note(HVD_LOG_INFO, fmt::format("{} is no longer wanted: {}", name_of(action.worker), action.reason));
+  const bool told = server_->connected(action.worker);
+  server_->dismiss(action.worker, wire::Refusal::Removed, action.reason);
+  end_process(action.worker, told ? config_.settings.stop_grace : Duration(0));
+}
+
+void Supervisor::perform(Assign& action) {
+  server_->assign(action);
+  std::map<std::string, int32_t> hosts;
+  for (size_t rank = 0; rank < action.members.size(); ++rank) {
+    const uint64_t id = action.members[rank].worker;
+    launcher_->set_rank(id, static_cast<int32_t>(rank));
+    if (const auto found = workers_.find(id); found != workers_.end()) found->second.rank = static_cast<int32_t>(rank);
+    ++hosts[action.members[rank].host];
+  }
+  std::vector<HostSlots> list;
+  for (const auto& [name, members] : hosts) list.push_back({name, members});
+  note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", action.generation,
+                                 action.generation > 1 ? " formed after a reset" : " formed", action.members.size(),
+                                 describe_hosts(list)));
+}
+
+void Supervisor::perform(Abort& action) { server_->abort(action); }
+void Supervisor::perform(Notify& action) { server_->notify(action); }
+
+void Supervisor::perform(Refuse& action) {
+  note(finish_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
+       fmt::format("{} refused: {}", name_of(action.worker), action.reason));
+  server_->refuse(action.worker, wire::Refusal::Stale, action.reason);
+}
+
+void Supervisor::perform(Finish& action) {
+  if (finish_) return;
+  finish_ = action;
+  tick_.cancel();
+  discovery_timer_.cancel();
+  server_->end(action.success, action.sentence);
+  if (!action.success) {
+    note(HVD_LOG_ERROR, "job failed: " + action.sentence);
+    return end_all_processes(kLastWord);
+  }
+  note(HVD_LOG_INFO, "job succeeded: " + action.sentence);
+  for (auto& [id, worker] : workers_) {
+    // Members of a job that succeeded may still evaluate, save and print: theirs is the time they need.
+    if (!worker.process || worker.done) continue;
+    end_process(id, server_->connected(id) ? config_.settings.stop_grace : Duration(0));
+  }
+}
+
+// ---- workers ----
+
+std::optional<Refusal> Supervisor::admit(uint64_t id) const {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) {
+    return Refusal{wire::Refusal::Unknown, fmt::format("no worker {} was started by this driver", id)};
+  }
+  if (found->second.fate) return found->second.fate;
+  if (!membership_->expects(id)) {
+    return Refusal{wire::Refusal::Stale, fmt::format("worker {} is no longer expected", id)};
+  }
+  return std::nullopt;
+}
+
+void Supervisor::worker_lost(uint64_t id, LossKind kind, std::string why) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end() || found->second.lost) return;
+  Worker& worker = found->second;
+  worker.lost = true;
+  if (kind == LossKind::kConnectionClosed) {
+    // How its process ended says more, if that is known by now.
+    if (!worker.exit_status) worker.exit_status = launcher_->ended(id);
+    if (worker.exit_status && *worker.exit_status >= 0) {
+      kind = LossKind::kExited;
+      why = exit_text(*worker.exit_status);
+    }
+  }
+  worker.fate = Refusal{kind == LossKind::kSilent ? wire::Refusal::Evicted : wire::Refusal::Stale,
+                        fmt::format("worker {} was {}: {}", id, of(kind), why)};
+  const std::string name = name_of(id);
+  if (worker.done || finish_) {
+    logger_->debug("{} is gone: {}", name, why);
+    return publish();
+  }
+  if (membership_->is_member(id)) note(HVD_LOG_INFO, fmt::format("{} {}: {}", name, of(kind), why));
+  apply(membership_->worker_lost(id, kind, why, now()));
+  // It is out of the job. It may read why and end by itself; a process that stays would hold the slot.
+  if (!finish_) end_process(id, config_.settings.stop_grace);
+}
+
+void Supervisor::launch_failed(uint64_t id, const std::string& why) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return;
+  found->second.process = false;
+  found->second.lost = true;
+  found->second.fate = Refusal{wire::Refusal::Stale, why};
+  if (!finish_) return apply(membership_->worker_lost(id, LossKind::kStartFailed, why, now()));
+  publish();
+}
+
+void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return;
+  Worker& worker = found->second;
+  const std::string text = exit_text(exit_status);
+  worker.exit_status = exit_status;
+  if (worker.done || finish_) {
+    // The job's success is its workers' word, not their exit status (contract 8).
+    logger_->write(worker.done && exit_status != 0 ? HVD_LOG_WARNING : HVD_LOG_DEBUG,
+                   fmt::format("{} {}", name_of(id), text));
+  } else if (worker.lost) {
+    logger_->info("{} {}", name_of(id), text);
+  }
+  if (worker.lost || finish_) return;
+  if (!server_->connected(id)) return worker_lost(id, LossKind::kExited, text);
+  // What it said before it ended, and the end of its connection, are on their way and count first.
+  worker.timer.start(kHeldOpen, [this, id, text] {
+    server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
+    worker_lost(id, LossKind::kExited, text);
+  });
+}
+
+void Supervisor::process_gone(uint64_t id) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return;
+  Worker& worker = found->second;
+  worker.process = false;
+  if (worker.lost || finish_) worker.timer.cancel();
+  publish();
+}
+
+void Supervisor::end_process(uint64_t id, Duration after) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end() || !found->second.process) return;
+  const Duration grace = config_.settings.stop_grace;
+  if (after <= Duration(0)) return launcher_->stop(id, grace);
+  found->second.timer.start(after, [this, id, grace] { launcher_->stop(id, grace); });
+}
+
+void Supervisor::end_all_processes(Duration after) {
+  for (auto& [id, worker] : workers_) end_process(id, after);
+}
+
+void Supervisor::stop(const std::string& reason) {
+  if (closed_) return;
+  if (stopped_) {
+    logger_->warning("stopped again: what is left of the workers is killed");
+    for (const auto& [id, worker] : workers_) {
+      if (worker.process) launcher_->kill(id);
+    }
+    return;
+  }
+  stopped_ = true;
+  if (!finish_) return apply(membership_->stop(reason, now()));
+  end_all_processes(Duration(0));
+}
+
+bool Supervisor::over() const {
+  return finish_ && std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
+}
+
+void Supervisor::publish() {
+  if (closed_ || !membership_) return;
+  DriverStatus status;
+  if (finish_) {
+    status.phase = !over() ? HVD_JOB_ENDING : finish_->success ? HVD_JOB_SUCCEEDED : HVD_JOB_FAILED_PHASE;
+    status.sentence = finish_->sentence;
+  } else {
+    status.phase = membership_->phase() == Phase::kRunning ? HVD_JOB_RUNNING : HVD_JOB_FORMING;
+    status.sentence = membership_->waiting_for();
+  }
+  const Time at = now();
+  status.size = membership_->size();
+  status.workers = static_cast<int32_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; }));
+  status.slots = membership_->usable_slots(at);
+  status.resets = membership_->resets();
+  status.hosts_blocked = membership_->blocked_hosts(at);
+  status.port = server_->port();
+  status.generation = membership_->generation();
+  status.epoch = membership_->epoch();
+  config_.changed(status);
+}
+
+}  // namespace hvd::driver

@@ -1,0 +1,102 @@
+// What the driver does on its loop: events from discovery, workers and their processes go into
+// Membership, and the actions that come out are done by the parts around it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "driver/discovery.h"
+#include "driver/launcher.h"
+#include "driver/membership.h"
+#include "driver/rendezvous_server.h"
+#include "driver/settings.h"
+#include "hvd/driver.h"
+
+namespace hvd::driver {
+
+struct DriverStatus {
+  hvd_job_phase phase = HVD_JOB_NEW;
+  int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
+  uint64_t generation = 0, epoch = 0;
+  std::string sentence;
+};
+
+struct SupervisorConfig {
+  Settings settings;
+  std::vector<std::string> environment;  // for workers, besides address, identity and secret
+  LoggerPtr logger;
+  std::function<std::unique_ptr<Launcher>(Launcher::Events events)> make_launcher;
+  std::function<void(const DriverStatus& status)> changed;  // after every event; the last one tells how the job ended
+};
+
+/// Everything on the loop's thread.
+class Supervisor {
+ public:
+  /// Listens. Throws Error(HVD_UNAVAILABLE).
+  Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// The first discovery: `done` says how it went.
+  void discover_first(std::function<void(const Status& status)> done);
+  /// After it: starts workers. Throws Error(HVD_UNAVAILABLE) if the hosts can never be enough.
+  void begin();
+  /// Ends the job; what is still there when called again gets SIGKILL.
+  void stop(const std::string& reason);
+  /// Ends what is left at once, waiting at most `grace` for callbacks under way.
+  void close(Duration grace);
+
+ private:
+  struct Worker;
+
+  void discovered(const Status& status, std::vector<HostSlots> hosts);
+  void discover_later();
+
+  void apply(std::vector<Action> actions);
+  void perform(StartWorker& action);
+  void perform(StopWorker& action);
+  void perform(Assign& action);
+  void perform(Abort& action);
+  void perform(Notify& action);
+  void perform(Refuse& action);
+  void perform(Finish& action);
+  void perform(LogLine& action) { lines_.push_back(std::move(action)); }
+  void note(hvd_log_level level, std::string text) { lines_.push_back({level, std::move(text)}); }
+
+  std::optional<Refusal> admit(uint64_t worker) const;
+  void worker_lost(uint64_t worker, LossKind kind, std::string why);
+  void launch_failed(uint64_t worker, const std::string& why);
+  void process_exited(uint64_t worker, int32_t exit_status);
+  void process_gone(uint64_t worker);
+  /// Ends its process unless it ends by itself within `after`.
+  void end_process(uint64_t worker, Duration after);
+  void end_all_processes(Duration after);
+  bool over() const;
+  void publish();
+  std::string driver_endpoint() const;
+  std::string name_of(uint64_t worker) const;
+
+  wire::Loop& loop_;
+  const SupervisorConfig config_;
+  const LoggerPtr logger_;
+  std::unique_ptr<HostDiscovery> discovery_;
+  std::unique_ptr<RendezvousServer> server_;
+  std::unique_ptr<Launcher> launcher_;
+  std::unique_ptr<Membership> membership_;
+  wire::Loop::Timer tick_, discovery_timer_;
+  std::vector<HostSlots> hosts_;
+  std::string discovery_failure_;
+  std::map<uint64_t, Worker> workers_;
+  std::optional<Finish> finish_;
+  std::vector<LogLine> lines_;  // written when the actions are done
+  bool stopped_ = false, closed_ = false;
+};
+
+}  // namespace hvd::driver
