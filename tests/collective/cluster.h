@@ -1,0 +1,185 @@
+// All ranks of a generation in one process: engines over threads, or over the real Gloo module.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/callback.h"
+#include "collective/engine.h"
+#include "collective/in_process_backend.h"
+
+namespace hvd::collective::testing {
+
+inline constexpr Duration kDeadline = std::chrono::seconds(60);
+
+struct ClusterConfig {
+  int32_t size = 3;
+  std::string backend = "threads";
+  Duration stall_warning = seconds(60);
+  bool start = true;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterConfig config = {}) : hub(config.size), size(config.size) {
+    lines_ = std::make_shared<Lines>();
+    for (int32_t r = 0; r < size; ++r) hosts.push_back("h" + std::to_string(r / 2));
+    const hvd_log_fn keep = [](void* lines, hvd_log_level, const char* line) {
+      auto* l = static_cast<Lines*>(lines);
+      std::lock_guard lock(l->mutex);
+      l->lines.push_back(line);
+    };
+    logger = std::make_shared<Logger>(HVD_LOG_TRACE, Callback<hvd_log_fn>(keep, lines_.get(), nullptr));
+    links_.resize(static_cast<size_t>(size));
+    for (int32_t r = 0; r < size; ++r) {
+      Link& link = links_[static_cast<size_t>(r)];
+      backend::HostHandlers handlers;
+      handlers.message = [gate = link.gate](uint64_t, int32_t source, std::span<const uint8_t> data) {
+        std::shared_lock lock(gate->mutex);
+        if (gate->engine != nullptr) gate->engine->deliver(source, data);
+      };
+      handlers.failure = [](uint64_t, int32_t, const std::string&) {};
+      if (config.backend == "threads") {
+        link.instance = std::make_unique<InProcessBackend>(hub, r, std::move(handlers));
+        continue;
+      }
+      open_status = backend::open(Options(), config.backend, {{"interface", "lo"}}, std::move(handlers), &link.instance);
+      if (!open_status.ok()) return;
+    }
+    make_engines(config);
+    if (config.backend != "threads") connect();
+    if (open_status.ok() && config.start) {
+      for (auto& e : engines) e->start();
+    }
+  }
+
+  ~Cluster() {
+    for (auto& e : engines) {
+      if (e != nullptr) e->fail(Status(HVD_CLOSED, "the test is over"));
+    }
+    for (auto& link : links_) {  // no message may come any more before an engine goes
+      std::unique_lock lock(link.gate->mutex);
+      link.gate->engine = nullptr;
+    }
+    engines.clear();
+    for (auto& link : links_) link.instance.reset();
+  }
+
+  /// Calls `make(rank)` on every rank of `ranks` (all if empty) and gives back the operations.
+  template <class Make>
+  std::vector<std::shared_ptr<Operation>> submit(Make make, std::vector<int32_t> ranks = {}) {
+    std::vector<std::shared_ptr<Operation>> ops(static_cast<size_t>(size));
+    if (ranks.empty()) for (int32_t r = 0; r < size; ++r) ranks.push_back(r);
+    for (const int32_t r : ranks) ops[static_cast<size_t>(r)] = engine(r).submit(make(r));
+    return ops;
+  }
+
+  Engine& engine(int32_t r) { return *engines[static_cast<size_t>(r)]; }
+  InProcessBackend& backend_of(int32_t r) {
+    return static_cast<InProcessBackend&>(*links_[static_cast<size_t>(r)].instance);
+  }
+  int wakes(int32_t r) { return *links_[static_cast<size_t>(r)].wakes; }
+  std::vector<std::string> lines() {
+    std::lock_guard lock(lines_->mutex);
+    return lines_->lines;
+  }
+
+  struct Lines { std::mutex mutex; std::vector<std::string> lines; };
+  std::shared_ptr<Lines> lines_;
+  LoggerPtr logger;
+  InProcessHub hub;
+  const int32_t size;
+  std::vector<std::string> hosts;
+  Status open_status;
+  std::vector<std::unique_ptr<Engine>> engines;
+
+ private:
+  struct Gate {
+    std::shared_mutex mutex;
+    Engine* engine = nullptr;
+  };
+  struct Link {
+    std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+    std::unique_ptr<backend::Instance> instance;
+    std::shared_ptr<std::atomic<int>> wakes = std::make_shared<std::atomic<int>>(0);
+  };
+
+  void make_engines(const ClusterConfig& config) {
+    for (int32_t r = 0; r < size; ++r) {
+      Link& link = links_[static_cast<size_t>(r)];
+      EngineConfig ec;
+      ec.generation = hub.generation;
+      ec.rank = r;
+      ec.hosts = hosts;
+      ec.stall_warning = config.stall_warning;
+      ec.logger = logger;
+      ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };
+      engines.push_back(std::make_unique<Engine>(std::move(ec), *link.instance));
+      std::unique_lock lock(link.gate->mutex);
+      link.gate->engine = engines.back().get();
+    }
+  }
+
+  void connect() {
+    std::vector<backend::Member> members(static_cast<size_t>(size));
+    for (size_t r = 0; r < members.size(); ++r) {
+      members[r].worker = r + 1;
+      members[r].host = hosts[r];
+      if (open_status = links_[r].instance->address(&members[r].address); !open_status.ok()) return;
+    }
+    std::vector<Status> statuses(members.size());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < members.size(); ++r) {
+      threads.emplace_back([&, r] {
+        statuses[r] = links_[r].instance->connect(hub.generation, static_cast<int32_t>(r), members, kDeadline);
+      });
+    }
+    for (auto& t : threads) t.join();
+    for (auto& status : statuses) {
+      if (!status.ok()) open_status = status;
+    }
+  }
+
+  std::vector<Link> links_;
+};
+
+/// Waits for all operations (those that are not NULL) and expects this outcome of each.
+inline void expect_all(const std::vector<std::shared_ptr<Operation>>& ops, hvd_status code = HVD_OK) {
+  for (size_t r = 0; r < ops.size(); ++r) {
+    if (ops[r] == nullptr) continue;
+    ASSERT_TRUE(ops[r]->wait(kDeadline)) << "rank " << r << ": " << ops[r]->waiting_for();
+    EXPECT_EQ(ops[r]->status().code, code) << "rank " << r << ": " << ops[r]->status().message;
+  }
+}
+
+template <class T>
+Tensor tensor(std::vector<T>& values, hvd_dtype dtype, std::vector<int64_t> shape = {}) {
+  if (shape.empty()) shape = {static_cast<int64_t>(values.size())};
+  return Tensor{values.data(), dtype, std::move(shape)};
+}
+
+inline Submission named(const std::string& name, Kind kind) {
+  Submission s;
+  s.name = name;
+  s.kind = kind;
+  return s;
+}
+
+template <class T>
+Submission allreduce(const std::string& name, std::vector<T>& in, std::vector<T>& out, hvd_dtype dtype,
+                     hvd_reduction reduction = HVD_SUM) {
+  Submission s = named(name, Kind::kAllreduce);
+  s.input = tensor(in, dtype);
+  s.output = tensor(out, dtype);
+  s.reduction = reduction;
+  return s;
+}
+
+}  // namespace hvd::collective::testing

@@ -1,0 +1,349 @@
+// The engine when something goes wrong: lost peers, silence, time-outs, bad bytes, and everything at once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "collective/cluster.h"
+#include "collective/messages.h"
+
+namespace hvd::collective {
+namespace {
+
+using testing::Cluster;
+using testing::ClusterConfig;
+using testing::InProcessHub;
+using testing::allreduce;
+using testing::expect_all;
+using testing::kDeadline;
+using testing::named;
+
+Submission barrier(const std::string& name) { return named(name, Kind::kBarrier); }
+
+/// Until the engine has seen what another thread brings; fails after the deadline.
+template <class Condition>
+void eventually(const char* what, Condition condition) {
+  for (const Time deadline = now() + kDeadline; !condition(); std::this_thread::yield()) {
+    ASSERT_LT(now(), deadline) << what;
+  }
+}
+
+Status lost() {
+  Status status(HVD_PEER_LOST, "rank 1 on host h0 lost: connection closed");
+  return status.at_rank(1);
+}
+
+// Contract 3: every pending and every later operation returns the reason.
+TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
+  Cluster cluster{{2}};
+  std::vector<float> in(10), out(10);
+  const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
+  cluster.hub.hold(true);
+  const auto running =
+      cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
+  eventually("rank 0's part is in the backend", [&] { return cluster.hub.in_flight() == 1; });
+  cluster.engine(0).fail(lost());
+  EXPECT_TRUE(unmatched->done());
+  for (const auto& op : {unmatched, running[0], cluster.engine(0).submit(barrier("later"))}) {
+    expect_all({op}, HVD_PEER_LOST);
+    EXPECT_EQ(op->status().message, lost().message);
+    EXPECT_EQ(op->status().rank, 1);
+    EXPECT_EQ(op->status().generation, 7u);
+    EXPECT_EQ(op->waiting_for(), "");
+  }
+  cluster.engine(0).fail(Status(HVD_CLOSED, "second"));
+  EXPECT_EQ(cluster.engine(0).submit(barrier("later"))->status().code, HVD_PEER_LOST) << "the first reason stays";
+}
+
+TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
+  Cluster cluster{{2}};
+  std::vector<float> in(10);
+  cluster.hub.hold(true);
+  const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
+  const auto running = cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
+  eventually("both parts are in the backend", [&] { return cluster.hub.in_flight() == 1; });
+  eventually("operation fails", [&] {
+    cluster.hub.fail_operations(0, lost());
+    return running[0]->done();
+  });
+  for (const auto& op : {running[0], unmatched, cluster.engine(0).submit(barrier("later"))}) {
+    expect_all({op}, HVD_PEER_LOST);
+    EXPECT_EQ(op->status().rank, 1);
+  }
+  EXPECT_FALSE(running[1]->done());
+}
+
+TEST(EngineFailure, TheDestructorWaitsForTheBackend) {
+  std::vector<float> in(10);
+  std::shared_ptr<Operation> op;
+  {
+    Cluster cluster{{2}};
+    cluster.hub.hold(true);
+    const auto ops = cluster.submit([&](int32_t) { return allreduce("x", in, in, HVD_FLOAT32); });
+    eventually("in the backend", [&] { return cluster.hub.in_flight() == 1; });
+    op = ops[1];
+  }
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->status().code, HVD_CLOSED);
+  EXPECT_EQ(op->waiting_for(), "");
+}
+
+// Contract 12.
+TEST(EngineFailure, TimeoutNamesWhoDidNotCall) {
+  Cluster cluster{{4}};
+  auto ops = cluster.submit([](int32_t) { return barrier("epoch"); }, {0, 2});
+  eventually("rank 0 knows", [&] {
+    return ops[0]->waiting_for() == "ranks 1 (host h0), 3 (host h1) have not called 'epoch'";
+  });
+  EXPECT_EQ(ops[2]->waiting_for(), "waiting for the other ranks to call 'epoch'");
+  EXPECT_FALSE(ops[2]->wait(Duration::zero()));
+  cluster.engine(0).tick(now() + seconds(601));
+  expect_all(ops, HVD_TIMEOUT);
+  EXPECT_EQ(ops[2]->status().message, ops[0]->status().message);
+  EXPECT_EQ(ops[0]->status().message, "barrier 'epoch': ranks 1 (host h0), 3 (host h1) have not called it within 600 s");
+  expect_all(cluster.submit([](int32_t) { return barrier("epoch"); }, {1, 3}), HVD_TIMEOUT);
+  expect_all(cluster.submit([](int32_t) { return barrier("epoch"); }));
+}
+
+TEST(EngineFailure, WrongNamesAreAMismatch) {
+  Cluster cluster{{2}};
+  auto ops = cluster.submit([](int32_t r) { return barrier(r == 0 ? "x" : "y"); });
+  expect_all(cluster.submit([](int32_t) { return barrier("both"); }));  // after it rank 0 knows of y
+  cluster.engine(0).tick(now() + seconds(601));
+  expect_all(ops, HVD_MISMATCH);
+  for (const auto& op : ops) {
+    EXPECT_EQ(op->status().message,
+              "every rank waits, but not for the same operation: rank 0 (host h0) in 'x', rank 1 (host h0) in 'y'");
+  }
+}
+
+TEST(EngineFailure, StallsAreReportedToWhoeverWaits) {
+  Cluster cluster{{3, "threads", seconds(60), true}};
+  auto ops = cluster.submit([](int32_t) { return barrier("s"); }, {1, 2});
+  eventually("the stall notice comes", [&] {
+    cluster.engine(0).tick(now() + seconds(100));
+    return ops[2]->waiting_for() == "rank 0 (host h0) has not called 's'";
+  });
+  const auto lines = cluster.lines();
+  EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find("barrier 's': rank 0 (host h0) has not called it for") == 0;
+  }));
+  ops[0] = cluster.engine(0).submit(barrier("s"));
+  expect_all(ops);
+}
+
+TEST(EngineFailure, ASilentCoordinatorIsATimeout) {
+  Cluster cluster{{2}};
+  cluster.hub.mute(1);
+  std::vector<float> in(1);
+  const auto op = cluster.engine(1).submit(allreduce("x", in, in, HVD_FLOAT32));
+  EXPECT_EQ(cluster.wakes(1), 1);
+  cluster.engine(1).tick(now() + seconds(609));
+  EXPECT_FALSE(op->done());
+  EXPECT_EQ(cluster.wakes(1), 2) << "armed again";
+  cluster.engine(1).tick(now() + seconds(611));
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->status().code, HVD_TIMEOUT);
+  EXPECT_EQ(op->status().rank, 0);
+  EXPECT_EQ(op->status().message,
+            "allreduce 'x': rank 0 (host h0), which coordinates, has not answered within 610 s");
+  EXPECT_EQ(cluster.wakes(1), 2) << "nothing is pending";
+}
+
+TEST(EngineFailure, AnAnswerAfterGivingUpBreaksTheGeneration) {
+  Cluster cluster{{2}};
+  std::vector<float> a(1), b(1);
+  const auto given_up = cluster.engine(1).submit(allreduce("x", a, a, HVD_FLOAT32));
+  cluster.engine(1).tick(now() + seconds(611));
+  expect_all({nullptr, given_up}, HVD_TIMEOUT);
+  const auto op = cluster.engine(0).submit(allreduce("x", b, b, HVD_FLOAT32));
+  eventually("rank 1 leaves the generation", [&] {
+    return cluster.engine(1).submit(barrier("y"))->status().code == HVD_PEER_LOST;
+  });
+  EXPECT_FALSE(op->done()) << "that is the driver's to end";
+}
+
+TEST(EngineFailure, FinishedRanksAreNotWaitedFor) {
+  Cluster cluster{{3}};
+  auto ops = cluster.submit([](int32_t) { return barrier("x"); }, {0, 1});
+  cluster.engine(2).finish();
+  expect_all(ops, HVD_PEER_LOST);
+  EXPECT_EQ(ops[1]->status().message, "rank 2 (host h1) has finished and will not call 'x'");
+  EXPECT_EQ(ops[1]->status().rank, 2);
+  EXPECT_EQ(cluster.engine(2).submit(barrier("y"))->status().code, HVD_CLOSED);
+  cluster.engine(0).finish();
+  ops = cluster.submit([](int32_t) { return barrier("z"); }, {1});
+  expect_all(ops, HVD_PEER_LOST);
+}
+
+TEST(EngineFailure, WhatWasCalledBeforeFinishCounts) {
+  Cluster cluster{{3}};
+  std::vector<std::shared_ptr<Operation>> ops;
+  for (int i = 0; i < 20; ++i) ops.push_back(cluster.engine(2).submit(barrier(std::to_string(i))));
+  cluster.engine(2).finish();
+  for (int32_t r : {0, 1}) {
+    for (int i = 19; i >= 0; --i) ops.push_back(cluster.engine(r).submit(barrier(std::to_string(i))));
+  }
+  // Rank 0 may learn of the finish only after its own calls; those are complete by then all the same.
+  expect_all(ops);
+}
+
+TEST(EngineFailure, NothingIsArmedWhileNothingWaits) {
+  Cluster cluster{{2}};
+  EXPECT_EQ(cluster.wakes(0) + cluster.wakes(1), 0);
+  for (int i = 0; i < 50; ++i) expect_all(cluster.submit([](int32_t) { return barrier("x"); }));
+  EXPECT_LE(cluster.wakes(0), 1) << "one wake-up serves all";
+  EXPECT_LE(cluster.wakes(1), 1);
+  const int before = cluster.wakes(0);
+  cluster.engine(0).tick(now() + seconds(100000));
+  cluster.engine(1).tick(now() + seconds(100000));
+  EXPECT_EQ(cluster.wakes(0), before);
+}
+
+// Contract 13: bad bytes are dropped with a log line, and nothing else happens.
+TEST(EngineFailure, BadBytes) {
+  Cluster cluster{{3}};
+  std::mt19937 random{7};
+  std::vector<std::vector<uint8_t>> seeds;
+  Request request;
+  request.ticket = 1;
+  request.name = "fuzz";
+  request.kind = Kind::kBroadcastVariables;
+  request.specs = {{HVD_FLOAT32, {2, 3}}, {HVD_INT8, {}}};
+  request.timeout = seconds(600);
+  seeds.push_back(encode(request));
+  request.kind = Kind::kTransfer;
+  request.specs.resize(1);
+  request.ranks = {0, 1, 2};
+  seeds.push_back(encode(request));
+  Outcome outcome;
+  outcome.rows = {1, 2, 3};
+  outcome.sequence = 5;
+  outcome.object = {1, 2, 3};
+  outcome.status.message = "text";
+  seeds.push_back(encode(OutcomeMessage{1, std::make_shared<Outcome>(outcome)}));
+  seeds.push_back(encode(StallMessage{1, {0, 2}}));
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<uint8_t> bytes = seeds[random() % seeds.size()];
+    for (size_t n = random() % 8 + 1; n > 0; --n) {
+      bytes[random() % bytes.size()] = random() % 3 == 0 ? 255 : static_cast<uint8_t>(random());
+    }
+    if (random() % 4 == 0) bytes.resize(random() % bytes.size());
+    // Not 8-aligned either.
+    bytes.insert(bytes.begin(), 0);
+    try {
+      (void)decode(std::span(bytes).subspan(1), 1, 3);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status().code, HVD_INVALID);
+    }
+  }
+  // Complete messages that lie.
+  const auto refused = [](const std::vector<uint8_t>& bytes, int32_t source, int32_t size) {
+    EXPECT_THROW((void)decode(bytes, source, size), Error);
+  };
+  request.ranks = {0, 2};
+  refused(encode(request), 1, 3);
+  request.ranks = {0, 1, 3};
+  refused(encode(request), 1, 3);
+  request.ranks = {0, 1};
+  request.root = 2;
+  refused(encode(request), 1, 3);
+  request.root = 0;
+  request.specs[0].shape.assign(9, 1);
+  refused(encode(request), 1, 3);
+  request.specs[0].shape.assign(2, -1);
+  refused(encode(request), 1, 3);
+  request.specs[0].shape.assign(3, int64_t{1} << 30);
+  refused(encode(request), 1, 3);
+  request.specs = {{99, {1}}};
+  refused(encode(request), 1, 3);
+  request.specs = {{HVD_INT8, {1}}};
+  request.name.assign(600, 'n');
+  refused(encode(request), 1, 3);
+  outcome.rows = {1, 2};
+  refused(encode(OutcomeMessage{1, std::make_shared<Outcome>(outcome)}), 0, 3);
+  refused(encode(StallMessage{1, {3}}), 0, 3);
+  // Through the engine: to the wrong rank, from the wrong rank, and noise.
+  request.name = "n";
+  cluster.engine(1).deliver(2, encode(request));
+  cluster.engine(0).deliver(1, encode(StallMessage{1, {0}}));
+  cluster.engine(0).deliver(17, encode(FinishMessage{}));
+  cluster.engine(0).deliver(1, std::vector<uint8_t>(100, 0xff));
+  cluster.engine(0).deliver(1, {});
+  EXPECT_EQ(cluster.lines().size(), 5u);
+  expect_all(cluster.submit([](int32_t) { return barrier("fine"); }));
+}
+
+// Operations of many threads in orders of their own; handles are dropped at any time.
+TEST(EngineRaces, ManyThreadsManyNames) {
+  const int32_t size = 3, threads = 4, rounds = 60;
+  Cluster cluster{{size}};
+  std::vector<std::thread> workers;
+  for (int32_t r = 0; r < size; ++r) {
+    for (int32_t t = 0; t < threads; ++t) {
+      workers.emplace_back([&, r, t] {
+        std::mt19937 random(static_cast<unsigned>(r * 100 + t));
+        std::vector<int> order(8);
+        std::vector<std::vector<int64_t>> data(order.size(), std::vector<int64_t>(5));
+        for (int round = 0; round < rounds; ++round) {
+          for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+          std::shuffle(order.begin(), order.end(), random);
+          std::vector<std::shared_ptr<Operation>> ops;
+          for (const int i : order) {
+            const std::string name = std::to_string(t) + "." + std::to_string(i);
+            auto& values = data[static_cast<size_t>(i)];
+            values.assign(5, r + i);
+            ops.push_back(cluster.engine(r).submit(allreduce(name, values, values, HVD_INT64)));
+            cluster.engine(r).submit(barrier("dropped." + name + "." + std::to_string(round)));
+          }
+          expect_all(ops);
+          for (const int i : order) ASSERT_EQ(data[static_cast<size_t>(i)], std::vector<int64_t>(5, 3 * i + 3));
+        }
+      });
+    }
+  }
+  for (auto& w : workers) w.join();
+}
+
+// Contract 3: after fail, whoever waits returns, whatever is going on.
+TEST(EngineRaces, FailAtAnyMoment) {
+  for (int round = 0; round < 40; ++round) {
+    const int32_t size = 3;
+    std::vector<std::vector<float>> data(static_cast<size_t>(size * 2), std::vector<float>(1000));
+    Cluster cluster{{size}};
+    std::atomic<int> busy{0};
+    std::vector<std::thread> workers;
+    for (int32_t r = 0; r < size; ++r) {
+      for (int32_t t = 0; t < 2; ++t) {
+        workers.emplace_back([&, r, t] {
+          auto& values = data[static_cast<size_t>(r * 2 + t)];
+          for (int i = 0;; ++i) {
+            const auto op = cluster.engine(r).submit(allreduce("x" + std::to_string(t), values, values, HVD_FLOAT32));
+            const auto word = cluster.engine(r).submit(named("w" + std::to_string(t), Kind::kAgree));
+            (void)op->waiting_for();
+            ASSERT_TRUE(op->wait(kDeadline)) << "rank " << r;
+            ASSERT_TRUE(word->wait(kDeadline)) << "rank " << r;
+            if (i == 5) ++busy;
+            if (!op->status().ok() || !word->status().ok()) {
+              if (i < 5) ++busy;
+              break;
+            }
+          }
+        });
+      }
+    }
+    eventually("they are busy", [&] { return busy == 2 * size; });
+    std::vector<std::thread> killers;
+    for (int32_t r = 0; r < size; ++r) {
+      killers.emplace_back([&, r] { cluster.engine(r).fail(lost()); });
+      killers.emplace_back([&, r] { cluster.engine(r).tick(now() + seconds(round % 2 == 0 ? 0 : 1000)); });
+      killers.emplace_back([&, r] { cluster.engine(r).finish(); });
+    }
+    for (auto& k : killers) k.join();
+    for (auto& w : workers) w.join();
+  }
+}
+
+}  // namespace
+}  // namespace hvd::collective

@@ -1,0 +1,285 @@
+// A transport between threads of one process that keeps the rules of hvd/backend.h and checks that the
+// engine does: the same operations in the same order on every rank. Each rank has one thread that hands
+// over its messages, in order per source but otherwise in random order, and completes its operations.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/dtype.h"
+
+namespace hvd::collective::testing {
+
+class InProcessHub;
+
+class InProcessBackend final : public backend::Instance {
+ public:
+  InProcessBackend(InProcessHub& hub, int32_t rank, backend::HostHandlers handlers);
+  ~InProcessBackend() override;
+
+  const backend::Description& description() const override { return description_; }
+  Status address(std::vector<uint8_t>* ret_address) override { ret_address->clear(); return {}; }
+  Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
+  Status submit(const hvd_backend_op& op) override;
+  Status send_message(int32_t destination, std::span<const uint8_t> data) override;
+  void abort(uint64_t generation) override;
+  void disconnect() override {}
+  std::string detail() const override { return "threads"; }
+
+  backend::Description description_;
+
+ private:
+  friend class InProcessHub;
+  void serve();
+
+  InProcessHub& hub_;
+  const int32_t rank_;
+  const backend::HostHandlers handlers_;
+  // Under the hub's lock:
+  std::vector<std::deque<std::vector<uint8_t>>> inbox_;  // by source
+  std::deque<std::pair<hvd_backend_op, Status>> done_;
+  bool aborted_ = false, closing_ = false;
+  uint64_t last_sequence_ = 0;
+  std::mt19937 random_;
+  std::condition_variable wake_;
+  std::thread thread_;
+};
+
+class InProcessHub {
+ public:
+  explicit InProcessHub(int32_t size, uint64_t generation = 7) : size(size), generation(generation) {}
+
+  /// Operations are held back from the backend's side until released.
+  void hold(bool on) {
+    std::lock_guard lock(mutex);
+    holding = on;
+    if (!on) {
+      for (auto it = gathering.begin(); it != gathering.end();) it = run_if_complete(it);
+    }
+  }
+  /// Operations that some rank has submitted and that have not run.
+  size_t in_flight() {
+    std::lock_guard lock(mutex);
+    return gathering.size();
+  }
+  /// Messages of a rank come to nobody any more.
+  void mute(int32_t rank) {
+    std::lock_guard lock(mutex);
+    muted.insert(rank);
+  }
+  /// Completes the operations that `rank` holds with this status.
+  void fail_operations(int32_t rank, const Status& status) {
+    std::lock_guard lock(mutex);
+    drop(rank, status);
+  }
+
+  const int32_t size;
+  const uint64_t generation;
+
+ private:
+  friend class InProcessBackend;
+  struct Gathering {
+    std::map<int32_t, hvd_backend_op> parts;
+    std::map<int32_t, std::vector<size_t>> counts;
+    std::vector<int32_t> ranks;
+  };
+  using Table = std::map<uint64_t, Gathering>;
+
+  void drop(int32_t rank, const Status& status) {
+    for (auto& [sequence, g] : gathering) {
+      const auto it = g.parts.find(rank);
+      if (it == g.parts.end()) continue;
+      backends.at(rank)->done_.emplace_back(it->second, status);
+      g.parts.erase(it);
+    }
+    backends.at(rank)->wake_.notify_all();
+  }
+
+  Table::iterator run_if_complete(Table::iterator it) {
+    Gathering& g = it->second;
+    if (holding || g.parts.size() < g.ranks.size()) return std::next(it);
+    run(g);
+    for (auto& [rank, op] : g.parts) {
+      backends.at(rank)->done_.emplace_back(op, Status());
+      backends.at(rank)->wake_.notify_all();
+    }
+    return gathering.erase(it);
+  }
+
+  template <class T>
+  static void reduce(Gathering& g, const hvd_backend_op& first) {
+    std::vector<T> sum(first.count);
+    bool fresh = true;
+    for (auto& [rank, op] : g.parts) {
+      const T* in = static_cast<const T*>(op.input);
+      for (size_t i = 0; i < first.count; ++i) {
+        if (fresh) { sum[i] = in[i]; continue; }
+        switch (first.reduction) {
+          case HVD_MIN: sum[i] = std::min(sum[i], in[i]); break;
+          case HVD_MAX: sum[i] = std::max(sum[i], in[i]); break;
+          case HVD_PRODUCT: sum[i] = static_cast<T>(sum[i] * in[i]); break;
+          default: sum[i] = static_cast<T>(sum[i] + in[i]); break;
+        }
+      }
+      fresh = false;
+    }
+    if (first.reduction == HVD_AVERAGE) for (auto& v : sum) v = static_cast<T>(v / static_cast<T>(g.parts.size()));
+    for (auto& [rank, op] : g.parts) std::memcpy(op.output, sum.data(), sum.size() * sizeof(T));
+  }
+
+  void run(Gathering& g) {
+    const hvd_backend_op& first = g.parts.begin()->second;
+    for (auto& [rank, op] : g.parts) {
+      EXPECT_EQ(op.collective, first.collective);
+      EXPECT_EQ(op.dtype, first.dtype);
+      EXPECT_EQ(op.root, first.root);
+      EXPECT_EQ(op.reduction, first.reduction);
+      EXPECT_TRUE(op.count == first.count || op.collective == HVD_COLLECTIVE_ALLGATHER);
+      if (op.collective == HVD_COLLECTIVE_ALLGATHER) { EXPECT_EQ(g.counts[rank], g.counts.begin()->second); }
+    }
+    const size_t element = dtype_size(first.dtype);
+    if (first.collective == HVD_COLLECTIVE_BROADCAST) {
+      const hvd_backend_op& root = g.parts.at(first.root);
+      for (auto& [rank, op] : g.parts) {
+        if (rank != first.root) std::memcpy(op.output, root.output, root.count * element);
+      }
+    } else if (first.collective == HVD_COLLECTIVE_ALLGATHER) {
+      for (auto& [to, target] : g.parts) {
+        auto* out = static_cast<uint8_t*>(target.output);
+        for (auto& [from, op] : g.parts) {
+          EXPECT_EQ(op.count, g.counts[from].at(static_cast<size_t>(from)));
+          if (op.count > 0) std::memcpy(out, op.input, op.count * element);
+          out += op.count * element;
+        }
+      }
+    } else {
+      switch (first.dtype) {
+        case HVD_UINT8: case HVD_BOOL: reduce<uint8_t>(g, first); break;
+        case HVD_INT8: reduce<int8_t>(g, first); break;
+        case HVD_UINT16: reduce<uint16_t>(g, first); break;
+        case HVD_INT16: reduce<int16_t>(g, first); break;
+        case HVD_UINT32: reduce<uint32_t>(g, first); break;
+        case HVD_INT32: reduce<int32_t>(g, first); break;
+        case HVD_UINT64: reduce<uint64_t>(g, first); break;
+        case HVD_INT64: reduce<int64_t>(g, first); break;
+        case HVD_FLOAT32: reduce<float>(g, first); break;
+        case HVD_FLOAT64: reduce<double>(g, first); break;
+        default: ADD_FAILURE() << "dtype " << first.dtype;
+      }
+    }
+  }
+
+  std::mutex mutex;
+  std::map<int32_t, InProcessBackend*> backends;
+  Table gathering;  // by sequence
+  std::set<int32_t> muted;
+  bool holding = false;
+};
+
+inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backend::HostHandlers handlers)
+    : hub_(hub), rank_(rank), handlers_(std::move(handlers)), random_(std::random_device{}()) {
+  description_.name = "threads";
+  description_.memories = 1 << HVD_MEMORY_HOST;
+  for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
+  description_.dtypes &= ~(dtype_bit(HVD_FLOAT16) | dtype_bit(HVD_BFLOAT16));
+  description_.collectives = 1 << HVD_COLLECTIVE_BROADCAST | 1 << HVD_COLLECTIVE_ALLREDUCE | 1 << HVD_COLLECTIVE_ALLGATHER;
+  description_.messages = true;
+  inbox_.resize(static_cast<size_t>(hub.size));
+  std::lock_guard lock(hub_.mutex);
+  hub_.backends[rank] = this;
+  thread_ = std::thread([this] { serve(); });
+}
+
+inline InProcessBackend::~InProcessBackend() {
+  abort(hub_.generation);
+  {
+    std::lock_guard lock(hub_.mutex);
+    closing_ = true;
+    hub_.backends.erase(rank_);
+    wake_.notify_all();
+  }
+  thread_.join();
+}
+
+inline Status InProcessBackend::submit(const hvd_backend_op& op) {
+  std::lock_guard lock(hub_.mutex);
+  if (aborted_) return Status(HVD_PEER_LOST, "aborted");
+  EXPECT_GT(op.sequence, last_sequence_) << "rank " << rank_;
+  last_sequence_ = op.sequence;
+  auto& g = hub_.gathering[op.sequence];
+  EXPECT_TRUE(g.parts.emplace(rank_, op).second);
+  g.ranks.clear();
+  for (int32_t r = 0; r < hub_.size; ++r) {
+    if (op.ranks == nullptr || std::find(op.ranks, op.ranks + op.rank_count, r) != op.ranks + op.rank_count) {
+      g.ranks.push_back(r);
+    }
+  }
+  if (op.counts != nullptr) g.counts[rank_].assign(op.counts, op.counts + g.ranks.size());
+  g.parts[rank_].counts = nullptr;
+  g.parts[rank_].ranks = nullptr;
+  hub_.run_if_complete(hub_.gathering.find(op.sequence));
+  return {};
+}
+
+inline Status InProcessBackend::send_message(int32_t destination, std::span<const uint8_t> data) {
+  EXPECT_LE(data.size(), size_t{1} << 20);
+  EXPECT_NE(destination, rank_);
+  std::lock_guard lock(hub_.mutex);
+  if (aborted_) return Status(HVD_PEER_LOST, "aborted");
+  const auto it = hub_.backends.find(destination);
+  if (it == hub_.backends.end() || hub_.muted.contains(rank_)) return {};
+  it->second->inbox_[static_cast<size_t>(rank_)].emplace_back(data.begin(), data.end());
+  it->second->wake_.notify_all();
+  return {};
+}
+
+inline void InProcessBackend::abort(uint64_t generation) {
+  if (generation != hub_.generation) return;
+  std::lock_guard lock(hub_.mutex);
+  if (aborted_) return;
+  aborted_ = true;
+  hub_.drop(rank_, Status(HVD_PEER_LOST, "aborted"));
+}
+
+inline void InProcessBackend::serve() {
+  std::unique_lock lock(hub_.mutex);
+  for (;;) {
+    std::vector<size_t> sources;
+    for (size_t s = 0; s < inbox_.size(); ++s) {
+      if (!inbox_[s].empty()) sources.push_back(s);
+    }
+    if (!done_.empty() && (sources.empty() || random_() % 2 == 0)) {
+      const auto [op, status] = done_.front();
+      done_.pop_front();
+      lock.unlock();
+      hvd_error error = HVD_ERROR_INIT;
+      status.write_to(&error);
+      op.done(op.done_context, status.code, status.ok() ? nullptr : &error);
+      lock.lock();
+    } else if (!sources.empty()) {
+      const size_t source = sources[random_() % sources.size()];
+      const std::vector<uint8_t> data = std::move(inbox_[source].front());
+      inbox_[source].pop_front();
+      lock.unlock();
+      handlers_.message(hub_.generation, static_cast<int32_t>(source), data);
+      lock.lock();
+    } else if (closing_) {
+      return;
+    } else {
+      wake_.wait(lock);
+    }
+  }
+}
+
+}  // namespace hvd::collective::testing
