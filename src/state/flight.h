@@ -57,8 +57,8 @@ class Flight {
   }
 
  private:
-  // The engine has its own deadline for ranks that do not come; this is for one that does not keep it.
-  static constexpr Duration kGrace = std::chrono::seconds(5);
+  // The engine has its own deadlines for ranks that do not come; this is for a backend that does not end.
+  static constexpr Duration kGrace = std::chrono::seconds(15);
   static constexpr Duration kAbortGrace = std::chrono::seconds(30);
 
   collective::Engine& engine_;

@@ -1,0 +1,187 @@
+#include "state/fabric.h"
+
+#include <cstring>
+
+#include "base/dtype.h"
+
+namespace hvd::state {
+
+class Fabric::Instance : public backend::Instance {
+ public:
+  Instance(Fabric& fabric, int32_t rank) : fabric_(fabric), rank_(rank) {
+    description_.name = "memory";
+    description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
+    description_.dtypes = description_.collectives = ~uint64_t{0};
+    description_.messages = true;
+  }
+  const backend::Description& description() const override { return description_; }
+  Status address(std::vector<uint8_t>*) override { return {}; }
+  Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
+  Status submit(const hvd_backend_op& op) override { return fabric_.submit(rank_, op); }
+  Status send_message(int32_t to, std::span<const uint8_t> data) override {
+    {
+      std::lock_guard lock(fabric_.mutex_);
+      if (fabric_.broken_) return {HVD_PEER_LOST, "the fabric is broken"};
+      ++fabric_.messages_;
+    }
+    fabric_.post([this, to, bytes = std::vector<uint8_t>(data.begin(), data.end())] {
+      fabric_.engine(to).deliver(rank_, bytes);
+    });
+    return {};
+  }
+  void abort(uint64_t) override { fabric_.abort(); }
+  void disconnect() override {}
+  std::string detail() const override { return "memory"; }
+
+ private:
+  Fabric& fabric_;
+  const int32_t rank_;
+  backend::Description description_;
+};
+
+Fabric::Fabric(int32_t size, uint64_t generation) {
+  std::vector<std::string> hosts;
+  for (int32_t rank = 0; rank < size; ++rank) hosts.push_back("host" + std::to_string(rank));
+  for (int32_t rank = 0; rank < size; ++rank) {
+    instances_.push_back(std::make_unique<Instance>(*this, rank));
+    collective::EngineConfig config;
+    config.generation = generation;
+    config.rank = rank;
+    config.hosts = hosts;
+    config.wake_at = [this, rank](Time when) {
+      std::lock_guard lock(mutex_);
+      wake_[rank] = when;
+      changed_.notify_all();
+    };
+    engines_.push_back(std::make_unique<collective::Engine>(config, *instances_.back()));
+  }
+  for (auto& engine : engines_) engine->start();
+  thread_ = std::thread([this] { loop(); });
+}
+
+Fabric::~Fabric() {
+  for (auto& engine : engines_) engine->fail({HVD_CLOSED, "the test ends"});
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  engines_.clear();
+}
+
+size_t Fabric::messages() const {
+  std::lock_guard lock(mutex_);
+  return messages_;
+}
+
+int Fabric::broadcasts() const {
+  std::lock_guard lock(mutex_);
+  return broadcasts_;
+}
+
+void Fabric::post(std::function<void()> event) {
+  std::lock_guard lock(mutex_);
+  events_.push_back(std::move(event));
+  changed_.notify_all();
+}
+
+void Fabric::abort() {
+  std::lock_guard lock(mutex_);
+  broken_ = true;
+  for (auto& [sequence, group] : pending_) {
+    for (auto& [rank, pending] : group) {
+      events_.push_back([op = pending.op] {
+        hvd_error error = HVD_ERROR_INIT;
+        error.status = HVD_PEER_LOST;
+        std::strcpy(error.message, "the fabric broke");
+        op.done(op.done_context, HVD_PEER_LOST, &error);
+      });
+    }
+  }
+  pending_.clear();
+  changed_.notify_all();
+}
+
+Status Fabric::submit(int32_t rank, const hvd_backend_op& op) {
+  Pending pending{op, {}, {}};
+  if (op.ranks != nullptr) {
+    pending.ranks.assign(op.ranks, op.ranks + op.rank_count);
+  } else {
+    for (int32_t r = 0; r < size(); ++r) pending.ranks.push_back(r);
+  }
+  if (op.counts != nullptr) pending.counts.assign(op.counts, op.counts + pending.ranks.size());
+  std::unique_lock lock(mutex_);
+  if (broken_) return {HVD_PEER_LOST, "the fabric is broken"};
+  Group& group = pending_[op.sequence];
+  const size_t expected = pending.ranks.size();
+  group.emplace(rank, std::move(pending));
+  if (group.size() < expected) return {};
+  if (op.collective == HVD_COLLECTIVE_BROADCAST && broadcasts_ == break_at_) {
+    lock.unlock();
+    abort();
+    return {};
+  }
+  events_.push_back(perform(std::move(group)));
+  pending_.erase(op.sequence);
+  changed_.notify_all();
+  return {};
+}
+
+std::function<void()> Fabric::perform(Group group) {
+  const hvd_backend_op& first = group.begin()->second.op;
+  bool corrupt = false;
+  if (first.collective == HVD_COLLECTIVE_BROADCAST) corrupt = broadcasts_++ == corrupt_at_;
+  return [group = std::move(group), corrupt] {
+    for (const auto& [to, target] : group) {
+      auto* output = static_cast<uint8_t*>(target.op.output);
+      const size_t element = dtype_size(target.op.dtype);
+      if (target.op.collective == HVD_COLLECTIVE_BROADCAST) {
+        if (to == target.op.root) continue;
+        std::memcpy(output, group.at(target.op.root).op.output, target.op.count * element);
+        if (corrupt) output[target.op.count * element - 1] ^= 1;
+        continue;
+      }
+      size_t i = 0;
+      for (const auto& [from, source] : group) {  // allgather
+        const size_t bytes = target.counts[i++] * element;
+        std::memcpy(output, source.op.input, bytes);
+        output += bytes;
+      }
+    }
+    for (const auto& [rank, pending] : group) pending.op.done(pending.op.done_context, HVD_OK, nullptr);
+  };
+}
+
+void Fabric::loop() {
+  std::unique_lock lock(mutex_);
+  while (!stop_ || !events_.empty()) {
+    Time next = Time::max();
+    int32_t due = -1;
+    for (const auto& [rank, when] : wake_) {
+      if (when < next) next = when, due = rank;
+    }
+    if (events_.empty() && (due < 0 || next > now())) {
+      if (due < 0) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, next);
+      }
+      continue;
+    }
+    std::function<void()> event;
+    if (events_.empty()) {
+      wake_.erase(due);
+      event = [this, due] { engine(due).tick(now()); };
+    } else {
+      event = std::move(events_.front());
+      events_.pop_front();
+    }
+    lock.unlock();
+    event();
+    event = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace hvd::state
