@@ -30,9 +30,7 @@ const char* words(LossKind kind) {
 
 }  // namespace
 
-std::string count(int64_t n, const char* what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
+std::string count(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 Membership::Impl::Impl(MembershipConfig c, Time t)
     : config(std::move(c)), hosts(config), now(t), waiting_since(t), short_since(t) {
@@ -56,12 +54,10 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
     return refuse(id, fmt::format("worker {} says that it left generation {}, but the newest is {}", id,
                                   event.left_generation, generation));
   }
-  if (worker->member() && event.left_generation < generation) {
-    // It was said before this worker was given its place: the assignment is the answer, on its way. Only if
-    // that generation was lost before anybody was synced in it may the worker never have entered it.
-    if (!aborted || any_synced) return;
-  }
-  if (worker->ready && event.left_generation < worker->event.left_generation) return;
+  // A member said this before it was given its place; the assignment is on its way to it. Even when that
+  // generation is lost already, the worker may have committed in it: only what it says after leaving it
+  // counts.
+  if (worker->member() && event.left_generation < generation) return;
   if (!worker->ready) worker->ready_since = now;
   worker->ready = true;
   worker->event = event;
@@ -82,11 +78,7 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
     return;
   }
   if (!worker->member() || in_generation != generation || worker->synced) return;
-  any_synced = state_exists = true;
-  for (Worker* other : survivors()) {
-    // Said before it entered this generation after all.
-    if (other->ready && other->event.left_generation < generation) other->ready = false;
-  }
+  state_exists = true;
   worker->synced = worker->has_state = true;
   worker->revision = std::max(worker->revision, revision);
   if (!worker->ever_synced) hosts.record_success(worker->host, worker->slot);

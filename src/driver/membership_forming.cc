@@ -99,7 +99,9 @@ void Membership::Impl::try_form() {
   if (!finishing()) next.insert(next.end(), plan.newcomers.begin(), plan.newcomers.end());
   Worker* holder = best_holder(next);
   Worker* leaver = best_holder(plan.leaving);
-  if (state_exists && holder == nullptr && leaver == nullptr) {
+  // Of a generation that began without state, a survivor that was never synced in it proves that no step of
+  // the training was made: to begin again loses nothing, whoever had been synced before it was lost.
+  if (state_exists && !fresh && holder == nullptr && leaver == nullptr) {
     std::string sentence = "no survivor holds state: ";
     for (const Worker* w : all) sentence += fmt::format("{}{}", w == all.front() ? "" : ", ", describe(*w));
     if (!last_loss.empty()) sentence += "; last: " + last_loss;
@@ -153,6 +155,8 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   }
 
   const Worker* root = best_holder(next);  // contract 5
+  fresh = root == nullptr;
+  if (fresh) state_exists = false;
   Assign assign{generation, epoch, 0, {}};
   std::map<std::string, int32_t> on_host;
   members.clear();
@@ -175,7 +179,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
                         : fmt::format("host {} was removed from the job", w.host));
   }
   phase = Phase::kRunning;
-  initial = aborted = interrupted = announced = settled = any_synced = lost_any = false;
+  initial = aborted = interrupted = announced = settled = lost_any = false;
   link_failure.clear();
   short_since.reset();
   if (unheard) ++epoch;  // what was seen while forming is told to the new members as an epoch of its own

@@ -97,8 +97,8 @@ struct Membership::Impl {
   bool interrupted = false;  // an interrupt was sent: members may leave by agreement
   bool announced = false;    // what its members were told last: does the newest epoch interrupt?
   bool settled = false;      // ready newcomers have waited long enough for others
-  bool any_synced = false;
   bool lost_any = false;
+  bool fresh = false;        // no member held state when it was formed
   std::string link_failure;  // it ended by this
 
   // Changes of hosts that listeners have not heard of.

@@ -12,11 +12,10 @@ void Membership::Impl::advance() {
   end_late_survivors();
   if (phase == Phase::kEnded) return;
   stop_misplaced();
-  start_workers();
   try_form();
+  if (phase != Phase::kEnded) check_shortage();
   if (phase == Phase::kEnded) return;
-  start_workers();  // the first generation makes room for max_np
-  check_shortage();
+  start_workers();
   announce();
 }
 

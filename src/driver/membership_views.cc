@@ -39,9 +39,7 @@ std::string Membership::Impl::describe(const Worker& worker) const {
   return fmt::format("rank {} (worker {} on {})", worker.rank, worker.id, worker.host);
 }
 
-void Membership::Deleter::operator()(Impl* impl) const {
-  delete impl;
-}
+void Membership::Deleter::operator()(Impl* impl) const { delete impl; }
 
 Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::move(config), now)) {}
 
@@ -98,29 +96,15 @@ std::vector<Action> Membership::stop(const std::string& reason, Time now) {
   return impl_->take(now);
 }
 
-std::vector<Action> Membership::tick(Time now) {
-  return impl_->take(now);
-}
+std::vector<Action> Membership::tick(Time now) { return impl_->take(now); }
 
-std::optional<Time> Membership::next_tick() const {
-  return impl_->next_tick();
-}
+std::optional<Time> Membership::next_tick() const { return impl_->next_tick(); }
 
-Phase Membership::phase() const {
-  return impl_->phase;
-}
-uint64_t Membership::generation() const {
-  return impl_->generation;
-}
-uint64_t Membership::epoch() const {
-  return impl_->epoch;
-}
-int32_t Membership::resets() const {
-  return impl_->resets;
-}
-int32_t Membership::size() const {
-  return static_cast<int32_t>(impl_->survivors().size());
-}
+Phase Membership::phase() const { return impl_->phase; }
+uint64_t Membership::generation() const { return impl_->generation; }
+uint64_t Membership::epoch() const { return impl_->epoch; }
+int32_t Membership::resets() const { return impl_->resets; }
+int32_t Membership::size() const { return static_cast<int32_t>(impl_->survivors().size()); }
 
 int32_t Membership::usable_slots(Time now) const {
   int64_t slots = impl_->hosts.unblocked_slots(now);
@@ -128,24 +112,16 @@ int32_t Membership::usable_slots(Time now) const {
   return static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
 }
 
-int32_t Membership::blocked_hosts(Time now) const {
-  return impl_->hosts.blocked_hosts(now);
-}
-bool Membership::expects(uint64_t worker) const {
-  return impl_->workers.find(worker) != nullptr;
-}
-bool Membership::is_member(uint64_t worker) const {
-  return expects(worker) && rank_of(worker) >= 0;
-}
+int32_t Membership::blocked_hosts(Time now) const { return impl_->hosts.blocked_hosts(now); }
+bool Membership::expects(uint64_t worker) const { return impl_->workers.find(worker) != nullptr; }
+bool Membership::is_member(uint64_t worker) const { return expects(worker) && rank_of(worker) >= 0; }
 
 int32_t Membership::rank_of(uint64_t worker) const {
   auto found = std::find(impl_->members.begin(), impl_->members.end(), worker);
   return found == impl_->members.end() ? -1 : static_cast<int32_t>(found - impl_->members.begin());
 }
 
-bool Membership::ended() const {
-  return impl_->phase == Phase::kEnded;
-}
+bool Membership::ended() const { return impl_->phase == Phase::kEnded; }
 
 std::string Membership::waiting_for() const {
   Impl& m = *impl_;
