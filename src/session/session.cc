@@ -252,6 +252,7 @@ Status Session::finish(uint64_t revision, Duration timeout) {
   if (auto why = s.over()) return *why;
   s.post([revision](SessionCore& c, Time t) { return c.done(revision, t); });
   s.changed.wait_until(lock, deadline, [&s] { return s.ended || s.closed; });
+  if (s.ended && s.ended->ok() && !s.closed) return *s.ended;
   if (auto why = s.over()) return *why;
   return Status(HVD_TIMEOUT,
                 fmt::format("worker {} is done, but the driver at {} has not ended the job within {:g} s: "
