@@ -72,6 +72,7 @@ struct Session::Impl {
   }
   void act(NotifyAbort& a) {
     mark_lost(a.info.generation);
+    change([&] { last_abort = a.info; });  // first: whoever misses the call can ask
     if (events.aborted) events.aborted(a.info);
   }
   void act(NotifyHosts& a) {
@@ -229,6 +230,12 @@ Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_a
   s.post(
       [generation = ret_assignment->generation](SessionCore& c, Time t) { return c.taken(generation, t); });
   return Status();
+}
+
+std::optional<AbortInfo> Session::abort_of(uint64_t generation) const {
+  std::lock_guard lock(impl_->mutex);
+  const auto& abort = impl_->last_abort;
+  return abort && abort->generation == generation ? abort : std::nullopt;
 }
 
 void Session::report_synced(uint64_t generation, uint64_t revision) {

@@ -98,6 +98,10 @@ class Session {
   /// HVD_TIMEOUT is allowed.
   Status join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment);
 
+  /// What events.aborted was told of this generation, or nothing if it has not been. It may have come before
+  /// join's caller was prepared for it: ask once after that.
+  std::optional<AbortInfo> abort_of(uint64_t generation) const;
+
   /// The generation is connected and synced.
   void report_synced(uint64_t generation, uint64_t revision);
   /// The data plane of `generation` broke; the driver answers with an abort (events.aborted).

@@ -183,6 +183,9 @@ TEST_F(SessionTest, AbortReachesTheWorkerAndTheNextGenerationForms) {  // contra
   ASSERT_TRUE(events.wait([this] { return aborts.size() == 1; }));
   EXPECT_EQ(aborts[0].generation, 1u);
   EXPECT_EQ(aborts[0].reason, abort.reason);
+  ASSERT_TRUE(session->abort_of(1).has_value());
+  EXPECT_EQ(session->abort_of(1)->reason, abort.reason);
+  EXPECT_FALSE(session->abort_of(2).has_value());
   become_member(2);
 }
 
