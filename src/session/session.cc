@@ -164,9 +164,10 @@ struct Session::Impl {
   std::optional<Status> ended;
   bool flushed = false;  // the channel is closed
   std::string address;
-  std::optional<Assignment> waiting;                                 // for join
-  uint64_t generation = 0;                                           // newest assigned
-  bool lost = false;                                                 // it is
+  std::optional<Assignment> waiting;  // for join
+  uint64_t generation = 0;            // newest assigned
+  bool lost = false;                  // it is
+  std::optional<AbortInfo> last_abort;
   std::unordered_map<std::string, std::vector<uint8_t>> own_values;  // set by this worker in that generation
   struct Answer {
     Status status;
