@@ -12,7 +12,11 @@ Generation::Generation(const Config& config, const hvd_backend_host& host)
              LinkHooks{[this](int source, const void* data, size_t size) {
                          host_.message(host_.context, number_, source, data, size);
                        },
-                       [this](int peer, const std::string& text) { report(peer, text); },
+                       [this](int peer, const std::string& text) {
+                         // Gloo leaves a send that was half written to a dead peer waiting: free it.
+                         transport_->abort();
+                         report(peer, text);
+                       },
                        [this](const std::string& text) { host_.log(host_.context, HVD_LOG_WARNING, text.c_str()); }}),
       transport_(std::make_unique<Transport>(config.ip)) {}
 
@@ -119,8 +123,8 @@ void Generation::execute() {
         run(task);
         complete(task, nullptr);
       } catch (const Failure& failure) {
-        const Failure verdict = failure.status == HVD_PEER_LOST && failure.rank >= 0
-                                    ? links_.blame(failure.rank, failure.what()) : failure;
+        const Failure verdict =
+            failure.status == HVD_PEER_LOST ? links_.blame(failure.rank, failure.what()) : failure;
         if (!transport_->aborted()) report(verdict.rank, verdict.what());
         complete(task, &verdict);
       } catch (const std::exception& e) {

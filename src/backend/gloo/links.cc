@@ -161,6 +161,7 @@ void Links::write_frame(Connection& connection, Kind kind, const void* data, siz
 
 Failure Links::blame(int peer, const std::string& text) {
   std::unique_lock<std::mutex> lock(mutex_);
+  if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   if (peer < 0 || static_cast<size_t>(peer) >= peers_.size()) return {HVD_PEER_LOST, text};
   // A rank that gives up says so before it closes its pairs: it is not the one that was lost.
   const Peer& state = peers_[static_cast<size_t>(peer)];
