@@ -275,10 +275,14 @@ TEST(EngineFailure, BadBytes) {
   expect_all(cluster.submit([](int32_t) { return barrier("fine"); }));
 }
 
+/// By transport.
+struct EngineRaces : ::testing::TestWithParam<std::string> {};
+
 // Operations of many threads in orders of their own; handles are dropped at any time.
-TEST(EngineRaces, ManyThreadsManyNames) {
+TEST_P(EngineRaces, ManyThreadsManyNames) {
   const int32_t size = 3, threads = 4, rounds = 60;
-  Cluster cluster{{size}};
+  Cluster cluster{{size, GetParam()}};
+  if (!cluster.open_status.ok()) GTEST_SKIP() << cluster.open_status.message;
   std::vector<std::thread> workers;
   for (int32_t r = 0; r < size; ++r) {
     for (int32_t t = 0; t < threads; ++t) {
@@ -307,11 +311,12 @@ TEST(EngineRaces, ManyThreadsManyNames) {
 }
 
 // Contract 3: after fail, whoever waits returns, whatever is going on.
-TEST(EngineRaces, FailAtAnyMoment) {
-  for (int round = 0; round < 40; ++round) {
+TEST_P(EngineRaces, FailAtAnyMoment) {
+  for (int round = 0; round < 30; ++round) {
     const int32_t size = 3;
     std::vector<std::vector<float>> data(static_cast<size_t>(size * 2), std::vector<float>(1000));
-    Cluster cluster{{size}};
+    Cluster cluster{{size, GetParam()}};
+    if (!cluster.open_status.ok()) GTEST_SKIP() << cluster.open_status.message;
     std::atomic<int> busy{0};
     std::vector<std::thread> workers;
     for (int32_t r = 0; r < size; ++r) {
@@ -344,6 +349,9 @@ TEST(EngineRaces, FailAtAnyMoment) {
     for (auto& w : workers) w.join();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Engine, EngineRaces, ::testing::Values("threads", "gloo"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace hvd::collective
