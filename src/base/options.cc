@@ -182,7 +182,7 @@ void Options::set(const std::string& key, bool value) {
 
 bool Options::is_set(const std::string& key) const {
   spec_of(key);
-  return values_.contains(key) || environment_(variable_of(key)).has_value();
+  return (values_.contains(key) || environment_(variable_of(key)).has_value()) && !text(key).empty();
 }
 
 OptionValue Options::value(const std::string& key) const {

@@ -38,7 +38,7 @@ class Options {
   void set(const std::string& key, double value);
   void set(const std::string& key, bool value);
 
-  bool is_set(const std::string& key) const;  // by the program or the environment
+  bool is_set(const std::string& key) const;  // by the program or the environment, and not empty
   std::string text(const std::string& key) const;
   std::string string(const std::string& key) const { return std::get<std::string>(value(key)); }
   int64_t integer(const std::string& key) const { return std::get<int64_t>(value(key)); }

@@ -139,7 +139,7 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
   if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no other generation to join");
   const Time deadline = now() + timeout;
   while (true) {
-    if (auto why = ended()) return *why;
+    if (auto why = ended(); why && !why->ok()) return *why;
     // After a loss the backend is given up at once. After a planned change it serves on until everybody
     // is out, which the next assignment proves: a peer may not have heard the agreement yet (contract 1).
     if (loss()) release_engine(loss()->status);
@@ -153,13 +153,7 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
     status = session_->join(ready, std::max(deadline - asked, Duration(0)), &assignment);
     const Time assigned = now();
     if (times != nullptr) times->forming += assigned - asked;
-    if (!status.ok()) {
-      if (auto why = ended(); why && !why->ok()) return *why;
-      if (status.ok() || (ended() && ended()->ok())) {
-        return Status(HVD_CLOSED, "the job ended before this worker had a part in it");
-      }
-      return status;
-    }
+    if (!status.ok()) return status;
     release_engine(Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
     status = connect(assignment);
     if (times != nullptr) {

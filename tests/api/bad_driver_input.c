@@ -117,8 +117,8 @@ int main(void) {
   hvd_driver_destroy(d);
 
   d = NULL;
-  CHECK_STATUS(hvd_options_set(o, "listen", "", &error), HVD_OK);
-  CHECK_STATUS(hvd_options_set(o, "hosts", "", &error), HVD_OK);
+  hvd_options_destroy(o);
+  CHECK_STATUS(hvd_options_create(&o, &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(o, "np", "1", &error), HVD_OK);
   CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_OK);
   CHECK_STATUS(hvd_driver_set_command(d, shell, NULL, &error), HVD_OK);

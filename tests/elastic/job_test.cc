@@ -31,7 +31,7 @@ struct Sight {
 struct Outcome {
   uint64_t worker = 0;
   hvd_status run = HVD_OK, shutdown = HVD_OK;
-  std::string message;
+  std::string message, end;  // of run and of shutdown
   std::vector<float> weights;
   std::vector<hvd_recovery> recoveries;
 };
@@ -55,7 +55,9 @@ class Trainer {
     outcome.run = hvd_init(options, &context, &error);
     if (outcome.run == HVD_OK) {
       outcome.run = train_all(&error);
-      outcome.shutdown = hvd_shutdown(context, 60000, nullptr);
+      hvd_error end = HVD_ERROR_INIT;
+      outcome.shutdown = hvd_shutdown(context, 60000, &end);
+      outcome.end = end.message;
       size_t count = 0;
       hvd_recovery_count(context, &count, nullptr);
       for (size_t i = 0; i < count; ++i) {
@@ -138,7 +140,7 @@ void expect_trained(const Record& record, size_t workers, int64_t steps) {
   for (const Outcome& outcome : outcomes) {
     if (outcome.run != HVD_OK) continue;
     ++done;
-    EXPECT_EQ(outcome.shutdown, HVD_OK);
+    EXPECT_EQ(hvd_status_name(outcome.shutdown), std::string("HVD_OK")) << outcome.end;
     EXPECT_EQ(outcome.weights, std::vector<float>(1000, static_cast<float>(steps))) << "worker " << outcome.worker;
   }
   EXPECT_EQ(done, workers);
