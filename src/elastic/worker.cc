@@ -185,6 +185,11 @@ Status Worker::connect(const session::Assignment& assignment) {
     members.push_back(std::move(peer));
   }
   become(assignment);
+  // An abort that came before this worker knew the generation found nobody to tell (contract 3).
+  if (session_ != nullptr) {
+    if (const auto abort = session_->abort_of(assignment.generation)) on_abort(*abort);
+  }
+  if (const auto lost = loss()) return lost->status;
   Status status = instance_->connect(assignment.generation, assignment.rank, members, connect_timeout_);
   if (!status.ok()) return status;
   if (EngineUse use = engine()) use->start();
