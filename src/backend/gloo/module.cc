@@ -25,7 +25,8 @@ class Instance {
   }
 
   ~Instance() {
-    end(take_current(), false);
+    end(take(current_), false);
+    end(take(next_), false);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       closing_ = true;
@@ -34,29 +35,29 @@ class Instance {
     reaper_.join();
   }
 
+  // The generation that is connected stays: members of it may not all be out yet.
   Blob address() {
-    end(take_current(), false);
+    end(take(next_), false);
     auto generation = std::make_shared<Generation>(config_, host_);
     std::lock_guard<std::mutex> lock(mutex_);
-    current_ = generation;
-    fresh_ = true;
+    next_ = generation;
     return generation->blob();
   }
 
   void connect(const hvd_backend_group& group) {
+    end(take(current_), false);
     GenerationPtr generation;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (current_ == nullptr || !fresh_) {
+      if (next_ == nullptr) {
         throw Failure(HVD_INVALID, "connect to generation " + std::to_string(group.generation) +
                                        ": address was not called for it");
       }
       if (any_aborted_ && group.generation <= aborted_) {
         throw Failure(HVD_PEER_LOST, "generation " + std::to_string(group.generation) + " was given up");
       }
-      generation = current_;
-      generation->assign(group);
-      fresh_ = false;
+      next_->assign(group);
+      generation = current_ = std::exchange(next_, nullptr);
     }
     try {
       generation->connect(group);
@@ -72,7 +73,7 @@ class Instance {
 
   GenerationPtr current() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (current_ == nullptr || fresh_) throw Failure(HVD_PEER_LOST, "no generation is connected");
+    if (current_ == nullptr) throw Failure(HVD_PEER_LOST, "no generation is connected");
     return current_;
   }
 
@@ -82,22 +83,22 @@ class Instance {
       std::lock_guard<std::mutex> lock(mutex_);
       aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
       any_aborted_ = true;
-      if (current_ == nullptr || fresh_ || current_->number() != number) return;
+      if (current_ == nullptr || current_->number() != number) return;
       generation = std::move(current_);
       current_.reset();
     }
     end(std::move(generation), false);
   }
 
-  void disconnect() { end(take_current(), true); }
+  void disconnect() { end(take(current_), true); }
 
   const Config& config() const { return config_; }
   const hvd_backend_host& host() const { return host_; }
 
  private:
-  GenerationPtr take_current() {
+  GenerationPtr take(GenerationPtr& held) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(current_, nullptr);
+    return std::exchange(held, nullptr);
   }
 
   void end(GenerationPtr generation, bool in_peace) {
@@ -130,7 +131,7 @@ class Instance {
   std::mutex mutex_;
   std::condition_variable changed_;
   GenerationPtr current_;
-  bool fresh_ = false;          // current_ has its address and no number yet
+  GenerationPtr next_;          // has its address and no number yet
   bool any_aborted_ = false;
   uint64_t aborted_ = 0;        // an abort may come before the connect that it is for
   std::deque<GenerationPtr> ended_;
