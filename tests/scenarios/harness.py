@@ -103,7 +103,9 @@ class Job:
             command += ["--host-discovery-script", os.path.join(self.directory, "discover.sh")]
         else:
             command += ["-H", hosts]
-        for key, value in {**DRIVER_OPTIONS, **(options or {})}.items():
+        options = {**DRIVER_OPTIONS, **(options or {})}
+        options["join_settle"] = min(options["join_settle"], options["elastic_timeout"] / 2)
+        for key, value in options.items():
             command += ["--set", "%s=%s" % (key, value)]
         command += list(flags) + self.worker
         self._start(command)

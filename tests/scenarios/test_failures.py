@@ -20,10 +20,11 @@ class Death(ScenarioTest):
         self.assertEqual({e["pid"] for e in job.find("done")}, survivors)
         interrupted = job.find("interrupted", pid=lambda pid: pid != victim["pid"])
         self.assertEqual([e["status"] for e in interrupted], ["HVD_PEER_LOST"] * 2)
-        self.assertEqual([e["blamed"] for e in interrupted], [rank] * 2)
+        # A survivor may hear that another gave the generation up before it hears why; nobody blames an innocent.
+        self.assertLessEqual({e["blamed"] for e in interrupted}, {rank, -1})
         self.assertEqual({(e["step"], e["rev"]) for e in job.find("train", gen=2)},
                          {(5, job.find("commit", step=5)[0]["rev"])})
-        self.assertEqual(len(job.find("load", phase="restore")), 2)
+        self.assertEqual(len(job.find("load", phase="restore", pid=lambda pid: pid != victim["pid"])), 2)
         self.assertEqual(job.find("load", phase="sync_load"), [], "survivors that agree exchange nothing")
         self.assertEqual([e["sync_bytes"] for e in job.find("recovery")], [0, 0])
         self.assertEqual(job.sizes(15), [3] * 5 + [2] * 10)

@@ -394,6 +394,7 @@ static hvd_status run(worker *w, hvd_error *error) {
 static void trace_kept(worker *w) {
   hvd_error error = HVD_ERROR_INIT;
   if (w->state == NULL || hvd_state_revision(w->state) == 0) return;
+  w->restoring = 1;
   hvd_status status = hvd_state_restore(w->state, &error);
   trace(&w->who, "kept", "\"status\":\"%s\",\"rev\":%llu,\"step\":%lld,\"sum\":\"%016llx\"",
         hvd_status_name(status), (unsigned long long)hvd_state_revision(w->state),
