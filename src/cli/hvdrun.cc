@@ -148,34 +148,36 @@ int parse(int argc, char** argv, Arguments* arguments) {
     const char* flags;
     const char* key;
     const char* meaning;
-    std::string text;
+    std::string text{};
+    CLI::Option* given = nullptr;
   };
   std::deque<Named> named = {
-      {"-n,--np", "np", "workers to start with (also -np); default: one for each slot", ""},
-      {"--min-np", "min_np", "fewest workers that the job goes on with; default: np", ""},
-      {"--max-np", "max_np", "most workers", ""},
-      {"-H,--hosts", "hosts", "hosts: name:slots, separated by commas; default: localhost with np slots", ""},
-      {"--host-discovery-script", "discovery_script", "program that prints host[:slots] lines", ""},
-      {"--slots-per-host", "slots_per_host", "slots of a host for which none are named", ""},
-      {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit", ""},
-      {"--elastic-timeout", "elastic_timeout", "seconds to wait for enough slots, and for workers to rejoin", ""},
-      {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker", ""},
-      {"--backend", "backend", "gloo, or auto", ""},
-      {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost", ""},
-      {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL", ""},
-      {"--network-interface", "interface", "interface or address for the workers' data", ""},
+      {"-n,--np", "np", "workers to start with (also -np); default: one for each slot"},
+      {"--min-np", "min_np", "fewest workers that the job goes on with; default: np"},
+      {"--max-np", "max_np", "most workers"},
+      {"-H,--hosts", "hosts", "hosts: name:slots, separated by commas; default: localhost with np slots"},
+      {"--host-discovery-script", "discovery_script", "program that prints host[:slots] lines"},
+      {"--slots-per-host", "slots_per_host", "slots of a host for which none are named"},
+      {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit"},
+      {"--elastic-timeout", "elastic_timeout", "seconds to wait for enough slots, and for workers to rejoin"},
+      {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker"},
+      {"--backend", "backend", "gloo, or auto"},
+      {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost"},
+      {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL"},
+      {"--network-interface", "interface", "interface or address for the workers' data"},
   };
-  for (Named& option : named) app.add_option(option.flags, option.text, option.meaning);
+  for (Named& option : named) option.given = app.add_option(option.flags, option.text, option.meaning);
   std::vector<std::string> cooldown;
   app.add_option("--blocklist-cooldown-range", cooldown, "MIN MAX seconds that a failing host is left out")
-      ->expected(2);
+      ->expected(2)
+      ->allow_extra_args(false);
   std::vector<std::string> variables;
   app.add_option("-x", variables, "NAME or NAME=VALUE: environment of the workers; repeatable")
-      ->expected(1)
+      ->allow_extra_args(false)  // what follows the value is the command
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   std::vector<std::string> settings;
   app.add_option("--set", settings, "KEY=VALUE: any option of the library; repeatable")
-      ->expected(1)
+      ->allow_extra_args(false)  // what follows the value is the command
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("-v,--verbose", arguments->verbose, "tell what the driver does");
   app.footer(std::string("Options for --set:\n") + hvd_options_describe());
@@ -186,8 +188,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
     app.parse(words);
     // Later ones win, so those that say more exactly what is meant come last.
     for (const Named& option : named) {
-      if (app.count(std::string(option.flags).substr(std::string(option.flags).rfind('-') - 1)) == 0) continue;
-      arguments->options.emplace_back(option.key, option.text);
+      if (option.given->count() > 0) arguments->options.emplace_back(option.key, option.text);
     }
     if (!cooldown.empty()) {
       arguments->options.emplace_back("blocklist_cooldown_min", cooldown[0]);

@@ -240,7 +240,7 @@ void Supervisor::perform(Finish& action) {
   discovery_timer_.cancel();
   server_->end(action.success, action.sentence);
   if (!action.success) {
-    note(HVD_LOG_ERROR, "job failed: " + action.sentence);
+    note(HVD_LOG_INFO, "job failed: " + action.sentence);
     return end_all_processes(kLastWord);
   }
   note(HVD_LOG_INFO, "job succeeded: " + action.sentence);

@@ -1,0 +1,191 @@
+// hvdrun as its users meet it: arguments, exit statuses, signals, and nothing left behind.
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "driver/process.h"
+#include "driver/support.h"
+
+namespace hvd::driver {
+namespace {
+
+class Hvdrun : public ::testing::Test {
+ protected:
+  void start(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    arguments.insert(arguments.begin(), "hvdrun");
+    SpawnSpec spec;
+    spec.path = HVDRUN_FILE;
+    spec.argv = std::move(arguments);
+    spec.environment = merged_environment(environment);
+    out_ = ::open(folder.path("out").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    err_ = ::open(folder.path("err").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    spec.out = out_;
+    spec.err = err_;
+    pid = spawn(spec);
+    ::close(out_);
+    ::close(err_);
+  }
+  /// As a shell counts: 128 + signal for one that was killed.
+  int wait() {
+    int status = 0;
+    const bool ended = test::eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; });
+    if (!ended) {
+      ::kill(-pid, SIGKILL);
+      ::waitpid(pid, &status, 0);
+      ADD_FAILURE() << "hvdrun goes on: " << err();
+    }
+    pid = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int run(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    start(std::move(arguments), std::move(environment));
+    return wait();
+  }
+  std::string out() const { return test::read_file(folder.path("out")); }
+  std::string err() const { return test::read_file(folder.path("err")); }
+  bool printed(const std::string& part) {
+    return test::eventually([&] { return out().find(part) != std::string::npos; });
+  }
+  std::string last_line() const {
+    std::string text = err();
+    if (!text.empty() && text.back() == '\n') text.pop_back();
+    return text.substr(text.rfind('\n') + 1);
+  }
+  void TearDown() override {
+    if (pid > 0) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
+  test::Folder folder;
+  pid_t pid = -1;
+
+ private:
+  int out_ = -1, err_ = -1;
+};
+
+TEST_F(Hvdrun, TellsItsVersion) {
+  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_NE(out().find("hvdrun " HVD_VERSION_STRING), std::string::npos);
+}
+
+TEST_F(Hvdrun, HelpListsTheOptions) {
+  EXPECT_EQ(run({"--help"}), 0);
+  for (const char* part : {"--min-np", "--host-discovery-script", "heartbeat_interval"}) {
+    EXPECT_NE(out().find(part), std::string::npos) << part;
+  }
+}
+
+struct Wrong {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+class HvdrunUsage : public Hvdrun, public ::testing::WithParamInterface<Wrong> {};
+
+TEST_P(HvdrunUsage, IsRefusedWithTheReason) {
+  EXPECT_EQ(run(GetParam().arguments), 2) << err();
+  EXPECT_NE(err().find(GetParam().message), std::string::npos) << err();
+  EXPECT_EQ(out(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Errors, HvdrunUsage,
+    ::testing::Values(Wrong{{}, "no command"}, Wrong{{"-np", "2"}, "no command"},
+                      Wrong{{"-np", "x", "true"}, "np"}, Wrong{{"--bogus", "true"}, "--bogus"},
+                      Wrong{{"-np", "2", "--min-np", "3", "true"}, "min_np is 3"},
+                      Wrong{{"-H", "a:1,a:1", "true"}, "named twice"},
+                      Wrong{{"-H", "a:1", "--host-discovery-script", "x", "true"}, "discovery_script"},
+                      Wrong{{"--set", "nonsense=1", "true"}, "nonsense"}, Wrong{{"--set", "np", "true"}, "KEY=VALUE"},
+                      Wrong{{"-x", "SURELY_NOT_SET", "true"}, "SURELY_NOT_SET"},
+                      Wrong{{"--blocklist-cooldown-range", "5", "1", "true"}, "blocklist_cooldown_min is 5"},
+                      Wrong{{"--heartbeat-timeout", "1", "true"}, "heartbeat_timeout is 1"}));
+
+TEST_F(Hvdrun, CommandNotFound) {
+  EXPECT_EQ(run({"-np", "2", "no-such-program"}), 1);
+  EXPECT_NE(last_line().find("hvdrun: job failed: command not found: no-such-program"), std::string::npos) << err();
+}
+
+TEST_F(Hvdrun, GivesTheCommandItsArguments) {
+  // What follows the command is the command's, also where it looks like an option of hvdrun.
+  start({"-np", "1", "-x", "MINE=a b", "sh", "-c", "echo \"$# $1 $2 $MINE $HVD_SLOT\"; sleep 1000", "sh", "-np", "--verbose"});
+  EXPECT_TRUE(printed("[localhost:0] 2 -np --verbose a b 0\n")) << out() << err();
+  ::kill(pid, SIGTERM);
+  wait();
+}
+
+TEST_F(Hvdrun, WorkersThatNeverJoinAreAFailure) {  // contract 8: an exit status of 0 is not success
+  EXPECT_EQ(run({"-np", "2", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0", "true"}),
+            1);
+  EXPECT_EQ(last_line().rfind("hvdrun: job failed: ", 0), 0u) << err();
+  EXPECT_NE(last_line().find("exited with status 0"), std::string::npos) << err();
+}
+
+TEST_F(Hvdrun, VerboseTellsWhatHappens) {
+  EXPECT_EQ(run({"-n", "1", "--verbose", "--set", "restart=false", "--elastic-timeout", "0.3", "--set",
+                 "join_settle=0", "false"}),
+            1);
+  EXPECT_NE(err().find("hvdrun: job job-"), std::string::npos) << err();
+}
+
+class HvdrunSignal : public Hvdrun, public ::testing::WithParamInterface<int> {};
+
+TEST_P(HvdrunSignal, EndsTheJobAndItsWorkers) {
+  start({"--np", "2", "--stop-grace", "1", "sh", "-c", "echo pid $$; exec sleep 1000"});
+  ASSERT_TRUE(printed("[localhost:0] pid") && printed("[localhost:1] pid")) << err();
+  ::kill(pid, GetParam());
+  EXPECT_EQ(wait(), 128 + GetParam());
+  EXPECT_NE(last_line().find("hvdrun: job failed: "), std::string::npos) << err();
+  EXPECT_NE(last_line().find("stopped by SIG"), std::string::npos) << err();
+  const std::string text = out();
+  for (size_t at = text.find("pid "); at != std::string::npos; at = text.find("pid ", at + 1)) {
+    EXPECT_FALSE(test::alive(std::stoi(text.substr(at + 4))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, HvdrunSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+TEST_F(Hvdrun, ASecondSignalDoesNotWait) {
+  start({"-np", "1", "--stop-grace", "3600", "sh", "-c", "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
+  ASSERT_TRUE(printed("pid ")) << err();
+  ::kill(pid, SIGINT);
+  // The first is taken when the driver has told the worker to end; another one may come at any time.
+  ASSERT_TRUE(test::eventually([&] {
+    ::kill(pid, SIGINT);
+    int status = 0;
+    const bool ended = ::waitpid(pid, &status, WNOHANG) == pid;
+    if (ended) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 130) << status;
+    }
+    return ended;
+  })) << err();
+  pid = -1;
+  EXPECT_FALSE(test::alive(std::stoi(out().substr(out().find("pid ") + 4))));
+}
+
+TEST_F(Hvdrun, KilledLeavesNoWorker) {  // F9: hvd-guard ends them
+  start({"-np", "2", "--stop-grace", "0.3", "sh", "-c", "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
+  ASSERT_TRUE(printed("[localhost:0] pid") && printed("[localhost:1] pid")) << err();
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(wait(), 128 + SIGKILL);
+  const std::string text = out();
+  size_t workers = 0;
+  for (size_t at = text.find("pid "); at != std::string::npos; at = text.find("pid ", at + 1)) {
+    const pid_t worker = std::stoi(text.substr(at + 4));
+    EXPECT_TRUE(test::eventually([&] { return !test::alive(worker); })) << worker << " lives on";
+    ++workers;
+  }
+  EXPECT_EQ(workers, 2u);
+}
+
+TEST_F(Hvdrun, KeepsOutputInFiles) {
+  run({"-np", "1", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0", "--output-filename",
+       folder.path("logs"), "sh", "-c", "echo kept"});
+  EXPECT_EQ(test::read_file(folder.path("logs/localhost.0.1/stdout")), "kept\n");
+}
+
+}  // namespace
+}  // namespace hvd::driver

@@ -1,0 +1,253 @@
+// The driver's end of the control channel against real connections.
+#include "driver/rendezvous_server.h"
+
+#include <atomic>
+
+#include "driver/job_fixture.h"
+
+namespace hvd::driver {
+namespace {
+
+using test::ScriptedWorker;
+
+class Rendezvous : public test::JobTest {};
+
+TEST_F(Rendezvous, FormsAGenerationOfThoseWhoAreReady) {
+  start();
+  form(2);
+  const wire::AssignmentT& assignment = *workers[0]->await(&wire::BodyUnion::AsAssignment);
+  ASSERT_EQ(assignment.members.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const wire::MemberT& member = *assignment.members[i];
+    EXPECT_EQ(member.host, "a");
+    EXPECT_EQ(member.local_rank, static_cast<int32_t>(i));
+    ASSERT_EQ(member.addresses.size(), 1u);
+    EXPECT_EQ(member.addresses[0]->backend, "test");
+    EXPECT_EQ(member.addresses[0]->blob, std::vector<uint8_t>{static_cast<uint8_t>(member.worker)});
+    EXPECT_EQ(member.digest->high(), 2u);
+  }
+  EXPECT_EQ(assignment.members[1]->worker, workers[1]->await(&wire::BodyUnion::AsAssignment)->members[1]->worker);
+  EXPECT_TRUE(log.wait_for("generation 1 formed: 2 workers on a:2"));
+  EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
+}
+
+TEST_F(Rendezvous, HeartbeatsAreAnswered) {
+  start();
+  ScriptedWorker& worker = join(1);
+  const wire::WelcomeT& welcome = *worker.await(&wire::BodyUnion::AsWelcome);
+  EXPECT_EQ(welcome.heartbeat_interval_ms, 1000);
+  EXPECT_EQ(welcome.heartbeat_timeout_ms, 30000);
+  wire::HeartbeatT heartbeat;
+  heartbeat.sent_ns = 77;
+  worker.say(std::move(heartbeat));
+  const wire::HeartbeatAckT* ack = worker.await(&wire::BodyUnion::AsHeartbeatAck);
+  ASSERT_NE(ack, nullptr);
+  EXPECT_EQ(ack->sent_ns, 77);
+}
+
+TEST_F(Rendezvous, AClosedConnectionAbortsTheOthers) {  // contract 3
+  set("min_np", "1");
+  set("np", "2");
+  start();
+  form(2);
+  workers[1]->drop();
+  const wire::AbortT* abort = workers[0]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr) << log.text();
+  EXPECT_EQ(abort->rank, 1);
+  EXPECT_NE(abort->reason.find("rank 1"), std::string::npos) << abort->reason;
+  EXPECT_NE(abort->reason.find("connection closed"), std::string::npos) << abort->reason;
+  EXPECT_GE(abort->silence_ns, 0);
+  workers[0]->ready(1, true, 1);
+  const wire::AssignmentT* next = workers[0]->await(&wire::BodyUnion::AsAssignment, 2);
+  ASSERT_NE(next, nullptr) << log.text();
+  EXPECT_EQ(next->members.size(), 1u);
+}
+
+TEST_F(Rendezvous, LeavingIsALossWithItsReason) {  // contract 8
+  start();
+  form(2);
+  wire::LeaveT leave;
+  leave.message = "I give up";
+  workers[1]->say(std::move(leave));
+  const wire::AbortT* abort = workers[0]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr);
+  EXPECT_NE(abort->reason.find("I give up"), std::string::npos) << abort->reason;
+}
+
+TEST_F(Rendezvous, SilenceIsALossAndTheSilentOneIsTold) {
+  set("heartbeat_interval", "0.05");
+  set("heartbeat_timeout", "0.5");
+  start();
+  form(2);
+  // Worker 1 goes on saying that it lives; worker 2 does not.
+  std::atomic<bool> stop{false};
+  std::thread heart([&] {
+    while (!stop) {
+      workers[0]->say(wire::HeartbeatT{});
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  const wire::AbortT* abort = workers[0]->await(&wire::BodyUnion::AsAbort);
+  expect_refused(*workers[1], wire::Refusal::Evicted, "no sign of life for");
+  // Coming back changes nothing.
+  ScriptedWorker& again = strange(2);
+  EXPECT_TRUE(again.connect().ok());
+  again.hello();
+  expect_refused(again, wire::Refusal::Evicted, "was evicted: no sign of life");
+  stop = true;
+  heart.join();
+  ASSERT_NE(abort, nullptr) << log.text();
+  EXPECT_EQ(abort->rank, 1);
+  EXPECT_GE(abort->silence_ns, 500000000);
+}
+
+TEST_F(Rendezvous, StaleMessagesChangeNothing) {  // contract 11
+  start();
+  form(2);
+  wire::FailureT failure;
+  failure.rank = 1;
+  failure.message = "an old story";
+  workers[0]->say(std::move(failure), 99);
+  workers[0]->done(99);
+  wire::KvGetT get;
+  get.key = "k";
+  workers[0]->say(std::move(get), 99);
+  const wire::KvValueT* value = workers[0]->await(&wire::BodyUnion::AsKvValue);  // in order: the others were read
+  ASSERT_NE(value, nullptr);
+  EXPECT_EQ(value->status, HVD_PEER_LOST);
+  EXPECT_EQ(workers[0]->count(wire::Body::Abort), 0u);
+  EXPECT_EQ(workers[1]->count(wire::Body::Abort), 0u);
+  EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
+}
+
+TEST_F(Rendezvous, ABrokenLinkAbortsEverybodyOnce) {
+  start();
+  form(2);
+  wire::FailureT failure;
+  failure.rank = 0;
+  failure.message = "reset by peer";
+  workers[1]->say(failure, 1);
+  workers[1]->say(failure, 1);
+  for (auto& worker : workers) {
+    const wire::AbortT* abort = worker->await(&wire::BodyUnion::AsAbort);
+    ASSERT_NE(abort, nullptr);
+    EXPECT_NE(abort->reason.find("reset by peer"), std::string::npos) << abort->reason;
+    worker->ready(1, true, 1);
+  }
+  for (auto& worker : workers) {
+    ASSERT_NE(worker->await(&wire::BodyUnion::AsAssignment, 2), nullptr);
+    EXPECT_EQ(worker->count(wire::Body::Abort), 1u);
+  }
+}
+
+TEST_F(Rendezvous, ARepeatedMessageCountsOnce) {  // contract 11
+  start();
+  ScriptedWorker& worker = join(1);
+  wire::HeartbeatT heartbeat;
+  heartbeat.sent_ns = 1;
+  worker.say(heartbeat);
+  --worker.sequence;  // the same number again
+  heartbeat.sent_ns = 2;
+  worker.say(heartbeat);
+  heartbeat.sent_ns = 3;
+  worker.say(heartbeat);
+  ASSERT_NE(worker.await(&wire::BodyUnion::AsHeartbeatAck, 2), nullptr);
+  EXPECT_EQ(worker.await(&wire::BodyUnion::AsHeartbeatAck, 2)->sent_ns, 3);
+}
+
+TEST_F(Rendezvous, KeysAreSharedWithinAGeneration) {
+  start();
+  form(2);
+  wire::KvGetT get;
+  get.key = "k";
+  workers[1]->say(std::move(get), 1);
+  wire::KvSetT set;
+  set.key = "k";
+  set.value = {5};
+  workers[0]->say(std::move(set), 1);
+  const wire::KvValueT* value = workers[1]->await(&wire::BodyUnion::AsKvValue);
+  ASSERT_NE(value, nullptr);
+  EXPECT_EQ(value->status, HVD_OK);
+  EXPECT_EQ(value->value, std::vector<uint8_t>{5});
+  // Who waits when the generation is lost is told so.
+  get = {};
+  get.key = "never";
+  workers[1]->say(std::move(get), 1);
+  workers[0]->drop();
+  value = workers[1]->await(&wire::BodyUnion::AsKvValue, 2);
+  ASSERT_NE(value, nullptr);
+  EXPECT_EQ(value->status, HVD_PEER_LOST);
+}
+
+TEST_F(Rendezvous, StrangersAreRefusedAndDisturbNobody) {  // contracts 11 and 13
+  start();
+  form(2);
+  ScriptedWorker& wrong_secret = strange(1);
+  wrong_secret.secret = std::string(64, 'x');
+  EXPECT_EQ(wrong_secret.connect().code, HVD_REFUSED);
+
+  ScriptedWorker& wrong_job = strange(1);
+  wrong_job.job = "another";
+  ASSERT_TRUE(wrong_job.connect().ok());
+  wrong_job.hello();
+  expect_refused(wrong_job, wire::Refusal::Job, "another");
+
+  ScriptedWorker& second = strange(1);
+  ASSERT_TRUE(second.connect().ok());
+  second.hello();
+  expect_refused(second, wire::Refusal::Busy, "connected already");
+
+  ScriptedWorker& unknown = strange(1);
+  unknown.worker = 4711;
+  ASSERT_TRUE(unknown.connect().ok());
+  unknown.hello();
+  expect_refused(unknown, wire::Refusal::Unknown, "no worker 4711");
+
+  ScriptedWorker& old = strange(1);
+  ASSERT_TRUE(old.connect().ok());
+  wire::HelloT hello;
+  hello.protocol = wire::kProtocol + 1;
+  hello.host = "a";
+  old.say(std::move(hello));
+  expect_refused(old, wire::Refusal::Protocol, "protocol");
+
+  ScriptedWorker& rude = strange(1);
+  ASSERT_TRUE(rude.connect().ok());
+  rude.ready();
+  expect_refused(rude, wire::Refusal::Protocol, "expected Hello");
+
+  ScriptedWorker& garbage = strange(1);
+  ASSERT_TRUE(garbage.connect().ok());
+  garbage.send({1, 2, 3, 4, 5});
+  expect_refused(garbage, wire::Refusal::Protocol, "protocol error");
+
+  for (size_t i = 0; i < 2; ++i) {
+    workers[i]->say(wire::HeartbeatT{});
+    EXPECT_NE(workers[i]->await(&wire::BodyUnion::AsHeartbeatAck), nullptr);
+    EXPECT_EQ(workers[i]->count(wire::Body::Abort), 0u);
+  }
+  EXPECT_EQ(driver->status().generation, 1u);
+}
+
+TEST_F(Rendezvous, AMemberThatSpeaksNonsenseIsLost) {
+  start();
+  form(2);
+  workers[1]->say(wire::WelcomeT{});  // not a worker's to say
+  expect_refused(*workers[1], wire::Refusal::Protocol, "may not send Welcome");
+  const wire::AbortT* abort = workers[0]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr);
+  EXPECT_NE(abort->reason.find("protocol error"), std::string::npos) << abort->reason;
+}
+
+TEST_F(Rendezvous, OneMayNotSpeakForAnother) {
+  start();
+  form(2);
+  workers[1]->worker = workers[0]->worker;
+  workers[1]->say(wire::LeaveT{});
+  const wire::AbortT* abort = workers[0]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr);
+  EXPECT_EQ(abort->rank, 1);
+}
+
+}  // namespace
+}  // namespace hvd::driver
