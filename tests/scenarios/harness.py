@@ -68,7 +68,8 @@ class Job:
     """A job under hvdrun. `hosts` is "a:2,b:1"; `worker` holds the worker's key=value arguments."""
 
     def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
-                 flags=(), environment=None, gates=(), script=True, discover=None):
+                 flags=(), environment=None, gates=(), script=True, discover=None,
+                 sink=False):
         self.test = test
         self.directory = tempfile.mkdtemp(prefix="hvd-scenario-")
         self.events = []
@@ -78,7 +79,7 @@ class Job:
         self.version = 0
         self.process = None
         self.threads = []
-        self.others = []
+        self.ran = None
         test.addCleanup(self.close)
         for argument in worker:
             if argument.startswith("gate="):
@@ -93,6 +94,13 @@ class Job:
         self.environment["HVD_TEST_DIR"] = self.directory
         if faults:
             self.environment["HVD_TEST_FAULTS"] = faults
+        self.sink = None
+        if sink:  # events come by a FIFO, also when hvdrun, through which the workers print, is gone
+            path = os.path.join(self.directory, "sink")
+            os.mkfifo(path)
+            self.sink = os.open(path, os.O_RDWR)
+            self.environment["HVD_TEST_SINK"] = path
+            self._read_in_thread(self._read_sink)
         self.worker = [os.path.join(BIN, "scenario_worker")] + list(worker)
         command = [os.path.join(BIN, "hvdrun"), "--verbose"]
         for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np)):
@@ -134,8 +142,15 @@ class Job:
         for raw in self.process.stdout:
             self._add(self._parse(raw.decode("utf-8", "replace").rstrip("\n")))
         with self.changed:
-            self.ended = True
+            self.ended = self.sink is None
             self.changed.notify_all()
+
+    def _read_sink(self):
+        with os.fdopen(os.dup(self.sink), "r") as lines:
+            for line in lines:
+                if line == "end\n":
+                    return
+                self._add(self._parse("[sink] " + line.rstrip("\n")))
 
     @staticmethod
     def _parse(line):
@@ -322,14 +337,15 @@ class Job:
             if not wait_for_exit(pid, max(0, deadline - time.monotonic())):
                 left.append("%d %s" % (pid, self._command_of(pid)))
                 os.kill(pid, signal.SIGKILL)
-        if hasattr(self, "ran"):
-            os.write(self.ran, b"end\n")
+        fifos = [fifo for fifo in (self.sink, self.ran) if fifo is not None]
+        for fifo in fifos:
+            os.write(fifo, b"end\n")
         for thread in self.threads:
             thread.join(5)
         if self.process is not None:
             self.process.stdout.close()
-        if hasattr(self, "ran"):
-            os.close(self.ran)
+        for fifo in fifos:
+            os.close(fifo)
         shutil.rmtree(self.directory, ignore_errors=True)
         if left:
             self.fail("processes were left behind: %s" % left)

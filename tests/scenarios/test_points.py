@@ -152,19 +152,25 @@ class RecoveryPoints(ScenarioTest):
         job.verify(20, workers=2)
         self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
 
-    def test_F4_in_sync_the_source_is_killed_while_it_sends(self):
+    def _killed_while_sending(self, rank):
         job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "pad=64000000", "gate=10"], np=2, min_np=1, max_np=3,
                   options=NO_RESTART)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
-        job.wait("start", host="b")
         job.wait_interrupt(2)
-        source = job.find("train", gen=1, rank=0)[0]
+        source = job.find("train", gen=1, rank=rank)[0]
         job.open("step.10")
-        job.wait("event_generation", host="b", pid=lambda pid: pid != source["pid"])
+        job.wait("init", host="b")
         job.send_signal(source, 9)
         job.finish(0)
         job.verify(20, workers=2)
+        self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
+
+    def test_F4_in_sync_rank_0_is_killed(self):
+        self._killed_while_sending(0)
+
+    def test_F4_in_sync_another_holder_is_killed(self):
+        self._killed_while_sending(1)
 
 
 if __name__ == "__main__":

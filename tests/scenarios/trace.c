@@ -22,6 +22,8 @@ void identity_read(identity *who) {
   who->host = text_of("HVD_HOST", "?");
   who->slot = text_of("HVD_SLOT", "0");
   who->worker = text_of("HVD_WORKER", "0");
+  const char *sink = getenv("HVD_TEST_SINK");
+  who->sink = sink != NULL ? open(sink, O_WRONLY | O_APPEND | O_CLOEXEC) : STDOUT_FILENO;
   for (who->attempt = 1; who->attempt < 10000; ++who->attempt) {
     snprintf(path, sizeof path, "%s/attempt.%s.%s.%d", who->directory, who->host, who->slot, who->attempt);
     int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
@@ -67,7 +69,7 @@ void trace(const identity *who, const char *event, const char *fields, ...) {
   if (at > (int)sizeof line - 3) at = (int)sizeof line - 3;
   line[at++] = '}';
   line[at++] = '\n';
-  ssize_t written = write(STDOUT_FILENO, line, (size_t)at);
+  ssize_t written = write(who->sink, line, (size_t)at);
   (void)written;
 }
 

@@ -1,4 +1,4 @@
-/* One JSON line per event on stdout, each written by a single write(2), so that lines of several threads
+/* One JSON line per event on stdout, or in the FIFO HVD_TEST_SINK where stdout may go away, each written by a single write(2), so that lines of several threads
  * don't mix and none is lost when the process is killed right after it. */
 #ifndef HVD_TESTS_SCENARIOS_TRACE_H
 #define HVD_TESTS_SCENARIOS_TRACE_H
@@ -13,6 +13,7 @@ typedef struct identity {
   const char *slot;
   const char *worker;
   int attempt;
+  int sink; /* descriptor that events are written to */
 } identity;
 
 /* Reads the identity from the environment and counts this process as one more attempt of its slot. */
