@@ -126,7 +126,7 @@ struct Arguments {
   bool verbose = false;
 };
 
-/// -np N, as every MPI user types it, to what CLI11 can parse; only up to the command.
+/// -np N, as every MPI user types it, to what CLI11 can parse. One word for each.
 std::vector<std::string> rewritten(int argc, char** argv) {
   std::vector<std::string> result;
   for (int i = 1; i < argc; ++i) {
@@ -211,7 +211,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
         throw CLI::ValidationError("-x", variable + " is not in the environment: expected NAME=VALUE");
       }
     }
-    arguments->command = app.remaining();
+    // The command is what hvdrun left over, as it was before it was rewritten.
+    arguments->command.assign(argv + argc - static_cast<std::ptrdiff_t>(app.remaining_size()), argv + argc);
     if (!arguments->command.empty() && arguments->command.front() == "--") {
       arguments->command.erase(arguments->command.begin());
     }
