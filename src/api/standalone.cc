@@ -63,6 +63,7 @@ StandaloneDriver start_driver(const Options& worker, const Placement& place, con
   options.options.set("min_np", place.size);
   options.options.set("max_np", place.size);
   options.options.set("restart", false);
+  options.options.set("stop_grace", 0.0);  // the workers are not the driver's to end
   options.options.set("discovery_script", std::string());
   options.options.set("hosts", fmt::format("standalone:{}", place.size));
   hvd_driver* raw = nullptr;
@@ -100,6 +101,7 @@ StandaloneDriver prepare_standalone(Options& options) {
                              "every worker, 32 to 512 characters");
   }
   const std::string endpoint = rendezvous_of(options);
+  if (options.string("job").empty()) options.set("job", std::string("standalone"));
   StandaloneDriver driver;
   if (place->rank == 0) driver = start_driver(options, *place, endpoint);
   options.set("driver", endpoint);
