@@ -63,12 +63,11 @@ StandaloneDriver start_driver(const Options& worker, const Placement& place, con
   options.options.set("min_np", place.size);
   options.options.set("max_np", place.size);
   options.options.set("restart", false);
-  options.options.set("stop_grace", 0.0);  // the workers are not the driver's to end
   options.options.set("discovery_script", std::string());
   options.options.set("hosts", fmt::format("standalone:{}", place.size));
   hvd_driver* raw = nullptr;
   check(hvd_driver_create(&options, &raw, &error));
-  StandaloneDriver driver(raw);
+  StandaloneDriver driver(raw, {place.size});
   // The workers are there already: nothing is to be started or stopped.
   const auto start = [](void*, const hvd_launch*) -> int32_t { return 0; };
   const auto stop = [](void*, uint64_t, int32_t) {};

@@ -21,8 +21,15 @@ struct Placement {
 /// Error(HVD_INVALID) if they are unfit or contradict each other.
 std::optional<Placement> find_placement(const Options& options);
 
+/// The workers of such a driver are started and ended by somebody else: it need not wait for them.
 struct DriverDeleter {
-  void operator()(hvd_driver* driver) const { hvd_driver_destroy(driver); }
+  int64_t workers = 0;
+  void operator()(hvd_driver* driver) const {
+    for (int64_t id = 1; id <= workers; ++id) {
+      hvd_driver_worker_exited(driver, static_cast<uint64_t>(id), 0, nullptr);
+    }
+    hvd_driver_destroy(driver);
+  }
 };
 using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
 
