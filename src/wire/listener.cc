@@ -86,13 +86,17 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       // Not by asio: a process that another thread starts at this moment must not inherit the socket, or
       // its connection would stay open after the worker's death.
       const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      const int error = errno;
+      // With none left accept says so even if nobody waits: any other answer means that there are some again.
+      const bool none_left =
+          fd < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM);
+      if (none_left) return pause_accepting(error);
+      if (std::exchange(exhausted, false)) logger->info("{} accepts connections again", to_text(bound));
       if (fd >= 0) {
         add(fd);
         continue;
       }
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-        return pause_accepting(errno);
+      if (error == EAGAIN || error == EWOULDBLOCK) break;
       // ECONNABORTED, and errors of the network that accept passes on: of that one connection.
     }
     wait();
@@ -108,7 +112,6 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   }
 
   void add(int fd) {
-    if (std::exchange(exhausted, false)) logger->info("{} accepts connections again", to_text(bound));
     Tcp::socket socket(io_of(loop));
     ErrorCode e;
     socket.assign(bound.protocol(), fd, e);
