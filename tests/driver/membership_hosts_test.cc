@@ -83,6 +83,7 @@ TEST(Hosts, NothingInCommonHandsOver) {  // H5, contract 5
   EXPECT_EQ(s.members(), (Ids{1, 3, 4})) << "one holder comes on top of the maximum";
   EXPECT_EQ(s.stopped(), Ids{2});
   EXPECT_TRUE(s.synced(1, 6).none<Notify>());
+  EXPECT_TRUE(s.membership.worker_synced(4, 1, 6, s.now).empty()) << "contract 11: of a generation before it";
   EXPECT_TRUE(s.synced(4, 6).one<Notify>().interrupt) << "it is handed over";
   s.synced(3, 6).ready(1, 2, true, 7).ready(3, 2, true, 7).ready(4, 2, true, 7);
   EXPECT_EQ(s.members(), (Ids{3, 4}));

@@ -62,6 +62,7 @@ class Simulator {
     uint64_t id = 0;
     std::string host;
     int32_t slot = 0;
+    Time started{};
     Where where = Where::kStarting;
     bool hung = false;
     std::deque<ToDriver> outbox;
@@ -84,6 +85,7 @@ class Simulator {
   struct Generation {
     std::vector<uint64_t> members;
     uint64_t revision = 0;  // of its root
+    bool fresh = false;     // nobody held state when it was formed
     size_t entered = 0;
     std::vector<Round> rounds;
   };
@@ -140,6 +142,7 @@ class Simulator {
   std::deque<Process> processes_;
   std::vector<Generation> generations_{1};
   std::vector<HostSlots> hosts_, hosts_before_;
+  Time forming_since_{};
   uint64_t last_revision_ = 0;  // training is over there
   uint64_t newest_epoch_ = 0, newest_word_ = 0;
   bool told_interrupt_ = false;  // the newest epoch interrupts the current generation

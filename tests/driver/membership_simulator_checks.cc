@@ -40,6 +40,7 @@ void Simulator::apply(const StartWorker& a) {
   p.id = a.worker;
   p.host = a.host;
   p.slot = a.slot;
+  p.started = now_;
   require(placed(p), "a worker was started in a slot that is not there");
   for (const Process& q : processes_) {
     require(!(q.expected && q.host == a.host && q.slot == a.slot), "two living workers in one slot");
@@ -91,7 +92,9 @@ void Simulator::apply(const Assign& a) {
             "contract 5: the newest commit is not the root's");
   }
   if (state_exists_ && !root.ready.has_state) {
-    // To begin again is right only if the last generation never got as far as one common commit.
+    // To begin again is right only if the last generation began without state too, and never got as far as
+    // one common commit.
+    require(generations_.back().fresh, "contract 8: a generation without state, though there was some");
     for (const Round& r : generations_.back().rounds) {
       require(r.contributions < generations_.back().members.size(),
               "contract 8: a generation without state, though there was some");
@@ -126,6 +129,7 @@ void Simulator::apply(const Assign& a) {
     }
   }
   g.revision = root.ready.revision;
+  g.fresh = !root.ready.has_state;
   for (uint64_t id : in) {
     Process& p = at(id);
     p.member = true;
@@ -171,6 +175,7 @@ void Simulator::apply(const Abort& a) {
   note(fmt::format("  abort {}: {}", a.generation, a.reason));
   ++tally_.aborts;
   saw_abort_ = true;
+  forming_since_ = now_;
   require(a.generation + 1 == generations_.size(), "contract 11: an abort of another generation");
   require(a.reason.find("left the generation") == std::string::npos,
           "contract 1: workers left by agreement and the driver knew of none");
@@ -228,10 +233,17 @@ void Simulator::apply(const Finish& a) {
 void Simulator::check_state() {
   require(driver_->ended() == finished_, "contract 8: ended without Finish");
   if (finished_ || broken_) return;
+  for (const Process& p : processes_) {
+    require(!p.expected || p.member || p.ready || now_ < p.started + config_.start_timeout,
+            "contract 12: a worker that does not become ready is waited for too long");
+  }
   if (driver_->phase() != Phase::kRunning) {
+    // Each loss begins a wait of its own, so the bound is on a wait in which nothing happens.
+    require(now_ <= forming_since_ + 2 * config_.elastic_timeout, "contract 12: forming has no end");
     require(!driver_->waiting_for().empty(), "contract 12: waits and cannot say for what");
     return;
   }
+  forming_since_ = now_;
   // contract 2: what was said last is true now.
   int32_t kept = 0, leaving = 0, ready = 0, starting = 0;
   bool kept_state = false;
