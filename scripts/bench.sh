@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs the benchmarks, writes out/bench.json and prints a table: scripts/bench.sh [NAME...]
-# A benchmark is a program build/release/bin/*_bench whose last line of output that begins with '{' is a
-# JSON object: {"name": ..., "results": [{"case": ..., "value": ..., "unit": ..., ...}, ...]}.
+# A benchmark is a program build/release/bin/*_bench that needs no arguments and prints, besides what it likes,
+# one or more lines that are JSON objects: {"measurement": {"metric": value, ...}, ...}.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test
