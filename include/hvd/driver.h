@@ -74,7 +74,7 @@ HVD_API hvd_status hvd_driver_start(hvd_driver *driver, hvd_error *error);
 HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ms, hvd_error *error);
 
 /* Ends the job: workers are told, then SIGTERM, then after stop_grace SIGKILL. Returns at once; wait
- * tells when they are gone. From any thread. */
+ * tells when they are gone. From any thread. Called again, it kills what is left at once. */
 HVD_API hvd_status hvd_driver_stop(hvd_driver *driver, const char *reason, hvd_error *error);
 
 typedef int32_t hvd_job_phase;

@@ -13,6 +13,7 @@
 namespace hvd::driver {
 namespace {
 
+constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
 
 bool job_over(hvd_job_phase phase) { return phase == HVD_JOB_SUCCEEDED || phase == HVD_JOB_FAILED_PHASE; }
@@ -30,13 +31,17 @@ Driver::Driver(Options options)
 
 Driver::~Driver() {
   if (loop_ == nullptr) return;
+  const Time deadline = now() + settings_.stop_grace + kLastPatience;
   try {
     if (!job_over(status().phase)) {
-      stop("the driver was closed");
+      loop_->post([this] {
+        if (!supervisor_->stopped()) supervisor_->stop("the driver was closed");
+      });
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, settings_.stop_grace + kLastPatience, [&] { return job_over(status_.phase); });
+      changed_.wait_until(lock, deadline, [&] { return job_over(status_.phase); });
     }
-    tear_down(settings_.stop_grace);
+    // A callback that hangs gets what is left of the time, and enough to be asked at all.
+    tear_down(std::clamp<Duration>(deadline - now(), kLeastGrace, std::max(settings_.stop_grace, kLeastGrace)));
   } catch (const std::exception& error) {
     logger_->error("closing the driver: {}", error.what());
   }

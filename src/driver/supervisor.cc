@@ -85,11 +85,12 @@ Supervisor::~Supervisor() { close(Duration(0)); }
 
 void Supervisor::close(Duration grace) {
   if (std::exchange(closed_, true)) return;
+  const Time deadline = now() + grace;
   tick_.cancel();
   discovery_timer_.cancel();
-  discovery_->close(grace);
   for (auto& [id, worker] : workers_) worker.timer.cancel();
   launcher_->close(grace);
+  discovery_->close(std::max(deadline - now(), Duration(0)));
   server_.reset();
 }
 

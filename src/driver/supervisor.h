@@ -50,6 +50,7 @@ class Supervisor {
   void begin();
   /// Ends the job; what is still there when called again gets SIGKILL.
   void stop(const std::string& reason);
+  bool stopped() const { return stopped_; }
   /// Ends what is left at once, waiting at most `grace` for callbacks under way.
   void close(Duration grace);
 
