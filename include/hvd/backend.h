@@ -24,8 +24,9 @@ typedef int32_t hvd_collective;
 enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIVE_ALLGATHER = 3,
        HVD_COLLECTIVE_BARRIER = 4, HVD_COLLECTIVE_REDUCESCATTER = 5, HVD_COLLECTIVE_ALLTOALL = 6 };
 
-/* What the core gives to a module. Any thread may call these; none of them blocks for long except
- * kv_get, and none calls back into the module. Valid until close returns. */
+/* What the core gives to a module. Any thread may call these, with no lock of the module held; none of
+ * them blocks for long except kv_get. `message` and an op's `done` may call send_message, submit and
+ * abort of the same instance. Valid until close returns. */
 typedef struct hvd_backend_host {
   size_t struct_size;
   void *context; /* first argument of each call */

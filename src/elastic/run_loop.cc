@@ -20,12 +20,11 @@ int64_t count(Duration d) { return d.count(); }
 }  // namespace
 
 Status sync_now(Worker& worker, ElasticState& elastic) {
-  if (Status status = elastic.state.refresh(); !status.ok()) return status;
   EngineUse engine = worker.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
   const hvd_membership place = worker.membership();
   state::SyncResult result;
-  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result);
+  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result, true);
 }
 
 Status commit(Worker& worker, ElasticState& elastic) {
@@ -66,10 +65,6 @@ Status RunLoop::finished(hvd_status last) {
 }
 
 Status RunLoop::begin() {
-  // The first sync compares what every rank registered: it needs a copy, though nothing was committed yet.
-  if (elastic_ != nullptr && !elastic_->state.has_commit()) {
-    if (Status status = elastic_->state.refresh(); !status.ok()) return status;
-  }
   if (!worker_.loss()) {
     state::SyncResult result;
     Status status = sync({}, &result);

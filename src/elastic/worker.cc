@@ -267,8 +267,10 @@ void Worker::wake_engine_at(Time when) {
 }
 
 bool Worker::lose_generation(uint64_t generation, const Status& why, Duration silence, bool report) {
+  bool leaving = false;
   {
     std::lock_guard lock(mutex_);
+    leaving = leaving_;
     if (generation != assignment_.generation || closed_) return false;
     if (loss_) {
       // The driver knows best who was lost and why.
@@ -282,6 +284,7 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
     loss_->status.generation = generation;
   }
   if (EngineUse use = engine(generation)) use->fail(why);
+  if (report && leaving) return true;  // a peer closed its links first: the driver tells how the job ends
   if (report && session_ != nullptr) session_->report_failure(generation, why.rank, why.message);
   logger_->info("generation {} is lost: {}", generation, why.message);
   post_event(HVD_EVENT_PEER_LOST, generation, why.rank, 0, why.message);
@@ -415,6 +418,7 @@ Status Worker::shutdown(Duration timeout, bool done) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return {};
+    leaving_ = true;
     revision = revision_;
   }
   Status status;

@@ -138,6 +138,7 @@ class Worker {
   std::optional<Loss> loss_;
   std::optional<Status> ended_;
   bool closed_ = false;
+  bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
   uint64_t revision_ = 0;
 
   std::mutex close_mutex_;

@@ -33,7 +33,7 @@ struct State::Impl {
   Status copy(bool counted);
   Status restore();
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-              Duration timeout, SyncResult* ret_result);
+              Duration timeout, SyncResult* ret_result, bool refresh_first);
 
   /// Whether the last commit covers every key.
   bool complete() const;

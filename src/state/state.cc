@@ -195,8 +195,8 @@ Status State::restore() { return impl_->restore(); }
 bool State::has_commit() const { return impl_->has_commit; }
 
 Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-                   Duration timeout, SyncResult* ret_result) {
-  return impl_->sync(engine, rank, size, known, timeout, ret_result);
+                   Duration timeout, SyncResult* ret_result, bool refresh_first) {
+  return impl_->sync(engine, rank, size, known, timeout, ret_result, refresh_first);
 }
 
 uint64_t State::revision() const {

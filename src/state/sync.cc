@@ -330,7 +330,7 @@ Status Sync::run(const Status& local) {
 }  // namespace
 
 Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-                         Duration timeout, SyncResult* ret_result) {
+                         Duration timeout, SyncResult* ret_result, bool refresh_first) {
   if (Status status = not_in_callback("sync"); !status.ok()) return status;
   if (size < 1 || rank < 0 || rank >= size) {
     return {HVD_INVALID, fmt::format("state sync: rank is {} of {}: expected 0 <= rank < size", rank, size)};
@@ -343,7 +343,7 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
     if (ret_result != nullptr) *ret_result = {known[0].revision, 0, 0, 0};
     return {};
   }
-  const Status local = complete() ? Status() : copy(false);
+  const Status local = complete() && !refresh_first ? Status() : copy(false);
   if (size == 1) {
     if (!local.ok()) return local;
     std::lock_guard lock(mutex);
