@@ -71,7 +71,6 @@ class Connector : public std::enable_shared_from_this<Connector> {
     const Tcp::endpoint address = addresses_.front();
     addresses_.erase(addresses_.begin());
     phase_ = "connecting";
-    answered_ = false;
     stream_.reset();
     // Not by asio: a process that another thread starts at this moment must not inherit the socket.
     const int fd = ::socket(address.data()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -96,6 +95,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
 
   void handshake() {
     phase_ = "in the handshake";
+    answered_ = false;
     ErrorCode ignored;
     stream_->next_layer().set_option(Tcp::no_delay(true), ignored);
     timer_.start(limits_.handshake_timeout,

@@ -91,16 +91,12 @@ class Peer : public std::enable_shared_from_this<Peer> {
 
   void use(std::shared_ptr<wire::Channel> channel, bool echo = false) {  // on the loop
     channel_ = std::move(channel);
-    channel_->set_handlers({[self = shared_from_this(), echo](std::span<const uint8_t> frame) {
-                              if (echo) self->channel_->send(wire::Bytes(frame.begin(), frame.end()));
-                              self->events.change(
-                                  [&] { self->frames.emplace_back(frame.begin(), frame.end()); });
+    // Not itself: it holds the channel, which holds the handlers.
+    channel_->set_handlers({[weak = weak_from_this(), echo](std::span<const uint8_t> frame) {
+                              if (const auto self = weak.lock()) self->got(frame, echo);
                             },
-                            [self = shared_from_this()](const Status& why) {
-                              self->events.change([&] {
-                                ++self->closed_calls;
-                                self->closed = why;
-                              });
+                            [weak = weak_from_this()](const Status& why) {
+                              if (const auto self = weak.lock()) self->ended(why);
                             }});
     events.change([&] { connected = true; });
   }
@@ -129,6 +125,16 @@ class Peer : public std::enable_shared_from_this<Peer> {
   int closed_calls = 0;
 
  private:
+  void got(std::span<const uint8_t> frame, bool echo) {
+    if (echo) channel_->send(wire::Bytes(frame.begin(), frame.end()));
+    events.change([&] { frames.emplace_back(frame.begin(), frame.end()); });
+  }
+  void ended(const Status& why) {
+    events.change([&] {
+      ++closed_calls;
+      closed = why;
+    });
+  }
   wire::Loop& loop_;
   std::shared_ptr<wire::Channel> channel_;
 };
