@@ -22,11 +22,11 @@ BIN = os.path.dirname(os.path.abspath(__file__))
 
 
 def trial(generator):
-    """{phase: ms} of the slowest survivor in each phase, and the bytes synced."""
+    """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same commit."""
     command = [os.path.join(BIN, "hvdrun"), "-np", str(WORKERS), "--min-np", "2", "-H", "localhost:%d" % WORKERS,
                "--set", "restart=false", os.path.join(BIN, "recovery_bench_worker")]
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    pids, first, recoveries, lines = {}, [], [], []
+    pids, first, recoveries, held, lines = {}, [], [], set(), []
     reports, killed = 0, None
     kill_after = generator.randint(2, 30)
     victim = generator.randrange(WORKERS)
@@ -49,9 +49,12 @@ def trial(generator):
                 os.kill(pids[victim], signal.SIGKILL)
         elif "first" in event:
             first.append(event["first"])
+        elif "holds" in event:
+            held.add(event["holds"])
         elif "recovery" in event:
             recoveries.append(event["recovery"])
-    job.terminate() if job.poll() is None and time.monotonic() > deadline else None
+    if time.monotonic() > deadline:
+        job.terminate()
     job.wait()
     if job.returncode != 0 or len(first) != WORKERS - 1 or len(recoveries) != WORKERS - 1:
         raise SystemExit("a trial went wrong (status %s):\n%s" % (job.returncode, "\n".join(lines[-30:])))
@@ -60,27 +63,28 @@ def trial(generator):
     result["detection"] = max(r["began_at"] - killed for r in recoveries) / 1e6
     result["total"] = (max(first) - killed) / 1e6
     result["first_collective"] = max(0.0, (max(first) - max(r["began_at"] + r["total"] for r in recoveries)) / 1e6)
-    return result, sum(r["sync_bytes"] for r in recoveries)
+    return result, sum(r["sync_bytes"] for r in recoveries), len(held) == 1
 
 
 def main():
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     generator = random.Random(20261121)
-    results, sync_bytes = [], 0
+    results, sync_bytes, agreed = [], 0, 0
     for _ in range(trials):
-        result, moved = trial(generator)
+        result, moved, agree = trial(generator)
         results.append(result)
-        sync_bytes += moved
+        agreed += agree
+        sync_bytes += moved if agree else 0
     table = {}
     print("%-18s %10s %10s   (ms, %d trials; the slowest survivor of each)" % ("phase", "median", "worst", trials))
     for phase in PHASES:
         values = [r[phase] for r in results]
         table[phase] = {"median_ms": round(statistics.median(values), 3), "worst_ms": round(max(values), 3)}
         print("%-18s %10.3f %10.3f" % (phase, table[phase]["median_ms"], table[phase]["worst_ms"]))
-    print("sync payload among survivors that agree: %d bytes" % sync_bytes)
+    print("sync payload among survivors that agree (%d of %d trials): %d bytes" % (agreed, trials, sync_bytes))
     print(json.dumps({"recovery_4_workers": {
         "trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
-        "phases": table, "sync_payload_bytes": sync_bytes}}))
+        "phases": table, "trials_that_agree": agreed, "sync_payload_bytes": sync_bytes}}))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ static hvd_tensor floats(float *data, int64_t length) {
   return tensor;
 }
 
+/* Tells which commit this survivor holds: those that hold the same have nothing to send to each other. */
+static hvd_status lost(const job *j, hvd_status status) {
+  printf("{\"holds\":%llu}\n", (unsigned long long)hvd_state_revision(j->state));
+  return status;
+}
+
 static hvd_status train(void *userdata) {
   job *j = userdata;
   uint64_t generation = hvd_generation(j->context);
@@ -39,7 +45,7 @@ static hvd_status train(void *userdata) {
   for (int64_t done = 0;; ++done) {
     if (generation > 1 && done == COMMIT_EVERY) return HVD_OK;
     hvd_status status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_AVERAGE, NULL);
-    if (status != HVD_OK) return status;
+    if (status != HVD_OK) return lost(j, status);
     if (generation > 1 && done == 0) {
       printf("{\"first\":%lld,\"generation\":%llu}\n", (long long)now_ns(), (unsigned long long)generation);
     }
@@ -50,7 +56,7 @@ static hvd_status train(void *userdata) {
     }
     if (j->step % COMMIT_EVERY == 0) {
       status = hvd_state_commit(j->state, NULL);
-      if (status != HVD_OK) return status;
+      if (status != HVD_OK) return lost(j, status);
     }
   }
 }
