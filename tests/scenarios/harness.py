@@ -368,6 +368,10 @@ class Job:
             self.check(len(done) == workers, "%d workers were done, expected %d" % (len(done), workers))
         for event in done:
             self.check(event["step"] == steps, "a worker was done after %d steps of %d" % (event["step"], steps))
+            for shutdown in self.find("shutdown", pid=event["pid"]):
+                self.check(shutdown["status"] == "HVD_OK", "shutdown of a worker that was done: %s" % shutdown["line"])
+        if len(self.generations()) == 1 and not self.find("fault"):
+            self.check(not self.find("event_peer_lost"), "a loss was told though nobody was lost")
         self._verify_steps()
         self._verify_generations()
         sizes = self.sizes(steps)
