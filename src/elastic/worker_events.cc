@@ -1,0 +1,193 @@
+// What happens to a worker between entering a generation and leaving it: operations, losses, events.
+#include <algorithm>
+#include <cstring>
+
+#include "elastic/worker.h"
+
+namespace hvd::elastic {
+
+namespace {
+
+template <size_t N>
+void copy_text(char (&target)[N], const std::string& text) {
+  const size_t length = std::min(text.size(), N - 1);
+  std::memcpy(target, text.data(), length);
+  target[length] = 0;
+}
+
+}  // namespace
+
+EngineUse::~EngineUse() {
+  if (engine_ == nullptr) return;
+  engine_.reset();
+  std::lock_guard lock(worker_->mutex_);
+  if (--worker_->engine_uses_ == 0) worker_->engine_unused_.notify_all();
+}
+
+EngineUse Worker::engine(std::optional<uint64_t> generation) {
+  std::lock_guard lock(mutex_);
+  if (engine_ == nullptr || (generation && *generation != assignment_.generation)) return {this, nullptr};
+  ++engine_uses_;
+  return {this, engine_};
+}
+
+void Worker::wake_engine_at(Time when) {
+  timers_.post([this, when] {
+    if (when >= engine_wakes_) return;
+    engine_wakes_ = when;
+    if (engine_timer_ == nullptr) engine_timer_ = std::make_unique<wire::Loop::Timer>(timers_);
+    engine_timer_->start(std::max(when - now(), Duration(0)), [this] {
+      engine_wakes_ = Time::max();
+      if (EngineUse use = engine()) use->tick(now());
+    });
+  });
+}
+
+bool Worker::lose_generation(uint64_t generation, const Status& why, Duration silence, bool report) {
+  bool leaving = false;
+  {
+    std::lock_guard lock(mutex_);
+    leaving = leaving_;
+    if (generation != assignment_.generation || closed_) return false;
+    if (loss_) {
+      // The driver knows best who was lost and why.
+      if (!report && loss_->status.code == HVD_PEER_LOST) {
+        loss_->status = why;
+        loss_->silence = silence;
+      }
+      return false;
+    }
+    loss_ = Loss{why, silence, now()};
+    loss_->status.generation = generation;
+  }
+  if (EngineUse use = engine(generation)) use->fail(why);
+  if (report && leaving) return true;  // a peer closed its links first: the driver tells how the job ends
+  if (report && session_ != nullptr) session_->report_failure(generation, why.rank, why.message);
+  logger_->info("generation {} is lost: {}", generation, why.message);
+  post_event(HVD_EVENT_PEER_LOST, generation, why.rank, 0, why.message);
+  return true;
+}
+
+void Worker::lose(int32_t rank, const std::string& reason) {
+  Status why(HVD_PEER_LOST, reason);
+  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), true);
+}
+
+void Worker::on_abort(const session::AbortInfo& info) {
+  Status why(HVD_PEER_LOST, info.reason);
+  lose_generation(info.generation, why.at_rank(info.rank).in_generation(info.generation), info.silence, false);
+}
+
+void Worker::on_hosts_updated(const session::HostsUpdate& update) {
+  std::string text = fmt::format("membership epoch {}", update.epoch);
+  for (const std::string& host : update.added) text += " +" + host;
+  for (const std::string& host : update.removed) text += " -" + host;
+  logger_->info("hosts updated: {}{}", text, update.interrupt ? "" : " (no change for this generation)");
+  hvd_event event{};
+  event.kind = HVD_EVENT_HOSTS_UPDATED;
+  event.membership_epoch = update.epoch;
+  event.rank = -1;
+  {
+    std::lock_guard lock(mutex_);
+    event.generation = assignment_.generation;
+    event.size = static_cast<int32_t>(assignment_.members.size());
+  }
+  copy_text(event.message, text);
+  notifications_.post(event);
+}
+
+void Worker::on_ended(const Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = why;
+  }
+  if (EngineUse use = engine()) use->fail(why.ok() ? Status(HVD_CLOSED, "the job has ended") : why);
+  post_event(why.code == HVD_DRIVER_LOST ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_JOB_ENDED, 0, -1, 0, why.message);
+}
+
+void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
+                        const std::string& message) {
+  hvd_event event{};
+  event.kind = kind;
+  event.generation = generation;
+  event.membership_epoch = membership().membership_epoch;
+  event.rank = rank;
+  event.size = size;
+  copy_text(event.message, message);
+  notifications_.post(event);
+}
+
+hvd_membership Worker::membership() const {
+  std::lock_guard lock(mutex_);
+  return membership_;
+}
+
+session::Assignment Worker::assignment() const {
+  std::lock_guard lock(mutex_);
+  return assignment_;
+}
+
+std::optional<Loss> Worker::loss() const {
+  std::lock_guard lock(mutex_);
+  return loss_;
+}
+
+std::optional<Status> Worker::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission) {
+  submission.timeout = operation_timeout_;
+  if (EngineUse use = engine()) return use->submit(std::move(submission));
+  std::lock_guard lock(mutex_);
+  throw Error(closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status);
+}
+
+Status Worker::wait(collective::Operation& operation) const {
+  if (operation.wait(longest_wait())) return operation.status();
+  return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation.waiting_for()));
+}
+
+Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation) {
+  std::shared_ptr<collective::Operation> operation = submit(std::move(submission));
+  Status status = wait(*operation);
+  if (status.ok() && ret_operation != nullptr) *ret_operation = std::move(operation);
+  return status;
+}
+
+Status Worker::check_host_updates() {
+  if (session_ == nullptr) {
+    std::lock_guard lock(mutex_);
+    return closed_ ? Status(HVD_CLOSED, "the context is closed") : Status();
+  }
+  collective::Submission submission;
+  submission.name = "hvd.check_host_updates";
+  submission.kind = collective::Kind::kAgree;
+  submission.word = session_->epoch_word();
+  std::shared_ptr<collective::Operation> operation;
+  Status status = run(std::move(submission), &operation);
+  if (!status.ok()) return status;
+  // epoch * 2 + interrupt: the newest epoch that any rank knows decides, by its own flag.
+  const uint64_t word = operation->word();
+  const uint64_t epoch = membership().membership_epoch;
+  if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
+  return Status(HVD_HOSTS_UPDATED,
+                fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
+}
+
+void Worker::report_synced(uint64_t revision) {
+  set_revision(revision);
+  if (session_ != nullptr) session_->report_synced(assignment().generation, revision);
+}
+
+void Worker::set_revision(uint64_t revision) {
+  {
+    std::lock_guard lock(mutex_);
+    revision_ = revision;
+  }
+  if (session_ != nullptr) session_->set_revision(revision);
+}
+
+}  // namespace hvd::elastic
