@@ -81,6 +81,7 @@ int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 4096);
   j.weights = calloc(STATE_FLOATS, sizeof *j.weights);
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
+  for (int i = 0; i < STATE_FLOATS; ++i) j.weights[i] = 1.0f; /* pages that training has touched */
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
     printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));
