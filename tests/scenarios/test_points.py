@@ -1,6 +1,6 @@
 """Death at every point of a worker's life (F4). The others go on in the same processes."""
 
-from harness import Job, ScenarioTest, main
+from harness import Job, ScenarioTest, containing, main
 
 NO_RESTART = {"restart": "false"}
 
@@ -121,6 +121,32 @@ class RecoveryPoints(ScenarioTest):
         job.open("hold")
         job.finish(0)
         job.verify(12, workers=1)
+
+    def test_F4_while_connecting(self):
+        """A survivor dies as soon as the driver has given it its new place."""
+        job = Job(self, "a:3", ["steps=12", "commit=4", "gate=9"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+                  faults="before_allreduce:*/*/2/*/6/*=kill")
+        victim = job.wait("train", gen=1, rank=1)
+        job.wait("hvdrun", text=containing("generation 2 formed"))
+        job.send_signal(victim, 9)
+        job.finish(0)
+        job.verify(12, workers=1)
+        self.assertEqual(job.find("end", slot=0)[0]["status"], "HVD_OK")
+
+    def test_F4_before_the_digest_exchange(self):
+        """A newcomer dies when it is connected and the others wait for its digests."""
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
+                  faults="after_init:b/*/*/*/*/1=kill")
+        job.wait("gate", step=10)
+        job.set_hosts("a:2,b:1")
+        job.wait_interrupt(2)
+        job.open("step.10")
+        job.wait("fault", action="kill")
+        job.wait("gate", step=15)
+        job.open("step.15")
+        job.finish(0)
+        job.verify(20)
+        self.assertEqual(len(job.find("done", host="a")), 2)
 
     def test_F4_in_sync_as_receiver(self):
         """A newcomer dies while it loads the state of the others."""
