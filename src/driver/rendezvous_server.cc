@@ -210,8 +210,8 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       }
       return;
     case wire::Body::Done:
-      if (in_generation(connection, message)) events_.done(worker, message.generation);
-      return;
+      // It may have crossed the abort of its generation: that its work was complete stays true.
+      return events_.done(worker, message.generation);
     case wire::Body::Leave:
       return lose(connection, LossKind::kLeft, cut(message.body.AsLeave()->message));
     case wire::Body::KvSet: {

@@ -68,7 +68,8 @@ Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_pt
     apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
   };
   events.done = [this](uint64_t worker, uint64_t generation) {
-    if (const auto found = workers_.find(worker); found != workers_.end()) found->second.done = true;
+    const bool counts = membership_->is_member(worker) && generation == membership_->generation();
+    if (const auto found = workers_.find(worker); found != workers_.end() && counts) found->second.done = true;
     apply(membership_->worker_done(worker, generation, now()));
   };
   events.lost = [this](uint64_t worker, LossKind kind, const std::string& why) { worker_lost(worker, kind, why); };

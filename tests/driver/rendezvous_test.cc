@@ -120,6 +120,31 @@ TEST_F(Rendezvous, StaleMessagesChangeNothing) {  // contract 11
   EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
 }
 
+// A worker may say that it is done before it hears that its generation was aborted: nobody waits for it to
+// come back, and the job succeeds with the one that goes on (contract 8).
+TEST_F(Rendezvous, BeingDoneCrossesAnAbort) {
+  set("hosts", "a:3");
+  set("np", "3");
+  set("min_np", "1");
+  set("restart", "false");
+  start();
+  form(3);
+  for (auto& worker : workers) worker->synced(1, 1);
+  workers[2]->drop();
+  for (size_t i : {0, 1}) ASSERT_NE(workers[i]->await(&wire::BodyUnion::AsAbort), nullptr) << log.text();
+  workers[0]->done(1);
+  workers[1]->ready(1, true, 1);
+  const wire::AssignmentT* next = workers[1]->await(&wire::BodyUnion::AsAssignment, 2);
+  ASSERT_NE(next, nullptr) << log.text();
+  EXPECT_EQ(next->members.size(), 1u);
+  workers[1]->done(2);
+  for (size_t i : {0, 1}) {
+    const wire::JobEndedT* ended = workers[i]->await(&wire::BodyUnion::AsJobEnded);
+    ASSERT_NE(ended, nullptr) << log.text();
+    EXPECT_TRUE(ended->success);
+  }
+}
+
 TEST_F(Rendezvous, ABrokenLinkAbortsEverybodyOnce) {
   start();
   form(2);
