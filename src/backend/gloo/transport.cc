@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "failure.h"
@@ -169,6 +170,22 @@ Region::~Region() {
     transport_.live_.erase(buffer_.get());
   }
   buffer_.reset();
+  if (pending_ == 0) return;
+  // What was cut off: Gloo's loop has let go of the memory, by a reference count that it drops in relaxed
+  // order. It did so under the pair's mutex; taking that makes all it did to the memory happen before this.
+  for (const int peer : peers_) {
+    try {
+      char byte = 0;
+      transport_.context_->getPair(peer)->createRecvBuffer(0, &byte, sizeof(byte));
+    } catch (const std::exception&) {
+      // The mutex was taken all the same.
+    }
+  }
+}
+
+void Region::used(int peer) {
+  ++pending_;
+  if (std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) peers_.push_back(peer);
 }
 
 template <class Function>
@@ -189,6 +206,7 @@ void Region::guarded(int peer, const char* what, Function function) {
 }
 
 void Region::send(int peer, uint64_t slot, size_t offset, size_t size) {
+  used(peer);
   guarded(peer, "sending to", [&] {
     buffer_->send(peer, slot, offset, size);
     return true;
@@ -196,6 +214,7 @@ void Region::send(int peer, uint64_t slot, size_t offset, size_t size) {
 }
 
 void Region::receive(int peer, uint64_t slot, size_t offset, size_t size) {
+  used(peer);
   guarded(peer, "receiving from", [&] {
     buffer_->recv(peer, slot, offset, size);
     return true;
@@ -204,10 +223,12 @@ void Region::receive(int peer, uint64_t slot, size_t offset, size_t size) {
 
 void Region::wait_sent(int peer) {
   guarded(peer, "sending to", [&] { return buffer_->waitSend(nullptr, kLastResort); });
+  --pending_;
 }
 
 void Region::wait_received(int peer) {
   guarded(peer, "receiving from", [&] { return buffer_->waitRecv(nullptr, kLastResort); });
+  --pending_;
 }
 
 }  // namespace hvdgloo

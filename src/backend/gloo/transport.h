@@ -75,8 +75,11 @@ class Region {
  private:
   template <class Function>
   void guarded(int peer, const char* what, Function function);
+  void used(int peer);
   Transport& transport_;
   std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
+  int pending_ = 0;         // operations begun and not waited for to their end
+  std::vector<int> peers_;  // of the operations
 };
 
 }  // namespace hvdgloo
