@@ -16,6 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kLastResort = std::chrono::minutes(10);
 // A connection whose handshake is on its way must not be reset: Gloo's accepting side can't take that.
 constexpr std::chrono::milliseconds kGrace(20);
+constexpr size_t kRetired = 64;
 
 ::gloo::transport::tcp::attr attr_of(const std::string& ip) {
   ::gloo::transport::tcp::attr attr;
@@ -60,6 +61,7 @@ Transport::Transport(const std::string& ip) : ip_(ip), ticker_(std::make_unique<
 Transport::~Transport() {
   if (device_ == nullptr) return;
   hurry(true);
+  retired_.clear();
   context_.reset();  // the pairs close softly: a reset would end a peer's process that has yet to accept
   hurry(false);
   try {
@@ -169,8 +171,12 @@ Region::~Region() {
     std::lock_guard<std::mutex> lock(transport_.mutex_);
     transport_.live_.erase(buffer_.get());
   }
+  if (pending_ == 0) {  // Gloo touches the memory no more, only perhaps the buffer
+    transport_.retired_.push_back(std::move(buffer_));
+    if (transport_.retired_.size() > kRetired) transport_.retired_.pop_front();
+    return;
+  }
   buffer_.reset();
-  if (pending_ == 0) return;
   // What was cut off: Gloo's loop has let go of the memory, by a reference count that it drops in relaxed
   // order. It did so under the pair's mutex; taking that makes all it did to the memory happen before this.
   for (const int peer : peers_) {

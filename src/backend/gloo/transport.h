@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -54,6 +55,9 @@ class Transport {
   std::atomic<bool> aborted_{false};
   ::gloo::transport::Pair* connecting_ = nullptr;
   std::set<::gloo::transport::UnboundBuffer*> live_;
+  // Of operations that came to their end. Gloo's destructor spins until its loop has dropped its reference,
+  // which at once would mean to wait for the loop's next turn on the processor. The executor's alone.
+  std::deque<std::unique_ptr<::gloo::transport::UnboundBuffer>> retired_;
 };
 
 /// Memory under operations. Several sends and receives may be under way; those of one peer complete in
