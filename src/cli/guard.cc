@@ -1,6 +1,8 @@
 // hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group" and
-// "-group" from stdin; at its end, which the kernel brings about even if the driver gets SIGKILL, what
-// is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL.
+// "-group" from stdin; at its end, which the kernel brings about even if the driver gets SIGKILL, workers
+// have a moment to notice by themselves that the driver is gone and to end in order; what is left gets
+// SIGTERM, a grace (milliseconds, first argument), SIGKILL.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <set>
@@ -13,6 +15,7 @@
 namespace {
 
 constexpr unsigned kStepMs = 20;
+constexpr long kNoticeMs = 2000;  // for workers to end by themselves
 
 void apply(const std::string& line, std::set<pid_t>* groups) {
   if (line.size() < 2) return;
@@ -26,6 +29,14 @@ void apply(const std::string& line, std::set<pid_t>* groups) {
 void signal_all(std::set<pid_t>* groups, int signal) {
   for (auto it = groups->begin(); it != groups->end();) {
     it = ::kill(-*it, signal) != 0 && errno == ESRCH ? groups->erase(it) : std::next(it);
+  }
+}
+
+/// Waits until all groups are gone, at most for `longest_ms`.
+void wait_until_gone(std::set<pid_t>* groups, long longest_ms) {
+  for (long waited = 0; waited < longest_ms && !groups->empty(); waited += kStepMs) {
+    ::usleep(kStepMs * 1000);
+    signal_all(groups, 0);
   }
 }
 
@@ -54,12 +65,11 @@ int main(int argc, char** argv) {
       line.clear();
     }
   }
+  signal_all(&groups, 0);
+  wait_until_gone(&groups, std::min(grace_ms, kNoticeMs));
   signal_all(&groups, SIGTERM);
   signal_all(&groups, SIGCONT);  // one that is stopped would not see SIGTERM
-  for (long waited = 0; waited < grace_ms && !groups.empty(); waited += kStepMs) {
-    ::usleep(kStepMs * 1000);
-    signal_all(&groups, 0);
-  }
+  wait_until_gone(&groups, grace_ms);
   signal_all(&groups, SIGKILL);
   return 0;
 }

@@ -59,7 +59,7 @@ class Liveness(ScenarioTest):
         job.finish(1)
 
     def test_F9_workers_of_a_dead_driver_stop_and_keep_their_commit(self):
-        job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7", "noterm=1"], np=2, min_np=2, max_np=2,
+        job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2,
                   sink=True, options={"stop_grace": 10})
         job.wait("gate", step=7)
         committed = job.find("commit", step=5)[0]
