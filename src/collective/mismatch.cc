@@ -55,7 +55,7 @@ std::string describe_difference(const std::vector<const Request*>& calls, const 
     if (calls[rank] == nullptr) continue;
     std::string text = value(*calls[rank]);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
-    if (group == groups.end()) group = groups.insert(groups.end(), {std::move(text), {}});
+    if (group == groups.end()) group = groups.emplace(group, std::move(text), std::vector<int32_t>());
     group->second.push_back(static_cast<int32_t>(rank));
   }
   if (groups.size() < 2) return "";

@@ -115,7 +115,7 @@ ssl_ctx_st* make_tls_context(const std::string& secret, TlsRole role) {
       SSL_CTX_set_ciphersuites(context, kCipher) != 1 || SSL_CTX_set_num_tickets(context, 0) != 1 ||
       SSL_CTX_set_ex_data(context, key_index(), key.get()) != 1)
     throw openssl_error("set up TLS 1.3");
-  key.release();  // the context's from here on
+  static_cast<void>(key.release());  // the context's from here on
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);  // forward secrecy
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
