@@ -27,15 +27,18 @@ struct Settings {
   double target = 0.84;
 };
 
-// Plain data, so that the state can carry it as a value.
-struct Progress { int64_t epoch, samples, step; };  // samples: of this epoch, used by all workers together
+// Plain data, so that the state can carry it as a value. samples: of this epoch, used by all workers
+// together.
+struct Progress {
+  int64_t epoch, samples, step;
+};
 
 struct Job {
   Settings settings;
   Images train, test;
   Mlp model{0, 0, 0};
-  hvd_context *context = nullptr;
-  hvd_state *state = nullptr;
+  hvd_context* context = nullptr;
+  hvd_state* state = nullptr;
 
   // In the state.
   std::vector<float> parameters, velocity;
@@ -46,11 +49,13 @@ struct Job {
   std::vector<int32_t> order;  // of the training samples in epoch `order_epoch`
   int64_t order_epoch = -1;
 
+  Mlp::Matrix batch;  // of this worker in this step
+  std::vector<uint8_t> labels;
   size_t reported = 0;  // recoveries
   double accuracy = 0;
 };
 
-hvd_tensor tensor(void *data, hvd_dtype dtype, size_t count) {
+hvd_tensor tensor(void* data, hvd_dtype dtype, size_t count) {
   hvd_tensor t = HVD_TENSOR_INIT;
   t.data = data;
   t.dtype = dtype;
@@ -59,11 +64,11 @@ hvd_tensor tensor(void *data, hvd_dtype dtype, size_t count) {
   return t;
 }
 
-void log_line(void *, hvd_log_level, const char *message) { fprintf(stderr, "hvd: %s\n", message); }
+void log_line(void*, hvd_log_level, const char* message) { fprintf(stderr, "hvd: %s\n", message); }
 
 // Reset callback: the place among the workers has changed, and the epoch may be another one after a restore.
-int32_t take_place(void *userdata) {
-  Job *job = static_cast<Job *>(userdata);
+int32_t take_place(void* userdata) {
+  Job* job = static_cast<Job*>(userdata);
   job->rank = hvd_rank(job->context);
   job->size = hvd_size(job->context);
   job->order_epoch = -1;
@@ -72,7 +77,7 @@ int32_t take_place(void *userdata) {
 
 // The order of an epoch's samples follows from seed and epoch alone: the same on all workers, in
 // every generation.
-void shuffle(Job *job) {
+void shuffle(Job* job) {
   if (job->order_epoch == job->progress.epoch) return;
   job->order_epoch = job->progress.epoch;
   job->order.resize(static_cast<size_t>(job->train.count));
@@ -82,11 +87,12 @@ void shuffle(Job *job) {
 }
 
 // Pixels of the chosen samples, from -0.5 to 0.5, one sample a column.
-void gather(const Images &images, const int32_t *chosen, int64_t count, Mlp::Matrix *x, std::vector<uint8_t> *labels) {
+void gather(const Images& images, const int32_t* chosen, int64_t count, Mlp::Matrix* x,
+            std::vector<uint8_t>* labels) {
   x->resize(images.pixels, count);
   labels->resize(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    const uint8_t *pixels = images.data.data() + chosen[i] * images.pixels;
+    const uint8_t* pixels = images.data.data() + chosen[i] * images.pixels;
     for (int64_t k = 0; k < images.pixels; ++k) (*x)(k, i) = static_cast<float>(pixels[k]) / 255.0f - 0.5f;
     (*labels)[static_cast<size_t>(i)] = images.labels[static_cast<size_t>(chosen[i])];
   }
@@ -94,32 +100,33 @@ void gather(const Images &images, const int32_t *chosen, int64_t count, Mlp::Mat
 
 double ms(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 
-void report_recoveries(Job *job) {
+void report_recoveries(Job* job) {
   size_t count = 0;
   if (hvd_recovery_count(job->context, &count, nullptr) != HVD_OK) return;
   for (; job->reported < count; ++job->reported) {
     hvd_recovery r = {};
     r.struct_size = sizeof r;
     if (job->rank != 0 || hvd_recovery_get(job->context, job->reported, &r, nullptr) != HVD_OK) continue;
-    const bool lost = r.cause == HVD_PEER_LOST;
-    printf("recovery %zu: %s: %d workers %s; detection %.1f ms, abort %.1f, restore %.1f, forming %.1f, "
-           "connecting %.1f, sync %.1f, total %.1f ms\n",
-           job->reported + 1, r.reason[0] != 0 ? r.reason : lost ? "a worker was lost" : "hosts changed", r.to_size,
-           lost ? "go on" : r.to_size > r.from_size ? "from now on" : "remain", ms(r.detection), ms(r.abort),
-           ms(r.restore), ms(r.forming), ms(r.connecting), ms(r.sync), ms(r.total));
+    const char* cause = r.reason[0] != 0 ? r.reason : "unknown cause";
+    const char* verb = r.cause == HVD_PEER_LOST  ? "go on"
+                       : r.to_size > r.from_size ? "from now on"
+                                                 : "remain";
+    printf("recovery %zu: %s: %d workers %s; detection %.1f ms, abort %.1f, restore %.1f, forming %.1f, ",
+           job->reported + 1, cause, r.to_size, verb, ms(r.detection), ms(r.abort), ms(r.restore),
+           ms(r.forming));
+    printf("connecting %.1f, sync %.1f, total %.1f ms\n", ms(r.connecting), ms(r.sync), ms(r.total));
   }
 }
 
 // One step of all workers on the next batch * size samples of the epoch.
-hvd_status step(Job *job, std::vector<float> *sums, float *ret_loss) {
-  static thread_local Mlp::Matrix x;
-  static thread_local std::vector<uint8_t> labels;
+hvd_status step(Job* job, std::vector<float>* sums, float* ret_loss) {
   const size_t parameters = job->parameters.size();
-  const int64_t together = std::min(job->settings.batch * job->size, job->train.count - job->progress.samples);
+  const int64_t together =
+      std::min(job->settings.batch * job->size, job->train.count - job->progress.samples);
   const int64_t first = job->progress.samples + together * job->rank / job->size;
   const int64_t last = job->progress.samples + together * (job->rank + 1) / job->size;
-  gather(job->train, job->order.data() + first, last - first, &x, &labels);
-  (*sums)[parameters] = job->model.gradient(job->parameters.data(), x, labels, sums->data());
+  gather(job->train, job->order.data() + first, last - first, &job->batch, &job->labels);
+  (*sums)[parameters] = job->model.gradient(job->parameters.data(), job->batch, job->labels, sums->data());
 
   hvd_tensor t = tensor(sums->data(), HVD_FLOAT32, sums->size());
   hvd_error error = HVD_ERROR_INIT;
@@ -142,7 +149,7 @@ hvd_status step(Job *job, std::vector<float> *sums, float *ret_loss) {
 }
 
 // Each worker classifies its part of the test set; all get the result.
-hvd_status evaluate(Job *job) {
+hvd_status evaluate(Job* job) {
   const int64_t first = job->test.count * job->rank / job->size;
   const int64_t last = job->test.count * (job->rank + 1) / job->size;
   std::vector<int32_t> chosen(static_cast<size_t>(last - first));
@@ -158,7 +165,7 @@ hvd_status evaluate(Job *job) {
 }
 
 // Do all workers hold the same model, bit for bit? Compares the FNV-1a hash of the parameters.
-hvd_status compare_models(Job *job) {
+hvd_status compare_models(Job* job) {
   uint64_t hash = 14695981039346656037u;
   for (float value : job->parameters) {
     uint32_t bits;
@@ -172,17 +179,19 @@ hvd_status compare_models(Job *job) {
   if (status != HVD_OK) return status;
   if (lowest == highest) {
     if (job->rank == 0) {
-      printf("all %d workers hold the same model (%016llx)\n", job->size, static_cast<unsigned long long>(hash));
+      printf("all %d workers hold the same model (%016llx)\n", job->size,
+             static_cast<unsigned long long>(hash));
     }
     return HVD_OK;
   }
-  fprintf(stderr, "rank %d holds a model of its own (%016llx)\n", job->rank, static_cast<unsigned long long>(hash));
+  fprintf(stderr, "rank %d holds a model of its own (%016llx)\n", job->rank,
+          static_cast<unsigned long long>(hash));
   return HVD_CALLBACK_FAILED;
 }
 
 // The training function of hvd_run: begins wherever the state is.
-hvd_status train(void *userdata) {
-  Job *job = static_cast<Job *>(userdata);
+hvd_status train(void* userdata) {
+  Job* job = static_cast<Job*>(userdata);
   if (job->size == 0) take_place(job);  // the first call has no reset before it
   report_recoveries(job);
   std::vector<float> sums(job->parameters.size() + 1);  // gradient and loss
@@ -210,30 +219,47 @@ hvd_status train(void *userdata) {
   return HVD_CALLBACK_FAILED;  // ends hvd_run, and the job: no worker says that it is done
 }
 
-bool parse(int argc, char **argv, Settings *settings) {
-  if (const char *directory = getenv("HVD_FASHION_MNIST_DIR")) settings->data = directory;
+bool parse(int argc, char** argv, Settings* settings) {
+  if (const char* directory = getenv("HVD_FASHION_MNIST_DIR")) settings->data = directory;
+  struct Number {
+    const char* name;
+    int64_t* value;
+  };
+  const Number numbers[] = {{"--epochs", &settings->epochs},
+                            {"--batch", &settings->batch},
+                            {"--hidden", &settings->hidden},
+                            {"--commit-every", &settings->commit_every},
+                            {"--report-every", &settings->report_every},
+                            {"--seed", &settings->seed}};
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
-    const char *value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (value == nullptr) return false;
-    if (name == "--data") settings->data = value;
-    else if (name == "--epochs") settings->epochs = atoll(value);
-    else if (name == "--batch") settings->batch = std::max(1LL, atoll(value));
-    else if (name == "--hidden") settings->hidden = std::max(1LL, atoll(value));
-    else if (name == "--commit-every") settings->commit_every = std::max(1LL, atoll(value));
-    else if (name == "--report-every") settings->report_every = std::max(1LL, atoll(value));
-    else if (name == "--seed") settings->seed = atoll(value);
-    else if (name == "--rate") settings->rate = static_cast<float>(atof(value));
-    else if (name == "--target") settings->target = atof(value);
-    else return false;
+    if (i + 1 == argc) return false;
+    const char* text = argv[i + 1];
+    bool known = true;
+    if (name == "--data") {
+      settings->data = text;
+    } else if (name == "--rate") {
+      settings->rate = static_cast<float>(atof(text));
+    } else if (name == "--target") {
+      settings->target = atof(text);
+    } else {
+      known = false;
+    }
+    for (const Number& number : numbers) {
+      if (name != number.name) continue;
+      *number.value = std::max(1LL, atoll(text));
+      known = true;
+    }
+    if (!known) return false;
   }
   return true;
 }
 
-hvd_status open_job(Job *job, hvd_error *error) {
-  hvd_options *options = nullptr;
+hvd_status open_job(Job* job, hvd_error* error) {
+  hvd_options* options = nullptr;
   hvd_status status = hvd_options_create(&options, error);
-  if (status == HVD_OK) status = hvd_options_set_log(options, HVD_LOG_DEFAULT, log_line, nullptr, nullptr, error);
+  if (status == HVD_OK)
+    status = hvd_options_set_log(options, HVD_LOG_DEFAULT, log_line, nullptr, nullptr, error);
   if (status == HVD_OK) status = hvd_init(options, &job->context, error);
   hvd_options_destroy(options);
   if (status != HVD_OK) return status;
@@ -241,8 +267,8 @@ hvd_status open_job(Job *job, hvd_error *error) {
   hvd_membership place = {};
   place.struct_size = sizeof place;
   status = hvd_get_membership(job->context, &place, error);
-  printf("worker %llu pid %d joins as rank %d of %d\n", static_cast<unsigned long long>(place.worker), getpid(),
-         place.rank, place.size);
+  printf("worker %llu pid %d joins as rank %d of %d\n", static_cast<unsigned long long>(place.worker),
+         getpid(), place.rank, place.size);
 
   hvd_tensor parameters = tensor(job->parameters.data(), HVD_FLOAT32, job->parameters.size());
   hvd_tensor velocity = tensor(job->velocity.data(), HVD_FLOAT32, job->velocity.size());
@@ -258,18 +284,20 @@ hvd_status open_job(Job *job, hvd_error *error) {
 
 }  // namespace
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   Job job;
   if (!parse(argc, argv, &job.settings)) {
-    fprintf(stderr, "usage: %s [--data DIR] [--epochs N] [--batch N] [--hidden N] [--commit-every STEPS] "
-                    "[--report-every STEPS] [--seed N] [--rate R] [--target ACCURACY]\n", argv[0]);
+    fprintf(stderr,
+            "usage: %s [--data DIR] [--epochs N] [--batch N] [--hidden N] [--commit-every STEPS] "
+            "[--report-every STEPS] [--seed N] [--rate R] [--target ACCURACY]\n",
+            argv[0]);
     return 2;
   }
   setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     job.train = read_images(job.settings.data, "train");
     job.test = read_images(job.settings.data, "t10k");
-  } catch (const std::exception &e) {
+  } catch (const std::exception& e) {
     fprintf(stderr, "%s\n", e.what());
     return 1;
   }
@@ -283,7 +311,8 @@ int main(int argc, char **argv) {
   if (status == HVD_OK) status = hvd_run(job.context, job.state, train, &job, &error);
   // Says that this worker is done; after a failed run it only takes leave.
   if (job.context != nullptr && status != HVD_REMOVED) {
-    const hvd_status end = hvd_shutdown(job.context, HVD_DEFAULT_TIMEOUT, status == HVD_OK ? &error : nullptr);
+    const hvd_status end =
+        hvd_shutdown(job.context, HVD_DEFAULT_TIMEOUT, status == HVD_OK ? &error : nullptr);
     if (status == HVD_OK) status = end;
   }
   if (status == HVD_REMOVED) {

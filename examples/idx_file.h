@@ -9,15 +9,16 @@
 #include <vector>
 
 struct Images {
-  int64_t count = 0, pixels = 0;   // pixels of one image
-  std::vector<uint8_t> data;       // count x pixels, row-major, 0 (white) .. 255
-  std::vector<uint8_t> labels;     // count, 0 .. 9
+  int64_t count = 0, pixels = 0;  // pixels of one image
+  std::vector<uint8_t> data;      // count x pixels, row-major, 0 (white) .. 255
+  std::vector<uint8_t> labels;    // count, 0 .. 9
 };
 
 /// Bytes after the header of an IDX file of unsigned bytes; *ret_shape gets its dimensions.
 inline std::vector<uint8_t> read_idx(const std::string& path, std::vector<int64_t>* ret_shape) {
   gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) throw std::runtime_error("can't open " + path + " (Debian package dataset-fashion-mnist)");
+  if (file == nullptr)
+    throw std::runtime_error("can't open " + path + " (Debian package dataset-fashion-mnist)");
   const auto read = [&](void* data, size_t size) {
     if (gzread(file, data, static_cast<unsigned>(size)) != static_cast<int>(size)) {
       gzclose(file);

@@ -14,7 +14,8 @@ class Mlp {
   using Matrix = Eigen::MatrixXf;
   using Map = Eigen::Map<Eigen::MatrixXf>;
 
-  Mlp(int64_t inputs, int64_t hidden, int64_t outputs) : inputs_(inputs), hidden_(hidden), outputs_(outputs) {}
+  Mlp(int64_t inputs, int64_t hidden, int64_t outputs)
+      : inputs_(inputs), hidden_(hidden), outputs_(outputs) {}
 
   int64_t parameter_count() const { return hidden_ * (inputs_ + 1) + outputs_ * (hidden_ + 1); }
 
@@ -70,7 +71,9 @@ class Mlp {
   }
 
  private:
-  struct Layers { Map w1, b1, w2, b2; };
+  struct Layers {
+    Map w1, b1, w2, b2;
+  };
   Layers layers(float* p) const {
     float* b1 = p + hidden_ * inputs_;
     float* w2 = b1 + hidden_;
