@@ -32,7 +32,8 @@ typedef struct hvd_backend_host {
   void *context; /* first argument of each call */
   void (*log)(void *context, hvd_log_level level, const char *message);
   /* A message from send_message of `source` has arrived. Messages of one source arrive in order.
-   * `data` is borrowed for the call. Not to be called from within send_message or submit. */
+   * `data` is borrowed for the call. The first may come a little before connect has returned. Not to be
+   * called from within send_message or submit. */
   void (*message)(void *context, uint64_t generation, int32_t source, const void *data, size_t size);
   /* The link to `peer` (rank, or -1: unknown) broke in this generation. Once or more; the core then
    * aborts the instance. */

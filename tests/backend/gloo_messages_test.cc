@@ -122,17 +122,20 @@ TEST(GlooMessages, StrangersAreRefused) {
   };
   stranger({});
   stranger(payload(1, 2, 300));
-  // A hello of the right form with a wrong token.
-  std::vector<uint8_t> hello(8 + 256);
-  const uint32_t size = 256, kind = 1, magic = 0x47647668, version = 1;
-  std::memcpy(&hello[0], &size, 4);
-  std::memcpy(&hello[4], &kind, 4);
-  std::memcpy(&hello[8], &magic, 4);
-  std::memcpy(&hello[12], &version, 4);
+  // A hello that is right in everything but the token: taken, it would stand in for rank 1.
+  struct {
+    uint32_t size = 248, kind = 1, magic = 0x47647668, version = 1;
+    uint64_t generation = 1;
+    int32_t rank = 1, ranks = 2;
+    uint8_t rest[224] = {};
+  } words;
+  static_assert(sizeof(words) == 256);
+  std::vector<uint8_t> hello(sizeof(words));
+  std::memcpy(hello.data(), &words, sizeof(words));
   stranger(hello);
   on_all(2, [&](int rank) {
-    const Status status = workers[static_cast<size_t>(rank)]->instance->connect(1, rank, members, kSoon);
-    EXPECT_TRUE(status.ok()) << status.message;
+    const Status status = workers[static_cast<size_t>(rank)]->instance->connect(1, rank, members, seconds(10));
+    ASSERT_TRUE(status.ok()) << status.message;
   });
   ASSERT_TRUE(workers[0]->instance->send_message(1, payload(0, 0, 10)).ok());
   EXPECT_EQ(workers[1]->inbox.next_message().data, payload(0, 0, 10));

@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "backend/cluster.h"
 
@@ -183,6 +186,34 @@ TEST_P(KillOneOf, TheOthersGoOn) {
           << (WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : std::to_string(WEXITSTATUS(status)));
     }
   }
+}
+
+// contract 10: the program's signals stay with its threads, and SIGPIPE can't come from Gloo's plain writes.
+TEST(GlooThreads, BlockEverySignal) {
+  std::set<std::string> before;
+  const auto threads = [] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) found.insert(entry.path());
+    return found;
+  };
+  before = threads();
+  Workers workers = make_workers(2);
+  connect_all(workers, 1);
+  int checked = 0;
+  for (const std::string& thread : threads()) {
+    if (before.contains(thread)) continue;
+    std::ifstream status(thread + "/status");
+    std::string line;
+    while (std::getline(status, line)) {
+      if (!line.starts_with("SigBlk:")) continue;
+      const uint64_t blocked = std::stoull(line.substr(7), nullptr, 16);
+      for (const int signal : {SIGPIPE, SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {
+        EXPECT_NE(blocked >> (signal - 1) & 1, 0U) << thread << " signal " << signal;
+      }
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 8);  // of each instance: Gloo's loop, links, executor, reaper
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KillOneOf, testing::Values(2, 3, 4));
