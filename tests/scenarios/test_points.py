@@ -106,7 +106,7 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_as_the_generation_is_announced(self):
         job = Job(self, "a:3,b:1", ["steps=12", "commit=4"], np=4, min_np=1, max_np=4, options=NO_RESTART,
-                  faults="before_allreduce:b/*/*/*/6/*=kill,event_generation:a/1/*/*/4/*=kill")
+                  faults="before_allreduce:b/*/*/*/6/*=kill,event_generation:a/1/*/*/*/*=kill")
         job.finish(0)
         job.verify(12, workers=2)
 

@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include <hvd/hvd.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,17 +39,31 @@ typedef struct worker {
   char mismatch_kind[16];
   int commit_first;
   int log_level;
-  volatile int rank; /* read by the log callback too, which must not call into the context */
-  int training;      /* within the training function: a save or load belongs to commit */
-  int restoring;     /* PEER_LOST was returned: the next load belongs to restore */
+  int rank;
+  pthread_mutex_t mutex; /* of last */
+  position last;
+  int training;  /* within the training function: a save or load belongs to commit */
+  int restoring; /* PEER_LOST was returned: the next load belongs to restore */
 } worker;
 
-static position here(const worker *w) {
+/* On the training thread. */
+static position here(worker *w) {
   position at = {w->rank, w->state != NULL ? hvd_state_revision(w->state) : 0, w->model.counters.step};
+  pthread_mutex_lock(&w->mutex);
+  w->last = at;
+  pthread_mutex_unlock(&w->mutex);
   return at;
 }
 
-static int at_point(const worker *w, const char *point) { return fault(&w->who, point, here(w)); }
+/* Where the training thread was last, for the library's threads. */
+static position elsewhere(worker *w) {
+  pthread_mutex_lock(&w->mutex);
+  position at = w->last;
+  pthread_mutex_unlock(&w->mutex);
+  return at;
+}
+
+static int at_point(worker *w, const char *point) { return fault(&w->who, point, here(w)); }
 
 /* ---- What the library calls --------------------------------------------------------------------- */
 
@@ -112,17 +127,16 @@ static void on_event(void *userdata, const hvd_event *event) {
         "\"gen\":%llu,\"epoch\":%llu,\"rank\":%d,\"size\":%d,\"msg\":\"%s\"",
         (unsigned long long)event->generation, (unsigned long long)event->membership_epoch, event->rank,
         event->size, json_text(event->message, text, sizeof text));
-  at_point(w, event_name(event->kind));
+  fault(&w->who, event_name(event->kind), elsewhere(w));
 }
 
 static void on_log(void *userdata, hvd_log_level level, const char *message) {
   worker *w = userdata;
   char text[1200];
-  position at = {w->rank, 0, 0}; /* no call into the context from here */
   if (level >= w->log_level) {
     trace(&w->who, "log", "\"level\":%d,\"msg\":\"%s\"", level, json_text(message, text, sizeof text));
   }
-  fault_on_log(&w->who, message, at);
+  fault_on_log(&w->who, message, elsewhere(w));
 }
 
 /* ---- Training ----------------------------------------------------------------------------------- */
@@ -408,6 +422,8 @@ int main(int argc, char **argv) {
   struct rlimit none = {0, 0};
   setrlimit(RLIMIT_CORE, &none); /* a SIGSEGV on purpose leaves no core file */
   memset(&w, 0, sizeof w);
+  pthread_mutex_init(&w.mutex, NULL);
+  w.last.rank = -1;
   identity_read(&w.who);
   if (parse(&w, argc, argv) != 0) {
     fprintf(stderr, "bad argument\n");
