@@ -54,7 +54,7 @@ struct StartWorker { uint64_t worker; std::string host; int32_t slot; };
 /// The worker's place is gone: tell it (reason), and end its process if it stays.
 struct StopWorker { uint64_t worker; std::string reason; };
 struct MemberPlace { uint64_t worker; std::string host; int32_t local_rank; ReadyEvent ready; };
-struct Assign { uint64_t generation; uint64_t epoch; int32_t root; std::vector<MemberPlace> members; };
+struct Assign { uint64_t generation; uint64_t epoch; int32_t root; std::vector<MemberPlace> members; std::string reason; };
 /// To every living member of the generation.
 struct Abort { uint64_t generation; std::string reason; int32_t rank; uint64_t worker; std::vector<uint64_t> to; };
 /// To every living member of the current generation, and to nobody else.

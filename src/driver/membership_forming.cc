@@ -157,7 +157,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   const Worker* root = best_holder(next);  // contract 5
   fresh = root == nullptr;
   if (fresh) state_exists = false;
-  Assign assign{generation, epoch, 0, {}};
+  Assign assign{generation, epoch, 0, {}, lost_any ? last_loss : link_failure};
   std::map<std::string, int32_t> on_host;
   members.clear();
   for (Worker* w : next) {

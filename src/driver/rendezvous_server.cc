@@ -332,6 +332,7 @@ void RendezvousServer::assign(const Assign& assign) {
   wire::AssignmentT assignment;
   assignment.epoch = assign.epoch;
   assignment.root = assign.root;
+  assignment.reason = cut(assign.reason);
   for (const MemberPlace& place : assign.members) {
     auto member = std::make_unique<wire::MemberT>();
     member->worker = place.worker;

@@ -184,6 +184,8 @@ Status RunLoop::recover(hvd_status cause) {
     attempt = HVD_PEER_LOST;
   }
 
+  // The driver knows better than a broken link who was lost.
+  if (const std::string told = worker_.assignment().reason; !told.empty()) reason = told;
   const hvd_membership to = worker_.membership();
   recovery.to_generation = to.generation;
   recovery.to_size = to.size;

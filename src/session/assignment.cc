@@ -46,6 +46,7 @@ Assignment to_assignment(uint64_t generation, const wire::AssignmentT& received,
   result.epoch = received.epoch;
   result.root = received.root;
   result.rank = -1;
+  result.reason = received.reason;
   const size_t size = received.members.size();
   require(size > 0 && size <= std::numeric_limits<int32_t>::max(), fmt::format("{} members", size));
   std::set<uint64_t> workers;

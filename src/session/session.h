@@ -47,6 +47,7 @@ struct Assignment {
   int32_t rank = 0;
   int32_t root = 0;  // member that others sync from
   std::vector<Member> members;
+  std::string reason;  // who was lost before it was formed; "" after a planned change
 };
 
 struct AbortInfo {

@@ -61,6 +61,7 @@ TEST_F(Rendezvous, AClosedConnectionAbortsTheOthers) {  // contract 3
   const wire::AssignmentT* next = workers[0]->await(&wire::BodyUnion::AsAssignment, 2);
   ASSERT_NE(next, nullptr) << log.text();
   EXPECT_EQ(next->members.size(), 1u);
+  EXPECT_NE(next->reason.find("rank 1"), std::string::npos) << next->reason;
 }
 
 TEST_F(Rendezvous, LeavingIsALossWithItsReason) {  // contract 8
