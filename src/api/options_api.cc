@@ -19,7 +19,10 @@ size_t hvd_dtype_size(hvd_dtype dtype) { return hvd::dtype_size(dtype); }
 const char* hvd_dtype_name(hvd_dtype dtype) { return hvd::dtype_name(dtype); }
 
 hvd_status hvd_options_create(hvd_options** ret_options, hvd_error* error) {
-  return guarded(error, [&] { required(ret_options, "ret_options") = new hvd_options(); });
+  return guarded(error, [&] {
+    required(ret_options, "ret_options");
+    *ret_options = new hvd_options();
+  });
 }
 
 void hvd_options_destroy(hvd_options* options) { delete options; }
