@@ -35,14 +35,15 @@ std::string operation_name(const char* name) {
 collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
   const hvd_tensor value = copy_in(tensor, name);
   if (dtype_size(value.dtype) == 0) {
-    throw Error(HVD_INVALID, fmt::format("{}->dtype is {}: expected one of hvd_dtype, {} to {}", name, value.dtype,
-                                         HVD_UINT8, HVD_BOOL));
+    throw Error(HVD_INVALID, fmt::format("{}->dtype is {}: expected one of hvd_dtype, {} to {}", name,
+                                         value.dtype, HVD_UINT8, HVD_BOOL));
   }
   if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
     throw Error(HVD_INVALID, fmt::format("{}->ndim is {}: expected 0 to {}", name, value.ndim, HVD_MAX_DIMS));
   }
   if (value.memory != HVD_MEMORY_HOST) {
-    throw Error(HVD_UNSUPPORTED, fmt::format("{}->memory is {}: expected HVD_MEMORY_HOST", name, value.memory));
+    throw Error(HVD_UNSUPPORTED,
+                fmt::format("{}->memory is {}: expected HVD_MEMORY_HOST", name, value.memory));
   }
   collective::Tensor result;
   result.data = value.data;
@@ -50,7 +51,8 @@ collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
   result.shape.assign(value.shape, value.shape + value.ndim);
   for (size_t i = 0; i < result.shape.size(); ++i) {
     if (result.shape[i] < 0) {
-      throw Error(HVD_INVALID, fmt::format("{}->shape[{}] is {}: expected 0 or more", name, i, result.shape[i]));
+      throw Error(HVD_INVALID,
+                  fmt::format("{}->shape[{}] is {}: expected 0 or more", name, i, result.shape[i]));
     }
   }
   return result;
@@ -58,7 +60,8 @@ collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
 
 namespace {
 
-Submission allreduce(const char* name, const hvd_tensor* input, const hvd_tensor* output, hvd_reduction reduction) {
+Submission allreduce(const char* name, const hvd_tensor* input, const hvd_tensor* output,
+                     hvd_reduction reduction) {
   Submission s;
   s.name = operation_name(name);
   s.kind = Kind::kAllreduce;
@@ -135,7 +138,8 @@ hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tenso
   return guarded(error, [&] { return open_worker(context).run(allreduce(name, input, output, reduction)); });
 }
 
-hvd_status hvd_broadcast(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root, hvd_error* error) {
+hvd_status hvd_broadcast(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
+                         hvd_error* error) {
   return guarded(error, [&] { return open_worker(context).run(broadcast(name, tensor, root)); });
 }
 
@@ -172,7 +176,8 @@ hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_t
     // The array's stride is the size of the struct that the caller was compiled with.
     const size_t stride = count > 0 ? tensors->struct_size : 0;
     for (size_t i = 0; i < count; ++i) {
-      const auto* tensor = reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(tensors) + i * stride);
+      const auto* tensor =
+          reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(tensors) + i * stride);
       s.variables.push_back(tensor_of(tensor, fmt::format("tensors[{}]", i).c_str()));
       if (tensor->struct_size != stride) {
         throw Error(HVD_INVALID, fmt::format("tensors[{}].struct_size is {}: expected {} as in tensors[0]", i,
@@ -183,8 +188,8 @@ hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_t
   });
 }
 
-hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** data, size_t* size, int32_t root,
-                                hvd_error* error) {
+hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** data, size_t* size,
+                                int32_t root, hvd_error* error) {
   return guarded(error, [&] {
     hvd::elastic::Worker& worker = open_worker(context);
     required(data, "data");
@@ -195,7 +200,8 @@ hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** d
     s.root = root;
     const bool sender = worker.membership().rank == root;
     if (sender) {
-      if (*size > 0 && *data == nullptr) throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", *size));
+      if (*size > 0 && *data == nullptr)
+        throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", *size));
       const auto* bytes = static_cast<const uint8_t*>(*data);
       s.object.assign(bytes, bytes + *size);
     }
@@ -209,8 +215,9 @@ hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** d
   });
 }
 
-hvd_status hvd_allreduce_async(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
-                               hvd_reduction reduction, hvd_op** ret_op, hvd_error* error) {
+hvd_status hvd_allreduce_async(hvd_context* context, const char* name, const hvd_tensor* input,
+                               hvd_tensor* output, hvd_reduction reduction, hvd_op** ret_op,
+                               hvd_error* error) {
   return start(context, ret_op, error, nullptr, [&] { return allreduce(name, input, output, reduction); });
 }
 
@@ -254,7 +261,8 @@ hvd_status hvd_op_error(hvd_op* op, hvd_error* error) {
 hvd_status hvd_op_output(hvd_op* op, hvd_tensor* ret_output, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     Operation& operation = *required(op, "op").operation;
-    if (!op->has_output) return Status(HVD_INVALID, "the operation is no allgather: it has no output of its own");
+    if (!op->has_output)
+      return Status(HVD_INVALID, "the operation is no allgather: it has no output of its own");
     if (!operation.done()) return Status(HVD_INVALID, "the operation is still pending");
     if (!operation.status().ok()) return operation.status();
     std::lock_guard lock(op->mutex);

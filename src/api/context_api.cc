@@ -21,7 +21,8 @@ Duration timeout_of(int64_t timeout_ms, Duration fallback) {
   if (timeout_ms == HVD_DEFAULT_TIMEOUT) return fallback;
   constexpr int64_t kLongest = int64_t{365} * 24 * 3600 * 1000;
   if (timeout_ms < 0 || timeout_ms > kLongest) {
-    throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 to {}, or HVD_DEFAULT_TIMEOUT", timeout_ms, kLongest));
+    throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 to {}, or HVD_DEFAULT_TIMEOUT",
+                                         timeout_ms, kLongest));
   }
   return milliseconds(timeout_ms);
 }
@@ -85,7 +86,8 @@ void hvd_destroy(hvd_context* context) {
 }
 
 hvd_status hvd_get_membership(hvd_context* context, hvd_membership* ret_membership, hvd_error* error) {
-  return guarded(error, [&] { copy_out(ret_membership, open_worker(context).membership(), "ret_membership"); });
+  return guarded(error,
+                 [&] { copy_out(ret_membership, open_worker(context).membership(), "ret_membership"); });
 }
 
 }  // extern "C"
@@ -93,7 +95,7 @@ hvd_status hvd_get_membership(hvd_context* context, hvd_membership* ret_membersh
 namespace {
 
 template <class Field>
-Field place(hvd_context* context, Field hvd_membership::* field, Field otherwise) {
+Field place(hvd_context* context, Field hvd_membership::*field, Field otherwise) {
   Field value = otherwise;
   guarded(nullptr, [&] { value = open_worker(context).membership().*field; });
   return value;
@@ -109,7 +111,9 @@ int32_t hvd_local_rank(hvd_context* context) { return place(context, &hvd_member
 int32_t hvd_local_size(hvd_context* context) { return place(context, &hvd_membership::local_size, -1); }
 int32_t hvd_cross_rank(hvd_context* context) { return place(context, &hvd_membership::cross_rank, -1); }
 int32_t hvd_cross_size(hvd_context* context) { return place(context, &hvd_membership::cross_size, -1); }
-uint64_t hvd_generation(hvd_context* context) { return place(context, &hvd_membership::generation, uint64_t{0}); }
+uint64_t hvd_generation(hvd_context* context) {
+  return place(context, &hvd_membership::generation, uint64_t{0});
+}
 
 hvd_status hvd_backend_info(hvd_context* context, hvd_backend_information* ret_info, hvd_error* error) {
   return guarded(error, [&] {
@@ -136,14 +140,16 @@ hvd_status hvd_recovery_count(hvd_context* context, size_t* ret_count, hvd_error
   });
 }
 
-hvd_status hvd_recovery_get(hvd_context* context, size_t index, hvd_recovery* ret_recovery, hvd_error* error) {
+hvd_status hvd_recovery_get(hvd_context* context, size_t index, hvd_recovery* ret_recovery,
+                            hvd_error* error) {
   return guarded(error, [&] {
     copy_out(ret_recovery, required(context, "context").worker->recoveries().at(index), "ret_recovery");
   });
 }
 
 hvd_status hvd_register_listener(hvd_context* context, hvd_event_kind kinds, hvd_listener_fn listener,
-                                 void* userdata, hvd_destroy_fn destroy, uint64_t* ret_listener, hvd_error* error) {
+                                 void* userdata, hvd_destroy_fn destroy, uint64_t* ret_listener,
+                                 hvd_error* error) {
   return guarded(error, [&] {
     hvd::Callback<hvd_listener_fn> callback(listener, userdata, destroy);
     required(ret_listener, "ret_listener");
@@ -162,7 +168,8 @@ hvd_status hvd_event_fd(hvd_context* context, int32_t* ret_fd, hvd_error* error)
   });
 }
 
-hvd_status hvd_next_event(hvd_context* context, hvd_event* ret_event, int32_t* ret_available, hvd_error* error) {
+hvd_status hvd_next_event(hvd_context* context, hvd_event* ret_event, int32_t* ret_available,
+                          hvd_error* error) {
   return guarded(error, [&] {
     required(ret_event, "ret_event");
     required(ret_available, "ret_available");

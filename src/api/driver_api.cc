@@ -1,6 +1,4 @@
 // The functions of driver.h: arguments are checked here, the rest is hvd::driver::Driver.
-#include "driver/driver.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -9,6 +7,7 @@
 #include "api/guard.h"
 #include "api/handles.h"
 #include "base/callback.h"
+#include "driver/driver.h"
 #include "hvd/driver.h"
 
 using hvd::Callback;
@@ -76,7 +75,8 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
     driver->driver.set_discovery([callback](std::vector<hvd::driver::HostSlots>* hosts) -> int32_t {
       HostSink sink{hosts};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
-      if (sink.unnamed) throw Error(HVD_UNAVAILABLE, "the discovery callback added a host whose name is NULL");
+      if (sink.unnamed)
+        throw Error(HVD_UNAVAILABLE, "the discovery callback added a host whose name is NULL");
       return result;
     });
   });
@@ -109,18 +109,20 @@ hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_
   });
 }
 
-hvd_status hvd_driver_worker_exited(hvd_driver* driver, uint64_t worker, int32_t exit_status, hvd_error* error) {
+hvd_status hvd_driver_worker_exited(hvd_driver* driver, uint64_t worker, int32_t exit_status,
+                                    hvd_error* error) {
   return guarded(error, [&] {
     required(driver, "driver");
     if (exit_status < 0 || exit_status > 256 + 127) {
-      throw Error(HVD_INVALID, fmt::format("exit_status is {}: expected 0 to 255, or 256 + a signal's number", exit_status));
+      throw Error(HVD_INVALID, fmt::format("exit_status is {}: expected 0 to 255, or 256 + a signal's number",
+                                           exit_status));
     }
     driver->driver.worker_exited(worker, exit_status);
   });
 }
 
-hvd_status hvd_driver_set_output(hvd_driver* driver, hvd_output_fn output, void* userdata, hvd_destroy_fn destroy,
-                                 hvd_error* error) {
+hvd_status hvd_driver_set_output(hvd_driver* driver, hvd_output_fn output, void* userdata,
+                                 hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&, callback = Callback<hvd_output_fn>(output, userdata, destroy)] {
     required(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "output is NULL");
@@ -147,7 +149,8 @@ hvd_status hvd_driver_wait(hvd_driver* driver, int64_t timeout_ms, hvd_error* er
 
 hvd_status hvd_driver_stop(hvd_driver* driver, const char* reason, hvd_error* error) {
   return guarded(error, [&] {
-    required(driver, "driver").driver.stop(reason == nullptr || *reason == 0 ? "stopped by the program" : reason);
+    required(driver, "driver")
+        .driver.stop(reason == nullptr || *reason == 0 ? "stopped by the program" : reason);
   });
 }
 

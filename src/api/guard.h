@@ -20,17 +20,13 @@ hvd_status guarded(hvd_error* error, Function&& fn) noexcept {
     } else {
       status = fn();
     }
-  } catch (const Error& e) {
-    status = e.status();
-  } catch (const std::bad_alloc&) {
+  } catch (const Error& e) { status = e.status(); } catch (const std::bad_alloc&) {
     status.code = HVD_INTERNAL;
     status.message = "out of memory";  // fits the string's own storage
   } catch (const std::exception& e) {
     try {
       status = Status(HVD_INTERNAL, std::string("unexpected failure: ") + e.what());
-    } catch (...) {
-      status.code = HVD_INTERNAL;
-    }
+    } catch (...) { status.code = HVD_INTERNAL; }
   } catch (...) {
     status.code = HVD_INTERNAL;
     status.message = "unknown error";
@@ -56,7 +52,8 @@ template <class Struct>
 void copy_out(Struct* target, Struct value, const char* name) {
   const size_t size = required(target, name).struct_size;
   if (size < sizeof(size_t)) {
-    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) + ": expected sizeof(" + name + ")");
+    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) +
+                                 ": expected sizeof(" + name + ")");
   }
   value.struct_size = size;
   std::memcpy(static_cast<void*>(target), &value, size < sizeof(Struct) ? size : sizeof(Struct));
@@ -68,7 +65,8 @@ Struct copy_in(const Struct* source, const char* name) {
   Struct value{};
   const size_t size = required(source, name).struct_size;
   if (size < sizeof(size_t)) {
-    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) + ": expected sizeof(" + name + ")");
+    throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) +
+                                 ": expected sizeof(" + name + ")");
   }
   std::memcpy(static_cast<void*>(&value), source, size < sizeof(Struct) ? size : sizeof(Struct));
   return value;

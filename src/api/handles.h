@@ -22,7 +22,7 @@ struct hvd_context {
   std::unique_ptr<hvd::elastic::Worker> worker;
   hvd::Duration shutdown_timeout{0};
   std::string backend_name;
-  std::atomic<bool> running{false};        // a run loop is open
+  std::atomic<bool> running{false};  // a run loop is open
   std::atomic<hvd_status> last_run{HVD_OK};
   std::atomic<bool> closed{false};
 };
@@ -35,11 +35,11 @@ struct hvd_state {
 
 struct hvd_op {
   std::shared_ptr<hvd::collective::Operation> operation;
-  hvd::Duration timeout{0};            // the longest wait of the operation
+  hvd::Duration timeout{0};  // the longest wait of the operation
   std::mutex mutex;
-  hvd_tensor output{};                 // allgather: as the caller gave it
+  hvd_tensor output{};  // allgather: as the caller gave it
   bool has_output = false;
-  hvd::collective::Buffer buffer;      // library's memory, once taken from the operation
+  hvd::collective::Buffer buffer;  // library's memory, once taken from the operation
 };
 
 namespace hvd::api {

@@ -42,7 +42,8 @@ hvd_status hvd_options_set_double(hvd_options* options, const char* key, double 
 }
 
 hvd_status hvd_options_set_bool(hvd_options* options, const char* key, int32_t value, hvd_error* error) {
-  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value != 0); });
+  return guarded(error,
+                 [&] { required(options, "options").options.set(required_text(key, "key"), value != 0); });
 }
 
 hvd_status hvd_options_get(hvd_options* options, const char* key, const char** ret_text, hvd_error* error) {
@@ -62,8 +63,8 @@ hvd_status hvd_options_set_log(hvd_options* options, hvd_log_level level, hvd_lo
     const hvd::Callback<hvd_log_fn> callback(log, userdata, destroy);
     required(options, "options");
     if (level < HVD_LOG_DEFAULT || level > HVD_LOG_OFF) {
-      throw hvd::Error(HVD_INVALID,
-                       fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT, HVD_LOG_OFF));
+      throw hvd::Error(HVD_INVALID, fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT,
+                                                HVD_LOG_OFF));
     }
     const hvd_log_level least =
         level == HVD_LOG_DEFAULT ? hvd::parse_log_level(options->options.string("log_level")) : level;

@@ -34,8 +34,8 @@ int64_t number(const std::string& variable, const std::string& text) {
 
 Placement checked(Placement place) {
   if (place.size < 1 || place.rank < 0 || place.rank >= place.size) {
-    throw Error(HVD_INVALID, fmt::format("rank {} of {} (from {}): expected 0 <= rank < size", place.rank, place.size,
-                                         place.source));
+    throw Error(HVD_INVALID, fmt::format("rank {} of {} (from {}): expected 0 <= rank < size", place.rank,
+                                         place.size, place.source));
   }
   return place;
 }
@@ -46,9 +46,10 @@ std::string rendezvous_of(const Options& options) {
   const auto address = options.environment("MASTER_ADDR");
   const auto port = options.environment("MASTER_PORT");
   if (address && port) return *address + ":" + *port;
-  throw Error(HVD_INVALID,
-              "a job of several workers without a driver needs option rendezvous (HVD_RENDEZVOUS), host:port of rank "
-              "0, or MASTER_ADDR and MASTER_PORT");
+  throw Error(
+      HVD_INVALID,
+      "a job of several workers without a driver needs option rendezvous (HVD_RENDEZVOUS), host:port of rank "
+      "0, or MASTER_ADDR and MASTER_PORT");
 }
 
 StandaloneDriver start_driver(const Options& worker, const Placement& place, const std::string& endpoint) {
@@ -96,8 +97,9 @@ StandaloneDriver prepare_standalone(Options& options) {
   const auto place = find_placement(options);
   if (!place || place->size == 1) return nullptr;
   if (options.string("secret").empty()) {
-    throw Error(HVD_INVALID, "a job of several workers without a driver needs option secret (HVD_SECRET), the same on "
-                             "every worker, 32 to 512 characters");
+    throw Error(HVD_INVALID,
+                "a job of several workers without a driver needs option secret (HVD_SECRET), the same on "
+                "every worker, 32 to 512 characters");
   }
   const std::string endpoint = rendezvous_of(options);
   if (options.string("job").empty()) options.set("job", std::string("standalone"));

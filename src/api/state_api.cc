@@ -65,19 +65,23 @@ hvd_status hvd_state_create(hvd_context* context, hvd_state** ret_state, hvd_err
 
 void hvd_state_destroy(hvd_state* state) { delete state; }
 
-hvd_status hvd_state_add_tensor(hvd_state* state, const char* key, const hvd_tensor* tensor, hvd_error* error) {
-  return guarded(error, [&] { elastic_of(state).state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor")); });
+hvd_status hvd_state_add_tensor(hvd_state* state, const char* key, const hvd_tensor* tensor,
+                                hvd_error* error) {
+  return guarded(error, [&] {
+    elastic_of(state).state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor"));
+  });
 }
 
-hvd_status hvd_state_add_value(hvd_state* state, const char* key, void* value, size_t size, hvd_error* error) {
+hvd_status hvd_state_add_value(hvd_state* state, const char* key, void* value, size_t size,
+                               hvd_error* error) {
   return guarded(error, [&] {
     required(static_cast<char*>(value), "value");
     elastic_of(state).state.add_value(required_text(key, "key"), value, size);
   });
 }
 
-hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn save, hvd_load_fn load, void* userdata,
-                                hvd_destroy_fn destroy, hvd_error* error) {
+hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn save, hvd_load_fn load,
+                                void* userdata, hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&] {
     const Callback<hvd_save_fn> saver(save, userdata, destroy);
     if (save == nullptr) throw Error(HVD_INVALID, "save is NULL");
@@ -154,7 +158,8 @@ hvd_status hvd_state_stats(hvd_state* state, hvd_state_statistics* ret_statistic
   });
 }
 
-hvd_status hvd_run(hvd_context* context, hvd_state* state, hvd_train_fn train, void* userdata, hvd_error* error) {
+hvd_status hvd_run(hvd_context* context, hvd_state* state, hvd_train_fn train, void* userdata,
+                   hvd_error* error) {
   return guarded(error, [&]() -> Status {
     if (train == nullptr) throw Error(HVD_INVALID, "train is NULL");
     const std::unique_ptr<hvd_run_loop> loop(begin_loop(context, state));

@@ -26,7 +26,9 @@ struct HostHandlers {
   std::function<void(uint64_t generation, int32_t source, std::span<const uint8_t>)> message;
   std::function<void(uint64_t generation, int32_t peer, const std::string& text)> failure;
   std::function<Status(uint64_t generation, const std::string& key, std::span<const uint8_t> value)> kv_set;
-  std::function<Status(uint64_t generation, const std::string& key, Duration timeout, std::vector<uint8_t>* value)> kv_get;
+  std::function<Status(uint64_t generation, const std::string& key, Duration timeout,
+                       std::vector<uint8_t>* value)>
+      kv_get;
 };
 
 struct Description {
@@ -41,7 +43,8 @@ class Instance {
   virtual ~Instance() = default;  // closes
   virtual const Description& description() const = 0;
   virtual Status address(std::vector<uint8_t>* ret_address) = 0;
-  virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members, Duration timeout) = 0;
+  virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
+                         Duration timeout) = 0;
   virtual Status submit(const hvd_backend_op& op) = 0;
   virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
   virtual void abort(uint64_t generation) = 0;

@@ -28,7 +28,8 @@ fs::path own_directory() {
 std::vector<fs::path> search_path(const Options& options) {
   std::vector<fs::path> path;
   const auto add = [&](const fs::path& directory) {
-    if (!directory.empty() && std::find(path.begin(), path.end(), directory) == path.end()) path.push_back(directory);
+    if (!directory.empty() && std::find(path.begin(), path.end(), directory) == path.end())
+      path.push_back(directory);
   };
   if (const fs::path own = own_directory(); !own.empty()) {
     add(own / "hvd" / std::to_string(HVD_ABI_VERSION));
@@ -53,7 +54,8 @@ std::vector<fs::path> others(const std::vector<fs::path>& directories) {
     std::error_code code;
     for (fs::directory_iterator entry(directory, code), end; !code && entry != end; entry.increment(code)) {
       const std::string file = entry->path().filename();
-      if (file.starts_with(kPrefix) && file.ends_with(kSuffix) && file != file_of("gloo")) here.push_back(entry->path());
+      if (file.starts_with(kPrefix) && file.ends_with(kSuffix) && file != file_of("gloo"))
+        here.push_back(entry->path());
     }
     std::sort(here.begin(), here.end());
     found.insert(found.end(), here.begin(), here.end());
@@ -77,11 +79,13 @@ Status open(const Options& options, const std::string& name,
     return {};
   }
   if (!is_name(name)) {
-    return {HVD_INVALID, fmt::format("backend '{}': expected auto, self or a name of letters, digits, '_' and '-'", name)};
+    return {HVD_INVALID,
+            fmt::format("backend '{}': expected auto, self or a name of letters, digits, '_' and '-'", name)};
   }
   const std::vector<fs::path> directories = search_path(options);
   std::vector<fs::path> candidates;
-  for (const fs::path& directory : directories) candidates.push_back(directory / file_of(name == "auto" ? "gloo" : name));
+  for (const fs::path& directory : directories)
+    candidates.push_back(directory / file_of(name == "auto" ? "gloo" : name));
   if (name == "auto") {
     const std::vector<fs::path> rest = others(directories);
     candidates.insert(candidates.end(), rest.begin(), rest.end());

@@ -78,9 +78,7 @@ Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
   hvd_status code = HVD_INTERNAL;
   try {
     code = init(HVD_BACKEND_ABI_VERSION, &table, &error);
-  } catch (...) {
-    return {HVD_UNAVAILABLE, fmt::format("{} threw an exception", HVD_BACKEND_INIT_SYMBOL)};
-  }
+  } catch (...) { return {HVD_UNAVAILABLE, fmt::format("{} threw an exception", HVD_BACKEND_INIT_SYMBOL)}; }
   if (code != HVD_OK) {
     std::string reason = error.message;
     if (reason.empty()) reason = fmt::format("{} gave {}", HVD_BACKEND_INIT_SYMBOL, status_name(code));
@@ -91,7 +89,8 @@ Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
   }
   if (Status status = check_table(table); !status.ok()) return status;
   const hvd_backend_description& d = table.description;
-  module->description = {d.name, d.version, path, d.memories, d.dtypes, d.collectives, d.messages != 0, d.local != 0};
+  module->description = {d.name,        d.version,       path,        d.memories, d.dtypes,
+                         d.collectives, d.messages != 0, d.local != 0};
   *ret_module = std::move(module);
   return {};
 }

@@ -27,18 +27,12 @@ struct Host {
     Status status;
     try {
       status = function();
-    } catch (const Error& e) {
-      status = e.status();
-    } catch (const std::exception& e) {
+    } catch (const Error& e) { status = e.status(); } catch (const std::exception& e) {
       try {
         status = Status(HVD_INTERNAL, fmt::format("{} of the host: {}", what, e.what()));
         logger->error("backend {}: {}", name, status.message);
-      } catch (...) {
-        status.code = HVD_INTERNAL;
-      }
-    } catch (...) {
-      status.code = HVD_INTERNAL;
-    }
+      } catch (...) { status.code = HVD_INTERNAL; }
+    } catch (...) { status.code = HVD_INTERNAL; }
     if (status.code != HVD_OK) status.write_to(error);
     return status.code;
   }
@@ -94,7 +88,8 @@ hvd_status host_kv_get(void* context, uint64_t generation, const char* key, int6
     const size_t room = *size;
     *size = value.size();
     if (value.size() > room) {
-      return {HVD_INVALID, fmt::format("kv_get of '{}': the value has {} bytes, the room {}", key, value.size(), room)};
+      return {HVD_INVALID,
+              fmt::format("kv_get of '{}': the value has {} bytes, the room {}", key, value.size(), room)};
     }
     if (!value.empty()) std::memcpy(data, value.data(), value.size());
     return {};
@@ -153,7 +148,8 @@ class ModuleInstance final : public Instance {
     std::vector<uint8_t> blob(4096);
     size_t size = blob.size();
     const auto ask = [&] {
-      return call("address", [&](hvd_error* error) { return table_.address(instance_, blob.data(), &size, error); });
+      return call("address",
+                  [&](hvd_error* error) { return table_.address(instance_, blob.data(), &size, error); });
     };
     Status status = ask();
     constexpr size_t kMost = size_t{1} << 20;
@@ -163,15 +159,16 @@ class ModuleInstance final : public Instance {
     }
     if (!status.ok()) return status;
     if (size > blob.size()) {
-      return {HVD_INTERNAL, fmt::format("backend {}: address wrote {} bytes into a room of {}", host_.name, size,
-                                        blob.size())};
+      return {HVD_INTERNAL, fmt::format("backend {}: address wrote {} bytes into a room of {}", host_.name,
+                                        size, blob.size())};
     }
     blob.resize(size);
     *ret_address = std::move(blob);
     return status;
   }
 
-  Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members, Duration timeout) override {
+  Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
+                 Duration timeout) override {
     std::vector<hvd_backend_member> list;
     for (const Member& member : members) {
       list.push_back({member.worker, member.host.c_str(), member.address.data(), member.address.size()});
@@ -183,7 +180,8 @@ class ModuleInstance final : public Instance {
     group.size = static_cast<int32_t>(list.size());
     group.members = list.data();
     group.timeout_ms = to_milliseconds(timeout);
-    Status status = call("connect", [&](hvd_error* error) { return table_.connect(instance_, &group, error); });
+    Status status =
+        call("connect", [&](hvd_error* error) { return table_.connect(instance_, &group, error); });
     if (!status.ok()) status.generation = generation;
     return status;
   }

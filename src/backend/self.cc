@@ -48,8 +48,7 @@ class SelfInstance final : public Instance {
       std::lock_guard lock(mutex_);
       if (!connected_) return error(HVD_PEER_LOST, "no generation is connected");
     }
-    if (op.collective < 0 || op.collective > 63 ||
-        (description_.collectives >> op.collective & 1) == 0) {
+    if (op.collective < 0 || op.collective > 63 || (description_.collectives >> op.collective & 1) == 0) {
       return error(HVD_UNSUPPORTED, fmt::format("collective {} is not supported", op.collective));
     }
     if (op.ranks != nullptr && (op.rank_count != 1 || op.ranks[0] != 0)) {
@@ -65,7 +64,8 @@ class SelfInstance final : public Instance {
   }
 
   Status send_message(int32_t destination, std::span<const uint8_t>) override {
-    return error(HVD_INVALID, fmt::format("message to rank {}: a worker that is alone has no other", destination));
+    return error(HVD_INVALID,
+                 fmt::format("message to rank {}: a worker that is alone has no other", destination));
   }
 
   void abort(uint64_t generation) override {

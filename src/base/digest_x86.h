@@ -59,8 +59,9 @@ __attribute__((target("avx512f,avx512dq"))) inline void digest_blocks_avx512_as(
 }
 
 template <Store store>
-__attribute__((target("avx2"))) inline void digest_blocks_avx2_as(
-    uint8_t* to, const uint8_t* from, size_t blocks, uint64_t* accumulators, const uint8_t* secret) {
+__attribute__((target("avx2"))) inline void digest_blocks_avx2_as(uint8_t* to, const uint8_t* from,
+                                                                  size_t blocks, uint64_t* accumulators,
+                                                                  const uint8_t* secret) {
   const __m256i prime = _mm256_set1_epi64x(kDigestPrime);
   auto* const out = reinterpret_cast<__m256i*>(accumulators);
   __m256i acc[2] = {_mm256_loadu_si256(out), _mm256_loadu_si256(out + 1)};

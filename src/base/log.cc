@@ -9,7 +9,8 @@ hvd_log_level parse_log_level(const std::string& name) {
   for (hvd_log_level level = HVD_LOG_TRACE; level <= HVD_LOG_OFF; ++level) {
     if (name == kNames[level - HVD_LOG_TRACE]) return level;
   }
-  throw Error(HVD_INVALID, fmt::format("log level is '{}': expected trace, debug, info, warning, error or off", name));
+  throw Error(HVD_INVALID,
+              fmt::format("log level is '{}': expected trace, debug, info, warning, error or off", name));
 }
 
 }  // namespace hvd

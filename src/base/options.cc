@@ -20,7 +20,8 @@ constexpr OptionSpec kSpecs[] = {
     {"secret", kString, "", 0, 0, "the job's secret, 32 to 512 characters; made by the driver when absent"},
     {"log_level", kString, "warning", 0, 0, "trace, debug, info, warning, error or off"},
     {"backend", kString, "auto", 0, 0, "gloo, or auto: the first that is available"},
-    {"interface", kString, "", 0, 0, "network interface or address for the backend; absent: the route to the driver"},
+    {"interface", kString, "", 0, 0,
+     "network interface or address for the backend; absent: the route to the driver"},
     {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
     // Worker.
     {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
@@ -31,9 +32,12 @@ constexpr OptionSpec kSpecs[] = {
     {"size", kInt, "-1", -1, kMany, "number of workers, for a job without a driver"},
     {"rendezvous", kString, "", 0, 0, "host:port where rank 0 serves a job without a driver"},
     {"init_timeout", kReal, "600", 0.001, kDay, "seconds that hvd_init waits for a place in a generation"},
-    {"connect_timeout", kReal, "30", 0.001, kDay, "seconds for connecting to the driver, and to the peers of a generation"},
-    {"operation_timeout", kReal, "600", 0.001, kDay, "seconds that a collective waits for ranks that do not call it"},
-    {"stall_warning", kReal, "60", 0.001, kDay, "seconds after which a waiting collective is reported in the log"},
+    {"connect_timeout", kReal, "30", 0.001, kDay,
+     "seconds for connecting to the driver, and to the peers of a generation"},
+    {"operation_timeout", kReal, "600", 0.001, kDay,
+     "seconds that a collective waits for ranks that do not call it"},
+    {"stall_warning", kReal, "60", 0.001, kDay,
+     "seconds after which a waiting collective is reported in the log"},
     {"shutdown_timeout", kReal, "60", 0.001, kDay, "seconds that hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
     // Driver.
@@ -45,22 +49,30 @@ constexpr OptionSpec kSpecs[] = {
     {"slots_per_host", kInt, "1", 1, kMany, "slots of a host for which discovery names none"},
     {"discovery_interval", kReal, "1", 0.01, kDay, "seconds between two discoveries"},
     {"discovery_timeout", kReal, "10", 0.01, kDay, "seconds that one discovery may take"},
-    {"elastic_timeout", kReal, "600", 0.01, kDay, "seconds to wait for enough slots, and for workers to rejoin"},
+    {"elastic_timeout", kReal, "600", 0.01, kDay,
+     "seconds to wait for enough slots, and for workers to rejoin"},
     {"start_timeout", kReal, "120", 0.01, kDay, "seconds from the start of a worker to its registration"},
-    {"join_settle", kReal, "0.5", 0, kDay, "seconds that a worker that is ready waits for others that are starting"},
-    {"reset_limit", kInt, "0", 0, kMany, "generations formed after the first before the job is given up; 0: no limit"},
+    {"join_settle", kReal, "0.5", 0, kDay,
+     "seconds that a worker that is ready waits for others that are starting"},
+    {"reset_limit", kInt, "0", 0, kMany,
+     "generations formed after the first before the job is given up; 0: no limit"},
     {"heartbeat_interval", kReal, "1", 0.01, kDay, "seconds between two signs of life"},
     {"heartbeat_timeout", kReal, "10", 0.05, kDay, "seconds of silence after which a worker is lost"},
     {"restart", kBool, "true", 0, 0, "whether the slot of a lost worker gets a new worker"},
-    {"restart_delay_min", kReal, "1", 0, kDay, "seconds before a slot is used again after its first failure; doubles with each"},
+    {"restart_delay_min", kReal, "1", 0, kDay,
+     "seconds before a slot is used again after its first failure; doubles with each"},
     {"restart_delay_max", kReal, "60", 0, kDay, "longest such delay"},
     {"blocklist_after", kInt, "3", 1, kMany, "failures in a row after which a host is put on the blocklist"},
-    {"blocklist_cooldown_min", kReal, "0", 0, 100 * kDay, "seconds that a host stays on the blocklist the first time; 0: for good"},
+    {"blocklist_cooldown_min", kReal, "0", 0, 100 * kDay,
+     "seconds that a host stays on the blocklist the first time; 0: for good"},
     {"blocklist_cooldown_max", kReal, "0", 0, 100 * kDay, "longest such time"},
-    {"listen", kString, "", 0, 0, "address[:port] where the driver listens; absent: loopback and a free port"},
+    {"listen", kString, "", 0, 0,
+     "address[:port] where the driver listens; absent: loopback and a free port"},
     {"stop_grace", kReal, "5", 0, kDay, "seconds between SIGTERM and SIGKILL"},
-    {"output_directory", kString, "", 0, 0, "directory for files of the workers' output, one folder a worker"},
-    {"guard", kString, "", 0, 0, "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
+    {"output_directory", kString, "", 0, 0,
+     "directory for files of the workers' output, one folder a worker"},
+    {"guard", kString, "", 0, 0,
+     "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };
 
 const OptionSpec& spec_of(const std::string& key) {
@@ -105,7 +117,8 @@ OptionValue checked(const OptionSpec& spec, OptionValue value) {
   if (auto* i = std::get_if<int64_t>(&value); i != nullptr && !in_range(static_cast<double>(*i))) {
     unfit(spec, std::to_string(*i));
   }
-  if (auto* d = std::get_if<double>(&value); d != nullptr && !in_range(*d)) unfit(spec, fmt::format("{}", *d));
+  if (auto* d = std::get_if<double>(&value); d != nullptr && !in_range(*d))
+    unfit(spec, fmt::format("{}", *d));
   return value;
 }
 

@@ -30,7 +30,7 @@ struct OptionSpec {
 class Options {
  public:
   using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-  Options();                                  // the process's environment
+  Options();  // the process's environment
   explicit Options(Environment environment);
 
   void set(const std::string& key, const std::string& text);

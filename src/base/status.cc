@@ -17,7 +17,8 @@ void Status::write_to(hvd_error* error) const noexcept {
   std::strncpy(full.backend, backend.c_str(), sizeof(full.backend) - 1);
   size_t length = std::min(message.size(), sizeof(full.message) - 1);
   // Never cut a UTF-8 sequence in two.
-  while (length < message.size() && length > 0 && (static_cast<unsigned char>(message[length]) & 0xC0U) == 0x80U) {
+  while (length < message.size() && length > 0 &&
+         (static_cast<unsigned char>(message[length]) & 0xC0U) == 0x80U) {
     --length;
   }
   std::memcpy(full.message, message.data(), length);

@@ -22,8 +22,14 @@ struct Status {
   Status(hvd_status c, std::string m) : code(c), message(std::move(m)) {}
 
   bool ok() const { return code == HVD_OK; }
-  Status& at_rank(int32_t r) & { rank = r; return *this; }
-  Status& in_generation(uint64_t g) & { generation = g; return *this; }
+  Status& at_rank(int32_t r) & {
+    rank = r;
+    return *this;
+  }
+  Status& in_generation(uint64_t g) & {
+    generation = g;
+    return *this;
+  }
 
   /// Copies into a caller's error, no further than its struct_size. NULL is allowed.
   void write_to(hvd_error* error) const noexcept;

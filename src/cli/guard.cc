@@ -2,15 +2,15 @@
 // "-group" from stdin; at its end, which the kernel brings about even if the driver gets SIGKILL, workers
 // have a moment to notice by themselves that the driver is gone and to end in order; what is left gets
 // SIGTERM, a grace (milliseconds, first argument), SIGKILL.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <set>
 #include <string>
-
-#include <sys/syscall.h>
-#include <unistd.h>
-#include <cerrno>
 
 namespace {
 

@@ -196,7 +196,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
     }
     for (const std::string& setting : settings) {
       const size_t equals = setting.find('=');
-      if (equals == std::string::npos) throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
+      if (equals == std::string::npos)
+        throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
       arguments->options.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
     }
     for (const std::string& variable : variables) {
@@ -288,15 +289,17 @@ class Job {
       if (status = get(key, text, error); status != HVD_OK) return status;
     }
     if (hosts.empty() && script.empty()) {
-      if (status = set("hosts", "localhost:" + (np == "0" ? "1" : np), error); status != HVD_OK) return status;
+      if (status = set("hosts", "localhost:" + (np == "0" ? "1" : np), error); status != HVD_OK)
+        return status;
     }
     const hvd_log_level level = arguments_.verbose ? HVD_LOG_INFO : HVD_LOG_DEFAULT;
-    if (status = hvd_options_set_log(options, level, &Job::log, this, nullptr, error); status != HVD_OK) return status;
+    if (status = hvd_options_set_log(options, level, &Job::log, this, nullptr, error); status != HVD_OK)
+      return status;
     hvd_driver* driver = nullptr;
     if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
     driver_.reset(driver);
-    return hvd_driver_set_command(driver, pointers(arguments_.command).data(), pointers(arguments_.environment).data(),
-                                  error);
+    return hvd_driver_set_command(driver, pointers(arguments_.command).data(),
+                                  pointers(arguments_.environment).data(), error);
   }
 
   static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
@@ -310,9 +313,7 @@ class Job {
     hvd_status status = HVD_OK;
     hvd_error error = HVD_ERROR_INIT;
     std::thread waiter([&] {
-      do {
-        status = hvd_driver_wait(driver_.get(), kDayMs, &error);
-      } while (status == HVD_TIMEOUT);
+      do { status = hvd_driver_wait(driver_.get(), kDayMs, &error); } while (status == HVD_TIMEOUT);
       Signals::wake();
     });
     int first = 0;

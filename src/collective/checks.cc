@@ -51,7 +51,8 @@ class Check {
     if (is_broadcast(s_.kind) && (s_.root < 0 || s_.root >= size_)) {
       return invalid(fmt::format("root is {}, expected 0 to {}", s_.root, size_ - 1));
     }
-    if (const auto collective = collective_of(s_.kind); collective != 0 && !(backend_.collectives >> collective & 1)) {
+    if (const auto collective = collective_of(s_.kind);
+        collective != 0 && !(backend_.collectives >> collective & 1)) {
       return unsupported(fmt::format("has no {}", kind_name(s_.kind)));
     }
     switch (s_.kind) {
@@ -79,7 +80,8 @@ class Check {
   Status tensor(const Tensor& t, const std::string& what, bool may_be_null = false) const {
     if (dtype_size(t.dtype) == 0) return invalid(fmt::format("{} has the unknown dtype {}", what, t.dtype));
     if (t.shape.size() > HVD_MAX_DIMS) {
-      return invalid(fmt::format("{} has {} dimensions, expected at most {}", what, t.shape.size(), HVD_MAX_DIMS));
+      return invalid(
+          fmt::format("{} has {} dimensions, expected at most {}", what, t.shape.size(), HVD_MAX_DIMS));
     }
     for (const int64_t extent : t.shape) {
       if (extent < 0) return invalid(fmt::format("{} has the negative shape {}", what, shape_text(t.shape)));
@@ -105,7 +107,8 @@ class Check {
     if (Status status = tensor(s_.input, "input"); !status.ok()) return status;
     if (Status status = tensor(s_.output, "output"); !status.ok()) return status;
     if (s_.input.dtype != s_.output.dtype) {
-      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
+      return invalid(
+          fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
     }
     if (s_.input.shape != s_.output.shape) {
       return invalid(fmt::format("input has shape {}, output {}", shape_text(s_.input.shape),
@@ -126,7 +129,8 @@ class Check {
     if (s_.output.data == nullptr) return {};  // the library allocates
     if (Status status = tensor(s_.output, "output"); !status.ok()) return status;
     if (s_.input.dtype != s_.output.dtype) {
-      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
+      return invalid(
+          fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
     }
     if (s_.input.shape.size() != s_.output.shape.size() ||
         !std::equal(s_.input.shape.begin() + 1, s_.input.shape.end(), s_.output.shape.begin() + 1)) {
@@ -144,9 +148,10 @@ class Check {
       bytes += 2 + 8 * s_.variables[i].shape.size();
     }
     if (bytes > kMaxSpecBytes) {
-      return invalid(fmt::format("{} tensors are too many for one operation: their shapes take {} bytes, expected at "
-                                 "most {}",
-                                 s_.variables.size(), bytes, kMaxSpecBytes));
+      return invalid(
+          fmt::format("{} tensors are too many for one operation: their shapes take {} bytes, expected at "
+                      "most {}",
+                      s_.variables.size(), bytes, kMaxSpecBytes));
     }
     return {};
   }
@@ -155,8 +160,8 @@ class Check {
     const auto& ranks = s_.ranks;
     if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
         std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
-      return invalid(fmt::format("takes ranks {{{}}}, expected ascending ones from 0 to {}", fmt::join(ranks, ", "),
-                                 size_ - 1));
+      return invalid(fmt::format("takes ranks {{{}}}, expected ascending ones from 0 to {}",
+                                 fmt::join(ranks, ", "), size_ - 1));
     }
     if (!std::binary_search(ranks.begin(), ranks.end(), s_.root)) {
       return invalid(fmt::format("root {} is not among its ranks", s_.root));

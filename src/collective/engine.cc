@@ -30,7 +30,9 @@ Engine::Engine(EngineConfig config, backend::Instance& instance)
 Engine::~Engine() { impl_->close(); }
 
 void Engine::start() { impl_->start(); }
-std::shared_ptr<Operation> Engine::submit(Submission submission) { return impl_->submit(std::move(submission)); }
+std::shared_ptr<Operation> Engine::submit(Submission submission) {
+  return impl_->submit(std::move(submission));
+}
 void Engine::deliver(int32_t source, std::span<const uint8_t> data) { impl_->deliver(source, data); }
 void Engine::fail(const Status& why) { impl_->fail(why); }
 void Engine::finish() { impl_->finish(); }
@@ -77,15 +79,17 @@ OperationPtr Engine::Impl::submit(Submission submission) {
   }
   if (finished_) {
     lock.unlock();
-    return ended(std::move(op), stamped(Status(HVD_CLOSED, fmt::format("{} '{}': this rank has finished and calls no "
-                                                                       "more operations",
-                                                                       kind_name(request.kind), request.name))));
+    return ended(std::move(op),
+                 stamped(Status(HVD_CLOSED, fmt::format("{} '{}': this rank has finished and calls no "
+                                                        "more operations",
+                                                        kind_name(request.kind), request.name))));
   }
   if (!names_.insert(op->name).second) {
     lock.unlock();
-    return ended(std::move(op), stamped(Status(HVD_INVALID, fmt::format("{} '{}': an operation of that name is still "
-                                                                        "under way on this rank",
-                                                                        kind_name(request.kind), request.name))));
+    return ended(std::move(op),
+                 stamped(Status(HVD_INVALID, fmt::format("{} '{}': an operation of that name is still "
+                                                         "under way on this rank",
+                                                         kind_name(request.kind), request.name))));
   }
   ops_.emplace(op->ticket, op);
   if (coordinator()) {
@@ -106,12 +110,14 @@ void Engine::Impl::deliver(int32_t source, std::span<const uint8_t> data) {
   } catch (const Error& error) {
     log_.warning("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what());
   } catch (const std::exception& error) {
-    break_generation(Status(HVD_INTERNAL, fmt::format("message from rank {}: {}", source, error.what())), true);
+    break_generation(Status(HVD_INTERNAL, fmt::format("message from rank {}: {}", source, error.what())),
+                     true);
   }
 }
 
 void Engine::Impl::receive(int32_t source, Message&& message) {
-  const bool to_coordinator = std::holds_alternative<Request>(message) || std::holds_alternative<FinishMessage>(message);
+  const bool to_coordinator =
+      std::holds_alternative<Request>(message) || std::holds_alternative<FinishMessage>(message);
   if (to_coordinator ? !coordinator() || source == 0 : coordinator() || source != 0) {
     throw Error(HVD_INVALID, to_coordinator ? "request to a rank that does not coordinate"
                                             : "answer from a rank that does not coordinate");
@@ -132,7 +138,8 @@ void Engine::Impl::receive(int32_t source, Message&& message) {
     work.outcome = std::move(outcome->outcome);
     queue_.push_back(std::move(work));
   } else if (auto* stall = std::get_if<StallMessage>(&message)) {
-    if (const auto it = ops_.find(stall->ticket); it != ops_.end()) it->second->missing = std::move(stall->missing);
+    if (const auto it = ops_.find(stall->ticket); it != ops_.end())
+      it->second->missing = std::move(stall->missing);
   }
   drain(lock);
 }
@@ -305,7 +312,9 @@ void Engine::Impl::perform(Work&& work) noexcept {
           send(work.rank, encode(OutcomeMessage{work.ticket, work.outcome}));
         }
         break;
-      case Work::Type::kStall: send(work.rank, encode(StallMessage{work.ticket, std::move(work.missing)})); break;
+      case Work::Type::kStall:
+        send(work.rank, encode(StallMessage{work.ticket, std::move(work.missing)}));
+        break;
       case Work::Type::kLog: log_.warning("{}", work.line); break;
     }
   } catch (const std::exception& error) {

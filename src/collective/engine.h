@@ -17,9 +17,16 @@
 
 namespace hvd::collective {
 
-enum class Kind : uint8_t { kBroadcast, kAllreduce, kAllgather, kBarrier, kBroadcastVariables, kBroadcastObject,
-                            kAgree /* maximum of a 64-bit word, carried by the matching messages alone */,
-                            kTransfer /* broadcast from root to some ranks, see Submission::ranks */ };
+enum class Kind : uint8_t {
+  kBroadcast,
+  kAllreduce,
+  kAllgather,
+  kBarrier,
+  kBroadcastVariables,
+  kBroadcastObject,
+  kAgree /* maximum of a 64-bit word, carried by the matching messages alone */,
+  kTransfer /* broadcast from root to some ranks, see Submission::ranks */
+};
 
 struct Tensor {  // borrowed
   void* data = nullptr;
@@ -30,21 +37,23 @@ struct Tensor {  // borrowed
 };
 
 struct Submission {
-  std::string name;                // user names and the core's own ("hvd....")
+  std::string name;  // user names and the core's own ("hvd....")
   Kind kind = Kind::kBarrier;
   hvd_reduction reduction = HVD_SUM;
   int32_t root = 0;
-  Tensor input;                    // allreduce, allgather
-  Tensor output;                   // allreduce, broadcast; allgather: data NULL = allocate
-  std::vector<Tensor> variables;   // broadcast of variables
-  std::vector<uint8_t> object;     // broadcast of an object: the root's bytes (moved in)
-  uint64_t word = 0;               // agree
-  std::vector<int32_t> ranks;      // transfer: who takes part, ascending, root among them; others don't submit
-  Duration timeout = seconds(600); // for ranks that do not submit
+  Tensor input;                   // allreduce, allgather
+  Tensor output;                  // allreduce, broadcast; allgather: data NULL = allocate
+  std::vector<Tensor> variables;  // broadcast of variables
+  std::vector<uint8_t> object;    // broadcast of an object: the root's bytes (moved in)
+  uint64_t word = 0;              // agree
+  std::vector<int32_t> ranks;     // transfer: who takes part, ascending, root among them; others don't submit
+  Duration timeout = seconds(600);  // for ranks that do not submit
 };
 
 /// Memory from malloc, to be handed to C callers.
-struct FreeDeleter { void operator()(void* p) const; };
+struct FreeDeleter {
+  void operator()(void* p) const;
+};
 using Buffer = std::unique_ptr<uint8_t[], FreeDeleter>;
 
 /// An operation under way; shared by the engine and whoever waits. Thread-safe.
@@ -60,10 +69,10 @@ class Operation {
   virtual std::string waiting_for() const = 0;
 
   // Results of a completed operation.
-  virtual uint64_t word() const = 0;                   // agree
-  virtual const Tensor& output() const = 0;            // allgather: shape as gathered
-  virtual Buffer take_buffer() = 0;                    // allgather and object: library's memory, once
-  virtual size_t buffer_size() const = 0;              // bytes
+  virtual uint64_t word() const = 0;         // agree
+  virtual const Tensor& output() const = 0;  // allgather: shape as gathered
+  virtual Buffer take_buffer() = 0;          // allgather and object: library's memory, once
+  virtual size_t buffer_size() const = 0;    // bytes
 };
 
 struct EngineConfig {

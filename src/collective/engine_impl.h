@@ -40,11 +40,11 @@ struct Engine::Impl final : Explainer, std::enable_shared_from_this<Engine::Impl
   struct Work {
     enum class Type { kRequest, kOutcome, kStall, kLog };
     Type type = Type::kLog;
-    int32_t rank = 0;              // to whom
+    int32_t rank = 0;  // to whom
     uint64_t ticket = 0;
     OutcomePtr outcome;
     std::vector<int32_t> missing;
-    std::vector<uint8_t> bytes;    // kRequest: ready to be sent
+    std::vector<uint8_t> bytes;  // kRequest: ready to be sent
     std::string line;
   };
 
@@ -70,7 +70,7 @@ struct Engine::Impl final : Explainer, std::enable_shared_from_this<Engine::Impl
   // execution.cc
   struct Plan {
     std::vector<hvd_backend_op> ops;
-    std::vector<size_t> counts;    // allgather
+    std::vector<size_t> counts;  // allgather
   };
   void execute(uint64_t ticket, const OutcomePtr& outcome);
   const char* misfit(const PendingOperation& op, const Outcome& outcome) const;
@@ -90,16 +90,16 @@ struct Engine::Impl final : Explainer, std::enable_shared_from_this<Engine::Impl
 
   mutable std::mutex mutex_;
   std::condition_variable idle_;
-  std::unordered_map<uint64_t, OperationPtr> ops_;    // pending, by ticket
-  std::unordered_set<std::string_view> names_;        // of the pending operations, whose own the text is
-  Matcher matcher_;                                   // rank 0 only
+  std::unordered_map<uint64_t, OperationPtr> ops_;  // pending, by ticket
+  std::unordered_set<std::string_view> names_;      // of the pending operations, whose own the text is
+  Matcher matcher_;                                 // rank 0 only
   std::deque<Work> queue_;
   bool started_ = false, draining_ = false, finished_ = false;
   size_t in_backend_ = 0;
   uint64_t last_sequence_ = 0;
   Time armed_ = Time::max();
-  std::optional<Status> failed_;                      // by fail()
-  std::optional<Status> broken_;                      // by the backend or this engine
+  std::optional<Status> failed_;  // by fail()
+  std::optional<Status> broken_;  // by the backend or this engine
 };
 
 }  // namespace hvd::collective

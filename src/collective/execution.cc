@@ -13,10 +13,11 @@ namespace hvd::collective {
 
 namespace {
 
-constexpr size_t kSmallVariable = 64 << 10;   // smaller ones travel packed
-constexpr size_t kPack = 4 << 20;             // bytes of a pack, so that packing and sending overlap
+constexpr size_t kSmallVariable = 64 << 10;  // smaller ones travel packed
+constexpr size_t kPack = 4 << 20;            // bytes of a pack, so that packing and sending overlap
 
-hvd_backend_op backend_op(hvd_collective collective, hvd_dtype dtype, const void* input, void* output, size_t count) {
+hvd_backend_op backend_op(hvd_collective collective, hvd_dtype dtype, const void* input, void* output,
+                          size_t count) {
   hvd_backend_op op{};
   op.struct_size = sizeof op;
   op.collective = collective;
@@ -59,12 +60,14 @@ const char* Engine::Impl::misfit(const PendingOperation& op, const Outcome& outc
     case Kind::kAgree: return outcome.sequence == 0 ? nullptr : "it needs no backend";
     case Kind::kAllgather: {
       if (outcome.rows.size() != config_.hosts.size()) return "rows are missing";
-      if (outcome.rows[static_cast<size_t>(config_.rank)] != s.input.shape[0]) return "rows differ from this rank's";
+      if (outcome.rows[static_cast<size_t>(config_.rank)] != s.input.shape[0])
+        return "rows differ from this rank's";
       const auto shape = gathered_shape(s.input, outcome.rows);
       return spec_bytes(s.input.dtype, shape) >= 0 ? nullptr : "the result is larger than memory can be";
     }
     case Kind::kBroadcastObject:
-      if (config_.rank == s.root) return outcome.object_size == s.object.size() ? nullptr : "the object's size differs";
+      if (config_.rank == s.root)
+        return outcome.object_size == s.object.size() ? nullptr : "the object's size differs";
       if (outcome.sequence != 0) return nullptr;
       return outcome.object.size() == outcome.object_size ? nullptr : "the object is cut short";
     default: return nullptr;
@@ -78,7 +81,8 @@ void Engine::Impl::execute(uint64_t ticket, const OutcomePtr& outcome) {
     const bool awaited = outcome->status.ok() && outcome->sequence != 0 && down() == nullptr;
     lock.unlock();
     if (awaited) {  // given up here, and the others now wait for this rank's part
-      Status status(HVD_PEER_LOST, fmt::format("{}, which coordinates, answered an operation too late", describe(0)));
+      Status status(HVD_PEER_LOST,
+                    fmt::format("{}, which coordinates, answered an operation too late", describe(0)));
       status.rank = 0;
       break_generation(std::move(status), true);
     }
@@ -87,8 +91,8 @@ void Engine::Impl::execute(uint64_t ticket, const OutcomePtr& outcome) {
   const OperationPtr op = it->second;
   if (const char* why = misfit(*op, *outcome)) {
     lock.unlock();
-    break_generation(Status(HVD_INTERNAL, fmt::format("{} '{}': outcome refused: {}", kind_name(op->submission.kind),
-                                                      op->name, why)),
+    break_generation(Status(HVD_INTERNAL, fmt::format("{} '{}': outcome refused: {}",
+                                                      kind_name(op->submission.kind), op->name, why)),
                      true);
     return;
   }
@@ -113,8 +117,9 @@ Status Engine::Impl::settle(PendingOperation& op, const Outcome& outcome) const 
   if (s.kind == Kind::kAllgather) {  // of nothing
     op.result = {s.output.data, s.input.dtype, gathered_shape(s.input, outcome.rows)};
     if (s.output.data != nullptr && s.output.shape[0] < op.result.shape[0]) {
-      return Status(HVD_INVALID, fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed", op.name,
-                                             s.output.shape[0], describe(config_.rank), op.result.shape[0]));
+      return Status(HVD_INVALID,
+                    fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed", op.name,
+                                s.output.shape[0], describe(config_.rank), op.result.shape[0]));
     }
   }
   if (s.kind == Kind::kBroadcastObject) {
@@ -155,8 +160,8 @@ Status Engine::Impl::plan(PendingOperation& op, const Outcome& outcome, Plan* re
       if (config_.rank != s.root) {
         op.buffer = allocate(outcome.object_size);
         if (op.buffer == nullptr) {
-          return Status(HVD_INTERNAL,
-                        fmt::format("broadcast_object '{}': no memory for {} bytes", op.name, outcome.object_size));
+          return Status(HVD_INTERNAL, fmt::format("broadcast_object '{}': no memory for {} bytes", op.name,
+                                                  outcome.object_size));
         }
         data = op.buffer.get();
       }
@@ -184,13 +189,15 @@ Status Engine::Impl::plan_allgather(PendingOperation& op, const Outcome& outcome
   const bool room = s.output.data != nullptr && s.output.shape[0] >= total;
   if (s.output.data != nullptr && !room) {
     // The others still need this rank's part, so it takes part and throws the result away.
-    op.verdict = Status(HVD_INVALID, fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed",
-                                                 op.name, s.output.shape[0], describe(config_.rank), total));
+    op.verdict =
+        Status(HVD_INVALID, fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed",
+                                        op.name, s.output.shape[0], describe(config_.rank), total));
   }
   if (!room) {
     op.buffer = allocate(result.bytes());
     if (op.buffer == nullptr) {
-      return Status(HVD_INTERNAL, fmt::format("allgather '{}': no memory for {} bytes", op.name, result.bytes()));
+      return Status(HVD_INTERNAL,
+                    fmt::format("allgather '{}': no memory for {} bytes", op.name, result.bytes()));
     }
     op.buffer_bytes = result.bytes();
     result.data = op.buffer.get();
@@ -253,7 +260,8 @@ void Engine::Impl::run(const OperationPtr& op, const Outcome& outcome) {
   try {
     status = plan(*op, outcome, &todo);
   } catch (const std::exception& error) {
-    status = Status(HVD_INTERNAL, fmt::format("{} '{}': {}", kind_name(op->submission.kind), op->name, error.what()));
+    status = Status(HVD_INTERNAL,
+                    fmt::format("{} '{}': {}", kind_name(op->submission.kind), op->name, error.what()));
   }
   if (!status.ok()) todo.ops.clear();
   op->self = op;

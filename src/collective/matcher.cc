@@ -11,8 +11,8 @@
 namespace hvd::collective {
 
 namespace {
-constexpr size_t kMaxTombstones = 1024;   // per rank; the oldest is forgotten
-constexpr size_t kMaxNamesTold = 3;       // per rank, in a message about a deadlock
+constexpr size_t kMaxTombstones = 1024;  // per rank; the oldest is forgotten
+constexpr size_t kMaxNamesTold = 3;      // per rank, in a message about a deadlock
 
 OutcomePtr failure(hvd_status code, std::string message, int32_t rank = -1) {
   auto outcome = std::make_shared<Outcome>();
@@ -24,14 +24,14 @@ OutcomePtr failure(hvd_status code, std::string message, int32_t rank = -1) {
 
 struct Matcher::Pending {
   struct Call {
-    bool required = false;               // this rank has to call
-    bool here = false;                   // it has
+    bool required = false;  // this rank has to call
+    bool here = false;      // it has
     uint64_t ticket = 0;
-    int64_t rows = 0;                    // allgather
-    std::unique_ptr<Request> differs;    // its call, where it disagrees with `first`
+    int64_t rows = 0;                  // allgather
+    std::unique_ptr<Request> differs;  // its call, where it disagrees with `first`
   };
-  Request first;                         // the call that came first: all others are compared with it
-  std::vector<Call> calls;               // by rank
+  Request first;            // the call that came first: all others are compared with it
+  std::vector<Call> calls;  // by rank
   size_t required = 0, here = 0;
   uint64_t word = 0;
   uint64_t object_size = 0;
@@ -40,7 +40,7 @@ struct Matcher::Pending {
   Time deadline = Time::max();
   Time stall_at = Time::max();
   Duration stall_step{0};
-  OutcomePtr deadlock;                   // set once every rank was seen waiting for another name
+  OutcomePtr deadlock;  // set once every rank was seen waiting for another name
 
   bool complete() const { return here == required; }
   Time due() const { return std::min(deadline, stall_at); }
@@ -53,7 +53,8 @@ struct Matcher::Pending {
   }
   /// Who has called, and how they differ; "" if they agree.
   std::string mismatch(const std::vector<std::string>& hosts) const {
-    if (std::none_of(calls.begin(), calls.end(), [](const Call& call) { return call.differs != nullptr; })) return "";
+    if (std::none_of(calls.begin(), calls.end(), [](const Call& call) { return call.differs != nullptr; }))
+      return "";
     std::vector<const Request*> made(calls.size(), nullptr);
     for (size_t r = 0; r < calls.size(); ++r) {
       if (calls[r].here) made[r] = calls[r].differs != nullptr ? calls[r].differs.get() : &first;
@@ -79,7 +80,8 @@ void Matcher::request(int32_t rank, Request request, Time now) {
   if (finished_[static_cast<size_t>(rank)]) {
     Action log;
     log.type = Action::Type::kLog;
-    log.line = fmt::format("{} has finished and yet calls '{}': ignored", describe_ranks({rank}, hosts_), request.name);
+    log.line = fmt::format("{} has finished and yet calls '{}': ignored", describe_ranks({rank}, hosts_),
+                           request.name);
     actions_.push_back(std::move(log));
     return;
   }
@@ -134,7 +136,8 @@ void Matcher::arrive(Pending& pending, int32_t rank, Request&& request, Time now
 bool Matcher::answer_late(int32_t rank, const Request& request) {
   auto& late = tombstones_[static_cast<size_t>(rank)];
   if (late.empty()) return false;
-  const auto it = std::find_if(late.begin(), late.end(), [&](const Tombstone& t) { return t.name == request.name; });
+  const auto it =
+      std::find_if(late.begin(), late.end(), [&](const Tombstone& t) { return t.name == request.name; });
   if (it == late.end()) return false;
   Action action;
   action.rank = rank;
@@ -152,7 +155,8 @@ bool Matcher::fail_if_finished(Table::iterator it) {
     const auto rank = static_cast<int32_t>(r);
     conclude(it,
              failure(HVD_PEER_LOST,
-                     fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_), it->first),
+                     fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_),
+                                 it->first),
                      rank),
              true);
     return true;
@@ -173,7 +177,8 @@ void Matcher::finish(int32_t rank) {
 
 /// All have called: the operation runs, or they disagree.
 OutcomePtr Matcher::decide(Pending& pending) {
-  if (std::string text = pending.mismatch(hosts_); !text.empty()) return failure(HVD_MISMATCH, std::move(text));
+  if (std::string text = pending.mismatch(hosts_); !text.empty())
+    return failure(HVD_MISMATCH, std::move(text));
   auto outcome = std::make_shared<Outcome>();
   const Request& request = pending.first;
   uint64_t operations = 0;
@@ -182,7 +187,8 @@ OutcomePtr Matcher::decide(Pending& pending) {
     case Kind::kAgree: outcome->word = pending.word; break;
     case Kind::kBroadcast:
     case Kind::kTransfer:
-      if (pending.required > 1 && spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0) operations = 1;
+      if (pending.required > 1 && spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0)
+        operations = 1;
       break;
     case Kind::kAllreduce:
       if (spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0) operations = 1;
@@ -210,7 +216,8 @@ OutcomePtr Matcher::decide(Pending& pending) {
       shape[0] = rows;
       const int64_t bytes = fits ? spec_bytes(request.specs[0].dtype, shape) : -1;
       if (bytes < 0) {
-        return failure(HVD_INVALID, fmt::format("allgather '{}': the result is larger than memory can be", request.name));
+        return failure(HVD_INVALID,
+                       fmt::format("allgather '{}': the result is larger than memory can be", request.name));
       }
       if (bytes > 0) operations = 1;
       break;
@@ -247,13 +254,14 @@ void Matcher::conclude(Table::iterator it, OutcomePtr outcome, bool remember_mis
 }
 
 OutcomePtr Matcher::expire(const Pending& pending, Duration waited) {
-  if (std::string text = pending.mismatch(hosts_); !text.empty()) return failure(HVD_MISMATCH, std::move(text));
+  if (std::string text = pending.mismatch(hosts_); !text.empty())
+    return failure(HVD_MISMATCH, std::move(text));
   if (pending.deadlock != nullptr) return pending.deadlock;
   const auto missing = pending.missing();
   return failure(HVD_TIMEOUT,
                  fmt::format("{} '{}': {} {} not called it within {:g} s", kind_name(pending.first.kind),
-                             pending.first.name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
-                             to_seconds(waited)),
+                             pending.first.name, describe_ranks(missing, hosts_),
+                             missing.size() == 1 ? "has" : "have", to_seconds(waited)),
                  missing.front());
 }
 
@@ -300,9 +308,10 @@ void Matcher::stall(Pending& pending, Time now) {
   }
   Action log;
   log.type = Action::Type::kLog;
-  log.line = fmt::format("{} '{}': {} {} not called it for {:g} s; waiting: {}", kind_name(pending.first.kind),
-                         pending.first.name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
-                         to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
+  log.line =
+      fmt::format("{} '{}': {} {} not called it for {:g} s; waiting: {}", kind_name(pending.first.kind),
+                  pending.first.name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
+                  to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
   actions_.push_back(std::move(log));
   pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);
   pending.stall_at = pending.since + pending.stall_step;

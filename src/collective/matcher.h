@@ -22,11 +22,11 @@ class Matcher {
   struct Action {
     enum class Type { kOutcome, kStall, kLog };
     Type type = Type::kOutcome;
-    int32_t rank = 0;               // to whom (kLog: nobody)
-    uint64_t ticket = 0;            // of that rank's request
-    OutcomePtr outcome;             // kOutcome
-    std::vector<int32_t> missing;   // kStall
-    std::string line;               // kLog: a warning
+    int32_t rank = 0;              // to whom (kLog: nobody)
+    uint64_t ticket = 0;           // of that rank's request
+    OutcomePtr outcome;            // kOutcome
+    std::vector<int32_t> missing;  // kStall
+    std::string line;              // kLog: a warning
   };
 
   /// hosts: by rank. A stall_warning of zero turns stall reports off.
@@ -51,7 +51,10 @@ class Matcher {
 
  private:
   struct Pending;
-  struct Tombstone { std::string name; OutcomePtr outcome; };
+  struct Tombstone {
+    std::string name;
+    OutcomePtr outcome;
+  };
   using Table = std::unordered_map<std::string, std::unique_ptr<Pending>>;
 
   void arrive(Pending& pending, int32_t rank, Request&& request, Time now);
@@ -80,6 +83,7 @@ std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<
 bool agrees(const Request& a, const Request& b);
 
 /// Says in what the calls differ: who has which value. `calls` by rank, NULL for those that did not call.
-std::string describe_mismatch(const std::vector<const Request*>& calls, const std::vector<std::string>& hosts);
+std::string describe_mismatch(const std::vector<const Request*>& calls,
+                              const std::vector<std::string>& hosts);
 
 }  // namespace hvd::collective

@@ -43,7 +43,8 @@ std::vector<Spec> decode_specs(const wire::Request& from) {
   const auto* ndims = from.ndims();
   const auto* dims = from.dims();
   const size_t count = dtypes == nullptr ? 0 : dtypes->size();
-  require((ndims == nullptr ? 0 : ndims->size()) == count, "request with unequal numbers of dtypes and ranks");
+  require((ndims == nullptr ? 0 : ndims->size()) == count,
+          "request with unequal numbers of dtypes and ranks");
   std::vector<Spec> specs(count);
   size_t at = 0;
   const size_t available = dims == nullptr ? 0 : dims->size();
@@ -63,7 +64,8 @@ std::vector<Spec> decode_specs(const wire::Request& from) {
 Request decode_request(const wire::Request& from, int32_t source, int32_t size) {
   Request request;
   request.ticket = from.ticket();
-  require(from.name()->size() >= 1 && from.name()->size() <= kMaxName, "request with a name of a forbidden length");
+  require(from.name()->size() >= 1 && from.name()->size() <= kMaxName,
+          "request with a name of a forbidden length");
   request.name = from.name()->str();
   require(from.kind() <= static_cast<uint8_t>(Kind::kTransfer), "request of an unknown kind");
   request.kind = static_cast<Kind>(from.kind());
@@ -76,13 +78,15 @@ Request decode_request(const wire::Request& from, int32_t source, int32_t size) 
   if (one_tensor) require(request.specs.size() == 1, "request without its tensor");
   if (request.kind == Kind::kAllgather) require(!request.specs[0].shape.empty(), "allgather of a scalar");
   if (request.kind == Kind::kAllreduce) {
-    require(request.reduction >= HVD_SUM && request.reduction <= HVD_PRODUCT, "request of an unknown reduction");
+    require(request.reduction >= HVD_SUM && request.reduction <= HVD_PRODUCT,
+            "request of an unknown reduction");
   }
   request.word = from.word();
   request.object_size = from.object_size();
   request.object = to_vector(from.object());
   if (request.kind == Kind::kBroadcastObject && source == request.root) {
-    require(request.object_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), "object too large");
+    require(request.object_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
+            "object too large");
     require(request.object.size() == (request.object_size <= kInlineObject ? request.object_size : 0),
             "request with an object of another size than it says");
   } else {
@@ -94,8 +98,10 @@ Request decode_request(const wire::Request& from, int32_t source, int32_t size) 
     require(!ranks.empty() && ranks.front() >= 0 && ranks.back() < size &&
                 std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
             "transfer with ranks that are not ascending");
-    require(std::binary_search(ranks.begin(), ranks.end(), source), "transfer from a rank that has no part in it");
-    require(std::binary_search(ranks.begin(), ranks.end(), request.root), "transfer whose root has no part in it");
+    require(std::binary_search(ranks.begin(), ranks.end(), source),
+            "transfer from a rank that has no part in it");
+    require(std::binary_search(ranks.begin(), ranks.end(), request.root),
+            "transfer whose root has no part in it");
   }
   const int64_t most = std::chrono::duration_cast<std::chrono::milliseconds>(kMaxTimeout).count();
   require(from.timeout_ms() >= 0 && from.timeout_ms() <= most, "request with a time-out out of range");
@@ -191,13 +197,14 @@ std::vector<uint8_t> encode(const OutcomeMessage& message) {
   const Outcome& outcome = *message.outcome;
   flatbuffers::FlatBufferBuilder builder(256 + outcome.object.size());
   flatbuffers::Offset<flatbuffers::String> text = 0;
-  if (!outcome.status.message.empty()) text = builder.CreateString(outcome.status.message.substr(0, kMaxText));
+  if (!outcome.status.message.empty())
+    text = builder.CreateString(outcome.status.message.substr(0, kMaxText));
   const auto rows_at = vector_or_none(builder, outcome.rows);
   const auto object_at = vector_or_none(builder, outcome.object);
-  return finish_message(builder, wire::Body::Outcome,
-                        wire::CreateOutcome(builder, message.ticket, outcome.status.code, outcome.status.rank, text,
-                                            outcome.sequence, outcome.word, rows_at, outcome.object_size,
-                                            object_at));
+  return finish_message(
+      builder, wire::Body::Outcome,
+      wire::CreateOutcome(builder, message.ticket, outcome.status.code, outcome.status.rank, text,
+                          outcome.sequence, outcome.word, rows_at, outcome.object_size, object_at));
 }
 
 std::vector<uint8_t> encode(const StallMessage& message) {

@@ -14,10 +14,10 @@
 
 namespace hvd::collective {
 
-inline constexpr size_t kMaxName = 512;               // the core's own names hold a user's key of 255 bytes
-inline constexpr size_t kMaxMessage = 1 << 20;        // of hvd_backend_table.send_message
-inline constexpr size_t kMaxSpecBytes = 1'000'000;    // descriptions of tensors in one request
-inline constexpr size_t kInlineObject = 32 << 10;     // larger objects go through the backend
+inline constexpr size_t kMaxName = 512;             // the core's own names hold a user's key of 255 bytes
+inline constexpr size_t kMaxMessage = 1 << 20;      // of hvd_backend_table.send_message
+inline constexpr size_t kMaxSpecBytes = 1'000'000;  // descriptions of tensors in one request
+inline constexpr size_t kInlineObject = 32 << 10;   // larger objects go through the backend
 inline constexpr Duration kMaxTimeout = std::chrono::hours(24 * 365);
 
 const char* kind_name(Kind kind);
@@ -39,22 +39,22 @@ struct Request {
   uint64_t ticket = 0;
   std::string name;
   Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = 0;       // allreduce
-  int32_t root = 0;                  // broadcasts and transfer
-  std::vector<Spec> specs;           // one, or one per variable
+  hvd_reduction reduction = 0;  // allreduce
+  int32_t root = 0;             // broadcasts and transfer
+  std::vector<Spec> specs;      // one, or one per variable
   uint64_t word = 0;
   uint64_t object_size = 0;
-  std::vector<uint8_t> object;       // from the root, if object_size <= kInlineObject
-  std::vector<int32_t> ranks;        // transfer
+  std::vector<uint8_t> object;  // from the root, if object_size <= kInlineObject
+  std::vector<int32_t> ranks;   // transfer
   Duration timeout{0};
 };
 
 /// The coordinator's decision about an operation, the same for all ranks that called it.
 struct Outcome {
   Status status;
-  uint64_t sequence = 0;             // of the first backend operation; 0: none is needed
+  uint64_t sequence = 0;  // of the first backend operation; 0: none is needed
   uint64_t word = 0;
-  std::vector<int64_t> rows;         // allgather: first dimension on each rank
+  std::vector<int64_t> rows;  // allgather: first dimension on each rank
   uint64_t object_size = 0;
   std::vector<uint8_t> object;
 };

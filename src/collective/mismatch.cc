@@ -11,7 +11,7 @@ namespace hvd::collective {
 
 namespace {
 
-constexpr size_t kMaxRanksNamed = 4;   // of one value
+constexpr size_t kMaxRanksNamed = 4;  // of one value
 constexpr size_t kMaxValuesNamed = 4;
 
 bool has_root(Kind kind) {
@@ -22,7 +22,8 @@ bool has_root(Kind kind) {
 /// An allgather's first dimension is each rank's own.
 bool same_shape(Kind kind, const Spec& a, const Spec& b) {
   if (kind != Kind::kAllgather) return a.shape == b.shape;
-  return a.shape.size() == b.shape.size() && std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+  return a.shape.size() == b.shape.size() &&
+         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
 }
 
 std::string describe_shape(Kind kind, const Spec& spec) {
@@ -48,8 +49,9 @@ const char* reduction_name(hvd_reduction reduction) {
 using Value = std::function<std::string(const Request&)>;
 
 /// "shape [3] on rank 0 (host a), [4] on rank 2 (host b)"; "" if all have the same value.
-std::string describe_difference(const std::vector<const Request*>& calls, const std::vector<std::string>& hosts,
-                                const std::string& what, const Value& value) {
+std::string describe_difference(const std::vector<const Request*>& calls,
+                                const std::vector<std::string>& hosts, const std::string& what,
+                                const Value& value) {
   std::vector<std::pair<std::string, std::vector<int32_t>>> groups;
   for (size_t rank = 0; rank < calls.size(); ++rank) {
     if (calls[rank] == nullptr) continue;
@@ -64,7 +66,8 @@ std::string describe_difference(const std::vector<const Request*>& calls, const 
     text += fmt::format("{}{} on {}", i == 0 ? (what.empty() ? "" : " ") : ", ", groups[i].first,
                         describe_ranks(groups[i].second, hosts));
   }
-  if (groups.size() > kMaxValuesNamed) text += fmt::format(" and {} more values", groups.size() - kMaxValuesNamed);
+  if (groups.size() > kMaxValuesNamed)
+    text += fmt::format(" and {} more values", groups.size() - kMaxValuesNamed);
   return text;
 }
 
@@ -91,8 +94,10 @@ bool agrees(const Request& a, const Request& b) {
   return true;
 }
 
-std::string describe_mismatch(const std::vector<const Request*>& calls, const std::vector<std::string>& hosts) {
-  const auto first = std::find_if(calls.begin(), calls.end(), [](const Request* call) { return call != nullptr; });
+std::string describe_mismatch(const std::vector<const Request*>& calls,
+                              const std::vector<std::string>& hosts) {
+  const auto first =
+      std::find_if(calls.begin(), calls.end(), [](const Request* call) { return call != nullptr; });
   if (first == calls.end()) return "";
   const Request& some = **first;
   const Kind kind = some.kind;

@@ -46,21 +46,21 @@ class PendingOperation final : public Operation {
   const std::string name;
   uint64_t ticket = 0;
   std::weak_ptr<const Explainer> explainer;
-  bool in_backend = false;              // under the engine's lock
-  Time give_up = Time::max();           // rank 0 must have answered by then
-  std::vector<int32_t> missing;         // as rank 0 said last, under the engine's lock
+  bool in_backend = false;       // under the engine's lock
+  Time give_up = Time::max();    // rank 0 must have answered by then
+  std::vector<int32_t> missing;  // as rank 0 said last, under the engine's lock
 
   // While it runs in the backend.
-  struct Pack {                         // small variables that travel together
+  struct Pack {  // small variables that travel together
     Buffer memory;
     size_t bytes = 0;
     std::vector<size_t> members;
   };
   std::vector<Pack> packs;
-  std::atomic<int64_t> outstanding{0};  // backend operations not done, plus one while they are submitted
-  std::shared_ptr<PendingOperation> self;   // the backend's reference
-  std::shared_ptr<void> engine;             // keeps the engine's insides while the backend may call
-  Status verdict;                       // decided before the end: allgather's room is too small
+  std::atomic<int64_t> outstanding{0};     // backend operations not done, plus one while they are submitted
+  std::shared_ptr<PendingOperation> self;  // the backend's reference
+  std::shared_ptr<void> engine;            // keeps the engine's insides while the backend may call
+  Status verdict;                          // decided before the end: allgather's room is too small
 
   // Results, readable once done.
   uint64_t result_word = 0;

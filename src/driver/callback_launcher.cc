@@ -125,8 +125,8 @@ class CallbackLauncherImpl final : public CallbackLauncher {
     found->second->stopping = found->second->forced = true;
     ask(id, true);
     found->second->deadline.start(kLastGrace, [this, id] {
-      logger_->warning("the end of worker {} was not reported within {:g} s after it was stopped by force", id,
-                       to_seconds(kLastGrace));
+      logger_->warning("the end of worker {} was not reported within {:g} s after it was stopped by force",
+                       id, to_seconds(kLastGrace));
       worker_exited(id, -1);
     });
   }
@@ -174,7 +174,8 @@ class CallbackLauncherImpl final : public CallbackLauncher {
   }
 
   void start_failed(uint64_t id, int32_t result) {
-    if (workers_.erase(id) != 0) events_.failed(id, fmt::format("the launcher's start callback returned {}", result));
+    if (workers_.erase(id) != 0)
+      events_.failed(id, fmt::format("the launcher's start callback returned {}", result));
   }
 
   wire::Loop& loop_;
@@ -189,7 +190,8 @@ class CallbackLauncherImpl final : public CallbackLauncher {
 
 std::unique_ptr<CallbackLauncher> make_callback_launcher(wire::Loop& loop, LaunchFunctions functions,
                                                          LoggerPtr logger, Launcher::Events events) {
-  return std::make_unique<CallbackLauncherImpl>(loop, std::move(functions), std::move(logger), std::move(events));
+  return std::make_unique<CallbackLauncherImpl>(loop, std::move(functions), std::move(logger),
+                                                std::move(events));
 }
 
 }  // namespace hvd::driver

@@ -13,7 +13,7 @@
 namespace hvd::driver {
 namespace {
 
-constexpr size_t kMaxName = 253;       // of a host name (RFC 1035)
+constexpr size_t kMaxName = 253;  // of a host name (RFC 1035)
 constexpr int32_t kMaxSlots = 1 << 20;
 
 std::string_view trimmed(std::string_view text) {
@@ -35,10 +35,11 @@ std::string shown(std::string_view text) {
 /// What is wrong with a host's name, or nothing.
 std::optional<std::string> bad_name(std::string_view name) {
   if (name.empty()) return "a host without a name";
-  if (name.size() > kMaxName) return fmt::format("a host name of {} characters: expected at most {}", name.size(), kMaxName);
+  if (name.size() > kMaxName)
+    return fmt::format("a host name of {} characters: expected at most {}", name.size(), kMaxName);
   for (const char c : name) {
-    const bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-                      c == '-' || c == '_' || c == ':' || c == '%';
+    const bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
     if (!good) return fmt::format("'{}' is no host name", shown(name));
   }
   return std::nullopt;
@@ -55,7 +56,8 @@ std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_h
   std::optional<std::string_view> slots;
   if (!text.empty() && text.front() == '[') {
     const size_t close = text.find(']');
-    if (close == std::string_view::npos) return fmt::format("'{}': expected ] after the address", shown(text));
+    if (close == std::string_view::npos)
+      return fmt::format("'{}': expected ] after the address", shown(text));
     name = text.substr(1, close - 1);
     const std::string_view rest = text.substr(close + 1);
     if (!rest.empty() && rest.front() != ':') {
@@ -82,7 +84,8 @@ std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_h
 }
 
 const HostSlots* find_host(const std::vector<HostSlots>& hosts, const std::string& name) {
-  const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& h) { return h.name == name; });
+  const auto found =
+      std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& h) { return h.name == name; });
   return found == hosts.end() ? nullptr : &*found;
 }
 
@@ -116,8 +119,8 @@ class CallbackDiscovery final : public HostDiscovery {
       }
       shared_->calling = true;
       shared_->loop = &loop_;
-      shared_->answer = [this, alive = std::weak_ptr<int>(alive_), call = ++call_](const Status& status,
-                                                                                   std::vector<HostSlots> hosts) {
+      shared_->answer = [this, alive = std::weak_ptr<int>(alive_), call = ++call_](
+                            const Status& status, std::vector<HostSlots> hosts) {
         if (!alive.expired()) finish(call, status, std::move(hosts));
       };
     }
@@ -125,8 +128,9 @@ class CallbackDiscovery final : public HostDiscovery {
     if (!thread_.joinable()) thread_ = std::thread([shared = shared_] { run(*shared); });
     done_ = std::move(done);
     timer_.start(timeout_, [this, call = call_] {
-      finish(call, Status(HVD_UNAVAILABLE, fmt::format("the discovery callback did not return within {:g} s",
-                                                       to_seconds(timeout_))),
+      finish(call,
+             Status(HVD_UNAVAILABLE,
+                    fmt::format("the discovery callback did not return within {:g} s", to_seconds(timeout_))),
              {});
     });
   }
@@ -177,15 +181,14 @@ class CallbackDiscovery final : public HostDiscovery {
         } else {
           check_hosts(hosts);
         }
-      } catch (const Error& error) {
-        status = error.status();
-      } catch (const std::exception& error) {
+      } catch (const Error& error) { status = error.status(); } catch (const std::exception& error) {
         status = Status(HVD_UNAVAILABLE, fmt::format("the discovery callback failed: {}", error.what()));
       }
       lock.lock();
       shared.calling = false;
       if (shared.loop != nullptr && shared.answer) {
-        shared.loop->post([answer = std::exchange(shared.answer, nullptr), status, hosts] { answer(status, hosts); });
+        shared.loop->post(
+            [answer = std::exchange(shared.answer, nullptr), status, hosts] { answer(status, hosts); });
       }
     }
     lock.unlock();
@@ -218,8 +221,8 @@ std::string describe_hosts(const std::vector<HostSlots>& hosts) {
   std::string text;
   for (const HostSlots& host : hosts) {
     const bool address = host.name.find(':') != std::string::npos;
-    text += fmt::format("{}{}{}{}:{}", text.empty() ? "" : ", ", address ? "[" : "", host.name, address ? "]" : "",
-                        host.slots);
+    text += fmt::format("{}{}{}{}:{}", text.empty() ? "" : ", ", address ? "[" : "", host.name,
+                        address ? "]" : "", host.slots);
   }
   return text;
 }
@@ -233,7 +236,8 @@ std::vector<HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     HostSlots host;
-    if (auto bad = parse_host(trimmed(std::string_view(text).substr(begin, end - begin)), slots_per_host, &host)) {
+    if (auto bad =
+            parse_host(trimmed(std::string_view(text).substr(begin, end - begin)), slots_per_host, &host)) {
       fail(*bad);
     }
     if (find_host(hosts, host.name) != nullptr) fail(fmt::format("host {} is named twice", host.name));
@@ -255,7 +259,8 @@ std::vector<HostSlots> parse_discovery_output(const std::string& text, int32_t s
     if (line.empty()) continue;
     HostSlots host;
     std::optional<std::string> bad = parse_host(line, slots_per_host, &host);
-    if (!bad && find_host(hosts, host.name) != nullptr) bad = fmt::format("host {} is named twice", host.name);
+    if (!bad && find_host(hosts, host.name) != nullptr)
+      bad = fmt::format("host {} is named twice", host.name);
     if (bad) throw Error(HVD_UNAVAILABLE, fmt::format("line {}: {}; expected host[:slots]", number, *bad));
     hosts.push_back(std::move(host));
   }
@@ -267,8 +272,11 @@ void check_hosts(const std::vector<HostSlots>& hosts) {
   for (const HostSlots& host : hosts) {
     std::optional<std::string> bad = bad_name(host.name);
     if (!bad) bad = bad_slots(host);
-    if (!bad && find_host(before, host.name) != nullptr) bad = fmt::format("host {} is named twice", host.name);
-    if (bad) throw Error(HVD_UNAVAILABLE, fmt::format("the discovery callback named hosts that can't be used: {}", *bad));
+    if (!bad && find_host(before, host.name) != nullptr)
+      bad = fmt::format("host {} is named twice", host.name);
+    if (bad)
+      throw Error(HVD_UNAVAILABLE,
+                  fmt::format("the discovery callback named hosts that can't be used: {}", *bad));
     before.push_back(host);
   }
 }

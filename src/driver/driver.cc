@@ -24,8 +24,9 @@ Driver::Driver(Options options)
     : options_(std::move(options)), settings_(read_settings(options_)), logger_(options_.logger) {
   if (options_.is_set("hosts")) parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host);
   if (options_.is_set("hosts") && options_.is_set("discovery_script")) {
-    throw Error(HVD_INVALID, fmt::format("both option hosts ({}) and option discovery_script ({}) are given: expected one",
-                                         options_.string("hosts"), options_.string("discovery_script")));
+    throw Error(HVD_INVALID,
+                fmt::format("both option hosts ({}) and option discovery_script ({}) are given: expected one",
+                            options_.string("hosts"), options_.string("discovery_script")));
   }
 }
 
@@ -41,10 +42,9 @@ Driver::~Driver() {
       changed_.wait_until(lock, deadline, [&] { return job_over(status_.phase); });
     }
     // A callback that hangs gets what is left of the time, and enough to be asked at all.
-    tear_down(std::clamp<Duration>(deadline - now(), kLeastGrace, std::max(settings_.stop_grace, kLeastGrace)));
-  } catch (const std::exception& error) {
-    logger_->error("closing the driver: {}", error.what());
-  }
+    tear_down(
+        std::clamp<Duration>(deadline - now(), kLeastGrace, std::max(settings_.stop_grace, kLeastGrace)));
+  } catch (const std::exception& error) { logger_->error("closing the driver: {}", error.what()); }
 }
 
 void Driver::change(const std::function<void()>& set) {
@@ -81,8 +81,9 @@ void Driver::set_output(OutputFunction output) {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
-  for (const char* key : {"backend", "plugin_path", "interface", "log_level", "init_timeout", "connect_timeout",
-                          "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes"}) {
+  for (const char* key :
+       {"backend", "plugin_path", "interface", "log_level", "init_timeout", "connect_timeout",
+        "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -124,9 +125,7 @@ void Driver::run_on_loop(const std::function<void()>& fn) {
     try {
       fn();
       promise.set_value();
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
+    } catch (...) { promise.set_exception(std::current_exception()); }
   });
   done.get();
 }
@@ -152,7 +151,8 @@ void Driver::build() {
 void Driver::begin() {
   auto first = std::make_shared<std::promise<Status>>();
   std::future<Status> told = first->get_future();
-  run_on_loop([&] { supervisor_->discover_first([first](const Status& status) { first->set_value(status); }); });
+  run_on_loop(
+      [&] { supervisor_->discover_first([first](const Status& status) { first->set_value(status); }); });
   if (told.wait_for(settings_.discovery_timeout + kLastPatience) != std::future_status::ready) {
     throw Error(HVD_UNAVAILABLE, "the first discovery gave no answer");
   }
@@ -168,7 +168,8 @@ void Driver::start() {
     const bool hosts = options_.is_set("hosts");
     const bool script = options_.is_set("discovery_script");
     if (!discover_ && !hosts && !script) {
-      throw Error(HVD_INVALID, "no hosts: expected option hosts, option discovery_script or a discovery callback");
+      throw Error(HVD_INVALID,
+                  "no hosts: expected option hosts, option discovery_script or a discovery callback");
     }
     if (!launch_.start && argv_.empty()) {
       throw Error(HVD_INVALID, "no command: expected hvd_driver_set_command or a launcher callback");
@@ -216,12 +217,14 @@ Status Driver::wait(Duration timeout) {
   std::unique_lock lock(mutex_);
   if (!started_) return Status(HVD_INVALID, "the driver was not started");
   // A deadline that is too far away for the clock is none that matters.
-  const bool over = changed_.wait_until(lock, now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365)),
-                                        [&] { return job_over(status_.phase); });
+  const bool over =
+      changed_.wait_until(lock, now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365)),
+                          [&] { return job_over(status_.phase); });
   if (!over) {
-    return Status(HVD_TIMEOUT, fmt::format("the job goes on after {:.1f} s: generation {}, {} workers alive{}{}",
-                                           to_seconds(timeout), status_.generation, status_.workers,
-                                           status_.sentence.empty() ? "" : "; ", status_.sentence));
+    return Status(HVD_TIMEOUT,
+                  fmt::format("the job goes on after {:.1f} s: generation {}, {} workers alive{}{}",
+                              to_seconds(timeout), status_.generation, status_.workers,
+                              status_.sentence.empty() ? "" : "; ", status_.sentence));
   }
   if (status_.phase == HVD_JOB_SUCCEEDED) return {};
   Status failed(HVD_JOB_FAILED, status_.sentence);

@@ -43,8 +43,10 @@ std::string find_guard(const std::string& option) {
     if (::access(path.c_str(), X_OK) == 0) return path;
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", path, std::strerror(errno));
   }
-  throw Error(HVD_UNAVAILABLE, fmt::format("hvd-guard, which ends the workers if the driver is killed, was not found "
-                                           "(option guard names its file). Tried {}", tried));
+  throw Error(HVD_UNAVAILABLE,
+              fmt::format("hvd-guard, which ends the workers if the driver is killed, was not found "
+                          "(option guard names its file). Tried {}",
+                          tried));
 }
 
 Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger) : logger_(std::move(logger)) {
@@ -87,9 +89,7 @@ void Guard::send(char sign, pid_t group) {
   if (socket_ < 0) return;
   const std::string line = fmt::format("{}{}\n", sign, group);
   ssize_t n = 0;
-  do {
-    n = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
-  } while (n < 0 && errno == EINTR);
+  do { n = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL); } while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(line.size())) return;
   logger_->warning("hvd-guard (process {}) is gone ({}): workers would outlive a driver that is killed", pid_,
                    std::strerror(errno));

@@ -36,8 +36,8 @@ Status KvStore::set(uint64_t generation, const std::string& key, std::vector<uin
   const size_t size = key.size() + value.size();
   if (size > max_bytes_ - bytes_) {
     answer_waiting(key, HVD_UNAVAILABLE, {}, ret_answers);
-    return Status(HVD_UNAVAILABLE, fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use", key,
-                                               value.size(), bytes_, max_bytes_));
+    return Status(HVD_UNAVAILABLE, fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use",
+                                               key, value.size(), bytes_, max_bytes_));
   }
   bytes_ += size;
   const auto& kept = values_.emplace(key, std::move(value)).first->second;

@@ -51,7 +51,7 @@ class Launcher {
 };
 
 struct LocalLauncherConfig {
-  std::string program;                   // its file
+  std::string program;  // its file
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // all of it; a request's own variables win
   std::string output_directory;          // or ""
@@ -60,8 +60,9 @@ struct LocalLauncherConfig {
 
 /// guard may be null: then nothing ends the workers of a driver that is killed.
 std::unique_ptr<Launcher> make_local_launcher(wire::Loop& loop, LocalLauncherConfig config,
-                                              std::shared_ptr<OutputThread> output, std::unique_ptr<Guard> guard,
-                                              LoggerPtr logger, Launcher::Events events);
+                                              std::shared_ptr<OutputThread> output,
+                                              std::unique_ptr<Guard> guard, LoggerPtr logger,
+                                              Launcher::Events events);
 
 /// Launch by callbacks, called from one thread that does nothing else.
 struct LaunchFunctions {

@@ -102,7 +102,7 @@ class LocalLauncher final : public Launcher {
     std::shared_ptr<Process> process;
     wire::Loop::Timer deadline;  // until SIGKILL
     bool stopping = false;
-    OutputLine line;             // where its lines come from
+    OutputLine line;  // where its lines come from
     LineSplitter splitters[2];
     std::string files[2];
   };
@@ -133,7 +133,8 @@ class LocalLauncher final : public Launcher {
     if (worker == nullptr) return;
     const size_t index = is_stderr ? 1 : 0;
     if (!worker->files[index].empty()) output_->append(worker->files[index], std::string(bytes));
-    worker->splitters[index].feed(bytes, [&](std::string line) { tell(*worker, is_stderr, std::move(line)); });
+    worker->splitters[index].feed(bytes,
+                                  [&](std::string line) { tell(*worker, is_stderr, std::move(line)); });
     if (!output_->full() || holding_) return;
     // Whoever reads the job's output is slow: the workers' pipes fill up, and their printing waits.
     holding_ = true;
@@ -188,8 +189,9 @@ class LocalLauncher final : public Launcher {
 }  // namespace
 
 std::unique_ptr<Launcher> make_local_launcher(wire::Loop& loop, LocalLauncherConfig config,
-                                              std::shared_ptr<OutputThread> output, std::unique_ptr<Guard> guard,
-                                              LoggerPtr logger, Launcher::Events events) {
+                                              std::shared_ptr<OutputThread> output,
+                                              std::unique_ptr<Guard> guard, LoggerPtr logger,
+                                              Launcher::Events events) {
   return std::make_unique<LocalLauncher>(loop, std::move(config), std::move(output), std::move(guard),
                                          std::move(logger), std::move(events));
 }

@@ -12,18 +12,12 @@ namespace {
 
 const char* words(LossKind kind) {
   switch (kind) {
-    case LossKind::kConnectionClosed:
-      return "connection closed";
-    case LossKind::kSilent:
-      return "no sign of life";
-    case LossKind::kExited:
-      return "exited";
-    case LossKind::kStartFailed:
-      return "could not be started";
-    case LossKind::kLeft:
-      return "left without being done";
-    case LossKind::kEvicted:
-      return "evicted";
+    case LossKind::kConnectionClosed: return "connection closed";
+    case LossKind::kSilent: return "no sign of life";
+    case LossKind::kExited: return "exited";
+    case LossKind::kStartFailed: return "could not be started";
+    case LossKind::kLeft: return "left without being done";
+    case LossKind::kEvicted: return "evicted";
   }
   return "lost";
 }

@@ -22,11 +22,11 @@ struct HostSlots {
 };
 
 struct MembershipConfig {
-  int32_t np = 1;                       // workers wanted for the first generation
+  int32_t np = 1;  // workers wanted for the first generation
   int32_t min_np = 1;
-  int32_t max_np = 0;                   // 0: no limit
-  bool restart = true;                  // a lost worker's slot gets a new worker
-  int32_t reset_limit = 0;              // 0: none
+  int32_t max_np = 0;       // 0: no limit
+  bool restart = true;      // a lost worker's slot gets a new worker
+  int32_t reset_limit = 0;  // 0: none
   Duration elastic_timeout = seconds(600);
   Duration start_timeout = seconds(120);
   Duration join_settle = seconds(0.5);
@@ -45,24 +45,62 @@ struct ReadyEvent {
   bool has_state = false;
   uint64_t revision = 0;
   Digest digest;
-  std::string host;                     // as the worker reports it
+  std::string host;  // as the worker reports it
 };
 
 // ---- actions ----
 
-struct StartWorker { uint64_t worker; std::string host; int32_t slot; };
+struct StartWorker {
+  uint64_t worker;
+  std::string host;
+  int32_t slot;
+};
 /// The worker's place is gone: tell it (reason), and end its process if it stays.
-struct StopWorker { uint64_t worker; std::string reason; };
-struct MemberPlace { uint64_t worker; std::string host; int32_t local_rank; ReadyEvent ready; };
-struct Assign { uint64_t generation; uint64_t epoch; int32_t root; std::vector<MemberPlace> members; std::string reason; };
+struct StopWorker {
+  uint64_t worker;
+  std::string reason;
+};
+struct MemberPlace {
+  uint64_t worker;
+  std::string host;
+  int32_t local_rank;
+  ReadyEvent ready;
+};
+struct Assign {
+  uint64_t generation;
+  uint64_t epoch;
+  int32_t root;
+  std::vector<MemberPlace> members;
+  std::string reason;
+};
 /// To every living member of the generation.
-struct Abort { uint64_t generation; std::string reason; int32_t rank; uint64_t worker; std::vector<uint64_t> to; };
+struct Abort {
+  uint64_t generation;
+  std::string reason;
+  int32_t rank;
+  uint64_t worker;
+  std::vector<uint64_t> to;
+};
 /// To every living member of the current generation, and to nobody else.
-struct Notify { uint64_t epoch; bool interrupt; std::vector<std::string> added, removed; std::vector<uint64_t> to; };
+struct Notify {
+  uint64_t epoch;
+  bool interrupt;
+  std::vector<std::string> added, removed;
+  std::vector<uint64_t> to;
+};
 /// A message was stale or foreign: tell the worker, change nothing.
-struct Refuse { uint64_t worker; std::string reason; };
-struct Finish { bool success; std::string sentence; };
-struct LogLine { hvd_log_level level; std::string text; };
+struct Refuse {
+  uint64_t worker;
+  std::string reason;
+};
+struct Finish {
+  bool success;
+  std::string sentence;
+};
+struct LogLine {
+  hvd_log_level level;
+  std::string text;
+};
 using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine>;
 
 enum class Phase { kForming, kRunning, kEnded };
@@ -75,7 +113,8 @@ class Membership {
   std::vector<Action> hosts_changed(std::vector<HostSlots> hosts, Time now);
   std::vector<Action> worker_ready(uint64_t worker, const ReadyEvent& event, Time now);
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
-  std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message, Time now);
+  std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
+                                         const std::string& message, Time now);
   std::vector<Action> worker_done(uint64_t worker, uint64_t generation, Time now);
   std::vector<Action> worker_lost(uint64_t worker, LossKind kind, const std::string& why, Time now);
   std::vector<Action> stop(const std::string& reason, Time now);
@@ -88,18 +127,20 @@ class Membership {
   uint64_t generation() const;
   uint64_t epoch() const;
   int32_t resets() const;
-  int32_t size() const;                        // members of the current generation that live
-  int32_t usable_slots(Time now) const;        // discovered, not blocked, within max_np
+  int32_t size() const;                  // members of the current generation that live
+  int32_t usable_slots(Time now) const;  // discovered, not blocked, within max_np
   int32_t blocked_hosts(Time now) const;
-  bool expects(uint64_t worker) const;         // it was started by an action and not lost, stopped or done
+  bool expects(uint64_t worker) const;  // it was started by an action and not lost, stopped or done
   bool is_member(uint64_t worker) const;
-  int32_t rank_of(uint64_t worker) const;      // in the current generation, -1
-  std::string waiting_for() const;             // one sentence; "" while running
+  int32_t rank_of(uint64_t worker) const;  // in the current generation, -1
+  std::string waiting_for() const;         // one sentence; "" while running
   bool ended() const;
 
  private:
   struct Impl;
-  struct Deleter { void operator()(Impl*) const; };
+  struct Deleter {
+    void operator()(Impl*) const;
+  };
   std::unique_ptr<Impl, Deleter> impl_;
 };
 

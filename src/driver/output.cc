@@ -15,7 +15,8 @@ void LineSplitter::feed(std::string_view bytes, const std::function<void(std::st
   while (!bytes.empty()) {
     const size_t newline = bytes.find('\n');
     const size_t room = max_line_ - rest_.size();
-    const size_t take = std::min({newline == std::string_view::npos ? bytes.size() : newline, room, bytes.size()});
+    const size_t take =
+        std::min({newline == std::string_view::npos ? bytes.size() : newline, room, bytes.size()});
     rest_.append(bytes.substr(0, take));
     bytes.remove_prefix(take);
     if (!bytes.empty() && bytes.front() == '\n') {
@@ -192,8 +193,6 @@ void OutputThread::when_drained(std::function<void()> fn) {
   fn();
 }
 
-void OutputThread::flush(std::function<void()> fn) {
-  state_->push(std::move(fn), 0);
-}
+void OutputThread::flush(std::function<void()> fn) { state_->push(std::move(fn), 0); }
 
 }  // namespace hvd::driver

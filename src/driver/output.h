@@ -3,11 +3,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <memory>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>

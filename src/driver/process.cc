@@ -24,7 +24,8 @@ namespace hvd::driver {
 namespace {
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(20);
-constexpr int kReapAttempts = 5000;  // of a millisecond: one in the kernel's uninterruptible sleep is left behind
+constexpr int kReapAttempts =
+    5000;  // of a millisecond: one in the kernel's uninterruptible sleep is left behind
 constexpr Duration kDrainTime = std::chrono::seconds(2);
 
 class Descriptor {
@@ -50,7 +51,8 @@ class Descriptor {
 Descriptor above_standard(Descriptor fd, const char* what) {
   if (fd.get() > STDERR_FILENO) return fd;
   Descriptor moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  if (moved.get() < 0) throw Error(HVD_UNAVAILABLE, fmt::format("no descriptor for {}: {}", what, std::strerror(errno)));
+  if (moved.get() < 0)
+    throw Error(HVD_UNAVAILABLE, fmt::format("no descriptor for {}: {}", what, std::strerror(errno)));
   return moved;
 }
 
@@ -103,13 +105,14 @@ pid_t spawn(const SpawnSpec& spec) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes,
-                           static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                              (spec.own_session ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP)));
+  posix_spawnattr_setflags(
+      &attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                      (spec.own_session ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP)));
   std::vector<char*> argv = pointers(spec.argv);
   std::vector<char*> environment = pointers(spec.environment);
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, spec.path.c_str(), &actions, &attributes, argv.data(), environment.data());
+  const int error =
+      ::posix_spawn(&pid, spec.path.c_str(), &actions, &attributes, argv.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
@@ -139,7 +142,8 @@ std::string find_program(const std::string& name) {
     if (executable(candidate)) return candidate;
     begin = end + 1;
   }
-  throw Error(HVD_UNAVAILABLE, fmt::format("command not found: {} is in no directory of PATH ({})", name, path));
+  throw Error(HVD_UNAVAILABLE,
+              fmt::format("command not found: {} is in no directory of PATH ({})", name, path));
 }
 
 std::vector<std::string> merged_environment(const std::vector<std::string>& ours) {
@@ -187,14 +191,15 @@ struct Process::Impl {
   bool told_gone = false;
   asio::posix::stream_descriptor watch;  // pidfd
   std::array<Stream, 2> streams;
-  wire::Loop::Timer timer;               // polls for the end; later bounds the draining
+  wire::Loop::Timer timer;  // polls for the end; later bounds the draining
 
   void read(const std::shared_ptr<Process>& self, size_t index) {
     Stream& stream = streams.at(index);
     if (!stream.open || stream.reading || held) return;
     stream.reading = true;
     stream.descriptor.async_read_some(
-        asio::buffer(stream.buffer), [this, self, index, &stream](const asio::error_code& error, size_t size) {
+        asio::buffer(stream.buffer),
+        [this, self, index, &stream](const asio::error_code& error, size_t size) {
           stream.reading = false;
           if (!stream.open) return;
           if (error) {
@@ -219,7 +224,8 @@ struct Process::Impl {
       Stream& stream = streams.at(index);
       if (!stream.open) continue;
       for (size_t taken = 0; taken < size_t{1} << 20;) {
-        const ssize_t n = ::read(stream.descriptor.native_handle(), stream.buffer.data(), stream.buffer.size());
+        const ssize_t n =
+            ::read(stream.descriptor.native_handle(), stream.buffer.data(), stream.buffer.size());
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         taken += static_cast<size_t>(n);
@@ -280,9 +286,10 @@ struct Process::Impl {
 
   void wait(const std::shared_ptr<Process>& self) {
     if (watch.is_open()) {
-      watch.async_wait(asio::posix::stream_descriptor::wait_read, [this, self](const asio::error_code& error) {
-        if (!error) check(self);
-      });
+      watch.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [this, self](const asio::error_code& error) {
+                         if (!error) check(self);
+                       });
     } else {
       timer.start(kPollInterval, [weak = self->weak_from_this()] {
         if (auto process = weak.lock()) process->impl_->check(process);

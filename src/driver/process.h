@@ -17,7 +17,7 @@
 namespace hvd::driver {
 
 struct SpawnSpec {
-  std::string path;                      // of the file
+  std::string path;  // of the file
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // all of it: "NAME=value"
   int in = -1, out = -1, err = -1;       // -1: /dev/null
@@ -41,9 +41,9 @@ class Process : public std::enable_shared_from_this<Process> {
   /// All on the loop's thread.
   struct Handlers {
     std::function<void(bool is_stderr, std::string_view bytes)> output;
-    std::function<void()> reaping;                   // once, before its pid can be used again
-    std::function<void(int32_t exit_status)> exited; // once; what was left of its group got SIGKILL
-    std::function<void()> gone;                      // once, after exited: no more output
+    std::function<void()> reaping;                    // once, before its pid can be used again
+    std::function<void(int32_t exit_status)> exited;  // once; what was left of its group got SIGKILL
+    std::function<void()> gone;                       // once, after exited: no more output
   };
 
   /// Starts `spec` with pipes for stdout and stderr. On the loop's thread. Throws Error(HVD_UNAVAILABLE).

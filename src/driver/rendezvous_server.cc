@@ -15,7 +15,8 @@ constexpr size_t kMaxKey = 1024;
 
 std::string cut(const std::string& text) {
   std::string result = text.substr(0, kMaxText);
-  std::replace_if(result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
   return result;
 }
 
@@ -35,15 +36,19 @@ struct RendezvousServer::Connection {
   uint64_t worker = 0;         // 0 until its hello was accepted
   uint64_t claimed = 0;        // whom it says to be
   std::string host;
-  uint64_t generation = 0;     // what it is a member of: 0 before, after an abort and while it waits
-  uint64_t received = 0;       // sequence of its last message
+  uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
+  uint64_t received = 0;    // sequence of its last message
   uint64_t sent = 0;
   Time heard{};
   bool over = false;
 };
 
 RendezvousServer::RendezvousServer(wire::Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events)
-    : loop_(loop), config_(std::move(config)), logger_(std::move(logger)), events_(std::move(events)), timer_(loop) {
+    : loop_(loop),
+      config_(std::move(config)),
+      logger_(std::move(logger)),
+      events_(std::move(events)),
+      timer_(loop) {
   listener_ = std::make_unique<wire::Listener>(
       loop_, config_.listen, config_.secret, config_.limits, logger_,
       [this](std::shared_ptr<wire::Channel> channel) { accepted(std::move(channel)); });
@@ -128,7 +133,8 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
 void RendezvousServer::hello(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   const auto* hello = message.body.AsHello();
   if (hello == nullptr) {
-    throw Error(HVD_INVALID, fmt::format("expected Hello as the first message, not {}", wire::body_name(message)));
+    throw Error(HVD_INVALID,
+                fmt::format("expected Hello as the first message, not {}", wire::body_name(message)));
   }
   if (hello->protocol != wire::kProtocol) {
     return reject(connection, wire::Refusal::Protocol,
@@ -142,7 +148,8 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   }
   if (connections_.contains(worker)) {
     return reject(connection, wire::Refusal::Busy,
-                  fmt::format("worker {} is connected already from {}", worker, connections_.at(worker)->channel->peer()));
+                  fmt::format("worker {} is connected already from {}", worker,
+                              connections_.at(worker)->channel->peer()));
   }
   if (const std::optional<Refusal> refusal = events_.admit(worker)) {
     return reject(connection, refusal->code, refusal->reason);
@@ -155,12 +162,14 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->heard = now();
   connections_[worker] = connection;
   wire::WelcomeT welcome;
-  welcome.heartbeat_interval_ms = std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_interval).count();
-  welcome.heartbeat_timeout_ms = std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_timeout).count();
+  welcome.heartbeat_interval_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_interval).count();
+  welcome.heartbeat_timeout_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_timeout).count();
   welcome.epoch = epoch_;
   send(*connection, 0, std::move(welcome));
-  logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(), hello->pid,
-                 connection->host);
+  logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
+                 hello->pid, connection->host);
   if (connections_.size() == 1) watch();
   events_.connected(worker);
 }
@@ -168,8 +177,8 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
 /// Only a member of a generation may speak in its name: late messages of one that is over change nothing (contract 11).
 bool RendezvousServer::in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   if (message.generation != 0 && message.generation == connection->generation) return true;
-  logger_->debug("worker {}: {} of generation {} ignored, it is in {}", connection->worker, wire::body_name(message),
-                 message.generation, connection->generation);
+  logger_->debug("worker {}: {} of generation {} ignored, it is in {}", connection->worker,
+                 wire::body_name(message), message.generation, connection->generation);
   return false;
 }
 
@@ -212,8 +221,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::Done:
       // It may have crossed the abort of its generation: that its work was complete stays true.
       return events_.done(worker, message.generation);
-    case wire::Body::Leave:
-      return lose(connection, LossKind::kLeft, cut(message.body.AsLeave()->message));
+    case wire::Body::Leave: return lose(connection, LossKind::kLeft, cut(message.body.AsLeave()->message));
     case wire::Body::KvSet: {
       wire::KvSetT& set = *message.body.AsKvSet();
       if (set.key.empty() || set.key.size() > kMaxKey) {
@@ -230,14 +238,11 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       if (get.key.empty() || get.key.size() > kMaxKey) {
         throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", get.key.size(), kMaxKey));
       }
-      if (!in_generation(connection, message)) {
-        return answer({{worker, get.key, HVD_PEER_LOST, {}}});
-      }
+      if (!in_generation(connection, message)) { return answer({{worker, get.key, HVD_PEER_LOST, {}}}); }
       if (const auto found = kv_.get(worker, message.generation, get.key)) answer({*found});
       return;
     }
-    default:
-      throw Error(HVD_INVALID, fmt::format("a worker may not send {}", wire::body_name(message)));
+    default: throw Error(HVD_INVALID, fmt::format("a worker may not send {}", wire::body_name(message)));
   }
 }
 
@@ -263,7 +268,8 @@ void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why
   lose(connection, LossKind::kConnectionClosed, "connection closed");
 }
 
-void RendezvousServer::reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason) {
+void RendezvousServer::reject(const ConnectionPtr& connection, wire::Refusal code,
+                              const std::string& reason) {
   logger_->warning("{} refused ({}): {}", connection->channel->peer(), wire::EnumNameRefusal(code), reason);
   wire::RefusedT refused;
   refused.code = code;

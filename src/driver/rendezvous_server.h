@@ -41,7 +41,8 @@ class RendezvousServer {
     std::function<void(uint64_t worker)> connected;
     std::function<void(uint64_t worker, const ReadyEvent& event)> ready;
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
-    std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> failure;
+    std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
+        failure;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     /// The connection is over: closed by the worker, silent, or by a Leave.
     std::function<void(uint64_t worker, LossKind kind, const std::string& why)> lost;
@@ -94,9 +95,9 @@ class RendezvousServer {
   const Events events_;
   uint64_t epoch_ = 0;
   std::optional<std::pair<bool, std::string>> ended_;
-  std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
-  std::vector<ConnectionPtr> strangers_;           // before it, oldest first
-  std::map<uint64_t, Duration> silence_;           // of workers that were lost
+  std::map<uint64_t, ConnectionPtr> connections_;              // by worker, after hello
+  std::vector<ConnectionPtr> strangers_;                       // before it, oldest first
+  std::map<uint64_t, Duration> silence_;                       // of workers that were lost
   std::map<uint64_t, std::vector<wire::AddressT>> addresses_;  // as each worker's Ready told last
   KvStore kv_;
   wire::Loop::Timer timer_;

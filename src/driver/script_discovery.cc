@@ -15,7 +15,8 @@ constexpr size_t kMaxLoggedLine = 512;
 
 class ScriptDiscovery final : public HostDiscovery {
  public:
-  ScriptDiscovery(wire::Loop& loop, std::string program, int32_t slots_per_host, Duration timeout, LoggerPtr logger)
+  ScriptDiscovery(wire::Loop& loop, std::string program, int32_t slots_per_host, Duration timeout,
+                  LoggerPtr logger)
       : loop_(loop),
         program_(std::move(program)),
         slots_per_host_(slots_per_host),
@@ -87,16 +88,15 @@ class ScriptDiscovery final : public HostDiscovery {
     std::vector<HostSlots> hosts;
     try {
       hosts = parse_discovery_output(output_, slots_per_host_);
-    } catch (const Error& error) {
-      return fail(error.what());
-    }
+    } catch (const Error& error) { return fail(error.what()); }
     if (done_) std::exchange(done_, nullptr)(Status(), std::move(hosts));
   }
 
   void fail(const std::string& why) {
     timer_.cancel();
     if (!done_) return;
-    std::exchange(done_, nullptr)(Status(HVD_UNAVAILABLE, fmt::format("discovery script {}: {}", program_, why)), {});
+    std::exchange(done_, nullptr)(
+        Status(HVD_UNAVAILABLE, fmt::format("discovery script {}: {}", program_, why)), {});
   }
 
   wire::Loop& loop_;
@@ -117,7 +117,8 @@ class ScriptDiscovery final : public HostDiscovery {
 std::unique_ptr<HostDiscovery> make_script_discovery(wire::Loop& loop, std::string program,
                                                      int32_t slots_per_host, Duration timeout,
                                                      LoggerPtr logger) {
-  return std::make_unique<ScriptDiscovery>(loop, std::move(program), slots_per_host, timeout, std::move(logger));
+  return std::make_unique<ScriptDiscovery>(loop, std::move(program), slots_per_host, timeout,
+                                           std::move(logger));
 }
 
 }  // namespace hvd::driver

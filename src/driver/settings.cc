@@ -27,7 +27,8 @@ std::string listen_endpoint(const std::string& text) {
     }
     address = text.substr(1, close - 1);
     if (close + 1 < text.size()) port = text.substr(close + 2);
-  } else if (const size_t colon = text.find(':'); colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+  } else if (const size_t colon = text.find(':');
+             colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
     address = text.substr(0, colon);
     port = text.substr(colon + 1);
   }
@@ -42,7 +43,8 @@ std::string listen_endpoint(const std::string& text) {
 void check_sizes(const Settings& s) {
   const auto both = [](const char* low, int64_t a, const char* high, int64_t b) {
     if (a > 0 && b > 0 && a > b) {
-      invalid(fmt::format("option {} is {} and {} is {}: expected 1 <= min_np <= np <= max_np", low, a, high, b));
+      invalid(
+          fmt::format("option {} is {} and {} is {}: expected 1 <= min_np <= np <= max_np", low, a, high, b));
     }
   };
   both("min_np", s.min_np, "np", s.np);
@@ -52,23 +54,27 @@ void check_sizes(const Settings& s) {
 
 void check_times(const Settings& s) {
   if (s.heartbeat_interval * 2 >= s.heartbeat_timeout) {
-    invalid(fmt::format("option heartbeat_interval is {:g} s and heartbeat_timeout is {:g} s: expected the interval "
-                        "to be less than half of the time-out",
-                        to_seconds(s.heartbeat_interval), to_seconds(s.heartbeat_timeout)));
+    invalid(fmt::format(
+        "option heartbeat_interval is {:g} s and heartbeat_timeout is {:g} s: expected the interval "
+        "to be less than half of the time-out",
+        to_seconds(s.heartbeat_interval), to_seconds(s.heartbeat_timeout)));
   }
   const MembershipConfig& m = s.membership;
   if (m.restart_delay_min > m.restart_delay_max) {
-    invalid(fmt::format("option restart_delay_min is {:g} s and restart_delay_max is {:g} s: expected min <= max",
-                        to_seconds(m.restart_delay_min), to_seconds(m.restart_delay_max)));
+    invalid(
+        fmt::format("option restart_delay_min is {:g} s and restart_delay_max is {:g} s: expected min <= max",
+                    to_seconds(m.restart_delay_min), to_seconds(m.restart_delay_max)));
   }
   if (m.blocklist_cooldown_min > m.blocklist_cooldown_max) {
-    invalid(fmt::format("option blocklist_cooldown_min is {:g} s and blocklist_cooldown_max is {:g} s: expected "
-                        "min <= max",
-                        to_seconds(m.blocklist_cooldown_min), to_seconds(m.blocklist_cooldown_max)));
+    invalid(
+        fmt::format("option blocklist_cooldown_min is {:g} s and blocklist_cooldown_max is {:g} s: expected "
+                    "min <= max",
+                    to_seconds(m.blocklist_cooldown_min), to_seconds(m.blocklist_cooldown_max)));
   }
   if (m.join_settle >= m.elastic_timeout) {
-    invalid(fmt::format("option join_settle is {:g} s and elastic_timeout is {:g} s: expected join_settle to be less",
-                        to_seconds(m.join_settle), to_seconds(m.elastic_timeout)));
+    invalid(fmt::format(
+        "option join_settle is {:g} s and elastic_timeout is {:g} s: expected join_settle to be less",
+        to_seconds(m.join_settle), to_seconds(m.elastic_timeout)));
   }
 }
 
@@ -124,7 +130,8 @@ Settings read_settings(const Options& o) {
   return s;
 }
 
-MembershipConfig membership_config(const Settings& settings, const std::vector<HostSlots>& hosts, bool fixed) {
+MembershipConfig membership_config(const Settings& settings, const std::vector<HostSlots>& hosts,
+                                   bool fixed) {
   int64_t slots = 0;
   for (const HostSlots& host : hosts) slots += host.slots;
   // Where np is left open it is one for each slot, within the bounds that were given.
@@ -136,10 +143,12 @@ MembershipConfig membership_config(const Settings& settings, const std::vector<H
   const int64_t min_np = settings.min_np > 0 ? settings.min_np : np;
   const int64_t max_np = settings.max_np > 0 ? settings.max_np : (fixed ? np : 0);
   if (fixed && min_np > slots) {
-    throw Error(HVD_UNAVAILABLE,
-                fmt::format("not enough slots: the fixed hosts ({}) have {} and will never have more, but at least {} "
-                            "workers are wanted (np {}, min_np {})",
-                            describe_hosts(hosts), slots, min_np, settings.np, settings.min_np));
+    throw Error(
+        HVD_UNAVAILABLE,
+        fmt::format(
+            "not enough slots: the fixed hosts ({}) have {} and will never have more, but at least {} "
+            "workers are wanted (np {}, min_np {})",
+            describe_hosts(hosts), slots, min_np, settings.np, settings.min_np));
   }
   MembershipConfig config = settings.membership;
   config.np = static_cast<int32_t>(np);

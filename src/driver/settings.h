@@ -13,9 +13,9 @@ namespace hvd::driver {
 
 struct Settings {
   std::string job, secret;
-  std::string listen;                   // "address:port", as wire::Listener takes it
+  std::string listen;                      // "address:port", as wire::Listener takes it
   int64_t np = 0, min_np = 0, max_np = 0;  // as given; 0 is resolved by membership_config
-  MembershipConfig membership;          // but for np, min_np and max_np
+  MembershipConfig membership;             // but for np, min_np and max_np
   Duration discovery_interval{}, discovery_timeout{};
   Duration heartbeat_interval{}, heartbeat_timeout{};
   Duration stop_grace{};

@@ -33,12 +33,12 @@ struct Supervisor::Worker {
   explicit Worker(wire::Loop& loop) : timer(loop) {}
   std::string host;
   int32_t slot = 0;
-  int32_t rank = -1;              // last one
-  bool process = true;            // not gone yet
+  int32_t rank = -1;    // last one
+  bool process = true;  // not gone yet
   bool lost = false, done = false;
   std::optional<int32_t> exit_status;
-  std::optional<Refusal> fate;    // why it may not connect (again)
-  wire::Loop::Timer timer;        // until its process is ended, or its loss told
+  std::optional<Refusal> fate;  // why it may not connect (again)
+  wire::Loop::Timer timer;      // until its process is ended, or its loss told
 };
 
 Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery)
@@ -69,10 +69,13 @@ Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_pt
   };
   events.done = [this](uint64_t worker, uint64_t generation) {
     const bool counts = membership_->is_member(worker) && generation == membership_->generation();
-    if (const auto found = workers_.find(worker); found != workers_.end() && counts) found->second.done = true;
+    if (const auto found = workers_.find(worker); found != workers_.end() && counts)
+      found->second.done = true;
     apply(membership_->worker_done(worker, generation, now()));
   };
-  events.lost = [this](uint64_t worker, LossKind kind, const std::string& why) { worker_lost(worker, kind, why); };
+  events.lost = [this](uint64_t worker, LossKind kind, const std::string& why) {
+    worker_lost(worker, kind, why);
+  };
   server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
 
   Launcher::Events process;
@@ -107,7 +110,8 @@ void Supervisor::discover_first(std::function<void(const Status& status)> done) 
 void Supervisor::begin() {
   membership_ =
       std::make_unique<Membership>(membership_config(config_.settings, hosts_, discovery_->fixed()), now());
-  logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(), describe_hosts(hosts_));
+  logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
+                describe_hosts(hosts_));
   apply(membership_->hosts_changed(hosts_, now()));
   discover_later();
 }
@@ -216,14 +220,15 @@ void Supervisor::perform(Assign& action) {
   for (size_t rank = 0; rank < action.members.size(); ++rank) {
     const uint64_t id = action.members[rank].worker;
     launcher_->set_rank(id, static_cast<int32_t>(rank));
-    if (const auto found = workers_.find(id); found != workers_.end()) found->second.rank = static_cast<int32_t>(rank);
+    if (const auto found = workers_.find(id); found != workers_.end())
+      found->second.rank = static_cast<int32_t>(rank);
     ++hosts[action.members[rank].host];
   }
   std::vector<HostSlots> list;
   for (const auto& [name, members] : hosts) list.push_back({name, members});
   note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", action.generation,
-                                 action.generation > 1 ? " formed after a reset" : " formed", action.members.size(),
-                                 describe_hosts(list)));
+                                 action.generation > 1 ? " formed after a reset" : " formed",
+                                 action.members.size(), describe_hosts(list)));
 }
 
 void Supervisor::perform(Abort& action) { server_->abort(action); }
@@ -361,7 +366,8 @@ void Supervisor::stop(const std::string& reason) {
 }
 
 bool Supervisor::over() const {
-  return finish_ && std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
+  return finish_ &&
+         std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
 }
 
 void Supervisor::publish() {

@@ -32,7 +32,8 @@ struct SupervisorConfig {
   std::vector<std::string> environment;  // for workers, besides address, identity and secret
   LoggerPtr logger;
   std::function<std::unique_ptr<Launcher>(Launcher::Events events)> make_launcher;
-  std::function<void(const DriverStatus& status)> changed;  // after every event; the last one tells how the job ended
+  std::function<void(const DriverStatus& status)>
+      changed;  // after every event; the last one tells how the job ended
 };
 
 /// Everything on the loop's thread.

@@ -52,12 +52,9 @@ std::string WorkerStateRegistry::objection(uint64_t id) const {
   auto found = ended_.find(id);
   if (found == ended_.end()) return fmt::format("worker {} is unknown to this job", id);
   switch (found->second.ending) {
-    case Ending::kLost:
-      return fmt::format("worker {} was given up: {}", id, found->second.why);
-    case Ending::kStopped:
-      return fmt::format("worker {} was stopped: {}", id, found->second.why);
-    case Ending::kDone:
-      break;
+    case Ending::kLost: return fmt::format("worker {} was given up: {}", id, found->second.why);
+    case Ending::kStopped: return fmt::format("worker {} was stopped: {}", id, found->second.why);
+    case Ending::kDone: break;
   }
   return fmt::format("worker {} has said that it is done", id);
 }

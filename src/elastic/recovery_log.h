@@ -28,7 +28,8 @@ class RecoveryLog {
   hvd_recovery at(size_t index) const {
     std::lock_guard lock(mutex_);
     if (index >= recoveries_.size()) {
-      throw Error(HVD_INVALID, "recovery " + std::to_string(index) + " of " + std::to_string(recoveries_.size()) +
+      throw Error(HVD_INVALID, "recovery " + std::to_string(index) + " of " +
+                                   std::to_string(recoveries_.size()) +
                                    " asked for: the index counts from 0");
     }
     return recoveries_[index];

@@ -180,7 +180,8 @@ Status RunLoop::recover(hvd_status cause) {
     if (auto why = worker_.ended(); why && !why->ok()) return *why;
     if (status.code != HVD_PEER_LOST && status.code != HVD_HOSTS_UPDATED) return status;
     if (!worker_.loss()) worker_.lose(status.rank, status.message);
-    worker_.log().info("generation {} was lost while it was formed: {}", worker_.membership().generation, status.message);
+    worker_.log().info("generation {} was lost while it was formed: {}", worker_.membership().generation,
+                       status.message);
     attempt = HVD_PEER_LOST;
   }
 

@@ -29,7 +29,8 @@ session::SessionConfig session_config(const Options& options) {
   config.connect_timeout = options.duration("connect_timeout");
   config.logger = options.logger;
   if (config.secret.empty()) {
-    throw Error(HVD_INVALID, "option secret (HVD_SECRET) is empty: the driver gives it to the workers that it starts");
+    throw Error(HVD_INVALID,
+                "option secret (HVD_SECRET) is empty: the driver gives it to the workers that it starts");
   }
   if (config.worker == 0) {
     throw Error(HVD_INVALID, "option worker (HVD_WORKER) is 0: expected the identity that the driver gave");
@@ -92,7 +93,8 @@ Status Worker::open(const Options& options) {
     if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
     return session_->kv_set(generation, key, value);
   };
-  handlers.kv_get = [this](uint64_t generation, const std::string& key, Duration timeout, std::vector<uint8_t>* value) {
+  handlers.kv_get = [this](uint64_t generation, const std::string& key, Duration timeout,
+                           std::vector<uint8_t>* value) {
     if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
     return session_->kv_get(generation, key, timeout, value);
   };
@@ -129,7 +131,8 @@ Status Worker::open(const Options& options) {
 }
 
 Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times) {
-  if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no other generation to join");
+  if (session_ == nullptr)
+    return Status(HVD_INVALID, "a worker that is alone has no other generation to join");
   const Time deadline = now() + timeout;
   while (true) {
     if (auto why = ended(); why && !why->ok()) return *why;
@@ -147,7 +150,8 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
     const Time assigned = now();
     if (times != nullptr) times->forming += assigned - asked;
     if (!status.ok()) return status;
-    release_engine(Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
+    release_engine(
+        Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
     status = connect(assignment);
     if (times != nullptr) {
       times->connecting += now() - assigned;
@@ -170,10 +174,11 @@ Status Worker::connect(const session::Assignment& assignment) {
     if (found != member.addresses.end()) {
       peer.address = found->blob;
     } else if (session_ != nullptr) {
-      return Status(HVD_UNAVAILABLE,
-                    fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
-                                "on every worker",
-                                rank, member.host, backend_.name));
+      return Status(
+          HVD_UNAVAILABLE,
+          fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
+                      "on every worker",
+                      rank, member.host, backend_.name));
     }
     members.push_back(std::move(peer));
   }
@@ -188,8 +193,10 @@ Status Worker::connect(const session::Assignment& assignment) {
   if (EngineUse use = engine()) use->start();
   if (backend_detail_.empty()) backend_detail_ = instance_->detail();
   const auto size = static_cast<int32_t>(assignment.members.size());
-  logger_->info("generation {}: rank {} of {} by {}", assignment.generation, assignment.rank, size, backend_.name);
-  post_event(HVD_EVENT_GENERATION, assignment.generation, -1, size, fmt::format("rank {} of {}", assignment.rank, size));
+  logger_->info("generation {}: rank {} of {} by {}", assignment.generation, assignment.rank, size,
+                backend_.name);
+  post_event(HVD_EVENT_GENERATION, assignment.generation, -1, size,
+             fmt::format("rank {} of {}", assignment.rank, size));
   return status;
 }
 
@@ -210,7 +217,8 @@ void Worker::become(const session::Assignment& assignment) {
   if (closed_) engine_->fail(Status(HVD_CLOSED, "the context is closed"));
 }
 
-std::shared_ptr<collective::Engine> Worker::take_engine(std::unique_lock<std::mutex>& lock, const Status& why) {
+std::shared_ptr<collective::Engine> Worker::take_engine(std::unique_lock<std::mutex>& lock,
+                                                        const Status& why) {
   std::shared_ptr<collective::Engine> old = std::move(engine_);
   engine_ = nullptr;
   if (old == nullptr) return old;

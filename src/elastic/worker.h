@@ -78,7 +78,8 @@ class Worker {
   /// Waits for an operation with the option's time-out.
   Status wait(collective::Operation& operation) const;
   /// submit and wait.
-  Status run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation = nullptr);
+  Status run(collective::Submission submission,
+             std::shared_ptr<collective::Operation>* ret_operation = nullptr);
   Duration operation_timeout() const { return operation_timeout_; }
   /// The engine ends every operation within its time-out; the margin is the last resort (contract 12).
   Duration longest_wait() const { return operation_timeout_ + seconds(30); }
@@ -120,7 +121,8 @@ class Worker {
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
   void wake_engine_at(Time when);
-  void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size, const std::string& message);
+  void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
+                  const std::string& message);
   void close(const Status& why, Duration linger);
 
   const LoggerPtr logger_;

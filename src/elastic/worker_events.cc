@@ -75,7 +75,8 @@ void Worker::lose(int32_t rank, const std::string& reason) {
 
 void Worker::on_abort(const session::AbortInfo& info) {
   Status why(HVD_PEER_LOST, info.reason);
-  lose_generation(info.generation, why.at_rank(info.rank).in_generation(info.generation), info.silence, false);
+  lose_generation(info.generation, why.at_rank(info.rank).in_generation(info.generation), info.silence,
+                  false);
 }
 
 void Worker::on_hosts_updated(const session::HostsUpdate& update) {
@@ -103,7 +104,8 @@ void Worker::on_ended(const Status& why) {
     ended_ = why;
   }
   if (EngineUse use = engine()) use->fail(why.ok() ? Status(HVD_CLOSED, "the job has ended") : why);
-  post_event(why.code == HVD_DRIVER_LOST ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_JOB_ENDED, 0, -1, 0, why.message);
+  post_event(why.code == HVD_DRIVER_LOST ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_JOB_ENDED, 0, -1, 0,
+             why.message);
 }
 
 void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
@@ -173,8 +175,9 @@ Status Worker::check_host_updates() {
   const uint64_t word = operation->word();
   const uint64_t epoch = membership().membership_epoch;
   if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
-  return Status(HVD_HOSTS_UPDATED,
-                fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
+  return Status(
+      HVD_HOSTS_UPDATED,
+      fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
 }
 
 void Worker::report_synced(uint64_t revision) {

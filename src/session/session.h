@@ -70,13 +70,13 @@ struct SessionEvents {
   /// held back until then (and may be told before join's caller has looked at the assignment).
   std::function<void(const AbortInfo&)> aborted;
   std::function<void(const HostsUpdate&)> hosts_updated;
-  std::function<void(const Status& why)> ended;         // exactly once if start gave HVD_OK, at the latest
+  std::function<void(const Status& why)> ended;  // exactly once if start gave HVD_OK, at the latest
       // before close returns; never otherwise. No more generations; why says the reason:
       // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
 };
 
 struct SessionConfig {
-  std::string driver;   // host:port
+  std::string driver;  // host:port
   std::string secret, job, host;
   uint64_t worker = 0;
   int32_t slot = 0;
@@ -120,7 +120,8 @@ class Session {
 
   /// Key-value store of a generation. kv_get waits; HVD_TIMEOUT, HVD_PEER_LOST if the generation is lost.
   Status kv_set(uint64_t generation, const std::string& key, std::span<const uint8_t> value);
-  Status kv_get(uint64_t generation, const std::string& key, Duration timeout, std::vector<uint8_t>* ret_value);
+  Status kv_get(uint64_t generation, const std::string& key, Duration timeout,
+                std::vector<uint8_t>* ret_value);
 
   /// Address of this machine on the route to the driver; valid after start.
   std::string local_address() const;

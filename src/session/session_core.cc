@@ -18,12 +18,9 @@ uint64_t to_word(uint64_t epoch, bool interrupt) { return epoch * 2 + (interrupt
 hvd_status to_status(wire::Refusal refusal) {
   switch (refusal) {
     case wire::Refusal::Removed:
-    case wire::Refusal::Evicted:
-      return HVD_REMOVED;
-    case wire::Refusal::Ended:
-      return HVD_JOB_FAILED;
-    default:
-      return HVD_REFUSED;
+    case wire::Refusal::Evicted: return HVD_REMOVED;
+    case wire::Refusal::Ended: return HVD_JOB_FAILED;
+    default: return HVD_REFUSED;
   }
 }
 
@@ -125,24 +122,17 @@ void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
       return broken(fmt::format("{} came before Welcome", wire::body_name(message)));
   }
   switch (body.type) {
-    case wire::Body::Refused:
-      return on_refused(*body.AsRefused());
-    case wire::Body::Assignment:
-      return on_assignment(message.generation, *body.AsAssignment(), now);
-    case wire::Body::Abort:
-      return on_abort(message.generation, *body.AsAbort(), now);
-    case wire::Body::HostsUpdated:
-      return on_hosts_updated(*body.AsHostsUpdated());
-    case wire::Body::KvValue:
-      return on_kv_value(message.generation, *body.AsKvValue());
-    case wire::Body::HeartbeatAck:
-      return;  // a sign of life and nothing more
+    case wire::Body::Refused: return on_refused(*body.AsRefused());
+    case wire::Body::Assignment: return on_assignment(message.generation, *body.AsAssignment(), now);
+    case wire::Body::Abort: return on_abort(message.generation, *body.AsAbort(), now);
+    case wire::Body::HostsUpdated: return on_hosts_updated(*body.AsHostsUpdated());
+    case wire::Body::KvValue: return on_kv_value(message.generation, *body.AsKvValue());
+    case wire::Body::HeartbeatAck: return;  // a sign of life and nothing more
     case wire::Body::JobEnded: {
       const wire::JobEndedT& ended = *body.AsJobEnded();
       return end(Status(ended.success ? HVD_OK : HVD_JOB_FAILED, ended.reason));
     }
-    default:
-      log(HVD_LOG_WARNING, fmt::format("dropped {}: not for a worker", wire::body_name(message)));
+    default: log(HVD_LOG_WARNING, fmt::format("dropped {}: not for a worker", wire::body_name(message)));
   }
 }
 
@@ -182,9 +172,7 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   Assignment assignment;
   try {
     assignment = to_assignment(generation, received, config_.worker);
-  } catch (const Error& e) {
-    return broken(e.what());
-  }
+  } catch (const Error& e) { return broken(e.what()); }
   // Whoever is still at work in the former generation must not wait in it for ever (contract 3).
   if (taken_ && !left_ && !lost_ && generation_ != 0) {
     AbortInfo info;

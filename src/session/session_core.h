@@ -26,17 +26,36 @@ struct CoreConfig {
 
 // ---- actions ----
 
-struct Send { wire::EnvelopeT envelope; };
+struct Send {
+  wire::EnvelopeT envelope;
+};
 struct Welcomed {};
 /// For join. Replaces one that join has not taken.
-struct Deliver { Assignment assignment; };
-struct NotifyAbort { AbortInfo info; };
-struct NotifyHosts { HostsUpdate update; };
-struct AnswerKv { uint64_t id; Status status; std::vector<uint8_t> value; };
+struct Deliver {
+  Assignment assignment;
+};
+struct NotifyAbort {
+  AbortInfo info;
+};
+struct NotifyHosts {
+  HostsUpdate update;
+};
+struct AnswerKv {
+  uint64_t id;
+  Status status;
+  std::vector<uint8_t> value;
+};
 /// Once, and nothing but Close after it.
-struct End { Status why; };
-struct Close { Duration linger; };
-struct LogLine { hvd_log_level level; std::string text; };
+struct End {
+  Status why;
+};
+struct Close {
+  Duration linger;
+};
+struct LogLine {
+  hvd_log_level level;
+  std::string text;
+};
 using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine>;
 
 class SessionCore {
@@ -74,7 +93,11 @@ class SessionCore {
 
  private:
   enum class Phase { kNew, kHello, kWelcomed, kEnded };
-  struct PendingGet { uint64_t id; uint64_t generation; std::string key; };
+  struct PendingGet {
+    uint64_t id;
+    uint64_t generation;
+    std::string key;
+  };
 
   template <class Table>
   void send(uint64_t generation, Table body);
@@ -98,7 +121,7 @@ class SessionCore {
   Phase phase_ = Phase::kNew;
   Actions actions_;  // of the event at hand
 
-  uint64_t sent_ = 0, seen_ = 0;  // sequence numbers
+  uint64_t sent_ = 0, seen_ = 0;   // sequence numbers
   std::optional<Status> refusal_;  // last one that did not end the session
   Time hello_deadline_{};
 
@@ -106,10 +129,10 @@ class SessionCore {
   Time next_heartbeat_{}, last_received_{};
   std::optional<Time> suspected_;  // silent for too long: judged at this time, not before
 
-  uint64_t generation_ = 0;  // newest assigned
-  bool taken_ = true;        // by join
-  bool left_ = true;         // ready for the next was said
-  bool lost_ = false;        // its abort has come
+  uint64_t generation_ = 0;        // newest assigned
+  bool taken_ = true;              // by join
+  bool left_ = true;               // ready for the next was said
+  bool lost_ = false;              // its abort has come
   std::optional<AbortInfo> held_;  // abort of a generation that join has not taken yet
 
   uint64_t word_ = 0;            // newest epoch * 2 + interrupt

@@ -16,15 +16,15 @@ struct State::Impl {
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.
   std::map<std::string, Variable> variables;
-  std::vector<Digest> scratch;   // room for total(): a commit allocates nothing
+  std::vector<Digest> scratch;  // room for total(): a commit allocates nothing
   bool has_commit = false;
-  bool in_callback = false;      // a save or load callback runs: the registry must stand still
+  bool in_callback = false;  // a save or load callback runs: the registry must stand still
   const LoggerPtr logger;
 
   // What other threads may ask for.
   mutable std::mutex mutex;
-  Summary summary;               // guarded by mutex
-  Statistics statistics;         // guarded by mutex
+  Summary summary;        // guarded by mutex
+  Statistics statistics;  // guarded by mutex
 
   void add(Spec spec, void* live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);

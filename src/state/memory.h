@@ -17,7 +17,8 @@ class Memory {
   explicit Memory(size_t size) : size_(size) {
     if (size == 0) return;
     const size_t alignment = size >= 2 * kHugePage ? kHugePage : kSmall;
-    data_ = Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))), Delete{alignment});
+    data_ =
+        Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))), Delete{alignment});
     // Only a hint: a refusal costs speed.
     if (alignment == kHugePage) madvise(data_.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);
   }

@@ -24,12 +24,12 @@ void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callbac
   if (Status status = not_in_callback("add"); !status.ok()) throw Error(status);
   const size_t bytes = checked_bytes(spec);
   if (auto found = variables.find(spec.key); found != variables.end()) {
-    throw Error(HVD_INVALID, fmt::format("state key '{}' is taken by a {}: expected a key not yet in use", spec.key,
-                                         found->second.spec.describe()));
+    throw Error(HVD_INVALID, fmt::format("state key '{}' is taken by a {}: expected a key not yet in use",
+                                         spec.key, found->second.spec.describe()));
   }
   if (bytes > 0 && live == nullptr) {
-    throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}", spec.key, bytes,
-                                         spec.describe()));
+    throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}",
+                                         spec.key, bytes, spec.describe()));
   }
   std::vector<uint8_t> encoded;
   encode(spec, &encoded);
@@ -68,8 +68,10 @@ void State::Impl::remove(const std::string& key) {
 
 Status State::Impl::not_in_callback(const char* function) const {
   if (!in_callback) return {};
-  return {HVD_INVALID, fmt::format("state: {} was called from within a save or load callback of the same state: "
-                                   "expected it after the callback's return", function)};
+  return {HVD_INVALID,
+          fmt::format("state: {} was called from within a save or load callback of the same state: "
+                      "expected it after the callback's return",
+                      function)};
 }
 
 bool State::Impl::complete() const {
@@ -156,9 +158,10 @@ Status State::Impl::copy(bool counted) {
 
 Status State::Impl::restore() {
   if (Status status = not_in_callback("restore"); !status.ok()) return status;
-  if (!has_commit) return {HVD_INVALID, "state: restore without a commit: expected save, commit or sync before it"};
-  Status status = load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; },
-                               false);
+  if (!has_commit)
+    return {HVD_INVALID, "state: restore without a commit: expected save, commit or sync before it"};
+  Status status =
+      load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; }, false);
   if (!status.ok()) return status;
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || !variable.committed || variable.bytes == 0) continue;

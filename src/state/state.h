@@ -17,8 +17,8 @@
 namespace hvd::state {
 
 struct SyncResult {
-  uint64_t revision = 0;        // of everybody afterwards
-  int32_t root = 0;             // rank whose state it is
+  uint64_t revision = 0;                        // of everybody afterwards
+  int32_t root = 0;                             // rank whose state it is
   uint64_t sent_bytes = 0, received_bytes = 0;  // payload of this rank
 };
 
@@ -29,9 +29,9 @@ struct Statistics {
 
 /// What other ranks need to know to tell whether they agree.
 struct Summary {
-  bool has_state = false;   // it was part of a sync before
+  bool has_state = false;  // it was part of a sync before
   uint64_t revision = 0;
-  Digest digest;            // of the last commit: keys, specs and bytes
+  Digest digest;  // of the last commit: keys, specs and bytes
 };
 
 /// One thread at a time, but for revision(), summary() and statistics(). add and remove throw Error for bad

@@ -68,7 +68,7 @@ class Sync {
   const int32_t rank_;
   const size_t size_;
   const Time deadline_;
-  std::vector<Variable*> variables_;            // in the order of keys
+  std::vector<Variable*> variables_;  // in the order of keys
   std::vector<uint8_t> specs_;
   std::vector<Head> heads_;                     // by rank
   std::vector<std::vector<Version>> versions_;  // by rank and variable
@@ -106,8 +106,8 @@ Status Sync::exchange_heads(const Status& local) {
   std::vector<uint8_t> all;
   if (Status status = gather("hvd.sync.head", &mine, sizeof(mine), &all); !status.ok()) return status;
   if (all.size() != size_ * sizeof(Head)) {
-    return {HVD_INTERNAL, fmt::format("state sync: {} bytes of heads from {} ranks: expected {}", all.size(), size_,
-                                      size_ * sizeof(Head))};
+    return {HVD_INTERNAL, fmt::format("state sync: {} bytes of heads from {} ranks: expected {}", all.size(),
+                                      size_, size_ * sizeof(Head))};
   }
   heads_.resize(size_);
   std::memcpy(heads_.data(), all.data(), all.size());
@@ -159,24 +159,27 @@ Status Sync::name_mismatch(size_t other) {
     if (left != nullptr && right != nullptr && left->key != right->key) {
       (left->key < right->key ? right : left) = nullptr;
     }
-    difference = fmt::format("key '{}' is {} on rank {} and {} on rank {}", (left != nullptr ? left : right)->key,
-                             told(left), root, told(right), other);
+    difference = fmt::format("key '{}' is {} on rank {} and {} on rank {}",
+                             (left != nullptr ? left : right)->key, told(left), root, told(right), other);
     break;
   }
-  return at_rank(other, HVD_MISMATCH,
-                 fmt::format("state differs between ranks: {}; expected the same keys, kinds, dtypes and shapes on "
-                             "every rank", difference));
+  return at_rank(
+      other, HVD_MISMATCH,
+      fmt::format("state differs between ranks: {}; expected the same keys, kinds, dtypes and shapes on "
+                  "every rank",
+                  difference));
 }
 
 Status Sync::exchange_versions() {
   std::vector<Version> mine;
-  for (Variable* variable : variables_) mine.push_back({variable->digest, variable->committed_bytes().size()});
+  for (Variable* variable : variables_)
+    mine.push_back({variable->digest, variable->committed_bytes().size()});
   std::vector<uint8_t> all;
   const size_t row = mine.size() * sizeof(Version);
   if (Status status = gather("hvd.sync.digests", mine.data(), row, &all); !status.ok()) return status;
   if (all.size() != size_ * row) {
-    return {HVD_INTERNAL, fmt::format("state sync: {} bytes of digests from {} ranks: expected {}", all.size(), size_,
-                                      size_ * row)};
+    return {HVD_INTERNAL, fmt::format("state sync: {} bytes of digests from {} ranks: expected {}",
+                                      all.size(), size_, size_ * row)};
   }
   versions_.assign(size_, std::vector<Version>(mine.size()));
   std::vector<Digest> digests;
@@ -184,15 +187,17 @@ Status Sync::exchange_versions() {
     std::memcpy(versions_[rank].data(), all.data() + rank * row, row);
     for (size_t i = 0; i < mine.size(); ++i) {
       if (!variables_[i]->is_object() && versions_[rank][i].size != variables_[i]->bytes) {
-        return at_rank(rank, HVD_INTERNAL,
-                       fmt::format("state sync: key '{}' has {} bytes on rank {}: expected {}",
-                                   variables_[i]->spec.key, versions_[rank][i].size, rank, variables_[i]->bytes));
+        return at_rank(
+            rank, HVD_INTERNAL,
+            fmt::format("state sync: key '{}' has {} bytes on rank {}: expected {}", variables_[i]->spec.key,
+                        versions_[rank][i].size, rank, variables_[i]->bytes));
       }
     }
   }
   for (const Version& version : wanted()) digests.push_back(version.digest);
   if (state_.total(digests) != heads_[static_cast<size_t>(result.root)].digest) {
-    return {HVD_INTERNAL, fmt::format("state sync: the digests of rank {} are not those of its commit", result.root)};
+    return {HVD_INTERNAL,
+            fmt::format("state sync: the digests of rank {} are not those of its commit", result.root)};
   }
   return {};
 }
@@ -251,7 +256,8 @@ Status Sync::transfer() {
     submission.kind = collective::Kind::kTransfer;
     submission.root = t.source;
     submission.ranks = t.receivers;
-    submission.ranks.insert(std::upper_bound(submission.ranks.begin(), submission.ranks.end(), t.source), t.source);
+    submission.ranks.insert(std::upper_bound(submission.ranks.begin(), submission.ranks.end(), t.source),
+                            t.source);
     submission.output = bytes_tensor(data, t.bytes);
     flight.submit(std::move(submission));
     (sends ? result.sent_bytes : result.received_bytes) += t.bytes;
@@ -274,8 +280,9 @@ Status Sync::verify() {
     if (staged == staged_->end()) continue;
     const std::span<const uint8_t> data = variables_[i]->data(staged->second);
     if (digest(data.data(), data.size()) != wanted()[i].digest) {
-      return {HVD_INTERNAL, fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
-                                        variables_[i]->spec.key, data.size(), result.root)};
+      return {HVD_INTERNAL,
+              fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
+                          variables_[i]->spec.key, data.size(), result.root)};
     }
   }
   return {};
@@ -312,7 +319,8 @@ Status Sync::run(const Status& local) {
   Status status = exchange_heads(local);
   if (failed(status)) return status;
   const Head& root = heads_[static_cast<size_t>(result.root)];
-  const bool differ = std::any_of(heads_.begin(), heads_.end(), [&](const Head& h) { return h.digest != root.digest; });
+  const bool differ =
+      std::any_of(heads_.begin(), heads_.end(), [&](const Head& h) { return h.digest != root.digest; });
   if (differ) {
     if (failed(status = exchange_versions()) || failed(status = prepare())) return status;
     status = transfer();
@@ -356,9 +364,7 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
   Status status;
   try {
     status = sync.run(local);
-  } catch (const std::bad_alloc&) {
-    status = {HVD_INTERNAL, "out of memory in state sync"};
-  }
+  } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory in state sync"}; }
   if (status.ok() && ret_result != nullptr) *ret_result = sync.result;
   return status;
 }

@@ -50,7 +50,8 @@ std::vector<Transfer> plan_transfers(const std::vector<std::vector<Version>>& ve
   for (Transfer& transfer : transfers) {
     for (int32_t rank = 0; rank < static_cast<int32_t>(versions.size()); ++rank) {
       if (std::binary_search(transfer.receivers.begin(), transfer.receivers.end(), rank)) continue;
-      if (transfer.source < 0 || load[static_cast<size_t>(rank)] < load[static_cast<size_t>(transfer.source)]) {
+      if (transfer.source < 0 ||
+          load[static_cast<size_t>(rank)] < load[static_cast<size_t>(transfer.source)]) {
         transfer.source = rank;
       }
     }

@@ -30,7 +30,8 @@ size_t tensor_bytes(const Spec& spec) {
   }
   bool empty = false;
   for (int64_t length : spec.shape) {
-    if (length < 0) unfit(spec, fmt::format("shape is [{}]: expected no negative length", fmt::join(spec.shape, ",")));
+    if (length < 0)
+      unfit(spec, fmt::format("shape is [{}]: expected no negative length", fmt::join(spec.shape, ",")));
     empty = empty || length == 0;
   }
   if (empty) return 0;
@@ -64,8 +65,8 @@ bool decode_one(std::span<const uint8_t>* bytes, Spec* spec) {
   if (!take(bytes, &length) || bytes->size() < length) return false;
   spec->key.assign(reinterpret_cast<const char*>(bytes->data()), length);
   *bytes = bytes->subspan(length);
-  if (!take(bytes, &kind) || kind < 1 || kind > 3 || !take(bytes, &spec->dtype) || !take(bytes, &dimensions) ||
-      dimensions > kMaxDimensions) {
+  if (!take(bytes, &kind) || kind < 1 || kind > 3 || !take(bytes, &spec->dtype) ||
+      !take(bytes, &dimensions) || dimensions > kMaxDimensions) {
     return false;
   }
   spec->kind = static_cast<VariableKind>(kind);
@@ -93,9 +94,7 @@ void write(void* context, const void* data, size_t size) {
   try {
     const auto* p = static_cast<const uint8_t*>(data);
     sink->bytes->insert(sink->bytes->end(), p, p + size);
-  } catch (const std::exception&) {
-    sink->out_of_memory = true;
-  }
+  } catch (const std::exception&) { sink->out_of_memory = true; }
 }
 
 // A callback's outcome: 0, a code, or an exception where the program is C++ as well.
@@ -107,9 +106,7 @@ Status called(const std::string& key, const char* name, Call call) {
     code = call();
     if (code == 0) return {};
     why = fmt::format("returned {}: expected 0", code);
-  } catch (const std::exception& e) {
-    why = fmt::format("threw: {}", e.what());
-  } catch (...) {
+  } catch (const std::exception& e) { why = fmt::format("threw: {}", e.what()); } catch (...) {
     why = "threw an exception";
   }
   Status status(HVD_CALLBACK_FAILED, fmt::format("{} callback of state key '{}' {}", name, key, why));
@@ -127,8 +124,8 @@ std::string Spec::describe() const {
 
 size_t checked_bytes(const Spec& spec) {
   if (spec.key.empty() || spec.key.size() > kMaxKey) {
-    throw Error(HVD_INVALID, fmt::format("state key '{}' has {} bytes: expected 1 to {}", spec.key.substr(0, 64),
-                                         spec.key.size(), kMaxKey));
+    throw Error(HVD_INVALID, fmt::format("state key '{}' has {} bytes: expected 1 to {}",
+                                         spec.key.substr(0, 64), spec.key.size(), kMaxKey));
   }
   if (spec.kind == VariableKind::kObject) return 0;
   if (spec.kind == VariableKind::kTensor) return tensor_bytes(spec);
@@ -166,7 +163,8 @@ Status Variable::run_save() {
             fmt::format("save callback of state key '{}' wrote from NULL: expected data", spec.key)};
   }
   if (sink.out_of_memory) {
-    return {HVD_INTERNAL, fmt::format("out of memory: state key '{}' wrote more than {} bytes", spec.key, fresh.size())};
+    return {HVD_INTERNAL,
+            fmt::format("out of memory: state key '{}' wrote more than {} bytes", spec.key, fresh.size())};
   }
   return {};
 }

@@ -50,9 +50,9 @@ struct Variable {
   Callback<hvd_load_fn> load;
 
   bool committed = false;
-  Copy copy;                    // of the last commit, if committed
-  std::vector<uint8_t> fresh;   // object: what its save callback wrote, until the commit takes it
-  Digest digest;                // of the copy; random before the first
+  Copy copy;                   // of the last commit, if committed
+  std::vector<uint8_t> fresh;  // object: what its save callback wrote, until the commit takes it
+  Digest digest;               // of the copy; random before the first
 
   bool is_object() const { return spec.kind == VariableKind::kObject; }
   std::span<uint8_t> data(Copy& of) const {

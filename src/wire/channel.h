@@ -17,8 +17,8 @@
 namespace hvd::wire {
 
 struct ChannelLimits {
-  size_t max_frame = 16 << 20;          // a longer one ends the connection
-  size_t max_queued = 64 << 20;         // bytes waiting to be sent; a reader slower than that is cut off
+  size_t max_frame = 16 << 20;   // a longer one ends the connection
+  size_t max_queued = 64 << 20;  // bytes waiting to be sent; a reader slower than that is cut off
   Duration handshake_timeout = seconds(5);
 };
 
@@ -42,8 +42,8 @@ class Channel {
     close(linger);
     closed();
   }
-  virtual std::string peer() const = 0;                     // "127.0.0.1:4711"
-  virtual std::string local_address() const = 0;            // address only: the route to the peer
+  virtual std::string peer() const = 0;           // "127.0.0.1:4711"
+  virtual std::string local_address() const = 0;  // address only: the route to the peer
 };
 
 /// Connects to "host:port" and authenticates, at most for `timeout`. `done` is called once on the loop's thread, with a
@@ -61,11 +61,13 @@ class Listener {
   /// endpoint: "address:port", port 0 for any. Throws Error(HVD_UNAVAILABLE) naming the endpoint.
   Listener(Loop& loop, const std::string& endpoint, const std::string& secret, const ChannelLimits& limits,
            LoggerPtr logger, std::function<void(std::shared_ptr<Channel>)> accepted);
-  ~Listener();                      // on the loop's thread, or after it has stopped
+  ~Listener();  // on the loop's thread, or after it has stopped
   uint16_t port() const;
   std::string address() const;
-  struct Counters { uint64_t accepted, refused; };
-  Counters counters() const;        // on the loop's thread
+  struct Counters {
+    uint64_t accepted, refused;
+  };
+  Counters counters() const;  // on the loop's thread
 
  private:
   struct Impl;

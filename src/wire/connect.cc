@@ -39,9 +39,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
     try {
       endpoint_ = parse_endpoint(name_);
       tls_ = std::make_unique<asio::ssl::context>(make_tls_context(secret, TlsRole::kClient));
-    } catch (const Error& e) {
-      return end(nullptr, e.status());
-    }
+    } catch (const Error& e) { return end(nullptr, e.status()); }
     deadline_.start(timeout_, [self = shared_from_this()] { self->out_of_time(); });
     resolve();
   }

@@ -15,9 +15,7 @@ using Tcp = asio::ip::tcp;
 /// Operations under way refer to it: their handlers hold it, too.
 using Stream = asio::ssl::stream<Tcp::socket>;
 
-inline asio::io_context& io_of(Loop& loop) {
-  return *static_cast<asio::io_context*>(loop.native());
-}
+inline asio::io_context& io_of(Loop& loop) { return *static_cast<asio::io_context*>(loop.native()); }
 
 /// Closes and keeps quiet about errors: nobody is left to act on them.
 void close_socket(Stream& stream);

@@ -94,7 +94,8 @@ inline Options options() {
 
 /// A worker: an inbox, and an instance of the gloo module on loopback.
 struct Worker {
-  explicit Worker(std::vector<std::pair<std::string, std::string>> module_options = {{"interface", "127.0.0.1"}},
+  explicit Worker(std::vector<std::pair<std::string, std::string>> module_options = {{"interface",
+                                                                                      "127.0.0.1"}},
                   const std::string& name = "gloo") {
     const Status status = open(options(), name, module_options, inbox.handlers(), &instance);
     EXPECT_TRUE(status.ok()) << status.message;
@@ -111,8 +112,9 @@ struct Worker {
 
 using Workers = std::vector<std::unique_ptr<Worker>>;
 
-inline Workers make_workers(int size, const std::vector<std::pair<std::string, std::string>>& module_options = {
-                                          {"interface", "127.0.0.1"}}) {
+inline Workers make_workers(int size,
+                            const std::vector<std::pair<std::string, std::string>>& module_options = {
+                                {"interface", "127.0.0.1"}}) {
   Workers workers;
   for (int i = 0; i < size; ++i) workers.push_back(std::make_unique<Worker>(module_options));
   return workers;
@@ -134,7 +136,8 @@ inline void on_all(int size, const std::function<void(int)>& function) {
 inline void connect_all(const Workers& workers, uint64_t generation) {
   const std::vector<Member> members = members_of(workers);
   on_all(static_cast<int>(workers.size()), [&](int rank) {
-    const Status status = workers[static_cast<size_t>(rank)]->instance->connect(generation, rank, members, kSoon);
+    const Status status =
+        workers[static_cast<size_t>(rank)]->instance->connect(generation, rank, members, kSoon);
     EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.message;
   });
 }
@@ -154,7 +157,8 @@ class Pending {
 
   Status wait() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kSoon, [&] { return status_.has_value(); })) return {HVD_TIMEOUT, "the test's deadline"};
+    if (!changed_.wait_for(lock, kSoon, [&] { return status_.has_value(); }))
+      return {HVD_TIMEOUT, "the test's deadline"};
     return *status_;
   }
 

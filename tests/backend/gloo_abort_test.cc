@@ -98,7 +98,8 @@ TEST(GlooAbort, WhileConnectingToAnAbsentPeer) {
   Workers workers = make_workers(2);
   const std::vector<Member> members = members_of(workers);  // rank 1 has an address and never connects
   std::promise<Status> result;
-  std::thread connecting([&] { result.set_value(workers[0]->instance->connect(1, 0, members, seconds(600))); });
+  std::thread connecting(
+      [&] { result.set_value(workers[0]->instance->connect(1, 0, members, seconds(600))); });
   workers[0]->instance->abort(1);  // before, during or after the start of connect: it must end in any case
   auto future = result.get_future();
   ASSERT_EQ(future.wait_for(kSoon), std::future_status::ready);

@@ -42,7 +42,8 @@ void store(hvd_dtype dtype, uint8_t* at, double value) {
 }
 
 bool is_signed(hvd_dtype dtype) {
-  return dtype != HVD_UINT8 && dtype != HVD_UINT16 && dtype != HVD_UINT32 && dtype != HVD_UINT64 && dtype != HVD_BOOL;
+  return dtype != HVD_UINT8 && dtype != HVD_UINT16 && dtype != HVD_UINT32 && dtype != HVD_UINT64 &&
+         dtype != HVD_BOOL;
 }
 
 // Small, so that sums and products of five ranks are exact in every dtype.
@@ -206,11 +207,13 @@ TEST_P(Collectives, AllgatherOfUnequalParts) {
       std::vector<int16_t> expected;
       for (int r = 0; r < size_; ++r) {
         counts.push_back(r == 1 ? 0 : base * static_cast<size_t>(r + 1));  // rank 1 has nothing
-        for (size_t i = 0; i < counts.back(); ++i) expected.push_back(static_cast<int16_t>(r * 1000 + static_cast<int>(i % 999)));
+        for (size_t i = 0; i < counts.back(); ++i)
+          expected.push_back(static_cast<int16_t>(r * 1000 + static_cast<int>(i % 999)));
       }
       const size_t own = counts[static_cast<size_t>(rank)];
       std::vector<int16_t> input;
-      for (size_t i = 0; i < own; ++i) input.push_back(static_cast<int16_t>(rank * 1000 + static_cast<int>(i % 999)));
+      for (size_t i = 0; i < own; ++i)
+        input.push_back(static_cast<int16_t>(rank * 1000 + static_cast<int>(i % 999)));
       std::vector<int16_t> output(expected.size(), -1);
       Pending pending;
       hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLGATHER, ++sequence);
@@ -261,7 +264,8 @@ TEST_P(Collectives, SubsetsAtTheSameTime) {
       op.rank_count = static_cast<int32_t>(ranks.size());
       const Status status = run(instance(rank), op, pending);
       ASSERT_TRUE(status.ok()) << status.message;
-      for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], expected_at(HVD_FLOAT64, HVD_SUM, group, i));
+      for (size_t i = 0; i < values.size(); ++i)
+        ASSERT_EQ(values[i], expected_at(HVD_FLOAT64, HVD_SUM, group, i));
     }
   });
 }
@@ -312,8 +316,16 @@ TEST(GlooOps, ThatMakeNoSenseAreRefused) {
   EXPECT_EQ(refused([](auto& op) { op.reduction = 9; }), HVD_INVALID);
   EXPECT_EQ(refused([](auto& op) { op.input = nullptr; }), HVD_INVALID);
   EXPECT_EQ(refused([](auto& op) { op.struct_size = 8; }), HVD_INVALID);
-  EXPECT_EQ(refused([&](auto& op) { op.ranks = elsewhere; op.rank_count = 1; }), HVD_INVALID);
-  EXPECT_EQ(refused([](auto& op) { op.collective = HVD_COLLECTIVE_BROADCAST; op.root = 1; }), HVD_INVALID);
+  EXPECT_EQ(refused([&](auto& op) {
+              op.ranks = elsewhere;
+              op.rank_count = 1;
+            }),
+            HVD_INVALID);
+  EXPECT_EQ(refused([](auto& op) {
+              op.collective = HVD_COLLECTIVE_BROADCAST;
+              op.root = 1;
+            }),
+            HVD_INVALID);
   EXPECT_EQ(refused([](auto& op) { op.collective = HVD_COLLECTIVE_ALLGATHER; }), HVD_INVALID);
   EXPECT_TRUE(run(instance, good, pending).ok());
 }

@@ -57,13 +57,9 @@ TEST(GlooMessages, PingPong) {
   on_all(2, [&](int rank) {
     Worker& worker = *workers[static_cast<size_t>(rank)];
     for (int i = 0; i < 500; ++i) {
-      if (rank == 1) {
-        ASSERT_EQ(worker.inbox.next_message().data, payload(0, i, 8));
-      }
+      if (rank == 1) { ASSERT_EQ(worker.inbox.next_message().data, payload(0, i, 8)); }
       ASSERT_TRUE(worker.instance->send_message(1 - rank, payload(0, i, 8)).ok());
-      if (rank == 0) {
-        ASSERT_EQ(worker.inbox.next_message().data, payload(0, i, 8));
-      }
+      if (rank == 0) { ASSERT_EQ(worker.inbox.next_message().data, payload(0, i, 8)); }
     }
   });
 }
@@ -134,7 +130,8 @@ TEST(GlooMessages, StrangersAreRefused) {
   std::memcpy(hello.data(), &words, sizeof(words));
   stranger(hello);
   on_all(2, [&](int rank) {
-    const Status status = workers[static_cast<size_t>(rank)]->instance->connect(1, rank, members, seconds(10));
+    const Status status =
+        workers[static_cast<size_t>(rank)]->instance->connect(1, rank, members, seconds(10));
     ASSERT_TRUE(status.ok()) << status.message;
   });
   ASSERT_TRUE(workers[0]->instance->send_message(1, payload(0, 0, 10)).ok());

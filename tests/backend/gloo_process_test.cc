@@ -183,7 +183,8 @@ TEST_P(KillOneOf, TheOthersGoOn) {
     for (Process* p : survivors) {
       const int status = p->wait();
       EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
-          << (WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : std::to_string(WEXITSTATUS(status)));
+          << (WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                                  : std::to_string(WEXITSTATUS(status)));
     }
   }
 }
@@ -193,7 +194,8 @@ TEST(GlooThreads, BlockEverySignal) {
   std::set<std::string> before;
   const auto threads = [] {
     std::set<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) found.insert(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+      found.insert(entry.path());
     return found;
   };
   before = threads();
@@ -223,7 +225,8 @@ int run_child(int size) { return child(size); }
 }  // namespace hvd::backend::test
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--rank-of") == 0) return hvd::backend::test::run_child(std::atoi(argv[2]));
+  if (argc == 3 && std::strcmp(argv[1], "--rank-of") == 0)
+    return hvd::backend::test::run_child(std::atoi(argv[2]));
   signal(SIGPIPE, SIG_IGN);  // of the pipes to a child that ended too early: a test's failure, not its end
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -135,7 +135,8 @@ TEST(Loader, AutoTakesWhatLoads) {
   if (!status.ok()) {
     EXPECT_EQ(status.code, HVD_UNAVAILABLE);
     EXPECT_NE(status.message.find("libhvd_gloo.so: "), std::string::npos) << status.message;
-    EXPECT_NE(status.message.find("libhvd_a.so: the device is on holiday"), std::string::npos) << status.message;
+    EXPECT_NE(status.message.find("libhvd_a.so: the device is on holiday"), std::string::npos)
+        << status.message;
   }
 }
 

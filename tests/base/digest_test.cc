@@ -75,7 +75,8 @@ TEST_P(DigestKernels, CopyIsExactAndStaysWithinItsBounds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DigestKernels,
-                         ::testing::Values(DigestKernel::kPortable, DigestKernel::kAvx2, DigestKernel::kAvx512),
+                         ::testing::Values(DigestKernel::kPortable, DigestKernel::kAvx2,
+                                           DigestKernel::kAvx512),
                          [](const auto& test) {
                            return test.param == DigestKernel::kPortable ? "Portable"
                                   : test.param == DigestKernel::kAvx2   ? "Avx2"

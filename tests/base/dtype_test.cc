@@ -9,7 +9,11 @@ namespace hvd {
 namespace {
 
 TEST(Dtype, EachHasItsSizeAndAName) {
-  const struct { hvd_dtype dtype; size_t size; const char* name; } expected[] = {
+  const struct {
+    hvd_dtype dtype;
+    size_t size;
+    const char* name;
+  } expected[] = {
       {HVD_UINT8, 1, "uint8"},       {HVD_INT8, 1, "int8"},       {HVD_UINT16, 2, "uint16"},
       {HVD_INT16, 2, "int16"},       {HVD_UINT32, 4, "uint32"},   {HVD_INT32, 4, "int32"},
       {HVD_UINT64, 8, "uint64"},     {HVD_INT64, 8, "int64"},     {HVD_FLOAT16, 2, "float16"},

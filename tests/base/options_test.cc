@@ -31,7 +31,8 @@ void refuses(Call call, std::initializer_list<const char*> parts) {
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code, HVD_INVALID);
     for (const char* part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what() << "\ndoes not say " << part;
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << error.what() << "\ndoes not say " << part;
     }
   }
 }
@@ -98,7 +99,8 @@ TEST(Options, BadTextNamesKeyValueAndWhatWasExpected) {
     refuses([&] { options.set("np", std::string(text)); }, {"np", "HVD_NP", text, "an integer from 0"});
   }
   for (const char* text : {"", "fast", "1s", "nan", "inf", "-1", "1e+300"}) {
-    refuses([&] { options.set("init_timeout", std::string(text)); }, {"init_timeout", "HVD_INIT_TIMEOUT", text, "a number from"});
+    refuses([&] { options.set("init_timeout", std::string(text)); },
+            {"init_timeout", "HVD_INIT_TIMEOUT", text, "a number from"});
   }
   for (const char* text : {"", "TRUE", "2", "ja"}) {
     refuses([&] { options.set("restart", std::string(text)); }, {"restart", text, "true, false"});
@@ -111,13 +113,15 @@ TEST(Options, RangesIncludeTheirEnds) {
   Options options = with({});
   options.set("segment_bytes", int64_t{4096});
   options.set("segment_bytes", int64_t{1} << 30);
-  refuses([&] { options.set("segment_bytes", int64_t{4095}); }, {"segment_bytes", "4095", "4096", "1073741824"});
+  refuses([&] { options.set("segment_bytes", int64_t{4095}); },
+          {"segment_bytes", "4095", "4096", "1073741824"});
   refuses([&] { options.set("segment_bytes", (int64_t{1} << 30) + 1); }, {"segment_bytes", "1073741825"});
   options.set("init_timeout", 0.001);
   options.set("init_timeout", 86400.0);
   refuses([&] { options.set("init_timeout", 0.0009); }, {"init_timeout", "0.0009", "0.001", "86400"});
   refuses([&] { options.set("init_timeout", std::nan("")); }, {"init_timeout", "nan"});
-  refuses([&] { options.set("init_timeout", std::numeric_limits<double>::infinity()); }, {"init_timeout", "inf"});
+  refuses([&] { options.set("init_timeout", std::numeric_limits<double>::infinity()); },
+          {"init_timeout", "inf"});
   EXPECT_EQ(options.integer("segment_bytes"), 1 << 30);
   EXPECT_EQ(options.real("init_timeout"), 86400.0);
 }
@@ -134,7 +138,8 @@ TEST(Options, UnknownKeysAreRefusedEverywhere) {
 }
 
 TEST(Options, EnvironmentStandsInForWhatWasNotSet) {
-  Options options = with({{"HVD_NP", "5"}, {"HVD_RESTART", "off"}, {"HVD_JOB", "a"}, {"HVD_INIT_TIMEOUT", "0.5"}});
+  Options options =
+      with({{"HVD_NP", "5"}, {"HVD_RESTART", "off"}, {"HVD_JOB", "a"}, {"HVD_INIT_TIMEOUT", "0.5"}});
   EXPECT_EQ(options.integer("np"), 5);
   EXPECT_FALSE(options.boolean("restart"));
   EXPECT_EQ(options.string("job"), "a");

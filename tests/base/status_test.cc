@@ -37,9 +37,7 @@ TEST(Status, WritesEveryField) {
   EXPECT_EQ(back.backend, "gloo");
 }
 
-TEST(Status, NullIsAllowed) {
-  Status(HVD_INVALID, "x").write_to(nullptr);
-}
+TEST(Status, NullIsAllowed) { Status(HVD_INVALID, "x").write_to(nullptr); }
 
 TEST(Status, NeverWritesFurtherThanTheCallersStruct) {
   for (size_t size = 0; size <= sizeof(hvd_error); ++size) {
@@ -48,7 +46,8 @@ TEST(Status, NeverWritesFurtherThanTheCallersStruct) {
     error.struct_size = size;
     Status(HVD_INVALID, std::string(1000, 'm')).write_to(&error);
     const auto* bytes = reinterpret_cast<const unsigned char*>(&error);
-    for (size_t i = std::max(size, sizeof(size_t)); i < sizeof(error); ++i) ASSERT_EQ(bytes[i], 0xA5) << size << " " << i;
+    for (size_t i = std::max(size, sizeof(size_t)); i < sizeof(error); ++i)
+      ASSERT_EQ(bytes[i], 0xA5) << size << " " << i;
     EXPECT_EQ(error.struct_size, size);
   }
 }
@@ -62,9 +61,7 @@ TEST(Status, CutsLongMessagesBetweenCharacters) {
       const std::string cut = written(Status(HVD_INVALID, message)).message;
       const size_t whole = before + character.size() <= room ? before + character.size() : before;
       EXPECT_EQ(cut.substr(0, whole), message.substr(0, whole));
-      if (whole == before) {
-        EXPECT_EQ(cut.size(), before) << character.size() << " bytes at " << before;
-      }
+      if (whole == before) { EXPECT_EQ(cut.size(), before) << character.size() << " bytes at " << before; }
     }
   }
   const std::string exact(room, 'b');

@@ -51,10 +51,12 @@ int main(int argc, char** argv) {
     ratios.push_back(copy / commit);
   }
   const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
-  std::printf("| commit | %zu MiB | memcpy %.2f GB/s | commit with digest %.2f GB/s | ratio %.2f (%.2f to %.2f) | %d rounds |\n",
-              bytes >> 20, median(copies), median(commits), median(ratios), *low, *high, rounds);
-  std::printf("{\"commit_%zuMiB\": {\"memcpy_GBps\": %.3f, \"commit_GBps\": %.3f, \"ratio_median\": %.3f, "
-              "\"ratio_min\": %.3f, \"ratio_max\": %.3f}}\n",
-              bytes >> 20, median(copies), median(commits), median(ratios), *low, *high);
+  std::printf(
+      "| commit | %zu MiB | memcpy %.2f GB/s | commit with digest %.2f GB/s | ratio %.2f (%.2f to %.2f) | %d rounds |\n",
+      bytes >> 20, median(copies), median(commits), median(ratios), *low, *high, rounds);
+  std::printf(
+      "{\"commit_%zuMiB\": {\"memcpy_GBps\": %.3f, \"commit_GBps\": %.3f, \"ratio_median\": %.3f, "
+      "\"ratio_min\": %.3f, \"ratio_max\": %.3f}}\n",
+      bytes >> 20, median(copies), median(commits), median(ratios), *low, *high);
   return 0;
 }

@@ -1,6 +1,6 @@
 // hvdrun as its users meet it: arguments, exit statuses, signals, and nothing left behind.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,26 +99,30 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{{"-np", "2", "--min-np", "3", "true"}, "min_np is 3"},
                       Wrong{{"-H", "a:1,a:1", "true"}, "named twice"},
                       Wrong{{"-H", "a:1", "--host-discovery-script", "x", "true"}, "discovery_script"},
-                      Wrong{{"--set", "nonsense=1", "true"}, "nonsense"}, Wrong{{"--set", "np", "true"}, "KEY=VALUE"},
+                      Wrong{{"--set", "nonsense=1", "true"}, "nonsense"},
+                      Wrong{{"--set", "np", "true"}, "KEY=VALUE"},
                       Wrong{{"-x", "SURELY_NOT_SET", "true"}, "SURELY_NOT_SET"},
                       Wrong{{"--blocklist-cooldown-range", "5", "1", "true"}, "blocklist_cooldown_min is 5"},
                       Wrong{{"--heartbeat-timeout", "1", "true"}, "heartbeat_timeout is 1"}));
 
 TEST_F(Hvdrun, CommandNotFound) {
   EXPECT_EQ(run({"-np", "2", "no-such-program"}), 1);
-  EXPECT_NE(last_line().find("hvdrun: job failed: command not found: no-such-program"), std::string::npos) << err();
+  EXPECT_NE(last_line().find("hvdrun: job failed: command not found: no-such-program"), std::string::npos)
+      << err();
 }
 
 TEST_F(Hvdrun, GivesTheCommandItsArguments) {
   // What follows the command is the command's, also where it looks like an option of hvdrun.
-  start({"-np", "1", "-x", "MINE=a b", "sh", "-c", "echo \"$# $1 $2 $MINE $HVD_SLOT\"; sleep 1000", "sh", "-np", "--verbose"});
+  start({"-np", "1", "-x", "MINE=a b", "sh", "-c", "echo \"$# $1 $2 $MINE $HVD_SLOT\"; sleep 1000", "sh",
+         "-np", "--verbose"});
   EXPECT_TRUE(printed("[localhost:0] 2 -np --verbose a b 0\n")) << out() << err();
   ::kill(pid, SIGTERM);
   wait();
 }
 
 TEST_F(Hvdrun, WorkersThatNeverJoinAreAFailure) {  // contract 8: an exit status of 0 is not success
-  EXPECT_EQ(run({"-np", "2", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0", "true"}),
+  EXPECT_EQ(run({"-np", "2", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0",
+                 "true"}),
             1);
   EXPECT_EQ(last_line().rfind("hvdrun: job failed: ", 0), 0u) << err();
   EXPECT_NE(last_line().find("exited with status 0"), std::string::npos) << err();
@@ -149,7 +153,8 @@ TEST_P(HvdrunSignal, EndsTheJobAndItsWorkers) {
 INSTANTIATE_TEST_SUITE_P(Signals, HvdrunSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP));
 
 TEST_F(Hvdrun, ASecondSignalDoesNotWait) {
-  start({"-np", "1", "--stop-grace", "3600", "sh", "-c", "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
+  start({"-np", "1", "--stop-grace", "3600", "sh", "-c",
+         "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
   ASSERT_TRUE(printed("pid ")) << err();
   ::kill(pid, SIGINT);
   // The first is taken when the driver has told the worker to end; another one may come at any time.
@@ -157,9 +162,7 @@ TEST_F(Hvdrun, ASecondSignalDoesNotWait) {
     ::kill(pid, SIGINT);
     int status = 0;
     const bool ended = ::waitpid(pid, &status, WNOHANG) == pid;
-    if (ended) {
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 130) << status;
-    }
+    if (ended) { EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 130) << status; }
     return ended;
   })) << err();
   pid = -1;
@@ -167,7 +170,8 @@ TEST_F(Hvdrun, ASecondSignalDoesNotWait) {
 }
 
 TEST_F(Hvdrun, KilledLeavesNoWorker) {  // F9: hvd-guard ends them
-  start({"-np", "2", "--stop-grace", "0.3", "sh", "-c", "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
+  start({"-np", "2", "--stop-grace", "0.3", "sh", "-c",
+         "trap '' TERM; echo pid $$; while true; do sleep 1000; done"});
   ASSERT_TRUE(printed("[localhost:0] pid") && printed("[localhost:1] pid")) << err();
   ::kill(pid, SIGKILL);
   EXPECT_EQ(wait(), 128 + SIGKILL);
@@ -182,8 +186,8 @@ TEST_F(Hvdrun, KilledLeavesNoWorker) {  // F9: hvd-guard ends them
 }
 
 TEST_F(Hvdrun, KeepsOutputInFiles) {
-  run({"-np", "1", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0", "--output-filename",
-       folder.path("logs"), "sh", "-c", "echo kept"});
+  run({"-np", "1", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0",
+       "--output-filename", folder.path("logs"), "sh", "-c", "echo kept"});
   EXPECT_EQ(test::read_file(folder.path("logs/localhost.0.1/stdout")), "kept\n");
 }
 

@@ -50,7 +50,8 @@ class Cluster {
         link.instance = std::make_unique<InProcessBackend>(hub, r, std::move(handlers));
         continue;
       }
-      open_status = backend::open(Options(), config.backend, {{"interface", "lo"}}, std::move(handlers), &link.instance);
+      open_status = backend::open(Options(), config.backend, {{"interface", "lo"}}, std::move(handlers),
+                                  &link.instance);
       if (!open_status.ok()) return;
     }
     make_engines(config);
@@ -76,7 +77,8 @@ class Cluster {
   template <class Make>
   std::vector<std::shared_ptr<Operation>> submit(Make make, std::vector<int32_t> ranks = {}) {
     std::vector<std::shared_ptr<Operation>> ops(static_cast<size_t>(size));
-    if (ranks.empty()) for (int32_t r = 0; r < size; ++r) ranks.push_back(r);
+    if (ranks.empty())
+      for (int32_t r = 0; r < size; ++r) ranks.push_back(r);
     for (const int32_t r : ranks) ops[static_cast<size_t>(r)] = engine(r).submit(make(r));
     return ops;
   }
@@ -91,7 +93,10 @@ class Cluster {
     return lines_->lines;
   }
 
-  struct Lines { std::mutex mutex; std::vector<std::string> lines; };
+  struct Lines {
+    std::mutex mutex;
+    std::vector<std::string> lines;
+  };
   std::shared_ptr<Lines> lines_;
   LoggerPtr logger;
   InProcessHub hub;
@@ -138,7 +143,8 @@ class Cluster {
     std::vector<std::thread> threads;
     for (size_t r = 0; r < members.size(); ++r) {
       threads.emplace_back([&, r] {
-        statuses[r] = links_[r].instance->connect(hub.generation, static_cast<int32_t>(r), members, kDeadline);
+        statuses[r] =
+            links_[r].instance->connect(hub.generation, static_cast<int32_t>(r), members, kDeadline);
       });
     }
     for (auto& t : threads) t.join();

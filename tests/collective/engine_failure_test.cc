@@ -11,11 +11,11 @@
 namespace hvd::collective {
 namespace {
 
+using testing::allreduce;
 using testing::Cluster;
 using testing::ClusterConfig;
-using testing::InProcessHub;
-using testing::allreduce;
 using testing::expect_all;
+using testing::InProcessHub;
 using testing::kDeadline;
 using testing::named;
 
@@ -40,8 +40,7 @@ TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
   std::vector<float> in(10), out(10);
   const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
   cluster.hub.hold(true);
-  const auto running =
-      cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
+  const auto running = cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
   eventually("rank 0's part is in the backend", [&] { return cluster.hub.in_flight() == 1; });
   cluster.engine(0).fail(lost());
   EXPECT_TRUE(unmatched->done());
@@ -53,7 +52,8 @@ TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
     EXPECT_EQ(op->waiting_for(), "");
   }
   cluster.engine(0).fail(Status(HVD_CLOSED, "second"));
-  EXPECT_EQ(cluster.engine(0).submit(barrier("later"))->status().code, HVD_PEER_LOST) << "the first reason stays";
+  EXPECT_EQ(cluster.engine(0).submit(barrier("later"))->status().code, HVD_PEER_LOST)
+      << "the first reason stays";
 }
 
 TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
@@ -101,7 +101,8 @@ TEST(EngineFailure, TimeoutNamesWhoDidNotCall) {
   cluster.engine(0).tick(now() + seconds(601));
   expect_all(ops, HVD_TIMEOUT);
   EXPECT_EQ(ops[2]->status().message, ops[0]->status().message);
-  EXPECT_EQ(ops[0]->status().message, "barrier 'epoch': ranks 1 (host h0), 3 (host h1) have not called it within 600 s");
+  EXPECT_EQ(ops[0]->status().message,
+            "barrier 'epoch': ranks 1 (host h0), 3 (host h1) have not called it within 600 s");
   expect_all(cluster.submit([](int32_t) { return barrier("epoch"); }, {1, 3}), HVD_TIMEOUT);
   expect_all(cluster.submit([](int32_t) { return barrier("epoch"); }));
 }
@@ -113,8 +114,9 @@ TEST(EngineFailure, WrongNamesAreAMismatch) {
   cluster.engine(0).tick(now() + seconds(601));
   expect_all(ops, HVD_MISMATCH);
   for (const auto& op : ops) {
-    EXPECT_EQ(op->status().message,
-              "every rank waits, but not for the same operation: rank 0 (host h0) in 'x', rank 1 (host h0) in 'y'");
+    EXPECT_EQ(
+        op->status().message,
+        "every rank waits, but not for the same operation: rank 0 (host h0) in 'x', rank 1 (host h0) in 'y'");
   }
 }
 
@@ -158,9 +160,8 @@ TEST(EngineFailure, AnAnswerAfterGivingUpBreaksTheGeneration) {
   cluster.engine(1).tick(now() + seconds(611));
   expect_all({nullptr, given_up}, HVD_TIMEOUT);
   const auto op = cluster.engine(0).submit(allreduce("x", b, b, HVD_FLOAT32));
-  eventually("rank 1 leaves the generation", [&] {
-    return cluster.engine(1).submit(barrier("y"))->status().code == HVD_PEER_LOST;
-  });
+  eventually("rank 1 leaves the generation",
+             [&] { return cluster.engine(1).submit(barrier("y"))->status().code == HVD_PEER_LOST; });
   EXPECT_FALSE(op->done()) << "that is the driver's to end";
 }
 
@@ -234,9 +235,7 @@ TEST(EngineFailure, BadBytes) {
     bytes.insert(bytes.begin(), 0);
     try {
       (void)decode(std::span(bytes).subspan(1), 1, 3);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status().code, HVD_INVALID);
-    }
+    } catch (const Error& error) { EXPECT_EQ(error.status().code, HVD_INVALID); }
   }
   // Complete messages that lie.
   const auto refused = [](const std::vector<uint8_t>& bytes, int32_t source, int32_t size) {
@@ -302,7 +301,8 @@ TEST_P(EngineRaces, ManyThreadsManyNames) {
             cluster.engine(r).submit(barrier("dropped." + name + "." + std::to_string(round)));
           }
           expect_all(ops);
-          for (const int i : order) ASSERT_EQ(data[static_cast<size_t>(i)], std::vector<int64_t>(5, 3 * i + 3));
+          for (const int i : order)
+            ASSERT_EQ(data[static_cast<size_t>(i)], std::vector<int64_t>(5, 3 * i + 3));
         }
       });
     }
@@ -324,7 +324,8 @@ TEST_P(EngineRaces, FailAtAnyMoment) {
         workers.emplace_back([&, r, t] {
           auto& values = data[static_cast<size_t>(r * 2 + t)];
           for (int i = 0;; ++i) {
-            const auto op = cluster.engine(r).submit(allreduce("x" + std::to_string(t), values, values, HVD_FLOAT32));
+            const auto op =
+                cluster.engine(r).submit(allreduce("x" + std::to_string(t), values, values, HVD_FLOAT32));
             const auto word = cluster.engine(r).submit(named("w" + std::to_string(t), Kind::kAgree));
             (void)op->waiting_for();
             ASSERT_TRUE(op->wait(kDeadline)) << "rank " << r;

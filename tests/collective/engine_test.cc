@@ -12,8 +12,8 @@
 namespace hvd::collective {
 namespace {
 
-using testing::Cluster;
 using testing::allreduce;
+using testing::Cluster;
 using testing::expect_all;
 using testing::kDeadline;
 using testing::named;
@@ -22,8 +22,10 @@ using testing::tensor;
 /// By number of ranks and transport.
 struct Kinds : ::testing::TestWithParam<std::tuple<int, std::string>> {
   void SetUp() override {
-    if (std::get<1>(GetParam()) == "self" && std::get<0>(GetParam()) != 1) GTEST_SKIP() << "self serves one rank";
-    cluster = std::make_unique<Cluster>(testing::ClusterConfig{size(), std::get<1>(GetParam()), seconds(60), true});
+    if (std::get<1>(GetParam()) == "self" && std::get<0>(GetParam()) != 1)
+      GTEST_SKIP() << "self serves one rank";
+    cluster =
+        std::make_unique<Cluster>(testing::ClusterConfig{size(), std::get<1>(GetParam()), seconds(60), true});
     if (!cluster->open_status.ok()) GTEST_SKIP() << cluster->open_status.message;
   }
   int32_t size() const { return std::get<0>(GetParam()); }
@@ -36,7 +38,9 @@ TEST_P(Kinds, Allreduce) {
   out.resize(in.size(), std::vector<double>(3));
   const double n = size(), sum = n * (n - 1) / 2;
   const std::vector<std::pair<hvd_reduction, std::vector<double>>> expected = {
-      {HVD_SUM, {sum, 2 * sum, -n}}, {HVD_AVERAGE, {sum / n, 2 * sum / n, -1}}, {HVD_MIN, {0, 0, -1}},
+      {HVD_SUM, {sum, 2 * sum, -n}},
+      {HVD_AVERAGE, {sum / n, 2 * sum / n, -1}},
+      {HVD_MIN, {0, 0, -1}},
       {HVD_MAX, {n - 1, 2 * (n - 1), -1}}};
   for (const auto& [reduction, result] : expected) {
     expect_all(cluster->submit([&, how = reduction](int32_t r) {
@@ -74,7 +78,7 @@ TEST_P(Kinds, EveryDtype) {
   allreduce_of<float>(*cluster, HVD_FLOAT32);
   allreduce_of<double>(*cluster, HVD_FLOAT64);
   if (std::get<1>(GetParam()) == "threads") return;
-  allreduce_of<uint16_t>(*cluster, HVD_FLOAT16);   // tiny positive numbers: the largest bits win
+  allreduce_of<uint16_t>(*cluster, HVD_FLOAT16);  // tiny positive numbers: the largest bits win
   allreduce_of<uint16_t>(*cluster, HVD_BFLOAT16);
 }
 
@@ -87,7 +91,8 @@ TEST_P(Kinds, BroadcastOfEveryDtype) {
     expect_all(cluster->submit([&](int32_t r) {
       Submission s = named("b", Kind::kBroadcast);
       s.root = root;
-      s.output = {data[static_cast<size_t>(r)].data(), dtype, {3, static_cast<int64_t>(8 / dtype_size(dtype))}};
+      s.output = {
+          data[static_cast<size_t>(r)].data(), dtype, {3, static_cast<int64_t>(8 / dtype_size(dtype))}};
       return s;
     }));
     for (const auto& got : data) EXPECT_EQ(got, std::vector<uint8_t>(24, 1));
@@ -104,7 +109,8 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
   const auto rows = static_cast<int64_t>(expected.size() / 2);
   const auto gather = [&](int32_t r) {
     Submission s = named("g", Kind::kAllgather);
-    s.input = tensor(in[static_cast<size_t>(r)], HVD_INT32, {static_cast<int64_t>(in[static_cast<size_t>(r)].size() / 2), 2});
+    s.input = tensor(in[static_cast<size_t>(r)], HVD_INT32,
+                     {static_cast<int64_t>(in[static_cast<size_t>(r)].size() / 2), 2});
     return s;
   };
   auto ops = cluster->submit(gather);
@@ -117,7 +123,8 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
     EXPECT_EQ(op->take_buffer(), nullptr) << "once";
   }
   // Room for more than is needed, and on the last rank for less.
-  std::vector<std::vector<int32_t>> out(static_cast<size_t>(size()), std::vector<int32_t>(expected.size() + 2, -1));
+  std::vector<std::vector<int32_t>> out(static_cast<size_t>(size()),
+                                        std::vector<int32_t>(expected.size() + 2, -1));
   ops = cluster->submit([&](int32_t r) {
     Submission s = gather(r);
     s.output = tensor(out[static_cast<size_t>(r)], HVD_INT32, {r == size() - 1 ? rows - 1 : rows + 1, 2});
@@ -239,8 +246,9 @@ TEST_P(Kinds, MismatchHarmsNothing) {
   std::vector<std::vector<float>> in(static_cast<size_t>(size())), out;
   for (int r = 0; r < size(); ++r) in[static_cast<size_t>(r)].resize(r == 0 ? 3 : 4);
   out = in;
-  auto ops = cluster->submit(
-      [&](int32_t r) { return allreduce("m", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_FLOAT32); });
+  auto ops = cluster->submit([&](int32_t r) {
+    return allreduce("m", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_FLOAT32);
+  });
   expect_all(ops, HVD_MISMATCH);
   for (const auto& op : ops) EXPECT_EQ(op->status().message, ops[0]->status().message);
   EXPECT_EQ(ops[0]->status().message.find("allreduce 'm': shape [3] on rank 0 (host h0), [4] on rank"), 0u);
@@ -248,7 +256,8 @@ TEST_P(Kinds, MismatchHarmsNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Kinds,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 5), ::testing::Values("threads", "self", "gloo")),
+                         ::testing::Combine(::testing::Values(1, 2, 3, 5),
+                                            ::testing::Values("threads", "self", "gloo")),
                          [](const auto& info) {
                            return std::get<1>(info.param) + std::to_string(std::get<0>(info.param));
                          });
@@ -346,7 +355,8 @@ TEST(Engine, ANameInUseIsRefusedAndFreeAfterwards) {
   const auto second = cluster.engine(0).submit(named("n", Kind::kBarrier));
   ASSERT_TRUE(second->done());
   EXPECT_EQ(second->status().code, HVD_INVALID);
-  EXPECT_EQ(second->status().message, "barrier 'n': an operation of that name is still under way on this rank");
+  EXPECT_EQ(second->status().message,
+            "barrier 'n': an operation of that name is still under way on this rank");
   for (int i = 0; i < 200; ++i) {
     const auto other = cluster.engine(1).submit(named("n", Kind::kBarrier));
     const auto again = i == 0 ? first : cluster.engine(0).submit(named("n", Kind::kBarrier));

@@ -29,7 +29,10 @@ class InProcessBackend final : public backend::Instance {
   ~InProcessBackend() override;
 
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>* ret_address) override { ret_address->clear(); return {}; }
+  Status address(std::vector<uint8_t>* ret_address) override {
+    ret_address->clear();
+    return {};
+  }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   Status submit(const hvd_backend_op& op) override;
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
@@ -124,7 +127,10 @@ class InProcessHub {
     for (auto& [rank, op] : g.parts) {
       const T* in = static_cast<const T*>(op.input);
       for (size_t i = 0; i < first.count; ++i) {
-        if (fresh) { sum[i] = in[i]; continue; }
+        if (fresh) {
+          sum[i] = in[i];
+          continue;
+        }
         switch (first.reduction) {
           case HVD_MIN: sum[i] = std::min(sum[i], in[i]); break;
           case HVD_MAX: sum[i] = std::max(sum[i], in[i]); break;
@@ -134,7 +140,8 @@ class InProcessHub {
       }
       fresh = false;
     }
-    if (first.reduction == HVD_AVERAGE) for (auto& v : sum) v = static_cast<T>(v / static_cast<T>(g.parts.size()));
+    if (first.reduction == HVD_AVERAGE)
+      for (auto& v : sum) v = static_cast<T>(v / static_cast<T>(g.parts.size()));
     for (auto& [rank, op] : g.parts) std::memcpy(op.output, sum.data(), sum.size() * sizeof(T));
   }
 
@@ -165,7 +172,8 @@ class InProcessHub {
       }
     } else {
       switch (first.dtype) {
-        case HVD_UINT8: case HVD_BOOL: reduce<uint8_t>(g, first); break;
+        case HVD_UINT8:
+        case HVD_BOOL: reduce<uint8_t>(g, first); break;
         case HVD_INT8: reduce<int8_t>(g, first); break;
         case HVD_UINT16: reduce<uint16_t>(g, first); break;
         case HVD_INT16: reduce<int16_t>(g, first); break;
@@ -193,7 +201,8 @@ inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backe
   description_.memories = 1 << HVD_MEMORY_HOST;
   for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
   description_.dtypes &= ~(dtype_bit(HVD_FLOAT16) | dtype_bit(HVD_BFLOAT16));
-  description_.collectives = 1 << HVD_COLLECTIVE_BROADCAST | 1 << HVD_COLLECTIVE_ALLREDUCE | 1 << HVD_COLLECTIVE_ALLGATHER;
+  description_.collectives =
+      1 << HVD_COLLECTIVE_BROADCAST | 1 << HVD_COLLECTIVE_ALLREDUCE | 1 << HVD_COLLECTIVE_ALLGATHER;
   description_.messages = true;
   inbox_.resize(static_cast<size_t>(hub.size));
   std::lock_guard lock(hub_.mutex);

@@ -14,10 +14,10 @@
 namespace hvd::collective {
 namespace {
 
-struct Step {                 // one use of one name
+struct Step {  // one use of one name
   std::string name;
-  std::map<int32_t, Request> calls;   // by participating rank
-  bool clean = true;          // all calls agree
+  std::map<int32_t, Request> calls;  // by participating rank
+  bool clean = true;                 // all calls agree
 };
 
 class History {
@@ -58,15 +58,15 @@ class History {
 
  private:
   struct Rank {
-    std::vector<size_t> to_call;            // steps, in the order this rank would like
-    std::map<uint64_t, size_t> under_way;   // ticket → step
+    std::vector<size_t> to_call;           // steps, in the order this rank would like
+    std::map<uint64_t, size_t> under_way;  // ticket → step
     std::set<std::string> in_use;
-    std::map<std::string, size_t> used;     // how often each name was called
-    std::deque<std::pair<bool, Request>> up;     // first: a call; else "finished"
+    std::map<std::string, size_t> used;       // how often each name was called
+    std::deque<std::pair<bool, Request>> up;  // first: a call; else "finished"
     std::deque<Matcher::Action> down;
     std::map<size_t, OutcomePtr> results;
     uint64_t last_sequence = 0;
-    int quits_after = -1;                   // calls made before it finishes early
+    int quits_after = -1;  // calls made before it finishes early
     int called = 0;
     bool finished = false;
   };
@@ -112,7 +112,9 @@ class History {
       }
       if (members.size() > 1 && !base.specs.empty() && pick(0, 3) == 0) {
         step.clean = false;
-        step.calls[members[static_cast<size_t>(pick(0, static_cast<int>(members.size()) - 1))]].specs[0].shape[1] = 9;
+        step.calls[members[static_cast<size_t>(pick(0, static_cast<int>(members.size()) - 1))]]
+            .specs[0]
+            .shape[1] = 9;
       }
       position_.push_back(uses[step.name]++);
       steps_.push_back(std::move(step));
@@ -126,7 +128,8 @@ class History {
       if (callable(r) != steps_.size()) events.emplace_back(0, r);
       if (!rank(r).up.empty()) events.emplace_back(1, r);
       if (!rank(r).down.empty()) events.emplace_back(2, r);
-      if (!rank(r).finished && (rank(r).to_call.empty() || rank(r).called == rank(r).quits_after)) events.emplace_back(3, r);
+      if (!rank(r).finished && (rank(r).to_call.empty() || rank(r).called == rank(r).quits_after))
+        events.emplace_back(3, r);
     }
     if (events.empty()) return false;
     if (timeouts_ && pick(0, 4) == 0) {
@@ -197,14 +200,16 @@ class History {
     self.in_use.erase(steps_[step].name);
     self.results[step] = action.outcome;
     if (action.outcome->sequence != 0) {
-      if (action.outcome->sequence <= self.last_sequence) problem_ = "sequence does not grow on rank " + std::to_string(r);
+      if (action.outcome->sequence <= self.last_sequence)
+        problem_ = "sequence does not grow on rank " + std::to_string(r);
       self.last_sequence = action.outcome->sequence;
     }
   }
 
   bool idle() {
     for (int r = 0; r < size_; ++r) {
-      if (!rank(r).under_way.empty() || !rank(r).up.empty() || !rank(r).down.empty() || !rank(r).finished) return false;
+      if (!rank(r).under_way.empty() || !rank(r).up.empty() || !rank(r).down.empty() || !rank(r).finished)
+        return false;
     }
     return true;
   }
@@ -241,7 +246,8 @@ class History {
       if (everybody && !timeouts_ && code != (step.clean ? HVD_OK : HVD_MISMATCH)) {
         return where + "ended with " + first->status.message;
       }
-      if (!everybody && !timeouts_ && code != HVD_PEER_LOST) return where + "ended with " + first->status.message;
+      if (!everybody && !timeouts_ && code != HVD_PEER_LOST)
+        return where + "ended with " + first->status.message;
       if (code == HVD_OK && step.calls.begin()->second.kind == Kind::kAgree && first->word != word) {
         return where + "wrong word";
       }
@@ -255,7 +261,7 @@ class History {
   Time time_{};
   uint64_t ticket_ = 0;
   std::vector<Step> steps_;
-  std::vector<size_t> position_;   // of each step among the uses of its name
+  std::vector<size_t> position_;  // of each step among the uses of its name
   std::vector<Rank> ranks_;
   std::string problem_;
 };

@@ -83,18 +83,21 @@ TEST_F(MatcherTest, ShapeMismatch) {
   matcher.request(2, allreduce("loss", {4}), at(0));
   EXPECT_TRUE(matcher.take().empty()) << "all shall get it, so all must have come";
   matcher.request(1, allreduce("loss", {3}), at(0));
-  expect_failure(HVD_MISMATCH, "allreduce 'loss': shape [3] on ranks 0 (host a), 1 (host a), [4] on rank 2 (host b)");
+  expect_failure(HVD_MISMATCH,
+                 "allreduce 'loss': shape [3] on ranks 0 (host a), 1 (host a), [4] on rank 2 (host b)");
 }
 
 TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   matcher.request(0, allreduce("m", {3}), at(0));
   matcher.request(1, allreduce("m", {3}, HVD_FLOAT64), at(0));
   matcher.request(2, allreduce("m", {3}), at(0));
-  expect_failure(HVD_MISMATCH, "allreduce 'm': dtype float32 on ranks 0 (host a), 2 (host b), float64 on rank 1 (host a)");
+  expect_failure(HVD_MISMATCH,
+                 "allreduce 'm': dtype float32 on ranks 0 (host a), 2 (host b), float64 on rank 1 (host a)");
   matcher.request(0, allreduce("m", {3}), at(0));
   matcher.request(1, allreduce("m", {3}, HVD_FLOAT32, HVD_MAX), at(0));
   matcher.request(2, allreduce("m", {3}), at(0));
-  expect_failure(HVD_MISMATCH, "allreduce 'm': reduction sum on ranks 0 (host a), 2 (host b), max on rank 1 (host a)");
+  expect_failure(HVD_MISMATCH,
+                 "allreduce 'm': reduction sum on ranks 0 (host a), 2 (host b), max on rank 1 (host a)");
   for (int32_t r = 0; r < 3; ++r) {
     Request b = call("m", Kind::kBroadcast);
     b.specs = {{HVD_UINT8, {2}}};
@@ -111,8 +114,9 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
     v.specs = {{HVD_UINT8, {2}}, {HVD_UINT8, {r == 2 ? 5 : 4}}};
     matcher.request(r, v, at(0));
   }
-  expect_failure(HVD_MISMATCH,
-                 "broadcast_variables 'm': shape of tensor 1 [4] on ranks 0 (host a), 1 (host a), [5] on rank 2 (host b)");
+  expect_failure(
+      HVD_MISMATCH,
+      "broadcast_variables 'm': shape of tensor 1 [4] on ranks 0 (host a), 1 (host a), [5] on rank 2 (host b)");
 }
 
 TEST_F(MatcherTest, AllgatherTellsAllRows) {
@@ -127,7 +131,8 @@ TEST_F(MatcherTest, AllgatherTellsAllRows) {
     g.specs = {{HVD_INT32, {r, r == 0 ? 7 : 2}}};
     matcher.request(r, g, at(0));
   }
-  expect_failure(HVD_MISMATCH, "allgather 'g': shape [*, 7] on rank 0 (host a), [*, 2] on ranks 1 (host a), 2 (host b)");
+  expect_failure(HVD_MISMATCH,
+                 "allgather 'g': shape [*, 7] on rank 0 (host a), [*, 2] on ranks 1 (host a), 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
     Request g = call("g", Kind::kAllgather);
     g.specs = {{HVD_UINT8, {int64_t{1} << 62}}};
@@ -170,7 +175,8 @@ TEST_F(MatcherTest, MismatchIsSaidAtTheTimeoutIfNotAllCome) {
   const auto got = outcomes();
   ASSERT_EQ(got.size(), 2u);
   EXPECT_EQ(got.at(0)->status.code, HVD_MISMATCH);
-  EXPECT_EQ(got.at(1)->status.message, "allreduce 'loss': shape [3] on rank 0 (host a), [4] on rank 1 (host a)");
+  EXPECT_EQ(got.at(1)->status.message,
+            "allreduce 'loss': shape [3] on rank 0 (host a), [4] on rank 1 (host a)");
   matcher.request(2, allreduce("loss", {3}), at(601));
   EXPECT_EQ(outcomes().at(2), got.at(0));
 }
@@ -235,7 +241,9 @@ TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   matcher.request(2, three, at(0));
   EXPECT_TRUE(outcomes().empty());
   matcher.request(1, three, at(0));
-  expect_failure(HVD_MISMATCH, "transfer 't': participants {0, 2} on rank 0 (host a), {0, 1, 2} on ranks 1 (host a), 2 (host b)");
+  expect_failure(
+      HVD_MISMATCH,
+      "transfer 't': participants {0, 2} on rank 0 (host a), {0, 1, 2} on ranks 1 (host a), 2 (host b)");
 }
 
 TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
@@ -281,7 +289,8 @@ TEST_F(MatcherTest, StallIsReportedOncePerDoubling) {
     for (const auto& action : matcher.take()) {
       if (action.type == Type::kLog) {
         reported.push_back(s);
-        EXPECT_NE(action.line.find("barrier 'x': rank 1 (host a) has not called it for"), std::string::npos) << action.line;
+        EXPECT_NE(action.line.find("barrier 'x': rank 1 (host a) has not called it for"), std::string::npos)
+            << action.line;
       }
       if (action.type != Type::kStall) continue;
       EXPECT_EQ(action.missing, std::vector<int32_t>{1});

@@ -10,8 +10,8 @@ namespace {
 
 using test::Folder;
 using test::on_loop;
-using test::Recorder;
 using test::RecordedLog;
+using test::Recorder;
 
 using Hosts = std::vector<HostSlots>;
 struct Answer {
@@ -49,7 +49,8 @@ TEST(FixedHosts, SayWhatIsWrong) {
 }
 
 TEST(DiscoveryOutput, IsParsedByLine) {
-  EXPECT_EQ(parse_discovery_output("a:2\n\n# two\n b # spare\r\n[::1]:3", 5), (Hosts{{"a", 2}, {"b", 5}, {"::1", 3}}));
+  EXPECT_EQ(parse_discovery_output("a:2\n\n# two\n b # spare\r\n[::1]:3", 5),
+            (Hosts{{"a", 2}, {"b", 5}, {"::1", 3}}));
   EXPECT_TRUE(parse_discovery_output("", 1).empty());
   try {
     parse_discovery_output("a:1\n\nnot a host\n", 1);
@@ -74,7 +75,9 @@ class Discovery : public ::testing::Test {
   Answer ask() {
     const size_t before = answers.all().size();
     on_loop(loop, [&] {
-      discovery->discover([this](const Status& status, Hosts hosts) { answers.add({status, std::move(hosts)}); });
+      discovery->discover([this](const Status& status, Hosts hosts) {
+        answers.add({status, std::move(hosts)});
+      });
     });
     EXPECT_TRUE(answers.wait_count(before + 1)) << "no answer";
     return answers.all().back();
@@ -118,9 +121,9 @@ TEST_F(Discovery, ScriptThatFailsSaysHow) {
 }
 
 TEST_F(Discovery, ScriptThatHangsIsKilledWithItsChildren) {
-  make_script("sleep 1000 & echo $! > " + folder.path("child") + "\necho $$ > " + folder.path("self") +
-                  "\nwait\n",
-              seconds(1));
+  make_script(
+      "sleep 1000 & echo $! > " + folder.path("child") + "\necho $$ > " + folder.path("self") + "\nwait\n",
+      seconds(1));
   const Answer answer = ask();
   EXPECT_NE(answer.status.message.find("did not end within 1 s"), std::string::npos) << answer.status.message;
   for (const char* name : {"child", "self"}) {
@@ -202,8 +205,8 @@ TEST(Settings, LadderIsChecked) {  // contract 12
   EXPECT_TRUE(both(settings_error({{"min_np", "3"}, {"max_np", "2"}}), "min_np is 3", "max_np is 2"));
   EXPECT_TRUE(both(settings_error({{"heartbeat_interval", "5"}, {"heartbeat_timeout", "10"}}),
                    "heartbeat_interval is 5", "heartbeat_timeout is 10"));
-  EXPECT_TRUE(both(settings_error({{"restart_delay_min", "5"}, {"restart_delay_max", "4"}}), "restart_delay_min is 5",
-                   "restart_delay_max is 4"));
+  EXPECT_TRUE(both(settings_error({{"restart_delay_min", "5"}, {"restart_delay_max", "4"}}),
+                   "restart_delay_min is 5", "restart_delay_max is 4"));
   EXPECT_TRUE(both(settings_error({{"blocklist_cooldown_min", "5"}, {"blocklist_cooldown_max", "4"}}),
                    "blocklist_cooldown_min is 5", "blocklist_cooldown_max is 4"));
   EXPECT_NE(settings_error({{"secret", "short"}}).find("5 characters"), std::string::npos);

@@ -226,8 +226,9 @@ TEST_F(Job, TheSecretIsInNoArgumentList) {  // contract 13
   driver = std::make_unique<Driver>(options);
   test::Recorder<OutputLine> lines;
   driver->set_output([&](const OutputLine& line) { lines.add(line); });
-  driver->set_command({"sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; echo; echo $HVD_SECRET; echo $MINE; sleep 1000"},
-                      {"MINE=yes"});
+  driver->set_command(
+      {"sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; echo; echo $HVD_SECRET; echo $MINE; sleep 1000"},
+      {"MINE=yes"});
   driver->start();
   ASSERT_TRUE(lines.wait_count(6)) << log.text();
   size_t with = 0;

@@ -14,8 +14,8 @@ namespace {
 
 using test::Folder;
 using test::on_loop;
-using test::Recorder;
 using test::RecordedLog;
+using test::Recorder;
 
 TEST(LineSplitter, GivesLinesAndPieces) {
   std::vector<std::string> lines;
@@ -55,12 +55,16 @@ class LocalLauncher : public ::testing::TestWithParam<bool> {
     config.output_directory = output_directory;
     config.poll_exit = GetParam();
     Launcher::Events events;
-    events.failed = [this](uint64_t worker, const std::string& why) { failed.add(std::to_string(worker) + why); };
+    events.failed = [this](uint64_t worker, const std::string& why) {
+      failed.add(std::to_string(worker) + why);
+    };
     events.exited = [this](uint64_t worker, int32_t status) { exits.add({worker, status}); };
     events.gone = [this](uint64_t worker) { gone.add(worker); };
-    output = std::make_shared<OutputThread>([this](const OutputLine& line) { lines.add(line); }, log.logger());
+    output =
+        std::make_shared<OutputThread>([this](const OutputLine& line) { lines.add(line); }, log.logger());
     on_loop(loop, [&] {
-      launcher = make_local_launcher(loop, std::move(config), output, std::move(guard), log.logger(), std::move(events));
+      launcher = make_local_launcher(loop, std::move(config), output, std::move(guard), log.logger(),
+                                     std::move(events));
     });
   }
   void start(uint64_t worker, const std::string& host = "a", int32_t slot = 0) {
@@ -78,7 +82,8 @@ class LocalLauncher : public ::testing::TestWithParam<bool> {
     return all;
   }
   pid_t pid_in(const std::string& file) {
-    EXPECT_TRUE(test::eventually([&] { return test::read_file(folder.path(file)).find('\n') != std::string::npos; }));
+    EXPECT_TRUE(
+        test::eventually([&] { return test::read_file(folder.path(file)).find('\n') != std::string::npos; }));
     return std::stoi(test::read_file(folder.path(file)));
   }
   void TearDown() override {

@@ -183,9 +183,7 @@ bool Simulator::deliver_to_driver(Process& p) {
     apply(driver_->worker_ready(p.id, m.ready, now_));
   } else if (m.kind == ToDriver::kSynced) {
     note(fmt::format("driver: worker {} synced in {}", p.id, m.generation));
-    if (known && p.member && m.generation == generation) {
-      p.synced = p.said_state = state_exists_ = true;
-    }
+    if (known && p.member && m.generation == generation) { p.synced = p.said_state = state_exists_ = true; }
     apply(driver_->worker_synced(p.id, m.generation, m.revision, now_));
   } else if (m.kind == ToDriver::kFailedLink) {
     note(fmt::format("driver: worker {} failed link in {}", p.id, m.generation));
@@ -223,9 +221,7 @@ bool Simulator::deliver_to_worker(Process& p) {
       note(fmt::format("worker {} is told to end", p.id));
       die(p, LossKind::kExited);
       break;
-    case ToWorker::kNotify:
-      p.word = std::max(p.word, m.word);
-      break;
+    case ToWorker::kNotify: p.word = std::max(p.word, m.word); break;
     case ToWorker::kAbort:
       if (p.generation == m.generation && (p.where == Where::kConnecting || p.where == Where::kTraining ||
                                            p.where == Where::kReducing || p.where == Where::kBlocked)) {
@@ -250,9 +246,7 @@ bool Simulator::step(Process& p) {
   if (p.hung) return false;
   Generation& g = generations_[p.generation];
   switch (p.where) {
-    case Where::kStarting:
-      say_ready(p);
-      return true;
+    case Where::kStarting: say_ready(p); return true;
     case Where::kConnecting:
       if (g.entered < g.members.size()) return false;
       require(!p.has_state || p.revision <= g.revision,
@@ -281,8 +275,7 @@ bool Simulator::step(Process& p) {
         p.where = Where::kTraining;
       }
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

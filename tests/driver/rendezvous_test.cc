@@ -1,9 +1,8 @@
 // The driver's end of the control channel against real connections.
-#include "driver/rendezvous_server.h"
-
 #include <atomic>
 
 #include "driver/job_fixture.h"
+#include "driver/rendezvous_server.h"
 
 namespace hvd::driver {
 namespace {
@@ -26,7 +25,8 @@ TEST_F(Rendezvous, FormsAGenerationOfThoseWhoAreReady) {
     EXPECT_EQ(member.addresses[0]->blob, std::vector<uint8_t>{static_cast<uint8_t>(member.worker)});
     EXPECT_EQ(member.digest->high(), 2u);
   }
-  EXPECT_EQ(assignment.members[1]->worker, workers[1]->await(&wire::BodyUnion::AsAssignment)->members[1]->worker);
+  EXPECT_EQ(assignment.members[1]->worker,
+            workers[1]->await(&wire::BodyUnion::AsAssignment)->members[1]->worker);
   EXPECT_TRUE(log.wait_for("generation 1 formed: 2 workers on a:2"));
   EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
 }
@@ -113,7 +113,8 @@ TEST_F(Rendezvous, StaleMessagesChangeNothing) {  // contract 11
   wire::KvGetT get;
   get.key = "k";
   workers[0]->say(std::move(get), 99);
-  const wire::KvValueT* value = workers[0]->await(&wire::BodyUnion::AsKvValue);  // in order: the others were read
+  const wire::KvValueT* value =
+      workers[0]->await(&wire::BodyUnion::AsKvValue);  // in order: the others were read
   ASSERT_NE(value, nullptr);
   EXPECT_EQ(value->status, HVD_PEER_LOST);
   EXPECT_EQ(workers[0]->count(wire::Body::Abort), 0u);

@@ -39,16 +39,17 @@ class ScriptedWorker {
   Status connect() {
     std::promise<Status> told;
     on_loop(loop_, [&] {
-      wire::connect_channel(loop_, driver, secret, {}, seconds(30),
-                            [this, &told](std::shared_ptr<wire::Channel> channel, const Status& why) {
-                              channel_ = std::move(channel);
-                              if (channel_) {
-                                channel_->set_handlers(
-                                    {[this](std::span<const uint8_t> frame) { received.add(wire::decode(frame)); },
-                                     [this](const Status& status) { closed.add(status); }});
-                              }
-                              told.set_value(why);
-                            });
+      wire::connect_channel(
+          loop_, driver, secret, {}, seconds(30),
+          [this, &told](std::shared_ptr<wire::Channel> channel, const Status& why) {
+            channel_ = std::move(channel);
+            if (channel_) {
+              channel_->set_handlers(
+                  {[this](std::span<const uint8_t> frame) { received.add(wire::decode(frame)); },
+                   [this](const Status& status) { closed.add(status); }});
+            }
+            told.set_value(why);
+          });
     });
     return told.get_future().get();
   }

@@ -9,8 +9,8 @@
 #include <functional>
 #include <future>
 #include <mutex>
-#include <thread>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/log.h"

@@ -33,8 +33,10 @@ Job::Job(const std::string& hosts, const std::map<std::string, std::string>& opt
   const std::map<std::string, std::string> defaults = {
       {"discovery_interval", "0.02"}, {"heartbeat_interval", "0.2"}, {"heartbeat_timeout", "20"},
       {"elastic_timeout", "50"},      {"restart_delay_min", "0.05"}, {"join_settle", "0.05"}};
-  for (const auto& [key, value] : defaults) check(hvd_options_set(raw, key.c_str(), value.c_str(), &error), error);
-  for (const auto& [key, value] : options) check(hvd_options_set(raw, key.c_str(), value.c_str(), &error), error);
+  for (const auto& [key, value] : defaults)
+    check(hvd_options_set(raw, key.c_str(), value.c_str(), &error), error);
+  for (const auto& [key, value] : options)
+    check(hvd_options_set(raw, key.c_str(), value.c_str(), &error), error);
   check(hvd_driver_create(raw, &driver_, &error), error);
   check(hvd_driver_set_discovery(driver_, &Job::discover, this, nullptr, &error), error);
   check(hvd_driver_set_launcher(driver_, &Job::launch, &Job::stop, this, nullptr, &error), error);

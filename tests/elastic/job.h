@@ -61,12 +61,12 @@ class Job {
 };
 
 /// "error message" of a failed call, for assertions.
-#define HVD_ASSERT_OK(call)                                                                             \
-  do {                                                                                                  \
-    hvd_error hvd_assert_error = HVD_ERROR_INIT;                                                        \
-    hvd_error* const error = &hvd_assert_error;                                                         \
-    const hvd_status hvd_assert_status = (call);                                                        \
-    ASSERT_EQ(hvd_status_name(hvd_assert_status), std::string("HVD_OK")) << hvd_assert_error.message;   \
+#define HVD_ASSERT_OK(call)                                                                           \
+  do {                                                                                                \
+    hvd_error hvd_assert_error = HVD_ERROR_INIT;                                                      \
+    hvd_error* const error = &hvd_assert_error;                                                       \
+    const hvd_status hvd_assert_status = (call);                                                      \
+    ASSERT_EQ(hvd_status_name(hvd_assert_status), std::string("HVD_OK")) << hvd_assert_error.message; \
   } while (false)
 
 }  // namespace hvd::test

@@ -1,12 +1,12 @@
 // The elastic loop through the C API, with a real driver, real connections and the Gloo backend.
+#include "elastic/job.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <set>
-
-#include "elastic/job.h"
 
 namespace hvd::test {
 namespace {
@@ -46,7 +46,8 @@ struct Record {
 class Trainer {
  public:
   using Hook = std::function<hvd_status(Trainer&)>;
-  Trainer(const WorkerSeat& seat, Record& record, int64_t steps) : seat(seat), record(record), last_step(steps) {}
+  Trainer(const WorkerSeat& seat, Record& record, int64_t steps)
+      : seat(seat), record(record), last_step(steps) {}
 
   void run(hvd_options* options) {
     Outcome outcome;
@@ -141,16 +142,16 @@ void expect_trained(const Record& record, size_t workers, int64_t steps) {
     if (outcome.run != HVD_OK) continue;
     ++done;
     EXPECT_EQ(hvd_status_name(outcome.shutdown), std::string("HVD_OK")) << outcome.end;
-    EXPECT_EQ(outcome.weights, std::vector<float>(1000, static_cast<float>(steps))) << "worker " << outcome.worker;
+    EXPECT_EQ(outcome.weights, std::vector<float>(1000, static_cast<float>(steps)))
+        << "worker " << outcome.worker;
   }
   EXPECT_EQ(done, workers);
 }
 
 TEST(Job, TrainsToTheEndWhenNothingHappens) {
   Record record;
-  Job job("a:2,b:1", {{"np", "3"}}, [&](const WorkerSeat& seat, hvd_options* options) {
-    Trainer(seat, record, 20).run(options);
-  });
+  Job job("a:2,b:1", {{"np", "3"}},
+          [&](const WorkerSeat& seat, hvd_options* options) { Trainer(seat, record, 20).run(options); });
   job.start();
   std::string sentence;
   EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
@@ -262,9 +263,7 @@ TEST(Job, LiveValuesAreKeptWhenHostsChange) {
     EXPECT_EQ(outcome.recoveries[0].cause, static_cast<hvd_status>(HVD_HOSTS_UPDATED));
   }
   for (const Sight& sight : record.sights.get()) {
-    if (sight.generation == 2) {
-      EXPECT_GT(sight.step, 5) << "steps were lost";
-    }
+    if (sight.generation == 2) { EXPECT_GT(sight.step, 5) << "steps were lost"; }
   }
 }
 
@@ -338,9 +337,8 @@ TEST(Job, LeavingIsNoSuccess) {
 
 TEST(Job, StopReachesEveryWorker) {
   Record record;
-  Job job("a:2", {{"np", "2"}}, [&](const WorkerSeat& seat, hvd_options* options) {
-    Trainer(seat, record, 1 << 30).run(options);
-  });
+  Job job("a:2", {{"np", "2"}},
+          [&](const WorkerSeat& seat, hvd_options* options) { Trainer(seat, record, 1 << 30).run(options); });
   job.start();
   ASSERT_TRUE(record.steps.wait([](const auto& steps) { return steps.size() == 2; }));
   HVD_ASSERT_OK(hvd_driver_stop(job.driver(), "the test is over", error));

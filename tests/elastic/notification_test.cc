@@ -1,5 +1,3 @@
-#include "elastic/notification_manager.h"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -7,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "elastic/notification_manager.h"
 #include "support.h"
 
 namespace hvd::elastic {

@@ -57,20 +57,14 @@ class History {
   void step() {
     switch (below(16)) {
       case 0:
-      case 1:
-        return deliver(some_generation(), some_assignment());
+      case 1: return deliver(some_generation(), some_assignment());
       case 2:
-      case 3:
-        return deliver(some_generation(), wire::AbortT{});
+      case 3: return deliver(some_generation(), wire::AbortT{});
       case 4:
-      case 5:
-        return deliver(some_generation(), hosts(below(12), below(2) != 0));
-      case 6:
-        return deliver(some_generation(), wire::HeartbeatAckT{});
-      case 7:
-        return kv();
-      case 8:
-        return check(core_.ready({}, time_));
+      case 5: return deliver(some_generation(), hosts(below(12), below(2) != 0));
+      case 6: return deliver(some_generation(), wire::HeartbeatAckT{});
+      case 7: return kv();
+      case 8: return check(core_.ready({}, time_));
       case 9:
       case 10:
         if (waiting_ != 0) {
@@ -79,37 +73,28 @@ class History {
           check(core_.taken(g, time_));
         }
         return;
-      case 11:
-        return tick();
-      case 12:
-        return check(core_.synced(some_generation(), 1, time_));
-      case 13:
-        return check(core_.failure(some_generation(), 1, "broken", time_));
+      case 11: return tick();
+      case 12: return check(core_.synced(some_generation(), 1, time_));
+      case 13: return check(core_.failure(some_generation(), 1, "broken", time_));
       case 14:
         if (below(10) == 0) return deliver(0, welcome());
         return check(core_.done(1, time_));
-      default:
-        return rare();
+      default: return rare();
     }
   }
 
   void rare() {
     switch (below(40)) {
-      case 0:
-        return deliver(0, wire::JobEndedT{});
+      case 0: return deliver(0, wire::JobEndedT{});
       case 1: {
         wire::RefusedT refused;
         refused.code = static_cast<wire::Refusal>(below(10));
         return deliver(0, refused);
       }
-      case 2:
-        return check(core_.channel_closed(Status(HVD_CLOSED, "gone"), time_));
-      case 3:
-        return deliver(0, wire::HelloT{});  // not for a worker
-      case 4:
-        return check(core_.frame(std::vector<uint8_t>(below(50), 3), time_));
-      default:
-        return check(core_.leave("bye", time_));
+      case 2: return check(core_.channel_closed(Status(HVD_CLOSED, "gone"), time_));
+      case 3: return deliver(0, wire::HelloT{});  // not for a worker
+      case 4: return check(core_.frame(std::vector<uint8_t>(below(50), 3), time_));
+      default: return check(core_.leave("bye", time_));
     }
   }
 
@@ -163,9 +148,7 @@ class History {
     EXPECT_GT(a.assignment.generation, delivered_) << "generations grow";
     EXPECT_EQ(a.assignment.generation, incoming_generation_);
     EXPECT_EQ(a.assignment.members.at(static_cast<size_t>(a.assignment.rank)).worker, kWorker);
-    if (a.assignment.epoch >= word_ / 2) {
-      EXPECT_EQ(core_.epoch_word(), a.assignment.epoch * 2);
-    }
+    if (a.assignment.epoch >= word_ / 2) { EXPECT_EQ(core_.epoch_word(), a.assignment.epoch * 2); }
     delivered_ = waiting_ = a.assignment.generation;
   }
   void saw(NotifyAbort& a) {

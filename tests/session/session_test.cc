@@ -165,8 +165,7 @@ TEST_F(SessionTest, HelloReadyAssignmentSynced) {
   EXPECT_EQ(synced->generation, 4u);
   EXPECT_EQ(synced->body.AsSynced()->revision, 17u);
   session->set_revision(18);
-  while (driver.next(wire::Body::Heartbeat)->body.AsHeartbeat()->revision != 18) {
-  }
+  while (driver.next(wire::Body::Heartbeat)->body.AsHeartbeat()->revision != 18) {}
 }
 
 TEST_F(SessionTest, AbortReachesTheWorkerAndTheNextGenerationForms) {  // contract 3

@@ -49,7 +49,7 @@ class Fabric {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> events_;
-  std::map<int32_t, Time> wake_;      // ticks asked for, by rank
+  std::map<int32_t, Time> wake_;       // ticks asked for, by rank
   std::map<uint64_t, Group> pending_;  // by sequence
   bool stop_ = false, broken_ = false;
   int break_at_ = -1, corrupt_at_ = -1, broadcasts_ = 0;

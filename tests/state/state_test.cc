@@ -24,9 +24,7 @@ collective::Tensor tensor_of(std::vector<float>& values) {
 Status refused(const std::function<void()>& call) {
   try {
     call();
-  } catch (const Error& e) {
-    return e.status();
-  }
+  } catch (const Error& e) { return e.status(); }
   return {};
 }
 
@@ -59,7 +57,8 @@ TEST_F(Registry, ValuesHaveOneTo65536Bytes) {
   std::vector<uint8_t> blob(65537);
   expect_refused([&] { state.add_value("v", blob.data(), 0); }, {"'v'", "0 bytes", "1 to 65536"});
   expect_refused([&] { state.add_value("v", blob.data(), 65537); }, {"65537", "1 to 65536"});
-  expect_refused([&] { state.add_value("v", blob.data(), std::numeric_limits<size_t>::max()); }, {"1 to 65536"});
+  expect_refused([&] { state.add_value("v", blob.data(), std::numeric_limits<size_t>::max()); },
+                 {"1 to 65536"});
   expect_refused([&] { state.add_value("v", nullptr, 8); }, {"'v'", "NULL"});
   state.add_value("v", blob.data(), 65536);
 }
@@ -69,9 +68,17 @@ TEST_F(Registry, TensorsAreChecked) {
   expect_refused([&] { state.add_tensor("t", {data, 0, {3}}); }, {"'t'", "dtype is 0"});
   expect_refused([&] { state.add_tensor("t", {data, 99, {3}}); }, {"dtype is 99"});
   expect_refused([&] { state.add_tensor("t", {data, HVD_FLOAT32, {3, -1}}); }, {"[3,-1]"});
-  expect_refused([&] { state.add_tensor("t", {data, HVD_FLOAT32, std::vector<int64_t>(9, 1)}); }, {"9 dimensions"});
+  expect_refused(
+      [&] {
+        state.add_tensor("t", {data, HVD_FLOAT32, std::vector<int64_t>(9, 1)});
+      },
+      {"9 dimensions"});
   expect_refused([&] { state.add_tensor("t", {data, HVD_FLOAT64, {int64_t{1} << 62}}); }, {"float64"});
-  expect_refused([&] { state.add_tensor("t", {data, HVD_UINT8, {int64_t{1} << 32, int64_t{1} << 32}}); }, {"'t'"});
+  expect_refused(
+      [&] {
+        state.add_tensor("t", {data, HVD_UINT8, {int64_t{1} << 32, int64_t{1} << 32}});
+      },
+      {"'t'"});
   expect_refused([&] { state.add_tensor("t", {nullptr, HVD_FLOAT32, {3}}); }, {"NULL"});
   state.add_tensor("empty", {nullptr, HVD_FLOAT32, {int64_t{1} << 62, 0, int64_t{1} << 62}});
   state.add_tensor("scalar", {data, HVD_FLOAT32, {}});
@@ -94,7 +101,10 @@ TEST(Restore, GivesBackTheLastCommitBitForBit) {  // contract 4
     std::memcpy(&values[i], &bits, 4);
   }
   double small = -0.0;
-  struct Point { int32_t a; char c; } point = {5, 'x'};
+  struct Point {
+    int32_t a;
+    char c;
+  } point = {5, 'x'};
   TestObject object;
   object.bytes = {1, 2, 3};
   state.add_tensor("w", tensor_of(values));
@@ -210,8 +220,14 @@ TEST(Save, DigestTellsKeysKindsShapesAndBytesApartButNotTheOrderOfRegistration) 
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(all[i], all[j]) << i << " " << j;
   }
-  EXPECT_EQ(digest_of([&](State& s) { s.add_value("a", bytes.data(), 4); s.add_value("b", bytes.data(), 8); }),
-            digest_of([&](State& s) { s.add_value("b", bytes.data(), 8); s.add_value("a", bytes.data(), 4); }));
+  EXPECT_EQ(digest_of([&](State& s) {
+              s.add_value("a", bytes.data(), 4);
+              s.add_value("b", bytes.data(), 8);
+            }),
+            digest_of([&](State& s) {
+              s.add_value("b", bytes.data(), 8);
+              s.add_value("a", bytes.data(), 4);
+            }));
 }
 
 TEST(Save, FailingCallbackLeavesTheLastCommit) {
@@ -321,7 +337,8 @@ TEST(Callbacks, AreDestroyedOnceWhenTheKeyGoes) {
     EXPECT_EQ(destroyed, 0);
     state.remove("o");
     EXPECT_EQ(destroyed, 1);
-    state.add_object("o", Callback<hvd_save_fn>(save, &destroyed, destroy), Callback<hvd_load_fn>(load, nullptr, nullptr));
+    state.add_object("o", Callback<hvd_save_fn>(save, &destroyed, destroy),
+                     Callback<hvd_load_fn>(load, nullptr, nullptr));
   }
   EXPECT_EQ(destroyed, 2);
 }

@@ -16,7 +16,8 @@ Summary without(uint64_t revision = 0) { return {false, revision, {9, 9}}; }
 TEST(Root, IsTheHighestRevisionThenTheLowestRank) {  // contract 5
   EXPECT_EQ(choose_root({with(1), with(3), with(3), with(2)}), 1);
   EXPECT_EQ(choose_root({with(3), with(3)}), 0);
-  EXPECT_EQ(choose_root({without(9), with(0), with(1)}), 2) << "who has no state can't be root, whatever it counts";
+  EXPECT_EQ(choose_root({without(9), with(0), with(1)}), 2)
+      << "who has no state can't be root, whatever it counts";
   EXPECT_EQ(choose_root({without(), with(0)}), 1);
   EXPECT_EQ(choose_root({without(4), without(5)}), 0);
 }
@@ -71,7 +72,8 @@ TEST(Plan, HoldsForRandomCases) {
     const int32_t root = static_cast<int32_t>(below(ranks));
     const uint64_t spread = 1 + below(4);  // how many versions there are
     std::vector<uint64_t> fixed(variables);
-    for (uint64_t& size : fixed) size = below(3) == 0 ? 0 : below(2) == 0 ? 1 + below(100) : below(3 * kPackBelow);
+    for (uint64_t& size : fixed)
+      size = below(3) == 0 ? 0 : below(2) == 0 ? 1 + below(100) : below(3 * kPackBelow);
     std::vector<std::vector<Version>> versions(ranks, std::vector<Version>(variables));
     for (auto& row : versions) {
       for (size_t v = 0; v < variables; ++v) {
@@ -89,9 +91,11 @@ TEST(Plan, HoldsForRandomCases) {
       uint64_t bytes = 0;
       for (uint32_t v : t.variables) {
         bytes += wanted[v].size;
-        ASSERT_EQ(versions[static_cast<size_t>(t.source)][v], wanted[v]) << "seed " << seed << ": source lacks it";
+        ASSERT_EQ(versions[static_cast<size_t>(t.source)][v], wanted[v])
+            << "seed " << seed << ": source lacks it";
         for (int32_t rank : t.receivers) {
-          ASSERT_NE(versions[static_cast<size_t>(rank)][v], wanted[v]) << "seed " << seed << ": receiver has it";
+          ASSERT_NE(versions[static_cast<size_t>(rank)][v], wanted[v])
+              << "seed " << seed << ": receiver has it";
           ASSERT_TRUE(received.insert({rank, v}).second) << "seed " << seed << ": sent twice";
           after[static_cast<size_t>(rank)][v] = wanted[v];
         }

@@ -58,7 +58,8 @@ std::vector<Outcome> sync_states(Fabric& fabric, const std::vector<State*>& stat
     if (states[rank] == nullptr) continue;
     threads.emplace_back([&, rank] {
       const auto r = static_cast<int32_t>(rank);
-      outcomes[rank].status = states[rank]->sync(fabric.engine(r), r, fabric.size(), known, timeout, &outcomes[rank].result);
+      outcomes[rank].status =
+          states[rank]->sync(fabric.engine(r), r, fabric.size(), known, timeout, &outcomes[rank].result);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -164,7 +165,8 @@ TEST_F(Sync, EqualBytesMoveNoPayload) {  // contract 6
   const auto outcomes = sync(fabric);
   expect_all_equal(outcomes, 0);
   EXPECT_EQ(fabric.broadcasts(), 0);
-  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.result.sent_bytes + outcome.result.received_bytes, 0U);
+  for (const Outcome& outcome : outcomes)
+    EXPECT_EQ(outcome.result.sent_bytes + outcome.result.received_bytes, 0U);
   EXPECT_EQ(workers[1]->state.revision(), 0U) << "rank 0 is the root, and this is its revision";
 }
 
@@ -180,7 +182,8 @@ TEST_F(Sync, OnlyWhatDiffersMoves) {  // contract 6
   EXPECT_EQ(fabric.broadcasts(), 2);
   EXPECT_EQ(outcomes[2].result.received_bytes, large);
   EXPECT_EQ(outcomes[3].result.received_bytes, large + sizeof(uint64_t));
-  EXPECT_EQ(outcomes[0].result.sent_bytes + outcomes[1].result.sent_bytes + outcomes[2].result.sent_bytes, large + sizeof(uint64_t));
+  EXPECT_EQ(outcomes[0].result.sent_bytes + outcomes[1].result.sent_bytes + outcomes[2].result.sent_bytes,
+            large + sizeof(uint64_t));
 }
 
 TEST_F(Sync, NobodySyncedBeforeButOneCommitted) {
@@ -227,7 +230,8 @@ TEST_F(Sync, BreakingAnywhereLeavesCommitAndLiveValues) {  // contract 4, F4
       break;
     }
     for (size_t rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(outcomes[rank].status.code, HVD_PEER_LOST) << at << " " << rank << ": " << outcomes[rank].status.message;
+      EXPECT_EQ(outcomes[rank].status.code, HVD_PEER_LOST)
+          << at << " " << rank << ": " << outcomes[rank].status.message;
       EXPECT_TRUE(workers[rank]->live() == before[rank]) << at << " " << rank;
       EXPECT_EQ(workers[rank]->state.summary().digest, summary[rank].digest);
       EXPECT_EQ(workers[rank]->state.revision(), 1U);
@@ -308,7 +312,8 @@ TEST_F(Sync, BadRanksAreRefused) {
 }
 
 // Contract 9: the same message on every rank, with the first key that differs.
-void expect_mismatch(const std::vector<std::function<void(State&)>>& fill, std::initializer_list<const char*> parts) {
+void expect_mismatch(const std::vector<std::function<void(State&)>>& fill,
+                     std::initializer_list<const char*> parts) {
   std::vector<std::unique_ptr<State>> owned;
   std::vector<State*> states;
   for (const auto& f : fill) {
@@ -330,13 +335,20 @@ TEST(Mismatch, NamesTheFirstKeyThatDiffers) {
   const auto tensor = [](const char* key, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32) {
     return [=](State& state) { state.add_tensor(key, {data, dtype, shape}); };
   };
-  const auto both = [](auto a, auto b) { return [=](State& state) { a(state); b(state); }; };
+  const auto both = [](auto a, auto b) {
+    return [=](State& state) {
+      a(state);
+      b(state);
+    };
+  };
   const auto nothing = [](State&) {};
   const auto value = [](State& state) { state.add_value("w", data, 8); };
   expect_mismatch({tensor("w", {2, 3}), tensor("w", {2, 3}), tensor("w", {3, 2})},
                   {"'w'", "tensor float32[2,3] on rank 0", "tensor float32[3,2] on rank 2"});
-  expect_mismatch({tensor("w", {2}), tensor("w", {2}, HVD_INT32)}, {"'w'", "float32[2] on rank 0", "int32[2] on rank 1"});
-  expect_mismatch({tensor("w", {8}), value}, {"'w'", "tensor float32[8] on rank 0", "value of 8 bytes on rank 1"});
+  expect_mismatch({tensor("w", {2}), tensor("w", {2}, HVD_INT32)},
+                  {"'w'", "float32[2] on rank 0", "int32[2] on rank 1"});
+  expect_mismatch({tensor("w", {8}), value},
+                  {"'w'", "tensor float32[8] on rank 0", "value of 8 bytes on rank 1"});
   expect_mismatch({both(tensor("a", {1}), tensor("b", {1})), both(tensor("a", {1}), tensor("c", {1}))},
                   {"'b'", "float32[1] on rank 0", "absent on rank 1"});
   expect_mismatch({tensor("b", {1}), both(tensor("a", {1}), tensor("b", {1})), tensor("b", {1})},
@@ -348,7 +360,8 @@ TEST(Mismatch, NamesTheFirstKeyThatDiffers) {
 TEST(Empty, StatesAgree) {
   State a(nullptr), b(nullptr);
   Fabric fabric(2);
-  for (const Outcome& outcome : sync_states(fabric, {&a, &b})) EXPECT_TRUE(outcome.status.ok()) << outcome.status.message;
+  for (const Outcome& outcome : sync_states(fabric, {&a, &b}))
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message;
 }
 
 // Random generations: members die, commit, change, come anew; after each sync everybody has the newest commit.
@@ -358,13 +371,15 @@ TEST_F(Sync, HoldsForRandomHistories) {
     std::mt19937 random(seed);
     const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     for (uint64_t generation = 1; generation <= 6; ++generation) {
-      while (workers.size() > 1 && below(3) == 0) workers.erase(workers.begin() + static_cast<ptrdiff_t>(below(workers.size())));
+      while (workers.size() > 1 && below(3) == 0)
+        workers.erase(workers.begin() + static_cast<ptrdiff_t>(below(workers.size())));
       while (workers.size() < 2 || (workers.size() < 5 && below(2) == 0)) add(static_cast<int>(below(5)));
       const std::vector<Summary> known = summaries();
       size_t root = 0;
       bool found = false;
       for (size_t rank = 0; rank < workers.size(); ++rank) {
-        if (known[rank].has_state && (!found || known[rank].revision > known[root].revision)) root = rank, found = true;
+        if (known[rank].has_state && (!found || known[rank].revision > known[root].revision))
+          root = rank, found = true;
       }
       const auto wanted = workers[root]->live();
       const uint64_t revision = known[root].revision;

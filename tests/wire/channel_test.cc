@@ -261,9 +261,7 @@ TEST_F(ChannelTest, NamesAndV6AddressesWork) {
   std::unique_ptr<Server> v6;
   try {
     v6 = std::make_unique<Server>(ChannelLimits{}, false, "[::1]:0");
-  } catch (const Error& e) {
-    GTEST_SKIP() << "no IPv6 loopback here: " << e.what();
-  }
+  } catch (const Error& e) { GTEST_SKIP() << "no IPv6 loopback here: " << e.what(); }
   EXPECT_TRUE(connect(loop, "[::1]:" + std::to_string(v6->listener->port()))->connected);
   EXPECT_EQ(v6->listener->address(), "::1");
 }

@@ -123,8 +123,7 @@ TEST(Timer, CancelledAfterItExpiredItStillNeverFires) {
     });
     second->start(milliseconds(2), [&] { second_fired = true; });
     last->start(milliseconds(3), [&] { second_fired = true; });
-    while (now() < until) {
-    }
+    while (now() < until) {}
   });
   run_on(loop, [&] {
     auto done = std::make_shared<Loop::Timer>(loop);

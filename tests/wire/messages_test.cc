@@ -193,18 +193,10 @@ TEST(Messages, AHundredThousandMutationsHarmNobody) {
     Bytes bytes = samples[below(samples.size())];
     for (size_t changes = 1 + below(4); changes > 0; --changes) {
       switch (below(5)) {
-        case 0:
-          bytes[below(bytes.size())] ^= static_cast<uint8_t>(1u << below(8));
-          break;
-        case 1:
-          bytes[below(bytes.size())] = static_cast<uint8_t>(random());
-          break;
-        case 2:
-          bytes[below(bytes.size())] = below(2) != 0 ? 0xff : 0;
-          break;
-        case 3:
-          bytes.resize(1 + below(bytes.size()));
-          break;
+        case 0: bytes[below(bytes.size())] ^= static_cast<uint8_t>(1u << below(8)); break;
+        case 1: bytes[below(bytes.size())] = static_cast<uint8_t>(random()); break;
+        case 2: bytes[below(bytes.size())] = below(2) != 0 ? 0xff : 0; break;
+        case 3: bytes.resize(1 + below(bytes.size())); break;
         default: {
           const Bytes& other = samples[below(samples.size())];
           const size_t n = 1 + below(std::min(other.size(), bytes.size()));
@@ -217,9 +209,7 @@ TEST(Messages, AHundredThousandMutationsHarmNobody) {
     try {
       encode(decode(exact));
       ++accepted;
-    } catch (const Error& e) {
-      ASSERT_EQ(e.status().code, HVD_INVALID) << e.what();
-    }
+    } catch (const Error& e) { ASSERT_EQ(e.status().code, HVD_INVALID) << e.what(); }
   }
   EXPECT_GT(accepted, 1000);  // else nothing was read beyond the first check
   EXPECT_LT(accepted, 99000);

@@ -72,7 +72,10 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
 class Ring {
  public:
   Ring(Party& party, const Work& work, const void* input, void* output)
-      : party_(party), work_(work), input_(static_cast<const char*>(input)), output_(static_cast<char*>(output)) {
+      : party_(party),
+        work_(work),
+        input_(static_cast<const char*>(input)),
+        output_(static_cast<char*>(output)) {
     const auto n = static_cast<size_t>(party.size());
     const size_t largest = (work.count + n - 1) / n;
     const size_t wanted = std::max<size_t>(1, party.segment_bytes / work.element);
@@ -121,7 +124,8 @@ class Ring {
           char* const out = output_ + piece.first * work_.element;
           reduce(work_.dtype, work_.reduction, out, scratch.get() + unit % kSlots * unit_bytes,
                  input_ + piece.first * work_.element, piece.count);
-          if (unit >= partials - segments_ && work_.reduction == HVD_AVERAGE) divide(work_.dtype, out, piece.count, n);
+          if (unit >= partials - segments_ && work_.reduction == HVD_AVERAGE)
+            divide(work_.dtype, out, piece.count, n);
         } else {
           result.wait_received(left);
         }
@@ -185,13 +189,15 @@ void allreduce_wide(Party& party, const Work& work, const void* input, void* out
 
 }  // namespace
 
-void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output, size_t count) {
+void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
+               size_t count) {
   if (count == 0) return;
   if (party.size() == 1) {
     if (output != input) std::memcpy(output, input, count * element_size(dtype));
     return;
   }
-  if (!is_narrow_float(dtype)) return allreduce_wide(party, {dtype, reduction, element_size(dtype), count}, input, output);
+  if (!is_narrow_float(dtype))
+    return allreduce_wide(party, {dtype, reduction, element_size(dtype), count}, input, output);
   // float16 and bfloat16: every addition in float32, and one rounding at the end.
   const std::unique_ptr<float[]> sums(new float[count]);
   widen(dtype, sums.get(), input, count);

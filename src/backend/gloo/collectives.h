@@ -11,10 +11,10 @@ namespace hvdgloo {
 /// One collective as its members see it. Every member computes the same plan from it.
 struct Party {
   Transport& transport;
-  std::vector<int> ranks;   // of the members, ascending
-  int me = 0;               // index into ranks
-  uint64_t slot = 0;        // Gloo's tag; one per op, so that nothing is mixed up
-  size_t segment_bytes = 0; // the same on all ranks
+  std::vector<int> ranks;    // of the members, ascending
+  int me = 0;                // index into ranks
+  uint64_t slot = 0;         // Gloo's tag; one per op, so that nothing is mixed up
+  size_t segment_bytes = 0;  // the same on all ranks
 
   int size() const { return static_cast<int>(ranks.size()); }
   int rank(int index) const { return ranks[static_cast<size_t>(index)]; }
@@ -37,6 +37,7 @@ void barrier(Party& party);
 
 /// Same bits on every rank: recursive doubling for little data, ring reduce-scatter and allgather
 /// (Patarasuk and Yuan 2009) for much. input may be output.
-void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output, size_t count);
+void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
+               size_t count);
 
 }  // namespace hvdgloo

@@ -8,16 +8,17 @@ namespace hvdgloo {
 Generation::Generation(const Config& config, const hvd_backend_host& host)
     : config_(config),
       host_(host),
-      links_(config.ip,
-             LinkHooks{[this](int source, const void* data, size_t size) {
-                         host_.message(host_.context, number_, source, data, size);
-                       },
-                       [this](int peer, const std::string& text) {
-                         // Gloo leaves a send that was half written to a dead peer waiting: free it.
-                         transport_->abort();
-                         report(peer, text);
-                       },
-                       [this](const std::string& text) { host_.log(host_.context, HVD_LOG_WARNING, text.c_str()); }}),
+      links_(config.ip, LinkHooks{[this](int source, const void* data, size_t size) {
+                                    host_.message(host_.context, number_, source, data, size);
+                                  },
+                                  [this](int peer, const std::string& text) {
+                                    // Gloo leaves a send that was half written to a dead peer waiting: free it.
+                                    transport_->abort();
+                                    report(peer, text);
+                                  },
+                                  [this](const std::string& text) {
+                                    host_.log(host_.context, HVD_LOG_WARNING, text.c_str());
+                                  }}),
       transport_(std::make_unique<Transport>(config.ip)) {}
 
 Generation::~Generation() { teardown(); }
@@ -144,7 +145,8 @@ void Generation::run(Task& task) {
   Party party{*transport_, std::move(task.ranks), task.me, op.sequence, static_cast<size_t>(segment_bytes_)};
   switch (op.collective) {
     case HVD_COLLECTIVE_BROADCAST: return broadcast(party, task.root, op.output, op.count * element);
-    case HVD_COLLECTIVE_ALLREDUCE: return allreduce(party, op.dtype, op.reduction, op.input, op.output, op.count);
+    case HVD_COLLECTIVE_ALLREDUCE:
+      return allreduce(party, op.dtype, op.reduction, op.input, op.output, op.count);
     case HVD_COLLECTIVE_ALLGATHER: {
       std::vector<size_t> sizes;
       for (const size_t count : task.counts) sizes.push_back(count * element);
@@ -171,7 +173,7 @@ void Generation::abort() {
     if (aborted_) return;
     aborted_ = true;
   }
-  links_.abort();      // first: the peers hear that this rank gives up before its pairs close
+  links_.abort();  // first: the peers hear that this rank gives up before its pairs close
   transport_->abort();
 }
 

@@ -20,7 +20,7 @@ struct Task {
   hvd_backend_op op{};
   std::vector<int> ranks;
   int me = 0;
-  int root = 0;                // index into ranks
+  int root = 0;  // index into ranks
   std::vector<size_t> counts;
 };
 
@@ -47,7 +47,7 @@ class Generation {
   void teardown();  // after leave or abort: ends the threads, frees the sockets
 
  private:
-  void execute();   // the executor's thread
+  void execute();  // the executor's thread
   void run(Task& task);
   void complete(const Task& task, const Failure* failure);
   void report(int peer, const std::string& text);

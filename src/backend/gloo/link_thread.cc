@@ -10,8 +10,8 @@ namespace hvdgloo {
 namespace {
 
 constexpr size_t kReadSize = size_t{256} << 10;
-constexpr int kReadsPerTurn = 8;      // then the other links have their turn
-constexpr size_t kMaxStrangers = 256; // connections that have not greeted yet
+constexpr int kReadsPerTurn = 8;       // then the other links have their turn
+constexpr size_t kMaxStrangers = 256;  // connections that have not greeted yet
 
 }  // namespace
 
@@ -182,7 +182,8 @@ void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, siz
     wrong = "another protocol";
   } else if (!equal(hello.token, blob_.token)) {
     wrong = "a wrong token";
-  } else if (hello.generation != group_.generation || hello.size != static_cast<int32_t>(group_.members.size())) {
+  } else if (hello.generation != group_.generation ||
+             hello.size != static_cast<int32_t>(group_.members.size())) {
     wrong = "generation " + std::to_string(hello.generation) + " of " + std::to_string(hello.size) + " ranks";
   } else if (connection->outgoing ? hello.rank != connection->peer
                                   : hello.rank <= group_.rank || hello.rank >= hello.size) {
@@ -245,7 +246,8 @@ void Links::forget(const ConnectionPtr& connection) {
     std::lock_guard<std::mutex> lock(connection->mutex);
     connection->dead = true;
     watch(connection->fd.get(), nullptr, 0, EPOLL_CTL_DEL);
-    if (!connection->greeted) connection->fd.reset();  // of a greeted one other threads may hold on to the number
+    if (!connection->greeted)
+      connection->fd.reset();  // of a greeted one other threads may hold on to the number
   }
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (connections_[i] != connection) continue;

@@ -48,15 +48,16 @@ std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>&
     thread_ = std::thread([this] { run(); });
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  wait(lock, deadline, [&] { return greeted_ == static_cast<int>(size) - 1; },
-       [&] {
-         std::string missing;
-         for (size_t peer = 0; peer < size; ++peer) {
-           if (static_cast<int>(peer) == group_.rank || links_[peer] != nullptr) continue;
-           missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
-         }
-         return "no greeting from rank " + missing;
-       });
+  wait(
+      lock, deadline, [&] { return greeted_ == static_cast<int>(size) - 1; },
+      [&] {
+        std::string missing;
+        for (size_t peer = 0; peer < size; ++peer) {
+          if (static_cast<int>(peer) == group_.rank || links_[peer] != nullptr) continue;
+          missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+        }
+        return "no greeting from rank " + missing;
+      });
   return theirs_;
 }
 
@@ -79,8 +80,8 @@ void Links::connect_to(int peer, const Blob& blob) {
   connections_.push_back(std::move(connection));
 }
 
-void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const std::function<bool()>& ready,
-                 const std::function<std::string()>& missing) {
+void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                 const std::function<bool()>& ready, const std::function<std::string()>& missing) {
   const bool in_time = changed_.wait_until(lock, deadline, [&] { return aborted_ || failed_ || ready(); });
   if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
   if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
@@ -98,8 +99,9 @@ void Links::tell_paired(int peer) {
 
 void Links::wait_paired(int peer, Clock::time_point deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
-  wait(lock, deadline, [&] { return paired_[static_cast<size_t>(peer)]; },
-       [&] { return name_of(peer) + " did not connect its pair"; });
+  wait(
+      lock, deadline, [&] { return paired_[static_cast<size_t>(peer)]; },
+      [&] { return name_of(peer) + " did not connect its pair"; });
 }
 
 void Links::open() {
@@ -143,7 +145,8 @@ void Links::write_frame(Connection& connection, Kind kind, const void* data, siz
       sent = ::sendmsg(connection.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " broke: " + std::strerror(errno),
+      throw Failure(HVD_PEER_LOST,
+                    "the link to " + name_of(connection.peer) + " broke: " + std::strerror(errno),
                     connection.peer, errno);
     }
     written = sent > 0 ? static_cast<size_t>(sent) : 0;
@@ -165,7 +168,8 @@ Failure Links::blame(int peer, const std::string& text) {
   if (peer < 0 || static_cast<size_t>(peer) >= peers_.size()) return {HVD_PEER_LOST, text};
   // A rank that gives up says so before it closes its pairs: it is not the one that was lost.
   const Peer& state = peers_[static_cast<size_t>(peer)];
-  changed_.wait_for(lock, std::chrono::milliseconds(10), [&] { return aborted_ || failed_ || state != Peer::kThere; });
+  changed_.wait_for(lock, std::chrono::milliseconds(10),
+                    [&] { return aborted_ || failed_ || state != Peer::kThere; });
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   return {HVD_PEER_LOST, text, state == Peer::kGaveUp || aborted_ ? -1 : peer};
 }

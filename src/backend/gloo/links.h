@@ -50,7 +50,8 @@ class Links {
   /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each
   /// and gives theirs. Blocks until all are there. Throws Failure: HVD_TIMEOUT that names who is missing;
   /// HVD_PEER_LOST when a peer is gone or after abort.
-  std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings, Clock::time_point deadline);
+  std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
+                              Clock::time_point deadline);
 
   /// "My side of our pair has connected", and the wait for it.
   void tell_paired(int peer);
@@ -94,8 +95,8 @@ class Links {
   void connect_to(int peer, const Blob& blob);
   void write_frame(Connection& connection, Kind kind, const void* data, size_t size);
   void send_hello(Connection& connection);
-  void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const std::function<bool()>& ready,
-            const std::function<std::string()>& missing);
+  void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+            const std::function<bool()>& ready, const std::function<std::string()>& missing);
   std::string name_of(int peer) const { return "rank " + std::to_string(peer); }
   void tell_all(Kind kind);
 
@@ -111,7 +112,7 @@ class Links {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::vector<ConnectionPtr> links_;        // by rank; set once greeted
+  std::vector<ConnectionPtr> links_;  // by rank; set once greeted
   std::vector<Greeting> theirs_;
   std::vector<bool> paired_;
   enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
@@ -126,15 +127,15 @@ class Links {
 /// One socket. The links' thread reads; any thread writes under `mutex`.
 struct Links::Connection {
   Fd fd;
-  int peer = -1;           // known from the start for those that this rank opened
+  int peer = -1;  // known from the start for those that this rank opened
   bool outgoing = false;
   bool connecting = false;
-  bool greeted = false;    // its hello was good
+  bool greeted = false;  // its hello was good
   std::vector<uint8_t> in;
   std::mutex mutex;
   bool dead = false;
   std::deque<std::vector<uint8_t>> out;
-  size_t out_offset = 0;   // into the first of `out`
+  size_t out_offset = 0;  // into the first of `out`
 };
 
 struct Links::Hello {
@@ -142,7 +143,7 @@ struct Links::Hello {
   uint32_t version;
   uint64_t generation;
   int32_t rank, size;
-  Token token;             // the receiver's, from its blob
+  Token token;  // the receiver's, from its blob
   uint64_t segment_bytes;
   uint32_t pair_size;
   char pair[192];

@@ -12,8 +12,8 @@ namespace {
 
 #define HVDGLOO_TEXT_(x) #x
 #define HVDGLOO_TEXT(x) HVDGLOO_TEXT_(x)
-constexpr const char* kVersion =
-    HVDGLOO_TEXT(GLOO_VERSION_MAJOR) "." HVDGLOO_TEXT(GLOO_VERSION_MINOR) "." HVDGLOO_TEXT(GLOO_VERSION_PATCH);
+constexpr const char* kVersion = HVDGLOO_TEXT(GLOO_VERSION_MAJOR) "." HVDGLOO_TEXT(
+    GLOO_VERSION_MINOR) "." HVDGLOO_TEXT(GLOO_VERSION_PATCH);
 
 using GenerationPtr = std::shared_ptr<Generation>;
 
@@ -131,9 +131,9 @@ class Instance {
   std::mutex mutex_;
   std::condition_variable changed_;
   GenerationPtr current_;
-  GenerationPtr next_;          // has its address and no number yet
+  GenerationPtr next_;  // has its address and no number yet
   bool any_aborted_ = false;
-  uint64_t aborted_ = 0;        // an abort may come before the connect that it is for
+  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
   std::deque<GenerationPtr> ended_;
   bool closing_ = false;
   std::thread reaper_;
@@ -171,9 +171,11 @@ hvd_status open(const hvd_backend_host* host, const hvd_backend_option* options,
       if (key == "interface") interface = value;
       if (key == "route") route = value;
       if (key == "segment_bytes") {
-        const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), config.segment_bytes);
+        const auto [end, code] =
+            std::from_chars(value.data(), value.data() + value.size(), config.segment_bytes);
         if (code != std::errc() || *end != 0 || config.segment_bytes < 64) {
-          throw Failure(HVD_INVALID, "option segment_bytes is '" + value + "': expected an integer of at least 64");
+          throw Failure(HVD_INVALID,
+                        "option segment_bytes is '" + value + "': expected an integer of at least 64");
         }
       }
     }
@@ -186,7 +188,8 @@ hvd_status address(void* instance, void* data, size_t* size, hvd_error* error) {
   return guarded(error, 0, [&] {
     if (*size < Blob::kSize) {
       const size_t room = std::exchange(*size, Blob::kSize);
-      throw Failure(HVD_INVALID, "the address has " + std::to_string(*size) + " bytes, the room " + std::to_string(room));
+      throw Failure(HVD_INVALID,
+                    "the address has " + std::to_string(*size) + " bytes, the room " + std::to_string(room));
     }
     const auto bytes = of(instance).address().encode();
     std::memcpy(data, bytes.data(), bytes.size());
@@ -197,7 +200,8 @@ hvd_status address(void* instance, void* data, size_t* size, hvd_error* error) {
 hvd_status connect(void* instance, const hvd_backend_group* group, hvd_error* error) {
   return guarded(error, group->generation, [&] {
     if (group->size < 1 || group->rank < 0 || group->rank >= group->size) {
-      throw Failure(HVD_INVALID, "rank " + std::to_string(group->rank) + " of " + std::to_string(group->size));
+      throw Failure(HVD_INVALID,
+                    "rank " + std::to_string(group->rank) + " of " + std::to_string(group->size));
     }
     of(instance).connect(*group);
   });
@@ -223,7 +227,8 @@ Task checked(const Generation& generation, const hvd_backend_op& given) {
     throw Failure(HVD_UNSUPPORTED, "dtype " + std::to_string(op.dtype) + " is not supported");
   }
   if (op.collective == HVD_COLLECTIVE_ALLREDUCE) {
-    if (op.reduction < HVD_SUM || op.reduction > HVD_PRODUCT) invalid("reduction " + std::to_string(op.reduction));
+    if (op.reduction < HVD_SUM || op.reduction > HVD_PRODUCT)
+      invalid("reduction " + std::to_string(op.reduction));
     if (op.dtype == HVD_BOOL && op.reduction == HVD_AVERAGE) {
       throw Failure(HVD_UNSUPPORTED, "the average of bool is not supported");
     }
@@ -237,13 +242,15 @@ Task checked(const Generation& generation, const hvd_backend_op& given) {
   task.me = task.root = -1;
   for (size_t i = 0; i < task.ranks.size(); ++i) {
     const int rank = task.ranks[i];
-    if (rank <= before || rank >= generation.size()) invalid("ranks must ascend and be below " + std::to_string(generation.size()));
+    if (rank <= before || rank >= generation.size())
+      invalid("ranks must ascend and be below " + std::to_string(generation.size()));
     if (rank == generation.rank()) task.me = static_cast<int>(i);
     if (rank == op.root) task.root = static_cast<int>(i);
     before = rank;
   }
   if (task.me < 0) invalid("rank " + std::to_string(generation.rank()) + " takes no part in it");
-  if (op.collective == HVD_COLLECTIVE_BROADCAST && task.root < 0) invalid("root " + std::to_string(op.root) + " takes no part in it");
+  if (op.collective == HVD_COLLECTIVE_BROADCAST && task.root < 0)
+    invalid("root " + std::to_string(op.root) + " takes no part in it");
   size_t output = op.count;
   if (op.collective == HVD_COLLECTIVE_ALLGATHER) {
     if (op.counts == nullptr) invalid("counts is NULL");
@@ -269,12 +276,14 @@ hvd_status submit(void* instance, const hvd_backend_op* op, hvd_error* error) {
   });
 }
 
-hvd_status send_message(void* instance, int32_t destination, const void* data, size_t size, hvd_error* error) {
+hvd_status send_message(void* instance, int32_t destination, const void* data, size_t size,
+                        hvd_error* error) {
   return guarded(error, 0, [&] {
     const GenerationPtr generation = of(instance).current();
     if (destination < 0 || destination >= generation->size() || destination == generation->rank()) {
       throw Failure(HVD_INVALID, "a message to rank " + std::to_string(destination) + " from rank " +
-                                     std::to_string(generation->rank()) + " of " + std::to_string(generation->size()));
+                                     std::to_string(generation->rank()) + " of " +
+                                     std::to_string(generation->size()));
     }
     if (size > kMaxMessage || (data == nullptr && size > 0)) {
       throw Failure(HVD_INVALID, "a message of " + std::to_string(size) + " bytes: expected at most " +
@@ -327,7 +336,8 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     full.description.version = kVersion;
     full.description.memories = uint64_t{1} << HVD_MEMORY_HOST;
     for (int dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) full.description.dtypes |= uint64_t{1} << dtype;
-    for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_BARRIER; ++c) full.description.collectives |= uint64_t{1} << c;
+    for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_BARRIER; ++c)
+      full.description.collectives |= uint64_t{1} << c;
     full.description.messages = 1;
     full.open = open;
     full.address = address;

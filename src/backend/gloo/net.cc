@@ -70,9 +70,11 @@ std::vector<Interface> interfaces() {
   std::vector<Interface> found;
   for (const int family : {AF_INET, AF_INET6}) {  // IPv4 first
     for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family || (i->ifa_flags & IFF_UP) == 0) continue;
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family || (i->ifa_flags & IFF_UP) == 0)
+        continue;
       const bool v6 = family == AF_INET6;
-      if (v6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr)) continue;
+      if (v6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr))
+        continue;
       found.push_back({i->ifa_name, to_text(i->ifa_addr), (i->ifa_flags & IFF_LOOPBACK) != 0, v6});
     }
   }
@@ -120,7 +122,8 @@ Blob Blob::decode(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   if (bytes == nullptr || size != kSize || std::memcmp(bytes, kMagic, 4) != 0 || bytes[4] != kVersion ||
       (bytes[5] != 4 && bytes[5] != 6)) {
-    throw Failure(HVD_INVALID, "an address of " + std::to_string(size) + " bytes is not one of the gloo backend");
+    throw Failure(HVD_INVALID,
+                  "an address of " + std::to_string(size) + " bytes is not one of the gloo backend");
   }
   Blob blob;
   blob.v6 = bytes[5] == 6;
@@ -175,8 +178,9 @@ std::string local_address(const std::string& interface, const std::string& route
   }
   std::string known;
   for (const Interface& i : interfaces()) known += " " + i.name + "=" + i.ip;
-  throw Failure(HVD_UNAVAILABLE, "option " + std::string(interface.empty() ? "route" : "interface") + " is '" + wanted +
-                                     "', which is not an address or interface of this host that is up; it has" + known);
+  throw Failure(HVD_UNAVAILABLE,
+                "option " + std::string(interface.empty() ? "route" : "interface") + " is '" + wanted +
+                    "', which is not an address or interface of this host that is up; it has" + known);
 }
 
 Fd listen_at(const std::string& ip_text, Blob* ret_blob) {
@@ -184,7 +188,8 @@ Fd listen_at(const std::string& ip_text, Blob* ret_blob) {
   if (!parse_ip(ip_text, &ip)) throw Failure(HVD_INVALID, "'" + ip_text + "' is not an address");
   const auto check = [&](int result, const char* what) {
     if (result < 0) {
-      throw Failure(HVD_UNAVAILABLE, std::string(what) + " at " + ip_text + ": " + std::strerror(errno), -1, errno);
+      throw Failure(HVD_UNAVAILABLE, std::string(what) + " at " + ip_text + ": " + std::strerror(errno), -1,
+                    errno);
     }
   };
   Fd fd(::socket(ip.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

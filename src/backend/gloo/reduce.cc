@@ -64,7 +64,8 @@ void reduce_as(hvd_reduction reduction, void* out, const void* left, const void*
   }
 }
 
-void reduce_bool(hvd_reduction reduction, uint8_t* out, const uint8_t* left, const uint8_t* right, size_t count) {
+void reduce_bool(hvd_reduction reduction, uint8_t* out, const uint8_t* left, const uint8_t* right,
+                 size_t count) {
   if (reduction == HVD_MIN || reduction == HVD_PRODUCT) {
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>((left[i] != 0) & (right[i] != 0));
@@ -110,7 +111,8 @@ uint16_t float_to_half(float value) {
   const uint32_t sign = bits >> 16 & 0x8000U;
   const uint32_t magnitude = bits & 0x7fffffffU;
   // Below 2^-14: adding 0.5 leaves the mantissa's rounded bits of the subnormal at the bottom.
-  const uint32_t subnormal = bits_of(float_of(magnitude < 0x38800000U ? magnitude : 0) + 0.5F) - bits_of(0.5F);
+  const uint32_t subnormal =
+      bits_of(float_of(magnitude < 0x38800000U ? magnitude : 0) + 0.5F) - bits_of(0.5F);
   const uint32_t normal = (magnitude - (112U << 23) + 0xfffU + (magnitude >> 13 & 1U)) >> 13;
   const uint32_t special = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
   const uint32_t finite = magnitude < 0x38800000U ? subnormal : normal;
@@ -130,15 +132,25 @@ uint16_t float_to_bfloat(float value) {
 
 size_t element_size(hvd_dtype dtype) {
   switch (dtype) {
-    case HVD_UINT8: case HVD_INT8: case HVD_BOOL: return 1;
-    case HVD_UINT16: case HVD_INT16: case HVD_FLOAT16: case HVD_BFLOAT16: return 2;
-    case HVD_UINT32: case HVD_INT32: case HVD_FLOAT32: return 4;
-    case HVD_UINT64: case HVD_INT64: case HVD_FLOAT64: return 8;
+    case HVD_UINT8:
+    case HVD_INT8:
+    case HVD_BOOL: return 1;
+    case HVD_UINT16:
+    case HVD_INT16:
+    case HVD_FLOAT16:
+    case HVD_BFLOAT16: return 2;
+    case HVD_UINT32:
+    case HVD_INT32:
+    case HVD_FLOAT32: return 4;
+    case HVD_UINT64:
+    case HVD_INT64:
+    case HVD_FLOAT64: return 8;
     default: return 0;
   }
 }
 
-void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right, size_t count) {
+void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
+            size_t count) {
   switch (dtype) {
     case HVD_UINT8: return reduce_as<uint8_t>(reduction, out, left, right, count);
     case HVD_INT8: return reduce_as<int8_t>(reduction, out, left, right, count);

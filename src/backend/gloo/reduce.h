@@ -12,7 +12,8 @@ size_t element_size(hvd_dtype dtype);  // 0 if unknown
 
 /// out[i] = left[i] op right[i]. `out` may be `left` or `right`. HVD_AVERAGE sums: see divide. dtype is none
 /// of float16 and bfloat16, which are widened first.
-void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right, size_t count);
+void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
+            size_t count);
 
 /// data[i] /= divisor, integers towards zero.
 void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor);

@@ -30,7 +30,8 @@ constexpr size_t kRetired = 64;
 class Ticker final : public ::gloo::transport::tcp::Handler {
  public:
   Ticker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("eventfd: ") + std::strerror(errno), -1, errno);
+    if (fd_.get() < 0)
+      throw Failure(HVD_UNAVAILABLE, std::string("eventfd: ") + std::strerror(errno), -1, errno);
   }
   void handleEvents(int) override {
     // Often enough to make a tick cheap, not so often that a wait burns the processor.
@@ -39,7 +40,8 @@ class Ticker final : public ::gloo::transport::tcp::Handler {
   }
   void set(bool on) {
     uint64_t count = 1;
-    const ssize_t done = on ? ::write(fd_.get(), &count, sizeof(count)) : ::read(fd_.get(), &count, sizeof(count));
+    const ssize_t done =
+        on ? ::write(fd_.get(), &count, sizeof(count)) : ::read(fd_.get(), &count, sizeof(count));
     (void)done;  // EAGAIN: it is as it should be
   }
   int fd() const { return fd_.get(); }
@@ -51,7 +53,8 @@ class Ticker final : public ::gloo::transport::tcp::Handler {
 Transport::Transport(const std::string& ip) : ip_(ip), ticker_(std::make_unique<Ticker>()) {
   try {
     const BlockSignals block;  // the loop's thread inherits the mask
-    device_ = std::make_shared<::gloo::transport::tcp::Device>(::gloo::transport::tcp::CreateDeviceAttr(attr_of(ip)));
+    device_ = std::make_shared<::gloo::transport::tcp::Device>(
+        ::gloo::transport::tcp::CreateDeviceAttr(attr_of(ip)));
     device_->registerDescriptor(ticker_->fd(), EPOLLIN, ticker_.get());
   } catch (const std::exception& e) {
     throw Failure(HVD_UNAVAILABLE, "Gloo makes no device at " + ip + ": " + e.what());
@@ -98,8 +101,10 @@ bool Transport::connects(int peer, const std::vector<char>& address) const {
     const sockaddr_storage a = mine.getSockaddr();
     const sockaddr_storage b = theirs.getSockaddr();
     if (a.ss_family != b.ss_family) {
-      throw Failure(HVD_UNAVAILABLE, "rank " + std::to_string(peer) + " is at " + theirs.str() + ", this rank at " +
-                                         mine.str() + ": they must be of one address family", peer);
+      throw Failure(HVD_UNAVAILABLE,
+                    "rank " + std::to_string(peer) + " is at " + theirs.str() + ", this rank at " +
+                        mine.str() + ": they must be of one address family",
+                    peer);
     }
     int order = 0;
     if (a.ss_family == AF_INET6) {
@@ -114,10 +119,9 @@ bool Transport::connects(int peer, const std::vector<char>& address) const {
       if (order == 0) order = static_cast<int>(x->sin_port) - static_cast<int>(y->sin_port);
     }
     return order > 0;
-  } catch (const Failure&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw Failure(HVD_PEER_LOST, "rank " + std::to_string(peer) + " gave an address that Gloo can't read: " + e.what(),
+  } catch (const Failure&) { throw; } catch (const std::exception& e) {
+    throw Failure(HVD_PEER_LOST,
+                  "rank " + std::to_string(peer) + " gave an address that Gloo can't read: " + e.what(),
                   peer);
   }
 }
@@ -132,9 +136,7 @@ void Transport::connect(int peer, const std::vector<char>& address) {
   std::string error;
   try {
     pair->connect(address);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
+  } catch (const std::exception& e) { error = e.what(); }
   std::lock_guard<std::mutex> lock(mutex_);
   connecting_ = nullptr;
   left_.notify_all();
@@ -201,13 +203,12 @@ void Region::guarded(int peer, const char* what, Function function) {
   if (!transport_.aborted()) {
     try {
       done = function();
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
+    } catch (const std::exception& e) { error = e.what(); }
   }
   if (transport_.aborted()) throw Failure(HVD_PEER_LOST, "the generation was given up");
   if (!done) {
-    throw Failure(HVD_PEER_LOST, std::string(what) + " rank " + std::to_string(peer) + " failed: " + error, peer);
+    throw Failure(HVD_PEER_LOST, std::string(what) + " rank " + std::to_string(peer) + " failed: " + error,
+                  peer);
   }
 }
 
