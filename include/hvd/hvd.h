@@ -412,7 +412,7 @@ typedef struct hvd_recovery {
   int32_t attempts;        /* generations tried; more than 1 if another failure came meanwhile */
   uint64_t revision;       /* after the sync */
   int64_t began_at;        /* CLOCK_MONOTONIC when this worker learnt of it */
-  int64_t detection;       /* from the last sign of life to the driver's verdict */
+  int64_t detection;       /* silence of the lost worker until it was given up; 0 if its connection closed */
   int64_t abort;           /* from learning of it until the training function had returned */
   int64_t restore;
   int64_t forming;         /* from registering until the new assignment */

@@ -291,7 +291,8 @@ void RendezvousServer::remove(const ConnectionPtr& connection) {
 }
 
 void RendezvousServer::lose(const ConnectionPtr& connection, LossKind kind, const std::string& why) {
-  silence_[connection->worker] = now() - connection->heard;
+  // A closed connection is noticed at once: only a worker that fell silent took time to be missed.
+  if (kind == LossKind::kSilent) silence_[connection->worker] = now() - connection->heard;
   while (silence_.size() > 4096) silence_.erase(silence_.begin());
   remove(connection);
   connection->channel->close(kLinger);
@@ -368,9 +369,7 @@ void RendezvousServer::abort(const Abort& abort) {
   wire::AbortT body;
   body.reason = abort.reason;
   body.rank = abort.rank;
-  if (const auto connection = connections_.find(abort.worker); connection != connections_.end()) {
-    body.silence_ns = (now() - connection->second->heard).count();
-  } else if (const auto silence = silence_.find(abort.worker); silence != silence_.end()) {
+  if (const auto silence = silence_.find(abort.worker); silence != silence_.end()) {
     body.silence_ns = silence->second.count();
   }
   for (const uint64_t worker : abort.to) {
