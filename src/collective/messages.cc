@@ -220,6 +220,7 @@ std::vector<uint8_t> encode(const FinishMessage&) {
 
 Message decode(std::span<const uint8_t> data, int32_t source, int32_t size) {
   require(source >= 0 && source < size, "message from a rank that does not exist");
+  require(data.size() >= 16, "bytes that are no message");
   require(data.size() <= kMaxMessage, "message that is too long");
   // FlatBuffers reads in place, at the alignment of its fields.
   std::vector<uint64_t> aligned;
@@ -229,7 +230,7 @@ Message decode(std::span<const uint8_t> data, int32_t source, int32_t size) {
     data = {reinterpret_cast<const uint8_t*>(aligned.data()), data.size()};
   }
   flatbuffers::Verifier verifier(data.data(), data.size());
-  require(data.size() >= 16 && wire::VerifyMessageBuffer(verifier), "bytes that are no message");
+  require(wire::VerifyMessageBuffer(verifier), "bytes that are no message");
   const wire::Message* message = wire::GetMessage(data.data());
   if (const auto* request = message->body_as_Request()) return decode_request(*request, source, size);
   if (message->body_as_Finished() != nullptr) return FinishMessage{};
