@@ -54,7 +54,7 @@ class Logger {
   }
 
   const hvd_log_level level_ = HVD_LOG_OFF;
-  const Callback<hvd_log_fn> log_;
+  const Callback<hvd_log_fn> log_{};
   std::mutex mutex_;
 };
 
