@@ -1,6 +1,7 @@
 // Backends as the core sees them: an instance behind hvd/backend.h, found by the loader by name.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -37,6 +38,13 @@ struct Description {
   bool messages = false, local = false;
 };
 
+/// One tensor of several that travel as one operation.
+struct Part {
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;  // elements
+};
+
 /// An open instance. The rules of hvd_backend_table hold, in C++ clothes.
 class Instance {
  public:
@@ -45,8 +53,19 @@ class Instance {
   virtual Status address(std::vector<uint8_t>* ret_address) = 0;
   virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                          Duration timeout) = 0;
-  virtual Status submit(const hvd_backend_op& op) = 0;
+  /// parts: for broadcast and allreduce, tensors of the op's dtype that are worked on as if they lay one
+  /// after the other; op.input, output and count are then unused. Empty: the op's own. The list itself is
+  /// borrowed for the call alone.
+  virtual Status submit(const hvd_backend_op& op, std::span<const Part> parts) = 0;
+  Status submit(const hvd_backend_op& op) { return submit(op, {}); }
   virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
+  /// The calling thread waits for `done` and lends itself to the backend meanwhile: carries messages and
+  /// runs operations. Returns when done is true, at the deadline, or earlier when there is no use in it:
+  /// the caller then waits in its own way. A backend without need of it returns at once.
+  virtual void progress(const std::atomic<bool>& done, Time deadline) {
+    static_cast<void>(done);
+    static_cast<void>(deadline);
+  }
   virtual void abort(uint64_t generation) = 0;
   virtual void disconnect() = 0;
   virtual std::string detail() const = 0;

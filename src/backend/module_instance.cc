@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "backend/module.h"
+#include "base/dtype.h"
 
 namespace hvd::backend {
 namespace {
@@ -180,14 +183,23 @@ class ModuleInstance final : public Instance {
     group.size = static_cast<int32_t>(list.size());
     group.members = list.data();
     group.timeout_ms = to_milliseconds(timeout);
+    rank_ = rank;
     Status status =
         call("connect", [&](hvd_error* error) { return table_.connect(instance_, &group, error); });
     if (!status.ok()) status.generation = generation;
     return status;
   }
 
-  Status submit(const hvd_backend_op& op) override {
-    return call("submit", [&](hvd_error* error) { return table_.submit(instance_, &op, error); });
+  using Instance::submit;
+  Status submit(const hvd_backend_op& op, std::span<const Part> parts) override {
+    if (parts.size() > 1) return submit_packed(op, parts);
+    hvd_backend_op whole = op;
+    if (!parts.empty()) {
+      whole.input = parts[0].input;
+      whole.output = parts[0].output;
+      whole.count = parts[0].count;
+    }
+    return hand_over(whole);
   }
 
   Status send_message(int32_t destination, std::span<const uint8_t> data) override {
@@ -212,6 +224,64 @@ class ModuleInstance final : public Instance {
   }
 
  private:
+  /// Several tensors that travel in one buffer, because a module takes one.
+  struct Pack {
+    std::vector<Part> parts;
+    std::unique_ptr<uint8_t[]> memory;
+    size_t element = 0;
+    bool unpack = true;
+    void (*done)(void*, hvd_status, const hvd_error*) = nullptr;
+    void* done_context = nullptr;
+  };
+
+  Status hand_over(const hvd_backend_op& op) {
+    return call("submit", [&](hvd_error* error) { return table_.submit(instance_, &op, error); });
+  }
+
+  Status submit_packed(const hvd_backend_op& op, std::span<const Part> parts) {
+    auto pack = std::make_unique<Pack>();
+    pack->parts.assign(parts.begin(), parts.end());
+    pack->element = dtype_size(op.dtype);
+    pack->done = op.done;
+    pack->done_context = op.done_context;
+    hvd_backend_op packed = op;
+    packed.count = 0;
+    for (const Part& part : parts) packed.count += part.count;
+    pack->memory.reset(new (std::nothrow) uint8_t[std::max<size_t>(packed.count * pack->element, 1)]);
+    if (pack->memory == nullptr) {
+      return {HVD_INTERNAL, fmt::format("no memory for {} bytes in which {} tensors travel together",
+                                        packed.count * pack->element, parts.size())};
+    }
+    const bool broadcast = op.collective == HVD_COLLECTIVE_BROADCAST;
+    const bool source = !broadcast || rank_.load() == op.root;
+    pack->unpack = !broadcast || !source;
+    uint8_t* at = pack->memory.get();
+    for (const Part& part : parts) {
+      const size_t bytes = part.count * pack->element;
+      if (source && bytes > 0) std::memcpy(at, broadcast ? part.output : part.input, bytes);
+      at += bytes;
+    }
+    packed.input = packed.output = pack->memory.get();
+    packed.done = on_packed_done;
+    packed.done_context = pack.get();
+    Status status = hand_over(packed);
+    if (status.ok()) static_cast<void>(pack.release());  // on_packed_done's
+    return status;
+  }
+
+  static void on_packed_done(void* context, hvd_status code, const hvd_error* error) {
+    const std::unique_ptr<Pack> pack(static_cast<Pack*>(context));
+    if (code == HVD_OK && pack->unpack) {
+      const uint8_t* at = pack->memory.get();
+      for (const Part& part : pack->parts) {
+        const size_t bytes = part.count * pack->element;
+        if (bytes > 0) std::memcpy(part.output, at, bytes);
+        at += bytes;
+      }
+    }
+    pack->done(pack->done_context, code, error);
+  }
+
   template <class Function>
   Status call(const char* what, Function function) {
     hvd_error error = HVD_ERROR_INIT;
@@ -230,6 +300,7 @@ class ModuleInstance final : public Instance {
   Host host_;
   hvd_backend_host host_table_{};
   void* instance_ = nullptr;
+  std::atomic<int32_t> rank_{0};  // in the generation
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ class SelfInstance final : public Instance {
     description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
     for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) description_.dtypes |= dtype_bit(dtype);
     for (hvd_collective c : {HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLGATHER,
-                             HVD_COLLECTIVE_BARRIER}) {
+                             HVD_COLLECTIVE_BARRIER, HVD_COLLECTIVE_REDUCESCATTER, HVD_COLLECTIVE_ALLTOALL}) {
       description_.collectives |= uint64_t{1} << c;
     }
     description_.messages = true;
@@ -43,7 +43,8 @@ class SelfInstance final : public Instance {
     return {};
   }
 
-  Status submit(const hvd_backend_op& op) override {
+  using Instance::submit;
+  Status submit(const hvd_backend_op& op, std::span<const Part> parts) override {
     {
       std::lock_guard lock(mutex_);
       if (!connected_) return error(HVD_PEER_LOST, "no generation is connected");
@@ -55,9 +56,12 @@ class SelfInstance final : public Instance {
       return error(HVD_INVALID, "the only rank is 0");
     }
     if (op.memory != HVD_MEMORY_HOST) return error(HVD_UNSUPPORTED, "device memory is not supported");
-    if (op.collective == HVD_COLLECTIVE_ALLREDUCE || op.collective == HVD_COLLECTIVE_ALLGATHER) {
-      const size_t bytes = op.count * dtype_size(op.dtype);
-      if (bytes > 0 && op.output != op.input) std::memmove(op.output, op.input, bytes);
+    if (op.collective != HVD_COLLECTIVE_BROADCAST && op.collective != HVD_COLLECTIVE_BARRIER) {
+      const Part whole{op.input, op.output, op.count};
+      for (const Part& part : parts.empty() ? std::span(&whole, 1) : parts) {
+        const size_t bytes = part.count * dtype_size(op.dtype);
+        if (bytes > 0 && part.output != part.input) std::memmove(part.output, part.input, bytes);
+      }
     }
     op.done(op.done_context, HVD_OK, nullptr);
     return {};

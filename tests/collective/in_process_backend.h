@@ -34,7 +34,8 @@ class InProcessBackend final : public backend::Instance {
     return {};
   }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
-  Status submit(const hvd_backend_op& op) override;
+  using Instance::submit;
+  Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
   void abort(uint64_t generation) override;
   void disconnect() override {}
@@ -221,7 +222,8 @@ inline InProcessBackend::~InProcessBackend() {
   thread_.join();
 }
 
-inline Status InProcessBackend::submit(const hvd_backend_op& op) {
+inline Status InProcessBackend::submit(const hvd_backend_op& op, std::span<const backend::Part> parts) {
+  EXPECT_TRUE(parts.empty());
   std::lock_guard lock(hub_.mutex);
   if (aborted_) return Status(HVD_PEER_LOST, "aborted");
   EXPECT_GT(op.sequence, last_sequence_) << "rank " << rank_;

@@ -2,10 +2,19 @@
 #include <cstring>
 #include <memory>
 
+#include "base/dtype.h"
+#include "base/reduce.h"
 #include "collectives.h"
-#include "reduce.h"
 
 namespace hvdgloo {
+
+using hvd::divide;
+using hvd::dtype_size;
+using hvd::is_narrow_float;
+using hvd::narrow;
+using hvd::reduce;
+using hvd::widen;
+
 namespace {
 
 struct Work {
@@ -193,11 +202,11 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
                size_t count) {
   if (count == 0) return;
   if (party.size() == 1) {
-    if (output != input) std::memcpy(output, input, count * element_size(dtype));
+    if (output != input) std::memcpy(output, input, count * dtype_size(dtype));
     return;
   }
   if (!is_narrow_float(dtype))
-    return allreduce_wide(party, {dtype, reduction, element_size(dtype), count}, input, output);
+    return allreduce_wide(party, {dtype, reduction, dtype_size(dtype), count}, input, output);
   // float16 and bfloat16: every addition in float32, and one rounding at the end.
   const std::unique_ptr<float[]> sums(new float[count]);
   widen(dtype, sums.get(), input, count);

@@ -1,9 +1,12 @@
 #include "generation.h"
 
+#include "base/dtype.h"
+#include "base/reduce.h"
 #include "collectives.h"
-#include "reduce.h"
 
 namespace hvdgloo {
+
+using hvd::dtype_size;
 
 Generation::Generation(const Config& config, const hvd_backend_host& host)
     : config_(config),
@@ -141,7 +144,7 @@ void Generation::execute() {
 
 void Generation::run(Task& task) {
   const hvd_backend_op& op = task.op;
-  const size_t element = element_size(op.dtype);
+  const size_t element = dtype_size(op.dtype);
   Party party{*transport_, std::move(task.ranks), task.me, op.sequence, static_cast<size_t>(segment_bytes_)};
   switch (op.collective) {
     case HVD_COLLECTIVE_BROADCAST: return broadcast(party, task.root, op.output, op.count * element);

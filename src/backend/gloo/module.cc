@@ -4,10 +4,13 @@
 #include <charconv>
 #include <cstddef>
 
+#include "base/dtype.h"
+#include "base/reduce.h"
 #include "generation.h"
-#include "reduce.h"
 
 namespace hvdgloo {
+
+using hvd::dtype_size;
 namespace {
 
 #define HVDGLOO_TEXT_(x) #x
@@ -223,7 +226,7 @@ Task checked(const Generation& generation, const hvd_backend_op& given) {
   }
   if (op.memory != HVD_MEMORY_HOST) throw Failure(HVD_UNSUPPORTED, "device memory is not supported");
   const bool barrier = op.collective == HVD_COLLECTIVE_BARRIER;
-  if (!barrier && element_size(op.dtype) == 0) {
+  if (!barrier && dtype_size(op.dtype) == 0) {
     throw Failure(HVD_UNSUPPORTED, "dtype " + std::to_string(op.dtype) + " is not supported");
   }
   if (op.collective == HVD_COLLECTIVE_ALLREDUCE) {

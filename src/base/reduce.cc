@@ -1,10 +1,14 @@
 // Compiled with -O3: these loops are written for the compiler's vectoriser.
-#include "reduce.h"
+#include "base/reduce.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
-namespace hvdgloo {
+#include "base/dtype.h"
+
+namespace hvd {
 namespace {
 
 // Integers wrap around: the arithmetic is done in an unsigned type of at least int's width.
@@ -86,6 +90,25 @@ void divide_as(void* data, size_t count, int32_t divisor) {
   }
 }
 
+template <class T>
+void scale_as(void* data, size_t count, double factor) {
+  auto* values = static_cast<T*>(data);
+  if constexpr (std::is_integral_v<T>) {
+    constexpr auto kLeast = static_cast<double>(std::numeric_limits<T>::min());
+    constexpr auto kMost = static_cast<double>(std::numeric_limits<T>::max());
+    for (size_t i = 0; i < count; ++i) {
+      const double scaled = static_cast<double>(values[i]) * factor;
+      // kMost of a 64-bit type is rounded up to what the type does not hold.
+      values[i] = scaled >= kMost   ? std::numeric_limits<T>::max()
+                  : scaled > kLeast ? static_cast<T>(scaled)
+                                    : std::numeric_limits<T>::min();
+    }
+  } else {
+    const T by = static_cast<T>(factor);
+    for (size_t i = 0; i < count; ++i) values[i] *= by;
+  }
+}
+
 uint32_t bits_of(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
@@ -130,25 +153,6 @@ uint16_t float_to_bfloat(float value) {
 
 }  // namespace
 
-size_t element_size(hvd_dtype dtype) {
-  switch (dtype) {
-    case HVD_UINT8:
-    case HVD_INT8:
-    case HVD_BOOL: return 1;
-    case HVD_UINT16:
-    case HVD_INT16:
-    case HVD_FLOAT16:
-    case HVD_BFLOAT16: return 2;
-    case HVD_UINT32:
-    case HVD_INT32:
-    case HVD_FLOAT32: return 4;
-    case HVD_UINT64:
-    case HVD_INT64:
-    case HVD_FLOAT64: return 8;
-    default: return 0;
-  }
-}
-
 void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
             size_t count) {
   switch (dtype) {
@@ -185,6 +189,70 @@ void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor) {
   }
 }
 
+void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* const* inputs,
+                 size_t input_count, size_t count, int32_t divisor) {
+  const size_t element = dtype_size(dtype);
+  const bool narrow_float = is_narrow_float(dtype);
+  // A tile of all inputs stays in the first cache. Sums are made in it: `out` may be any of the inputs.
+  constexpr size_t kTile = 1024;
+  alignas(64) uint8_t sums[kTile * sizeof(uint64_t)];
+  alignas(64) float wide[kTile];
+  const hvd_dtype work = narrow_float ? HVD_FLOAT32 : dtype;
+  for (size_t first = 0; first < count; first += kTile) {
+    const size_t n = std::min(kTile, count - first);
+    const auto part = [&](size_t input) {
+      return static_cast<const uint8_t*>(inputs[input]) + first * element;
+    };
+    uint8_t* const to = static_cast<uint8_t*>(out) + first * element;
+    if (narrow_float) {
+      widen(dtype, reinterpret_cast<float*>(sums), part(0), n);
+      for (size_t i = 1; i < input_count; ++i) {
+        widen(dtype, wide, part(i), n);
+        reduce(work, reduction, sums, sums, wide, n);
+      }
+    } else if (input_count > 1) {
+      reduce(work, reduction, sums, part(0), part(1), n);
+      for (size_t i = 2; i < input_count; ++i) reduce(work, reduction, sums, sums, part(i), n);
+    } else {
+      std::memcpy(sums, part(0), n * element);
+    }
+    if (reduction == HVD_AVERAGE) divide(work, sums, n, divisor);
+    if (narrow_float) {
+      narrow(dtype, to, reinterpret_cast<const float*>(sums), n);
+    } else {
+      std::memcpy(to, sums, n * element);
+    }
+  }
+}
+
+void scale(hvd_dtype dtype, void* data, size_t count, double factor) {
+  switch (dtype) {
+    case HVD_UINT8: return scale_as<uint8_t>(data, count, factor);
+    case HVD_INT8: return scale_as<int8_t>(data, count, factor);
+    case HVD_UINT16: return scale_as<uint16_t>(data, count, factor);
+    case HVD_INT16: return scale_as<int16_t>(data, count, factor);
+    case HVD_UINT32: return scale_as<uint32_t>(data, count, factor);
+    case HVD_INT32: return scale_as<int32_t>(data, count, factor);
+    case HVD_UINT64: return scale_as<uint64_t>(data, count, factor);
+    case HVD_INT64: return scale_as<int64_t>(data, count, factor);
+    case HVD_FLOAT32: return scale_as<float>(data, count, factor);
+    case HVD_FLOAT64: return scale_as<double>(data, count, factor);
+    case HVD_FLOAT16:
+    case HVD_BFLOAT16: {
+      auto* values = static_cast<uint16_t*>(data);
+      float wide[256];
+      for (size_t first = 0; first < count; first += 256) {
+        const size_t n = std::min<size_t>(256, count - first);
+        widen(dtype, wide, values + first, n);
+        for (size_t i = 0; i < n; ++i) wide[i] *= static_cast<float>(factor);
+        narrow(dtype, values + first, wide, n);
+      }
+      return;
+    }
+    default: return;
+  }
+}
+
 bool is_narrow_float(hvd_dtype dtype) { return dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16; }
 
 void widen(hvd_dtype dtype, float* out, const void* in, size_t count) {
@@ -205,4 +273,4 @@ void narrow(hvd_dtype dtype, void* out, const float* in, size_t count) {
   }
 }
 
-}  // namespace hvdgloo
+}  // namespace hvd
