@@ -1,4 +1,5 @@
-// Compiled with -O3: these loops are written for the compiler's vectoriser.
+// Compiled with -O3: these loops are written for the compiler's vectoriser. On x86 they are compiled a second
+// time, for AVX2 (flatten: with all that they call), and chosen at run time: the results are the same bits.
 #include "base/reduce.h"
 
 #include <algorithm>
@@ -7,6 +8,10 @@
 #include <type_traits>
 
 #include "base/dtype.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 namespace hvd {
 namespace {
@@ -153,8 +158,10 @@ uint16_t float_to_bfloat(float value) {
 
 }  // namespace
 
-void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
-            size_t count) {
+namespace {
+
+void reduce_plain(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
+                  size_t count) {
   switch (dtype) {
     case HVD_UINT8: return reduce_as<uint8_t>(reduction, out, left, right, count);
     case HVD_INT8: return reduce_as<int8_t>(reduction, out, left, right, count);
@@ -171,6 +178,74 @@ void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* lef
                          static_cast<const uint8_t*>(right), count);
     default: return;
   }
+}
+
+void widen_plain(hvd_dtype dtype, float* out, const uint16_t* in, size_t count) {
+  if (dtype == HVD_FLOAT16) {
+    for (size_t i = 0; i < count; ++i) out[i] = half_to_float(in[i]);
+  } else {
+    for (size_t i = 0; i < count; ++i) out[i] = bfloat_to_float(in[i]);
+  }
+}
+
+void narrow_plain(hvd_dtype dtype, uint16_t* out, const float* in, size_t count) {
+  if (dtype == HVD_FLOAT16) {
+    for (size_t i = 0; i < count; ++i) out[i] = float_to_half(in[i]);
+  } else {
+    for (size_t i = 0; i < count; ++i) out[i] = float_to_bfloat(in[i]);
+  }
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+__attribute__((target("avx2"), flatten)) void reduce_avx2(hvd_dtype dtype, hvd_reduction reduction, void* out,
+                                                          const void* left, const void* right, size_t count) {
+  reduce_plain(dtype, reduction, out, left, right, count);
+}
+
+__attribute__((target("avx2,f16c"), flatten)) void widen_avx2(hvd_dtype dtype, float* out, const uint16_t* in,
+                                                              size_t count) {
+  size_t i = 0;
+  if (dtype == HVD_FLOAT16) {
+    for (; i + 8 <= count; i += 8) {
+      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
+    }
+  }
+  widen_plain(dtype, out + i, in + i, count - i);
+}
+
+__attribute__((target("avx2,f16c"), flatten)) void narrow_avx2(hvd_dtype dtype, uint16_t* out,
+                                                               const float* in, size_t count) {
+  size_t i = 0;
+  if (dtype == HVD_FLOAT16) {
+    for (; i + 8 <= count; i += 8) {
+      _mm_storeu_si128(
+          reinterpret_cast<__m128i*>(out + i),
+          _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+  }
+  narrow_plain(dtype, out + i, in + i, count - i);
+}
+
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return has;
+}
+
+#else
+
+constexpr bool has_avx2() { return false; }
+constexpr auto* reduce_avx2 = reduce_plain;
+constexpr auto* widen_avx2 = widen_plain;
+constexpr auto* narrow_avx2 = narrow_plain;
+
+#endif
+
+}  // namespace
+
+void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
+            size_t count) {
+  (has_avx2() ? reduce_avx2 : reduce_plain)(dtype, reduction, out, left, right, count);
 }
 
 void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor) {
@@ -211,8 +286,13 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
         reduce(work, reduction, sums, sums, wide, n);
       }
     } else if (input_count > 1) {
-      reduce(work, reduction, sums, part(0), part(1), n);
-      for (size_t i = 2; i < input_count; ++i) reduce(work, reduction, sums, sums, part(i), n);
+      // The last step reads every input's tile for the last time, so that it may write to any of them.
+      uint8_t* const last = reduction == HVD_AVERAGE ? sums : to;
+      reduce(work, reduction, input_count == 2 ? last : sums, part(0), part(1), n);
+      for (size_t i = 2; i < input_count; ++i) {
+        reduce(work, reduction, i + 1 == input_count ? last : sums, sums, part(i), n);
+      }
+      if (last == to) continue;
     } else {
       std::memcpy(sums, part(0), n * element);
     }
@@ -256,21 +336,11 @@ void scale(hvd_dtype dtype, void* data, size_t count, double factor) {
 bool is_narrow_float(hvd_dtype dtype) { return dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16; }
 
 void widen(hvd_dtype dtype, float* out, const void* in, size_t count) {
-  const auto* values = static_cast<const uint16_t*>(in);
-  if (dtype == HVD_FLOAT16) {
-    for (size_t i = 0; i < count; ++i) out[i] = half_to_float(values[i]);
-  } else {
-    for (size_t i = 0; i < count; ++i) out[i] = bfloat_to_float(values[i]);
-  }
+  (has_avx2() ? widen_avx2 : widen_plain)(dtype, out, static_cast<const uint16_t*>(in), count);
 }
 
 void narrow(hvd_dtype dtype, void* out, const float* in, size_t count) {
-  auto* values = static_cast<uint16_t*>(out);
-  if (dtype == HVD_FLOAT16) {
-    for (size_t i = 0; i < count; ++i) values[i] = float_to_half(in[i]);
-  } else {
-    for (size_t i = 0; i < count; ++i) values[i] = float_to_bfloat(in[i]);
-  }
+  (has_avx2() ? narrow_avx2 : narrow_plain)(dtype, static_cast<uint16_t*>(out), in, count);
 }
 
 }  // namespace hvd
