@@ -1,0 +1,95 @@
+// The ranks of one host in one generation, as the algorithms that move payload between them see them: a ring
+// of segments and some counters of each, and a way to wait for them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "backend/local/layout.h"
+#include "base/status.h"
+
+namespace hvd::backend::local {
+
+/// Everything is for the one thread that executes operations, but for abort, aborted and wake.
+///
+/// Rules for what is built on it:
+///  - Each counter and each segment has one writer, its owner. Counters start at 0 and only grow; a value
+///    bears the operation's sequence (see stamp), so that no operation needs to know where the one
+///    before it left off, whichever ranks took part in that.
+///  - What a peer publishes is not trusted: compare it with what this operation expects, never use it as an
+///    index or a length.
+///  - A segment is written again only after all who read it have published that they are through. An
+///    operation may end before; the next one that writes then waits for those first.
+class HostGroup {
+ public:
+  /// boxes and ranks by index, ranks ascending; boxes[index] is this rank's own. The boxes are mapped memory
+  /// and live as long as somebody holds them.
+  HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index);
+
+  int32_t index() const { return index_; }
+  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+  std::span<const int32_t> ranks() const { return ranks_; }  // in the generation
+  int32_t rank(int32_t index) const { return ranks_[static_cast<size_t>(index)]; }
+  int32_t index_of(int32_t rank) const;  // -1: on another host
+
+  /// Segment number % kSegments of a ring, kSegmentBytes long, aligned to pages.
+  uint8_t* segment(uint64_t number) { return own_->segments[number % kSegments]; }
+  const uint8_t* segment(int32_t index, uint64_t number) const {
+    return box(index).segments[number % kSegments];
+  }
+
+  /// kNoteBytes that the owner writes before it publishes, for what an operation must tell.
+  uint8_t* note() { return own_->note; }
+  const uint8_t* note(int32_t index) const { return box(index).note; }
+
+  /// A counter's value: operations in order, and within one its progress (below 2^24).
+  static constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 24 | progress; }
+
+  uint64_t counter(int32_t index, int which) const {
+    return box(index).counters[which].value.load(std::memory_order_acquire);
+  }
+
+  /// Stores the value; what was written before is visible to whoever sees it. Wakes those who sleep.
+  void publish(int which, uint64_t value);
+
+  /// Returns when ready() is true: evaluated again after every publish of a peer and every wake. Spins for a
+  /// moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
+  /// error; -1: several.
+  template <class Ready>
+  Status wait(Ready&& ready, int32_t whose = -1) {
+    if (aborted()) return lost(whose);
+    if (ready()) return {};
+    using Function = std::remove_reference_t<Ready>;
+    return wait_slowly([](void* function) -> bool { return (*static_cast<Function*>(function))(); },
+                       const_cast<void*>(static_cast<const void*>(&ready)), whose);
+  }
+
+  /// Until the peer's counter is at least `value`.
+  Status wait_counter(int32_t index, int which, uint64_t value) {
+    return wait([=, this] { return counter(index, which) >= value; }, index);
+  }
+
+  /// Any thread: the one that waits looks at its condition again.
+  void wake() { wake(*own_); }
+
+  /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
+  void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+
+ private:
+  const Box& box(int32_t index) const { return *boxes_[static_cast<size_t>(index)]; }
+  static void wake(Box& box);
+  Status wait_slowly(bool (*ready)(void*), void* context, int32_t whose);
+  Status lost(int32_t whose) const;
+
+  const std::vector<std::shared_ptr<Box>> boxes_;
+  const std::vector<int32_t> ranks_;
+  const int32_t index_;
+  Box* const own_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace hvd::backend::local

@@ -1,0 +1,54 @@
+// Operations that the executor gives to the backend that joins the hosts, while it works on shared memory.
+#pragma once
+
+#include <deque>
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/local/host_group.h"
+
+namespace hvd::backend::local {
+
+/// One for each operation that is executed; for the executor's thread.
+class InnerOps {
+ public:
+  /// sequence: the outer operation's.
+  InnerOps(Instance& inner, HostGroup& group, uint64_t sequence)
+      : inner_(inner), group_(group), sequence_(sequence) {}
+  InnerOps(const InnerOps&) = delete;
+  InnerOps& operator=(const InnerOps&) = delete;
+  ~InnerOps() { drain(); }
+
+  class Ticket {
+   public:
+    bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+   private:
+    friend class InnerOps;
+    std::atomic<bool> finished_{false};
+    Status status_;
+    HostGroup* group_ = nullptr;
+  };
+
+  /// Submits; op.sequence, done and done_context are filled in here. number: of this inner operation within
+  /// the outer one, below 2^20, the same on all ranks that take part in it and growing. Buffers are
+  /// borrowed until the ticket is finished; a ticket lives as long as this object.
+  Status submit(hvd_backend_op op, std::span<const Part> parts, uint64_t number, Ticket** ret_ticket);
+
+  /// Until it is finished: its outcome, or HVD_PEER_LOST after abort (its buffers are still borrowed then:
+  /// drain before they go).
+  Status wait(Ticket& ticket);
+
+  /// Until all are finished. After abort the inner backend ends what it has by itself, soon.
+  void drain();
+
+ private:
+  static void done(void* context, hvd_status code, const hvd_error* error);
+
+  Instance& inner_;
+  HostGroup& group_;
+  const uint64_t sequence_;
+  std::deque<Ticket> tickets_;
+};
+
+}  // namespace hvd::backend::local
