@@ -20,10 +20,6 @@ extern "C" {
 
 #define HVD_BACKEND_ABI_VERSION 1
 
-typedef int32_t hvd_collective;
-enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIVE_ALLGATHER = 3,
-       HVD_COLLECTIVE_BARRIER = 4, HVD_COLLECTIVE_REDUCESCATTER = 5, HVD_COLLECTIVE_ALLTOALL = 6 };
-
 /* What the core gives to a module. Any thread may call these, with no lock of the module held; none of
  * them blocks for long except kv_get. `message` and an op's `done` may call send_message, submit and
  * abort of the same instance. Valid until close returns. */
@@ -82,7 +78,7 @@ typedef struct hvd_backend_group {
  * which are borrowed for the call of submit. */
 typedef struct hvd_backend_op {
   size_t struct_size;
-  hvd_collective collective;
+  hvd_collective collective; /* HVD_COLLECTIVE_JOIN never comes here */
   hvd_dtype dtype;
   hvd_reduction reduction;
   int32_t root;              /* broadcast: rank (in the generation) */

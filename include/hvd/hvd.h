@@ -187,7 +187,7 @@ typedef struct hvd_backend_information {
   char path[512];       /* file of the module */
   char detail[256];     /* interface, address */
   uint64_t dtypes;      /* bit 1 << dtype for each supported one */
-  uint64_t collectives; /* bit 1 << hvd_collective for each supported one (backend.h) */
+  uint64_t collectives; /* bit 1 << hvd_collective for each supported one */
 } hvd_backend_information;
 HVD_API hvd_status hvd_backend_info(hvd_context *context, hvd_backend_information *ret_info, hvd_error *error);
 /* Name of the backend in use; valid until the context is destroyed. "" if NULL. */
@@ -225,18 +225,77 @@ typedef struct hvd_tensor {
 } hvd_tensor;
 #define HVD_TENSOR_INIT {sizeof(hvd_tensor), NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, NULL}
 
+/* ---- Process sets ---------------------------------------------------------------------------- */
+
+/* A subset of the ranks, for collectives among them. A set is made on each rank by itself, without
+ * communication: its name (1 to 255 bytes of UTF-8, not beginning with "hvd.") and its members must be
+ * the same on all members, which every operation on it checks (HVD_MISMATCH). Ranks that are not members
+ * may make it too; they can ask about it, and get HVD_INVALID for an operation on it. Sets may overlap. Two
+ * sets with one name at the same time must have different lowest ranks ("my host" on each host).
+ *
+ * A set outlives generations. When the ranks have changed, its rule says who is in it from then on; it is
+ * looked up anew at its next use. A set that has no member left gives HVD_INVALID. */
+typedef struct hvd_process_set hvd_process_set;
+
+typedef int32_t hvd_set_rule;
+enum {
+  HVD_SET_WORKERS = 1, /* the same workers, whatever their ranks are then; those that are gone are out */
+  HVD_SET_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows again */
+  HVD_SET_LOCAL = 3,   /* all ranks of this worker's host; `ranks` must be NULL */
+  HVD_SET_CROSS = 4,   /* all ranks with this worker's local rank, on all hosts; `ranks` must be NULL */
+  HVD_SET_END = 5      /* none: an operation on it in a later generation gives HVD_INVALID */
+};
+
+/* ranks: `count` different ranks of the current generation, in any order; copied. rule 0 is
+ * HVD_SET_WORKERS. Never blocks. HVD_INVALID; HVD_CLOSED. */
+HVD_API hvd_status hvd_process_set_create(hvd_context *context, const char *name, const int32_t *ranks,
+                                          size_t count, hvd_set_rule rule, hvd_process_set **ret_set,
+                                          hvd_error *error);
+/* Frees the handle at any time, without blocking; operations under way go on. NULL is allowed. */
+HVD_API void hvd_process_set_destroy(hvd_process_set *set);
+
+/* Place of this worker in the set, in the current generation. Never blocks. */
+typedef struct hvd_process_set_information {
+  size_t struct_size;
+  int32_t rank, size;               /* among the members, by ascending rank; rank is -1 if not a member */
+  int32_t local_rank, local_size;   /* among the members on this host */
+  int32_t cross_rank, cross_size;   /* among the members with the same local_rank on all hosts */
+  uint64_t generation;              /* for which this holds */
+} hvd_process_set_information;      /* not a member: local_rank and cross_rank -1, their sizes 0 */
+HVD_API hvd_status hvd_process_set_info(hvd_process_set *set, hvd_process_set_information *ret_info,
+                                        hvd_error *error);
+
+/* The members' ranks in the current generation, ascending. *count is the room of `ret_ranks` in entries,
+ * and then their number; ret_ranks NULL asks for the number alone. Too small a room: HVD_INVALID. */
+HVD_API hvd_status hvd_process_set_ranks(hvd_process_set *set, int32_t *ret_ranks, size_t *count,
+                                         hvd_error *error);
+
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-/* Every rank of the generation calls each operation once, under the same name; ranks may submit their
- * operations in different orders. It starts as soon as all have. A name (1 to 255 bytes of UTF-8, not
- * beginning with "hvd.") may be used again when its operation has completed on this rank; twice at
- * once is HVD_INVALID. dtype, shape (but for allgather's first dimension), reduction and root must
- * agree: otherwise every rank gets HVD_MISMATCH with the same message, and the context stays usable.
+/* Every rank of the generation (or of the process set) calls each operation once, under the same name;
+ * ranks may submit their operations in different orders, from any threads. It starts as soon as all
+ * have. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again when its operation
+ * has completed on this rank; twice at once in one process set is HVD_INVALID. Collective, number of
+ * tensors, dtypes, shapes (but for the first dimension where it may differ), reduction, factors, root,
+ * and the set's members must agree: otherwise every rank gets HVD_MISMATCH with the same message, and the
+ * context stays usable. A bad argument that shows on this rank alone gives HVD_INVALID at once, and the
+ * others wait for this rank to call the operation rightly.
  *
  * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
- * for ranks that do not call: HVD_TIMEOUT on every rank that did, naming those that did not. HVD_PEER_LOST as soon as
- * any member is lost; then outputs are undefined and everything of the generation fails the same way.
- * HVD_CLOSED after hvd_shutdown or hvd_abort. */
+ * for ranks that do not call: HVD_TIMEOUT on every rank that did, naming those that did not. HVD_PEER_LOST
+ * as soon as any member is lost; then outputs are undefined and everything of the generation fails so.
+ * HVD_CLOSED after hvd_shutdown or hvd_abort. HVD_UNSUPPORTED: the backend in use can't.
+ *
+ * Where an output may be allocated: if output->data is NULL the library does it (free with hvd_free) and
+ * fills in data, dtype and shape. Otherwise dtype must be the input's and output->shape tells the room:
+ * it must hold the result, and output->shape[0] is set to the rows written; too small a room gives
+ * HVD_INVALID on this rank alone, naming the rows needed. */
+
+/* What an operation does. Values are stable. */
+typedef int32_t hvd_collective;
+enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIVE_ALLGATHER = 3,
+       HVD_COLLECTIVE_BARRIER = 4, HVD_COLLECTIVE_REDUCESCATTER = 5, HVD_COLLECTIVE_ALLTOALL = 6,
+       HVD_COLLECTIVE_JOIN = 7 };
 
 typedef int32_t hvd_reduction;
 enum { HVD_SUM = 1, HVD_AVERAGE = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
@@ -251,31 +310,62 @@ HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const h
 HVD_API hvd_status hvd_broadcast(hvd_context *context, const char *name, hvd_tensor *tensor, int32_t root,
                                  hvd_error *error);
 
-/* Concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may differ; the other
- * dimensions and the dtype may not; ndim >= 1. If output->data is NULL the library allocates it
- * (free with hvd_free) and fills in dtype and shape. Otherwise output->shape tells the room: it must
- * hold the result, and output->shape[0] is set to what was written; too small a room gives
- * HVD_INVALID on this rank alone, naming the rows needed. */
+/* Concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may differ;
+ * the other dimensions and the dtype may not; ndim >= 1. The output may be allocated. */
 HVD_API hvd_status hvd_allgather(hvd_context *context, const char *name, const hvd_tensor *input,
                                  hvd_tensor *output, hvd_error *error);
+
+/* Reduces like hvd_allreduce and gives each rank its share of the result's rows (first dimension,
+ * ndim >= 1), in rank order: rows / size each, and the first rows % size ranks one more. The output may be
+ * allocated; it does not overlap the input. */
+HVD_API hvd_status hvd_reducescatter(hvd_context *context, const char *name, const hvd_tensor *input,
+                                     hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
+
+/* Sends splits[i] rows (first dimension, ndim >= 1) of the input to rank i, the first rows to rank 0 and so
+ * on, and concatenates what this rank gets, in rank order. splits: one entry a rank, each >= 0, their sum
+ * the input's rows; NULL: evenly, size must divide the rows. First dimensions may differ between ranks.
+ * ret_received_splits: NULL, or room for one entry a rank: the rows that came from it. The output may be
+ * allocated; it does not overlap the input. */
+HVD_API hvd_status hvd_alltoall(hvd_context *context, const char *name, const hvd_tensor *input,
+                                const int64_t *splits, hvd_tensor *output, int64_t *ret_received_splits,
+                                hvd_error *error);
 
 /* Returns when every rank has called it. */
 HVD_API hvd_status hvd_barrier(hvd_context *context, const char *name, hvd_error *error);
 
-/* Broadcasts `count` tensors under one name; shapes and dtypes must agree pairwise. */
+/* Groups: `count` tensors under one name are one operation, ready together and complete together; dtypes
+ * may differ among them, shapes and dtypes must agree pairwise between ranks. An array's stride is the
+ * struct_size of its first entry, and all entries have the same. A count of 0 is a group of nothing. */
 HVD_API hvd_status hvd_broadcast_variables(hvd_context *context, const char *name, hvd_tensor *tensors,
                                            size_t count, int32_t root, hvd_error *error);
+HVD_API hvd_status hvd_grouped_allreduce(hvd_context *context, const char *name, const hvd_tensor *inputs,
+                                         hvd_tensor *outputs, size_t count, hvd_reduction reduction,
+                                         hvd_error *error);
+/* Each output may be allocated, or not, by itself. */
+HVD_API hvd_status hvd_grouped_allgather(hvd_context *context, const char *name, const hvd_tensor *inputs,
+                                         hvd_tensor *outputs, size_t count, hvd_error *error);
 
 /* Broadcasts bytes whose length only the root knows. On root *data, *size are the input and stay; on
  * other ranks *data is set to memory of *size bytes (hvd_free); NULL if *size is 0. */
 HVD_API hvd_status hvd_broadcast_object(hvd_context *context, const char *name, void **data, size_t *size,
                                         int32_t root, hvd_error *error);
 
+/* For ranks that run out of data before the others: from here on until every rank has joined, the
+ * others' operations do without this rank. Averages divide by the number of ranks that take part; a rank
+ * that has joined gives nothing to an allgather, and barriers do not wait for it. Returns HVD_OK when every
+ * rank has joined, with the rank that joined last (NULL: not asked for), whose values are the newest.
+ * HVD_HOSTS_UPDATED when the others leave for a new generation meanwhile: pass it on like them. While a
+ * rank has joined a broadcast from it gives HVD_MISMATCH, reducescatter and alltoall HVD_INVALID, on all
+ * ranks. HVD_INVALID: this rank has joined already or has operations under way. The wait is for the
+ * others' data: option operation_timeout counts from the last operation of theirs. */
+HVD_API hvd_status hvd_join(hvd_context *context, int32_t *ret_last_rank, hvd_error *error);
+
 /* An operation under way. */
 typedef struct hvd_op hvd_op;
 
-/* Asynchronous forms: return at once; tensors' descriptors are copied, their memory is borrowed until
- * the operation has completed. With an allgather that allocates, hvd_op_output gives the result. */
+/* Asynchronous forms: return at once; tensors' descriptors, splits and names are copied, tensors' memory is
+ * borrowed until the operation has completed. What is known to be wrong at once is the return value, and
+ * there is no op then. Descriptors are not written to: hvd_op_output gives an output's data and shape. */
 HVD_API hvd_status hvd_allreduce_async(hvd_context *context, const char *name, const hvd_tensor *input,
                                        hvd_tensor *output, hvd_reduction reduction, hvd_op **ret_op,
                                        hvd_error *error);
@@ -283,23 +373,77 @@ HVD_API hvd_status hvd_broadcast_async(hvd_context *context, const char *name, h
                                        int32_t root, hvd_op **ret_op, hvd_error *error);
 HVD_API hvd_status hvd_allgather_async(hvd_context *context, const char *name, const hvd_tensor *input,
                                        const hvd_tensor *output, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_reducescatter_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                           const hvd_tensor *output, hvd_reduction reduction,
+                                           hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_alltoall_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                      const int64_t *splits, const hvd_tensor *output, hvd_op **ret_op,
+                                      hvd_error *error);
 HVD_API hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
                                      hvd_error *error);
+HVD_API hvd_status hvd_broadcast_variables_async(hvd_context *context, const char *name, hvd_tensor *tensors,
+                                                 size_t count, int32_t root, hvd_op **ret_op,
+                                                 hvd_error *error);
+HVD_API hvd_status hvd_grouped_allreduce_async(hvd_context *context, const char *name,
+                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
+                                               size_t count, hvd_reduction reduction, hvd_op **ret_op,
+                                               hvd_error *error);
+HVD_API hvd_status hvd_grouped_allgather_async(hvd_context *context, const char *name,
+                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
+                                               size_t count, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_join_async(hvd_context *context, hvd_op **ret_op, hvd_error *error);
+
+/* Any operation in one form, of which the functions above are shorthands: with a process set, factors, a
+ * priority, a time-out of its own. Zero is the default of every field. A field that the collective does
+ * not use must be zero (root, counts) or NULL; anything else is HVD_INVALID, naming field and value. */
+typedef struct hvd_request {
+  size_t struct_size;
+  hvd_collective collective;
+  int32_t root;                  /* broadcast: rank in the generation, also with a process set */
+  const char *name;              /* all but join */
+  const hvd_tensor *inputs;      /* allreduce, allgather, reducescatter, alltoall */
+  const hvd_tensor *outputs;     /* of these as many as inputs; broadcast: the tensors. NULL, or an entry's
+                                    data NULL, where the output may be allocated: the library does it */
+  size_t count;                  /* tensors: a group for broadcast, allreduce, allgather; 0: one */
+  hvd_reduction reduction;       /* allreduce, reducescatter; 0: HVD_SUM */
+  int32_t priority;              /* of operations that are ready, higher ones run first; may be negative */
+  double prescale, postscale;    /* allreduce, reducescatter: factor of the inputs before, of the result
+                                    after the reduction; finite; 0: 1. Integers round towards zero
+                                    and saturate */
+  const int64_t *splits;         /* alltoall: rows to each member; reducescatter: rows that each member
+                                    gets, the same on every rank. NULL: evenly, as above */
+  size_t split_count;            /* members of the set if splits is given */
+  hvd_process_set *process_set;  /* who takes part; NULL: all ranks. Not for join. May be destroyed meanwhile */
+  int64_t timeout_ms;            /* wait for ranks that do not call; 0: option operation_timeout */
+} hvd_request;
+#define HVD_REQUEST_INIT {sizeof(hvd_request), 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0}
+
+/* Submits it and returns at once: see the asynchronous forms. The request itself is copied. */
+HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
+                              hvd_error *error);
 
 /* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 
 /* Waits until it has completed and returns its status. HVD_TIMEOUT: not within timeout_ms; it goes on
  * (the message names the ranks that have not called it, where known). HVD_DEFAULT_TIMEOUT: until it
- * completes, which option operation_timeout bounds. May be called again, and by several threads. */
+ * completes, which its time-out bounds. May be called again, and by several threads. */
 HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ms, hvd_error *error);
 
 /* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */
 HVD_API hvd_status hvd_op_error(hvd_op *op, hvd_error *error);
 
-/* The output of a completed allgather. Memory that the library allocated belongs to the op and is
- * valid until hvd_op_destroy. */
+/* Results of a completed operation; HVD_INVALID while it is pending or if it has no such result, and its
+ * own status if it failed.
+ * The output, of a group the index-th one: the tensor as it was given, with the dtype and the shape that
+ * came out. Memory that the library allocated belongs to the op and is valid until hvd_op_destroy. */
 HVD_API hvd_status hvd_op_output(hvd_op *op, hvd_tensor *ret_output, hvd_error *error);
+HVD_API hvd_status hvd_op_output_at(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
+/* alltoall: rows that came from each member. *count is the room of `ret_splits` in entries, and then their
+ * number; ret_splits NULL asks for the number alone. Too small a room: HVD_INVALID. */
+HVD_API hvd_status hvd_op_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count, hvd_error *error);
+/* join: the rank that joined last. */
+HVD_API hvd_status hvd_op_last_joined(hvd_op *op, int32_t *ret_rank, hvd_error *error);
 
 /* Frees the handle at any time, without blocking. A pending operation goes on: its memory stays
  * borrowed until it completes (wait first, or shut the context down). NULL is allowed. */
@@ -437,7 +581,8 @@ enum {
   HVD_EVENT_GENERATION = 1 << 2,        /* a new generation is formed and connected */
   HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
   HVD_EVENT_DRIVER_LOST = 1 << 4,
-  HVD_EVENT_RECOVERED = 1 << 5          /* a recovery was recorded */
+  HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
+  HVD_EVENT_STALLED = 1 << 6            /* rank 0: an operation waits for ranks that the message names */
 };
 #define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
 

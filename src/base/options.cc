@@ -38,6 +38,10 @@ constexpr OptionSpec kSpecs[] = {
      "seconds that a collective waits for ranks that do not call it"},
     {"stall_warning", kReal, "60", 0.001, kDay,
      "seconds after which a waiting collective is reported in the log"},
+    {"fusion_threshold", kInt, "16777216", 0, 1LL << 40,
+     "bytes up to which operations that are ready together run as one; 0: each by itself"},
+    {"deterministic", kBool, "false", 0, 0,
+     "whether results have the same bits in every run: nothing that depends on timing may change them"},
     {"shutdown_timeout", kReal, "60", 0.001, kDay, "seconds that hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
     // Driver.
