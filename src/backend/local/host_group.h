@@ -55,7 +55,27 @@ class HostGroup {
   /// Stores the value; what was written before is visible to whoever sees it. Wakes those who sleep.
   void publish(int which, uint64_t value);
 
-  /// Returns when ready() is true: evaluated again after every publish of a peer and every wake. Spins for a
+  /// What `index` has put into a segment of its ring: a stamp, 0 at first.
+  uint64_t holds(int32_t index, size_t segment) const {
+    return box(index).holds.value[segment].load(std::memory_order_acquire);
+  }
+  /// Says that this rank's segment now holds `stamp`, written completely. Wakes the readers.
+  void put(size_t segment, uint64_t stamp, std::span<const int32_t> readers) {
+    own_->holds.value[segment].store(stamp, std::memory_order_release);
+    for (int32_t reader : readers) wake(*boxes_[static_cast<size_t>(reader)]);
+  }
+  /// What `reader` is through with in a segment of this rank's ring.
+  uint64_t taken(int32_t reader, size_t segment) const {
+    return box(reader).taken[index_].value[segment].load(std::memory_order_acquire);
+  }
+  /// Says that this rank reads `stamp` in a segment of `owner` no more. Wakes the owner.
+  void take(int32_t owner, size_t segment, uint64_t stamp) {
+    own_->taken[owner].value[segment].store(stamp, std::memory_order_release);
+    wake(*boxes_[static_cast<size_t>(owner)]);
+  }
+
+  /// Returns when ready() is true: evaluated again after every publish, put or take of a peer and every
+  /// wake; what it does itself counts as progress. Spins for a
   /// moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
   /// error; -1: several.
   template <class Ready>

@@ -35,6 +35,11 @@ struct Ring {
   alignas(kLine) uint8_t data[kRingBytes];
 };
 
+/// A word for each segment of one ring.
+struct alignas(kLine) SegmentWords {
+  std::atomic<uint64_t> value[kSegments];
+};
+
 struct Box {
   uint64_t magic;
   uint32_t version;
@@ -45,6 +50,8 @@ struct Box {
   alignas(kLine) std::atomic<uint32_t> exec_bell;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message_bell;  // 1: the owner's message thread sleeps
   Counter counters[kCounters];
+  SegmentWords holds;              // what the owner has put into each of its segments
+  SegmentWords taken[kMostLocal];  // what the owner has read last in each segment of the others, by index
   alignas(kLine) uint8_t note[kNoteBytes];
   alignas(kPage) uint8_t segments[kSegments][kSegmentBytes];
   alignas(kPage) Ring rings[kMostLocal];  // by the sender's index in the group
