@@ -2,6 +2,7 @@
 // of segments and some counters of each, and a way to wait for them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <span>
@@ -59,14 +60,22 @@ class HostGroup {
   uint64_t holds(int32_t index, size_t segment) const {
     return box(index).holds.value[segment].load(std::memory_order_acquire);
   }
-  /// Says that this rank's segment now holds `stamp`, written completely. Wakes the readers.
+  /// Whether all who were to read this rank's segment are through: it may be written again.
+  bool released(size_t segment) {
+    Held& held = held_[segment];
+    while (!held.readers.empty()) {
+      const Box& reader = box(held.readers.back());
+      if (reader.taken[index_].value[segment].load(std::memory_order_acquire) != held.stamp) return false;
+      held.readers.pop_back();
+    }
+    return true;
+  }
+  /// Says that this rank's segment, which was released, holds `stamp`, written completely. Wakes the readers.
   void put(size_t segment, uint64_t stamp, std::span<const int32_t> readers) {
+    held_[segment].stamp = stamp;
+    held_[segment].readers.assign(readers.begin(), readers.end());
     own_->holds.value[segment].store(stamp, std::memory_order_release);
     for (int32_t reader : readers) wake(*boxes_[static_cast<size_t>(reader)]);
-  }
-  /// What `reader` is through with in a segment of this rank's ring.
-  uint64_t taken(int32_t reader, size_t segment) const {
-    return box(reader).taken[index_].value[segment].load(std::memory_order_acquire);
   }
   /// Says that this rank reads `stamp` in a segment of `owner` no more. Wakes the owner.
   void take(int32_t owner, size_t segment, uint64_t stamp) {
@@ -75,8 +84,7 @@ class HostGroup {
   }
 
   /// Returns when ready() is true: evaluated again after every publish, put or take of a peer and every
-  /// wake; what it does itself counts as progress. Spins for a
-  /// moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
+  /// wake. Spins for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
   /// error; -1: several.
   template <class Ready>
   Status wait(Ready&& ready, int32_t whose = -1) {
@@ -100,6 +108,11 @@ class HostGroup {
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
 
  private:
+  struct Held {
+    uint64_t stamp = 0;
+    std::vector<int32_t> readers;  // who may not be through
+  };
+
   const Box& box(int32_t index) const { return *boxes_[static_cast<size_t>(index)]; }
   static void wake(Box& box);
   Status wait_slowly(bool (*ready)(void*), void* context, int32_t whose);
@@ -109,6 +122,7 @@ class HostGroup {
   const std::vector<int32_t> ranks_;
   const int32_t index_;
   Box* const own_;
+  std::array<Held, kSegments> held_;
   std::atomic<bool> aborted_{false};
 };
 
