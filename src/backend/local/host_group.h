@@ -50,7 +50,7 @@ class HostGroup {
   static constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 24 | progress; }
 
   uint64_t counter(int32_t index, int which) const {
-    return box(index).counters[which].value.load(std::memory_order_acquire);
+    return box(index).counters[which].value.load(std::memory_order_seq_cst);  // see wait_slowly
   }
 
   /// Stores the value; what was written before is visible to whoever sees it. Wakes those who sleep.
@@ -58,14 +58,14 @@ class HostGroup {
 
   /// What `index` has put into a segment of its ring: a stamp, 0 at first.
   uint64_t holds(int32_t index, size_t segment) const {
-    return box(index).holds.value[segment].load(std::memory_order_acquire);
+    return box(index).holds.value[segment].load(std::memory_order_seq_cst);
   }
   /// Whether all who were to read this rank's segment are through: it may be written again.
   bool released(size_t segment) {
     Held& held = held_[segment];
     while (!held.readers.empty()) {
       const Box& reader = box(held.readers.back());
-      if (reader.taken[index_].value[segment].load(std::memory_order_acquire) != held.stamp) return false;
+      if (reader.taken[index_].value[segment].load(std::memory_order_seq_cst) != held.stamp) return false;
       held.readers.pop_back();
     }
     return true;
@@ -74,12 +74,12 @@ class HostGroup {
   void put(size_t segment, uint64_t stamp, std::span<const int32_t> readers) {
     held_[segment].stamp = stamp;
     held_[segment].readers.assign(readers.begin(), readers.end());
-    own_->holds.value[segment].store(stamp, std::memory_order_release);
+    own_->holds.value[segment].store(stamp, std::memory_order_seq_cst);  // before the bells are looked at
     for (int32_t reader : readers) wake(*boxes_[static_cast<size_t>(reader)]);
   }
   /// Says that this rank reads `stamp` in a segment of `owner` no more. Wakes the owner.
   void take(int32_t owner, size_t segment, uint64_t stamp) {
-    own_->taken[owner].value[segment].store(stamp, std::memory_order_release);
+    own_->taken[owner].value[segment].store(stamp, std::memory_order_seq_cst);
     wake(*boxes_[static_cast<size_t>(owner)]);
   }
 
@@ -105,7 +105,7 @@ class HostGroup {
 
   /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
   void abort();
-  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
  private:
   struct Held {

@@ -1,7 +1,9 @@
 // Operations that the executor gives to the backend that joins the hosts, while it works on shared memory.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <span>
 
 #include "backend/backend.h"
@@ -12,8 +14,10 @@ namespace hvd::backend::local {
 /// One for each operation that is executed; for the executor's thread.
 class InnerOps {
  public:
-  /// sequence: the outer operation's.
-  InnerOps(Instance& inner, HostGroup& group, uint64_t sequence)
+  static constexpr int kNumberBits = 20;
+
+  /// inner: NULL when there is none. sequence: the outer operation's.
+  InnerOps(Instance* inner, HostGroup& group, uint64_t sequence)
       : inner_(inner), group_(group), sequence_(sequence) {}
   InnerOps(const InnerOps&) = delete;
   InnerOps& operator=(const InnerOps&) = delete;
@@ -21,17 +25,17 @@ class InnerOps {
 
   class Ticket {
    public:
-    bool finished() const { return finished_.load(std::memory_order_acquire); }
+    bool finished() const { return finished_.load(std::memory_order_seq_cst); }
 
    private:
     friend class InnerOps;
     std::atomic<bool> finished_{false};
     Status status_;
-    HostGroup* group_ = nullptr;
+    InnerOps* ops_ = nullptr;
   };
 
   /// Submits; op.sequence, done and done_context are filled in here. number: of this inner operation within
-  /// the outer one, below 2^20, the same on all ranks that take part in it and growing. Buffers are
+  /// the outer one, below 2^kNumberBits, the same on all ranks that take part in it and growing. Buffers are
   /// borrowed until the ticket is finished; a ticket lives as long as this object.
   Status submit(hvd_backend_op op, std::span<const Part> parts, uint64_t number, Ticket** ret_ticket);
 
@@ -45,9 +49,11 @@ class InnerOps {
  private:
   static void done(void* context, hvd_status code, const hvd_error* error);
 
-  Instance& inner_;
+  Instance* const inner_;
   HostGroup& group_;
   const uint64_t sequence_;
+  std::mutex mutex_;  // an outcome is told under it, so that this object does not go meanwhile
+  std::condition_variable told_;
   std::deque<Ticket> tickets_;
 };
 

@@ -27,11 +27,12 @@ struct alignas(kLine) Counter {
   std::atomic<uint64_t> value;
 };
 
-/// Messages of one rank of the host to the box's owner: `written` is the sender's, `read` the owner's; both
-/// count bytes for ever.
+/// Messages of one rank of the host to the box's owner. `written` is the sender's, `read` the owner's; both
+/// count bytes for ever. `starved`: the sender waits for room; the owner takes it back and rings.
 struct Ring {
   Counter written;
   Counter read;
+  Counter starved;
   alignas(kLine) uint8_t data[kRingBytes];
 };
 

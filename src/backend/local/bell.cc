@@ -1,0 +1,42 @@
+#include "backend/local/bell.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace hvd::backend::local {
+namespace {
+
+uint32_t* address_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
+
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// Not FUTEX_PRIVATE: other processes ring.
+void sleep_on(std::atomic<uint32_t>& bell, uint32_t value) {
+  syscall(SYS_futex, address_of(bell), FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+
+void wake_sleeper(std::atomic<uint32_t>& bell) {
+  syscall(SYS_futex, address_of(bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+bool Spin::again() {
+  if (pauses_ < kPauses) {
+    if (++pauses_ == kPauses) until_ = now() + kLimit;
+    pause_processor();
+    return true;
+  }
+  sched_yield();
+  return now() < until_;
+}
+
+}  // namespace hvd::backend::local

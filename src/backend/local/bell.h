@@ -1,0 +1,42 @@
+// A word in shared memory that somebody sleeps on. Whoever means to sleep stores kAsleep, looks once more at
+// what it waits for, and only then sleeps; whoever makes that true rings afterwards. Stores and loads on
+// both sides are sequentially consistent, so that one of the two sees the other. Ringing costs a load when
+// nobody sleeps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace hvd::backend::local {
+
+inline constexpr uint32_t kAwake = 0;
+inline constexpr uint32_t kAsleep = 1;
+
+/// Sleeps while the word is `value`; may wake without a reason.
+void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
+
+void wake_sleeper(std::atomic<uint32_t>& bell);  // whatever the word says
+
+inline void ring(std::atomic<uint32_t>& bell) {
+  if (bell.load(std::memory_order_seq_cst) == kAwake) return;
+  if (bell.exchange(kAwake, std::memory_order_seq_cst) != kAwake) wake_sleeper(bell);
+}
+
+/// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
+/// between two looks, since there may be fewer processors than ranks.
+class Spin {
+ public:
+  static constexpr Duration kLimit = std::chrono::microseconds(100);
+  /// False when the time is up.
+  bool again();
+  void restart() { pauses_ = 0; }
+
+ private:
+  static constexpr int kPauses = 64;
+  int pauses_ = 0;
+  Time until_{};
+};
+
+}  // namespace hvd::backend::local
