@@ -83,15 +83,19 @@ typedef struct hvd_backend_op {
   hvd_reduction reduction;
   int32_t root;              /* broadcast: rank (in the generation) */
   const void *input;         /* allgather: this rank's part; allreduce may have input == output */
-  void *output;              /* broadcast: the tensor, on every rank */
+  void *output;              /* broadcast: the tensor, on every rank; reducescatter: may be this rank's part of input */
   size_t count;              /* elements of the input (broadcast, allreduce: of the output as well) */
-  const size_t *counts;      /* allgather: elements of each part, in the order of `ranks`; reducescatter likewise */
+  /* Elements of the parts, in the order of `ranks`; any of them may be 0. One for each rank: allgather (count is
+   * this rank's), reducescatter (what each rank gets; their sum is count; the output has this rank's). Two for each
+   * rank: alltoall (what goes to each rank, the sum being count, then what comes from each, which is the output;
+   * parts lie one after the other). Others: unused. */
+  const size_t *counts;
   const int32_t *ranks;      /* members that take part, ascending; NULL: all */
   int32_t rank_count;
   hvd_memory memory;
   int32_t device;
   void *stream;
-  uint64_t sequence;         /* same on every rank, grows with each op of the generation */
+  uint64_t sequence;         /* same on every rank, grows with each op of the generation; below 2^63 */
   /* Called exactly once, from any thread, also after abort; the error is borrowed for the call and
    * NULL on success. After it the module touches neither the op nor its buffers. It may be called from
    * within submit, before submit returns HVD_OK (an op that needs nobody else): the caller holds no

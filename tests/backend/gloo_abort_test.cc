@@ -28,6 +28,87 @@ struct Stuck {
   }
 };
 
+// Of any collective, much data, with parts of the same size for everybody.
+struct AnyOp {
+  explicit AnyOp(size_t size, size_t part)
+      : counts(2 * size, part), input(size * part, 1), output(size * part, 1) {}
+  std::vector<size_t> counts;
+  std::vector<uint8_t> input, output;
+  Pending pending;
+  hvd_backend_op op(hvd_collective collective, uint64_t sequence) {
+    hvd_backend_op op = pending.op(collective, sequence);
+    op.dtype = HVD_UINT8;
+    op.reduction = HVD_MAX;
+    op.count = collective == HVD_COLLECTIVE_ALLGATHER ? counts[0] : input.size();
+    op.counts = counts.data();
+    op.input = input.data();
+    op.output = output.data();
+    return op;
+  }
+};
+
+class GlooAbortOf : public testing::TestWithParam<hvd_collective> {};
+
+// contract 3: whoever is waited for.
+TEST_P(GlooAbortOf, EndsForTheOthersWhenOneGivesUp) {
+  constexpr size_t kSize = 3;
+  for (size_t victim = 0; victim < kSize; ++victim) {
+    Workers workers(kSize);
+    for (auto& worker : workers) {
+      worker = std::make_unique<Worker>();
+      Worker* self = worker.get();
+      worker->inbox.on_failure = [self](const Inbox::Loss& loss) { self->instance->abort(loss.generation); };
+    }
+    connect_all(workers, 1);
+    std::vector<std::unique_ptr<AnyOp>> ops;
+    for (size_t rank = 0; rank < kSize; ++rank) {
+      if (rank == victim) continue;
+      ops.push_back(std::make_unique<AnyOp>(kSize, size_t{3} << 20));
+      ASSERT_TRUE(workers[rank]->instance->submit(ops.back()->op(GetParam(), 1)).ok());
+    }
+    workers[victim]->instance->abort(1);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const hvd_status code = ops[i]->pending.wait().code;
+      // The root of a broadcast need not wait for those that it does not send to.
+      const bool may_end = GetParam() == HVD_COLLECTIVE_BROADCAST;
+      EXPECT_TRUE(code == HVD_PEER_LOST || (may_end && code == HVD_OK))
+          << "victim " << victim << ": " << code;
+    }
+    workers.clear();
+  }
+}
+
+TEST_P(GlooAbortOf, LeavesTheBuffersAlone) {
+  // As BuffersAreUntouchedAfterDone, in the midst of the op on every rank.
+  for (uint64_t generation = 1; generation <= 5; ++generation) {
+    constexpr size_t kSize = 3;
+    Workers workers = make_workers(kSize);
+    connect_all(workers, generation);
+    std::vector<std::unique_ptr<AnyOp>> ops;
+    for (size_t rank = 0; rank < kSize; ++rank) {
+      ops.push_back(std::make_unique<AnyOp>(kSize, size_t{4} << 20));
+      ASSERT_TRUE(workers[rank]->instance->submit(ops[rank]->op(GetParam(), 1)).ok());
+    }
+    on_all(kSize, [&](int rank) {
+      const auto r = static_cast<size_t>(rank);
+      workers[r]->instance->abort(generation);
+      EXPECT_NE(ops[r]->pending.wait().code, HVD_TIMEOUT);
+      std::fill(ops[r]->output.begin(), ops[r]->output.end(), static_cast<uint8_t>(0xaa));
+      ops[r]->input = {};
+    });
+    workers.clear();  // joined: what could still write has written
+    for (const auto& op : ops) {
+      ASSERT_EQ(static_cast<size_t>(std::count(op->output.begin(), op->output.end(), 0xaa)),
+                op->output.size());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Collectives, GlooAbortOf,
+                         testing::Values(HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_ALLREDUCE,
+                                         HVD_COLLECTIVE_ALLGATHER, HVD_COLLECTIVE_REDUCESCATTER,
+                                         HVD_COLLECTIVE_ALLTOALL));
+
 // contract 3
 TEST(GlooAbort, EveryPendingAndEveryLaterOpEnds) {
   Workers workers = make_workers(3);

@@ -40,9 +40,9 @@ bool read_all(int fd, void* data, size_t size) {
 
 constexpr size_t kBlob = 40;
 
-// A rank: gives its address, takes all addresses, connects, and allreduces until a peer is lost; then aborts,
-// and says 'L'. Every answer goes to standard output, every order comes from standard input.
-int child(int size) {
+// A rank: gives its address, takes all addresses, connects, and runs collectives until a peer is lost; then
+// aborts, and says 'L'. Every answer goes to standard output, every order comes from standard input.
+int child(int size, hvd_collective collective) {
   Inbox inbox;
   std::unique_ptr<Instance> instance;
   // As the core does: a rank that does not wait on the lost one is freed by the failure of its link.
@@ -63,16 +63,23 @@ int child(int size) {
     if (!instance->connect(generation, place[0], members, kSoon).ok()) return 95;
     write_all(1, "C", 1);
     for (uint64_t sequence = 1;; ++sequence) {
-      std::vector<float> values(1 << 16, 1.F);
+      constexpr size_t kPart = 1 << 16;
+      const auto n = static_cast<size_t>(place[1]);
+      std::vector<float> values(kPart * n, 1.F);
+      std::vector<float> results(kPart * n);
+      const std::vector<size_t> counts(2 * n, kPart);
       Pending pending;
-      hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, sequence);
+      hvd_backend_op op = pending.op(collective, sequence);
       op.dtype = HVD_FLOAT32;
       op.reduction = HVD_SUM;
       op.count = values.size();
-      op.input = op.output = values.data();
+      op.counts = counts.data();
+      op.input = values.data();
+      op.output = results.data();
       const Status status = run(*instance, op, pending);
       if (status.ok()) {
-        if (values[5] != static_cast<float>(place[1])) return 97;
+        const float expected = collective == HVD_COLLECTIVE_ALLTOALL ? 1.F : static_cast<float>(place[1]);
+        if (results[5] != expected || results[kPart - 1] != expected) return 97;
         if (sequence == 3) write_all(1, "R", 1);
         if (place[1] < size && sequence == 50) {  // the survivors' generation: leave together
           Pending barrier;
@@ -97,7 +104,7 @@ struct Process {
   pid_t pid = -1;
   int in = -1, out = -1;  // its standard input and output
 
-  void start(int size) {
+  void start(int size, hvd_collective collective) {
     int to[2], from[2];
     ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
     ASSERT_EQ(pipe2(from, O_CLOEXEC), 0);
@@ -113,7 +120,8 @@ struct Process {
     posix_spawnattr_setsigdefault(&attributes, &defaults);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
     std::string self = "/proc/self/exe", flag = "--rank-of", of = std::to_string(size);
-    char* arguments[] = {self.data(), flag.data(), of.data(), nullptr};
+    std::string what = std::to_string(collective);
+    char* arguments[] = {self.data(), flag.data(), of.data(), what.data(), nullptr};
     ASSERT_EQ(posix_spawn(&pid, self.c_str(), &actions, &attributes, arguments, environ), 0);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
@@ -149,18 +157,18 @@ void form(std::vector<Process*> processes) {
   for (Process* p : processes) ASSERT_EQ(p->hear(), 'C');
 }
 
-class KillOneOf : public testing::TestWithParam<int> {};
+class KillOneOf : public testing::TestWithParam<std::tuple<int, hvd_collective>> {};
 
 // contract 3: and nobody dies of SIGPIPE, which is at its default action in these processes.
 TEST_P(KillOneOf, TheOthersGoOn) {
-  const int size = GetParam();
+  const auto [size, collective] = GetParam();
   for (int round = 0; round < 5; ++round) {
     std::vector<Process> processes(static_cast<size_t>(size));
     std::vector<Process*> all, survivors;
     const int victim = round % size;
     for (int rank = 0; rank < size; ++rank) {
       Process& p = processes[static_cast<size_t>(rank)];
-      p.start(size);
+      p.start(size, collective);
       all.push_back(&p);
       if (rank != victim) survivors.push_back(&p);
     }
@@ -218,15 +226,19 @@ TEST(GlooThreads, BlockEverySignal) {
   EXPECT_GE(checked, 8);  // of each instance: Gloo's loop, links, executor, reaper
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, KillOneOf, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, KillOneOf,
+                         testing::Combine(testing::Values(2, 3, 4),
+                                          testing::Values(HVD_COLLECTIVE_ALLREDUCE,
+                                                          HVD_COLLECTIVE_REDUCESCATTER,
+                                                          HVD_COLLECTIVE_ALLTOALL)));
 
 }  // namespace
-int run_child(int size) { return child(size); }
+int run_child(int size, int collective) { return child(size, collective); }
 }  // namespace hvd::backend::test
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--rank-of") == 0)
-    return hvd::backend::test::run_child(std::atoi(argv[2]));
+  if (argc == 4 && std::strcmp(argv[1], "--rank-of") == 0)
+    return hvd::backend::test::run_child(std::atoi(argv[2]), std::atoi(argv[3]));
   signal(SIGPIPE, SIG_IGN);  // of the pipes to a child that ended too early: a test's failure, not its end
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -2,9 +2,8 @@
 #include <cstring>
 #include <memory>
 
-#include "base/dtype.h"
 #include "base/reduce.h"
-#include "collectives.h"
+#include "reduction.h"
 
 namespace hvdgloo {
 
@@ -16,13 +15,6 @@ using hvd::reduce;
 using hvd::widen;
 
 namespace {
-
-struct Work {
-  hvd_dtype dtype;
-  hvd_reduction reduction;
-  size_t element;
-  size_t count;
-};
 
 // Rabenseifner's folding: with n = 2^k + rest ranks, the first 2*rest of them work in pairs as one.
 void recursive_doubling(Party& party, const Work& work, const void* input, void* output) {
@@ -205,12 +197,11 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
     if (output != input) std::memcpy(output, input, count * dtype_size(dtype));
     return;
   }
-  if (!is_narrow_float(dtype))
-    return allreduce_wide(party, {dtype, reduction, dtype_size(dtype), count}, input, output);
+  if (!is_narrow_float(dtype)) return allreduce_wide(party, Work::of(dtype, reduction, count), input, output);
   // float16 and bfloat16: every addition in float32, and one rounding at the end.
   const std::unique_ptr<float[]> sums(new float[count]);
   widen(dtype, sums.get(), input, count);
-  allreduce_wide(party, {HVD_FLOAT32, reduction, sizeof(float), count}, sums.get(), sums.get());
+  allreduce_wide(party, Work::of(HVD_FLOAT32, reduction, count), sums.get(), sums.get());
   narrow(dtype, output, sums.get(), count);
 }
 

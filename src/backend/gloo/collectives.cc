@@ -158,6 +158,56 @@ void allgather(Party& party, const void* input, void* output, const std::vector<
   }
 }
 
+void alltoall(Party& party, const void* input, void* output, const std::vector<size_t>& sizes) {
+  const auto n = static_cast<size_t>(party.size());
+  const auto me = static_cast<size_t>(party.me);
+  std::vector<size_t> offsets;  // as sizes: of the input, then of the output
+  size_t totals[2] = {0, 0};
+  for (size_t i = 0; i < 2 * n; ++i) {
+    offsets.push_back(totals[i / n]);
+    totals[i / n] += sizes[i];
+  }
+  if (sizes[me] > 0) {
+    std::memcpy(static_cast<char*>(output) + offsets[n + me], static_cast<const char*>(input) + offsets[me],
+                sizes[me]);
+  }
+  // In step k a rank sends to the k-th after it and receives from the k-th before it.
+  struct Exchanged {
+    int peer;
+    Piece piece;
+  };
+  std::vector<Exchanged> out;
+  std::vector<Exchanged> in;
+  const auto cut = [&](std::vector<Exchanged>& list, size_t index, size_t i) {
+    for (size_t done = 0; done < sizes[i]; done += party.segment_bytes) {
+      list.push_back({party.rank(static_cast<int>(index)),
+                      {offsets[i] + done, std::min(party.segment_bytes, sizes[i] - done)}});
+    }
+  };
+  for (size_t step = 1; step < n; ++step) {
+    const size_t to = (me + step) % n;
+    const size_t from = (me + n - step) % n;
+    cut(out, to, to);
+    cut(in, from, n + from);
+  }
+  if (out.empty() && in.empty()) return;
+  Region source(party.transport, const_cast<void*>(input), totals[0]);
+  Region result(party.transport, output, totals[1]);
+  const auto receive = [&](const Exchanged& e) {
+    result.receive(e.peer, party.slot, e.piece.offset, e.piece.size);
+  };
+  // Little data comes from all at once. Sends wait for their receiver: with all of them queued first, nobody
+  // waits in a circle.
+  const size_t window = std::min(std::max(kWindow, n - 1), in.size());
+  for (size_t i = 0; i < window; ++i) receive(in[i]);
+  for (const Exchanged& e : out) source.send(e.peer, party.slot, e.piece.offset, e.piece.size);
+  for (size_t i = 0; i < in.size(); ++i) {
+    result.wait_received(-1);
+    if (i + window < in.size()) receive(in[i + window]);
+  }
+  for (size_t i = 0; i < out.size(); ++i) source.wait_sent(-1);
+}
+
 void barrier(Party& party) {
   const int n = party.size();
   if (n == 1) return;

@@ -13,7 +13,7 @@ struct Party {
   Transport& transport;
   std::vector<int> ranks;    // of the members, ascending
   int me = 0;                // index into ranks
-  uint64_t slot = 0;         // Gloo's tag; one per op, so that nothing is mixed up
+  uint64_t slot = 0;         // Gloo's tag, and the next one: two per op, so that nothing is mixed up
   size_t segment_bytes = 0;  // the same on all ranks
 
   int size() const { return static_cast<int>(ranks.size()); }
@@ -39,5 +39,13 @@ void barrier(Party& party);
 /// (Patarasuk and Yuan 2009) for much. input may be output.
 void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
                size_t count);
+
+/// counts: elements of each member's part; output: this rank's, which may be that part of the input. Each
+/// part is sent to its member and added up there in the order of ranks.
+void reducescatter(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
+                   const std::vector<size_t>& counts);
+
+/// Pairwise exchange. sizes: bytes that go to each member, then bytes that come from each.
+void alltoall(Party& party, const void* input, void* output, const std::vector<size_t>& sizes);
 
 }  // namespace hvdgloo

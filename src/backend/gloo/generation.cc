@@ -145,16 +145,18 @@ void Generation::execute() {
 void Generation::run(Task& task) {
   const hvd_backend_op& op = task.op;
   const size_t element = dtype_size(op.dtype);
-  Party party{*transport_, std::move(task.ranks), task.me, op.sequence, static_cast<size_t>(segment_bytes_)};
+  Party party{*transport_, std::move(task.ranks), task.me, op.sequence * 2,
+              static_cast<size_t>(segment_bytes_)};
+  std::vector<size_t> sizes;
+  for (const size_t count : task.counts) sizes.push_back(count * element);
   switch (op.collective) {
     case HVD_COLLECTIVE_BROADCAST: return broadcast(party, task.root, op.output, op.count * element);
     case HVD_COLLECTIVE_ALLREDUCE:
       return allreduce(party, op.dtype, op.reduction, op.input, op.output, op.count);
-    case HVD_COLLECTIVE_ALLGATHER: {
-      std::vector<size_t> sizes;
-      for (const size_t count : task.counts) sizes.push_back(count * element);
-      return allgather(party, op.input, op.output, sizes);
-    }
+    case HVD_COLLECTIVE_ALLGATHER: return allgather(party, op.input, op.output, sizes);
+    case HVD_COLLECTIVE_REDUCESCATTER:
+      return reducescatter(party, op.dtype, op.reduction, op.input, op.output, task.counts);
+    case HVD_COLLECTIVE_ALLTOALL: return alltoall(party, op.input, op.output, sizes);
     default: return barrier(party);
   }
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "links.h"
+#include "task.h"
 #include "transport.h"
 
 namespace hvdgloo {
@@ -13,15 +14,6 @@ namespace hvdgloo {
 struct Config {
   std::string ip;
   uint64_t segment_bytes = uint64_t{1} << 20;
-};
-
-/// A collective that was submitted, checked, with copies of what is borrowed for submit alone.
-struct Task {
-  hvd_backend_op op{};
-  std::vector<int> ranks;
-  int me = 0;
-  int root = 0;  // index into ranks
-  std::vector<size_t> counts;
 };
 
 class Generation {

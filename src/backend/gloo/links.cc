@@ -165,13 +165,13 @@ void Links::write_frame(Connection& connection, Kind kind, const void* data, siz
 Failure Links::blame(int peer, const std::string& text) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
-  if (peer < 0 || static_cast<size_t>(peer) >= peers_.size()) return {HVD_PEER_LOST, text};
+  const bool known = peer >= 0 && static_cast<size_t>(peer) < peers_.size();
+  const auto state = [&] { return known ? peers_[static_cast<size_t>(peer)] : Peer::kThere; };
   // A rank that gives up says so before it closes its pairs: it is not the one that was lost.
-  const Peer& state = peers_[static_cast<size_t>(peer)];
   changed_.wait_for(lock, std::chrono::milliseconds(10),
-                    [&] { return aborted_ || failed_ || state != Peer::kThere; });
+                    [&] { return aborted_ || failed_ || state() != Peer::kThere; });
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
-  return {HVD_PEER_LOST, text, state == Peer::kGaveUp || aborted_ ? -1 : peer};
+  return {HVD_PEER_LOST, text, state() == Peer::kGaveUp || aborted_ ? -1 : peer};
 }
 
 void Links::tell_all(Kind kind) {

@@ -2,15 +2,12 @@
 #include <gloo/config.h>
 
 #include <charconv>
-#include <cstddef>
 
-#include "base/dtype.h"
-#include "base/reduce.h"
 #include "generation.h"
+#include "task.h"
 
 namespace hvdgloo {
 
-using hvd::dtype_size;
 namespace {
 
 #define HVDGLOO_TEXT_(x) #x
@@ -210,72 +207,10 @@ hvd_status connect(void* instance, const hvd_backend_group* group, hvd_error* er
   });
 }
 
-Task checked(const Generation& generation, const hvd_backend_op& given) {
-  Task task;
-  constexpr size_t kLeast = offsetof(hvd_backend_op, done_context) + sizeof(void*);
-  if (given.struct_size < kLeast) {
-    throw Failure(HVD_INVALID, "an op of struct_size " + std::to_string(given.struct_size));
-  }
-  task.op = given;
-  hvd_backend_op& op = task.op;
-  const auto invalid = [&](const std::string& text) {
-    throw Failure(HVD_INVALID, "op " + std::to_string(op.sequence) + ": " + text);
-  };
-  if (op.collective < HVD_COLLECTIVE_BROADCAST || op.collective > HVD_COLLECTIVE_BARRIER) {
-    throw Failure(HVD_UNSUPPORTED, "collective " + std::to_string(op.collective) + " is not supported");
-  }
-  if (op.memory != HVD_MEMORY_HOST) throw Failure(HVD_UNSUPPORTED, "device memory is not supported");
-  const bool barrier = op.collective == HVD_COLLECTIVE_BARRIER;
-  if (!barrier && dtype_size(op.dtype) == 0) {
-    throw Failure(HVD_UNSUPPORTED, "dtype " + std::to_string(op.dtype) + " is not supported");
-  }
-  if (op.collective == HVD_COLLECTIVE_ALLREDUCE) {
-    if (op.reduction < HVD_SUM || op.reduction > HVD_PRODUCT)
-      invalid("reduction " + std::to_string(op.reduction));
-    if (op.dtype == HVD_BOOL && op.reduction == HVD_AVERAGE) {
-      throw Failure(HVD_UNSUPPORTED, "the average of bool is not supported");
-    }
-  }
-  if (op.ranks == nullptr) {
-    for (int rank = 0; rank < generation.size(); ++rank) task.ranks.push_back(rank);
-  } else {
-    task.ranks.assign(op.ranks, op.ranks + std::max(op.rank_count, 0));
-  }
-  int before = -1;
-  task.me = task.root = -1;
-  for (size_t i = 0; i < task.ranks.size(); ++i) {
-    const int rank = task.ranks[i];
-    if (rank <= before || rank >= generation.size())
-      invalid("ranks must ascend and be below " + std::to_string(generation.size()));
-    if (rank == generation.rank()) task.me = static_cast<int>(i);
-    if (rank == op.root) task.root = static_cast<int>(i);
-    before = rank;
-  }
-  if (task.me < 0) invalid("rank " + std::to_string(generation.rank()) + " takes no part in it");
-  if (op.collective == HVD_COLLECTIVE_BROADCAST && task.root < 0)
-    invalid("root " + std::to_string(op.root) + " takes no part in it");
-  size_t output = op.count;
-  if (op.collective == HVD_COLLECTIVE_ALLGATHER) {
-    if (op.counts == nullptr) invalid("counts is NULL");
-    task.counts.assign(op.counts, op.counts + task.ranks.size());
-    if (task.counts[static_cast<size_t>(task.me)] != op.count) invalid("counts differ from count");
-    output = 0;
-    for (const size_t count : task.counts) output += count;
-  }
-  const bool reads = op.collective == HVD_COLLECTIVE_ALLREDUCE || op.collective == HVD_COLLECTIVE_ALLGATHER;
-  if (!barrier && ((output > 0 && op.output == nullptr) || (reads && op.count > 0 && op.input == nullptr))) {
-    invalid("input or output is NULL");
-  }
-  if (op.done == nullptr) invalid("done is NULL");
-  op.ranks = nullptr;
-  op.counts = nullptr;
-  return task;
-}
-
 hvd_status submit(void* instance, const hvd_backend_op* op, hvd_error* error) {
   return guarded(error, 0, [&] {
     const GenerationPtr generation = of(instance).current();
-    generation->submit(checked(*generation, *op));
+    generation->submit(checked(*op, generation->rank(), generation->size()));
   });
 }
 
@@ -339,7 +274,7 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     full.description.version = kVersion;
     full.description.memories = uint64_t{1} << HVD_MEMORY_HOST;
     for (int dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) full.description.dtypes |= uint64_t{1} << dtype;
-    for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_BARRIER; ++c)
+    for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c)
       full.description.collectives |= uint64_t{1} << c;
     full.description.messages = 1;
     full.open = open;

@@ -207,8 +207,8 @@ void Region::guarded(int peer, const char* what, Function function) {
   }
   if (transport_.aborted()) throw Failure(HVD_PEER_LOST, "the generation was given up");
   if (!done) {
-    throw Failure(HVD_PEER_LOST, std::string(what) + " rank " + std::to_string(peer) + " failed: " + error,
-                  peer);
+    const std::string whom = peer < 0 ? "other ranks" : "rank " + std::to_string(peer);
+    throw Failure(HVD_PEER_LOST, std::string(what) + " " + whom + " failed: " + error, peer);
   }
 }
 

@@ -73,7 +73,7 @@ class Region {
 
   void send(int peer, uint64_t slot, size_t offset, size_t size);
   void receive(int peer, uint64_t slot, size_t offset, size_t size);
-  void wait_sent(int peer);  // one of the sends, peer is for the message
+  void wait_sent(int peer);  // one of the sends; peer is for the message, -1: any
   void wait_received(int peer);
 
  private:
