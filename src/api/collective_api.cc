@@ -65,8 +65,8 @@ Submission allreduce(const char* name, const hvd_tensor* input, const hvd_tensor
   Submission s;
   s.name = operation_name(name);
   s.kind = Kind::kAllreduce;
-  s.input = tensor_of(input, "input");
-  s.output = tensor_of(output, "output");
+  s.inputs = {tensor_of(input, "input")};
+  s.outputs = {tensor_of(output, "output")};
   s.reduction = reduction;
   return s;
 }
@@ -75,7 +75,7 @@ Submission broadcast(const char* name, const hvd_tensor* tensor, int32_t root) {
   Submission s;
   s.name = operation_name(name);
   s.kind = Kind::kBroadcast;
-  s.output = tensor_of(tensor, "tensor");
+  s.outputs = {tensor_of(tensor, "tensor")};
   s.root = root;
   return s;
 }
@@ -84,8 +84,8 @@ Submission allgather(const char* name, const hvd_tensor* input, const hvd_tensor
   Submission s;
   s.name = operation_name(name);
   s.kind = Kind::kAllgather;
-  s.input = tensor_of(input, "input");
-  if (required(output, "output").data != nullptr) s.output = tensor_of(output, "output");
+  s.inputs = {tensor_of(input, "input")};
+  if (required(output, "output").data != nullptr) s.outputs = {tensor_of(output, "output")};
   return s;
 }
 
@@ -170,7 +170,7 @@ hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_t
     hvd::elastic::Worker& worker = open_worker(context);
     Submission s;
     s.name = operation_name(name);
-    s.kind = Kind::kBroadcastVariables;
+    s.kind = Kind::kBroadcast;
     s.root = root;
     if (count > 0) required(tensors, "tensors");
     // The array's stride is the size of the struct that the caller was compiled with.
@@ -178,7 +178,7 @@ hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_t
     for (size_t i = 0; i < count; ++i) {
       const auto* tensor =
           reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(tensors) + i * stride);
-      s.variables.push_back(tensor_of(tensor, fmt::format("tensors[{}]", i).c_str()));
+      s.outputs.push_back(tensor_of(tensor, fmt::format("tensors[{}]", i).c_str()));
       if (tensor->struct_size != stride) {
         throw Error(HVD_INVALID, fmt::format("tensors[{}].struct_size is {}: expected {} as in tensors[0]", i,
                                              tensor->struct_size, stride));

@@ -11,16 +11,16 @@ namespace hvd::collective {
 
 namespace {
 
-bool is_broadcast(Kind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kTransfer || kind == Kind::kBroadcastVariables ||
-         kind == Kind::kBroadcastObject;
-}
+bool is_broadcast(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kBroadcastObject; }
 
 hvd_collective collective_of(Kind kind) {
   switch (kind) {
     case Kind::kAllreduce: return HVD_COLLECTIVE_ALLREDUCE;
     case Kind::kAllgather: return HVD_COLLECTIVE_ALLGATHER;
+    case Kind::kReducescatter: return HVD_COLLECTIVE_REDUCESCATTER;
+    case Kind::kAlltoall: return HVD_COLLECTIVE_ALLTOALL;
     case Kind::kBarrier:
+    case Kind::kJoin:
     case Kind::kAgree: return 0;  // answered by the matching alone
     default: return HVD_COLLECTIVE_BROADCAST;
   }
@@ -55,17 +55,17 @@ class Check {
         collective != 0 && !(backend_.collectives >> collective & 1)) {
       return unsupported(fmt::format("has no {}", kind_name(s_.kind)));
     }
+    if (Status status = members(); !status.ok()) return status;
     switch (s_.kind) {
-      case Kind::kBarrier:
-      case Kind::kAgree: return {};
       case Kind::kBroadcastObject: return object();
-      case Kind::kBroadcastVariables: return variables();
-      case Kind::kBroadcast: return tensor(s_.output, "tensor");
-      case Kind::kTransfer: return transfer();
+      case Kind::kBroadcast: return variables();
       case Kind::kAllreduce: return allreduce();
       case Kind::kAllgather: return allgather();
+      case Kind::kReducescatter:
+      case Kind::kAlltoall:
+      case Kind::kJoin: return unsupported("serves no such operation");
+      default: return {};
     }
-    return invalid("unknown kind of operation");
   }
 
  private:
@@ -101,75 +101,79 @@ class Check {
   }
 
   Status allreduce() const {
+    if (s_.inputs.size() != 1 || s_.outputs.size() != 1) return invalid("expected one input and one output");
     if (s_.reduction < HVD_SUM || s_.reduction > HVD_PRODUCT) {
       return invalid(fmt::format("unknown reduction {}", s_.reduction));
     }
-    if (Status status = tensor(s_.input, "input"); !status.ok()) return status;
-    if (Status status = tensor(s_.output, "output"); !status.ok()) return status;
-    if (s_.input.dtype != s_.output.dtype) {
-      return invalid(
-          fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
+    if (Status status = tensor(s_.inputs[0], "input"); !status.ok()) return status;
+    if (Status status = tensor(s_.outputs[0], "output"); !status.ok()) return status;
+    if (s_.inputs[0].dtype != s_.outputs[0].dtype) {
+      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.inputs[0].dtype),
+                                 dtype_name(s_.outputs[0].dtype)));
     }
-    if (s_.input.shape != s_.output.shape) {
-      return invalid(fmt::format("input has shape {}, output {}", shape_text(s_.input.shape),
-                                 shape_text(s_.output.shape)));
+    if (s_.inputs[0].shape != s_.outputs[0].shape) {
+      return invalid(fmt::format("input has shape {}, output {}", shape_text(s_.inputs[0].shape),
+                                 shape_text(s_.outputs[0].shape)));
     }
-    if (s_.input.data != s_.output.data && overlap(s_.input, s_.output)) {
+    if (s_.inputs[0].data != s_.outputs[0].data && overlap(s_.inputs[0], s_.outputs[0])) {
       return invalid("input and output overlap; they must be the same memory or disjoint");
     }
-    if (s_.reduction == HVD_AVERAGE && s_.input.dtype == HVD_BOOL) {
+    if (s_.reduction == HVD_AVERAGE && s_.inputs[0].dtype == HVD_BOOL) {
       return Status(HVD_UNSUPPORTED, fmt::format("allreduce '{}': there is no average of bool", s_.name));
     }
     return {};
   }
 
   Status allgather() const {
-    if (Status status = tensor(s_.input, "input"); !status.ok()) return status;
-    if (s_.input.shape.empty()) return invalid("input is a scalar, expected at least one dimension");
-    if (s_.output.data == nullptr) return {};  // the library allocates
-    if (Status status = tensor(s_.output, "output"); !status.ok()) return status;
-    if (s_.input.dtype != s_.output.dtype) {
-      return invalid(
-          fmt::format("input is {}, output {}", dtype_name(s_.input.dtype), dtype_name(s_.output.dtype)));
+    if (s_.inputs.size() != 1 || s_.outputs.size() > 1) return invalid("expected one input and one output");
+    if (Status status = tensor(s_.inputs[0], "input"); !status.ok()) return status;
+    if (s_.inputs[0].shape.empty()) return invalid("input is a scalar, expected at least one dimension");
+    if (s_.outputs.empty() || s_.outputs[0].data == nullptr) return {};  // the library allocates
+    if (Status status = tensor(s_.outputs[0], "output"); !status.ok()) return status;
+    if (s_.inputs[0].dtype != s_.outputs[0].dtype) {
+      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.inputs[0].dtype),
+                                 dtype_name(s_.outputs[0].dtype)));
     }
-    if (s_.input.shape.size() != s_.output.shape.size() ||
-        !std::equal(s_.input.shape.begin() + 1, s_.input.shape.end(), s_.output.shape.begin() + 1)) {
+    if (s_.inputs[0].shape.size() != s_.outputs[0].shape.size() ||
+        !std::equal(s_.inputs[0].shape.begin() + 1, s_.inputs[0].shape.end(),
+                    s_.outputs[0].shape.begin() + 1)) {
       return invalid(fmt::format("input has shape {}, output {}: they may differ in the first dimension only",
-                                 shape_text(s_.input.shape), shape_text(s_.output.shape)));
+                                 shape_text(s_.inputs[0].shape), shape_text(s_.outputs[0].shape)));
     }
-    if (overlap(s_.input, s_.output)) return invalid("input and output overlap");
+    if (overlap(s_.inputs[0], s_.outputs[0])) return invalid("input and output overlap");
     return {};
   }
 
   Status variables() const {
     size_t bytes = 0;
-    for (size_t i = 0; i < s_.variables.size(); ++i) {
-      if (Status status = tensor(s_.variables[i], fmt::format("tensor {}", i)); !status.ok()) return status;
-      bytes += 2 + 8 * s_.variables[i].shape.size();
+    for (size_t i = 0; i < s_.outputs.size(); ++i) {
+      if (Status status = tensor(s_.outputs[i], fmt::format("tensor {}", i)); !status.ok()) return status;
+      bytes += 2 + 8 * s_.outputs[i].shape.size();
     }
     if (bytes > kMaxSpecBytes) {
       return invalid(
           fmt::format("{} tensors are too many for one operation: their shapes take {} bytes, expected at "
                       "most {}",
-                      s_.variables.size(), bytes, kMaxSpecBytes));
+                      s_.outputs.size(), bytes, kMaxSpecBytes));
     }
     return {};
   }
 
-  Status transfer() const {
-    const auto& ranks = s_.ranks;
-    if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
-        std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
+  Status members() const {
+    const auto& members = s_.members;
+    if (members.empty()) return {};
+    if (members.front() < 0 || members.back() >= size_ ||
+        std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) != members.end()) {
       return invalid(fmt::format("takes ranks {{{}}}, expected ascending ones from 0 to {}",
-                                 fmt::join(ranks, ", "), size_ - 1));
+                                 fmt::join(members, ", "), size_ - 1));
     }
-    if (!std::binary_search(ranks.begin(), ranks.end(), s_.root)) {
+    if (is_broadcast(s_.kind) && !std::binary_search(members.begin(), members.end(), s_.root)) {
       return invalid(fmt::format("root {} is not among its ranks", s_.root));
     }
-    if (!std::binary_search(ranks.begin(), ranks.end(), rank_)) {
+    if (!std::binary_search(members.begin(), members.end(), rank_)) {
       return invalid(fmt::format("called by rank {}, which is not among its ranks", rank_));
     }
-    return tensor(s_.output, "tensor");
+    return {};
   }
 
   Status object() const {
@@ -195,22 +199,21 @@ Request make_request(const Submission& submission, uint64_t ticket, int32_t rank
   request.kind = submission.kind;
   request.timeout = std::clamp(submission.timeout, Duration::zero(), kMaxTimeout);
   if (is_broadcast(submission.kind)) request.root = submission.root;
+  request.members = submission.members;
   switch (submission.kind) {
-    case Kind::kBarrier: break;
     case Kind::kAgree: request.word = submission.word; break;
     case Kind::kAllreduce: request.reduction = submission.reduction; [[fallthrough]];
-    case Kind::kAllgather: request.specs = {{submission.input.dtype, submission.input.shape}}; break;
-    case Kind::kTransfer: request.ranks = submission.ranks; [[fallthrough]];
-    case Kind::kBroadcast: request.specs = {{submission.output.dtype, submission.output.shape}}; break;
-    case Kind::kBroadcastVariables:
-      request.specs.reserve(submission.variables.size());
-      for (const auto& t : submission.variables) request.specs.push_back({t.dtype, t.shape});
+    case Kind::kAllgather: request.specs = {{submission.inputs[0].dtype, submission.inputs[0].shape}}; break;
+    case Kind::kBroadcast:
+      request.specs.reserve(submission.outputs.size());
+      for (const auto& t : submission.outputs) request.specs.push_back({t.dtype, t.shape});
       break;
     case Kind::kBroadcastObject:
       if (rank != submission.root) break;
       request.object_size = submission.object.size();
       if (submission.object.size() <= kInlineObject) request.object = submission.object;
       break;
+    default: break;
   }
   return request;
 }

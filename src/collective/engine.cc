@@ -33,6 +33,7 @@ void Engine::start() { impl_->start(); }
 std::shared_ptr<Operation> Engine::submit(Submission submission) {
   return impl_->submit(std::move(submission));
 }
+Status Engine::check(Duration timeout, uint64_t* ret_word) { return impl_->check(timeout, ret_word); }
 void Engine::deliver(int32_t source, std::span<const uint8_t> data) { impl_->deliver(source, data); }
 void Engine::fail(const Status& why) { impl_->fail(why); }
 void Engine::finish() { impl_->finish(); }
@@ -60,7 +61,10 @@ void Engine::Impl::start() {
 OperationPtr Engine::Impl::submit(Submission submission) {
   auto op = std::make_shared<PendingOperation>(std::move(submission));
   op->explainer = weak_from_this();
-  if (Status status = check(op->submission, config_.rank, size(), instance_.description()); !status.ok()) {
+  if (op->submission.kind == Kind::kAllgather && op->submission.outputs.empty())
+    op->submission.outputs.resize(1);
+  if (Status status = collective::check(op->submission, config_.rank, size(), instance_.description());
+      !status.ok()) {
     return ended(std::move(op), stamped(std::move(status)));
   }
   op->ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
@@ -102,6 +106,20 @@ OperationPtr Engine::Impl::submit(Submission submission) {
   }
   drain(lock);
   return op;
+}
+
+Status Engine::Impl::check(Duration timeout, uint64_t* ret_word) {
+  Submission submission;
+  submission.name = "hvd.check_host_updates";
+  submission.kind = Kind::kAgree;
+  submission.word = config_.word ? config_.word() : 0;
+  submission.timeout = timeout;
+  const OperationPtr op = submit(std::move(submission));
+  if (!op->wait(std::min(timeout, kMaxTimeout) + kCoordinatorGrace)) {
+    return stamped(Status(HVD_TIMEOUT, op->waiting_for()));
+  }
+  if (op->status().ok()) *ret_word = op->word();
+  return op->status();
 }
 
 void Engine::Impl::deliver(int32_t source, std::span<const uint8_t> data) {

@@ -1,7 +1,8 @@
 // Named collectives of one generation: a rank submits operations by name in its own order; rank 0
-// matches them and tells all ranks the order in which to run them; the backend runs them. Matching is
-// the pure class Matcher; the engine is the thin layer around it. No thread of its own, no polling: whoever brings an event
-// (a submission, a message, a completion) drives it on.
+// matches them and tells all ranks the order in which to run them. Small data travels within the matching
+// messages, the rest in the backend, small neighbours together. Matching is the pure class Matcher; the engine
+// is the thin layer around it. No thread of its own, no polling: whoever brings an event (a submission, a
+// message, a completion) drives it on.
 #pragma once
 
 #include <functional>
@@ -18,14 +19,15 @@
 namespace hvd::collective {
 
 enum class Kind : uint8_t {
-  kBroadcast,
-  kAllreduce,
-  kAllgather,
+  kBroadcast,      // one or more tensors, in place
+  kAllreduce,      // one or more tensors
+  kAllgather,      // one or more tensors
+  kReducescatter,  // one tensor
+  kAlltoall,       // one tensor
   kBarrier,
-  kBroadcastVariables,
   kBroadcastObject,
-  kAgree /* maximum of a 64-bit word, carried by the matching messages alone */,
-  kTransfer /* broadcast from root to some ranks, see Submission::ranks */
+  kJoin,
+  kAgree,  // maximum of a 64-bit word, carried by the matching messages alone; the core's own
 };
 
 struct Tensor {  // borrowed
@@ -39,14 +41,21 @@ struct Tensor {  // borrowed
 struct Submission {
   std::string name;  // user names and the core's own ("hvd....")
   Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = HVD_SUM;
-  int32_t root = 0;
-  Tensor input;                   // allreduce, allgather
-  Tensor output;                  // allreduce, broadcast; allgather: data NULL = allocate
-  std::vector<Tensor> variables;  // broadcast of variables
-  std::vector<uint8_t> object;    // broadcast of an object: the root's bytes (moved in)
-  uint64_t word = 0;              // agree
-  std::vector<int32_t> ranks;     // transfer: who takes part, ascending, root among them; others don't submit
+  hvd_reduction reduction = HVD_SUM;   // allreduce, reducescatter
+  double prescale = 1, postscale = 1;  // allreduce, reducescatter: of the input before, of the result after
+  int32_t root = 0;                    // rank in the generation, also with a process set
+  std::vector<Tensor> inputs;          // allreduce, allgather, reducescatter, alltoall
+  /// As many as inputs; broadcast: the tensors. Allgather, reducescatter, alltoall: data NULL = allocate; or
+  /// none at all, which is the same.
+  std::vector<Tensor> outputs;
+  /// Alltoall: rows that go to each member; reducescatter: rows that each member gets. Empty: evenly
+  /// (alltoall: must divide; reducescatter: the first ones get one more).
+  std::vector<int64_t> splits;
+  std::vector<uint8_t> object;      // broadcast of an object: the root's bytes (moved in)
+  uint64_t word = 0;                // agree
+  std::string set;                  // process set's name; "" = none
+  std::vector<int32_t> members;     // who takes part, ascending, this rank among them; empty: all ranks
+  int32_t priority = 0;             // higher runs first among those that are ready
   Duration timeout = seconds(600);  // for ranks that do not submit
 };
 
@@ -69,10 +78,13 @@ class Operation {
   virtual std::string waiting_for() const = 0;
 
   // Results of a completed operation.
-  virtual uint64_t word() const = 0;         // agree
-  virtual const Tensor& output() const = 0;  // allgather: shape as gathered
-  virtual Buffer take_buffer() = 0;          // allgather and object: library's memory, once
-  virtual size_t buffer_size() const = 0;    // bytes
+  virtual uint64_t word() const = 0;  // agree; join: the rank that joined last
+  virtual const Tensor& output(
+      size_t index = 0) const = 0;  // allgather, reducescatter, alltoall: as it came out
+  virtual const std::vector<int64_t>& received_splits() const = 0;  // alltoall: rows from each member
+  /// The library's memory, once: allgather, reducescatter, alltoall and object.
+  virtual Buffer take_buffer(size_t index = 0) = 0;
+  virtual size_t buffer_size(size_t index = 0) const = 0;  // bytes
 };
 
 struct EngineConfig {
@@ -81,6 +93,16 @@ struct EngineConfig {
   std::vector<std::string> hosts;  // by rank, for messages; its size is the number of ranks
   Duration stall_warning = seconds(60);
   LoggerPtr logger;
+  uint64_t fusion_threshold = 16 << 20;  // bytes that travel as one operation at most; 0: no fusion
+  bool deterministic = false;            // nothing is fused that could change the bits of a result
+  size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
+  /// This rank's current epoch word: see check. Called with the engine's lock held; it must not call back.
+  std::function<uint64_t()> word;
+  /// What an agreed word means to ranks that have joined: their join completes with it unless it is HVD_OK. On
+  /// rank 0, with the engine's lock held; it must not call back.
+  std::function<Status(uint64_t word)> interrupts;
+  /// Rank 0's stall report: one line, as logged. No lock is held.
+  std::function<void(const std::string& text)> stalled;
   /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may be
   /// called with the engine's lock held: it must not call back into the engine.
   std::function<void(Time when)> wake_at;
@@ -98,6 +120,12 @@ class Engine {
   /// Never blocks. Bad arguments and a name in use give an operation that is complete with HVD_INVALID;
   /// after fail() one that is complete with that status.
   std::shared_ptr<Operation> submit(Submission submission);
+
+  /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
+  /// rank: nobody's is older than its last operation of all ranks that had completed before. It costs a message
+  /// of its own only if there was no such operation since the last check. Blocks as an operation named
+  /// "hvd.check_host_updates" would, and fails as that would.
+  Status check(Duration timeout, uint64_t* ret_word);
 
   /// A message of the backend for this generation. Any thread. Bad bytes are logged and dropped.
   void deliver(int32_t source, std::span<const uint8_t> data);

@@ -26,6 +26,7 @@ struct Engine::Impl final : Explainer, std::enable_shared_from_this<Engine::Impl
 
   void start();
   OperationPtr submit(Submission submission);
+  Status check(Duration timeout, uint64_t* ret_word);
   void deliver(int32_t source, std::span<const uint8_t> data);
   void fail(const Status& why);
   void finish();

@@ -59,11 +59,12 @@ const char* Engine::Impl::misfit(const PendingOperation& op, const Outcome& outc
     case Kind::kBarrier:
     case Kind::kAgree: return outcome.sequence == 0 ? nullptr : "it needs no backend";
     case Kind::kAllgather: {
-      if (outcome.rows.size() != config_.hosts.size()) return "rows are missing";
-      if (outcome.rows[static_cast<size_t>(config_.rank)] != s.input.shape[0])
+      if (outcome.rows.size() != (s.members.empty() ? config_.hosts.size() : s.members.size()))
+        return "rows are missing";
+      if (outcome.rows[static_cast<size_t>(config_.rank)] != s.inputs[0].shape[0])
         return "rows differ from this rank's";
-      const auto shape = gathered_shape(s.input, outcome.rows);
-      return spec_bytes(s.input.dtype, shape) >= 0 ? nullptr : "the result is larger than memory can be";
+      const auto shape = gathered_shape(s.inputs[0], outcome.rows);
+      return spec_bytes(s.inputs[0].dtype, shape) >= 0 ? nullptr : "the result is larger than memory can be";
     }
     case Kind::kBroadcastObject:
       if (config_.rank == s.root)
@@ -115,11 +116,11 @@ Status Engine::Impl::settle(PendingOperation& op, const Outcome& outcome) const 
   const Submission& s = op.submission;
   op.result_word = outcome.word;
   if (s.kind == Kind::kAllgather) {  // of nothing
-    op.result = {s.output.data, s.input.dtype, gathered_shape(s.input, outcome.rows)};
-    if (s.output.data != nullptr && s.output.shape[0] < op.result.shape[0]) {
+    op.result = {s.outputs[0].data, s.inputs[0].dtype, gathered_shape(s.inputs[0], outcome.rows)};
+    if (s.outputs[0].data != nullptr && s.outputs[0].shape[0] < op.result.shape[0]) {
       return Status(HVD_INVALID,
                     fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed", op.name,
-                                s.output.shape[0], describe(config_.rank), op.result.shape[0]));
+                                s.outputs[0].shape[0], describe(config_.rank), op.result.shape[0]));
     }
   }
   if (s.kind == Kind::kBroadcastObject) {
@@ -141,19 +142,9 @@ Status Engine::Impl::plan(PendingOperation& op, const Outcome& outcome, Plan* re
   auto& ops = ret_plan->ops;
   switch (s.kind) {
     case Kind::kAllreduce:
-      ops.push_back(backend_op(HVD_COLLECTIVE_ALLREDUCE, s.input.dtype, s.input.data, s.output.data,
-                               static_cast<size_t>(s.input.elements())));
+      ops.push_back(backend_op(HVD_COLLECTIVE_ALLREDUCE, s.inputs[0].dtype, s.inputs[0].data,
+                               s.outputs[0].data, static_cast<size_t>(s.inputs[0].elements())));
       ops.back().reduction = s.reduction;
-      break;
-    case Kind::kBroadcast:
-    case Kind::kTransfer:
-      ops.push_back(backend_op(HVD_COLLECTIVE_BROADCAST, s.output.dtype, s.output.data, s.output.data,
-                               static_cast<size_t>(s.output.elements())));
-      ops.back().root = s.root;
-      if (s.kind == Kind::kTransfer && s.ranks.size() < config_.hosts.size()) {
-        ops.back().ranks = s.ranks.data();
-        ops.back().rank_count = static_cast<int32_t>(s.ranks.size());
-      }
       break;
     case Kind::kBroadcastObject: {
       void* data = op.submission.object.data();
@@ -172,26 +163,30 @@ Status Engine::Impl::plan(PendingOperation& op, const Outcome& outcome, Plan* re
     case Kind::kAllgather:
       if (Status status = plan_allgather(op, outcome, ret_plan); !status.ok()) return status;
       break;
-    case Kind::kBroadcastVariables:
+    case Kind::kBroadcast:
       if (Status status = plan_variables(op, outcome, ret_plan); !status.ok()) return status;
       break;
-    case Kind::kBarrier:
-    case Kind::kAgree: break;
+    default: break;
   }
-  for (size_t i = 0; i < ops.size(); ++i) ops[i].sequence = outcome.sequence + i;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ops[i].sequence = outcome.sequence + i;
+    if (s.members.size() == config_.hosts.size() || s.members.empty()) continue;
+    ops[i].ranks = s.members.data();
+    ops[i].rank_count = static_cast<int32_t>(s.members.size());
+  }
   return {};
 }
 
 Status Engine::Impl::plan_allgather(PendingOperation& op, const Outcome& outcome, Plan* ret_plan) const {
   const Submission& s = op.submission;
-  Tensor result{s.output.data, s.input.dtype, gathered_shape(s.input, outcome.rows)};
+  Tensor result{s.outputs[0].data, s.inputs[0].dtype, gathered_shape(s.inputs[0], outcome.rows)};
   const int64_t total = result.shape[0];
-  const bool room = s.output.data != nullptr && s.output.shape[0] >= total;
-  if (s.output.data != nullptr && !room) {
+  const bool room = s.outputs[0].data != nullptr && s.outputs[0].shape[0] >= total;
+  if (s.outputs[0].data != nullptr && !room) {
     // The others still need this rank's part, so it takes part and throws the result away.
     op.verdict =
         Status(HVD_INVALID, fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed",
-                                        op.name, s.output.shape[0], describe(config_.rank), total));
+                                        op.name, s.outputs[0].shape[0], describe(config_.rank), total));
   }
   if (!room) {
     op.buffer = allocate(result.bytes());
@@ -204,8 +199,8 @@ Status Engine::Impl::plan_allgather(PendingOperation& op, const Outcome& outcome
   }
   const auto row = static_cast<size_t>(result.elements() / total);  // some rank has rows: total > 0
   for (const int64_t rows : outcome.rows) ret_plan->counts.push_back(static_cast<size_t>(rows) * row);
-  ret_plan->ops.push_back(backend_op(HVD_COLLECTIVE_ALLGATHER, s.input.dtype, s.input.data, result.data,
-                                     static_cast<size_t>(s.input.elements())));
+  ret_plan->ops.push_back(backend_op(HVD_COLLECTIVE_ALLGATHER, s.inputs[0].dtype, s.inputs[0].data,
+                                     result.data, static_cast<size_t>(s.inputs[0].elements())));
   ret_plan->ops.back().counts = ret_plan->counts.data();
   op.result = std::move(result);
   return {};
@@ -217,18 +212,18 @@ Status Engine::Impl::plan_variables(PendingOperation& op, const Outcome&, Plan* 
   PendingOperation::Pack pack;
   const auto seal = [&]() -> Status {
     if (pack.members.size() == 1) {
-      ret_plan->ops.push_back(broadcast_bytes(s.variables[pack.members[0]].data, pack.bytes, s.root));
+      ret_plan->ops.push_back(broadcast_bytes(s.outputs[pack.members[0]].data, pack.bytes, s.root));
     } else if (!pack.members.empty()) {
       pack.memory = allocate(pack.bytes);
       if (pack.memory == nullptr) {
         return Status(HVD_INTERNAL,
-                      fmt::format("broadcast_variables '{}': no memory for {} bytes", op.name, pack.bytes));
+                      fmt::format("broadcast '{}': no memory for {} bytes", op.name, pack.bytes));
       }
       if (config_.rank == s.root) {
         uint8_t* to = pack.memory.get();
         for (const size_t i : pack.members) {
-          std::memcpy(to, s.variables[i].data, s.variables[i].bytes());
-          to += s.variables[i].bytes();
+          std::memcpy(to, s.outputs[i].data, s.outputs[i].bytes());
+          to += s.outputs[i].bytes();
         }
       }
       ret_plan->ops.push_back(broadcast_bytes(pack.memory.get(), pack.bytes, s.root));
@@ -237,11 +232,11 @@ Status Engine::Impl::plan_variables(PendingOperation& op, const Outcome&, Plan* 
     pack = {};
     return {};
   };
-  for (size_t i = 0; i < s.variables.size(); ++i) {
-    const size_t bytes = s.variables[i].bytes();
+  for (size_t i = 0; i < s.outputs.size(); ++i) {
+    const size_t bytes = s.outputs[i].bytes();
     if (bytes == 0) continue;
     if (bytes >= kSmallVariable) {
-      ret_plan->ops.push_back(broadcast_bytes(s.variables[i].data, bytes, s.root));
+      ret_plan->ops.push_back(broadcast_bytes(s.outputs[i].data, bytes, s.root));
       continue;
     }
     if (pack.bytes + bytes > kPack) {
@@ -307,7 +302,7 @@ void Engine::Impl::finished(const OperationPtr& op) {
       if (config_.rank == op->submission.root) break;
       const uint8_t* from = pack.memory.get();
       for (const size_t i : pack.members) {
-        const Tensor& variable = op->submission.variables[i];
+        const Tensor& variable = op->submission.outputs[i];
         std::memcpy(variable.data, from, variable.bytes());
         from += variable.bytes();
       }

@@ -110,8 +110,8 @@ void Matcher::arrive(Pending& pending, int32_t rank, Request&& request, Time now
   if (!call.here) ++pending.here;
   call.here = true;
   call.ticket = request.ticket;
-  if (request.kind == Kind::kTransfer) {
-    for (const int32_t r : request.ranks) pending.require(static_cast<size_t>(r));
+  if (!request.members.empty()) {
+    for (const int32_t r : request.members) pending.require(static_cast<size_t>(r));
   } else if (pending.required < hosts_.size()) {
     for (size_t r = 0; r < hosts_.size(); ++r) pending.require(r);
   }
@@ -183,20 +183,14 @@ OutcomePtr Matcher::decide(Pending& pending) {
   const Request& request = pending.first;
   uint64_t operations = 0;
   switch (request.kind) {
-    case Kind::kBarrier: break;
     case Kind::kAgree: outcome->word = pending.word; break;
-    case Kind::kBroadcast:
-    case Kind::kTransfer:
-      if (pending.required > 1 && spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0)
-        operations = 1;
-      break;
     case Kind::kAllreduce:
       if (spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0) operations = 1;
       break;
-    case Kind::kBroadcastVariables: {
+    case Kind::kBroadcast: {
       bool any = false;
       for (const auto& spec : request.specs) any = any || spec_bytes(spec.dtype, spec.shape) > 0;
-      if (any && hosts_.size() > 1) operations = request.specs.size();  // as many as there can be
+      if (any && pending.required > 1) operations = request.specs.size();  // as many as there can be
       break;
     }
     case Kind::kBroadcastObject:
@@ -204,6 +198,7 @@ OutcomePtr Matcher::decide(Pending& pending) {
       if (pending.object_size > kInlineObject && hosts_.size() > 1) operations = 1;
       outcome->object = std::move(pending.object);
       break;
+    default: break;
     case Kind::kAllgather: {
       std::vector<int64_t> shape = request.specs[0].shape;
       int64_t rows = 0;

@@ -67,14 +67,13 @@ Request decode_request(const wire::Request& from, int32_t source, int32_t size) 
   require(from.name()->size() >= 1 && from.name()->size() <= kMaxName,
           "request with a name of a forbidden length");
   request.name = from.name()->str();
-  require(from.kind() <= static_cast<uint8_t>(Kind::kTransfer), "request of an unknown kind");
+  require(from.kind() <= static_cast<uint8_t>(Kind::kAgree), "request of an unknown kind");
   request.kind = static_cast<Kind>(from.kind());
   request.reduction = from.reduction();
   request.root = from.root();
   require(request.root >= 0 && request.root < size, "request with a root that is not a rank");
   request.specs = decode_specs(from);
-  const bool one_tensor = request.kind == Kind::kBroadcast || request.kind == Kind::kAllreduce ||
-                          request.kind == Kind::kAllgather || request.kind == Kind::kTransfer;
+  const bool one_tensor = request.kind == Kind::kAllreduce || request.kind == Kind::kAllgather;
   if (one_tensor) require(request.specs.size() == 1, "request without its tensor");
   if (request.kind == Kind::kAllgather) require(!request.specs[0].shape.empty(), "allgather of a scalar");
   if (request.kind == Kind::kAllreduce) {
@@ -92,16 +91,17 @@ Request decode_request(const wire::Request& from, int32_t source, int32_t size) 
   } else {
     require(request.object.empty(), "request with an object that is not its sender's to give");
   }
-  request.ranks = to_vector(from.ranks());
-  if (request.kind == Kind::kTransfer) {
-    const auto& ranks = request.ranks;
-    require(!ranks.empty() && ranks.front() >= 0 && ranks.back() < size &&
-                std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
-            "transfer with ranks that are not ascending");
-    require(std::binary_search(ranks.begin(), ranks.end(), source),
-            "transfer from a rank that has no part in it");
-    require(std::binary_search(ranks.begin(), ranks.end(), request.root),
-            "transfer whose root has no part in it");
+  request.members = to_vector(from.members());
+  if (!request.members.empty()) {
+    const auto& members = request.members;
+    require(members.front() >= 0 && members.back() < size &&
+                std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end(),
+            "request with members that are not ascending");
+    require(std::binary_search(members.begin(), members.end(), source),
+            "request from a rank that has no part in it");
+    const bool rooted = request.kind == Kind::kBroadcast || request.kind == Kind::kBroadcastObject;
+    require(!rooted || std::binary_search(members.begin(), members.end(), request.root),
+            "request whose root has no part in it");
   }
   const int64_t most = std::chrono::duration_cast<std::chrono::milliseconds>(kMaxTimeout).count();
   require(from.timeout_ms() >= 0 && from.timeout_ms() <= most, "request with a time-out out of range");
@@ -139,10 +139,11 @@ const char* kind_name(Kind kind) {
     case Kind::kAllreduce: return "allreduce";
     case Kind::kAllgather: return "allgather";
     case Kind::kBarrier: return "barrier";
-    case Kind::kBroadcastVariables: return "broadcast_variables";
+    case Kind::kReducescatter: return "reducescatter";
+    case Kind::kAlltoall: return "alltoall";
+    case Kind::kJoin: return "join";
     case Kind::kBroadcastObject: return "broadcast_object";
     case Kind::kAgree: return "agreement";
-    case Kind::kTransfer: return "transfer";
   }
   return "unknown operation";
 }
@@ -185,12 +186,13 @@ std::vector<uint8_t> encode(const Request& request) {
   const auto ndims_at = vector_or_none(builder, ndims);
   const auto dims_at = vector_or_none(builder, dims);
   const auto object_at = vector_or_none(builder, request.object);
-  const auto ranks_at = vector_or_none(builder, request.ranks);
+  const auto members_at = vector_or_none(builder, request.members);
   const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout).count();
-  return finish_message(builder, wire::Body::Request,
-                        wire::CreateRequest(builder, request.ticket, name, static_cast<uint8_t>(request.kind),
-                                            request.reduction, request.root, dtypes_at, ndims_at, dims_at,
-                                            request.word, request.object_size, object_at, ranks_at, timeout));
+  return finish_message(
+      builder, wire::Body::Request,
+      wire::CreateRequest(builder, request.ticket, name, static_cast<uint8_t>(request.kind),
+                          request.reduction, request.root, dtypes_at, ndims_at, dims_at, request.word,
+                          request.object_size, object_at, members_at, timeout));
 }
 
 std::vector<uint8_t> encode(const OutcomeMessage& message) {

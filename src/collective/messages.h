@@ -40,12 +40,12 @@ struct Request {
   std::string name;
   Kind kind = Kind::kBarrier;
   hvd_reduction reduction = 0;  // allreduce
-  int32_t root = 0;             // broadcasts and transfer
-  std::vector<Spec> specs;      // one, or one per variable
+  int32_t root = 0;             // broadcasts
+  std::vector<Spec> specs;      // one per tensor
   uint64_t word = 0;
   uint64_t object_size = 0;
-  std::vector<uint8_t> object;  // from the root, if object_size <= kInlineObject
-  std::vector<int32_t> ranks;   // transfer
+  std::vector<uint8_t> object;   // from the root, if object_size <= kInlineObject
+  std::vector<int32_t> members;  // empty: all ranks
   Duration timeout{0};
 };
 

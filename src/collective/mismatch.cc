@@ -14,10 +14,7 @@ namespace {
 constexpr size_t kMaxRanksNamed = 4;  // of one value
 constexpr size_t kMaxValuesNamed = 4;
 
-bool has_root(Kind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kBroadcastVariables || kind == Kind::kBroadcastObject ||
-         kind == Kind::kTransfer;
-}
+bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kBroadcastObject; }
 
 /// An allgather's first dimension is each rank's own.
 bool same_shape(Kind kind, const Spec& a, const Spec& b) {
@@ -87,7 +84,7 @@ bool agrees(const Request& a, const Request& b) {
   if (a.kind != b.kind || a.specs.size() != b.specs.size()) return false;
   if (a.kind == Kind::kAllreduce && a.reduction != b.reduction) return false;
   if (has_root(a.kind) && a.root != b.root) return false;
-  if (a.ranks != b.ranks) return false;
+  if (a.members != b.members) return false;
   for (size_t i = 0; i < a.specs.size(); ++i) {
     if (a.specs[i].dtype != b.specs[i].dtype || !same_shape(a.kind, a.specs[i], b.specs[i])) return false;
   }
@@ -124,10 +121,10 @@ std::string describe_mismatch(const std::vector<const Request*>& calls,
   if (text.empty()) {
     text = differ("participants", [](const Request& r) {
       std::string list = "{";
-      for (size_t i = 0; i < std::min<size_t>(r.ranks.size(), 16); ++i) {
-        list += fmt::format("{}{}", i == 0 ? "" : ", ", r.ranks[i]);
+      for (size_t i = 0; i < std::min<size_t>(r.members.size(), 16); ++i) {
+        list += fmt::format("{}{}", i == 0 ? "" : ", ", r.members[i]);
       }
-      return list + (r.ranks.size() > 16 ? fmt::format(", ... {} in all}}", r.ranks.size()) : "}");
+      return list + (r.members.size() > 16 ? fmt::format(", ... {} in all}}", r.members.size()) : "}");
     });
   }
   return fmt::format("{} '{}': {}", kind_name(kind), some.name, text);

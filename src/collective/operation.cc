@@ -32,7 +32,7 @@ std::string PendingOperation::waiting_for() const {
   return "";
 }
 
-Buffer PendingOperation::take_buffer() {
+Buffer PendingOperation::take_buffer(size_t) {
   std::lock_guard lock(mutex_);
   return done() ? std::move(buffer) : nullptr;
 }

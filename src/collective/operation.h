@@ -34,9 +34,10 @@ class PendingOperation final : public Operation {
   Status status() const override { return done() ? status_ : Status(); }
   std::string waiting_for() const override;
   uint64_t word() const override { return result_word; }
-  const Tensor& output() const override { return result; }
-  Buffer take_buffer() override;
-  size_t buffer_size() const override { return buffer_bytes; }
+  const Tensor& output(size_t) const override { return result; }
+  const std::vector<int64_t>& received_splits() const override { return splits; }
+  Buffer take_buffer(size_t) override;
+  size_t buffer_size(size_t) const override { return buffer_bytes; }
 
   /// Once. Lets go of everything that was borrowed, then wakes those who wait.
   void complete(Status status);
@@ -65,6 +66,7 @@ class PendingOperation final : public Operation {
   // Results, readable once done.
   uint64_t result_word = 0;
   Tensor result;
+  std::vector<int64_t> splits;
   Buffer buffer;
   size_t buffer_bytes = 0;
 

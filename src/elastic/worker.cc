@@ -207,6 +207,7 @@ void Worker::become(const session::Assignment& assignment) {
   for (const session::Member& member : assignment.members) config.hosts.push_back(member.host);
   config.stall_warning = stall_warning_;
   config.logger = logger_;
+  if (session_ != nullptr) config.word = [session = session_.get()] { return session->epoch_word(); };
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = std::make_shared<collective::Engine>(std::move(config), *instance_);
   std::lock_guard lock(mutex_);

@@ -164,15 +164,14 @@ Status Worker::check_host_updates() {
     std::lock_guard lock(mutex_);
     return closed_ ? Status(HVD_CLOSED, "the context is closed") : Status();
   }
-  collective::Submission submission;
-  submission.name = "hvd.check_host_updates";
-  submission.kind = collective::Kind::kAgree;
-  submission.word = session_->epoch_word();
-  std::shared_ptr<collective::Operation> operation;
-  Status status = run(std::move(submission), &operation);
-  if (!status.ok()) return status;
+  uint64_t word = 0;
+  if (EngineUse use = engine()) {
+    if (Status status = use->check(operation_timeout_, &word); !status.ok()) return status;
+  } else {
+    std::lock_guard lock(mutex_);
+    return closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status;
+  }
   // epoch * 2 + interrupt: the newest epoch that any rank knows decides, by its own flag.
-  const uint64_t word = operation->word();
   const uint64_t epoch = membership().membership_epoch;
   if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
   return Status(

@@ -82,7 +82,7 @@ Status Sync::gather(const char* name, const void* data, size_t size, std::vector
   Submission submission;
   submission.name = name;
   submission.kind = collective::Kind::kAllgather;
-  submission.input = bytes_tensor(data, size);
+  submission.inputs = {bytes_tensor(data, size)};
   const std::shared_ptr<Operation> operation = flight.submit(std::move(submission));
   if (Status status = flight.land(); !status.ok()) return status;
   const size_t length = operation->buffer_size();
@@ -253,12 +253,12 @@ Status Sync::transfer() {
     }
     Submission submission;
     submission.name = fmt::format("hvd.sync.{}", i);
-    submission.kind = collective::Kind::kTransfer;
+    submission.kind = collective::Kind::kBroadcast;
     submission.root = t.source;
-    submission.ranks = t.receivers;
-    submission.ranks.insert(std::upper_bound(submission.ranks.begin(), submission.ranks.end(), t.source),
+    submission.members = t.receivers;
+    submission.members.insert(std::upper_bound(submission.members.begin(), submission.members.end(), t.source),
                             t.source);
-    submission.output = bytes_tensor(data, t.bytes);
+    submission.outputs = {bytes_tensor(data, t.bytes)};
     flight.submit(std::move(submission));
     (sends ? result.sent_bytes : result.received_bytes) += t.bytes;
   }

@@ -182,8 +182,8 @@ template <class T>
 Submission allreduce(const std::string& name, std::vector<T>& in, std::vector<T>& out, hvd_dtype dtype,
                      hvd_reduction reduction = HVD_SUM) {
   Submission s = named(name, Kind::kAllreduce);
-  s.input = tensor(in, dtype);
-  s.output = tensor(out, dtype);
+  s.inputs = {tensor(in, dtype)};
+  s.outputs = {tensor(out, dtype)};
   s.reduction = reduction;
   return s;
 }

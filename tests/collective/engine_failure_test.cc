@@ -210,13 +210,13 @@ TEST(EngineFailure, BadBytes) {
   Request request;
   request.ticket = 1;
   request.name = "fuzz";
-  request.kind = Kind::kBroadcastVariables;
+  request.kind = Kind::kBroadcast;
   request.specs = {{HVD_FLOAT32, {2, 3}}, {HVD_INT8, {}}};
   request.timeout = seconds(600);
   seeds.push_back(encode(request));
-  request.kind = Kind::kTransfer;
+  request.kind = Kind::kBroadcast;
   request.specs.resize(1);
-  request.ranks = {0, 1, 2};
+  request.members = {0, 1, 2};
   seeds.push_back(encode(request));
   Outcome outcome;
   outcome.rows = {1, 2, 3};
@@ -241,11 +241,11 @@ TEST(EngineFailure, BadBytes) {
   const auto refused = [](const std::vector<uint8_t>& bytes, int32_t source, int32_t size) {
     EXPECT_THROW((void)decode(bytes, source, size), Error);
   };
-  request.ranks = {0, 2};
+  request.members = {0, 2};
   refused(encode(request), 1, 3);
-  request.ranks = {0, 1, 3};
+  request.members = {0, 1, 3};
   refused(encode(request), 1, 3);
-  request.ranks = {0, 1};
+  request.members = {0, 1};
   request.root = 2;
   refused(encode(request), 1, 3);
   request.root = 0;

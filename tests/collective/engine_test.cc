@@ -91,8 +91,8 @@ TEST_P(Kinds, BroadcastOfEveryDtype) {
     expect_all(cluster->submit([&](int32_t r) {
       Submission s = named("b", Kind::kBroadcast);
       s.root = root;
-      s.output = {
-          data[static_cast<size_t>(r)].data(), dtype, {3, static_cast<int64_t>(8 / dtype_size(dtype))}};
+      s.outputs = {
+          {data[static_cast<size_t>(r)].data(), dtype, {3, static_cast<int64_t>(8 / dtype_size(dtype))}}};
       return s;
     }));
     for (const auto& got : data) EXPECT_EQ(got, std::vector<uint8_t>(24, 1));
@@ -109,8 +109,8 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
   const auto rows = static_cast<int64_t>(expected.size() / 2);
   const auto gather = [&](int32_t r) {
     Submission s = named("g", Kind::kAllgather);
-    s.input = tensor(in[static_cast<size_t>(r)], HVD_INT32,
-                     {static_cast<int64_t>(in[static_cast<size_t>(r)].size() / 2), 2});
+    s.inputs = {tensor(in[static_cast<size_t>(r)], HVD_INT32,
+                       {static_cast<int64_t>(in[static_cast<size_t>(r)].size() / 2), 2})};
     return s;
   };
   auto ops = cluster->submit(gather);
@@ -127,7 +127,7 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
                                         std::vector<int32_t>(expected.size() + 2, -1));
   ops = cluster->submit([&](int32_t r) {
     Submission s = gather(r);
-    s.output = tensor(out[static_cast<size_t>(r)], HVD_INT32, {r == size() - 1 ? rows - 1 : rows + 1, 2});
+    s.outputs = {tensor(out[static_cast<size_t>(r)], HVD_INT32, {r == size() - 1 ? rows - 1 : rows + 1, 2})};
     return s;
   });
   for (int r = 0; r + 1 < size(); ++r) {
@@ -148,7 +148,7 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
   std::vector<int32_t> none;
   ops = cluster->submit([&](int32_t) {
     Submission s = named("g", Kind::kAllgather);
-    s.input = tensor(none, HVD_INT32, {0, 2});
+    s.inputs = {tensor(none, HVD_INT32, {0, 2})};
     return s;
   });
   expect_all(ops);
@@ -176,9 +176,9 @@ TEST_P(Kinds, VariablesSmallAndLarge) {
     }
   }
   expect_all(cluster->submit([&](int32_t r) {
-    Submission s = named("v", Kind::kBroadcastVariables);
+    Submission s = named("v", Kind::kBroadcast);
     s.root = root;
-    for (auto& v : data[static_cast<size_t>(r)]) s.variables.push_back(tensor(v, HVD_UINT8));
+    for (auto& v : data[static_cast<size_t>(r)]) s.outputs.push_back(tensor(v, HVD_UINT8));
     return s;
   }));
   for (const auto& of_rank : data) EXPECT_EQ(of_rank, data.back());
@@ -187,10 +187,10 @@ TEST_P(Kinds, VariablesSmallAndLarge) {
   std::vector<std::vector<float>> floats(static_cast<size_t>(size()), std::vector<float>(many * 10000));
   std::iota(floats.back().begin(), floats.back().end(), 1.0f);
   expect_all(cluster->submit([&](int32_t r) {
-    Submission s = named("v", Kind::kBroadcastVariables);
+    Submission s = named("v", Kind::kBroadcast);
     s.root = root;
     for (size_t i = 0; i < many; ++i) {
-      s.variables.push_back({floats[static_cast<size_t>(r)].data() + i * 10000, HVD_FLOAT32, {100, 100}});
+      s.outputs.push_back({floats[static_cast<size_t>(r)].data() + i * 10000, HVD_FLOAT32, {100, 100}});
     }
     return s;
   }));
@@ -227,10 +227,10 @@ TEST_P(Kinds, TransferGoesToSomeOnly) {
   for (int r = 0; r < size(); ++r) data.emplace_back(70000, static_cast<uint8_t>(r));
   auto ops = cluster->submit(
       [&](int32_t r) {
-        Submission s = named("t", Kind::kTransfer);
+        Submission s = named("t", Kind::kBroadcast);
         s.root = size() - 1;
-        s.ranks = ranks;
-        s.output = tensor(data[static_cast<size_t>(r)], HVD_UINT8);
+        s.members = ranks;
+        s.outputs = {tensor(data[static_cast<size_t>(r)], HVD_UINT8)};
         return s;
       },
       ranks);
@@ -285,38 +285,38 @@ TEST_F(Refusals, BadArguments) {
   s.name.assign(513, 'n');
   refused(s);
   s = good();
-  s.input.dtype = 99;
+  s.inputs[0].dtype = 99;
   EXPECT_EQ(refused(s), "allreduce 'x': input has the unknown dtype 99");
   s = good();
-  s.output.dtype = HVD_INT32;
+  s.outputs[0].dtype = HVD_INT32;
   EXPECT_EQ(refused(s), "allreduce 'x': input is float32, output int32");
   s = good();
-  s.output.shape = {2, 4};
+  s.outputs[0].shape = {2, 4};
   EXPECT_EQ(refused(s), "allreduce 'x': input has shape [8], output [2, 4]");
   s = good();
-  s.input.shape = {-1};
+  s.inputs[0].shape = {-1};
   EXPECT_EQ(refused(s), "allreduce 'x': input has the negative shape [-1]");
   s = good();
-  s.input.shape = {int64_t{1} << 40, int64_t{1} << 40};
+  s.inputs[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
   refused(s);
   s = good();
-  s.input.shape = std::vector<int64_t>(9, 1);
+  s.inputs[0].shape = std::vector<int64_t>(9, 1);
   refused(s);
   s = good();
-  s.input.data = nullptr;
+  s.inputs[0].data = nullptr;
   EXPECT_EQ(refused(s), "allreduce 'x': input of shape [8] has no data (NULL)");
   s = good();
   s.reduction = 6;
   EXPECT_EQ(refused(s), "allreduce 'x': unknown reduction 6");
   s = good();
-  s.output.data = a.data() + 1;
+  s.outputs[0].data = a.data() + 1;
   refused(s);
   s = good();
-  s.input.dtype = s.output.dtype = HVD_BOOL;
+  s.inputs[0].dtype = s.outputs[0].dtype = HVD_BOOL;
   s.reduction = HVD_AVERAGE;
   refused(s, HVD_UNSUPPORTED);
   s = good();
-  s.input.dtype = s.output.dtype = HVD_FLOAT16;
+  s.inputs[0].dtype = s.outputs[0].dtype = HVD_FLOAT16;
   EXPECT_EQ(refused(s, HVD_UNSUPPORTED), "allreduce 'x': backend threads does not support float16");
   cluster.backend_of(0).description_.collectives = 0;
   EXPECT_EQ(refused(good(), HVD_UNSUPPORTED), "allreduce 'x': backend threads has no allreduce");
@@ -324,28 +324,27 @@ TEST_F(Refusals, BadArguments) {
 
 TEST_F(Refusals, BadBroadcastsAndGathers) {
   Submission s = named("x", Kind::kBroadcast);
-  s.output = tensor(a, HVD_FLOAT32);
+  s.outputs = {tensor(a, HVD_FLOAT32)};
   s.root = 1;
   EXPECT_EQ(refused(s), "broadcast 'x': root is 1, expected 0 to 0");
   s.root = -1;
   refused(s);
   s = named("x", Kind::kAllgather);
-  s.input = {a.data(), HVD_FLOAT32, {}};
+  s.inputs = {{a.data(), HVD_FLOAT32, {}}};
   EXPECT_EQ(refused(s), "allgather 'x': input is a scalar, expected at least one dimension");
-  s.input = {a.data(), HVD_FLOAT32, {2, 2}};
-  s.output = {b.data(), HVD_FLOAT32, {2, 3}};
+  s.inputs = {{a.data(), HVD_FLOAT32, {2, 2}}};
+  s.outputs = {{b.data(), HVD_FLOAT32, {2, 3}}};
   refused(s);
-  s.output = {a.data() + 1, HVD_FLOAT32, {3, 2}};
+  s.outputs = {{a.data() + 1, HVD_FLOAT32, {3, 2}}};
   EXPECT_EQ(refused(s), "allgather 'x': input and output overlap");
-  s = named("x", Kind::kBroadcastVariables);
-  s.variables.resize(20000, {a.data(), HVD_FLOAT32, {1, 1, 1, 1, 1, 1, 1, 1}});
+  s = named("x", Kind::kBroadcast);
+  s.outputs.resize(20000, {a.data(), HVD_FLOAT32, {1, 1, 1, 1, 1, 1, 1, 1}});
   refused(s);
-  s = named("x", Kind::kTransfer);
-  s.output = tensor(a, HVD_FLOAT32);
+  s = named("x", Kind::kBroadcast);
+  s.outputs = {tensor(a, HVD_FLOAT32)};
+  s.members = {0, 0};
   refused(s);
-  s.ranks = {0, 0};
-  refused(s);
-  s.ranks = {0};
+  s.members = {0};
   EXPECT_TRUE(cluster.engine(0).submit(s)->status().ok());
 }
 

@@ -82,11 +82,11 @@ class History {
       step.name = std::string(1, static_cast<char>('a' + pick(0, 3)));
       Request base;
       base.name = step.name;
-      base.kind = static_cast<Kind>(pick(0, static_cast<int>(Kind::kTransfer)));
+      base.kind = static_cast<Kind>(pick(0, static_cast<int>(Kind::kBroadcast)));
       base.timeout = timeouts_ ? Duration(pick(20, 200)) : Duration(1'000'000'000);
       if (base.kind == Kind::kAllreduce) base.reduction = pick(HVD_SUM, HVD_PRODUCT);
-      if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcastVariables ||
-          base.kind == Kind::kBroadcastObject || base.kind == Kind::kTransfer) {
+      if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcast ||
+          base.kind == Kind::kBroadcastObject || base.kind == Kind::kBroadcast) {
         base.root = pick(0, size_ - 1);
       }
       if (base.kind != Kind::kBarrier && base.kind != Kind::kAgree && base.kind != Kind::kBroadcastObject) {
@@ -94,10 +94,10 @@ class History {
       }
       std::vector<int32_t> members;
       for (int r = 0; r < size_; ++r) {
-        if (base.kind != Kind::kTransfer || r == base.root || pick(0, 1) == 0) members.push_back(r);
+        if (base.kind != Kind::kBroadcast || r == base.root || pick(0, 1) == 0) members.push_back(r);
       }
-      if (base.kind == Kind::kTransfer) {
-        base.ranks = members;
+      if (base.kind == Kind::kBroadcast) {
+        base.members = members;
         step.name = base.name = "t" + std::to_string(i);  // its positions differ per rank: a name of its own
       }
       for (const int32_t r : members) {

@@ -110,13 +110,13 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   matcher.request(2, allreduce("m", {3}), at(0));
   expect_failure(HVD_MISMATCH, "'m': barrier on ranks 0 (host a), 1 (host a), allreduce on rank 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
-    Request v = call("m", Kind::kBroadcastVariables);
+    Request v = call("m", Kind::kBroadcast);
     v.specs = {{HVD_UINT8, {2}}, {HVD_UINT8, {r == 2 ? 5 : 4}}};
     matcher.request(r, v, at(0));
   }
   expect_failure(
       HVD_MISMATCH,
-      "broadcast_variables 'm': shape of tensor 1 [4] on ranks 0 (host a), 1 (host a), [5] on rank 2 (host b)");
+      "broadcast 'm': shape of tensor 1 [4] on ranks 0 (host a), 1 (host a), [5] on rank 2 (host b)");
 }
 
 TEST_F(MatcherTest, AllgatherTellsAllRows) {
@@ -224,26 +224,26 @@ TEST_F(MatcherTest, ObjectAndWordComeWithTheOutcome) {
 
 TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   for (const int32_t r : {2, 0}) {
-    Request t = call("t", Kind::kTransfer);
+    Request t = call("t", Kind::kBroadcast);
     t.specs = {{HVD_UINT8, {100}}};
-    t.ranks = {0, 2};
+    t.members = {0, 2};
     matcher.request(r, t, at(0));
   }
   const auto got = outcomes();
   ASSERT_EQ(got.size(), 2u);
   EXPECT_GT(got.at(0)->sequence, 0u);
   // Ranks that disagree about who takes part.
-  Request two = call("t", Kind::kTransfer), three = two;
+  Request two = call("t", Kind::kBroadcast), three = two;
   two.specs = three.specs = {{HVD_UINT8, {100}}};
-  two.ranks = {0, 2};
-  three.ranks = {0, 1, 2};
+  two.members = {0, 2};
+  three.members = {0, 1, 2};
   matcher.request(0, two, at(0));
   matcher.request(2, three, at(0));
   EXPECT_TRUE(outcomes().empty());
   matcher.request(1, three, at(0));
   expect_failure(
       HVD_MISMATCH,
-      "transfer 't': participants {0, 2} on rank 0 (host a), {0, 1, 2} on ranks 1 (host a), 2 (host b)");
+      "broadcast 't': participants {0, 2} on rank 0 (host a), {0, 1, 2} on ranks 1 (host a), 2 (host b)");
 }
 
 TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
@@ -271,10 +271,10 @@ TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
 
 TEST_F(MatcherTest, RankZeroMayFinishAndGoOnCoordinating) {
   matcher.finish(0);
-  Request t = call("t", Kind::kTransfer);
+  Request t = call("t", Kind::kBroadcast);
   t.specs = {{HVD_UINT8, {1}}};
   t.root = 1;
-  t.ranks = {1, 2};
+  t.members = {1, 2};
   matcher.request(1, t, at(0));
   matcher.request(2, t, at(0));
   EXPECT_EQ(outcomes().size(), 2u);

@@ -17,7 +17,7 @@ class Fabric::Instance : public backend::Instance {
   const backend::Description& description() const override { return description_; }
   Status address(std::vector<uint8_t>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
-  using Instance::submit;
+  using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part>) override {
     return fabric_.submit(rank_, op);
   }
