@@ -13,6 +13,7 @@ namespace hvd::backend::local {
 
 inline constexpr uint32_t kAwake = 0;
 inline constexpr uint32_t kAsleep = 1;
+inline constexpr uint32_t kClosed = 2;  // stays
 
 /// Sleeps while the word is `value`; may wake without a reason.
 void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
@@ -20,8 +21,8 @@ void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
 void wake_sleeper(std::atomic<uint32_t>& bell);  // whatever the word says
 
 inline void ring(std::atomic<uint32_t>& bell) {
-  if (bell.load(std::memory_order_seq_cst) == kAwake) return;
-  if (bell.exchange(kAwake, std::memory_order_seq_cst) != kAwake) wake_sleeper(bell);
+  uint32_t expected = bell.load(std::memory_order_seq_cst);
+  if (expected == kAsleep && bell.compare_exchange_strong(expected, kAwake)) wake_sleeper(bell);
 }
 
 /// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
