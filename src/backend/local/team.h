@@ -2,7 +2,7 @@
 // segments are numbered and found, and how a rank works on whatever is ready.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <vector>
