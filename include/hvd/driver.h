@@ -93,6 +93,8 @@ typedef struct hvd_driver_status_info {
   int32_t hosts_blocked;
   int32_t port;                 /* listening port, 0 before start */
   char sentence[512];           /* how the job ended, or what it waits for */
+  char stall[512];              /* newest report of an operation that some ranks do not come to (a warning in the log
+                                   as well); "" if there was none in the current generation */
 } hvd_driver_status_info;
 HVD_API hvd_status hvd_driver_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
 

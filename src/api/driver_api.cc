@@ -168,6 +168,7 @@ hvd_status hvd_driver_status(hvd_driver* driver, hvd_driver_status_info* ret_sta
     info.hosts_blocked = status.hosts_blocked;
     info.port = status.port;
     copy_text(info.sentence, status.sentence);
+    copy_text(info.stall, status.stall);
     copy_out(ret_status, info, "ret_status");
   });
 }

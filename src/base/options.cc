@@ -62,6 +62,8 @@ constexpr OptionSpec kSpecs[] = {
      "generations formed after the first before the job is given up; 0: no limit"},
     {"heartbeat_interval", kReal, "1", 0.01, kDay, "seconds between two signs of life"},
     {"heartbeat_timeout", kReal, "10", 0.05, kDay, "seconds of silence after which a worker is lost"},
+    {"stall_shutdown", kReal, "0", 0, kDay,
+     "seconds after which ranks that do not come to an operation for which others wait are evicted; 0: never"},
     {"restart", kBool, "true", 0, 0, "whether the slot of a lost worker gets a new worker"},
     {"restart_delay_min", kReal, "1", 0, kDay,
      "seconds before a slot is used again after its first failure; doubles with each"},

@@ -89,6 +89,13 @@ std::vector<std::string> Driver::worker_options() const {
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
     result.push_back(name + "=" + options_.text(key));
   }
+  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on
+  // stall_shutdown.
+  if (const double shutdown = options_.real("stall_shutdown"); shutdown > 0) {
+    double warning = shutdown;
+    while (warning > options_.real("stall_warning")) warning /= 2;
+    result.push_back(fmt::format("HVD_STALL_WARNING={}", std::max(warning, 0.001)));
+  }
   result.insert(result.end(), environment_.begin(), environment_.end());
   return result;
 }

@@ -92,6 +92,38 @@ void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, i
   abort(link_failure, named ? rank : -1, named ? members[static_cast<size_t>(rank)] : 0);
 }
 
+void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) {
+    if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
+    return;
+  }
+  if (in_generation != generation || worker->rank != 0) {
+    return refuse(id, fmt::format("{} reports a stall in generation {}: expected that of rank 0 of {}",
+                                  describe(*worker), in_generation, generation));
+  }
+  if (aborted || worker->ready) return;  // it is over already
+  for (const int32_t rank : event.missing) {
+    if (rank >= 0 && static_cast<size_t>(rank) < members.size()) continue;
+    return refuse(id, fmt::format("a stall that waits for rank {} of {}", rank, members.size()));
+  }
+  stall = event.text;
+  log(HVD_LOG_WARNING, stall);
+  if (config.stall_shutdown <= Duration(0) || event.waited < config.stall_shutdown) return;
+  // Those that wait are told of the loss and go on without them (contract 3).
+  const std::string why =
+      fmt::format("evicted: others waited {:.1f} s for it (stall_shutdown is {:g} s): {}",
+                  to_seconds(event.waited), to_seconds(config.stall_shutdown), event.text);
+  for (const int32_t rank : event.missing) {
+    const uint64_t late = members[static_cast<size_t>(rank)];
+    Worker* missing = workers.find(late);
+    if (missing == nullptr || missing->ready) continue;
+    out.push_back(StopWorker{late, why});
+    lose(*missing, why);
+    if (phase == Phase::kEnded) return;
+  }
+}
+
 void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
   Worker* worker = workers.find(id);
   if (worker == nullptr) {
@@ -149,6 +181,7 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
 // contract 3: at once, to everyone who may be waiting for somebody
 void Membership::Impl::abort(const std::string& reason, int32_t rank, uint64_t worker) {
   aborted = true;
+  stall.clear();
   phase = Phase::kForming;
   waiting_since = now;
   std::vector<uint64_t> to = inside();

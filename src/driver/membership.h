@@ -24,9 +24,10 @@ struct HostSlots {
 struct MembershipConfig {
   int32_t np = 1;  // workers wanted for the first generation
   int32_t min_np = 1;
-  int32_t max_np = 0;       // 0: no limit
-  bool restart = true;      // a lost worker's slot gets a new worker
-  int32_t reset_limit = 0;  // 0: none
+  int32_t max_np = 0;          // 0: no limit
+  bool restart = true;         // a lost worker's slot gets a new worker
+  int32_t reset_limit = 0;     // 0: none
+  Duration stall_shutdown{0};  // 0: who does not come to an operation is warned about and not evicted
   Duration elastic_timeout = seconds(600);
   Duration start_timeout = seconds(120);
   Duration join_settle = seconds(0.5);
@@ -46,6 +47,13 @@ struct ReadyEvent {
   uint64_t revision = 0;
   Digest digest;
   std::string host;  // as the worker reports it
+};
+
+/// What rank 0 says of an operation that some ranks do not come to.
+struct StallEvent {
+  std::string text;              // one line, ready to be logged
+  std::vector<int32_t> missing;  // ranks
+  Duration waited{0};
 };
 
 // ---- actions ----
@@ -115,6 +123,7 @@ class Membership {
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
   std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
                                          const std::string& message, Time now);
+  std::vector<Action> worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event, Time now);
   std::vector<Action> worker_done(uint64_t worker, uint64_t generation, Time now);
   std::vector<Action> worker_lost(uint64_t worker, LossKind kind, const std::string& why, Time now);
   std::vector<Action> stop(const std::string& reason, Time now);
@@ -134,6 +143,7 @@ class Membership {
   bool is_member(uint64_t worker) const;
   int32_t rank_of(uint64_t worker) const;  // in the current generation, -1
   std::string waiting_for() const;         // one sentence; "" while running
+  const std::string& stall() const;        // the newest report of a stall in the current generation, or ""
   bool ended() const;
 
  private:

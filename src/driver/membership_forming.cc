@@ -181,6 +181,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   phase = Phase::kRunning;
   initial = aborted = interrupted = announced = settled = lost_any = false;
   link_failure.clear();
+  stall.clear();
   short_since.reset();
   if (unheard) ++epoch;  // what was seen while forming is told to the new members as an epoch of its own
 }

@@ -33,6 +33,7 @@ struct Membership::Impl {
   void worker_ready(uint64_t id, const ReadyEvent& event);
   void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
   void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
+  void worker_stalled(uint64_t id, uint64_t generation, const StallEvent& event);
   void worker_done(uint64_t id, uint64_t generation);
   void worker_lost(uint64_t id, LossKind kind, const std::string& why);
   void stop(const std::string& reason);
@@ -100,6 +101,7 @@ struct Membership::Impl {
   bool lost_any = false;
   bool fresh = false;        // no member held state when it was formed
   std::string link_failure;  // it ended by this
+  std::string stall;         // the newest report of an operation that waits for somebody
 
   // Changes of hosts that listeners have not heard of.
   std::vector<std::string> added, removed;

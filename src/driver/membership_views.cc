@@ -73,6 +73,13 @@ std::vector<Action> Membership::worker_failed_link(uint64_t worker, uint64_t gen
   return impl_->take(now);
 }
 
+std::vector<Action> Membership::worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event,
+                                               Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->worker_stalled(worker, generation, event);
+  return impl_->take(now);
+}
+
 std::vector<Action> Membership::worker_done(uint64_t worker, uint64_t generation, Time now) {
   impl_->now = std::max(impl_->now, now);
   if (!ended()) impl_->worker_done(worker, generation);
@@ -147,5 +154,7 @@ std::string Membership::waiting_for() const {
   const int64_t missing = std::max<int64_t>(1, wanted - std::ssize(plan.kept) - std::ssize(plan.newcomers));
   return fmt::format("{}{} ({} needed)", who, count(missing, "more slot"), wanted);
 }
+
+const std::string& Membership::stall() const { return impl_->stall; }
 
 }  // namespace hvd::driver

@@ -43,6 +43,7 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
         failure;
+    std::function<void(uint64_t worker, uint64_t generation, const StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     /// The connection is over: closed by the worker, silent, or by a Leave.
     std::function<void(uint64_t worker, LossKind kind, const std::string& why)> lost;
@@ -78,6 +79,7 @@ class RendezvousServer {
   void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
   void hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  void stalled(uint64_t worker, const wire::EnvelopeT& message);
   bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);

@@ -111,6 +111,7 @@ Settings read_settings(const Options& o) {
   s.max_np = o.integer("max_np");
   s.membership.restart = o.boolean("restart");
   s.membership.reset_limit = static_cast<int32_t>(o.integer("reset_limit"));
+  s.membership.stall_shutdown = o.duration("stall_shutdown");
   s.membership.elastic_timeout = o.duration("elastic_timeout");
   s.membership.start_timeout = o.duration("start_timeout");
   s.membership.join_settle = o.duration("join_settle");

@@ -67,6 +67,9 @@ Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_pt
   events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
     apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
   };
+  events.stalled = [this](uint64_t worker, uint64_t generation, const StallEvent& event) {
+    apply(membership_->worker_stalled(worker, generation, event, now()));
+  };
   events.done = [this](uint64_t worker, uint64_t generation) {
     const bool counts = membership_->is_member(worker) && generation == membership_->generation();
     if (const auto found = workers_.find(worker); found != workers_.end() && counts)
@@ -247,10 +250,10 @@ void Supervisor::perform(Finish& action) {
   discovery_timer_.cancel();
   server_->end(action.success, action.sentence);
   if (!action.success) {
-    note(HVD_LOG_INFO, "job failed: " + action.sentence);
+    note(HVD_LOG_DEBUG, "job failed: " + action.sentence);
     return end_all_processes(kLastWord);
   }
-  note(HVD_LOG_INFO, "job succeeded: " + action.sentence);
+  note(HVD_LOG_DEBUG, "job succeeded: " + action.sentence);
   for (auto& [id, worker] : workers_) {
     // Members of a job that succeeded may still evaluate, save and print: theirs is the time they need.
     if (!worker.process || worker.done) continue;
@@ -380,6 +383,7 @@ void Supervisor::publish() {
     status.phase = membership_->phase() == Phase::kRunning ? HVD_JOB_RUNNING : HVD_JOB_FORMING;
     status.sentence = membership_->waiting_for();
   }
+  status.stall = membership_->stall();
   const Time at = now();
   status.size = membership_->size();
   status.workers = static_cast<int32_t>(

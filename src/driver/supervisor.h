@@ -25,6 +25,7 @@ struct DriverStatus {
   int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
   uint64_t generation = 0, epoch = 0;
   std::string sentence;
+  std::string stall;  // newest report of an operation that waits for somebody, in the current generation
 };
 
 struct SupervisorConfig {

@@ -248,6 +248,11 @@ void Session::report_failure(uint64_t generation, int32_t rank, const std::strin
   impl_->post([=](SessionCore& c, Time t) { return c.failure(generation, rank, message, t); });
 }
 
+void Session::report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
+                           Duration waited) {
+  impl_->post([=](SessionCore& c, Time t) { return c.stall(generation, text, missing, waited, t); });
+}
+
 uint64_t Session::epoch_word() const { return impl_->word.load(); }
 
 void Session::set_revision(uint64_t revision) { impl_->revision.store(revision); }

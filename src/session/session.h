@@ -107,6 +107,10 @@ class Session {
   void report_synced(uint64_t generation, uint64_t revision);
   /// The data plane of `generation` broke; the driver answers with an abort (events.aborted).
   void report_failure(uint64_t generation, int32_t rank, const std::string& message);
+  /// Of rank 0: an operation of `generation` has waited so long for the ranks `missing` (ascending). The driver
+  /// warns, and evicts them where that is switched on. The text is cut to a few KiB.
+  void report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
+                    Duration waited);
   /// Newest (epoch, interrupt) known, as one number that grows with the epoch: epoch * 2 + interrupt.
   /// The maximum over all ranks tells every rank the same (contract 1).
   uint64_t epoch_word() const;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kLargestEpoch = uint64_t{1} << 62;
 constexpr int64_t kLongestHeartbeatMs = int64_t{24} * 3600 * 1000;
+constexpr size_t kMaxStallText = 4096;
 
 uint64_t to_word(uint64_t epoch, bool interrupt) { return epoch * 2 + (interrupt ? 1 : 0); }
 
@@ -22,6 +23,13 @@ hvd_status to_status(wire::Refusal refusal) {
     case wire::Refusal::Ended: return HVD_JOB_FAILED;
     default: return HVD_REFUSED;
   }
+}
+
+/// No longer than `most`, and not within a character.
+std::string cut(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
+  return text.substr(0, most);
 }
 
 std::vector<std::unique_ptr<wire::AddressT>> to_wire(const std::vector<Address>& addresses) {
@@ -37,13 +45,6 @@ std::vector<std::unique_ptr<wire::AddressT>> to_wire(const std::vector<Address>&
 }  // namespace
 
 SessionCore::SessionCore(CoreConfig config) : config_(std::move(config)) {}
-
-template <class Table>
-void SessionCore::send(uint64_t generation, Table body) {
-  wire::EnvelopeT e = wire::envelope(config_.job, config_.worker, generation, std::move(body));
-  e.sequence = ++sent_;
-  actions_.emplace_back(Send{std::move(e)});
-}
 
 void SessionCore::log(hvd_log_level level, std::string text) {
   actions_.emplace_back(LogLine{level, std::move(text)});
@@ -145,6 +146,7 @@ void SessionCore::on_welcome(const wire::WelcomeT& welcome, Time now) {
   heartbeat_interval_ = milliseconds(interval);
   heartbeat_timeout_ = milliseconds(timeout);
   next_heartbeat_ = now + heartbeat_interval_;
+  takes_stalls_ = welcome.takes_stalls;
   word_ = std::max(word_, to_word(welcome.epoch, false));
   actions_.emplace_back(Welcomed{});
 }
@@ -319,6 +321,18 @@ SessionCore::Actions SessionCore::failure(uint64_t generation, int32_t rank, con
   return take();
 }
 
+SessionCore::Actions SessionCore::stall(uint64_t generation, const std::string& text,
+                                        const std::vector<int32_t>& missing, Duration waited, Time) {
+  // A report of a generation that is over must not blame anybody in the next one.
+  if (phase_ != Phase::kWelcomed || !takes_stalls_ || !is_live(generation)) return take();
+  wire::StallT stall;
+  stall.message = cut(text, kMaxStallText);
+  stall.missing = missing;
+  stall.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
+  send(generation, std::move(stall));
+  return take();
+}
+
 SessionCore::Actions SessionCore::done(uint64_t revision, Time) {
   if (phase_ != Phase::kWelcomed) return take();
   wire::DoneT done;
@@ -338,65 +352,6 @@ SessionCore::Actions SessionCore::leave(const std::string& message, Time) {
 SessionCore::Actions SessionCore::close(Duration linger, Time) {
   end(Status(HVD_CLOSED, "the session was closed"), linger);
   return take();
-}
-
-// ---- key-value store ----
-
-SessionCore::Actions SessionCore::kv_set(uint64_t generation, const std::string& key,
-                                         std::span<const uint8_t> value, Time) {
-  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
-  wire::KvSetT set;
-  set.key = key;
-  set.value.assign(value.begin(), value.end());
-  send(generation, std::move(set));
-  return take();
-}
-
-SessionCore::Actions SessionCore::kv_get(uint64_t id, uint64_t generation, const std::string& key, Time) {
-  if (phase_ != Phase::kWelcomed) return take();
-  if (generation > generation_ || generation == 0) {
-    const Status why(HVD_INVALID, fmt::format("key \"{}\" asked for in generation {}, the newest is {}", key,
-                                              generation, generation_));
-    actions_.emplace_back(AnswerKv{id, why, {}});
-  } else if (!is_live(generation)) {
-    Status why(HVD_PEER_LOST, fmt::format("waiting for key \"{}\": generation {} is lost", key, generation));
-    actions_.emplace_back(AnswerKv{id, why.in_generation(generation), {}});
-  } else {
-    gets_.push_back({id, generation, key});
-    wire::KvGetT get;
-    get.key = key;
-    send(generation, std::move(get));
-  }
-  return take();
-}
-
-void SessionCore::kv_forget(uint64_t id) {
-  std::erase_if(gets_, [id](const PendingGet& get) { return get.id == id; });
-}
-
-void SessionCore::on_kv_value(uint64_t generation, const wire::KvValueT& received) {
-  const bool known = received.status >= HVD_OK && received.status <= HVD_INTERNAL;
-  Status status(known ? received.status : HVD_INTERNAL, "");
-  if (!status.ok()) {
-    status.message = fmt::format("key \"{}\" of generation {}: {} from the driver", received.key, generation,
-                                 status_name(status.code));
-    status.generation = generation;
-  }
-  std::erase_if(gets_, [&](const PendingGet& get) {
-    if (get.generation != generation || get.key != received.key) return false;
-    actions_.emplace_back(AnswerKv{get.id, status, received.value});
-    return true;
-  });
-}
-
-void SessionCore::fail_gets(uint64_t below, const std::string& why) {
-  std::erase_if(gets_, [&](const PendingGet& get) {
-    if (get.generation >= below) return false;
-    Status status(HVD_PEER_LOST, fmt::format("waiting for key \"{}\": generation {} is lost: {}", get.key,
-                                             get.generation, why));
-    actions_.emplace_back(AnswerKv{get.id, status.in_generation(get.generation), {}});
-    return true;
-  });
 }
 
 }  // namespace hvd::session

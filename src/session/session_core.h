@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -78,6 +79,8 @@ class SessionCore {
   Actions taken(uint64_t generation, Time now);
   Actions synced(uint64_t generation, uint64_t revision, Time now);
   Actions failure(uint64_t generation, int32_t rank, const std::string& message, Time now);
+  Actions stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
+                Duration waited, Time now);
   Actions done(uint64_t revision, Time now);
   Actions leave(const std::string& message, Time now);
   Actions kv_set(uint64_t generation, const std::string& key, std::span<const uint8_t> value, Time now);
@@ -100,7 +103,11 @@ class SessionCore {
   };
 
   template <class Table>
-  void send(uint64_t generation, Table body);
+  void send(uint64_t generation, Table body) {
+    wire::EnvelopeT e = wire::envelope(config_.job, config_.worker, generation, std::move(body));
+    e.sequence = ++sent_;
+    actions_.emplace_back(Send{std::move(e)});
+  }
   void log(hvd_log_level level, std::string text);
   void end(Status why, Duration linger = Duration(0));
   void broken(const std::string& what);  // the driver broke the protocol
@@ -125,6 +132,7 @@ class SessionCore {
   std::optional<Status> refusal_;  // last one that did not end the session
   Time hello_deadline_{};
 
+  bool takes_stalls_ = false;  // the driver does
   Duration heartbeat_interval_{0}, heartbeat_timeout_{0};
   Time next_heartbeat_{}, last_received_{};
   std::optional<Time> suspected_;  // silent for too long: judged at this time, not before

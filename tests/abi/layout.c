@@ -64,6 +64,31 @@ AT(hvd_state_statistics, sync_sent_bytes, 48);
 AT(hvd_state_statistics, sync_received_bytes, 56);
 AT(hvd_state_statistics, last_commit_ns, 64);
 
+SIZE(hvd_sampler_options, 40);
+AT(hvd_sampler_options, struct_size, 0);
+AT(hvd_sampler_options, samples, 8);
+AT(hvd_sampler_options, batch_size, 16);
+AT(hvd_sampler_options, seed, 24);
+AT(hvd_sampler_options, in_order, 32);
+AT(hvd_sampler_options, padding, 36);
+
+SIZE(hvd_sampler_batch, 48);
+AT(hvd_sampler_batch, struct_size, 0);
+AT(hvd_sampler_batch, generation, 8);
+AT(hvd_sampler_batch, epoch, 16);
+AT(hvd_sampler_batch, position, 24);
+AT(hvd_sampler_batch, count, 32);
+AT(hvd_sampler_batch, total, 40);
+
+SIZE(hvd_sampler_information, 56);
+AT(hvd_sampler_information, struct_size, 0);
+AT(hvd_sampler_information, epoch, 8);
+AT(hvd_sampler_information, samples, 16);
+AT(hvd_sampler_information, batch_size, 24);
+AT(hvd_sampler_information, processed, 32);
+AT(hvd_sampler_information, remaining, 40);
+AT(hvd_sampler_information, rounds, 48);
+
 SIZE(hvd_recovery, 376);
 AT(hvd_recovery, struct_size, 0);
 AT(hvd_recovery, from_generation, 8);
@@ -106,7 +131,7 @@ AT(hvd_launch, host, 16);
 AT(hvd_launch, slot, 24);
 AT(hvd_launch, environment, 32);
 
-SIZE(hvd_driver_status_info, 568);
+SIZE(hvd_driver_status_info, 1080);
 AT(hvd_driver_status_info, struct_size, 0);
 AT(hvd_driver_status_info, phase, 8);
 AT(hvd_driver_status_info, size, 12);
@@ -118,6 +143,7 @@ AT(hvd_driver_status_info, membership_epoch, 40);
 AT(hvd_driver_status_info, hosts_blocked, 48);
 AT(hvd_driver_status_info, port, 52);
 AT(hvd_driver_status_info, sentence, 56);
+AT(hvd_driver_status_info, stall, 568);
 
 SIZE(hvd_backend_host, 56);
 AT(hvd_backend_host, struct_size, 0);

@@ -79,6 +79,11 @@ std::vector<EnvelopeT> one_of_each() {
   JobEndedT ended;
   ended.reason = "all members are done";
   add(std::move(ended));
+  StallT stall;
+  stall.message = "rank 1 (host b) has not called 'loss'";
+  stall.missing = {1, 5};
+  stall.waited_ms = 60000;
+  add(std::move(stall));
   return all;
 }
 

@@ -1,0 +1,50 @@
+// The parts of RendezvousServer: rendezvous_server.cc keeps connections and tells workers,
+// rendezvous_messages.cc reads what they say.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "driver/rendezvous_server.h"
+
+namespace hvd::driver {
+
+/// What a worker says, fit for logs and reasons.
+inline std::string cut(const std::string& text, size_t most = 512) {
+  std::string result = text.substr(0, most);
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return result;
+}
+
+inline wire::AddressT copy(const wire::AddressT& address) {
+  wire::AddressT result;
+  result.backend = address.backend;
+  result.blob = address.blob;
+  return result;
+}
+
+struct RendezvousServer::Connection {
+  explicit Connection(wire::Loop& loop) : deadline(loop) {}
+  std::shared_ptr<wire::Channel> channel;
+  wire::Loop::Timer deadline;  // for hello
+  uint64_t worker = 0;         // 0 until its hello was accepted
+  uint64_t claimed = 0;        // whom it says to be
+  std::string host;
+  uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
+  uint64_t received = 0;    // sequence of its last message
+  uint64_t sent = 0;
+  Time heard{};
+  bool over = false;
+};
+
+template <class Body>
+void RendezvousServer::send(Connection& connection, uint64_t generation, Body body) {
+  wire::EnvelopeT message = wire::envelope(config_.job, connection.claimed, generation, std::move(body));
+  message.sequence = ++connection.sent;
+  connection.channel->send(wire::encode(message));
+}
+
+}  // namespace hvd::driver

@@ -1,0 +1,185 @@
+#include <fmt/format.h>
+
+#include "driver/rendezvous_impl.h"
+
+namespace hvd::driver {
+namespace {
+
+constexpr size_t kMaxKey = 1024;
+constexpr size_t kMaxStallText = 4096;
+constexpr size_t kMaxMissing = 1 << 16;
+constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
+
+}  // namespace
+
+void RendezvousServer::received(const ConnectionPtr& connection, std::span<const uint8_t> frame) {
+  if (connection->over) return;
+  try {
+    wire::EnvelopeT message = wire::decode(frame);
+    if (connection->worker == 0) connection->claimed = message.worker;
+    if (message.job != config_.job) {
+      return reject(connection, wire::Refusal::Job,
+                    fmt::format("this is job {}, not {}", config_.job, cut(message.job)));
+    }
+    if (connection->worker == 0) return hello(connection, message);
+    if (message.worker != connection->worker) {
+      throw Error(HVD_INVALID, fmt::format("a message in the name of worker {}", message.worker));
+    }
+    connection->heard = now();
+    if (message.sequence <= connection->received) return;  // a repeated request counts once (contract 11)
+    connection->received = message.sequence;
+    handle(connection, message);
+  } catch (const Error& error) {
+    if (connection->over) throw;
+    const std::string why = fmt::format("protocol error: {}", cut(error.what()));
+    logger_->warning("worker {} at {}: {}", connection->worker, connection->channel->peer(), why);
+    if (connection->worker == 0) return reject(connection, wire::Refusal::Protocol, why);
+    send(*connection, 0, [&] {
+      wire::RefusedT refused;
+      refused.code = wire::Refusal::Protocol;
+      refused.reason = why;
+      return refused;
+    }());
+    lose(connection, LossKind::kConnectionClosed, why);
+  }
+}
+
+void RendezvousServer::hello(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  const auto* hello = message.body.AsHello();
+  if (hello == nullptr) {
+    throw Error(HVD_INVALID,
+                fmt::format("expected Hello as the first message, not {}", wire::body_name(message)));
+  }
+  if (hello->protocol != wire::kProtocol) {
+    return reject(connection, wire::Refusal::Protocol,
+                  fmt::format("the worker speaks protocol {} (library {}), this driver {}", hello->protocol,
+                              cut(hello->library), wire::kProtocol));
+  }
+  const uint64_t worker = message.worker;
+  if (worker == 0) return reject(connection, wire::Refusal::Unknown, "worker 0 is nobody");
+  if (ended_) {
+    return reject(connection, wire::Refusal::Ended, fmt::format("the job has ended: {}", ended_->second));
+  }
+  if (connections_.contains(worker)) {
+    return reject(connection, wire::Refusal::Busy,
+                  fmt::format("worker {} is connected already from {}", worker,
+                              connections_.at(worker)->channel->peer()));
+  }
+  if (const std::optional<Refusal> refusal = events_.admit(worker)) {
+    return reject(connection, refusal->code, refusal->reason);
+  }
+  std::erase(strangers_, connection);
+  connection->deadline.cancel();
+  connection->worker = worker;
+  connection->host = cut(hello->host);
+  connection->received = message.sequence;
+  connection->heard = now();
+  connections_[worker] = connection;
+  wire::WelcomeT welcome;
+  welcome.heartbeat_interval_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_interval).count();
+  welcome.heartbeat_timeout_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_timeout).count();
+  welcome.epoch = epoch_;
+  welcome.takes_stalls = true;
+  send(*connection, 0, std::move(welcome));
+  logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
+                 hello->pid, connection->host);
+  if (connections_.size() == 1) watch();
+  events_.connected(worker);
+}
+
+/// Only a member of a generation may speak in its name: late messages of one that is over change nothing (contract 11).
+bool RendezvousServer::in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  if (message.generation != 0 && message.generation == connection->generation) return true;
+  logger_->debug("worker {}: {} of generation {} ignored, it is in {}", connection->worker,
+                 wire::body_name(message), message.generation, connection->generation);
+  return false;
+}
+
+/// Whether these can be ranks of the generation, the membership knows.
+void RendezvousServer::stalled(uint64_t worker, const wire::EnvelopeT& message) {
+  const wire::StallT& stall = *message.body.AsStall();
+  if (stall.waited_ms < 0 || stall.waited_ms > kLongestWaitMs) {
+    throw Error(HVD_INVALID,
+                fmt::format("a stall of {} ms: expected 0 to {}", stall.waited_ms, kLongestWaitMs));
+  }
+  if (stall.missing.size() > kMaxMissing) {
+    throw Error(HVD_INVALID, fmt::format("a stall that waits for {} ranks: expected at most {}",
+                                         stall.missing.size(), kMaxMissing));
+  }
+  StallEvent event;
+  event.text = cut(stall.message, kMaxStallText);
+  event.missing = stall.missing;
+  event.waited = milliseconds(stall.waited_ms);
+  events_.stalled(worker, message.generation, event);
+}
+
+void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& message) {
+  const uint64_t worker = connection->worker;
+  switch (message.body.type) {
+    case wire::Body::Heartbeat: {
+      wire::HeartbeatAckT ack;
+      ack.sent_ns = message.body.AsHeartbeat()->sent_ns;
+      return send(*connection, 0, std::move(ack));
+    }
+    case wire::Body::Ready: {
+      const wire::ReadyT& ready = *message.body.AsReady();
+      connection->generation = 0;
+      kv_.forget(worker);
+      std::vector<wire::AddressT>& addresses = addresses_[worker];
+      addresses.clear();
+      for (const auto& address : ready.addresses) {
+        if (address) addresses.push_back(copy(*address));
+      }
+      ReadyEvent event;
+      event.left_generation = message.generation;
+      event.has_state = ready.has_state;
+      event.revision = ready.revision;
+      event.digest = wire::to_digest(ready.digest.get());
+      event.host = connection->host;
+      return events_.ready(worker, event);
+    }
+    case wire::Body::Synced:
+      if (in_generation(connection, message)) {
+        events_.synced(worker, message.generation, message.body.AsSynced()->revision);
+      }
+      return;
+    case wire::Body::Failure:
+      if (in_generation(connection, message)) {
+        const wire::FailureT& failure = *message.body.AsFailure();
+        events_.failure(worker, message.generation, failure.rank, cut(failure.message));
+      }
+      return;
+    case wire::Body::Stall:
+      if (in_generation(connection, message)) stalled(worker, message);
+      return;
+    case wire::Body::Done:
+      // It may have crossed the abort of its generation: that its work was complete stays true.
+      return events_.done(worker, message.generation);
+    case wire::Body::Leave: return lose(connection, LossKind::kLeft, cut(message.body.AsLeave()->message));
+    case wire::Body::KvSet: {
+      wire::KvSetT& set = *message.body.AsKvSet();
+      if (set.key.empty() || set.key.size() > kMaxKey) {
+        throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", set.key.size(), kMaxKey));
+      }
+      if (!in_generation(connection, message)) return;
+      std::vector<KvStore::Answer> answers;
+      const Status status = kv_.set(message.generation, set.key, std::move(set.value), &answers);
+      if (!status.ok()) logger_->warning("worker {}: {}", worker, cut(status.message));
+      return answer(answers);
+    }
+    case wire::Body::KvGet: {
+      const wire::KvGetT& get = *message.body.AsKvGet();
+      if (get.key.empty() || get.key.size() > kMaxKey) {
+        throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", get.key.size(), kMaxKey));
+      }
+      if (!in_generation(connection, message)) { return answer({{worker, get.key, HVD_PEER_LOST, {}}}); }
+      if (const auto found = kv_.get(worker, message.generation, get.key)) answer({*found});
+      return;
+    }
+    default: throw Error(HVD_INVALID, fmt::format("a worker may not send {}", wire::body_name(message)));
+  }
+}
+
+}  // namespace hvd::driver
