@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint]
-# (without arguments: build test demo). Needs root or sudo only if something is missing.
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench]
+# (without arguments: build test demo; bench is what libhvd is measured against). Needs root or sudo only if something is missing.
 set -euo pipefail
 
 declare -A packages=(
@@ -9,6 +9,7 @@ declare -A packages=(
   [test]="libgtest-dev libbenchmark-dev python3 iproute2 binutils"
   [demo]="libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [lint]="clang-format clang-tidy git"
+  [bench]="libopenmpi-dev openmpi-bin"
 )
 
 [ $# -gt 0 ] || set -- build test demo

@@ -18,7 +18,7 @@ import time
 
 WORKERS = 4
 PHASES = ("detection", "abort", "restore", "forming", "connecting", "sync", "first_collective", "total")
-BIN = os.path.dirname(os.path.abspath(__file__))
+BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__)))
 
 
 def trial(generator):

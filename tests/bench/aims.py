@@ -1,0 +1,86 @@
+"""What collective_bench is to reach, and whether it did."""
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def size_name(count):
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return "%d %s" % (count // unit, name)
+    return "%d B" % count
+
+
+def duration(us):
+    return "%.3g ms" % (us / 1e3) if us >= 1000 else "%.3g us" % us
+
+
+def _cell(report, place, operation, ranks, size):
+    return report.get(place, {}).get(operation, {}).get("%d ranks" % ranks, {}).get(size)
+
+
+def _faster_than(report, place, operation, ranks, size, other):
+    """How many times hvd's speed is the other's: {median, low, high}; None if it was not measured."""
+    return ((_cell(report, place, operation, ranks, size) or {}).get(other) or {}).get("over_hvd")
+
+
+def _detail(report, name, key):
+    return report.get("details", {}).get(name, {}).get(key)
+
+
+def _inverse(ratio, factor=1.0):
+    """factor / ratio, with its range."""
+    return ratio and {"median": factor / ratio["median"], "low": factor / ratio["high"], "high": factor / ratio["low"]}
+
+
+def judge(report):
+    """One entry an aim: what is wanted, what was measured (median and range over rounds), and whether it was met."""
+    host, hosts = "one_host", "two_hosts"
+    copies = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy"), 1 / 3)
+    all_cores = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy_all_cores"), 1 / 3)
+    aims = [
+        ("broadcast 64 MiB, 4 ranks: time over three copies at memcpy's rate (one thread)", "<=", 1.3, copies),
+        ("the same, memcpy on all cores", "<=", 1.3, all_cores),
+    ]
+    for operation, size, other, times in (
+            ("broadcast", "64 MiB", "openmpi", 1.5), ("broadcast", "64 MiB", "gloo", 3),
+            ("allreduce", "64 MiB", "openmpi", 2), ("allreduce", "64 MiB", "gloo", 3),
+            ("allreduce", "8 B", "gloo", 20)):
+        aims.append(("%s %s, 4 ranks: times as fast as %s" % (operation, size, other), ">=", times,
+                     _faster_than(report, host, operation, 4, size, other)))
+    aims.append(("allreduce 8 B, 4 ranks, named: time over openmpi's", "<=", 2.0,
+                 _inverse(_faster_than(report, host, "allreduce", 4, "8 B", "openmpi"))))
+    aims.append(("broadcast of 200 variables with 64 MiB: time over one tensor's", "<=", 1.1,
+                 _detail(report, "200 variables of 64 MiB together", "variables_over_one")))
+    for operation in ("broadcast", "allreduce"):
+        aims.append(("two hosts, %s 64 MiB, 2 ranks each: times as fast as gloo" % operation, ">=", 1.5,
+                     _faster_than(report, hosts, operation, 4, "64 MiB", "gloo")))
+    aims.append(("check_host_updates, nothing new: time over an allreduce of 8 B", "<=", 1.0,
+                 _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
+    aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
+                 _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
+    return [entry(*aim) for aim in aims]
+
+
+# What a ratio of two things that are the same may show on a noisy machine.
+SLACK = 0.05
+
+
+def entry(text, relation, wanted, measured):
+    result = {"aim": text, "wanted": "%s %g" % (relation, wanted)}
+    if measured is None:
+        return {**result, "met": None}
+    value = measured["median"]
+    met = value >= wanted if relation == ">=" else value <= wanted + (SLACK if wanted == 1.0 else 0)
+    return {**result, **{key: float("%.4g" % measured[key]) for key in ("median", "low", "high")}, "met": met}
+
+
+def table(entries):
+    width = max(len(e["aim"]) for e in entries)
+    lines = ["%s  %-8s %-24s %s" % ("aim".ljust(width), "wanted", "measured (range)", "met")]
+    for e in entries:
+        if e["met"] is None:
+            lines.append("%s  %-8s %-24s -" % (e["aim"].ljust(width), e["wanted"], "not measured"))
+        else:
+            lines.append("%s  %-8s %-24s %s" % (e["aim"].ljust(width), e["wanted"], "%.3g (%.3g .. %.3g)" % (
+                e["median"], e["low"], e["high"]), "yes" if e["met"] else "NO"))
+    return "\n".join(lines)
