@@ -32,7 +32,7 @@ static double idle_ms(void) {
 
 static int worker(void) {
   hvd_error error = HVD_ERROR_INIT;
-  hvd_context* context = NULL;
+  hvd_context *context = NULL;
   hvd_status status = hvd_init(NULL, &context, &error);
   if (status == HVD_OK) status = hvd_barrier(context, "begin", &error);
   if (status == HVD_OK) {
@@ -47,7 +47,7 @@ static int worker(void) {
   return status == HVD_OK ? 0 : 1;
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   char self[PATH_MAX] = "", folder[PATH_MAX], command[2 * PATH_MAX + 100], line[1000];
   double used[WORKERS] = {0}, baseline = 0;
   int seen = 0;
@@ -60,10 +60,10 @@ int main(int argc, char** argv) {
   memcpy(folder, self, sizeof folder);
   snprintf(command, sizeof command, "'%s/hvdrun' -np %d -H localhost:%d '%s' --worker 2>&1", dirname(folder),
            WORKERS, WORKERS, self);
-  FILE* job = popen(command, "r");
+  FILE *job = popen(command, "r");
   if (job == NULL) return 1;
   while (fgets(line, sizeof line, job) != NULL) {
-    const char* value = strstr(line, "idle_ms ");
+    const char *value = strstr(line, "idle_ms ");
     if (value != NULL && seen < WORKERS) {
       used[seen++] = atof(value + strlen("idle_ms "));
     } else {
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   }
   if (pclose(job) != 0 || seen != WORKERS) return 1;
   snprintf(command, sizeof command, "'%s' --sleep", self);
-  FILE* sleeper = popen(command, "r");
+  FILE *sleeper = popen(command, "r");
   if (sleeper == NULL || fgets(line, sizeof line, sleeper) == NULL) return 1;
   baseline = atof(line + strlen("idle_ms "));
   pclose(sleeper);

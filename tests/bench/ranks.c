@@ -29,14 +29,14 @@ typedef struct command {
 } command;
 
 typedef struct rank_state {
-  const bench_place* place;
-  const bench_operation* operations;
-  void* self;
-  meeting* hall;
-  const bench_operation* prepared;
+  const bench_place *place;
+  const bench_operation *operations;
+  void *self;
+  meeting *hall;
+  const bench_operation *prepared;
   bench_buffer buffer;
   size_t mapped;
-  int64_t* times; /* start and end of each sample */
+  int64_t *times; /* start and end of each sample */
 } rank_state;
 
 static int64_t now_ns(void) {
@@ -45,8 +45,8 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-const char* bench_environment(const char* name) {
-  const char* value = getenv(name);
+const char *bench_environment(const char *name) {
+  const char *value = getenv(name);
   if (value == NULL) {
     fprintf(stderr, "%s is not set: collective_bench starts this program\n", name);
     exit(2);
@@ -55,8 +55,8 @@ const char* bench_environment(const char* name) {
 }
 
 /* Yields while it waits: with more ranks than cores nobody may be kept from arriving. */
-static int meet(const rank_state* state) {
-  meeting* hall = state->hall;
+static int meet(const rank_state *state) {
+  meeting *hall = state->hall;
   uint32_t round = __atomic_load_n(&hall->round, __ATOMIC_ACQUIRE);
   if (__atomic_add_fetch(&hall->arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)state->place->size) {
     __atomic_store_n(&hall->arrived, 0, __ATOMIC_RELAXED);
@@ -77,11 +77,11 @@ static int meet(const rank_state* state) {
 /* Small whole numbers: sums of eight are exact in float32. */
 static float value_of(size_t index, int rank) { return (float)(index % 13 + (size_t)rank * 3); }
 
-static void fill(const bench_buffer* buffer, int rank) {
+static void fill(const bench_buffer *buffer, int rank) {
   for (size_t i = 0; i < buffer->bytes / sizeof(float); i++) buffer->data[i] = value_of(i, rank);
 }
 
-static int right(const rank_state* state, char check) {
+static int right(const rank_state *state, char check) {
   int size = state->place->size;
   for (size_t i = 0; i < state->buffer.bytes / sizeof(float); i++) {
     float want = value_of(i, 0);
@@ -95,19 +95,19 @@ static int right(const rank_state* state, char check) {
   return 1;
 }
 
-static void release(rank_state* state) {
+static void release(rank_state *state) {
   if (state->prepared != NULL && state->prepared->release != NULL) state->prepared->release(state->self);
   state->prepared = NULL;
   if (state->buffer.data != NULL) munmap(state->buffer.data, state->mapped);
   state->buffer.data = NULL;
 }
 
-static int prepare(rank_state* state, const bench_operation* operation, size_t bytes) {
+static int prepare(rank_state *state, const bench_operation *operation, size_t bytes) {
   if (state->prepared == operation && state->buffer.bytes == bytes) return 0;
   release(state);
   state->mapped = (bytes + 4095) / 4096 * 4096;
   if (state->mapped == 0) state->mapped = 4096;
-  void* memory = mmap(NULL, state->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *memory = mmap(NULL, state->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     fprintf(stderr, "rank %d: %zu bytes: %s\n", state->place->rank, bytes, strerror(errno));
     return -1;
@@ -119,8 +119,8 @@ static int prepare(rank_state* state, const bench_operation* operation, size_t b
   return operation->prepare != NULL ? operation->prepare(state->self, &state->buffer) : 0;
 }
 
-static int measure(rank_state* state, const command* wanted) {
-  const bench_operation* operation = state->operations;
+static int measure(rank_state *state, const command *wanted) {
+  const bench_operation *operation = state->operations;
   while (operation->name != NULL && strcmp(operation->name, wanted->operation) != 0) operation++;
   if (operation->name == NULL) {
     fprintf(stderr, "no operation %s\n", wanted->operation);
@@ -148,7 +148,7 @@ static int measure(rank_state* state, const command* wanted) {
   return 0;
 }
 
-static int serve(rank_state* state, FILE* commands, FILE* replies) {
+static int serve(rank_state *state, FILE *commands, FILE *replies) {
   char line[256];
   while (fgets(line, sizeof line, commands) != NULL) {
     command wanted;
@@ -172,20 +172,20 @@ static int serve(rank_state* state, FILE* commands, FILE* replies) {
   return 1;
 }
 
-static FILE* channel(const bench_place* place, const char* kind, const char* mode) {
+static FILE *channel(const bench_place *place, const char *kind, const char *mode) {
   char path[4096];
   snprintf(path, sizeof path, "%s/%s.%d", place->directory, kind, place->rank);
-  FILE* file = fopen(path, mode);
+  FILE *file = fopen(path, mode);
   if (file == NULL) fprintf(stderr, "%s: %s\n", path, strerror(errno));
   return file;
 }
 
-int bench_serve(const bench_place* place, const bench_operation* operations, void* self) {
+int bench_serve(const bench_place *place, const bench_operation *operations, void *self) {
   rank_state state = {.place = place, .operations = operations, .self = self};
   char path[4096];
   snprintf(path, sizeof path, "%s/barrier", place->directory);
   int fd = open(path, O_RDWR | O_CLOEXEC);
-  void* hall = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void *hall = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (hall == MAP_FAILED) {
     fprintf(stderr, "%s: %s\n", path, strerror(errno));
     return 1;
@@ -193,8 +193,8 @@ int bench_serve(const bench_place* place, const bench_operation* operations, voi
   close(fd);
   state.hall = hall;
   state.times = malloc(2 * MOST_SAMPLES * sizeof *state.times);
-  FILE* commands = channel(place, "commands", "r");
-  FILE* replies = channel(place, "replies", "w");
+  FILE *commands = channel(place, "commands", "r");
+  FILE *replies = channel(place, "replies", "w");
   int status = 1;
   if (state.times != NULL && commands != NULL && replies != NULL) {
     fputs("ready\n", replies);

@@ -16,24 +16,24 @@ typedef struct variable {
 } variable;
 
 typedef struct rank {
-  hvd_context* context;
-  hvd_state* state;
+  hvd_context *context;
+  hvd_state *state;
   int number;
   hvd_tensor whole; /* the buffer as one tensor */
   int count;        /* pieces, of which `group` holds the tensors alone */
   variable variables[MOST];
   hvd_tensor group[MOST];
   int order[MOST]; /* in which this rank submits them */
-  hvd_op* ops[MOST];
+  hvd_op *ops[MOST];
 } rank;
 
-static int failed(hvd_status status, const hvd_error* error) {
+static int failed(hvd_status status, const hvd_error *error) {
   if (status == HVD_OK) return 0;
   fprintf(stderr, "%s: %s\n", hvd_status_name(status), error->message);
   return 1;
 }
 
-static hvd_tensor floats(float* data, size_t count) {
+static hvd_tensor floats(float *data, size_t count) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
   tensor.dtype = HVD_FLOAT32;
@@ -42,13 +42,13 @@ static hvd_tensor floats(float* data, size_t count) {
   return tensor;
 }
 
-static int prepare_whole(void* self, const bench_buffer* buffer) {
-  ((rank*)self)->whole = floats(buffer->data, buffer->bytes / sizeof(float));
+static int prepare_whole(void *self, const bench_buffer *buffer) {
+  ((rank *)self)->whole = floats(buffer->data, buffer->bytes / sizeof(float));
   return 0;
 }
 
 /* Cuts the buffer into pieces of `sizes` floats. */
-static int cut(rank* self, const bench_buffer* buffer, int count, const size_t* sizes) {
+static int cut(rank *self, const bench_buffer *buffer, int count, const size_t *sizes) {
   size_t at = 0;
   self->count = count;
   for (int i = 0; i < count; i++) {
@@ -64,7 +64,7 @@ static int cut(rank* self, const bench_buffer* buffer, int count, const size_t* 
 }
 
 /* 200 tensors of sizes as uneven as a network's, the last one taking what is left. */
-static int prepare_variables(void* self, const bench_buffer* buffer) {
+static int prepare_variables(void *self, const bench_buffer *buffer) {
   static const size_t weights[] = {1, 256, 4, 1024, 16, 64, 1, 512, 2, 128};
   enum { KINDS = sizeof weights / sizeof *weights };
   size_t sizes[VARIABLES], total = 0, used = 0, floats_in_all = buffer->bytes / sizeof(float);
@@ -77,15 +77,15 @@ static int prepare_variables(void* self, const bench_buffer* buffer) {
 }
 
 /* 1,000 tensors of 64 B to 4 KiB. */
-static int prepare_small(void* self, const bench_buffer* buffer) {
+static int prepare_small(void *self, const bench_buffer *buffer) {
   size_t sizes[SMALL];
   for (int i = 0; i < SMALL; i++) sizes[i] = ((size_t)64 << i % 7) / sizeof(float);
   return cut(self, buffer, SMALL, sizes);
 }
 
 /* The same, submitted in another order on each rank. */
-static int prepare_shuffled(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int prepare_shuffled(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   uint32_t random = 12345u + (uint32_t)mine->number * 7919u;
   if (prepare_small(self, buffer) != 0) return 1;
   for (int i = mine->count - 1; i > 0; i--) {
@@ -97,43 +97,43 @@ static int prepare_shuffled(void* self, const bench_buffer* buffer) {
   return 0;
 }
 
-static int broadcast(void* self, const bench_buffer* buffer) {
-  static const char* const names[] = {"weights0", "weights1", "weights2", "weights3",
+static int broadcast(void *self, const bench_buffer *buffer) {
+  static const char *const names[] = {"weights0", "weights1", "weights2", "weights3",
                                       "weights4", "weights5", "weights6", "weights7"}; /* one a root */
-  rank* mine = self;
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   return failed(hvd_broadcast(mine->context, names[buffer->root % 8], &mine->whole, buffer->root, &error),
                 &error);
 }
 
-static int allreduce(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int allreduce(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   return failed(hvd_allreduce(mine->context, "gradients", &mine->whole, &mine->whole, HVD_SUM, &error),
                 &error);
 }
 
-static int check(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int check(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   return failed(hvd_state_check_host_updates(mine->state, &error), &error);
 }
 
-static int step_with_check(void* self, const bench_buffer* buffer) {
+static int step_with_check(void *self, const bench_buffer *buffer) {
   return allreduce(self, buffer) != 0 || check(self, buffer) != 0;
 }
 
-static int broadcast_variables(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int broadcast_variables(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   return failed(hvd_broadcast_variables(mine->context, "model", mine->group, (size_t)mine->count, 0, &error),
                 &error);
 }
 
-static int wait_for_all(rank* self) {
+static int wait_for_all(rank *self) {
   int wrong = 0;
   for (int i = 0; i < self->count; i++) {
     hvd_error error = HVD_ERROR_INIT;
@@ -143,12 +143,12 @@ static int wait_for_all(rank* self) {
   return wrong;
 }
 
-static int broadcast_each(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int broadcast_each(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
-    variable* it = &mine->variables[i];
+    variable *it = &mine->variables[i];
     if (failed(hvd_broadcast_async(mine->context, it->name, &it->tensor, 0, &mine->ops[i], &error), &error)) {
       return 1;
     }
@@ -156,12 +156,12 @@ static int broadcast_each(void* self, const bench_buffer* buffer) {
   return wait_for_all(mine);
 }
 
-static int allreduce_each_async(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int allreduce_each_async(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
-    variable* it = &mine->variables[mine->order[i]];
+    variable *it = &mine->variables[mine->order[i]];
     if (failed(hvd_allreduce_async(mine->context, it->name, &it->tensor, &it->tensor, HVD_SUM, &mine->ops[i],
                                    &error),
                &error)) {
@@ -171,12 +171,12 @@ static int allreduce_each_async(void* self, const bench_buffer* buffer) {
   return wait_for_all(mine);
 }
 
-static int allreduce_each(void* self, const bench_buffer* buffer) {
-  rank* mine = self;
+static int allreduce_each(void *self, const bench_buffer *buffer) {
+  rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
-    variable* it = &mine->variables[i];
+    variable *it = &mine->variables[i];
     if (failed(hvd_allreduce(mine->context, it->name, &it->tensor, &it->tensor, HVD_SUM, &error), &error))
       return 1;
   }

@@ -15,28 +15,28 @@ enum { MOST_THREADS = 256 };
 
 typedef struct copier copier;
 typedef struct part {
-  copier* whole;
+  copier *whole;
   int index;
   pthread_t thread;
 } part;
 struct copier {
-  char* target;
-  const bench_buffer* source;
+  char *target;
+  const bench_buffer *source;
   int threads;    /* this one among them */
   unsigned begun; /* counts calls; all ones: end */
   int left;       /* parts still being copied */
   part parts[MOST_THREADS];
 };
 
-static void copy_part(const copier* whole, int index) {
+static void copy_part(const copier *whole, int index) {
   size_t bytes = whole->source->bytes;
   size_t begin = bytes * (size_t)index / (size_t)whole->threads;
   size_t end = bytes * ((size_t)index + 1) / (size_t)whole->threads;
-  memcpy(whole->target + begin, (const char*)whole->source->data + begin, end - begin);
+  memcpy(whole->target + begin, (const char *)whole->source->data + begin, end - begin);
 }
 
-static void* run_part(void* argument) {
-  part* mine = argument;
+static void *run_part(void *argument) {
+  part *mine = argument;
   unsigned seen = 0;
   while (1) {
     unsigned begun;
@@ -48,7 +48,7 @@ static void* run_part(void* argument) {
   }
 }
 
-static int prepare_threads(copier* whole, const bench_buffer* buffer, int threads) {
+static int prepare_threads(copier *whole, const bench_buffer *buffer, int threads) {
   whole->target = mmap(NULL, buffer->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (whole->target == MAP_FAILED) return 1;
   memset(whole->target, 1, buffer->bytes);
@@ -63,14 +63,14 @@ static int prepare_threads(copier* whole, const bench_buffer* buffer, int thread
   return 0;
 }
 
-static int prepare_one(void* self, const bench_buffer* buffer) { return prepare_threads(self, buffer, 1); }
+static int prepare_one(void *self, const bench_buffer *buffer) { return prepare_threads(self, buffer, 1); }
 
-static int prepare_all(void* self, const bench_buffer* buffer) {
+static int prepare_all(void *self, const bench_buffer *buffer) {
   return prepare_threads(self, buffer, (int)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-static int copy(void* self, const bench_buffer* buffer) {
-  copier* whole = self;
+static int copy(void *self, const bench_buffer *buffer) {
+  copier *whole = self;
   (void)buffer;
   if (whole->threads > 1) {
     __atomic_store_n(&whole->left, whole->threads - 1, __ATOMIC_RELAXED);
@@ -81,8 +81,8 @@ static int copy(void* self, const bench_buffer* buffer) {
   return 0;
 }
 
-static void release(void* self) {
-  copier* whole = self;
+static void release(void *self) {
+  copier *whole = self;
   __atomic_store_n(&whole->begun, ~0u, __ATOMIC_RELEASE);
   for (int i = 1; i < whole->threads; i++) pthread_join(whole->parts[i].thread, NULL);
   munmap(whole->target, whole->source->bytes);

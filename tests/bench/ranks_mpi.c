@@ -4,19 +4,19 @@
 
 #include "ranks.h"
 
-static int broadcast(void* self, const bench_buffer* buffer) {
+static int broadcast(void *self, const bench_buffer *buffer) {
   (void)self;
   return MPI_Bcast(buffer->data, (int)(buffer->bytes / sizeof(float)), MPI_FLOAT, buffer->root,
                    MPI_COMM_WORLD);
 }
 
-static int allreduce(void* self, const bench_buffer* buffer) {
+static int allreduce(void *self, const bench_buffer *buffer) {
   (void)self;
   return MPI_Allreduce(MPI_IN_PLACE, buffer->data, (int)(buffer->bytes / sizeof(float)), MPI_FLOAT, MPI_SUM,
                        MPI_COMM_WORLD);
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   static const bench_operation operations[] = {{"broadcast", 'b', NULL, broadcast, NULL},
                                                {"allreduce", 's', NULL, allreduce, NULL},
                                                {NULL, 0, NULL, NULL, NULL}};
