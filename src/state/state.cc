@@ -183,12 +183,13 @@ void State::add_value(const std::string& key, void* value, size_t size) {
   impl_->add({key, VariableKind::kValue, HVD_UINT8, {static_cast<int64_t>(size)}}, value, {}, {});
 }
 
-void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load) {
+void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
+                       const std::string& detail) {
   if (!save || !load) {
     throw Error(HVD_INVALID, fmt::format("state key '{}': {} callback is NULL: expected a function", key,
                                          save ? "load" : "save"));
   }
-  impl_->add({key, VariableKind::kObject, 0, {}}, nullptr, std::move(save), std::move(load));
+  impl_->add({key, VariableKind::kObject, 0, {}, detail}, nullptr, std::move(save), std::move(load));
 }
 
 void State::remove(const std::string& key) { impl_->remove(key); }

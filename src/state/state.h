@@ -44,7 +44,9 @@ class State {
 
   void add_tensor(const std::string& key, const collective::Tensor& tensor);
   void add_value(const std::string& key, void* value, size_t size);
-  void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
+  /// detail: what all ranks must say of it alike, for example its options; up to 255 bytes.
+  void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
+                  const std::string& detail = {});
   void remove(const std::string& key);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,

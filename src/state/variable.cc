@@ -12,6 +12,7 @@ namespace hvd::state {
 namespace {
 
 constexpr size_t kMaxKey = 255;
+constexpr size_t kMaxDetail = 255;
 constexpr size_t kMaxValue = 65536;
 constexpr size_t kMaxDimensions = 8;
 
@@ -74,6 +75,9 @@ bool decode_one(std::span<const uint8_t>* bytes, Spec* spec) {
   for (int64_t& extent : spec->shape) {
     if (!take(bytes, &extent)) return false;
   }
+  if (!take(bytes, &length) || bytes->size() < length) return false;
+  spec->detail.assign(reinterpret_cast<const char*>(bytes->data()), length);
+  *bytes = bytes->subspan(length);
   return true;
 }
 
@@ -117,7 +121,7 @@ Status called(const std::string& key, const char* name, Call call) {
 }  // namespace
 
 std::string Spec::describe() const {
-  if (kind == VariableKind::kObject) return "object";
+  if (kind == VariableKind::kObject) return detail.empty() ? "object" : detail;
   if (kind == VariableKind::kValue) return fmt::format("value of {} bytes", shape.empty() ? 0 : shape[0]);
   return fmt::format("tensor {}[{}]", dtype_name(dtype), fmt::join(shape, ","));
 }
@@ -126,6 +130,9 @@ size_t checked_bytes(const Spec& spec) {
   if (spec.key.empty() || spec.key.size() > kMaxKey) {
     throw Error(HVD_INVALID, fmt::format("state key '{}' has {} bytes: expected 1 to {}",
                                          spec.key.substr(0, 64), spec.key.size(), kMaxKey));
+  }
+  if (spec.detail.size() > kMaxDetail) {
+    unfit(spec, fmt::format("its detail has {} bytes: expected at most {}", spec.detail.size(), kMaxDetail));
   }
   if (spec.kind == VariableKind::kObject) return 0;
   if (spec.kind == VariableKind::kTensor) return tensor_bytes(spec);
@@ -143,6 +150,8 @@ void encode(const Spec& spec, std::vector<uint8_t>* bytes) {
   put(bytes, spec.dtype);
   put(bytes, static_cast<uint8_t>(spec.shape.size()));
   for (int64_t extent : spec.shape) put(bytes, extent);
+  put(bytes, static_cast<uint8_t>(spec.detail.size()));
+  bytes->insert(bytes->end(), spec.detail.begin(), spec.detail.end());
 }
 
 bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs) {

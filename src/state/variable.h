@@ -16,15 +16,17 @@ namespace hvd::state {
 
 enum class VariableKind : uint8_t { kTensor = 1, kValue = 2, kObject = 3 };
 
-/// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of it.
+/// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of it, but
+/// what its owner says of it is.
 struct Spec {
   std::string key;
   VariableKind kind = VariableKind::kTensor;
   hvd_dtype dtype = 0;
   std::vector<int64_t> shape;
+  std::string detail = {};  // object; at most 255 bytes
   bool operator==(const Spec&) const = default;
 
-  /// "tensor float32[3,4]", "value of 8 bytes", "object"
+  /// "tensor float32[3,4]", "value of 8 bytes", "object", or the object's detail
   std::string describe() const;
 };
 
