@@ -22,9 +22,9 @@ static_assert(sizeof(Head) == kHead && kRingBytes % kHead == 0);
 }  // namespace
 
 std::optional<size_t> StreamWriter::room() const {
-  const uint64_t used = written_ - ring_->read.value.load(std::memory_order_seq_cst);
-  if (used > kRingBytes || used % 8 != 0) return std::nullopt;
-  return kRingBytes - used;
+  const uint64_t read = ring_->read.value.load(std::memory_order_seq_cst);
+  if (read > written_ || written_ - read > kRingBytes || read % 8 != 0) return std::nullopt;
+  return kRingBytes - (written_ - read);
 }
 
 void StreamWriter::copy(const uint8_t* data, size_t size) {
