@@ -10,7 +10,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-# Contender: legend, colour in light, colour in dark, dashes, where it is drawn.
+# Contender: legend, colour in light, colour in dark, dashes.
 LINES = {
     "hvd": ("libhvd", "#0550ae", "#79c0ff", ""),
     "hvd_local_off": ("libhvd, local=off", "#0550ae", "#79c0ff", "5 4"),
@@ -20,7 +20,7 @@ LINES = {
     "memcpy": ("memcpy, one thread", "#6e7781", "#8b949e", "2 3"),
 }
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
-WIDTH, HEIGHT = 960, 430
+WIDTH, HEIGHT = 960, 440
 TOP, BOTTOM, LEFT, GAP, PANEL = 56, 330, 66, 76, 395
 
 
@@ -69,13 +69,16 @@ class Panel:
         for exponent in range(self.low, self.high + 1):
             y = self.y(10 ** exponent)
             parts.append(f'<path class="grid" d="M{self.left} {y:.1f}h{PANEL}"/>')
-            parts.append(f'<text class="tick" text-anchor="end" x="{self.left - 6}" y="{y + 4:.1f}">'
+            parts.append(f'<text text-anchor="end" x="{self.left - 6}" y="{y + 4:.1f}">'
                          f"{decade_name(exponent)}</text>")
+        end, row = 0, 0  # of the label before
         for size in self.sizes:
-            x = self.x(size)
-            parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{BOTTOM}"/>')
-            parts.append(f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{BOTTOM + 18}">{names[size]}</text>')
-        parts.append(f'<text class="tick" text-anchor="middle" x="{self.left + PANEL / 2}" y="{BOTTOM + 40}">'
+            x, half = self.x(size), 3.6 * len(names[size])
+            row = 1 - row if x - half < end else 0
+            end = x + half
+            parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{BOTTOM + 4 + 14 * row}"/>')
+            parts.append(f'<text text-anchor="middle" x="{x:.1f}" y="{BOTTOM + 18 + 14 * row}">{names[size]}</text>')
+        parts.append(f'<text text-anchor="middle" x="{self.left + PANEL / 2}" y="{BOTTOM + 50}">'
                      "size of the tensor</text>")
         return parts
 
@@ -91,19 +94,19 @@ class Panel:
         return parts
 
 
+def theme(ground, text, grid, column):
+    rules = [f".ground{{fill:{ground}}}text{{fill:{text}}}.grid{{stroke:{grid}}}"]
+    for contender, line in LINES.items():
+        rules.append(f".line.{contender}{{stroke:{line[column]}}}.dot.{contender},.band.{contender}{{fill:{line[column]}}}")
+    return "".join(rules)
+
+
 def style():
-    light, dark = [], []
-    for contender, (_, in_light, in_dark, dashes) in LINES.items():
-        light.append(f".{contender}{{--c:{in_light}}}")
-        dark.append(f".{contender}{{--c:{in_dark}}}")
-        if dashes:
-            light.append(f".line.{contender}{{stroke-dasharray:{dashes}}}")
-    return ("svg{--ground:#ffffff;--text:#1f2328;--grid:#d8dee4}"
-            "text{font:12px system-ui,sans-serif;fill:var(--text)}.title{font-size:14px;font-weight:600}"
-            ".ground{fill:var(--ground)}.grid{stroke:var(--grid);fill:none}"
-            ".line{fill:none;stroke:var(--c);stroke-width:2}.band{fill:var(--c);opacity:.14}.dot{fill:var(--c)}"
-            + "".join(light) + "@media(prefers-color-scheme:dark){svg{--ground:#0d1117;--text:#e6edf3;--grid:#30363d}"
-            + "".join(dark) + "}")
+    dashes = "".join(f".line.{name}{{stroke-dasharray:{line[3]}}}" for name, line in LINES.items() if line[3])
+    return ("text{font:12px sans-serif}.title{font-size:14px;font-weight:600}.grid{fill:none}"
+            ".line{fill:none;stroke-width:2}.band{opacity:.14}" + dashes
+            + theme("#ffffff", "#1f2328", "#d8dee4", 1)
+            + "@media(prefers-color-scheme:dark){" + theme("#0d1117", "#e6edf3", "#30363d", 2) + "}")
 
 
 def svg(collectives):
@@ -111,8 +114,11 @@ def svg(collectives):
     lines = [line for panel in panels.values() for line in panel.values()]
     if not drawable(collectives):
         raise SystemExit("nothing to draw: no collective was measured at two sizes with 4 ranks on one host")
-    times = [value for line in lines for point in line for value in point[1:]]
+    times = [value for panel in panels.values() for name, line in panel.items() if name != "memcpy"
+             for point in line for value in point[1:]]
     low = max(-1, math.floor(math.log10(min(times))))
+    for panel in panels.values():  # a copy of a few bytes takes no time on this scale
+        panel["memcpy"] = [point for point in panel.get("memcpy", []) if point[1] >= 10 ** low]
     high = max(low + 1, math.ceil(math.log10(max(times))))
     sizes = sorted({point[0] for line in lines for point in line})
     names = {size_of(name): name for by_size in collectives["one_host"].values()
@@ -124,11 +130,11 @@ def svg(collectives):
         panel = Panel(LEFT + index * (PANEL + GAP), sizes, low, high)
         parts += panel.frame(f"{operation}, 4 ranks on one host: time, less is better", names)
         for contender in reversed(LINES):  # libhvd on top
-            if contender in panel_lines:
+            if panel_lines.get(contender):
                 parts += panel.line(contender, panel_lines[contender])
     x = LEFT
     for contender, (legend, *_) in LINES.items():
-        if any(contender in panel for panel in panels.values()):
+        if any(panel.get(contender) for panel in panels.values()):
             parts.append(f'<path class="line {contender}" d="M{x} {HEIGHT - 24}h26"/>'
                          f'<text x="{x + 32}" y="{HEIGHT - 20}">{escape(legend)}</text>')
             x += 54 + 7 * len(legend)
