@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "backend/local/instance.h"
 #include "backend/module.h"
 
 namespace hvd::backend {
@@ -69,6 +70,12 @@ bool is_name(const std::string& name) {
   });
 }
 
+// Option local. What carries no messages, or serves no host memory, can't be left out of a generation.
+bool shares_memory(const std::string& option, const Description& backend) {
+  const bool able = backend.messages && (backend.memories >> HVD_MEMORY_HOST & 1) != 0;
+  return able && (option == "on" || (option == "auto" && !backend.local));
+}
+
 }  // namespace
 
 Status open(const Options& options, const std::string& name,
@@ -81,6 +88,10 @@ Status open(const Options& options, const std::string& name,
   if (!is_name(name)) {
     return {HVD_INVALID,
             fmt::format("backend '{}': expected auto, self or a name of letters, digits, '_' and '-'", name)};
+  }
+  const std::string local = options.string("local");
+  if (local != "auto" && local != "on" && local != "off") {
+    return {HVD_INVALID, fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on or off", local)};
   }
   const std::vector<fs::path> directories = search_path(options);
   std::vector<fs::path> candidates;
@@ -96,6 +107,9 @@ Status open(const Options& options, const std::string& name,
     Status status = load_module(path, &module);
     if (status.ok()) status = open_instance(module, module_options, handlers, options.logger, ret_instance);
     if (status.ok()) {
+      if (shares_memory(local, module->description)) {
+        *ret_instance = local::make_instance(std::move(*ret_instance), std::move(handlers), options.logger);
+      }
       options.logger->info("backend {} {} from {}: {}", module->description.name, module->description.version,
                            module->path, (*ret_instance)->detail());
       return {};

@@ -23,6 +23,8 @@ constexpr OptionSpec kSpecs[] = {
     {"interface", kString, "", 0, 0,
      "network interface or address for the backend; absent: the route to the driver"},
     {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
+    {"local", kString, "auto", 0, 0,
+     "shared memory among the ranks of a host: on, off, or auto: unless the backend is fast inside a host"},
     // Worker.
     {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
     {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},
@@ -42,6 +44,8 @@ constexpr OptionSpec kSpecs[] = {
      "bytes up to which operations that are ready together run as one; 0: each by itself"},
     {"deterministic", kBool, "false", 0, 0,
      "whether results have the same bits in every run: nothing that depends on timing may change them"},
+    {"timeline", kString, "", 0, 0,
+     "file that gets a trace of what this worker does (docs/timeline.md); %w, %h, %p: worker, host, process"},
     {"shutdown_timeout", kReal, "60", 0.001, kDay, "seconds that hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
     // Driver.

@@ -81,16 +81,15 @@ void Driver::set_output(OutputFunction output) {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
-  for (const char* key : {"backend", "plugin_path", "interface", "log_level", "init_timeout",
+  for (const char* key : {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout",
                           "connect_timeout", "operation_timeout", "stall_warning", "shutdown_timeout",
-                          "segment_bytes", "fusion_threshold", "deterministic"}) {
+                          "segment_bytes", "fusion_threshold", "deterministic", "timeline"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
     result.push_back(name + "=" + options_.text(key));
   }
-  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on
-  // stall_shutdown.
+  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
   if (const double shutdown = options_.real("stall_shutdown"); shutdown > 0) {
     double warning = shutdown;
     while (warning > options_.real("stall_warning")) warning /= 2;
