@@ -64,6 +64,11 @@ class Inbox {
     return message;
   }
 
+  bool has_message() {
+    std::lock_guard lock(mutex_);
+    return !messages_.empty();
+  }
+
   Loss wait_failure() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, kSoon, [&] { return !losses_.empty(); })) {

@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 Options with_path(const std::string& path) {
   Options options([](const std::string&) { return std::nullopt; });
   options.set("plugin_path", path);
+  options.set("local", std::string("off"));  // the module alone
   return options;
 }
 
@@ -138,6 +139,25 @@ TEST(Loader, AutoTakesWhatLoads) {
     EXPECT_NE(status.message.find("libhvd_a.so: the device is on holiday"), std::string::npos)
         << status.message;
   }
+}
+
+// The tiny module is not fast inside a host by itself.
+TEST(Loader, OptionLocalPutsSharedMemoryAroundTheModule) {
+  for (const auto& [option, shares] :
+       std::map<std::string, bool>{{"auto", true}, {"on", true}, {"off", false}}) {
+    Options options = with_path(HVD_TEST_MODULES);
+    options.set("local", option);
+    std::unique_ptr<Instance> instance;
+    ASSERT_TRUE(open(options, "tiny", {}, {}, &instance).ok()) << option;
+    EXPECT_EQ(instance->description().name, "tiny");
+    EXPECT_EQ(instance->description().local, shares) << option;
+  }
+  Options options = with_path(HVD_TEST_MODULES);
+  options.set("local", std::string("maybe"));
+  std::unique_ptr<Instance> instance;
+  const Status status = open(options, "tiny", {}, {}, &instance);
+  EXPECT_EQ(status.code, HVD_INVALID);
+  EXPECT_NE(status.message.find("auto, on or off"), std::string::npos) << status.message;
 }
 
 TEST(Loader, KeepsToTheModulesLimitOfInstances) {
