@@ -137,7 +137,7 @@ def timeline_settings():
     described = subprocess.run([program("hvdrun"), "--help"], stdout=subprocess.PIPE, text=True).stdout
     if "timeline" not in described:
         raise Unavailable("this library has none")
-    return {"HVD_TIMELINE": "{directory}/timeline"}
+    return {"HVD_TIMELINE": "{directory}/timeline.%w"}
 
 
 def gloo(size):
