@@ -126,7 +126,9 @@ class Meeting {
         for (size_t i = 0; i < entries.size(); ++i) {
           if (entries[i].rank == op.root) result = inputs[i];
         }
-        for (const Entry& entry : entries) scatter(entry, result.data());
+        for (const Entry& entry : entries) {
+          if (entry.rank != op.root) scatter(entry, result.data());  // the root's may be read meanwhile
+        }
         return;
       case HVD_COLLECTIVE_ALLREDUCE:
         reduce_many(op.dtype, op.reduction, result.data(), pointers.data(), pointers.size(),

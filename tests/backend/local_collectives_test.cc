@@ -2,6 +2,7 @@
 // uneven counts, subsets, operations one after the other.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "local_collectives_ranks.h"
@@ -93,8 +94,9 @@ void allreduce(Ranks& ranks, const std::vector<int32_t>& members, int32_t rank, 
     }
     const double got = decode(dtype, to, i);
     const double slack = reduction == HVD_AVERAGE && dtype >= HVD_FLOAT16 ? 0.02 : 0;
-    ASSERT_NEAR(got, expected, slack) << "rank " << rank << " element " << i << " of " << count << " dtype "
-                                      << dtype_name(dtype) << " reduction " << reduction;
+    if (std::abs(got - expected) <= slack) continue;
+    FAIL() << got << " and not " << expected << ": rank " << rank << " element " << i << " of " << count
+           << " dtype " << dtype_name(dtype) << " reduction " << reduction;
   }
 }
 
@@ -124,7 +126,7 @@ TEST_P(Places, AllreduceOfSizesAroundEveryBoundary) {
   ranks.each([&](int32_t rank) {
     uint64_t sequence = 100;
     for (size_t count : {size_t{0}, size_t{1}, size_t{2047}, size_t{2048}, size_t{2049}, floats - 1, floats,
-                         floats + 1, n * floats, n * floats + 1, 3 * n * floats + 17, 19 * floats - 3}) {
+                         floats + 1, n * floats, n * floats + 1, 3 * n * floats + 17, 11 * floats - 3}) {
       for (bool parted : {false, true}) {
         allreduce(ranks, all(), rank, HVD_FLOAT32, HVD_SUM, count, ++sequence, parted, parted);
       }
@@ -219,8 +221,11 @@ void reducescatter(Ranks& ranks, const std::vector<int32_t>& members, int32_t ra
   const Status status = ranks.run(rank, call);
   ASSERT_TRUE(status.ok()) << status.message;
   for (size_t i = 0; i < mine; ++i) {
-    ASSERT_EQ(decode(dtype, output.data(), i), reduced(dtype, reduction, members, first + i, sequence))
-        << "rank " << rank << " element " << i << " operation " << sequence;
+    const double got = decode(dtype, output.data(), i);
+    const double expected = reduced(dtype, reduction, members, first + i, sequence);
+    if (got == expected) continue;
+    FAIL() << got << " and not " << expected << ": rank " << rank << " element " << i << " operation "
+           << sequence;
   }
 }
 
@@ -295,12 +300,12 @@ TEST_P(Places, BarrierWaitsForAll) {
 
 // Operations of many kinds among changing subsets: nothing waits between them, so fast ranks run ahead.
 TEST_P(Places, AnyHistoryOfOperationsAmongSubsets) {
-  for (uint64_t seed = 1; seed <= 6; ++seed) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Ranks ranks(hosts());
     ranks.each([&](int32_t rank) {
       std::mt19937_64 random(seed);  // the same decisions on every rank
-      for (uint64_t sequence = 1; sequence <= 120; ++sequence) {
+      for (uint64_t sequence = 1; sequence <= 80; ++sequence) {
         std::vector<int32_t> members;
         while (members.empty()) {
           for (int32_t r = 0; r < ranks.size(); ++r) {

@@ -7,6 +7,7 @@ Status InnerOps::submit(hvd_backend_op op, std::span<const Part> parts, uint64_t
   if (inner_ == nullptr) {
     return {HVD_INTERNAL, "all ranks share a host: there is no backend between hosts"};
   }
+  used_ = true;
   Ticket& ticket = tickets_.emplace_back();
   ticket.ops_ = this;
   op.sequence = sequence_ << kNumberBits | number;

@@ -43,6 +43,9 @@ class InnerOps {
   /// drain before they go).
   Status wait(Ticket& ticket);
 
+  /// Whether any operation was given to the inner backend, or refused by it.
+  bool used() const { return used_; }
+
   /// Until all are finished. After abort the inner backend ends what it has by itself, soon.
   void drain();
 
@@ -55,6 +58,7 @@ class InnerOps {
   std::mutex mutex_;  // an outcome is told under it, so that this object does not go meanwhile
   std::condition_variable told_;
   std::deque<Ticket> tickets_;
+  bool used_ = false;
 };
 
 }  // namespace hvd::backend::local

@@ -32,6 +32,19 @@ bool needs_counts(hvd_collective collective) {
          collective == HVD_COLLECTIVE_ALLTOALL;
 }
 
+// Whether several ranks take part and no two of them share a host.
+bool each_alone(const Generation& generation, const std::vector<int32_t>& ranks) {
+  if (!generation.joins_hosts() || ranks.size() < 2 || ranks.size() > generation.hosts.groups.size())
+    return false;
+  std::vector<bool> seen(generation.hosts.groups.size());
+  for (const int32_t rank : ranks) {
+    const auto host = static_cast<size_t>(generation.hosts.group_of[static_cast<size_t>(rank)]);
+    if (seen[host]) return false;
+    seen[host] = true;
+  }
+  return true;
+}
+
 class LocalInstance final : public Instance {
  public:
   LocalInstance(std::unique_ptr<Instance> inner, HostHandlers handlers, LoggerPtr logger, bool share)
@@ -370,14 +383,7 @@ void LocalInstance::execute(Job& job) {
   if (generation.group.aborted()) {
     status = given_up(generation.number);
   } else {
-    std::vector<bool> seen(generation.hosts.groups.size());
-    bool alone = job.ranks.size() > 1;  // each on its host
-    for (const int32_t rank : job.ranks) {
-      const auto host = static_cast<size_t>(generation.hosts.group_of[static_cast<size_t>(rank)]);
-      alone = alone && !seen[host];
-      seen[host] = true;
-    }
-    if (alone) return pass_on(job);
+    if (each_alone(generation, job.ranks)) return pass_on(job);
     if (job.parts.empty() &&
         (op.collective == HVD_COLLECTIVE_BROADCAST || op.collective == HVD_COLLECTIVE_ALLREDUCE)) {
       job.parts.push_back({op.input, op.output, op.count});
@@ -385,6 +391,9 @@ void LocalInstance::execute(Job& job) {
     try {
       InnerOps inner(generation.joins_hosts() ? inner_.get() : nullptr, generation.group, op.sequence);
       status = run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
+      // The ranks of this host wait for what the backend between hosts did not bring, and the operations that
+      // it still has for other hosts: all are given up, so that these end.
+      if (!status.ok() && inner.used()) abort(generation.number);
     } catch (const Error& e) { status = e.status(); } catch (const std::exception& e) {
       status = error(HVD_INTERNAL, e.what());
     }
