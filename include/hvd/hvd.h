@@ -709,6 +709,18 @@ HVD_API hvd_status hvd_event_fd(hvd_context *context, int32_t *ret_fd, hvd_error
 HVD_API hvd_status hvd_next_event(hvd_context *context, hvd_event *ret_event, int32_t *ret_available,
                                   hvd_error *error);
 
+/* ---- Timeline -------------------------------------------------------------------------------- */
+
+/* Records what this worker does (operations and their phases, commits, restores, syncs, recoveries) into a trace
+ * for ui.perfetto.dev and chrome://tracing; option `timeline` does so from hvd_init on. See docs/timeline.md.
+ * In `path`, %w, %h and %p stand for worker, host and process; without %w and %p, ".<worker>.json" is added.
+ * An existing file is replaced. HVD_INVALID: it is on already, or the path is no good. HVD_UNAVAILABLE: the file
+ * can't be had. What can't be written later (a full disk) is a warning in the log and no failure of training. */
+HVD_API hvd_status hvd_timeline_start(hvd_context *context, const char *path, hvd_error *error);
+/* Writes the rest and closes the file; HVD_OK if there is none. HVD_UNAVAILABLE: not all could be written.
+ * hvd_shutdown and hvd_destroy do so as well. */
+HVD_API hvd_status hvd_timeline_stop(hvd_context *context, hvd_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,7 +28,7 @@ struct hvd_context {
 };
 
 struct hvd_state {
-  explicit hvd_state(hvd_context& c) : context(c), elastic(c.worker->logger()) {}
+  explicit hvd_state(hvd_context& c) : context(c), elastic(c.worker->logger(), c.worker->timeline()) {}
   hvd_context& context;
   hvd::elastic::ElasticState elastic;
 };

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/timeline_merge.h"
 #include "hvd/driver.h"
 
 namespace {
@@ -123,6 +126,7 @@ struct Arguments {
   std::vector<std::pair<std::string, std::string>> options;  // of hvd_options
   std::vector<std::string> environment;
   std::vector<std::string> command;
+  std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
   bool verbose = false;
 };
 
@@ -164,6 +168,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
       {"--backend", "backend", "gloo, or auto"},
       {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost"},
       {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL"},
+      {"--timeline-filename", "timeline",
+       "file for a trace of what each worker does; .<worker>.json is added"},
       {"--network-interface", "interface", "interface or address for the workers' data"},
   };
   for (Named& option : named) option.given = app.add_option(option.flags, option.text, option.meaning);
@@ -179,6 +185,9 @@ int parse(int argc, char** argv, Arguments* arguments) {
   app.add_option("--set", settings, "KEY=VALUE: any option of the library; repeatable")
       ->allow_extra_args(false)  // what follows the value is the command
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--merge-timeline", arguments->timelines,
+                 "OUT IN...: no job, but one trace of several workers' timelines")
+      ->expected(2, std::numeric_limits<int>::max());
   app.add_flag("-v,--verbose", arguments->verbose, "tell what the driver does");
   app.footer(std::string("Options for --set:\n") + hvd_options_describe());
 
@@ -217,6 +226,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
     if (!arguments->command.empty() && arguments->command.front() == "--") {
       arguments->command.erase(arguments->command.begin());
     }
+    if (!arguments->timelines.empty()) return -1;
     if (arguments->command.empty()) throw CLI::ValidationError("command", "no command to run");
     if (arguments->command.front().rfind('-', 0) == 0) {
       throw CLI::ValidationError(arguments->command.front(), "no such option");
@@ -230,6 +240,20 @@ int parse(int argc, char** argv, Arguments* arguments) {
     return kUsage;
   }
   return -1;
+}
+
+int merge(const std::vector<std::string>& files) {
+  try {
+    const hvd::cli::Merged merged =
+        hvd::cli::merge_timelines(files.front(), {files.begin() + 1, files.end()});
+    for (const std::string& note : merged.notes) std::fprintf(stderr, "hvdrun: warning: %s\n", note.c_str());
+    std::fprintf(stderr, "hvdrun: %s: %zu events of %zu workers\n", files.front().c_str(), merged.events,
+                 merged.lanes);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "hvdrun: %s\n", error.what());
+    return 1;
+  }
 }
 
 struct Deleter {
@@ -350,6 +374,7 @@ class Job {
 int main(int argc, char** argv) {
   Arguments arguments;
   if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
+  if (!arguments.timelines.empty()) return merge(arguments.timelines);
   ErrorOutput errors;
   return Job(std::move(arguments), &errors).run();
 }

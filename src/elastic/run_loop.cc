@@ -17,6 +17,39 @@ std::vector<state::Summary> summaries(const session::Assignment& assignment) {
 
 int64_t count(Duration d) { return d.count(); }
 
+/// A recovery on the timeline, from what came before this worker learnt of it until it is over, however that ends.
+class RecoverySlice {
+ public:
+  RecoverySlice(const TimelinePtr& timeline, const hvd_recovery& recovery)
+      : timeline_(timeline), recovery_(recovery) {}
+  RecoverySlice(const RecoverySlice&) = delete;
+  RecoverySlice& operator=(const RecoverySlice&) = delete;
+  ~RecoverySlice() {
+    if (!begun_) return;
+    timeline_->end(TimelineRow::kGenerations, now(),
+                   {{"to_generation", static_cast<int64_t>(recovery_.to_generation)},
+                    {"attempts", int64_t{recovery_.attempts}},
+                    {"sync_bytes", static_cast<int64_t>(recovery_.sync_bytes)}});
+  }
+
+  /// Once the silence of who was lost is known. `returned`: when the training function had.
+  void begin(const std::string& reason, Time returned) {
+    if (begun_ || !is_on(timeline_)) return;
+    begun_ = true;
+    constexpr TimelineRow kRow = TimelineRow::kGenerations;
+    const Time learnt{Duration(recovery_.began_at)};
+    const Time began = learnt - Duration(recovery_.detection);
+    timeline_->begin(kRow, "recovery", began, {{"cause", status_name(recovery_.cause)}, {"reason", reason}});
+    if (began < learnt) timeline_->slice(kRow, "detection", began, learnt);
+    if (learnt < returned) timeline_->slice(kRow, "abort", learnt, returned);
+  }
+
+ private:
+  const TimelinePtr& timeline_;
+  const hvd_recovery& recovery_;
+  bool begun_ = false;
+};
+
 }  // namespace
 
 Status sync_now(Worker& worker, ElasticState& elastic) {
@@ -126,16 +159,26 @@ Status RunLoop::run_reset_callbacks() {
   return {};
 }
 
+/// A phase of a recovery, until now.
+void RunLoop::record(const char* phase, Time began) const {
+  const TimelinePtr& timeline = worker_.timeline();
+  if (is_on(timeline)) timeline->slice(TimelineRow::kGenerations, phase, began, now());
+}
+
 Status RunLoop::settle(hvd_recovery* recovery, const std::vector<state::Summary>& known) {
   const Time began = now();
   state::SyncResult result;
   Status status = sync(known, &result);
+  record("sync", began);
   recovery->sync += count(now() - began);
   if (!status.ok()) return status;
   recovery->revision = result.revision;
   recovery->sync_bytes += result.sent_bytes + result.received_bytes;
   worker_.report_synced(result.revision);
-  return run_reset_callbacks();
+  const Time resetting = now();
+  status = run_reset_callbacks();
+  if (elastic_ != nullptr && !elastic_->reset_callbacks.empty()) record("reset callbacks", resetting);
+  return status;
 }
 
 Status RunLoop::recover(hvd_status cause) {
@@ -158,6 +201,7 @@ Status RunLoop::recover(hvd_status cause) {
   recovery.began_at = count(began.time_since_epoch());
   recovery.abort = count(returned - began);
 
+  RecoverySlice slice(worker_.timeline(), recovery);
   hvd_status attempt = cause;
   while (true) {
     const Time restoring = now();
@@ -168,6 +212,8 @@ Status RunLoop::recover(hvd_status cause) {
     EntryTimes times;
     const Duration silence = worker_.loss() ? worker_.loss()->silence : Duration(0);
     if (cause == HVD_PEER_LOST) recovery.detection = std::max(recovery.detection, count(silence));
+    slice.begin(reason, returned);
+    if (attempt == HVD_PEER_LOST) record("restore", restoring);
     status = worker_.enter(ready(attempt), worker_.init_timeout(), &times);
     recovery.forming += count(times.forming);
     recovery.connecting += count(times.connecting);

@@ -11,7 +11,8 @@ namespace hvd::elastic {
 
 /// A state and what belongs to it in the elastic loop.
 struct ElasticState {
-  explicit ElasticState(LoggerPtr logger) : state(std::move(logger)) {}
+  explicit ElasticState(LoggerPtr logger, TimelinePtr timeline = nullptr)
+      : state(std::move(logger), std::move(timeline)) {}
 
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
@@ -40,6 +41,7 @@ class RunLoop {
   Status recover(hvd_status cause);
   Status restore();
   Status keep_live_values();
+  void record(const char* phase, Time began) const;
   Status settle(hvd_recovery* recovery, const std::vector<state::Summary>& known);
   Status run_reset_callbacks();
   Status sync(const std::vector<state::Summary>& known, state::SyncResult* result);

@@ -68,12 +68,18 @@ Worker::Worker(const Options& options)
       init_timeout_(options.duration("init_timeout")),
       stall_warning_(options.duration("stall_warning")),
       notifications_(options.logger),
+      timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
       timers_("hvd-timers") {}
 
 Worker::~Worker() { close(Status(HVD_CLOSED, "the context was destroyed"), Duration(0)); }
 
 Status Worker::start(const Options& options, std::unique_ptr<Worker>* ret_worker) {
   std::unique_ptr<Worker> worker(new Worker(options));
+  if (const std::string path = options.string("timeline"); !path.empty()) {
+    // What can't be recorded is no reason not to train.
+    const Status status = worker->timeline_->start(path);
+    if (!status.ok()) options.logger->warning("no timeline: {}", status.message);
+  }
   Status status = worker->open(options);
   if (status.ok()) *ret_worker = std::move(worker);
   return status;
@@ -149,10 +155,19 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
     status = session_->join(ready, std::max(deadline - asked, Duration(0)), &assignment);
     const Time assigned = now();
     if (times != nullptr) times->forming += assigned - asked;
+    if (is_on(timeline_)) {
+      timeline_->slice(TimelineRow::kGenerations, "forming", asked, assigned,
+                       {{"generation", static_cast<int64_t>(assignment.generation)}});
+    }
     if (!status.ok()) return status;
     release_engine(
         Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
     status = connect(assignment);
+    if (is_on(timeline_)) {
+      timeline_->slice(TimelineRow::kGenerations, "connecting", assigned, now(),
+                       {{"generation", static_cast<int64_t>(assignment.generation)},
+                        {"status", status_name(status.code)}});
+    }
     if (times != nullptr) {
       times->connecting += now() - assigned;
       ++times->attempts;
@@ -195,6 +210,7 @@ Status Worker::connect(const session::Assignment& assignment) {
   const auto size = static_cast<int32_t>(assignment.members.size());
   logger_->info("generation {}: rank {} of {} by {}", assignment.generation, assignment.rank, size,
                 backend_.name);
+  timeline_->place(assignment.generation, assignment.rank, size);
   post_event(HVD_EVENT_GENERATION, assignment.generation, -1, size,
              fmt::format("rank {} of {}", assignment.rank, size));
   return status;
@@ -285,6 +301,7 @@ void Worker::close(const Status& why, Duration linger) {
   old.reset();
   instance_.reset();
   notifications_.close();
+  static_cast<void>(timeline_->stop());  // it warns itself of what could not be written
 }
 
 }  // namespace hvd::elastic

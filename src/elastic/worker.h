@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "base/options.h"
+#include "base/timeline.h"
 #include "collective/engine.h"
 #include "elastic/notification_manager.h"
 #include "elastic/recovery_log.h"
@@ -105,6 +106,7 @@ class Worker {
 
   NotificationManager& notifications() { return notifications_; }
   RecoveryLog& recoveries() { return recoveries_; }
+  const TimelinePtr& timeline() const { return timeline_; }
   Logger& log() const { return *logger_; }
   LoggerPtr logger() const { return logger_; }
 
@@ -130,6 +132,7 @@ class Worker {
   const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
   NotificationManager notifications_;
   RecoveryLog recoveries_;
+  const TimelinePtr timeline_;
 
   mutable std::mutex mutex_;
   session::Assignment assignment_;

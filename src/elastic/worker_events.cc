@@ -15,6 +15,17 @@ void copy_text(char (&target)[N], const std::string& text) {
   target[length] = 0;
 }
 
+/// On the timeline.
+const char* name_of(hvd_event_kind kind) {
+  switch (kind) {
+    case HVD_EVENT_PEER_LOST: return "peer lost";
+    case HVD_EVENT_JOB_ENDED: return "job ended";
+    case HVD_EVENT_DRIVER_LOST: return "driver lost";
+    case HVD_EVENT_STALLED: return "stalled";
+    default: return "event";
+  }
+}
+
 }  // namespace
 
 EngineUse::~EngineUse() {
@@ -94,6 +105,9 @@ void Worker::on_hosts_updated(const session::HostsUpdate& update) {
     event.size = static_cast<int32_t>(assignment_.members.size());
   }
   copy_text(event.message, text);
+  if (is_on(timeline_)) {
+    timeline_->instant("hosts updated", now(), {{"message", text}, {"interrupt", int64_t{update.interrupt}}});
+  }
   notifications_.post(event);
 }
 
@@ -110,6 +124,11 @@ void Worker::on_ended(const Status& why) {
 
 void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                         const std::string& message) {
+  if (is_on(timeline_) && kind != HVD_EVENT_GENERATION) {  // whose place says it
+    timeline_->instant(
+        name_of(kind), now(),
+        {{"message", message}, {"generation", static_cast<int64_t>(generation)}, {"rank", int64_t{rank}}});
+  }
   hvd_event event{};
   event.kind = kind;
   event.generation = generation;

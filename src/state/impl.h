@@ -12,7 +12,7 @@
 namespace hvd::state {
 
 struct State::Impl {
-  explicit Impl(LoggerPtr l) : logger(std::move(l)) {}
+  Impl(LoggerPtr l, TimelinePtr t) : logger(std::move(l)), timeline(std::move(t)) {}
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.
   std::map<std::string, Variable> variables;
@@ -20,6 +20,7 @@ struct State::Impl {
   bool has_commit = false;
   bool in_callback = false;  // a save or load callback runs: the registry must stand still
   const LoggerPtr logger;
+  const TimelinePtr timeline;
 
   // What other threads may ask for.
   mutable std::mutex mutex;
@@ -43,6 +44,24 @@ struct State::Impl {
   uint64_t committed_bytes();
   /// HVD_INVALID if called from within a callback of this state.
   Status not_in_callback(const char* function) const;
+
+  /// Calls fn, which returns a Status, and puts it on the timeline with how it went.
+  template <class Function>
+  Status recorded(const char* what, Function fn) {
+    if (!is_on(timeline)) return fn();
+    const Time began = now();
+    Status status = fn();
+    const Time ended = now();
+    int64_t revision = 0, bytes = 0;
+    {
+      std::lock_guard lock(mutex);
+      revision = static_cast<int64_t>(summary.revision);
+      bytes = static_cast<int64_t>(statistics.bytes);
+    }
+    timeline->slice(TimelineRow::kState, what, began, ended,
+                    {{"revision", revision}, {"bytes", bytes}, {"status", status_name(status.code)}});
+    return status;
+  }
 
   /// Runs the load callbacks of objects on the copy that `copy_of` gives for each (NULL: not this one). If one
   /// fails and `undo` is set, those that have run are given their part of the last commit again.

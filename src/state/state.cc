@@ -172,7 +172,8 @@ Status State::Impl::restore() {
   return {};
 }
 
-State::State(LoggerPtr logger) : impl_(std::make_unique<Impl>(std::move(logger))) {}
+State::State(LoggerPtr logger, TimelinePtr timeline)
+    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline))) {}
 State::~State() = default;
 
 void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
@@ -193,14 +194,33 @@ void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callb
 }
 
 void State::remove(const std::string& key) { impl_->remove(key); }
-Status State::save() { return impl_->copy(true); }
-Status State::refresh() { return impl_->copy(false); }
-Status State::restore() { return impl_->restore(); }
+Status State::save() {
+  return impl_->recorded("commit", [&] { return impl_->copy(true); });
+}
+Status State::refresh() {
+  return impl_->recorded("refresh", [&] { return impl_->copy(false); });
+}
+Status State::restore() {
+  return impl_->recorded("restore", [&] { return impl_->restore(); });
+}
 bool State::has_commit() const { return impl_->has_commit; }
 
 Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
                    Duration timeout, SyncResult* ret_result, bool refresh_first) {
-  return impl_->sync(engine, rank, size, known, timeout, ret_result, refresh_first);
+  if (!is_on(impl_->timeline)) {
+    return impl_->sync(engine, rank, size, known, timeout, ret_result, refresh_first);
+  }
+  const Time began = now();
+  SyncResult result;
+  Status status = impl_->sync(engine, rank, size, known, timeout, &result, refresh_first);
+  impl_->timeline->slice(TimelineRow::kState, "sync", began, now(),
+                         {{"revision", static_cast<int64_t>(result.revision)},
+                          {"root", int64_t{result.root}},
+                          {"sent_bytes", static_cast<int64_t>(result.sent_bytes)},
+                          {"received_bytes", static_cast<int64_t>(result.received_bytes)},
+                          {"status", status_name(status.code)}});
+  if (status.ok() && ret_result != nullptr) *ret_result = result;
+  return status;
 }
 
 uint64_t State::revision() const {

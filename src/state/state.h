@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "collective/engine.h"
 
 namespace hvd::state {
@@ -39,7 +40,7 @@ struct Summary {
 /// everything but revision(), summary() and statistics() is refused with HVD_INVALID.
 class State {
  public:
-  explicit State(LoggerPtr logger);
+  explicit State(LoggerPtr logger, TimelinePtr timeline = nullptr);
   ~State();
 
   void add_tensor(const std::string& key, const collective::Tensor& tensor);

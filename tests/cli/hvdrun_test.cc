@@ -133,6 +133,21 @@ TEST_F(Hvdrun, VerboseTellsWhatHappens) {
                  "join_settle=0", "false"}),
             1);
   EXPECT_NE(err().find("hvdrun: job job-"), std::string::npos) << err();
+  const size_t end = err().find("job failed: ");
+  EXPECT_NE(end, std::string::npos) << err();
+  EXPECT_EQ(err().find("job failed: ", end + 1), std::string::npos) << "said twice:\n" << err();
+}
+
+TEST_F(Hvdrun, MergesTimelines) {
+  std::ofstream(folder.path("a")) << R"([
+{"ph":"M","pid":1,"tid":1024,"ts":0.000,"name":"hvd_clock","args":{"wall_offset_ns":5,"worker":1}},
+{"ph":"i","pid":1,"tid":1025,"ts":7.000,"name":"x"},
+{"ph":"i","pid":1,"tid)";
+  EXPECT_EQ(run({"--merge-timeline", folder.path("merged"), folder.path("a")}), 0) << err();
+  EXPECT_NE(test::read_file(folder.path("merged")).find(R"("ts":7.000,"name":"x")"), std::string::npos);
+  EXPECT_NE(err().find("1 lines are no whole events"), std::string::npos) << err();
+  EXPECT_EQ(run({"--merge-timeline", folder.path("merged"), folder.path("missing")}), 1);
+  EXPECT_NE(last_line().find("missing: No such file"), std::string::npos) << err();
 }
 
 class HvdrunSignal : public Hvdrun, public ::testing::WithParamInterface<int> {};
