@@ -67,8 +67,8 @@ class Sampler {
 
   /// The progress and what the order follows from, little-endian.
   std::array<uint8_t, kSavedBytes> save() const;
-  /// Untouched if the bytes are not those of a sampler of the same samples in the same order. Batch size and padding
-  /// may be others.
+  /// Untouched if the bytes are not those of a sampler of the same samples in the same order. Batch size and
+  /// padding may be others.
   void load(std::span<const uint8_t> bytes);
 
  private:

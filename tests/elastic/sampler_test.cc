@@ -37,8 +37,9 @@ std::string refusal(const std::function<void()>& call) {
   return "not refused";
 }
 
-/// What the sampler does by arithmetic, done as one would by hand: the samples that are left are dealt to the ranks
-/// like cards, and each rank's batches are taken from its own stack. A change of size deals again what is left.
+/// What the sampler does by arithmetic, done as one would by hand: the samples that are left are dealt to the
+/// ranks like cards, and each rank's batches are taken from its own stack. A change of size deals again what is
+/// left.
 class Cards {
  public:
   Cards(const SamplerConfig& config, uint64_t epoch) : config_(config) {
