@@ -1,10 +1,12 @@
 // The boundary: no exception crosses it (contract 10), every failure fills in the caller's error.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/status.h"
 
@@ -70,6 +72,19 @@ Struct copy_in(const Struct* source, const char* name) {
   }
   std::memcpy(static_cast<void*>(&value), source, size < sizeof(Struct) ? size : sizeof(Struct));
   return value;
+}
+
+/// A list into a caller's array: *count is its room and then the length; without an array, the length alone.
+template <class T>
+void copy_list(const std::vector<T>& list, T* target, size_t* count) {
+  if (target != nullptr) {
+    if (*count < list.size()) {
+      throw Error(HVD_INVALID, "*count is " + std::to_string(*count) + ": expected room for " +
+                                   std::to_string(list.size()) + " or more");
+    }
+    std::copy(list.begin(), list.end(), target);
+  }
+  *count = list.size();
 }
 
 template <size_t N>

@@ -5,10 +5,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "api/guard.h"
 #include "api/standalone.h"
 #include "base/options.h"
+#include "elastic/process_set.h"
 #include "elastic/run_loop.h"
 #include "elastic/worker.h"
 
@@ -35,11 +37,17 @@ struct hvd_state {
 
 struct hvd_op {
   std::shared_ptr<hvd::collective::Operation> operation;
-  hvd::Duration timeout{0};  // the longest wait of the operation
-  std::mutex mutex;
-  hvd_tensor output{};  // allgather: as the caller gave it
-  bool has_output = false;
-  hvd::collective::Buffer buffer;  // library's memory, once taken from the operation
+  hvd::collective::Kind kind{};
+  hvd::Duration timeout{0};                      // the longest wait of the operation
+  std::vector<hvd_tensor> outputs;               // as the caller gave them
+  std::mutex mutex;                              // guards what follows
+  std::vector<hvd::collective::Buffer> buffers;  // library's memory, once taken from the operation
+  std::vector<bool> taken;
+};
+
+struct hvd_process_set {
+  hvd_context* const context;  // not owned
+  const std::shared_ptr<hvd::elastic::ProcessSet> set;
 };
 
 namespace hvd::api {

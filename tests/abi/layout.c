@@ -53,6 +53,33 @@ AT(hvd_tensor, memory, 88);
 AT(hvd_tensor, device, 92);
 AT(hvd_tensor, stream, 96);
 
+SIZE(hvd_process_set_information, 40);
+AT(hvd_process_set_information, struct_size, 0);
+AT(hvd_process_set_information, rank, 8);
+AT(hvd_process_set_information, size, 12);
+AT(hvd_process_set_information, local_rank, 16);
+AT(hvd_process_set_information, local_size, 20);
+AT(hvd_process_set_information, cross_rank, 24);
+AT(hvd_process_set_information, cross_size, 28);
+AT(hvd_process_set_information, generation, 32);
+
+SIZE(hvd_request, 104);
+AT(hvd_request, struct_size, 0);
+AT(hvd_request, collective, 8);
+AT(hvd_request, root, 12);
+AT(hvd_request, name, 16);
+AT(hvd_request, inputs, 24);
+AT(hvd_request, outputs, 32);
+AT(hvd_request, count, 40);
+AT(hvd_request, reduction, 48);
+AT(hvd_request, priority, 52);
+AT(hvd_request, prescale, 56);
+AT(hvd_request, postscale, 64);
+AT(hvd_request, splits, 72);
+AT(hvd_request, split_count, 80);
+AT(hvd_request, process_set, 88);
+AT(hvd_request, timeout_ms, 96);
+
 SIZE(hvd_state_statistics, 72);
 AT(hvd_state_statistics, struct_size, 0);
 AT(hvd_state_statistics, revision, 8);

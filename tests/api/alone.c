@@ -107,6 +107,65 @@ static void collectives(hvd_context *c) {
   CHECK_STATUS(hvd_allreduce(c, "empty", &a, &a, HVD_MAX, &error), HVD_OK);
 }
 
+/* The operations of several tensors, of rows and of some ranks, for a rank that has only itself. */
+static void more_collectives(hvd_context *c) {
+  int32_t in[4] = {1, -2, 3, -4};
+  int32_t out[4] = {0, 0, 0, 0};
+  int64_t splits[1] = {4};
+  int64_t received[1] = {-1};
+  int32_t last = -1;
+  int32_t member = -1;
+  size_t count = 1;
+  hvd_tensor a = HVD_TENSOR_INIT;
+  hvd_tensor b = HVD_TENSOR_INIT;
+  hvd_tensor pair[2];
+  hvd_tensor none = HVD_TENSOR_INIT;
+  hvd_request r = HVD_REQUEST_INIT;
+  hvd_process_set *set = NULL;
+  hvd_op *op = NULL;
+  a.data = in;
+  a.dtype = HVD_INT32;
+  a.ndim = 1;
+  a.shape[0] = 4;
+  b = a;
+  b.data = out;
+  CHECK_STATUS(hvd_reducescatter(c, "scatter", &a, &b, HVD_AVERAGE, &error), HVD_OK);
+  CHECK(memcmp(in, out, sizeof(in)) == 0);
+  memset(out, 0, sizeof(out));
+  CHECK_STATUS(hvd_alltoall(c, "exchange", &a, splits, &b, received, &error), HVD_OK);
+  CHECK(memcmp(in, out, sizeof(in)) == 0 && received[0] == 4);
+  CHECK_STATUS(hvd_alltoall(c, "exchange", &a, NULL, &none, NULL, &error), HVD_OK);
+  CHECK(none.data != NULL && none.shape[0] == 4 && memcmp(in, none.data, sizeof(in)) == 0);
+  hvd_free(none.data);
+  pair[0] = a;
+  pair[1] = a;
+  pair[1].shape[0] = 2;
+  CHECK_STATUS(hvd_grouped_allreduce(c, "group", pair, pair, 2, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "group", NULL, NULL, 0, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_broadcast_variables_async(c, "group", pair, 2, 0, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  hvd_op_destroy(op);
+  CHECK_STATUS(hvd_process_set_create(c, "me", NULL, 0, HVD_SET_LOCAL, &set, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_ranks(set, &member, &count, &error), HVD_OK);
+  CHECK(member == 0 && count == 1);
+  r.collective = HVD_COLLECTIVE_ALLREDUCE;
+  r.name = "request";
+  r.inputs = &a;
+  r.outputs = &b;
+  r.prescale = 3;
+  r.postscale = -1;
+  r.process_set = set;
+  r.priority = 5;
+  CHECK_STATUS(hvd_submit(c, &r, &op, &error), HVD_OK);
+  hvd_process_set_destroy(set);
+  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK(out[0] == -3 && out[1] == 6 && out[2] == -9 && out[3] == 12);
+  hvd_op_destroy(op);
+  CHECK_STATUS(hvd_join(c, &last, &error), HVD_OK);
+  CHECK(last == 0);
+  CHECK_STATUS(hvd_join(c, NULL, &error), HVD_OK);
+}
+
 int main(int argc, char **argv) {
   job j;
   hvd_tensor weights = HVD_TENSOR_INIT;
@@ -125,6 +184,7 @@ int main(int argc, char **argv) {
   CHECK(hvd_cross_rank(j.context) == 0 && hvd_cross_size(j.context) == 1);
   CHECK(strcmp(hvd_backend_name(j.context), "self") == 0);
   collectives(j.context);
+  more_collectives(j.context);
   CHECK_STATUS(hvd_state_create(j.context, &j.state, &error), HVD_OK);
   weights.data = j.weights;
   weights.dtype = HVD_FLOAT32;

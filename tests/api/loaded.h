@@ -12,7 +12,9 @@
   X(hvd_broadcast_variables) X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create)                       \
   X(hvd_state_add_tensor) X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run)                        \
   X(hvd_state_revision) X(hvd_state_restore) X(hvd_state_commit) X(hvd_state_destroy) X(hvd_shutdown)      \
-  X(hvd_destroy) X(hvd_status_name)
+  X(hvd_destroy) X(hvd_status_name) X(hvd_reducescatter) X(hvd_alltoall) X(hvd_grouped_allreduce)          \
+  X(hvd_broadcast_variables_async) X(hvd_process_set_create) X(hvd_process_set_ranks)                      \
+  X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join)
 
 #define DECLARE(name) static __typeof__(name) *loaded_##name;
 LOADED(DECLARE)
@@ -67,5 +69,14 @@ static int load_hvd(const char *path) {
 #define hvd_shutdown loaded_hvd_shutdown
 #define hvd_destroy loaded_hvd_destroy
 #define hvd_status_name loaded_hvd_status_name
+#define hvd_reducescatter loaded_hvd_reducescatter
+#define hvd_alltoall loaded_hvd_alltoall
+#define hvd_grouped_allreduce loaded_hvd_grouped_allreduce
+#define hvd_broadcast_variables_async loaded_hvd_broadcast_variables_async
+#define hvd_process_set_create loaded_hvd_process_set_create
+#define hvd_process_set_ranks loaded_hvd_process_set_ranks
+#define hvd_process_set_destroy loaded_hvd_process_set_destroy
+#define hvd_submit loaded_hvd_submit
+#define hvd_join loaded_hvd_join
 
 #endif

@@ -1,0 +1,104 @@
+// Operations under way: waiting for them, and their results.
+#include <algorithm>
+
+#include "api/requests.h"
+
+using hvd::Error;
+using hvd::Status;
+using hvd::api::copy_in;
+using hvd::api::copy_out;
+using hvd::api::guarded;
+using hvd::api::required;
+using hvd::api::timeout_of;
+using hvd::collective::Kind;
+using hvd::collective::Operation;
+
+namespace {
+
+/// Of an operation that has completed with success; otherwise its status, or HVD_INVALID while it is pending.
+Status completed(const Operation& operation) {
+  if (!operation.done()) return Status(HVD_INVALID, "the operation is still pending");
+  return operation.status();
+}
+
+Status write_output(hvd_op& op, size_t index, hvd_tensor* ret_output) {
+  if (op.outputs.empty()) return Status(HVD_INVALID, "the operation has no output");
+  if (index >= op.outputs.size()) {
+    return Status(HVD_INVALID, fmt::format("index is {}: expected 0 to {}, the operation has {} outputs",
+                                           index, op.outputs.size() - 1, op.outputs.size()));
+  }
+  if (Status status = completed(*op.operation); !status.ok()) return status;
+  hvd_tensor output = op.outputs[index];
+  if (!hvd::api::makes_output(op.kind)) {
+    output.struct_size = sizeof(output);
+    copy_out(ret_output, output, "ret_output");
+    return {};
+  }
+  copy_in(ret_output, "ret_output");  // before memory is taken
+  std::lock_guard lock(op.mutex);
+  if (output.data == nullptr) {
+    if (!op.taken[index]) op.buffers[index] = op.operation->take_buffer(index);
+    op.taken[index] = true;
+    output.data = op.buffers[index].get();
+  }
+  hvd::api::describe(ret_output, op.operation->output(index), output.data, "ret_output");
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+hvd_status hvd_op_test(hvd_op* op, int32_t* ret_done, hvd_error* error) {
+  return guarded(error, [&] {
+    const bool done = required(op, "op").operation->done();
+    required(ret_done, "ret_done") = done ? 1 : 0;
+  });
+}
+
+hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ms, hvd_error* error) {
+  return guarded(error, [&]() -> Status {
+    Operation& operation = *required(op, "op").operation;
+    if (operation.wait(timeout_of(timeout_ms, op->timeout))) return operation.status();
+    return Status(HVD_TIMEOUT, fmt::format("still pending: {}", operation.waiting_for()));
+  });
+}
+
+hvd_status hvd_op_error(hvd_op* op, hvd_error* error) {
+  return guarded(error, [&] { return completed(*required(op, "op").operation); });
+}
+
+hvd_status hvd_op_output(hvd_op* op, hvd_tensor* ret_output, hvd_error* error) {
+  return guarded(error, [&] { return write_output(required(op, "op"), 0, ret_output); });
+}
+
+hvd_status hvd_op_output_at(hvd_op* op, size_t index, hvd_tensor* ret_output, hvd_error* error) {
+  return guarded(error, [&] { return write_output(required(op, "op"), index, ret_output); });
+}
+
+hvd_status hvd_op_received_splits(hvd_op* op, int64_t* ret_splits, size_t* count, hvd_error* error) {
+  return guarded(error, [&]() -> Status {
+    const Operation& operation = *required(op, "op").operation;
+    required(count, "count");
+    if (op->kind != Kind::kAlltoall)
+      return Status(HVD_INVALID, "the operation is no alltoall: it has no received splits");
+    if (Status status = completed(operation); !status.ok()) return status;
+    hvd::api::copy_list(operation.received_splits(), ret_splits, count);
+    return {};
+  });
+}
+
+hvd_status hvd_op_last_joined(hvd_op* op, int32_t* ret_rank, hvd_error* error) {
+  return guarded(error, [&]() -> Status {
+    const Operation& operation = *required(op, "op").operation;
+    required(ret_rank, "ret_rank");
+    if (op->kind != Kind::kJoin) return Status(HVD_INVALID, "the operation is no join: nobody joined by it");
+    if (Status status = completed(operation); !status.ok()) return status;
+    *ret_rank = static_cast<int32_t>(operation.word());
+    return {};
+  });
+}
+
+void hvd_op_destroy(hvd_op* op) { delete op; }
+
+}  // extern "C"

@@ -1,0 +1,329 @@
+#include "api/requests.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/dtype.h"
+
+namespace hvd::api {
+
+using collective::Kind;
+using collective::Submission;
+using collective::Tensor;
+
+std::string operation_name(const char* name) {
+  std::string text = required_text(name, "name");
+  if (text.size() > 255) {
+    throw Error(HVD_INVALID, fmt::format("name is {} bytes long: expected 1 to 255", text.size()));
+  }
+  if (text.starts_with("hvd.")) {
+    throw Error(HVD_INVALID, fmt::format("name '{}' begins with 'hvd.': that is kept for the library", text));
+  }
+  return text;
+}
+
+namespace {
+
+void require_host_memory(const hvd_tensor& tensor, const std::string& name) {
+  if (tensor.memory == HVD_MEMORY_HOST) return;
+  throw Error(HVD_UNSUPPORTED, fmt::format("{}.memory is {}: expected HVD_MEMORY_HOST", name, tensor.memory));
+}
+
+Tensor checked_tensor(const hvd_tensor& value, const std::string& name) {
+  if (dtype_size(value.dtype) == 0) {
+    throw Error(HVD_INVALID, fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}", name,
+                                         value.dtype, HVD_UINT8, HVD_BOOL));
+  }
+  if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
+    throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", name, value.ndim, HVD_MAX_DIMS));
+  }
+  require_host_memory(value, name);
+  Tensor result;
+  result.data = value.data;
+  result.dtype = value.dtype;
+  result.shape.assign(value.shape, value.shape + value.ndim);
+  for (size_t i = 0; i < result.shape.size(); ++i) {
+    if (result.shape[i] < 0) {
+      throw Error(HVD_INVALID,
+                  fmt::format("{}.shape[{}] is {}: expected 0 or more", name, i, result.shape[i]));
+    }
+  }
+  return result;
+}
+
+std::string entry_name(const TensorArray& array, size_t index) {
+  return array.single ? std::string(array.name) : fmt::format("{}[{}]", array.name, index);
+}
+
+std::vector<hvd_tensor> read(const TensorArray& array) {
+  if (array.count == 0) return {};
+  const size_t stride = required(array.first, array.name).struct_size;
+  std::vector<hvd_tensor> tensors;
+  for (size_t i = 0; i < array.count; ++i) {
+    const auto* tensor =
+        reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(array.first) + i * stride);
+    tensors.push_back(copy_in(tensor, entry_name(array, i).c_str()));
+    if (tensor->struct_size != stride) {
+      throw Error(HVD_INVALID, fmt::format("{}[{}].struct_size is {}: expected {} as in {}[0]", array.name, i,
+                                           tensor->struct_size, stride, array.name));
+    }
+  }
+  return tensors;
+}
+
+std::vector<Tensor> checked_tensors(const TensorArray& array) {
+  const std::vector<hvd_tensor> given = read(array);
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < given.size(); ++i) tensors.push_back(checked_tensor(given[i], entry_name(array, i)));
+  return tensors;
+}
+
+/// Outputs that the library allocates where data is NULL, or all of them if there is no array.
+void read_outputs(const TensorArray& array, Call* call) {
+  if (array.first == nullptr && !array.single) {
+    call->outputs.resize(array.count, hvd_tensor HVD_TENSOR_INIT);
+    return;
+  }
+  call->outputs = read(array);
+  for (size_t i = 0; i < call->outputs.size(); ++i) {
+    const std::string name = entry_name(array, i);
+    if (call->outputs[i].data != nullptr) {
+      call->submission.outputs.push_back(checked_tensor(call->outputs[i], name));
+    } else {
+      require_host_memory(call->outputs[i], name);
+      call->submission.outputs.emplace_back();
+    }
+  }
+}
+
+TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
+
+Submission submission(Kind kind, const char* name) {
+  Submission s;
+  s.kind = kind;
+  s.name = operation_name(name);
+  return s;
+}
+
+hvd_reduction checked_reduction(hvd_reduction reduction) {
+  if (reduction >= HVD_SUM && reduction <= HVD_PRODUCT) return reduction;
+  throw Error(HVD_INVALID, fmt::format("reduction is {}: expected one of hvd_reduction, {} to {}", reduction,
+                                       HVD_SUM, HVD_PRODUCT));
+}
+
+double checked_factor(double factor, const char* name) {
+  if (!std::isfinite(factor))
+    throw Error(HVD_INVALID, fmt::format("{} is {}: expected a finite number (0 means 1)", name, factor));
+  return factor == 0 ? 1 : factor;
+}
+
+/// Rows for each member, which together are the input's.
+std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const Tensor& input,
+                                    const std::string& name) {
+  if (input.shape.empty())
+    throw Error(HVD_INVALID,
+                fmt::format("{}.ndim is 0: expected at least one dimension, that of the rows", name));
+  std::vector<int64_t> result(splits, splits + count);
+  const int64_t rows = input.shape[0];
+  int64_t left = rows;
+  for (size_t i = 0; i < count; ++i) {
+    if (result[i] < 0)
+      throw Error(HVD_INVALID, fmt::format("splits[{}] is {}: expected 0 or more", i, result[i]));
+    if (result[i] > left) left = -1;
+    if (left < 0) break;
+    left -= result[i];
+  }
+  if (left != 0) {
+    throw Error(HVD_INVALID, fmt::format("splits are {}: expected {} in all, the rows of {}",
+                                         fmt::join(result, " + "), rows, name));
+  }
+  return result;
+}
+
+}  // namespace
+
+Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
+  return checked_tensor(copy_in(tensor, name), name);
+}
+
+Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
+                    hvd_reduction reduction) {
+  Call call;
+  call.submission = submission(Kind::kAllreduce, name);
+  call.submission.inputs = checked_tensors(inputs);
+  call.submission.outputs = checked_tensors(outputs);
+  call.submission.reduction = checked_reduction(reduction);
+  call.outputs = read(outputs);
+  return call;
+}
+
+Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root) {
+  Call call;
+  call.submission = submission(Kind::kBroadcast, name);
+  call.submission.outputs = checked_tensors(tensors);
+  call.submission.root = root;
+  call.outputs = read(tensors);
+  return call;
+}
+
+Call allgather_call(const char* name, const TensorArray& inputs, const TensorArray& outputs) {
+  Call call;
+  call.submission = submission(Kind::kAllgather, name);
+  call.submission.inputs = checked_tensors(inputs);
+  read_outputs(outputs, &call);
+  return call;
+}
+
+Call reducescatter_call(const char* name, const hvd_tensor* input, const hvd_tensor* output,
+                        hvd_reduction reduction) {
+  Call call;
+  call.submission = submission(Kind::kReducescatter, name);
+  call.submission.inputs = checked_tensors(one(input, "input"));
+  read_outputs(one(output, "output"), &call);
+  call.submission.reduction = checked_reduction(reduction);
+  return call;
+}
+
+Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* splits, int32_t size,
+                   const hvd_tensor* output) {
+  Call call;
+  call.submission = submission(Kind::kAlltoall, name);
+  call.submission.inputs = checked_tensors(one(input, "input"));
+  read_outputs(one(output, "output"), &call);
+  if (splits != nullptr)
+    call.submission.splits =
+        checked_splits(splits, static_cast<size_t>(size), call.submission.inputs[0], "input");
+  return call;
+}
+
+Call barrier_call(const char* name) {
+  Call call;
+  call.submission = submission(Kind::kBarrier, name);
+  return call;
+}
+
+Call join_call() {
+  Call call;
+  call.submission.kind = Kind::kJoin;
+  call.submission.name = "hvd.join";
+  return call;
+}
+
+namespace {
+
+/// Which fields of a request a collective uses.
+struct Uses {
+  hvd_collective collective;
+  const char* name;
+  bool inputs, outputs, group, root, reduction, splits;
+};
+
+constexpr Uses kUses[] = {
+    {HVD_COLLECTIVE_BROADCAST, "broadcast", false, true, true, true, false, false},
+    {HVD_COLLECTIVE_ALLREDUCE, "allreduce", true, true, true, false, true, false},
+    {HVD_COLLECTIVE_ALLGATHER, "allgather", true, true, true, false, false, false},
+    {HVD_COLLECTIVE_BARRIER, "barrier", false, false, false, false, false, false},
+    {HVD_COLLECTIVE_REDUCESCATTER, "reducescatter", true, true, false, false, true, true},
+    {HVD_COLLECTIVE_ALLTOALL, "alltoall", true, true, false, false, false, true},
+    {HVD_COLLECTIVE_JOIN, "join", false, false, false, false, false, false},
+};
+
+const Uses& uses_of(hvd_collective collective) {
+  for (const Uses& uses : kUses) {
+    if (uses.collective == collective) return uses;
+  }
+  throw Error(HVD_INVALID, fmt::format("collective is {}: expected one of hvd_collective, {} to {}",
+                                       collective, HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_JOIN));
+}
+
+void refuse_unused(const hvd_request& request, const Uses& uses) {
+  const auto refuse = [&](bool used, bool given, const char* field, const std::string& value,
+                          const char* expected) {
+    if (used || !given) return;
+    throw Error(HVD_INVALID,
+                fmt::format("{} is {}: expected {}, {} does not use it", field, value, expected, uses.name));
+  };
+  const bool join = uses.collective == HVD_COLLECTIVE_JOIN;
+  refuse(!join, request.name != nullptr, "name", "given", "NULL");
+  refuse(uses.inputs, request.inputs != nullptr, "inputs", "given", "NULL");
+  refuse(uses.outputs, request.outputs != nullptr, "outputs", "given", "NULL");
+  refuse(uses.root, request.root != 0, "root", std::to_string(request.root), "0");
+  refuse(uses.reduction, request.reduction != 0, "reduction", std::to_string(request.reduction), "0");
+  refuse(uses.reduction, request.prescale != 0, "prescale", fmt::format("{}", request.prescale), "0");
+  refuse(uses.reduction, request.postscale != 0, "postscale", fmt::format("{}", request.postscale), "0");
+  refuse(uses.splits, request.splits != nullptr, "splits", "given", "NULL");
+  refuse(uses.splits, request.split_count != 0, "split_count", std::to_string(request.split_count), "0");
+  refuse(!join, request.process_set != nullptr, "process_set", "given", "NULL");
+  const size_t most = uses.group ? SIZE_MAX : uses.outputs ? 1 : 0;
+  if (request.count > most) {
+    throw Error(HVD_INVALID, fmt::format("count is {}: expected at most {}, {} takes no group", request.count,
+                                         most, uses.name));
+  }
+}
+
+}  // namespace
+
+Call request_call(hvd_context* context, const hvd_request* given) {
+  const hvd_request request = copy_in(given, "request");
+  const Uses& uses = uses_of(request.collective);
+  refuse_unused(request, uses);
+  const size_t count = std::max<size_t>(request.count, 1);
+  const TensorArray inputs{request.inputs, count, "inputs"};
+  const TensorArray outputs{request.outputs, count, "outputs"};
+  const hvd_reduction reduction = request.reduction == 0 ? HVD_SUM : request.reduction;
+
+  Call call;
+  switch (request.collective) {
+    case HVD_COLLECTIVE_BROADCAST: call = broadcast_call(request.name, outputs, request.root); break;
+    case HVD_COLLECTIVE_ALLREDUCE: call = allreduce_call(request.name, inputs, outputs, reduction); break;
+    case HVD_COLLECTIVE_BARRIER: call = barrier_call(request.name); break;
+    case HVD_COLLECTIVE_JOIN: call = join_call(); break;
+    default:
+      call.submission = submission(request.collective == HVD_COLLECTIVE_ALLGATHER       ? Kind::kAllgather
+                                   : request.collective == HVD_COLLECTIVE_REDUCESCATTER ? Kind::kReducescatter
+                                                                                        : Kind::kAlltoall,
+                                   request.name);
+      call.submission.inputs = checked_tensors(inputs);
+      read_outputs(outputs, &call);
+      if (uses.reduction) call.submission.reduction = checked_reduction(reduction);
+  }
+  if (uses.reduction) {
+    call.submission.prescale = checked_factor(request.prescale, "prescale");
+    call.submission.postscale = checked_factor(request.postscale, "postscale");
+  }
+  if (request.process_set != nullptr) {
+    if (request.process_set->context != context)
+      throw Error(HVD_INVALID, fmt::format("process_set '{}' belongs to another context",
+                                           request.process_set->set->name()));
+    call.set = request.process_set->set;
+  }
+  if (request.split_count > 0) required(request.splits, "splits");
+  if (request.splits != nullptr) {
+    const elastic::Worker& worker = open_worker(context);
+    const size_t members = call.set != nullptr ? worker.place_in(*call.set)->ranks.size()
+                                               : static_cast<size_t>(worker.membership().size);
+    if (request.split_count != members) {
+      throw Error(HVD_INVALID, fmt::format("split_count is {}: expected {}, one for each member",
+                                           request.split_count, members));
+    }
+    call.submission.splits = checked_splits(request.splits, members, call.submission.inputs[0], "inputs[0]");
+  }
+  call.submission.priority = request.priority;
+  if (request.timeout_ms < 0) {
+    throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 (option operation_timeout) or more",
+                                         request.timeout_ms));
+  }
+  call.timeout = timeout_of(request.timeout_ms, Duration(0));
+  return call;
+}
+
+void describe(hvd_tensor* target, const Tensor& result, void* data, const char* name) {
+  hvd_tensor value = copy_in(target, name);
+  value.data = data;
+  value.dtype = result.dtype;
+  value.ndim = static_cast<int32_t>(result.shape.size());
+  std::copy(result.shape.begin(), result.shape.end(), value.shape);
+  copy_out(target, value, name);
+}
+
+}  // namespace hvd::api

@@ -1,0 +1,120 @@
+/* Ranks that run out of data before the others. */
+#include "job.h"
+
+/* Steps of training that a rank has data for: the last rank has the most. */
+static int steps_of(int32_t of_rank) { return 3 + 2 * of_rank; }
+
+/* Ranks that still have data at a step. */
+static int32_t training(int step) {
+  int32_t count = 0;
+  int32_t r;
+  for (r = 0; r < size; ++r) count += steps_of(r) > step;
+  return count;
+}
+
+/* The average is over those who still have data. */
+static void train_and_join(int64_t count, int grouped) {
+  hvd_tensor t = vector(HVD_FLOAT32, count);
+  hvd_tensor pair[2];
+  int32_t last = -1;
+  int step;
+  int64_t i;
+  for (step = 0; step < steps_of(rank); ++step) {
+    int64_t sum = 0;
+    int32_t r;
+    for (r = 0; r < size; ++r) sum += steps_of(r) > step ? (r + 1) * 12 : 0;
+    for (i = 0; i < count; ++i) put(HVD_FLOAT32, t.data, i, (rank + 1) * 12);
+    pair[0] = pair[1] = t;
+    pair[0].shape[0] = count / 2;
+    pair[1].data = (float *)t.data + count / 2;
+    pair[1].shape[0] = count - count / 2;
+    if (grouped) {
+      CHECK_STATUS(hvd_grouped_allreduce(context, "gradients", pair, pair, 2, HVD_AVERAGE, &error), HVD_OK);
+    } else {
+      CHECK_STATUS(hvd_allreduce(context, "gradient", &t, &t, HVD_AVERAGE, &error), HVD_OK);
+    }
+    for (i = 0; i < count; ++i) {
+      if (((float *)t.data)[i] == (float)sum / (float)training(step)) continue;
+      CHECK(!"the average over those that still train");
+      break;
+    }
+  }
+  CHECK_STATUS(hvd_join(context, &last, &error), HVD_OK);
+  CHECK(last == size - 1);
+  free(t.data);
+}
+
+/* What the ranks that have not joined can and can't do. */
+static void operations_of_the_rest(void) {
+  hvd_tensor t = matrix(HVD_INT32, size, 2);
+  hvd_tensor result = HVD_TENSOR_INIT;
+  hvd_op *op = NULL;
+  int32_t last = -1;
+  if (size == 1) return;
+  if (rank == 0) {
+    CHECK_STATUS(hvd_join_async(context, &op, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_last_joined(op, &last, &error), HVD_OK);
+    CHECK(last > 0 && last < size);
+    hvd_op_destroy(op);
+  } else {
+    int64_t sum = 0;
+    int32_t r;
+    for (r = 1; r < size; ++r) sum += some(HVD_INT32, 1, r);
+    fill(&t, rank);
+    CHECK_STATUS(hvd_allreduce(context, "of the rest", &t, &t, HVD_SUM, &error), HVD_OK);
+    CHECK(get(HVD_INT32, t.data, 1) == sum);
+    fill(&t, rank);
+    CHECK_STATUS(hvd_allgather(context, "of the rest", &t, &result, &error), HVD_OK);
+    CHECK(result.shape[0] == size * (size - 1));
+    CHECK(get(HVD_INT32, result.data, 2 * size * (rank - 1) + 3) == some(HVD_INT32, 3, rank));
+    hvd_free(result.data);
+    CHECK_STATUS(hvd_barrier(context, "of the rest", &error), HVD_OK);
+    CHECK_STATUS(hvd_broadcast(context, "of the rest", &t, 1, &error), HVD_OK);
+    CHECK(holds(&t, 1));
+    CHECK_STATUS(hvd_broadcast(context, "from one who has joined", &t, 0, &error), HVD_MISMATCH);
+    CHECK_NAMES("0");
+    result.data = NULL;
+    CHECK_STATUS(hvd_alltoall(context, "of the rest", &t, NULL, &result, NULL, &error),
+                 HVD_INVALID);
+    CHECK_STATUS(hvd_reducescatter(context, "of the rest", &t, &result, HVD_SUM, &error), HVD_INVALID);
+    CHECK_STATUS(hvd_join(context, &last, &error), HVD_OK);
+    CHECK(last > 0 && last < size);
+  }
+  free(t.data);
+}
+
+/* Who has joined joins no second time, but may take part in what it calls all the same. */
+static void called_all_the_same(void) {
+  hvd_op *op = NULL;
+  hvd_op *second = NULL;
+  int32_t value = rank;
+  hvd_tensor t = HVD_TENSOR_INIT;
+  t.data = &value;
+  t.dtype = HVD_INT32;
+  if (size == 1) return;
+  if (rank == 0) {
+    CHECK_STATUS(hvd_join_async(context, &op, &error), HVD_OK);
+    CHECK_STATUS(hvd_join_async(context, &second, &error), HVD_INVALID);
+    CHECK(second == NULL);
+    CHECK_STATUS(hvd_broadcast(context, "of who has joined", &t, 0, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
+    hvd_op_destroy(op);
+  } else {
+    /* Whether it comes before or after the others: they wait for nobody who has joined. */
+    const hvd_status status = hvd_broadcast(context, "of who has joined", &t, 0, NULL);
+    CHECK(status == HVD_OK ? value == 0 : status == HVD_MISMATCH);
+    CHECK_STATUS(hvd_join(context, NULL, &error), HVD_OK);
+  }
+}
+
+void test_join(void) {
+  int round;
+  for (round = 0; round < 3; ++round) {
+    train_and_join(10, round % 2);
+    train_and_join(100000, round % 2);
+  }
+  operations_of_the_rest();
+  called_all_the_same();
+  CHECK_STATUS(hvd_join(context, NULL, &error), HVD_OK); /* nobody has data */
+}
