@@ -67,6 +67,8 @@ Worker::Worker(const Options& options)
       connect_timeout_(options.duration("connect_timeout")),
       init_timeout_(options.duration("init_timeout")),
       stall_warning_(options.duration("stall_warning")),
+      fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
+      deterministic_(options.boolean("deterministic")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
       timers_("hvd-timers") {}
@@ -223,7 +225,11 @@ void Worker::become(const session::Assignment& assignment) {
   for (const session::Member& member : assignment.members) config.hosts.push_back(member.host);
   config.stall_warning = stall_warning_;
   config.logger = logger_;
+  config.fusion_threshold = fusion_threshold_;
+  config.deterministic = deterministic_;
   if (session_ != nullptr) config.word = [session = session_.get()] { return session->epoch_word(); };
+  config.interrupts = [epoch = assignment.epoch](uint64_t word) { return verdict_on(word, epoch); };
+  config.stalled = [this](const std::string& text, auto&&... more) { on_stalled(text, more...); };
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = std::make_shared<collective::Engine>(std::move(config), *instance_);
   std::lock_guard lock(mutex_);

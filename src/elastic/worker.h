@@ -15,6 +15,7 @@
 #include "base/timeline.h"
 #include "collective/engine.h"
 #include "elastic/notification_manager.h"
+#include "elastic/process_set.h"
 #include "elastic/recovery_log.h"
 #include "session/session.h"
 #include "wire/loop.h"
@@ -23,6 +24,9 @@ namespace hvd::elastic {
 
 /// Where a worker stands, derived from an assignment.
 hvd_membership membership_of(const session::Assignment& assignment, uint64_t worker);
+
+/// What an agreed epoch word means in a generation that takes `epoch` into account: HVD_HOSTS_UPDATED, or HVD_OK.
+Status verdict_on(uint64_t word, uint64_t epoch);
 
 /// How the generation was lost, as far as it is known.
 struct Loss {
@@ -75,15 +79,20 @@ class Worker {
   const backend::Description& backend() const { return backend_; }
   const std::string& backend_detail() const { return backend_detail_; }
 
-  std::shared_ptr<collective::Operation> submit(collective::Submission submission);
-  /// Waits for an operation with the option's time-out.
-  Status wait(collective::Operation& operation) const;
+  /// Among the members of `set` in the current generation, or all ranks. A timeout of 0 is the option's. Throws
+  /// Error with why there is no generation, or HVD_INVALID if this worker is no member.
+  std::shared_ptr<collective::Operation> submit(collective::Submission submission, ProcessSet* set = nullptr,
+                                                Duration timeout = Duration(0));
   /// submit and wait.
   Status run(collective::Submission submission,
-             std::shared_ptr<collective::Operation>* ret_operation = nullptr);
+             std::shared_ptr<collective::Operation>* ret_operation = nullptr, ProcessSet* set = nullptr,
+             Duration timeout = Duration(0));
+  /// Whom a process set means in the current generation.
+  std::shared_ptr<const SetPlace> place_in(ProcessSet& set) const;
   Duration operation_timeout() const { return operation_timeout_; }
-  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12).
-  Duration longest_wait() const { return operation_timeout_ + seconds(30); }
+  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12). A join is
+  /// pending as long as the others have data: the engine ends it when they have been silent for its time-out.
+  Duration longest_wait(collective::Kind kind, Duration timeout) const;
 
   /// Contract 1: the same answer on every rank that asks at the same point.
   Status check_host_updates();
@@ -122,6 +131,7 @@ class Worker {
   void on_abort(const session::AbortInfo& info);
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
+  void on_stalled(const std::string& text, const std::vector<int32_t>& missing = {}, Duration waited = {});
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                   const std::string& message);
@@ -130,6 +140,8 @@ class Worker {
   const LoggerPtr logger_;
   const uint64_t worker_;
   const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
+  const uint64_t fusion_threshold_;
+  const bool deterministic_;
   NotificationManager notifications_;
   RecoveryLog recoveries_;
   const TimelinePtr timeline_;

@@ -28,6 +28,14 @@ const char* name_of(hvd_event_kind kind) {
 
 }  // namespace
 
+Status verdict_on(uint64_t word, uint64_t epoch) {
+  // epoch * 2 + interrupt: the newest epoch that any rank knows decides, by its own flag.
+  if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
+  return Status(
+      HVD_HOSTS_UPDATED,
+      fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
+}
+
 EngineUse::~EngineUse() {
   if (engine_ == nullptr) return;
   engine_.reset();
@@ -122,6 +130,13 @@ void Worker::on_ended(const Status& why) {
              why.message);
 }
 
+// The engine has logged it.
+void Worker::on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited) {
+  const hvd_membership place = membership();
+  if (session_ != nullptr) session_->report_stall(place.generation, text, missing, waited);
+  post_event(HVD_EVENT_STALLED, place.generation, missing.empty() ? -1 : missing.front(), place.size, text);
+}
+
 void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                         const std::string& message) {
   if (is_on(timeline_) && kind != HVD_EVENT_GENERATION) {  // whose place says it
@@ -159,21 +174,41 @@ std::optional<Status> Worker::ended() const {
   return ended_;
 }
 
-std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission) {
-  submission.timeout = operation_timeout_;
-  if (EngineUse use = engine()) return use->submit(std::move(submission));
+std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission, ProcessSet* set,
+                                                      Duration timeout) {
+  submission.timeout = timeout > Duration(0) ? timeout : operation_timeout_;
+  // While the engine is held its generation stays the current one: members and engine fit each other.
+  EngineUse use = engine();
+  if (!use) {
+    std::lock_guard lock(mutex_);
+    throw Error(closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status);
+  }
+  if (set != nullptr) {
+    submission.set = set->name();
+    std::lock_guard lock(mutex_);
+    submission.members = set->member_of(assignment_)->ranks;
+  }
+  return use->submit(std::move(submission));
+}
+
+std::shared_ptr<const SetPlace> Worker::place_in(ProcessSet& set) const {
   std::lock_guard lock(mutex_);
-  throw Error(closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status);
+  return set.in(assignment_);
 }
 
-Status Worker::wait(collective::Operation& operation) const {
-  if (operation.wait(longest_wait())) return operation.status();
-  return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation.waiting_for()));
+Duration Worker::longest_wait(collective::Kind kind, Duration timeout) const {
+  if (kind == collective::Kind::kJoin) return std::chrono::hours(24 * 365);
+  return (timeout > Duration(0) ? timeout : operation_timeout_) + seconds(30);
 }
 
-Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation) {
-  std::shared_ptr<collective::Operation> operation = submit(std::move(submission));
-  Status status = wait(*operation);
+Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
+                   ProcessSet* set, Duration timeout) {
+  const Duration longest = longest_wait(submission.kind, timeout);
+  std::shared_ptr<collective::Operation> operation = submit(std::move(submission), set, timeout);
+  if (!operation->wait(longest)) {
+    return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));
+  }
+  Status status = operation->status();
   if (status.ok() && ret_operation != nullptr) *ret_operation = std::move(operation);
   return status;
 }
@@ -190,12 +225,7 @@ Status Worker::check_host_updates() {
     std::lock_guard lock(mutex_);
     return closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status;
   }
-  // epoch * 2 + interrupt: the newest epoch that any rank knows decides, by its own flag.
-  const uint64_t epoch = membership().membership_epoch;
-  if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
-  return Status(
-      HVD_HOSTS_UPDATED,
-      fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
+  return verdict_on(word, membership().membership_epoch);
 }
 
 void Worker::report_synced(uint64_t revision) {
