@@ -29,14 +29,22 @@ void wake_sleeper(std::atomic<uint32_t>& bell) {
   syscall(SYS_futex, address_of(bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
+bool crowded(size_t threads) {
+  cpu_set_t processors;
+  if (sched_getaffinity(0, sizeof(processors), &processors) != 0) return false;  // more than a set holds
+  return threads > static_cast<size_t>(CPU_COUNT(&processors));
+}
+
 bool Spin::again() {
-  if (pauses_ < kPauses) {
-    if (++pauses_ == kPauses) until_ = now() + kLimit;
+  if (left_ > 0) {
+    --left_;
     pause_processor();
     return true;
   }
+  const Time time = now();
+  if (until_ == Time()) until_ = time + kLimit;
   sched_yield();
-  return now() < until_;
+  return time < until_;
 }
 
 }  // namespace hvd::backend::local

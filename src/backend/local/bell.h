@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -25,18 +26,26 @@ inline void ring(std::atomic<uint32_t>& bell) {
   if (expected == kAsleep && bell.compare_exchange_strong(expected, kAwake)) wake_sleeper(bell);
 }
 
+/// Whether so many threads that wait for each other are more than there are processors for them.
+bool crowded(size_t threads);
+
 /// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
-/// between two looks, since there may be fewer processors than ranks.
+/// between two looks. In a crowd it gives way at once: the one it waits for may need its processor.
 class Spin {
  public:
   static constexpr Duration kLimit = std::chrono::microseconds(100);
+  explicit Spin(bool in_a_crowd) : left_(pauses(in_a_crowd)), crowd_(in_a_crowd) {}
   /// False when the time is up.
   bool again();
-  void restart() { pauses_ = 0; }
+  void restart() {
+    left_ = pauses(crowd_);
+    until_ = {};
+  }
 
  private:
-  static constexpr int kPauses = 64;
-  int pauses_ = 0;
+  static constexpr int pauses(bool in_a_crowd) { return in_a_crowd ? 1 : 64; }
+  int left_;
+  const bool crowd_;
   Time until_{};
 };
 

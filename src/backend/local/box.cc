@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -53,6 +54,8 @@ class Descriptor {
 
 Status OwnBox::create(std::unique_ptr<OwnBox>* ret_box) {
   const auto unavailable = [](const char* what) { return Status(HVD_UNAVAILABLE, reason_of(what)); };
+  if (prctl(PR_GET_DUMPABLE) != 1)
+    return {HVD_UNAVAILABLE, "this process may not be looked into (PR_SET_DUMPABLE)"};
   std::unique_ptr<OwnBox> box(new OwnBox);
   if (getrandom(box->token_.data(), sizeof(box->token_), 0) != sizeof(box->token_)) {
     return unavailable("getrandom");

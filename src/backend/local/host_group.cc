@@ -12,7 +12,8 @@ HostGroup::HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_
     : boxes_(std::move(boxes)),
       ranks_(std::move(ranks)),
       index_(index),
-      own_(boxes_[static_cast<size_t>(index)].get()) {}
+      own_(boxes_[static_cast<size_t>(index)].get()),
+      crowded_(crowded(ranks_.size())) {}
 
 int32_t HostGroup::index_of(int32_t rank) const {
   const auto at = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
@@ -35,7 +36,7 @@ void HostGroup::abort() {
 
 Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose) {
   for (;;) {
-    for (Spin spin; spin.again();) {
+    for (Spin spin(crowded_); spin.again();) {
       if (aborted()) return lost(whose);
       if (ready(context)) return {};
     }

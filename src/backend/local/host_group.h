@@ -105,6 +105,8 @@ class HostGroup {
 
   /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
   void abort();
+  /// Whether the ranks are more than the processors.
+  bool is_crowded() const { return crowded_; }
   bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
  private:
@@ -122,6 +124,7 @@ class HostGroup {
   const std::vector<int32_t> ranks_;
   const int32_t index_;
   Box* const own_;
+  const bool crowded_;
   std::array<Held, kSegments> held_;
   std::atomic<bool> aborted_{false};
 };

@@ -8,6 +8,7 @@ namespace hvd::backend::local {
 namespace {
 
 constexpr int kAtOnce = 64;  // messages of one peer before the next one's turn
+constexpr int kLastLooks = 4;
 
 void replace(std::atomic<uint32_t>& word, uint32_t from, uint32_t to) {
   word.compare_exchange_strong(from, to, std::memory_order_seq_cst);
@@ -137,7 +138,7 @@ bool Messages::pending() const {
 }
 
 bool Messages::enter() {
-  if (!role_.try_lock()) return false;
+  if (role_.load(std::memory_order_relaxed) || role_.exchange(true)) return false;
   replace(own_.message_bell, kAsleep, kAwake);
   return true;
 }
@@ -146,10 +147,13 @@ bool Messages::enter() {
 // look is seen by it, whoever rings later wakes the message thread, and it finds the role free or held by one
 // who will look again.
 void Messages::leave() {
-  for (;;) {
-    role_.unlock();
+  for (int round = 0;; ++round) {
+    role_ = false;
     replace(own_.message_bell, kAwake, kAsleep);
-    if (!pending() || !enter()) return;
+    if (!pending()) return;
+    if (round == kLastLooks)
+      return ring(own_.message_bell);  // there is no end to it: the message thread's turn
+    if (!enter()) return;
     poll();
   }
 }

@@ -65,7 +65,7 @@ class Messages {
   const HostHandlers& handlers_;
   const LoggerPtr logger_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by index; none for this rank
-  std::mutex role_;                           // only ever tried
+  std::atomic<bool> role_{false};             // whether somebody has it
   std::atomic<bool> stopped_{false};
 };
 
