@@ -3,9 +3,9 @@
 //
 //   hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh fashion_mnist
 //
-// What elastic training asks of a program shows in three places: the progress is counted in samples and
-// not in steps (a step of three workers takes more of them than a step of two), gradients are sums over
-// samples that are divided by how many there were, and whatever must survive is registered in a state.
+// What elastic training asks of a program shows in three places: a sampler deals the samples out, for as many
+// workers as there are in a step, gradients are sums over samples that are divided by how many there were, and
+// whatever must survive is registered in a state.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,12 +27,6 @@ struct Settings {
   double target = 0.84;
 };
 
-// Plain data, so that the state can carry it as a value. samples: of this epoch, used by all workers
-// together.
-struct Progress {
-  int64_t epoch, samples, step;
-};
-
 struct Job {
   Settings settings;
   Images train, test;
@@ -42,14 +36,13 @@ struct Job {
 
   // In the state.
   std::vector<float> parameters, velocity;
-  Progress progress{0, 0, 0};
+  int64_t step = 0;
+  hvd_sampler* sampler = nullptr;
 
-  // Made anew for each generation.
-  int32_t rank = -1, size = 0;
-  std::vector<int32_t> order;  // of the training samples in epoch `order_epoch`
-  int64_t order_epoch = -1;
+  int32_t rank = -1, size = 0;  // of this generation
 
-  Mlp::Matrix batch;  // of this worker in this step
+  std::vector<uint64_t> chosen;  // samples of this worker in this step
+  Mlp::Matrix batch;
   std::vector<uint8_t> labels;
   size_t reported = 0;  // recoveries
   double accuracy = 0;
@@ -66,35 +59,17 @@ hvd_tensor tensor(void* data, hvd_dtype dtype, size_t count) {
 
 void log_line(void*, hvd_log_level, const char* message) { fprintf(stderr, "hvd: %s\n", message); }
 
-// Reset callback: the place among the workers has changed, and the epoch may be another one after a restore.
-int32_t take_place(void* userdata) {
-  Job* job = static_cast<Job*>(userdata);
-  job->rank = hvd_rank(job->context);
-  job->size = hvd_size(job->context);
-  job->order_epoch = -1;
-  return 0;
-}
-
-// The order of an epoch's samples follows from seed and epoch alone: the same on all workers, in
-// every generation.
-void shuffle(Job* job) {
-  if (job->order_epoch == job->progress.epoch) return;
-  job->order_epoch = job->progress.epoch;
-  job->order.resize(static_cast<size_t>(job->train.count));
-  std::iota(job->order.begin(), job->order.end(), 0);
-  std::mt19937_64 random(static_cast<uint64_t>(job->settings.seed * 1000 + job->order_epoch));
-  std::shuffle(job->order.begin(), job->order.end(), random);
-}
-
 // Pixels of the chosen samples, from -0.5 to 0.5, one sample a column.
-void gather(const Images& images, const int32_t* chosen, int64_t count, Mlp::Matrix* x,
+void gather(const Images& images, const std::vector<uint64_t>& chosen, Mlp::Matrix* x,
             std::vector<uint8_t>* labels) {
+  const auto count = static_cast<int64_t>(chosen.size());
   x->resize(images.pixels, count);
-  labels->resize(static_cast<size_t>(count));
+  labels->resize(chosen.size());
   for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* pixels = images.data.data() + chosen[i] * images.pixels;
+    const auto sample = static_cast<int64_t>(chosen[static_cast<size_t>(i)]);
+    const uint8_t* pixels = images.data.data() + sample * images.pixels;
     for (int64_t k = 0; k < images.pixels; ++k) (*x)(k, i) = static_cast<float>(pixels[k]) / 255.0f - 0.5f;
-    (*labels)[static_cast<size_t>(i)] = images.labels[static_cast<size_t>(chosen[i])];
+    (*labels)[static_cast<size_t>(i)] = images.labels[static_cast<size_t>(sample)];
   }
 }
 
@@ -118,14 +93,10 @@ void report_recoveries(Job* job) {
   }
 }
 
-// One step of all workers on the next batch * size samples of the epoch.
-hvd_status step(Job* job, std::vector<float>* sums, float* ret_loss) {
+// One step of all workers on their parts of the batch.
+hvd_status step(Job* job, const hvd_sampler_batch& batch, std::vector<float>* sums, float* ret_loss) {
   const size_t parameters = job->parameters.size();
-  const int64_t together =
-      std::min(job->settings.batch * job->size, job->train.count - job->progress.samples);
-  const int64_t first = job->progress.samples + together * job->rank / job->size;
-  const int64_t last = job->progress.samples + together * (job->rank + 1) / job->size;
-  gather(job->train, job->order.data() + first, last - first, &job->batch, &job->labels);
+  gather(job->train, job->chosen, &job->batch, &job->labels);
   (*sums)[parameters] = job->model.gradient(job->parameters.data(), job->batch, job->labels, sums->data());
 
   hvd_tensor t = tensor(sums->data(), HVD_FLOAT32, sums->size());
@@ -133,30 +104,25 @@ hvd_status step(Job* job, std::vector<float>* sums, float* ret_loss) {
   const hvd_status status = hvd_allreduce(job->context, "gradient", &t, &t, HVD_SUM, &error);
   if (status != HVD_OK) return status;
 
-  const float scale = 1.0f / static_cast<float>(together);
+  const float scale = 1.0f / static_cast<float>(batch.total);
   for (size_t i = 0; i < parameters; ++i) {
     job->velocity[i] = job->settings.momentum * job->velocity[i] + scale * (*sums)[i];
     job->parameters[i] -= job->settings.rate * job->velocity[i];
   }
   *ret_loss = (*sums)[parameters] * scale;
-  job->progress.step += 1;
-  job->progress.samples += together;
-  if (job->progress.samples == job->train.count) {
-    job->progress.epoch += 1;
-    job->progress.samples = 0;
-  }
-  return HVD_OK;
+  job->step += 1;
+  return hvd_sampler_record(job->sampler, &batch, nullptr);
 }
 
 // Each worker classifies its part of the test set; all get the result.
 hvd_status evaluate(Job* job) {
   const int64_t first = job->test.count * job->rank / job->size;
   const int64_t last = job->test.count * (job->rank + 1) / job->size;
-  std::vector<int32_t> chosen(static_cast<size_t>(last - first));
-  std::iota(chosen.begin(), chosen.end(), static_cast<int32_t>(first));
+  std::vector<uint64_t> chosen(static_cast<size_t>(last - first));
+  std::iota(chosen.begin(), chosen.end(), static_cast<uint64_t>(first));
   Mlp::Matrix x;
   std::vector<uint8_t> labels;
-  gather(job->test, chosen.data(), last - first, &x, &labels);
+  gather(job->test, chosen, &x, &labels);
   int64_t correct = job->model.count_correct(job->parameters.data(), x, labels);
   hvd_tensor t = tensor(&correct, HVD_INT64, 1);
   const hvd_status status = hvd_allreduce(job->context, "correct", &t, &t, HVD_SUM, nullptr);
@@ -189,23 +155,35 @@ hvd_status compare_models(Job* job) {
   return HVD_CALLBACK_FAILED;
 }
 
-// The training function of hvd_run: begins wherever the state is.
+// The training function of hvd_run: begins wherever the state is, with whoever is there.
 hvd_status train(void* userdata) {
   Job* job = static_cast<Job*>(userdata);
-  if (job->size == 0) take_place(job);  // the first call has no reset before it
+  job->rank = hvd_rank(job->context);
+  job->size = hvd_size(job->context);
   report_recoveries(job);
   std::vector<float> sums(job->parameters.size() + 1);  // gradient and loss
-  while (job->progress.epoch < job->settings.epochs) {
-    shuffle(job);
-    const int64_t epoch = job->progress.epoch;
-    float loss = 0;
-    hvd_status status = step(job, &sums, &loss);
+  hvd_sampler_batch batch = {};
+  batch.struct_size = sizeof batch;
+  while (true) {
+    job->chosen.resize(static_cast<size_t>(job->settings.batch));
+    hvd_status status =
+        hvd_sampler_next(job->sampler, nullptr, job->chosen.data(), job->chosen.size(), &batch, nullptr);
     if (status != HVD_OK) return status;
-    if (job->rank == 0 && (job->progress.step % job->settings.report_every == 0)) {
-      printf("epoch %lld step %lld loss %.3f workers %d\n", static_cast<long long>(epoch + 1),
-             static_cast<long long>(job->progress.step), static_cast<double>(loss), job->size);
+    job->chosen.resize(batch.count);
+    if (batch.total == 0) {  // the epoch is over
+      if (batch.epoch + 1 >= static_cast<uint64_t>(job->settings.epochs)) break;
+      status = hvd_sampler_set_epoch(job->sampler, batch.epoch + 1, nullptr);
+      if (status != HVD_OK) return status;
+      continue;
     }
-    if (job->progress.step % job->settings.commit_every == 0) {
+    float loss = 0;
+    status = step(job, batch, &sums, &loss);
+    if (status != HVD_OK) return status;
+    if (job->rank == 0 && job->step % job->settings.report_every == 0) {
+      printf("epoch %llu step %lld loss %.3f workers %d\n", static_cast<unsigned long long>(batch.epoch + 1),
+             static_cast<long long>(job->step), static_cast<double>(loss), job->size);
+    }
+    if (job->step % job->settings.commit_every == 0) {
       status = hvd_state_commit(job->state, nullptr);
       if (status != HVD_OK) return status;
     }
@@ -275,10 +253,14 @@ hvd_status open_job(Job* job, hvd_error* error) {
   if (status == HVD_OK) status = hvd_state_create(job->context, &job->state, error);
   if (status == HVD_OK) status = hvd_state_add_tensor(job->state, "parameters", &parameters, error);
   if (status == HVD_OK) status = hvd_state_add_tensor(job->state, "velocity", &velocity, error);
-  if (status == HVD_OK) {
-    status = hvd_state_add_value(job->state, "progress", &job->progress, sizeof job->progress, error);
-  }
-  if (status == HVD_OK) status = hvd_state_on_reset(job->state, take_place, job, nullptr, error);
+  if (status == HVD_OK) status = hvd_state_add_value(job->state, "step", &job->step, sizeof job->step, error);
+  hvd_sampler_options samples = {};
+  samples.struct_size = sizeof samples;
+  samples.samples = static_cast<uint64_t>(job->train.count);
+  samples.batch_size = static_cast<uint64_t>(job->settings.batch);
+  samples.seed = static_cast<uint64_t>(job->settings.seed);
+  if (status == HVD_OK) status = hvd_sampler_create(job->context, &samples, &job->sampler, error);
+  if (status == HVD_OK) status = hvd_state_add_sampler(job->state, "sampler", job->sampler, error);
   return status;
 }
 
@@ -320,6 +302,7 @@ int main(int argc, char** argv) {
   } else if (status != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(status), error.message);
   }
+  hvd_sampler_destroy(job.sampler);
   hvd_state_destroy(job.state);
   hvd_destroy(job.context);
   return status == HVD_OK || status == HVD_REMOVED ? 0 : 1;

@@ -2,7 +2,9 @@
 // each sample was trained on: what was counted and what the sampler says must go back and forth together.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
 #include <numeric>
 
 #include "elastic/job.h"
@@ -45,13 +47,14 @@ class Counter {
       outcome.run = hvd_run(
           context, state, [](void* self) { return static_cast<Counter*>(self)->train(); }, this, &error);
     }
+    outcome.message = error.message;
+    outcome.counts = counts;
+    outcomes.update([&](auto& all) { all.push_back(outcome); });
+    if (before_end) before_end();
     if (context != nullptr) hvd_shutdown(context, 60000, nullptr);
     hvd_sampler_destroy(sampler);
     hvd_state_destroy(state);
     hvd_destroy(context);
-    outcome.message = error.message;
-    outcome.counts = counts;
-    outcomes.update([&](auto& all) { all.push_back(outcome); });
   }
 
   const WorkerSeat seat;
@@ -59,6 +62,7 @@ class Counter {
   const uint64_t epochs;
   uint64_t seed = 5, commit_every = 3;
   Hook before_round;
+  std::function<void()> before_end;
   hvd_context* context = nullptr;
   hvd_state* state = nullptr;
   hvd_sampler* sampler = nullptr;
@@ -183,6 +187,10 @@ TEST(SamplerJob, RanksWithOtherOptionsAreAMismatch) {
           [&](const WorkerSeat& seat, hvd_options* options) {
             Counter counter(seat, outcomes, 1);
             counter.seed = seat.worker;
+            // Whoever leaves first ends the job: not before both have their answer.
+            counter.before_end = [&] {
+              EXPECT_TRUE(outcomes.wait([](auto& all) { return all.size() == 2; }));
+            };
             counter.run(options);
           });
   job.start();
