@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace hvd::elastic {
 
@@ -64,13 +65,14 @@ Status commit(Worker& worker, ElasticState& elastic) {
   if (Status status = elastic.state.save(); !status.ok()) return status;
   worker.set_revision(elastic.state.revision());
   Status status = worker.check_host_updates();
-  elastic.left_at_commit = status.code == HVD_HOSTS_UPDATED;
+  if (status.code == HVD_HOSTS_UPDATED) elastic.left = ElasticState::Left::kAtCommit;
   return status;
 }
 
 Status check_host_updates(Worker& worker, ElasticState& elastic) {
-  elastic.left_at_commit = false;
-  return worker.check_host_updates();
+  Status status = worker.check_host_updates();
+  if (status.code == HVD_HOSTS_UPDATED) elastic.left = ElasticState::Left::kAtCheck;
+  return status;
 }
 
 Status RunLoop::next(hvd_status last, bool* ret_again) {
@@ -131,8 +133,11 @@ Status RunLoop::restore() {
 
 Status RunLoop::keep_live_values() {
   if (elastic_ == nullptr) return {};
-  // Everybody left at the same commit or check, so everybody counts the same revision.
-  if (elastic_->left_at_commit) return {};
+  // Everybody else left at the same commit or check, so everybody else counts the same revision. Who had joined
+  // has values that are older than theirs, whatever it committed: it must not become the root (contract 5).
+  const ElasticState::Left left = std::exchange(elastic_->left, ElasticState::Left::kInJoin);
+  if (left == ElasticState::Left::kAtCommit) return {};
+  if (left == ElasticState::Left::kInJoin) return elastic_->state.refresh();
   Status status = elastic_->state.save();
   if (status.ok()) worker_.set_revision(elastic_->state.revision());
   return status;

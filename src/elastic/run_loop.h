@@ -16,8 +16,10 @@ struct ElasticState {
 
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
-  /// Whether HVD_HOSTS_UPDATED came from a commit, so that live values are the last commit already.
-  bool left_at_commit = false;
+  /// Where HVD_HOSTS_UPDATED came from. From a commit: live values are the last commit already. From a check: they
+  /// are to be kept. From neither: this worker had joined, and the others went on without it.
+  enum class Left : uint8_t { kInJoin, kAtCommit, kAtCheck };
+  Left left = Left::kInJoin;
 };
 
 /// Explicit sync: see hvd_state_sync.
