@@ -9,6 +9,7 @@ the rounds, and ratios are taken within a round. The last line is a JSON object.
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -62,7 +63,7 @@ class Call:
 
 
 def take_turns(calls, rounds):
-    """{key: [median of each round]} for {key: Call}; one that fails is dropped, with its reason."""
+    """{key: [median of each round]} for {key: Call}."""
     medians, keys = {key: [] for key in calls}, list(calls)
     for turn in range(rounds):
         for key in keys[turn % len(keys):] + keys[:turn % len(keys)]:
@@ -91,10 +92,10 @@ class Bench:
                 if name not in self.unavailable:
                     log("%s: %s" % (name, why))
                 self.unavailable[name] = str(why)
-            except Failed as why:
+            except BaseException as why:
                 for group in groups.values():
                     group.close()
-                raise SystemExit(str(why))
+                raise SystemExit(str(why)) if isinstance(why, Failed) else why
         return groups
 
     def matrix(self, groups, place, size, sizes):
@@ -229,11 +230,15 @@ def main():
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended on the way out
     bench = Bench(arguments.quick, [part for part in arguments.only.split(",") if part])
     if arguments.sizes:
         bench.sizes = [int(text) for text in arguments.sizes.split(",")]
     default = "4" if arguments.quick else "2,4,8"
-    result = bench.run([int(text) for text in (arguments.ranks or default).split(",")])
+    try:
+        result = bench.run([int(text) for text in (arguments.ranks or default).split(",")])
+    except Failed as why:
+        raise SystemExit(str(why)) from None
     log("\n" + aims.table(result["aims"]))
     log(json.dumps(result))
 
