@@ -116,7 +116,8 @@ typedef struct hvd_backend_table {
   /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ms: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
    * be reached or abort was called. On failure the instance can connect again, after `address`. */
   hvd_status (*connect)(void *instance, const hvd_backend_group *group, hvd_error *error);
-  /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. */
+  /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. Ops begin in the order of
+   * their submission, may overlap, and end in any order: they don't share memory that one of them writes. */
   hvd_status (*submit)(void *instance, const hvd_backend_op *op, hvd_error *error);
   /* Sends up to 1 MiB to another rank, in order per destination. Copies `data`; returns at once. */
   hvd_status (*send_message)(void *instance, int32_t destination, const void *data, size_t size,

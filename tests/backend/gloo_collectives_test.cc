@@ -9,6 +9,7 @@ namespace hvd::backend::test {
 namespace {
 
 constexpr size_t kCounts[] = {0, 1, 7, 1000, 1 << 20};
+constexpr size_t kMuch = (size_t{8} << 20) / sizeof(float) + 5;  // beyond what an allreduce does directly
 
 class Collectives : public testing::TestWithParam<int> {
  protected:
@@ -32,9 +33,10 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
     uint64_t sequence = 0;
     for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
       for (hvd_reduction reduction = HVD_SUM; reduction <= HVD_PRODUCT; ++reduction) {
-        for (const size_t count : kCounts) {
-          // Much data goes another way than little, but for every reduction the same way.
-          if (count == 1 << 20 && reduction != HVD_AVERAGE && dtype != HVD_FLOAT32) continue;
+        for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}, size_t{1} << 20, kMuch}) {
+          // Much data goes other ways than little, but for every reduction the same way.
+          if (count >= 1 << 20 && reduction != HVD_AVERAGE && dtype != HVD_FLOAT32) continue;
+          if (count == kMuch && dtype != HVD_FLOAT32) continue;
           ++sequence;
           const size_t element = dtype_size(dtype);
           std::vector<uint8_t> input(count * element);
@@ -70,7 +72,7 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
 }
 
 TEST_P(Collectives, AllreduceHasTheSameBitsOnEveryRank) {
-  for (const size_t count : {size_t{1}, size_t{1001}, size_t{300007}}) {
+  for (const size_t count : {size_t{1}, size_t{1001}, size_t{300007}, kMuch}) {
     std::vector<std::vector<float>> results(static_cast<size_t>(size_));
     on_all(size_, [&](int rank) {
       std::vector<float> values(count);
@@ -228,6 +230,34 @@ TEST_P(Collectives, ManyOpsInFlight) {
       ASSERT_EQ(values[static_cast<size_t>(i)][63], size_ * (size_ + 1) / 2);
     }
   });
+}
+
+TEST(GlooOps, OneThatWaitsDoesNotHoldUpTheNext) {
+  Workers workers = make_workers(3);
+  connect_all(workers, 1);
+  const int32_t first[] = {0, 1};
+  const int32_t second[] = {0, 2};
+  std::vector<std::vector<float>> values(4, std::vector<float>(100000, 1));
+  std::vector<Pending> pending(4);
+  const auto submit = [&](size_t index, size_t rank, const int32_t* ranks, uint64_t sequence) {
+    hvd_backend_op op = pending[index].op(HVD_COLLECTIVE_ALLREDUCE, sequence);
+    op.dtype = HVD_FLOAT32;
+    op.reduction = HVD_SUM;
+    op.count = values[index].size();
+    op.input = op.output = values[index].data();
+    op.ranks = ranks;
+    op.rank_count = 2;
+    ASSERT_TRUE(workers[rank]->instance->submit(op).ok());
+  };
+  submit(0, 0, first, 1);  // waits for rank 1
+  submit(1, 0, second, 2);
+  submit(2, 2, second, 2);
+  EXPECT_TRUE(pending[1].wait().ok());
+  EXPECT_TRUE(pending[2].wait().ok());
+  submit(3, 1, first, 1);
+  EXPECT_TRUE(pending[0].wait().ok());
+  EXPECT_TRUE(pending[3].wait().ok());
+  for (const auto& v : values) EXPECT_EQ(v.back(), 2.F);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));

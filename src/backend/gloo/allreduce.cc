@@ -8,13 +8,15 @@
 namespace hvdgloo {
 
 using hvd::divide;
-using hvd::dtype_size;
 using hvd::is_narrow_float;
 using hvd::narrow;
 using hvd::reduce;
 using hvd::widen;
 
 namespace {
+
+constexpr size_t kDirect =
+    size_t{8} << 20;  // bytes, up to which few rounds matter more than few peers at a time
 
 // Rabenseifner's folding: with n = 2^k + rest ranks, the first 2*rest of them work in pairs as one.
 void recursive_doubling(Party& party, const Work& work, const void* input, void* output) {
@@ -172,20 +174,10 @@ class Ring {
   size_t segment_ = 0, segments_ = 0;
 };
 
-void allreduce_wide(Party& party, const Work& work, const void* input, void* output) {
-  const int n = party.size();
-  const auto bytes = static_cast<double>(work.count * work.element);
+int rounds_of_doubling(int n) {
   int rounds = 0;
   while (1 << (rounds + 1) <= n) ++rounds;
-  if (1 << rounds != n) rounds += 2;
-  // A round of doubling neither overlaps its reduction with the transfer nor shares it among the ranks.
-  const double doubling = rounds * cost(2 * bytes);
-  const double ring = 2 * (n - 1) * cost(bytes / n);
-  if (work.count < static_cast<size_t>(n) || doubling <= ring) {
-    recursive_doubling(party, work, input, output);
-  } else {
-    Ring(party, work, input, output).run();
-  }
+  return 1 << rounds == n ? rounds : rounds + 2;
 }
 
 }  // namespace
@@ -193,16 +185,28 @@ void allreduce_wide(Party& party, const Work& work, const void* input, void* out
 void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
                size_t count) {
   if (count == 0) return;
+  const Work work = Work::of(dtype, reduction, count);
+  const size_t bytes = count * work.element;
   if (party.size() == 1) {
-    if (output != input) std::memcpy(output, input, count * dtype_size(dtype));
+    if (output != input) std::memcpy(output, input, bytes);
     return;
   }
-  if (!is_narrow_float(dtype)) return allreduce_wide(party, Work::of(dtype, reduction, count), input, output);
-  // float16 and bfloat16: every addition in float32, and one rounding at the end.
-  const std::unique_ptr<float[]> sums(new float[count]);
-  widen(dtype, sums.get(), input, count);
-  allreduce_wide(party, Work::of(HVD_FLOAT32, reduction, count), sums.get(), sums.get());
-  narrow(dtype, output, sums.get(), count);
+  const int n = party.size();
+  const bool is_narrow = is_narrow_float(dtype);
+  // A round of doubling neither overlaps its reduction with the transfer nor shares it among the ranks.
+  const double doubling = rounds_of_doubling(n) * cost((is_narrow ? 4. : 2.) * static_cast<double>(bytes));
+  const double direct = 2 * cost(static_cast<double>(bytes)) + (n - 1) * 10000.;
+  if (count < static_cast<size_t>(n) || doubling <= direct) {
+    if (!is_narrow) return recursive_doubling(party, work, input, output);
+    // float16 and bfloat16: every addition in float32, and one rounding at the end.
+    const std::unique_ptr<float[]> sums(new float[count]);
+    widen(dtype, sums.get(), input, count);
+    recursive_doubling(party, Work::of(HVD_FLOAT32, reduction, count), sums.get(), sums.get());
+    return narrow(dtype, output, sums.get(), count);
+  }
+  // The ring keeps less memory busy and every link evenly; its partial sums would have to travel wide.
+  if (is_narrow || bytes <= kDirect) return allreduce_direct(party, work, input, output);
+  Ring(party, work, input, output).run();
 }
 
 }  // namespace hvdgloo

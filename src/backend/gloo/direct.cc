@@ -12,7 +12,7 @@ namespace hvdgloo {
 namespace {
 
 constexpr size_t kSlots = 4;                        // segments of the own part that are received at a time
-constexpr size_t kScratch = size_t{16} << 20;       // bytes of them, if segments don't get tiny by that
+constexpr size_t kScratch = size_t{4} << 20;        // bytes of them, if segments don't get tiny by that
 constexpr size_t kLeastSegment = size_t{32} << 10;  // bytes
 
 class Direct {

@@ -8,6 +8,10 @@ namespace hvdgloo {
 
 using hvd::dtype_size;
 
+namespace {
+constexpr size_t kExecutors = 2;
+}
+
 Generation::Generation(const Config& config, const hvd_backend_host& host)
     : config_(config),
       host_(host),
@@ -84,13 +88,18 @@ void Generation::connect(const hvd_backend_group& group) {
     }
   }
   {
-    const BlockSignals block;
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+    start_executor();
     connected_ = true;
-    executor_ = std::thread([this] { execute(); });
   }
   links_.open();
+}
+
+void Generation::start_executor() {
+  const BlockSignals block;
+  executors_.emplace_back([this] { execute(); });
+  ++idle_;
 }
 
 void Generation::submit(Task task) {
@@ -98,8 +107,15 @@ void Generation::submit(Task task) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_ || !connected_) throw Failure(HVD_PEER_LOST, "the generation was given up");
     tasks_.push_back(std::move(task));
+    if (tasks_.size() > idle_ && executors_.size() < kExecutors) {
+      try {
+        start_executor();
+      } catch (const std::exception&) {
+        // Those that are there do the work.
+      }
+    }
   }
-  changed_.notify_all();
+  queued_.notify_one();
 }
 
 void Generation::send(int destination, const void* data, size_t size) {
@@ -113,8 +129,9 @@ void Generation::send(int destination, const void* data, size_t size) {
 void Generation::execute() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    queued_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
+    --idle_;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     const bool aborted = aborted_;
@@ -139,6 +156,7 @@ void Generation::execute() {
       }
     }
     lock.lock();
+    ++idle_;
   }
 }
 
@@ -188,8 +206,9 @@ void Generation::teardown() {
     changed_.wait(lock, [this] { return !connecting_; });
     stopping_ = true;
   }
-  changed_.notify_all();
-  if (executor_.joinable()) executor_.join();
+  queued_.notify_all();
+  for (std::thread& executor : executors_) executor.join();
+  executors_.clear();
   links_.stop();
   transport_.reset();
 }

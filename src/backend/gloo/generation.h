@@ -1,4 +1,4 @@
-// What one generation has: links, Gloo's pairs and the thread that runs its collectives. It is connected
+// What one generation has: links, Gloo's pairs and the threads that run its collectives. It is connected
 // once, and ends once: in peace (leave) or not (abort), and then teardown, off the critical path.
 #pragma once
 
@@ -39,7 +39,8 @@ class Generation {
   void teardown();  // after leave or abort: ends the threads, frees the sockets
 
  private:
-  void execute();  // the executor's thread
+  void start_executor();  // under mutex_
+  void execute();         // an executor's thread
   void run(Task& task);
   void complete(const Task& task, const Failure* failure);
   void report(int peer, const std::string& text);
@@ -55,9 +56,13 @@ class Generation {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;
   bool connecting_ = false, connected_ = false, aborted_ = false, stopping_ = false;
-  std::thread executor_;
+  std::deque<Task> tasks_;
+  std::condition_variable queued_;  // tasks_ or stopping_
+  // Several, so that an op's first and last messages travel while another one's data do. They take the tasks in
+  // order: of all ops that are under way the oldest has been begun on every rank, so that it comes to its end.
+  std::vector<std::thread> executors_;
+  size_t idle_ = 0;  // of them
 };
 
 }  // namespace hvdgloo

@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kLastResort = std::chrono::minutes(10);
 // A connection whose handshake is on its way must not be reset: Gloo's accepting side can't take that.
 constexpr std::chrono::milliseconds kGrace(20);
-constexpr size_t kRetired = 64;
+constexpr size_t kRetired = 256;
 
 ::gloo::transport::tcp::attr attr_of(const std::string& ip) {
   ::gloo::transport::tcp::attr attr;
@@ -169,15 +169,18 @@ Region::Region(Transport& transport, void* memory, size_t size) : transport_(tra
 }
 
 Region::~Region() {
+  std::unique_ptr<::gloo::transport::UnboundBuffer> oldest;
   {
     std::lock_guard<std::mutex> lock(transport_.mutex_);
     transport_.live_.erase(buffer_.get());
+    if (pending_ == 0) {  // Gloo touches the memory no more, only perhaps the buffer
+      transport_.retired_.push_back(std::move(buffer_));
+      if (transport_.retired_.size() <= kRetired) return;
+      oldest = std::move(transport_.retired_.front());
+      transport_.retired_.pop_front();
+    }
   }
-  if (pending_ == 0) {  // Gloo touches the memory no more, only perhaps the buffer
-    transport_.retired_.push_back(std::move(buffer_));
-    if (transport_.retired_.size() > kRetired) transport_.retired_.pop_front();
-    return;
-  }
+  if (buffer_ == nullptr) return;
   buffer_.reset();
   // What was cut off: Gloo's loop has let go of the memory, by a reference count that it drops in relaxed
   // order. It did so under the pair's mutex; taking that makes all it did to the memory happen before this.

@@ -56,7 +56,7 @@ class Transport {
   ::gloo::transport::Pair* connecting_ = nullptr;
   std::set<::gloo::transport::UnboundBuffer*> live_;
   // Of operations that came to their end. Gloo's destructor spins until its loop has dropped its reference,
-  // which at once would mean to wait for the loop's next turn on the processor. The executor's alone.
+  // which at once would mean to wait for the loop's next turn on the processor.
   std::deque<std::unique_ptr<::gloo::transport::UnboundBuffer>> retired_;
 };
 
