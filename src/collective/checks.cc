@@ -58,14 +58,16 @@ class Check {
     if (Status status = members(); !status.ok()) return status;
     switch (s_.kind) {
       case Kind::kBroadcastObject: return object();
-      case Kind::kBroadcast: return variables();
+      case Kind::kBroadcast: return group(s_.outputs, "tensor");
       case Kind::kAllreduce: return allreduce();
       case Kind::kAllgather: return allgather();
-      case Kind::kReducescatter:
-      case Kind::kAlltoall:
-      case Kind::kJoin: return unsupported("serves no such operation");
-      default: return {};
+      case Kind::kReducescatter: return reducescatter();
+      case Kind::kAlltoall: return alltoall();
+      case Kind::kJoin: return s_.members.empty() ? Status() : invalid("all ranks join, not a process set");
+      case Kind::kBarrier:
+      case Kind::kAgree: return {};
     }
+    return invalid("unknown kind of operation");
   }
 
  private:
@@ -100,64 +102,140 @@ class Check {
     return {};
   }
 
-  Status allreduce() const {
-    if (s_.inputs.size() != 1 || s_.outputs.size() != 1) return invalid("expected one input and one output");
+  /// "input 3" of several.
+  static std::string one_of(const char* what, size_t index, size_t count) {
+    return count == 1 ? what : fmt::format("{} {}", what, index);
+  }
+
+  Status group(const std::vector<Tensor>& tensors, const char* what) const {
+    size_t specs = 0;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const std::string name = one_of(what, i, tensors.size());
+      if (Status status = tensor(tensors[i], name); !status.ok()) return status;
+      specs += 2 + 8 * tensors[i].shape.size();
+      if (__builtin_add_overflow(bytes, spec_bytes(tensors[i].dtype, tensors[i].shape), &bytes) ||
+          bytes > std::numeric_limits<ptrdiff_t>::max() / 2) {
+        return invalid("the tensors are larger than memory can be");
+      }
+    }
+    if (specs > kMaxSpecBytes) {
+      return invalid(
+          fmt::format("{} tensors are too many for one operation: their shapes take {} bytes, expected at "
+                      "most {}",
+                      tensors.size(), specs, kMaxSpecBytes));
+    }
+    return {};
+  }
+
+  Status reduction() const {
     if (s_.reduction < HVD_SUM || s_.reduction > HVD_PRODUCT) {
       return invalid(fmt::format("unknown reduction {}", s_.reduction));
     }
-    if (Status status = tensor(s_.inputs[0], "input"); !status.ok()) return status;
-    if (Status status = tensor(s_.outputs[0], "output"); !status.ok()) return status;
-    if (s_.inputs[0].dtype != s_.outputs[0].dtype) {
-      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.inputs[0].dtype),
-                                 dtype_name(s_.outputs[0].dtype)));
+    for (const Tensor& t : s_.inputs) {
+      if (s_.reduction == HVD_AVERAGE && t.dtype == HVD_BOOL) {
+        return Status(HVD_UNSUPPORTED,
+                      fmt::format("{} '{}': there is no average of bool", kind_name(s_.kind), s_.name));
+      }
+      if ((s_.prescale != 1 || s_.postscale != 1) && t.dtype == HVD_BOOL) {
+        return Status(HVD_UNSUPPORTED,
+                      fmt::format("{} '{}': bool can't be scaled", kind_name(s_.kind), s_.name));
+      }
     }
-    if (s_.inputs[0].shape != s_.outputs[0].shape) {
-      return invalid(fmt::format("input has shape {}, output {}", shape_text(s_.inputs[0].shape),
-                                 shape_text(s_.outputs[0].shape)));
+    return {};
+  }
+
+  /// Inputs and outputs by number.
+  Status pairs(bool outputs_needed) const {
+    if (s_.inputs.empty()) return invalid("has no input");
+    if (s_.outputs.size() != s_.inputs.size() && (outputs_needed || !s_.outputs.empty())) {
+      return invalid(fmt::format("{} inputs and {} outputs", s_.inputs.size(), s_.outputs.size()));
     }
-    if (s_.inputs[0].data != s_.outputs[0].data && overlap(s_.inputs[0], s_.outputs[0])) {
-      return invalid("input and output overlap; they must be the same memory or disjoint");
+    return {};
+  }
+
+  Status same_dtype(const Tensor& in, const Tensor& out) const {
+    if (in.dtype == out.dtype) return {};
+    return invalid(fmt::format("input is {}, output {}", dtype_name(in.dtype), dtype_name(out.dtype)));
+  }
+
+  Status allreduce() const {
+    if (Status status = pairs(true); !status.ok()) return status;
+    if (Status status = reduction(); !status.ok()) return status;
+    if (Status status = group(s_.inputs, "input"); !status.ok()) return status;
+    if (Status status = group(s_.outputs, "output"); !status.ok()) return status;
+    for (size_t i = 0; i < s_.inputs.size(); ++i) {
+      const Tensor& in = s_.inputs[i];
+      const Tensor& out = s_.outputs[i];
+      if (Status status = same_dtype(in, out); !status.ok()) return status;
+      if (in.shape != out.shape) {
+        return invalid(
+            fmt::format("input has shape {}, output {}", shape_text(in.shape), shape_text(out.shape)));
+      }
+      if (in.data != out.data && overlap(in, out)) {
+        return invalid("input and output overlap; they must be the same memory or disjoint");
+      }
     }
-    if (s_.reduction == HVD_AVERAGE && s_.inputs[0].dtype == HVD_BOOL) {
-      return Status(HVD_UNSUPPORTED, fmt::format("allreduce '{}': there is no average of bool", s_.name));
+    return {};
+  }
+
+  /// Of operations whose result has another first dimension than what goes in.
+  Status rows(const Tensor& in, const Tensor* out) const {
+    if (in.shape.empty()) return invalid("input is a scalar, expected at least one dimension");
+    if (out == nullptr || out->data == nullptr) return {};  // the library allocates
+    if (Status status = tensor(*out, "output"); !status.ok()) return status;
+    if (Status status = same_dtype(in, *out); !status.ok()) return status;
+    if (in.shape.size() != out->shape.size() ||
+        !std::equal(in.shape.begin() + 1, in.shape.end(), out->shape.begin() + 1)) {
+      return invalid(fmt::format("input has shape {}, output {}: they may differ in the first dimension only",
+                                 shape_text(in.shape), shape_text(out->shape)));
     }
+    if (overlap(in, *out)) return invalid("input and output overlap");
     return {};
   }
 
   Status allgather() const {
-    if (s_.inputs.size() != 1 || s_.outputs.size() > 1) return invalid("expected one input and one output");
-    if (Status status = tensor(s_.inputs[0], "input"); !status.ok()) return status;
-    if (s_.inputs[0].shape.empty()) return invalid("input is a scalar, expected at least one dimension");
-    if (s_.outputs.empty() || s_.outputs[0].data == nullptr) return {};  // the library allocates
-    if (Status status = tensor(s_.outputs[0], "output"); !status.ok()) return status;
-    if (s_.inputs[0].dtype != s_.outputs[0].dtype) {
-      return invalid(fmt::format("input is {}, output {}", dtype_name(s_.inputs[0].dtype),
-                                 dtype_name(s_.outputs[0].dtype)));
+    if (Status status = pairs(false); !status.ok()) return status;
+    if (Status status = group(s_.inputs, "input"); !status.ok()) return status;
+    for (size_t i = 0; i < s_.inputs.size(); ++i) {
+      if (Status status = rows(s_.inputs[i], s_.outputs.empty() ? nullptr : &s_.outputs[i]); !status.ok())
+        return status;
     }
-    if (s_.inputs[0].shape.size() != s_.outputs[0].shape.size() ||
-        !std::equal(s_.inputs[0].shape.begin() + 1, s_.inputs[0].shape.end(),
-                    s_.outputs[0].shape.begin() + 1)) {
-      return invalid(fmt::format("input has shape {}, output {}: they may differ in the first dimension only",
-                                 shape_text(s_.inputs[0].shape), shape_text(s_.outputs[0].shape)));
-    }
-    if (overlap(s_.inputs[0], s_.outputs[0])) return invalid("input and output overlap");
     return {};
   }
 
-  Status variables() const {
-    size_t bytes = 0;
-    for (size_t i = 0; i < s_.outputs.size(); ++i) {
-      if (Status status = tensor(s_.outputs[i], fmt::format("tensor {}", i)); !status.ok()) return status;
-      bytes += 2 + 8 * s_.outputs[i].shape.size();
-    }
-    if (bytes > kMaxSpecBytes) {
+  Status one_with_splits() const {
+    if (Status status = pairs(false); !status.ok()) return status;
+    if (s_.inputs.size() != 1) return invalid(fmt::format("{} inputs, expected 1", s_.inputs.size()));
+    if (Status status = group(s_.inputs, "input"); !status.ok()) return status;
+    if (Status status = rows(s_.inputs[0], s_.outputs.empty() ? nullptr : &s_.outputs[0]); !status.ok())
+      return status;
+    const auto members = static_cast<int64_t>(s_.members.empty() ? size_t(size_) : s_.members.size());
+    const int64_t have = s_.inputs[0].shape[0];
+    if (s_.splits.empty()) {
+      if (s_.kind == Kind::kReducescatter || have % members == 0) return {};
       return invalid(
-          fmt::format("{} tensors are too many for one operation: their shapes take {} bytes, expected at "
-                      "most {}",
-                      s_.outputs.size(), bytes, kMaxSpecBytes));
+          fmt::format("{} rows can't be divided evenly among {} ranks: give splits", have, members));
     }
-    return {};
+    if (static_cast<int64_t>(s_.splits.size()) != members) {
+      return invalid(fmt::format("{} splits, expected {}, one for each rank", s_.splits.size(), members));
+    }
+    int64_t sum = 0;
+    for (const int64_t split : s_.splits) {
+      if (split < 0 || __builtin_add_overflow(sum, split, &sum)) {
+        return invalid(fmt::format("splits are {}, expected 0 or more rows each", shape_text(s_.splits)));
+      }
+    }
+    if (sum == have) return {};
+    return invalid(fmt::format("splits add up to {} rows, input has {}", sum, have));
   }
+
+  Status reducescatter() const {
+    if (Status status = reduction(); !status.ok()) return status;
+    return one_with_splits();
+  }
+
+  Status alltoall() const { return one_with_splits(); }
 
   Status members() const {
     const auto& members = s_.members;
@@ -192,30 +270,14 @@ Status check(const Submission& submission, int32_t rank, int32_t size, const bac
   return Check(submission, rank, size, backend).run();
 }
 
-Request make_request(const Submission& submission, uint64_t ticket, int32_t rank) {
-  Request request;
-  request.ticket = ticket;
-  request.name = submission.name;
-  request.kind = submission.kind;
-  request.timeout = std::clamp(submission.timeout, Duration::zero(), kMaxTimeout);
-  if (is_broadcast(submission.kind)) request.root = submission.root;
-  request.members = submission.members;
-  switch (submission.kind) {
-    case Kind::kAgree: request.word = submission.word; break;
-    case Kind::kAllreduce: request.reduction = submission.reduction; [[fallthrough]];
-    case Kind::kAllgather: request.specs = {{submission.inputs[0].dtype, submission.inputs[0].shape}}; break;
-    case Kind::kBroadcast:
-      request.specs.reserve(submission.outputs.size());
-      for (const auto& t : submission.outputs) request.specs.push_back({t.dtype, t.shape});
-      break;
-    case Kind::kBroadcastObject:
-      if (rank != submission.root) break;
-      request.object_size = submission.object.size();
-      if (submission.object.size() <= kInlineObject) request.object = submission.object;
-      break;
-    default: break;
-  }
-  return request;
+void complete_submission(Submission* submission, int32_t size) {
+  Submission& s = *submission;
+  const bool splits = s.kind == Kind::kReducescatter || s.kind == Kind::kAlltoall;
+  if (s.kind == Kind::kAllgather || splits) s.outputs.resize(s.inputs.size());
+  if (!splits || !s.splits.empty()) return;
+  const auto members = static_cast<int64_t>(s.members.empty() ? size_t(size) : s.members.size());
+  const int64_t rows = s.inputs[0].shape[0];
+  for (int64_t m = 0; m < members; ++m) s.splits.push_back(rows / members + (m < rows % members ? 1 : 0));
 }
 
 }  // namespace hvd::collective

@@ -10,7 +10,7 @@ namespace hvd::collective {
 /// HVD_OK, HVD_INVALID (a bug in the program) or HVD_UNSUPPORTED (the backend can't).
 Status check(const Submission& submission, int32_t rank, int32_t size, const backend::Description& backend);
 
-/// What the coordinator has to know of a submission that passed the check.
-Request make_request(const Submission& submission, uint64_t ticket, int32_t rank);
+/// Fills in what was left out of a submission that passed the check: outputs, splits.
+void complete_submission(Submission* submission, int32_t size);
 
 }  // namespace hvd::collective

@@ -1,5 +1,5 @@
-// Running an operation once all ranks have called it. Where one rank's memory does not suffice for its part
-// (a gathered result, an object, a staging buffer), it can't take part and the others can't do without it:
+// Running operations in the backend once all ranks have called them. Where one rank's memory does not suffice
+// for its part (a result, an object, a scaled copy), it can't take part and the others can't do without it:
 // the generation is broken, HVD_INTERNAL here and HVD_PEER_LOST for them.
 #include <fmt/format.h>
 
@@ -7,314 +7,300 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "base/reduce.h"
 #include "collective/engine_impl.h"
 
 namespace hvd::collective {
 
 namespace {
 
-constexpr size_t kSmallVariable = 64 << 10;  // smaller ones travel packed
-constexpr size_t kPack = 4 << 20;            // bytes of a pack, so that packing and sending overlap
+constexpr size_t kSmallTensor = 64 << 10;  // of a group: smaller ones travel together
+constexpr size_t kTogether = 4 << 20;      // bytes, so that packing and sending overlap
 
-hvd_backend_op backend_op(hvd_collective collective, hvd_dtype dtype, const void* input, void* output,
-                          size_t count) {
-  hvd_backend_op op{};
-  op.struct_size = sizeof op;
-  op.collective = collective;
-  op.dtype = dtype;
-  op.input = input;
-  op.output = output;
-  op.count = count;
-  op.memory = HVD_MEMORY_HOST;
-  return op;
-}
-
-hvd_backend_op broadcast_bytes(void* data, size_t bytes, int32_t root) {
-  hvd_backend_op op = backend_op(HVD_COLLECTIVE_BROADCAST, HVD_UINT8, data, data, bytes);
-  op.root = root;
-  return op;
-}
-
-std::vector<int64_t> gathered_shape(const Tensor& input, const std::vector<int64_t>& rows) {
-  std::vector<int64_t> shape = input.shape;
-  shape[0] = 0;
-  for (const int64_t n : rows) {
-    if (__builtin_add_overflow(shape[0], n, &shape[0])) return {-1};
+hvd_collective collective_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllreduce: return HVD_COLLECTIVE_ALLREDUCE;
+    case Kind::kAllgather: return HVD_COLLECTIVE_ALLGATHER;
+    case Kind::kReducescatter: return HVD_COLLECTIVE_REDUCESCATTER;
+    case Kind::kAlltoall: return HVD_COLLECTIVE_ALLTOALL;
+    default: return HVD_COLLECTIVE_BROADCAST;
   }
-  return shape;
 }
 
-/// A failure of which every rank learns by itself leaves the generation whole: what a backend does not
-/// support it supports on no rank.
-bool breaks(hvd_status code) { return code != HVD_OK && code != HVD_UNSUPPORTED; }
+bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
+
+/// A tensor as the backend gets it: broadcasts move bytes.
+backend::Part part_of(const PendingOperation& op, size_t index) {
+  const Submission& s = op.submission;
+  const Tensor& out = s.outputs[index];
+  if (s.kind == Kind::kBroadcast) return {out.data, out.data, out.bytes()};
+  const void* in = s.prescale == 1 ? s.inputs[index].data : out.data;  // scaled there
+  return {in, out.data, static_cast<size_t>(out.elements())};
+}
 
 }  // namespace
 
-/// Why this outcome can't be one of this operation, or NULL. Of rank 0's own outcomes all fit.
-const char* Engine::Impl::misfit(const PendingOperation& op, const Outcome& outcome) const {
-  if (!outcome.status.ok()) return nullptr;
-  if (outcome.sequence != 0 && outcome.sequence <= last_sequence_) return "its sequence does not grow";
-  const Submission& s = op.submission;
-  switch (s.kind) {
-    case Kind::kBarrier:
-    case Kind::kAgree: return outcome.sequence == 0 ? nullptr : "it needs no backend";
-    case Kind::kAllgather: {
-      if (outcome.rows.size() != (s.members.empty() ? config_.hosts.size() : s.members.size()))
-        return "rows are missing";
-      if (outcome.rows[static_cast<size_t>(config_.rank)] != s.inputs[0].shape[0])
-        return "rows differ from this rank's";
-      const auto shape = gathered_shape(s.inputs[0], outcome.rows);
-      return spec_bytes(s.inputs[0].dtype, shape) >= 0 ? nullptr : "the result is larger than memory can be";
-    }
-    case Kind::kBroadcastObject:
-      if (config_.rank == s.root)
-        return outcome.object_size == s.object.size() ? nullptr : "the object's size differs";
-      if (outcome.sequence != 0) return nullptr;
-      return outcome.object.size() == outcome.object_size ? nullptr : "the object is cut short";
-    default: return nullptr;
-  }
-}
+struct Engine::Impl::Batch {
+  struct Step {
+    hvd_backend_op op{};
+    std::vector<backend::Part> parts;
+    std::vector<size_t> counts;
+  };
+  std::vector<OperationPtr> ops;
+  std::vector<int32_t> ranks;  // empty: all
+  std::vector<Step> steps;
+  bool in_order = false;                // has a sequence, so that rank 0 counts it
+  std::shared_ptr<Impl> engine;         // stays while the backend may call
+  std::atomic<int64_t> outstanding{0};  // steps not done, plus one while they are submitted
+  std::vector<Buffer> scratch;
 
-void Engine::Impl::execute(uint64_t ticket, const OutcomePtr& outcome) {
-  Lock lock(mutex_);
-  const auto it = ops_.find(ticket);
-  if (it == ops_.end()) {
-    const bool awaited = outcome->status.ok() && outcome->sequence != 0 && down() == nullptr;
-    lock.unlock();
-    if (awaited) {  // given up here, and the others now wait for this rank's part
-      Status status(HVD_PEER_LOST,
-                    fmt::format("{}, which coordinates, answered an operation too late", describe(0)));
-      status.rank = 0;
-      break_generation(std::move(status), true);
-    }
-    return;
+  Step& add(const PendingOperation& of, hvd_dtype dtype) {
+    Step& step = steps.emplace_back();
+    step.op.struct_size = sizeof step.op;
+    step.op.collective = collective_of(of.submission.kind);
+    step.op.dtype = dtype;
+    step.op.reduction = of.submission.reduction;
+    step.op.root = of.submission.root;
+    step.op.memory = HVD_MEMORY_HOST;
+    return step;
   }
-  const OperationPtr op = it->second;
-  if (const char* why = misfit(*op, *outcome)) {
-    lock.unlock();
-    break_generation(Status(HVD_INTERNAL, fmt::format("{} '{}': outcome refused: {}",
-                                                      kind_name(op->submission.kind), op->name, why)),
-                     true);
-    return;
+  /// The first failure stays. Any thread.
+  void note(Status status) {
+    const std::lock_guard lock(mutex_);
+    if (noted_.ok()) noted_ = std::move(status);
   }
-  if (!outcome->status.ok() || outcome->sequence == 0) {
-    Status status = outcome->status.ok() ? settle(*op, *outcome) : outcome->status;
-    remove(*op);
-    lock.unlock();
-    op->complete(stamped(std::move(status)));
-    return;
+  Status noted() {
+    const std::lock_guard lock(mutex_);
+    return noted_;
   }
-  last_sequence_ = outcome->sequence;
-  op->in_backend = true;
-  ++in_backend_;
-  lock.unlock();
-  run(op, *outcome);
-}
 
-/// Completes an operation that needs no backend: its answer came with the outcome. Under the lock.
-Status Engine::Impl::settle(PendingOperation& op, const Outcome& outcome) const {
-  const Submission& s = op.submission;
-  op.result_word = outcome.word;
-  if (s.kind == Kind::kAllgather) {  // of nothing
-    op.result = {s.outputs[0].data, s.inputs[0].dtype, gathered_shape(s.inputs[0], outcome.rows)};
-    if (s.outputs[0].data != nullptr && s.outputs[0].shape[0] < op.result.shape[0]) {
-      return Status(HVD_INVALID,
-                    fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed", op.name,
-                                s.outputs[0].shape[0], describe(config_.rank), op.result.shape[0]));
-    }
+ private:
+  std::mutex mutex_;
+  Status noted_;
+};
+
+Status Engine::Impl::plan(Batch& batch, const Outcome& outcome) const {
+  const PendingOperation& first = *batch.ops[0];
+  batch.ranks = outcome.participants.empty() ? first.call->members : outcome.participants;
+  if (batch.ranks.size() == config_.hosts.size()) batch.ranks.clear();
+  for (const auto& op : batch.ops) {
+    if (Status status = prescale(*op); !status.ok()) return status;
   }
-  if (s.kind == Kind::kBroadcastObject) {
-    op.buffer_bytes = outcome.object_size;
-    if (config_.rank != s.root && !outcome.object.empty()) {
-      op.buffer = allocate(outcome.object.size());
-      if (op.buffer == nullptr) {  // hurts nobody else
-        return Status(HVD_INTERNAL, fmt::format("broadcast_object '{}': no memory for {} bytes", op.name,
-                                                outcome.object.size()));
+  if (batch.ops.size() == 1) {
+    if (Status status = plan_one(batch, *batch.ops[0], outcome); !status.ok()) return status;
+  } else {
+    auto& step =
+        batch.add(first, first.submission.kind == Kind::kBroadcast ? hvd_dtype(HVD_UINT8)
+                                                                   : first.submission.inputs[0].dtype);
+    for (const auto& op : batch.ops) {
+      for (size_t i = 0; i < op->submission.outputs.size(); ++i) {
+        if (const backend::Part part = part_of(*op, i); part.count > 0) step.parts.push_back(part);
       }
-      std::memcpy(op.buffer.get(), outcome.object.data(), outcome.object.size());
+    }
+  }
+  for (size_t i = 0; i < batch.steps.size(); ++i) {
+    auto& step = batch.steps[i];
+    step.op.sequence = outcome.sequence + i;
+    if (!batch.ranks.empty()) {
+      step.op.ranks = batch.ranks.data();
+      step.op.rank_count = static_cast<int32_t>(batch.ranks.size());
+    }
+    if (!step.counts.empty()) step.op.counts = step.counts.data();
+    if (step.parts.size() == 1) {
+      step.op.input = step.parts[0].input;
+      step.op.output = step.parts[0].output;
+      step.op.count = step.parts[0].count;
+      step.parts.clear();
     }
   }
   return {};
 }
 
-Status Engine::Impl::plan(PendingOperation& op, const Outcome& outcome, Plan* ret_plan) const {
+Status Engine::Impl::plan_one(Batch& batch, PendingOperation& op, const Outcome& outcome) const {
   const Submission& s = op.submission;
-  auto& ops = ret_plan->ops;
   switch (s.kind) {
+    case Kind::kBroadcast:
     case Kind::kAllreduce:
-      ops.push_back(backend_op(HVD_COLLECTIVE_ALLREDUCE, s.inputs[0].dtype, s.inputs[0].data,
-                               s.outputs[0].data, static_cast<size_t>(s.inputs[0].elements())));
-      ops.back().reduction = s.reduction;
-      break;
+      if (!batch.in_order) {  // nobody else: its own data is the result
+        for (size_t i = 0; i < s.outputs.size(); ++i) {
+          const backend::Part part = part_of(op, i);
+          const size_t bytes = s.outputs[i].bytes();
+          if (bytes > 0 && part.input != part.output) std::memmove(part.output, part.input, bytes);
+        }
+        return {};
+      }
+      plan_parts(batch, op);
+      return {};
     case Kind::kBroadcastObject: {
       void* data = op.submission.object.data();
+      PendingOperation::Memory memory{nullptr, outcome.object_size};
       if (config_.rank != s.root) {
-        op.buffer = allocate(outcome.object_size);
-        if (op.buffer == nullptr) {
-          return Status(HVD_INTERNAL, fmt::format("broadcast_object '{}': no memory for {} bytes", op.name,
+        memory.data = allocate(outcome.object_size);
+        if (memory.data == nullptr) {
+          return Status(HVD_INTERNAL, fmt::format("broadcast_object '{}': no memory for {} bytes", s.name,
                                                   outcome.object_size));
         }
-        data = op.buffer.get();
+        data = memory.data.get();
       }
-      op.buffer_bytes = outcome.object_size;
-      ops.push_back(broadcast_bytes(data, outcome.object_size, s.root));
-      break;
+      op.buffers.push_back(std::move(memory));
+      batch.add(op, HVD_UINT8).parts.push_back({data, data, static_cast<size_t>(outcome.object_size)});
+      return {};
     }
-    case Kind::kAllgather:
-      if (Status status = plan_allgather(op, outcome, ret_plan); !status.ok()) return status;
-      break;
-    case Kind::kBroadcast:
-      if (Status status = plan_variables(op, outcome, ret_plan); !status.ok()) return status;
-      break;
-    default: break;
+    default: return plan_counted(batch, op, outcome);
   }
-  for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i].sequence = outcome.sequence + i;
-    if (s.members.size() == config_.hosts.size() || s.members.empty()) continue;
-    ops[i].ranks = s.members.data();
-    ops[i].rank_count = static_cast<int32_t>(s.members.size());
-  }
-  return {};
 }
 
-Status Engine::Impl::plan_allgather(PendingOperation& op, const Outcome& outcome, Plan* ret_plan) const {
+/// Large tensors each by themselves, small ones together. Follows from the shapes, so equal on all ranks.
+void Engine::Impl::plan_parts(Batch& batch, const PendingOperation& op) const {
   const Submission& s = op.submission;
-  Tensor result{s.outputs[0].data, s.inputs[0].dtype, gathered_shape(s.inputs[0], outcome.rows)};
-  const int64_t total = result.shape[0];
-  const bool room = s.outputs[0].data != nullptr && s.outputs[0].shape[0] >= total;
-  if (s.outputs[0].data != nullptr && !room) {
-    // The others still need this rank's part, so it takes part and throws the result away.
-    op.verdict =
-        Status(HVD_INVALID, fmt::format("allgather '{}': output has room for {} rows on {}, {} are needed",
-                                        op.name, s.outputs[0].shape[0], describe(config_.rank), total));
-  }
-  if (!room) {
-    op.buffer = allocate(result.bytes());
-    if (op.buffer == nullptr) {
-      return Status(HVD_INTERNAL,
-                    fmt::format("allgather '{}': no memory for {} bytes", op.name, result.bytes()));
-    }
-    op.buffer_bytes = result.bytes();
-    result.data = op.buffer.get();
-  }
-  const auto row = static_cast<size_t>(result.elements() / total);  // some rank has rows: total > 0
-  for (const int64_t rows : outcome.rows) ret_plan->counts.push_back(static_cast<size_t>(rows) * row);
-  ret_plan->ops.push_back(backend_op(HVD_COLLECTIVE_ALLGATHER, s.inputs[0].dtype, s.inputs[0].data,
-                                     result.data, static_cast<size_t>(s.inputs[0].elements())));
-  ret_plan->ops.back().counts = ret_plan->counts.data();
-  op.result = std::move(result);
-  return {};
-}
-
-/// Large variables each by themselves, small ones packed. Follows from the shapes, so equal on all ranks.
-Status Engine::Impl::plan_variables(PendingOperation& op, const Outcome&, Plan* ret_plan) const {
-  const Submission& s = op.submission;
-  PendingOperation::Pack pack;
-  const auto seal = [&]() -> Status {
-    if (pack.members.size() == 1) {
-      ret_plan->ops.push_back(broadcast_bytes(s.outputs[pack.members[0]].data, pack.bytes, s.root));
-    } else if (!pack.members.empty()) {
-      pack.memory = allocate(pack.bytes);
-      if (pack.memory == nullptr) {
-        return Status(HVD_INTERNAL,
-                      fmt::format("broadcast '{}': no memory for {} bytes", op.name, pack.bytes));
-      }
-      if (config_.rank == s.root) {
-        uint8_t* to = pack.memory.get();
-        for (const size_t i : pack.members) {
-          std::memcpy(to, s.outputs[i].data, s.outputs[i].bytes());
-          to += s.outputs[i].bytes();
-        }
-      }
-      ret_plan->ops.push_back(broadcast_bytes(pack.memory.get(), pack.bytes, s.root));
-      op.packs.push_back(std::move(pack));
-    }
-    pack = {};
-    return {};
-  };
+  Batch::Step* open = nullptr;
+  size_t open_bytes = 0;
   for (size_t i = 0; i < s.outputs.size(); ++i) {
+    const backend::Part part = part_of(op, i);
+    if (part.count == 0) continue;
     const size_t bytes = s.outputs[i].bytes();
-    if (bytes == 0) continue;
-    if (bytes >= kSmallVariable) {
-      ret_plan->ops.push_back(broadcast_bytes(s.outputs[i].data, bytes, s.root));
+    const hvd_dtype dtype = s.kind == Kind::kBroadcast ? hvd_dtype(HVD_UINT8) : s.outputs[i].dtype;
+    if (bytes >= kSmallTensor) {
+      batch.add(op, dtype).parts.push_back(part);
+      open = nullptr;  // its address may have changed
       continue;
     }
-    if (pack.bytes + bytes > kPack) {
-      if (Status status = seal(); !status.ok()) return status;
+    if (open == nullptr || open->op.dtype != dtype || open_bytes + bytes > kTogether) {
+      open = &batch.add(op, dtype);
+      open_bytes = 0;
     }
-    pack.members.push_back(i);
-    pack.bytes += bytes;
+    open->parts.push_back(part);
+    open_bytes += bytes;
   }
-  return seal();
 }
 
-/// Hands the operation to the backend. Its references keep operation and engine until the last part is done.
-void Engine::Impl::run(const OperationPtr& op, const Outcome& outcome) {
-  Plan todo;
+/// Operations whose parts differ from rank to rank.
+Status Engine::Impl::plan_counted(Batch& batch, PendingOperation& op, const Outcome& outcome) const {
+  const Submission& s = op.submission;
+  if (Status status = place_results(op, outcome, batch.in_order); !status.ok()) return status;
+  const size_t count = participants(op, outcome);
+  for (size_t t = 0; t < s.inputs.size(); ++t) {
+    const Tensor& in = s.inputs[t];
+    const void* input = in.data;
+    const auto elements = static_cast<size_t>(in.elements());
+    const size_t element = dtype_size(in.dtype);
+    if (s.kind == Kind::kReducescatter && s.prescale != 1 && elements > 0) {
+      Buffer scaled = allocate(elements * element);
+      if (scaled == nullptr) {
+        return Status(HVD_INTERNAL,
+                      fmt::format("reducescatter '{}': no memory for {} bytes", s.name, elements * element));
+      }
+      std::memcpy(scaled.get(), in.data, elements * element);
+      scale(in.dtype, scaled.get(), elements, s.prescale);
+      input = scaled.get();
+      batch.scratch.push_back(std::move(scaled));
+    }
+    if (!batch.in_order) {  // nobody else: its own data is the result
+      if (op.verdict.ok() && elements > 0) std::memcpy(op.results[t].data, input, elements * element);
+      continue;
+    }
+    const auto row = static_cast<size_t>(spec_bytes(in.dtype, std::span(in.shape).subspan(1))) / element;
+    std::vector<size_t> counts;
+    const auto add = [&](std::span<const int64_t> rows) {
+      for (const int64_t n : rows) counts.push_back(static_cast<size_t>(n) * row);
+    };
+    if (s.kind == Kind::kAllgather) {
+      add(std::span(outcome.rows).subspan(t * count, count));
+      if (std::all_of(counts.begin(), counts.end(), [](size_t n) { return n == 0; })) continue;
+    } else {
+      add(s.splits);
+      if (s.kind == Kind::kAlltoall) add(outcome.rows);
+    }
+    auto& step = batch.add(op, in.dtype);
+    step.counts = std::move(counts);
+    step.op.input = input;
+    step.op.output = op.results[t].data;
+    step.op.count = elements;
+  }
+  return {};
+}
+
+/// Allreduce: the scaled input goes to the output, where it is reduced in place.
+Status Engine::Impl::prescale(PendingOperation& op) const {
+  const Submission& s = op.submission;
+  if (s.kind != Kind::kAllreduce || s.prescale == 1) return {};
+  for (size_t i = 0; i < s.inputs.size(); ++i) {
+    const Tensor& out = s.outputs[i];
+    if (out.bytes() == 0) continue;
+    if (out.data != s.inputs[i].data) std::memcpy(out.data, s.inputs[i].data, out.bytes());
+    scale(out.dtype, out.data, static_cast<size_t>(out.elements()), s.prescale);
+  }
+  return {};
+}
+
+/// Hands operations to the backend. The batch keeps them and the engine until the last step is done.
+void Engine::Impl::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
+  auto owned = std::make_unique<Batch>();
+  Batch* const batch = owned.release();  // its own from here on: release() deletes it
+  batch->ops = std::move(ops);
+  batch->in_order = outcome.sequence != 0;
+  batch->engine = shared_from_this();
   Status status;
   try {
-    status = plan(*op, outcome, &todo);
+    status = plan(*batch, outcome);
   } catch (const std::exception& error) {
-    status = Status(HVD_INTERNAL,
-                    fmt::format("{} '{}': {}", kind_name(op->submission.kind), op->name, error.what()));
+    status = Status(HVD_INTERNAL, fmt::format("{} '{}': {}", kind_name(batch->ops[0]->submission.kind),
+                                              batch->ops[0]->submission.name, error.what()));
   }
-  if (!status.ok()) todo.ops.clear();
-  op->self = op;
-  op->engine = shared_from_this();
-  op->outstanding.store(static_cast<int64_t>(todo.ops.size()) + 1, std::memory_order_relaxed);
+  if (!status.ok()) batch->steps.clear();
+  const size_t steps = batch->steps.size();
+  batch->outstanding.store(static_cast<int64_t>(steps) + 1, std::memory_order_relaxed);
   int64_t undone = 1;  // this function's own part, and those that were not accepted
-  for (size_t i = 0; i < todo.ops.size() && status.ok(); ++i) {
-    todo.ops[i].done = on_done;
-    todo.ops[i].done_context = op.get();
-    status = instance_.submit(todo.ops[i]);
-    if (!status.ok()) undone += static_cast<int64_t>(todo.ops.size() - i);
+  for (size_t i = 0; i < steps && status.ok(); ++i) {
+    auto& step = batch->steps[i];
+    step.op.done = on_done;
+    step.op.done_context = batch;
+    status = instance_.submit(step.op, step.parts);
+    if (!status.ok()) undone += static_cast<int64_t>(steps - i);
   }
   if (!status.ok()) {
     const hvd_status code = status.code;
-    op->note(std::move(status));
+    batch->note(std::move(status));
     // Nobody may wait for this rank's part.
     if (breaks(code) && code != HVD_PEER_LOST) instance_.abort(config_.generation);
   }
-  release(op.get(), undone);
+  release(batch, undone);
 }
 
 void Engine::Impl::on_done(void* context, hvd_status code, const hvd_error* error) {
-  auto* op = static_cast<PendingOperation*>(context);
+  auto* batch = static_cast<Batch*>(context);
   if (code != HVD_OK) {
-    op->note(error != nullptr ? Status::from(code, *error) : Status(code, "the backend gave no reason"));
+    batch->note(error != nullptr ? Status::from(code, *error) : Status(code, "the backend gave no reason"));
   }
-  release(op, 1);
+  release(batch, 1);
 }
 
-void Engine::Impl::release(PendingOperation* op, int64_t parts) {
-  if (op->outstanding.fetch_sub(parts, std::memory_order_acq_rel) != parts) return;
-  const OperationPtr self = std::move(op->self);
-  const auto engine = std::static_pointer_cast<Impl>(std::move(op->engine));
-  engine->finished(self);
+void Engine::Impl::release(Batch* batch, int64_t steps) {
+  if (batch->outstanding.fetch_sub(steps, std::memory_order_acq_rel) != steps) return;
+  const std::unique_ptr<Batch> owned(batch);
+  const std::shared_ptr<Impl> engine = batch->engine;
+  engine->finished(*batch);
 }
 
-/// All parts are done.
-void Engine::Impl::finished(const OperationPtr& op) {
-  Status status = op->noted();
+/// All steps are done.
+void Engine::Impl::finished(Batch& batch) {
+  Status status = batch.noted();
   const bool broken = breaks(status.code);
   if (status.ok()) {
-    for (const auto& pack : op->packs) {
-      if (config_.rank == op->submission.root) break;
-      const uint8_t* from = pack.memory.get();
-      for (const size_t i : pack.members) {
-        const Tensor& variable = op->submission.outputs[i];
-        std::memcpy(variable.data, from, variable.bytes());
-        from += variable.bytes();
+    for (const auto& op : batch.ops) {
+      const Submission& s = op->submission;
+      if (!reduces(s.kind) || s.postscale == 1 || !op->verdict.ok()) continue;
+      for (const Tensor& t : s.kind == Kind::kAllreduce ? s.outputs : op->results) {
+        if (t.bytes() > 0) scale(t.dtype, t.data, static_cast<size_t>(t.elements()), s.postscale);
       }
     }
-    status = op->verdict;
   }
   status = stamped(std::move(status));
   std::vector<OperationPtr> waiting;
   Status for_waiting;
   {
     Lock lock(mutex_);
-    remove(*op);
+    for (const auto& op : batch.ops) remove(*op);
     if (down() != nullptr) {
       status = *down();  // contract 3: the reason that was given, not what the backend made of it
     } else if (broken) {
@@ -322,18 +308,21 @@ void Engine::Impl::finished(const OperationPtr& op) {
       for_waiting = status;
       waiting = take_waiting();
     }
+    if (coordinator() && batch.in_order && down() == nullptr) {
+      matcher_.ran();
+      collect();
+    }
   }
-  if (!status.ok()) {
-    op->buffer.reset();
-    op->buffer_bytes = 0;
+  for (const auto& op : batch.ops) {
+    Status own = status.ok() ? stamped(op->verdict) : status;
+    if (!own.ok()) op->buffers.clear();
+    op->complete(std::move(own));
   }
-  op->complete(std::move(status));
   complete(waiting, for_waiting);
-  {
-    Lock lock(mutex_);
-    --in_backend_;
-    idle_.notify_all();
-  }
+  Lock lock(mutex_);
+  --in_backend_;
+  idle_.notify_all();
+  drain(lock);
 }
 
 }  // namespace hvd::collective

@@ -3,132 +3,197 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <limits>
 
-#include "base/dtype.h"
+#include "collective/pending.h"
 
 namespace hvd::collective {
 
 namespace {
 constexpr size_t kMaxTombstones = 1024;  // per rank; the oldest is forgotten
 constexpr size_t kMaxNamesTold = 3;      // per rank, in a message about a deadlock
+constexpr size_t kSpare = 64;
 
-OutcomePtr failure(hvd_status code, std::string message, int32_t rank = -1) {
+bool is_question(const Signature& call) { return call.kind == Kind::kAgree && call.name == kCheckName; }
+
+std::string question_key(uint64_t check) { return std::string(kCheckName) + '\0' + std::to_string(check); }
+}  // namespace
+
+std::string key_of(const Signature& call, uint64_t checks) {
+  return is_question(call) ? question_key(checks + 1) : call.key;
+}
+
+std::shared_ptr<Outcome> failed_outcome(hvd_status code, std::string message, int32_t rank) {
   auto outcome = std::make_shared<Outcome>();
   outcome->status = Status(code, std::move(message));
   outcome->status.rank = rank;
   return outcome;
 }
-}  // namespace
 
-struct Matcher::Pending {
-  struct Call {
-    bool required = false;  // this rank has to call
-    bool here = false;      // it has
-    uint64_t ticket = 0;
-    int64_t rows = 0;                  // allgather
-    std::unique_ptr<Request> differs;  // its call, where it disagrees with `first`
-  };
-  Request first;            // the call that came first: all others are compared with it
-  std::vector<Call> calls;  // by rank
-  size_t required = 0, here = 0;
-  uint64_t word = 0;
-  uint64_t object_size = 0;
-  std::vector<uint8_t> object;
-  Time since;
-  Time deadline = Time::max();
-  Time stall_at = Time::max();
-  Duration stall_step{0};
-  OutcomePtr deadlock;  // set once every rank was seen waiting for another name
-
-  bool complete() const { return here == required; }
-  Time due() const { return std::min(deadline, stall_at); }
-  std::vector<int32_t> missing() const {
-    std::vector<int32_t> ranks;
-    for (size_t r = 0; r < calls.size(); ++r) {
-      if (calls[r].required && !calls[r].here) ranks.push_back(static_cast<int32_t>(r));
-    }
-    return ranks;
-  }
-  /// Who has called, and how they differ; "" if they agree.
-  std::string mismatch(const std::vector<std::string>& hosts) const {
-    if (std::none_of(calls.begin(), calls.end(), [](const Call& call) { return call.differs != nullptr; }))
-      return "";
-    std::vector<const Request*> made(calls.size(), nullptr);
-    for (size_t r = 0; r < calls.size(); ++r) {
-      if (calls[r].here) made[r] = calls[r].differs != nullptr ? calls[r].differs.get() : &first;
-    }
-    return describe_mismatch(made, hosts);
-  }
-  void require(size_t rank) {
-    if (calls[rank].required) return;
-    calls[rank].required = true;
-    ++required;
-  }
-};
-
-Matcher::Matcher(std::vector<std::string> hosts, Duration stall_warning)
-    : hosts_(std::move(hosts)),
-      stall_warning_(stall_warning),
+Matcher::Matcher(MatcherConfig config)
+    : config_(std::move(config)),
+      fusion_(config_.fusion_threshold),
       finished_(hosts_.size(), false),
+      joined_(hosts_.size(), false),
       tombstones_(hosts_.size()) {}
 
 Matcher::~Matcher() = default;
+
+// ---- Calls --------------------------------------------------------------------------------------
 
 void Matcher::request(int32_t rank, Request request, Time now) {
   if (finished_[static_cast<size_t>(rank)]) {
     Action log;
     log.type = Action::Type::kLog;
     log.line = fmt::format("{} has finished and yet calls '{}': ignored", describe_ranks({rank}, hosts_),
-                           request.name);
+                           request.call->name);
     actions_.push_back(std::move(log));
     return;
   }
-  if (answer_late(rank, request)) return;
-  auto [it, fresh] = pending_.try_emplace(request.name);
-  if (fresh) {
-    it->second = std::make_unique<Pending>();
-    it->second->calls.resize(hosts_.size());
-    it->second->since = now;
-    if (stall_warning_ > Duration::zero()) {
-      it->second->stall_step = stall_warning_;
-      it->second->stall_at = now + stall_warning_;
+  agreement_.heard(request.epoch);
+  if (is_question(*request.call)) {
+    if (!answer_question(rank, request)) {
+      arrive(question_key(request.checks + 1), rank, std::move(request), now);
     }
+  } else {
+    const SignaturePtr call = request.call;  // its key
+    arrive(call->key, rank, std::move(request), now);
   }
-  arrive(*it->second, rank, std::move(request), now);
+  if (joined_count_ > 0) interrupt_joined();
+  start_ready();
+}
+
+Matcher::PendingPtr Matcher::fresh(Time now) {
+  PendingPtr pending;
+  if (spare_.empty()) {
+    pending = std::make_unique<Pending>();
+    pending->calls.resize(hosts_.size());
+  } else {
+    pending = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  pending->since = now;
+  if (config_.stall_warning > Duration::zero()) {
+    pending->stall_step = config_.stall_warning;
+    pending->stall_at = now + config_.stall_warning;
+  }
+  return pending;
+}
+
+void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Time now) {
+  if (answer_late(rank, request)) return;
+  const bool join = request.call->kind == Kind::kJoin;
+  if (join && interrupted_ != nullptr) {
+    answer(rank, request.ticket, interrupted_);
+    joins(rank);
+    return;
+  }
+  auto it = pending_.find(key);
+  if (it == pending_.end()) {
+    it = pending_.emplace(key, fresh(now)).first;
+    it->second->key = key;
+  }
+  Pending& pending = *it->second;
+  auto& call = pending.calls[static_cast<size_t>(rank)];
+  const Signature& made = *request.call;
+  // A rank calls a name again before it was answered only if it has given the earlier call up.
+  pending.require(static_cast<size_t>(rank));
+  if (!call.here) ++pending.here;
+  call.here = true;
+  // Who has joined takes no part in anything but joins, unless it calls all the same.
+  const auto require = [&](size_t r) {
+    if (join || !joined_[r]) pending.require(r);
+  };
+  if (!made.members.empty()) {
+    for (const int32_t r : made.members) require(static_cast<size_t>(r));
+  } else if (pending.required < hosts_.size()) {
+    for (size_t r = 0; r < hosts_.size(); ++r) require(r);
+  }
+  pending.deadline = std::min(pending.deadline, now + made.timeout);
+  if (pending.first == nullptr) pending.first = request.call;
+  const bool differs = pending.first != request.call && !agrees(*pending.first, made);
+  if (differs != call.differs) pending.differ += differs ? size_t{1} : size_t(-1);
+  call.differs = differs;
+  call.request = std::move(request);
+  if (join) joins(rank);
+  it = pending_.find(key);
+  if (it == pending_.end()) return;
   if (it->second->complete()) {
-    conclude(it, decide(*it->second), false);
+    complete(it);
   } else if (!fail_if_finished(it)) {
     wake_ = std::min(wake_, it->second->due());
   }
 }
 
-void Matcher::arrive(Pending& pending, int32_t rank, Request&& request, Time now) {
-  auto& call = pending.calls[static_cast<size_t>(rank)];
-  // A rank calls a name again before it was answered only if it has given the earlier call up.
-  if (!call.here) ++pending.here;
-  call.here = true;
-  call.ticket = request.ticket;
-  if (!request.members.empty()) {
-    for (const int32_t r : request.members) pending.require(static_cast<size_t>(r));
-  } else if (pending.required < hosts_.size()) {
-    for (size_t r = 0; r < hosts_.size(); ++r) pending.require(r);
+/// All who have to call it have.
+void Matcher::complete(Table::iterator it) {
+  PendingPtr pending = std::move(it->second);
+  pending_.erase(it);
+  propose(*pending);
+  Verdict verdict = decide(*pending);
+  if (verdict.operations == 0) {
+    conclude(*pending, verdict);
+    if (spare_.size() < kSpare) {
+      const size_t size = pending->calls.size();
+      auto calls = std::move(pending->calls);
+      calls.clear();
+      calls.resize(size);
+      *pending = Pending();
+      pending->calls = std::move(calls);
+      spare_.push_back(std::move(pending));
+    }
+    return;
   }
-  pending.deadline = std::min(pending.deadline, now + std::min(request.timeout, kMaxTimeout));
-  pending.word = std::max(pending.word, request.word);
-  if (request.kind == Kind::kAllgather) call.rows = request.specs[0].shape[0];
-  if (request.kind == Kind::kBroadcastObject && rank == request.root) {
-    pending.object_size = request.object_size;
-    pending.object = std::move(request.object);
-  }
-  if (pending.first.name.empty()) {
-    pending.first = std::move(request);
-  } else if (agrees(pending.first, request)) {
-    call.differs.reset();
+  Fusion::Item item;
+  item.id = next_ready_++;
+  item.call = pending->first;
+  item.participants = verdict.participants;
+  item.bytes = pending->first->payload;
+  item.mine = item.participants.front() == 0;
+  item.alone = !fusable(*pending, item.participants);
+  ready_.emplace(item.id, Ready{std::move(pending), std::move(verdict)});
+  fusion_.add(std::move(item));
+}
+
+/// Contract 1: see agreement.h. Ranks that have joined call no checks.
+void Matcher::propose(const Pending& pending) {
+  const Signature& first = *pending.first;
+  uint64_t checks = 0;
+  if (first.kind == Kind::kJoin) {
+    for (const auto& call : pending.calls) checks = std::max(checks, call.request.checks);
   } else {
-    call.differs = std::make_unique<Request>(std::move(request));
+    if (is_question(first)) return;
+    bool any = false;
+    for (size_t r = 0; r < pending.calls.size(); ++r) {
+      const auto& call = pending.calls[r];
+      if (!call.here) {
+        if (joined_[r]) continue;
+        return;
+      }
+      if (!call.request.call->of_all(hosts_.size())) return;
+      if (any && call.request.checks != checks) return;
+      checks = call.request.checks;
+      any = true;
+    }
   }
+  agreement_.propose(checks);
+  // Whoever has asked meanwhile waits for this.
+  if (pending_.empty()) return;
+  const auto asked = pending_.find(question_key(checks + 1));
+  if (asked == pending_.end()) return;
+  const Proposal* proposal = agreement_.settle(checks + 1);
+  if (proposal == nullptr) return;
+  auto outcome = std::make_shared<Outcome>();
+  outcome->word = proposal->word;
+  fail(asked, std::move(outcome), false);
+}
+
+bool Matcher::answer_question(int32_t rank, const Request& request) {
+  const Proposal* proposal = agreement_.settle(request.checks + 1);
+  if (proposal == nullptr) return false;
+  auto outcome = std::make_shared<Outcome>();
+  outcome->word = proposal->word;
+  answer(rank, request.ticket, std::move(outcome));
+  return true;
 }
 
 /// The answer to a call whose operation has ended without this rank. Each answers one call: the n-th call
@@ -136,29 +201,146 @@ void Matcher::arrive(Pending& pending, int32_t rank, Request&& request, Time now
 bool Matcher::answer_late(int32_t rank, const Request& request) {
   auto& late = tombstones_[static_cast<size_t>(rank)];
   if (late.empty()) return false;
-  const auto it =
-      std::find_if(late.begin(), late.end(), [&](const Tombstone& t) { return t.name == request.name; });
+  const std::string key = key_of(*request.call, request.checks);
+  const auto it = std::find_if(late.begin(), late.end(), [&](const Tombstone& t) { return t.key == key; });
   if (it == late.end()) return false;
-  Action action;
-  action.rank = rank;
-  action.ticket = request.ticket;
-  action.outcome = std::move(it->outcome);
-  actions_.push_back(std::move(action));
+  answer(rank, request.ticket, std::move(it->outcome));
   late.erase(it);
   return true;
 }
+
+// ---- Join ---------------------------------------------------------------------------------------
+
+void Matcher::joins(int32_t rank) {
+  last_joined_ = rank;
+  if (joined_[static_cast<size_t>(rank)]) return;
+  joined_[static_cast<size_t>(rank)] = true;
+  ++joined_count_;
+  std::vector<std::string> keys;  // in their order, not the table's, so that a history can be replayed
+  for (const auto& [key, pending] : pending_) {
+    if (pending->first->kind != Kind::kJoin && pending->calls[static_cast<size_t>(rank)].required &&
+        !pending->calls[static_cast<size_t>(rank)].here) {
+      keys.push_back(key);
+    }
+  }
+  std::sort(keys.begin(), keys.end());
+  for (const auto& key : keys) {
+    const auto it = pending_.find(key);
+    if (it == pending_.end()) continue;
+    it->second->excuse(static_cast<size_t>(rank));
+    if (it->second->complete()) complete(it);
+  }
+}
+
+/// A check that all others will make finds new hosts: whoever has joined calls none, and learns it so.
+void Matcher::interrupt_joined() {
+  if (interrupted_ != nullptr || !config_.interrupts) return;
+  Status status = config_.interrupts(agreement_.word());
+  if (status.ok()) return;
+  agreement_.pin();
+  auto outcome = std::make_shared<Outcome>();
+  outcome->status = std::move(status);
+  interrupted_ = std::move(outcome);
+  std::vector<std::string> keys;
+  for (const auto& [key, pending] : pending_) {
+    if (pending->first->kind == Kind::kJoin) keys.push_back(key);
+  }
+  std::sort(keys.begin(), keys.end());
+  for (const auto& key : keys) fail(pending_.find(key), interrupted_, false);
+}
+
+// ---- Answers ------------------------------------------------------------------------------------
+
+void Matcher::answer(int32_t rank, uint64_t ticket, OutcomePtr outcome) {
+  Action& action = actions_.emplace_back();
+  action.rank = rank;
+  action.ticket = ticket;
+  action.outcome = std::move(outcome);
+  action.proposal = agreement_.latest();
+}
+
+/// Tells all who called. Rank 0 comes last: it starts on its own part when the others know theirs.
+void Matcher::conclude(const Pending& pending, const Verdict& verdict) {
+  const size_t size = pending.calls.size();
+  for (size_t i = 1; i <= size; ++i) {
+    const auto& call = pending.calls[i % size];
+    const auto rank = static_cast<int32_t>(i % size);
+    if (call.here) answer(rank, call.request.ticket, verdict.of(rank));
+  }
+}
+
+/// Ends an operation that not all have called, with one outcome for all.
+void Matcher::fail(Table::iterator it, OutcomePtr outcome, bool remember_missing) {
+  const PendingPtr pending = std::move(it->second);
+  pending_.erase(it);
+  const size_t size = pending->calls.size();
+  const bool leaves_join = pending->first->kind == Kind::kJoin && outcome != interrupted_;
+  for (size_t i = 1; i <= size; ++i) {
+    const size_t rank = i % size;
+    const auto& call = pending->calls[rank];
+    if (call.here) {
+      answer(static_cast<int32_t>(rank), call.request.ticket, outcome);
+      if (leaves_join && joined_[rank]) {
+        joined_[rank] = false;
+        --joined_count_;
+      }
+    } else if (call.required && remember_missing && !finished_[rank]) {
+      auto& late = tombstones_[rank];
+      if (late.size() == kMaxTombstones) late.pop_front();
+      late.push_back({pending->key, outcome});
+    }
+  }
+}
+
+/// Gives everybody what the backend can take now.
+void Matcher::start_ready() {
+  for (Fusion::Batch batch = fusion_.next(); !batch.empty(); batch = fusion_.next()) {
+    std::vector<Ready> parts;
+    for (const uint64_t id : batch) parts.push_back(std::move(ready_.extract(id).mapped()));
+    const uint64_t sequence = sequence_;
+    sequence_ += batch.size() > 1 ? 1 : parts[0].verdict.operations;
+    for (auto& part : parts) {
+      part.verdict.outcome->sequence = sequence;
+      for (auto& own : part.verdict.by_rank) {
+        if (own == nullptr) continue;
+        auto with_sequence = std::make_shared<Outcome>(*own);
+        with_sequence->sequence = sequence;
+        own = std::move(with_sequence);
+      }
+    }
+    if (parts.size() == 1) {
+      conclude(*parts[0].pending, parts[0].verdict);
+      continue;
+    }
+    const auto& ranks = parts[0].verdict.participants;
+    for (size_t i = 1; i <= ranks.size(); ++i) {
+      const int32_t rank = ranks[i % ranks.size()];
+      answer(rank, parts[0].pending->at(rank).ticket, parts[0].verdict.outcome);
+      for (size_t p = 1; p < parts.size(); ++p) {
+        actions_.back().more.push_back(parts[p].pending->at(rank).ticket);
+      }
+    }
+  }
+}
+
+void Matcher::ran() {
+  fusion_.finished();
+  start_ready();
+}
+
+// ---- Ends and time ------------------------------------------------------------------------------
 
 bool Matcher::fail_if_finished(Table::iterator it) {
   const Pending& pending = *it->second;
   for (size_t r = 0; r < hosts_.size(); ++r) {
     if (!finished_[r] || !pending.calls[r].required || pending.calls[r].here) continue;
     const auto rank = static_cast<int32_t>(r);
-    conclude(it,
-             failure(HVD_PEER_LOST,
-                     fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_),
-                                 it->first),
-                     rank),
-             true);
+    fail(it,
+         failed_outcome(HVD_PEER_LOST,
+                        fmt::format("{} has finished and will not call '{}'", describe_ranks({rank}, hosts_),
+                                    pending.first->name),
+                        rank),
+         true);
     return true;
   }
   return false;
@@ -169,104 +351,32 @@ void Matcher::finish(int32_t rank) {
   finished_[static_cast<size_t>(rank)] = true;
   tombstones_[static_cast<size_t>(rank)].clear();
   // In the order of names, not of the table, so that a history can be replayed.
-  std::vector<std::string> names;
-  for (const auto& [name, pending] : pending_) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  for (const auto& name : names) fail_if_finished(pending_.find(name));
-}
-
-/// All have called: the operation runs, or they disagree.
-OutcomePtr Matcher::decide(Pending& pending) {
-  if (std::string text = pending.mismatch(hosts_); !text.empty())
-    return failure(HVD_MISMATCH, std::move(text));
-  auto outcome = std::make_shared<Outcome>();
-  const Request& request = pending.first;
-  uint64_t operations = 0;
-  switch (request.kind) {
-    case Kind::kAgree: outcome->word = pending.word; break;
-    case Kind::kAllreduce:
-      if (spec_bytes(request.specs[0].dtype, request.specs[0].shape) > 0) operations = 1;
-      break;
-    case Kind::kBroadcast: {
-      bool any = false;
-      for (const auto& spec : request.specs) any = any || spec_bytes(spec.dtype, spec.shape) > 0;
-      if (any && pending.required > 1) operations = request.specs.size();  // as many as there can be
-      break;
-    }
-    case Kind::kBroadcastObject:
-      outcome->object_size = pending.object_size;
-      if (pending.object_size > kInlineObject && hosts_.size() > 1) operations = 1;
-      outcome->object = std::move(pending.object);
-      break;
-    default: break;
-    case Kind::kAllgather: {
-      std::vector<int64_t> shape = request.specs[0].shape;
-      int64_t rows = 0;
-      bool fits = true;
-      outcome->rows.reserve(hosts_.size());
-      for (const auto& call : pending.calls) {
-        outcome->rows.push_back(call.rows);
-        fits = fits && !__builtin_add_overflow(rows, call.rows, &rows);
-      }
-      shape[0] = rows;
-      const int64_t bytes = fits ? spec_bytes(request.specs[0].dtype, shape) : -1;
-      if (bytes < 0) {
-        return failure(HVD_INVALID,
-                       fmt::format("allgather '{}': the result is larger than memory can be", request.name));
-      }
-      if (bytes > 0) operations = 1;
-      break;
-    }
-  }
-  if (operations > 0) {
-    outcome->sequence = sequence_;
-    sequence_ += operations;
-  }
-  return outcome;
-}
-
-/// Tells all who called. Rank 0 comes last: it starts on its own part when the others know theirs.
-void Matcher::conclude(Table::iterator it, OutcomePtr outcome, bool remember_missing) {
-  const std::unique_ptr<Pending> pending = std::move(it->second);
-  const std::string name = it->first;
-  pending_.erase(it);
-  const size_t size = pending->calls.size();
-  for (size_t i = 1; i <= size; ++i) {
-    const size_t rank = i % size;
-    const auto& call = pending->calls[rank];
-    if (call.here) {
-      Action action;
-      action.rank = static_cast<int32_t>(rank);
-      action.ticket = call.ticket;
-      action.outcome = outcome;
-      actions_.push_back(std::move(action));
-    } else if (call.required && remember_missing && !finished_[rank]) {
-      auto& late = tombstones_[rank];
-      if (late.size() == kMaxTombstones) late.pop_front();
-      late.push_back({name, outcome});
-    }
-  }
+  std::vector<std::string> keys;
+  for (const auto& [key, pending] : pending_) keys.push_back(key);
+  std::sort(keys.begin(), keys.end());
+  for (const auto& key : keys) fail_if_finished(pending_.find(key));
 }
 
 OutcomePtr Matcher::expire(const Pending& pending, Duration waited) {
   if (std::string text = pending.mismatch(hosts_); !text.empty())
-    return failure(HVD_MISMATCH, std::move(text));
+    return failed_outcome(HVD_MISMATCH, std::move(text));
   if (pending.deadlock != nullptr) return pending.deadlock;
-  const auto missing = pending.missing();
-  return failure(HVD_TIMEOUT,
-                 fmt::format("{} '{}': {} {} not called it within {:g} s", kind_name(pending.first.kind),
-                             pending.first.name, describe_ranks(missing, hosts_),
-                             missing.size() == 1 ? "has" : "have", to_seconds(waited)),
-                 missing.front());
+  const auto missing = pending.ranks(false);
+  return failed_outcome(
+      HVD_TIMEOUT,
+      fmt::format("{} '{}': {} {} not called it within {:g} s", kind_name(pending.first->kind),
+                  pending.first->name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
+                  to_seconds(waited)),
+      missing.front());
 }
 
 /// If every rank waits in some operation while none of them can start, then the names are wrong. Every
 /// operation that waits now is told so, at its own time-out if nobody comes until then.
 void Matcher::mark_deadlock() {
   std::vector<std::vector<std::string>> names(hosts_.size());
-  for (const auto& [name, pending] : pending_) {
+  for (const auto& [key, pending] : pending_) {
     for (size_t r = 0; r < hosts_.size(); ++r) {
-      if (pending->calls[r].here) names[r].push_back(name);
+      if (pending->calls[r].here) names[r].push_back(pending->first->name);
     }
   }
   std::string text = "every rank waits, but not for the same operation:";
@@ -281,33 +391,30 @@ void Matcher::mark_deadlock() {
     if (names[r].size() > kMaxNamesTold) text += fmt::format(" and {} more", names[r].size() - kMaxNamesTold);
   }
   if (hosts_.size() > 8) text += fmt::format(" and {} more ranks", hosts_.size() - 8);
-  const OutcomePtr outcome = failure(HVD_MISMATCH, std::move(text));
-  for (auto& [name, pending] : pending_) {
+  const OutcomePtr outcome = failed_outcome(HVD_MISMATCH, std::move(text));
+  for (auto& [key, pending] : pending_) {
     if (pending->deadlock == nullptr) pending->deadlock = outcome;
   }
 }
 
 void Matcher::stall(Pending& pending, Time now) {
-  const auto missing = pending.missing();
-  std::vector<int32_t> waiting;
-  for (size_t r = 0; r < pending.calls.size(); ++r) {
-    const auto& call = pending.calls[r];
-    if (!call.here) continue;
-    waiting.push_back(static_cast<int32_t>(r));
+  const auto missing = pending.ranks(false);
+  const auto waiting = pending.ranks(true);
+  for (const int32_t rank : waiting) {
     Action action;
     action.type = Action::Type::kStall;
-    action.rank = static_cast<int32_t>(r);
-    action.ticket = call.ticket;
+    action.rank = rank;
+    action.ticket = pending.at(rank).ticket;
     action.missing = missing;
     actions_.push_back(std::move(action));
   }
-  Action log;
-  log.type = Action::Type::kLog;
-  log.line =
-      fmt::format("{} '{}': {} {} not called it for {:g} s; waiting: {}", kind_name(pending.first.kind),
-                  pending.first.name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
+  Action report;
+  report.type = Action::Type::kStallReport;
+  report.line =
+      fmt::format("{} '{}': {} {} not called it for {:g} s; waiting: {}", kind_name(pending.first->kind),
+                  pending.first->name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
                   to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
-  actions_.push_back(std::move(log));
+  actions_.push_back(std::move(report));
   pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);
   pending.stall_at = pending.since + pending.stall_step;
   while (pending.stall_at <= now) {
@@ -318,26 +425,26 @@ void Matcher::stall(Pending& pending, Time now) {
 
 void Matcher::tick(Time now) {
   std::vector<std::string> expired;
-  for (const auto& [name, pending] : pending_) {
-    if (pending->deadline <= now) expired.push_back(name);
+  for (const auto& [key, pending] : pending_) {
+    if (pending->deadline <= now) expired.push_back(key);
   }
   if (!expired.empty()) mark_deadlock();
   std::sort(expired.begin(), expired.end());
-  for (const auto& name : expired) {
-    const auto it = pending_.find(name);
+  for (const auto& key : expired) {
+    const auto it = pending_.find(key);
     const Pending& pending = *it->second;
-    conclude(it, expire(pending, pending.deadline - pending.since), true);
+    fail(it, expire(pending, pending.deadline - pending.since), true);
   }
   wake_ = Time::max();
-  for (auto& [name, pending] : pending_) {
+  for (auto& [key, pending] : pending_) {
     if (pending->stall_at <= now) stall(*pending, now);
     wake_ = std::min(wake_, pending->due());
   }
 }
 
-std::vector<int32_t> Matcher::missing(const std::string& name) const {
-  const auto it = pending_.find(name);
-  return it == pending_.end() ? std::vector<int32_t>{} : it->second->missing();
+std::vector<int32_t> Matcher::missing(const std::string& key) const {
+  const auto it = pending_.find(key);
+  return it == pending_.end() ? std::vector<int32_t>{} : it->second->ranks(false);
 }
 
 }  // namespace hvd::collective

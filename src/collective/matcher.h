@@ -1,9 +1,10 @@
-// The coordinator's decisions (rank 0): which operations all ranks have called, in what order they run,
-// which never will. Pure: events go in, with the time as an argument; actions come out.
+// The coordinator's decisions (rank 0): which operations all ranks have called, in what order they run and
+// which of them as one, which never will. Pure: events go in, with the time as an argument; actions come out.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,31 +13,49 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "collective/agreement.h"
+#include "collective/fusion.h"
 #include "collective/messages.h"
 
 namespace hvd::collective {
+
+/// Under this name ranks ask for the agreement on a check that they can't tell by themselves.
+inline constexpr const char* kCheckName = "hvd.check_host_updates";
+
+struct MatcherConfig {
+  std::vector<std::string> hosts;  // by rank
+  Duration stall_warning{0};       // zero: no stall reports
+  uint64_t fusion_threshold = 0;
+  /// Sums of floating-point numbers are not fused, because where a number lies decides in which order its
+  /// terms are added: on several hosts, or always.
+  bool keep_order = false, keep_order_on_a_host = false;
+  std::function<Status(uint64_t word)> interrupts;  // see EngineConfig
+};
 
 /// One thread at a time.
 class Matcher {
  public:
   struct Action {
-    enum class Type { kOutcome, kStall, kLog };
+    enum class Type { kOutcome, kStall, kLog, kStallReport };
     Type type = Type::kOutcome;
-    int32_t rank = 0;              // to whom (kLog: nobody)
+    int32_t rank = 0;              // to whom (kLog, kStallReport: nobody)
     uint64_t ticket = 0;           // of that rank's request
+    std::vector<uint64_t> more;    // kOutcome: of the others that run as one with it
     OutcomePtr outcome;            // kOutcome
+    Proposal proposal;             // kOutcome
     std::vector<int32_t> missing;  // kStall
-    std::string line;              // kLog: a warning
+    std::string line;              // kLog, kStallReport
   };
 
-  /// hosts: by rank. A stall_warning of zero turns stall reports off.
-  Matcher(std::vector<std::string> hosts, Duration stall_warning);
+  explicit Matcher(MatcherConfig config);
   ~Matcher();
 
-  /// `rank` has called an operation (checked by decode, or made by this rank's own engine).
+  /// `rank` has called an operation (checked by decode and validate, or made by this rank's own engine).
   void request(int32_t rank, Request request, Time now);
   /// `rank` calls no more.
   void finish(int32_t rank);
+  /// Rank 0 is done with a batch that it ran in the backend.
+  void ran();
   void tick(Time now);
 
   /// Tick is needed at this time or earlier than it, if anything waits; Time::max() if never.
@@ -44,46 +63,82 @@ class Matcher {
 
   /// What is to be done, in order. Each rank gets its outcomes in the same relative order as all others.
   std::vector<Action> take() { return std::exchange(actions_, {}); }
+  void take(std::vector<Action>* ret_actions) {
+    ret_actions->clear();
+    actions_.swap(*ret_actions);
+  }
 
-  /// Ranks that have not called `name`; empty if nothing of that name waits.
-  std::vector<int32_t> missing(const std::string& name) const;
-  size_t pending() const { return pending_.size(); }
+  /// Ranks that have not called what has this key; empty if nothing of it waits.
+  std::vector<int32_t> missing(const std::string& key) const;
+  size_t pending() const { return pending_.size() + ready_.size(); }
 
  private:
   struct Pending;
+  struct Verdict;
+  using PendingPtr = std::unique_ptr<Pending>;
   struct Tombstone {
-    std::string name;
+    std::string key;
     OutcomePtr outcome;
   };
-  using Table = std::unordered_map<std::string, std::unique_ptr<Pending>>;
+  struct Ready;
+  using Table = std::unordered_map<std::string, PendingPtr>;
 
-  void arrive(Pending& pending, int32_t rank, Request&& request, Time now);
   bool answer_late(int32_t rank, const Request& request);
+  bool answer_question(int32_t rank, const Request& request);
+  void arrive(const std::string& key, int32_t rank, Request&& request, Time now);
+  void complete(Table::iterator it);
+  void propose(const Pending& pending);
   bool fail_if_finished(Table::iterator it);
-  OutcomePtr decide(Pending& pending);
   OutcomePtr expire(const Pending& pending, Duration waited);
   void mark_deadlock();
   void stall(Pending& pending, Time now);
-  void conclude(Table::iterator it, OutcomePtr outcome, bool remember_missing);
+  void fail(Table::iterator it, OutcomePtr outcome, bool remember_missing);
+  void answer(int32_t rank, uint64_t ticket, OutcomePtr outcome);
+  void conclude(const Pending& pending, const Verdict& verdict);
+  void start_ready();
+  void joins(int32_t rank);
+  void interrupt_joined();
+  PendingPtr fresh(Time now);
 
-  const std::vector<std::string> hosts_;
-  const Duration stall_warning_;
+  // decide.cc
+  Verdict decide(Pending& pending);
+  void reduce_here(const Pending& pending, Verdict* verdict);
+  void gather_here(const Pending& pending, Verdict* verdict);
+  void exchange_here(const Pending& pending, Verdict* verdict);
+  bool decide_allgather(const Pending& pending, Verdict* verdict);
+  void decide_alltoall(const Pending& pending, Verdict* verdict);
+  bool fusable(const Pending& pending, const std::vector<int32_t>& participants) const;
+
+  const MatcherConfig config_;
+  const std::vector<std::string>& hosts_ = config_.hosts;
   Table pending_;
+  std::unordered_map<uint64_t, Ready> ready_;  // wait for their turn in the backend
+  uint64_t next_ready_ = 1;
+  Fusion fusion_;
+  Agreement agreement_;
   std::vector<bool> finished_;
+  std::vector<bool> joined_;
+  size_t joined_count_ = 0;
+  int32_t last_joined_ = -1;
+  OutcomePtr interrupted_;                         // what joins are answered from now on
   std::vector<std::deque<Tombstone>> tombstones_;  // by rank: answers to calls that come too late
   std::vector<Action> actions_;
+  std::vector<PendingPtr> spare_;
   Time wake_ = Time::max();
   uint64_t sequence_ = 1;
 };
+
+/// The key under which the matcher keeps a call.
+std::string key_of(const Signature& call, uint64_t checks);
 
 /// "rank 2 (host b)", "ranks 0 (host a), 1 (host a)"; of many only the first few and a count.
 std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<std::string>& hosts);
 
 /// Do two ranks' calls agree in everything that must agree (contract 9)?
-bool agrees(const Request& a, const Request& b);
+bool agrees(const Signature& a, const Signature& b);
 
 /// Says in what the calls differ: who has which value. `calls` by rank, NULL for those that did not call.
-std::string describe_mismatch(const std::vector<const Request*>& calls,
+std::string describe_mismatch(const std::vector<const Signature*>& calls,
                               const std::vector<std::string>& hosts);
 
 }  // namespace hvd::collective

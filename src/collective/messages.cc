@@ -18,13 +18,6 @@ void require(bool condition, const char* what) {
   if (!condition) refuse(what);
 }
 
-template <class Table>
-std::vector<uint8_t> finish_message(flatbuffers::FlatBufferBuilder& builder, wire::Body type,
-                                    flatbuffers::Offset<Table> body) {
-  builder.Finish(wire::CreateMessage(builder, type, body.Union()), wire::MessageIdentifier());
-  return {builder.GetBufferPointer(), builder.GetBufferPointer() + builder.GetSize()};
-}
-
 template <class T>
 flatbuffers::Offset<flatbuffers::Vector<T>> vector_or_none(flatbuffers::FlatBufferBuilder& builder,
                                                            const std::vector<T>& values) {
@@ -38,7 +31,12 @@ std::vector<T> to_vector(const flatbuffers::Vector<T>* values) {
   return std::vector<T>(values->begin(), values->end());
 }
 
-std::vector<Spec> decode_specs(const wire::Request& from) {
+std::vector<uint8_t> to_bytes(const flatbuffers::Vector<uint8_t>* values) {
+  if (values == nullptr) return {};
+  return std::vector<uint8_t>(values->data(), values->data() + values->size());
+}
+
+std::vector<Spec> decode_specs(const wire::Call& from) {
   const auto* dtypes = from.dtypes();
   const auto* ndims = from.ndims();
   const auto* dims = from.dims();
@@ -48,6 +46,7 @@ std::vector<Spec> decode_specs(const wire::Request& from) {
   std::vector<Spec> specs(count);
   size_t at = 0;
   const size_t available = dims == nullptr ? 0 : dims->size();
+  int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
     const size_t ndim = (*ndims)[static_cast<flatbuffers::uoffset_t>(i)];
     require(ndim <= HVD_MAX_DIMS, "request with too many dimensions");
@@ -55,58 +54,104 @@ std::vector<Spec> decode_specs(const wire::Request& from) {
     specs[i].dtype = (*dtypes)[static_cast<flatbuffers::uoffset_t>(i)];
     specs[i].shape.resize(ndim);
     for (auto& extent : specs[i].shape) extent = (*dims)[static_cast<flatbuffers::uoffset_t>(at++)];
-    require(spec_bytes(specs[i].dtype, specs[i].shape) >= 0, "request with an impossible shape or dtype");
+    const int64_t bytes = spec_bytes(specs[i].dtype, specs[i].shape);
+    require(bytes >= 0 && !__builtin_add_overflow(total, bytes, &total) &&
+                total <= std::numeric_limits<int64_t>::max() / 2,
+            "request with an impossible shape or dtype");
   }
   require(at == available, "request with dimensions left over");
   return specs;
 }
 
-Request decode_request(const wire::Request& from, int32_t source, int32_t size) {
-  Request request;
-  request.ticket = from.ticket();
+bool ascending(const std::vector<int32_t>& ranks, int32_t size) {
+  return ranks.empty() ||
+         (ranks.front() >= 0 && ranks.back() < size &&
+          std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end());
+}
+
+void check_kind(const Signature& call, size_t members) {
+  const auto rows = [&](const Spec& spec) { return !spec.shape.empty(); };
+  switch (call.kind) {
+    case Kind::kBroadcast: break;
+    case Kind::kAllreduce: require(!call.specs.empty(), "request without its tensor"); break;
+    case Kind::kAllgather:
+      require(!call.specs.empty(), "request without its tensor");
+      require(std::all_of(call.specs.begin(), call.specs.end(), rows), "allgather of a scalar");
+      break;
+    case Kind::kReducescatter:
+    case Kind::kAlltoall: {
+      require(call.specs.size() == 1 && rows(call.specs[0]), "request without its tensor");
+      require(call.splits.size() == members, "request with splits for another number of ranks");
+      int64_t sum = 0;
+      for (const int64_t rows_of : call.splits) {
+        require(rows_of >= 0 && !__builtin_add_overflow(sum, rows_of, &sum),
+                "request with impossible splits");
+      }
+      require(sum == call.specs[0].shape[0], "request whose splits are not its rows");
+      break;
+    }
+    default: require(call.specs.empty(), "request with tensors that it has no use for"); break;
+  }
+  if (call.kind == Kind::kAllreduce || call.kind == Kind::kReducescatter) {
+    require(call.reduction >= HVD_SUM && call.reduction <= HVD_PRODUCT, "request of an unknown reduction");
+  }
+}
+
+SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
+  auto call = std::make_shared<Signature>();
   require(from.name()->size() >= 1 && from.name()->size() <= kMaxName,
           "request with a name of a forbidden length");
-  request.name = from.name()->str();
+  call->name = from.name()->str();
+  if (from.set() != nullptr) {
+    require(from.set()->size() <= kMaxName, "request with a set's name that is too long");
+    call->set = from.set()->str();
+  }
   require(from.kind() <= static_cast<uint8_t>(Kind::kAgree), "request of an unknown kind");
-  request.kind = static_cast<Kind>(from.kind());
-  request.reduction = from.reduction();
-  request.root = from.root();
-  require(request.root >= 0 && request.root < size, "request with a root that is not a rank");
-  request.specs = decode_specs(from);
-  const bool one_tensor = request.kind == Kind::kAllreduce || request.kind == Kind::kAllgather;
-  if (one_tensor) require(request.specs.size() == 1, "request without its tensor");
-  if (request.kind == Kind::kAllgather) require(!request.specs[0].shape.empty(), "allgather of a scalar");
-  if (request.kind == Kind::kAllreduce) {
-    require(request.reduction >= HVD_SUM && request.reduction <= HVD_PRODUCT,
-            "request of an unknown reduction");
-  }
-  request.word = from.word();
-  request.object_size = from.object_size();
-  request.object = to_vector(from.object());
-  if (request.kind == Kind::kBroadcastObject && source == request.root) {
-    require(request.object_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
-            "object too large");
-    require(request.object.size() == (request.object_size <= kInlineObject ? request.object_size : 0),
-            "request with an object of another size than it says");
-  } else {
-    require(request.object.empty(), "request with an object that is not its sender's to give");
-  }
-  request.members = to_vector(from.members());
-  if (!request.members.empty()) {
-    const auto& members = request.members;
-    require(members.front() >= 0 && members.back() < size &&
-                std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end(),
-            "request with members that are not ascending");
-    require(std::binary_search(members.begin(), members.end(), source),
+  call->kind = static_cast<Kind>(from.kind());
+  call->reduction = from.reduction();
+  call->root = from.root();
+  require(call->root >= 0 && call->root < size, "request with a root that is not a rank");
+  call->prescale = from.prescale();
+  call->postscale = from.postscale();
+  call->specs = decode_specs(from);
+  call->splits = to_vector(from.splits());
+  call->members = to_vector(from.members());
+  require(ascending(call->members, size), "request with members that are not ascending");
+  if (!call->members.empty()) {
+    require(std::binary_search(call->members.begin(), call->members.end(), source),
             "request from a rank that has no part in it");
-    const bool rooted = request.kind == Kind::kBroadcast || request.kind == Kind::kBroadcastObject;
-    require(!rooted || std::binary_search(members.begin(), members.end(), request.root),
+    const bool rooted = call->kind == Kind::kBroadcast || call->kind == Kind::kBroadcastObject;
+    require(!rooted || std::binary_search(call->members.begin(), call->members.end(), call->root),
             "request whose root has no part in it");
   }
+  check_kind(*call, call->member_count(static_cast<size_t>(size)));
+  call->priority = from.priority();
   const int64_t most = std::chrono::duration_cast<std::chrono::milliseconds>(kMaxTimeout).count();
   require(from.timeout_ms() >= 0 && from.timeout_ms() <= most, "request with a time-out out of range");
-  request.timeout = milliseconds(from.timeout_ms());
-  return request;
+  call->timeout = milliseconds(from.timeout_ms());
+  call->seal();
+  return call;
+}
+
+RequestMessage decode_request(const wire::Request& from, int32_t source, int32_t size) {
+  RequestMessage message;
+  message.id = from.id();
+  require(message.id <= kSignatures, "request with an id out of range");
+  message.digest = from.digest();
+  Request& request = message.request;
+  request.ticket = from.ticket();
+  if (from.call() != nullptr) request.call = decode_call(*from.call(), source, size);
+  request.checks = from.checks();
+  require(request.checks < std::numeric_limits<uint64_t>::max() / 2, "request with an impossible check");
+  request.epoch = from.epoch();
+  request.word = from.word();
+  request.object_size = from.object_size();
+  request.carries = from.carries();
+  if (from.payload() != nullptr) {
+    require(from.payload()->size() <= kMaxPayload, "request with too much data");
+    request.payload = to_bytes(from.payload());
+  }
+  return message;
 }
 
 OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
@@ -122,13 +167,17 @@ OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
   outcome->sequence = from.sequence();
   outcome->word = from.word();
   outcome->rows = to_vector(from.rows());
-  require(outcome->rows.empty() || outcome->rows.size() == static_cast<size_t>(size),
-          "outcome with rows for another number of ranks");
   for (const int64_t rows : outcome->rows) require(rows >= 0, "outcome with a negative number of rows");
+  outcome->participants = to_vector(from.participants());
+  require(ascending(outcome->participants, size), "outcome with participants that are not ascending");
   outcome->object_size = from.object_size();
-  outcome->object = to_vector(from.object());
-  require(outcome->object.size() <= kInlineObject, "outcome with too large an object");
-  return {from.ticket(), std::move(outcome)};
+  outcome->carries = from.carries();
+  if (from.payload() != nullptr) {
+    require(from.payload()->size() <= kMaxPayload, "outcome with too much data");
+    outcome->payload = to_bytes(from.payload());
+  }
+  outcome->checks = from.checks();
+  return {from.ticket(), to_vector(from.more()), std::move(outcome), {from.check(), from.check_word()}};
 }
 
 }  // namespace
@@ -138,86 +187,141 @@ const char* kind_name(Kind kind) {
     case Kind::kBroadcast: return "broadcast";
     case Kind::kAllreduce: return "allreduce";
     case Kind::kAllgather: return "allgather";
-    case Kind::kBarrier: return "barrier";
     case Kind::kReducescatter: return "reducescatter";
     case Kind::kAlltoall: return "alltoall";
-    case Kind::kJoin: return "join";
+    case Kind::kBarrier: return "barrier";
     case Kind::kBroadcastObject: return "broadcast_object";
+    case Kind::kJoin: return "join";
     case Kind::kAgree: return "agreement";
   }
   return "unknown operation";
 }
 
-int64_t spec_bytes(hvd_dtype dtype, std::span<const int64_t> shape) {
-  const size_t element = dtype_size(dtype);
-  if (element == 0) return -1;
-  bool empty = false;
-  int64_t bytes = static_cast<int64_t>(element);
-  for (const int64_t extent : shape) {
-    if (extent < 0) return -1;
-    if (extent == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(bytes, extent, &bytes)) {
-      return -1;
-    }
-  }
-  return empty ? 0 : bytes;
-}
+// ---- Writing ------------------------------------------------------------------------------------
 
-size_t encoded_spec_bytes(const std::vector<Spec>& specs) {
-  size_t bytes = 0;
-  for (const auto& spec : specs) bytes += 2 + 8 * spec.shape.size();
-  return bytes;
-}
-
-std::vector<uint8_t> encode(const Request& request) {
-  flatbuffers::FlatBufferBuilder builder(256 + request.object.size());
+struct Encoder::Impl {
+  flatbuffers::FlatBufferBuilder builder{1024};
+  flatbuffers::Offset<flatbuffers::Vector<uint8_t>> payload;
   std::vector<uint8_t> dtypes, ndims;
   std::vector<int64_t> dims;
-  dtypes.reserve(request.specs.size());
-  ndims.reserve(request.specs.size());
-  for (const auto& spec : request.specs) {
-    dtypes.push_back(static_cast<uint8_t>(spec.dtype));
-    ndims.push_back(static_cast<uint8_t>(spec.shape.size()));
-    dims.insert(dims.end(), spec.shape.begin(), spec.shape.end());
+
+  template <class Table>
+  std::span<const uint8_t> finish(wire::Body type, flatbuffers::Offset<Table> body) {
+    builder.Finish(wire::CreateMessage(builder, type, body.Union()), wire::MessageIdentifier());
+    return {builder.GetBufferPointer(), builder.GetSize()};
   }
-  const auto name = builder.CreateString(request.name);
-  const auto dtypes_at = vector_or_none(builder, dtypes);
-  const auto ndims_at = vector_or_none(builder, ndims);
-  const auto dims_at = vector_or_none(builder, dims);
-  const auto object_at = vector_or_none(builder, request.object);
-  const auto members_at = vector_or_none(builder, request.members);
-  const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(request.timeout).count();
-  return finish_message(
-      builder, wire::Body::Request,
-      wire::CreateRequest(builder, request.ticket, name, static_cast<uint8_t>(request.kind),
-                          request.reduction, request.root, dtypes_at, ndims_at, dims_at, request.word,
-                          request.object_size, object_at, members_at, timeout));
+
+  flatbuffers::Offset<wire::Call> call(const Signature& from) {
+    dtypes.clear();
+    ndims.clear();
+    dims.clear();
+    for (const auto& spec : from.specs) {
+      dtypes.push_back(static_cast<uint8_t>(spec.dtype));
+      ndims.push_back(static_cast<uint8_t>(spec.shape.size()));
+      dims.insert(dims.end(), spec.shape.begin(), spec.shape.end());
+    }
+    const auto name = builder.CreateString(from.name);
+    flatbuffers::Offset<flatbuffers::String> set = 0;
+    if (!from.set.empty()) set = builder.CreateString(from.set);
+    const auto dtypes_at = vector_or_none(builder, dtypes);
+    const auto ndims_at = vector_or_none(builder, ndims);
+    const auto dims_at = vector_or_none(builder, dims);
+    const auto splits_at = vector_or_none(builder, from.splits);
+    const auto members_at = vector_or_none(builder, from.members);
+    const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(from.timeout).count();
+    return wire::CreateCall(builder, name, set, static_cast<uint8_t>(from.kind), from.reduction, from.root,
+                            from.prescale, from.postscale, dtypes_at, ndims_at, dims_at, splits_at,
+                            members_at, from.priority, timeout);
+  }
+};
+
+Encoder::Encoder() : impl_(std::make_unique<Impl>()) {}
+Encoder::~Encoder() = default;
+
+uint8_t* Encoder::begin(size_t payload_size) {
+  auto& builder = impl_->builder;
+  builder.Clear();
+  impl_->payload = 0;
+  if (payload_size == 0) return nullptr;
+  // Aligned in the message as well as here: the reader may work on it in place.
+  builder.ForceVectorAlignment(payload_size, 1, 16);
+  uint8_t* room = nullptr;
+  impl_->payload = builder.CreateUninitializedVector<uint8_t>(payload_size, &room);
+  return room;
 }
 
-std::vector<uint8_t> encode(const OutcomeMessage& message) {
+std::span<const uint8_t> Encoder::end(const Request& request, uint32_t id, bool in_full, size_t) {
+  auto& builder = impl_->builder;
+  flatbuffers::Offset<wire::Call> call = 0;
+  if (in_full) call = impl_->call(*request.call);
+  return impl_->finish(wire::Body::Request,
+                       wire::CreateRequest(builder, request.ticket, id, in_full ? 0 : request.call->digest,
+                                           call, request.checks, request.epoch, request.word,
+                                           request.object_size, request.carries, impl_->payload));
+}
+
+std::span<const uint8_t> Encoder::encode(const Request& request, uint32_t id, bool in_full) {
+  return encode(request, id, in_full, request.payload.size(),
+                [&](uint8_t* room) { std::memcpy(room, request.payload.data(), request.payload.size()); });
+}
+
+std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
   const Outcome& outcome = *message.outcome;
-  flatbuffers::FlatBufferBuilder builder(256 + outcome.object.size());
+  if (uint8_t* room = begin(outcome.payload.size())) {
+    std::memcpy(room, outcome.payload.data(), outcome.payload.size());
+  }
+  auto& builder = impl_->builder;
   flatbuffers::Offset<flatbuffers::String> text = 0;
   if (!outcome.status.message.empty())
     text = builder.CreateString(outcome.status.message.substr(0, kMaxText));
+  const auto more_at = vector_or_none(builder, message.more);
   const auto rows_at = vector_or_none(builder, outcome.rows);
-  const auto object_at = vector_or_none(builder, outcome.object);
-  return finish_message(
-      builder, wire::Body::Outcome,
-      wire::CreateOutcome(builder, message.ticket, outcome.status.code, outcome.status.rank, text,
-                          outcome.sequence, outcome.word, rows_at, outcome.object_size, object_at));
+  const auto participants_at = vector_or_none(builder, outcome.participants);
+  return impl_->finish(
+      wire::Body::Outcome,
+      wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code, outcome.status.rank, text,
+                          outcome.sequence, outcome.word, rows_at, participants_at, outcome.object_size,
+                          outcome.carries, impl_->payload, message.proposal.check, message.proposal.word,
+                          outcome.checks));
 }
 
-std::vector<uint8_t> encode(const StallMessage& message) {
-  flatbuffers::FlatBufferBuilder builder(128);
-  const auto missing = vector_or_none(builder, message.missing);
-  return finish_message(builder, wire::Body::Stall, wire::CreateStall(builder, message.ticket, missing));
+std::span<const uint8_t> Encoder::encode(const StallMessage& message) {
+  begin(0);
+  const auto missing = vector_or_none(impl_->builder, message.missing);
+  return impl_->finish(wire::Body::Stall, wire::CreateStall(impl_->builder, message.ticket, missing));
 }
 
-std::vector<uint8_t> encode(const FinishMessage&) {
-  flatbuffers::FlatBufferBuilder builder(64);
-  return finish_message(builder, wire::Body::Finished, wire::CreateFinished(builder));
+std::span<const uint8_t> Encoder::encode(const ResendMessage& message) {
+  begin(0);
+  return impl_->finish(wire::Body::Resend, wire::CreateResend(impl_->builder, message.ticket));
+}
+
+std::span<const uint8_t> Encoder::encode(const FinishMessage&) {
+  begin(0);
+  return impl_->finish(wire::Body::Finished, wire::CreateFinished(impl_->builder));
+}
+
+// ---- Reading ------------------------------------------------------------------------------------
+
+void validate(const Request& request, int32_t source, int32_t size) {
+  const Signature& call = *request.call;
+  if (call.kind == Kind::kBroadcastObject) {
+    require(!request.carries, "request with an object that is no object");
+    if (source != call.root) return require(request.payload.empty(), "request with another's object");
+    require(request.object_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
+            "object too large");
+    require(request.payload.size() == (request.object_size <= kInlineObject ? request.object_size : 0),
+            "request with an object of another size than it says");
+    return;
+  }
+  require(request.carries || request.payload.empty(), "request with data that it does not carry");
+  if (!request.carries) return;
+  const bool may = call.kind == Kind::kAllreduce || call.kind == Kind::kAllgather ||
+                   call.kind == Kind::kReducescatter || call.kind == Kind::kAlltoall ||
+                   (call.kind == Kind::kBroadcast && call.root == source);
+  require(may && request.payload.size() == call.payload, "request with data of another size than it says");
+  require(call.payload * call.member_count(static_cast<size_t>(size)) <= kMaxPayload,
+          "request with more data than messages carry");
 }
 
 Message decode(std::span<const uint8_t> data, int32_t source, int32_t size) {
@@ -237,6 +341,7 @@ Message decode(std::span<const uint8_t> data, int32_t source, int32_t size) {
   if (const auto* request = message->body_as_Request()) return decode_request(*request, source, size);
   if (message->body_as_Finished() != nullptr) return FinishMessage{};
   if (const auto* outcome = message->body_as_Outcome()) return decode_outcome(*outcome, size);
+  if (const auto* resend = message->body_as_Resend()) return ResendMessage{resend->ticket()};
   if (const auto* stall = message->body_as_Stall()) {
     StallMessage result{stall->ticket(), to_vector(stall->missing())};
     require(result.missing.size() <= static_cast<size_t>(size), "stall notice with too many ranks");

@@ -10,75 +10,101 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "collective/agreement.h"
 #include "collective/engine.h"
+#include "collective/signature.h"
 
 namespace hvd::collective {
 
-inline constexpr size_t kMaxName = 512;             // the core's own names hold a user's key of 255 bytes
-inline constexpr size_t kMaxMessage = 1 << 20;      // of hvd_backend_table.send_message
-inline constexpr size_t kMaxSpecBytes = 1'000'000;  // descriptions of tensors in one request
-inline constexpr size_t kInlineObject = 32 << 10;   // larger objects go through the backend
-inline constexpr Duration kMaxTimeout = std::chrono::hours(24 * 365);
+inline constexpr size_t kMaxName = 512;            // the core's own names hold a user's key of 255 bytes
+inline constexpr size_t kMaxMessage = 1 << 20;     // of hvd_backend_table.send_message
+inline constexpr size_t kMaxSpecBytes = 900'000;   // of a signature in a request
+inline constexpr size_t kMaxPayload = 96 << 10;    // of a message, padding included
+inline constexpr size_t kInlineObject = 32 << 10;  // larger objects go through the backend
 
 const char* kind_name(Kind kind);
-
-/// dtype and shape of a tensor.
-struct Spec {
-  hvd_dtype dtype = 0;
-  std::vector<int64_t> shape;
-  bool operator==(const Spec&) const = default;
-};
-
-/// Bytes of a tensor of this spec; -1 if that is more than an int64 holds or the spec makes no sense.
-int64_t spec_bytes(hvd_dtype dtype, std::span<const int64_t> shape);
-/// Bytes that these descriptions take in a request.
-size_t encoded_spec_bytes(const std::vector<Spec>& specs);
 
 /// A rank has called an operation.
 struct Request {
   uint64_t ticket = 0;
-  std::string name;
-  Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = 0;  // allreduce
-  int32_t root = 0;             // broadcasts
-  std::vector<Spec> specs;      // one per tensor
+  SignaturePtr call;
+  uint64_t checks = 0, epoch = 0;  // see agreement.h
   uint64_t word = 0;
   uint64_t object_size = 0;
-  std::vector<uint8_t> object;   // from the root, if object_size <= kInlineObject
-  std::vector<int32_t> members;  // empty: all ranks
-  Duration timeout{0};
+  bool carries = false;          // its data is in the payload
+  std::vector<uint8_t> payload;  // or the root's object, if object_size <= kInlineObject
 };
 
-/// The coordinator's decision about an operation, the same for all ranks that called it.
+/// As it travels: with the call in full, or only its id.
+struct RequestMessage {
+  Request request;  // request.call: NULL if only the id came
+  uint32_t id = 0;
+  uint64_t digest = 0;
+};
+
+/// The coordinator's decision about an operation.
 struct Outcome {
   Status status;
-  uint64_t sequence = 0;  // of the first backend operation; 0: none is needed
-  uint64_t word = 0;
-  std::vector<int64_t> rows;  // allgather: first dimension on each rank
+  uint64_t sequence = 0;      // of the first backend operation; 0: none is needed
+  uint64_t word = 0;          // agree; join: the rank that joined last
+  std::vector<int64_t> rows;  // allgather: by tensor and participant; alltoall: received, by participant
+  std::vector<int32_t> participants;  // empty: all members
   uint64_t object_size = 0;
-  std::vector<uint8_t> object;
+  bool carries = false;
+  std::vector<uint8_t> payload;  // the result, or the object
+  uint64_t checks = 0;           // join
 };
 using OutcomePtr = std::shared_ptr<const Outcome>;
 
 struct OutcomeMessage {
   uint64_t ticket = 0;
+  std::vector<uint64_t> more;  // the others of its batch
   OutcomePtr outcome;
+  Proposal proposal;
 };
 struct StallMessage {
   uint64_t ticket = 0;
   std::vector<int32_t> missing;
 };
+struct ResendMessage {
+  uint64_t ticket = 0;
+};
 struct FinishMessage {};
 
-using Message = std::variant<Request, FinishMessage, OutcomeMessage, StallMessage>;
+using Message = std::variant<RequestMessage, FinishMessage, OutcomeMessage, StallMessage, ResendMessage>;
 
-std::vector<uint8_t> encode(const Request& request);
-std::vector<uint8_t> encode(const OutcomeMessage& message);
-std::vector<uint8_t> encode(const StallMessage& message);
-std::vector<uint8_t> encode(const FinishMessage& message);
+/// Writes messages; its memory serves all of them, one after the other. One thread at a time.
+class Encoder {
+ public:
+  Encoder();
+  ~Encoder();
+  // What these give is valid until the next.
+  /// id with `in_full` false: the other end knows the call by it. `payload` in the request is not read: fill
+  /// writes `payload_size` bytes, at an address aligned to 16, if that is not 0.
+  template <class Fill>
+  std::span<const uint8_t> encode(const Request& request, uint32_t id, bool in_full, size_t payload_size,
+                                  Fill fill) {
+    uint8_t* room = begin(payload_size);
+    if (payload_size > 0) fill(room);
+    return end(request, id, in_full, payload_size);
+  }
+  std::span<const uint8_t> encode(const Request& request, uint32_t id = 0, bool in_full = true);
+  std::span<const uint8_t> encode(const OutcomeMessage& message);
+  std::span<const uint8_t> encode(const StallMessage& message);
+  std::span<const uint8_t> encode(const ResendMessage& message);
+  std::span<const uint8_t> encode(const FinishMessage& message);
+
+ private:
+  uint8_t* begin(size_t payload_size);
+  std::span<const uint8_t> end(const Request& request, uint32_t id, bool in_full, size_t payload_size);
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
 
 /// Reads and checks a message from rank `source` of `size`; throws Error(HVD_INVALID) that says what is
-/// wrong with it. What it gives back can be used without further checks of ranges.
+/// wrong with it. What it gives back can be used without further checks of ranges, but for a request, which
+/// validate has to see once its call is known.
 Message decode(std::span<const uint8_t> data, int32_t source, int32_t size);
+void validate(const Request& request, int32_t source, int32_t size);
 
 }  // namespace hvd::collective

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 #include "base/dtype.h"
@@ -15,10 +16,14 @@ constexpr size_t kMaxRanksNamed = 4;  // of one value
 constexpr size_t kMaxValuesNamed = 4;
 
 bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kBroadcastObject; }
+bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
+bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
-/// An allgather's first dimension is each rank's own.
+/// Each rank brings its own first dimension.
+bool own_rows(Kind kind) { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
+
 bool same_shape(Kind kind, const Spec& a, const Spec& b) {
-  if (kind != Kind::kAllgather) return a.shape == b.shape;
+  if (!own_rows(kind)) return a.shape == b.shape;
   return a.shape.size() == b.shape.size() &&
          std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
 }
@@ -27,7 +32,7 @@ std::string describe_shape(Kind kind, const Spec& spec) {
   std::string text = "[";
   for (size_t i = 0; i < spec.shape.size(); ++i) {
     if (i > 0) text += ", ";
-    text += kind == Kind::kAllgather && i == 0 ? "*" : std::to_string(spec.shape[i]);
+    text += own_rows(kind) && i == 0 ? "*" : std::to_string(spec.shape[i]);
   }
   return text + "]";
 }
@@ -43,10 +48,20 @@ const char* reduction_name(hvd_reduction reduction) {
   return "unknown reduction";
 }
 
-using Value = std::function<std::string(const Request&)>;
+template <class T>
+std::string list_of(const char* open, const std::vector<T>& values, const char* close) {
+  std::string list = open;
+  for (size_t i = 0; i < std::min<size_t>(values.size(), 16); ++i) {
+    list += fmt::format("{}{}", i == 0 ? "" : ", ", values[i]);
+  }
+  if (values.size() > 16) list += fmt::format(", ... {} in all", values.size());
+  return list + close;
+}
+
+using Value = std::function<std::string(const Signature&)>;
 
 /// "shape [3] on rank 0 (host a), [4] on rank 2 (host b)"; "" if all have the same value.
-std::string describe_difference(const std::vector<const Request*>& calls,
+std::string describe_difference(const std::vector<const Signature*>& calls,
                                 const std::vector<std::string>& hosts, const std::string& what,
                                 const Value& value) {
   std::vector<std::pair<std::string, std::vector<int32_t>>> groups;
@@ -80,52 +95,53 @@ std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<
   return text;
 }
 
-bool agrees(const Request& a, const Request& b) {
+bool agrees(const Signature& a, const Signature& b) {
   if (a.kind != b.kind || a.specs.size() != b.specs.size()) return false;
-  if (a.kind == Kind::kAllreduce && a.reduction != b.reduction) return false;
+  if (reduces(a.kind) && (a.reduction != b.reduction || !same_bits(a.prescale, b.prescale) ||
+                          !same_bits(a.postscale, b.postscale))) {
+    return false;
+  }
   if (has_root(a.kind) && a.root != b.root) return false;
   if (a.members != b.members) return false;
+  if (a.kind == Kind::kReducescatter && a.splits != b.splits) return false;
   for (size_t i = 0; i < a.specs.size(); ++i) {
     if (a.specs[i].dtype != b.specs[i].dtype || !same_shape(a.kind, a.specs[i], b.specs[i])) return false;
   }
   return true;
 }
 
-std::string describe_mismatch(const std::vector<const Request*>& calls,
+std::string describe_mismatch(const std::vector<const Signature*>& calls,
                               const std::vector<std::string>& hosts) {
   const auto first =
-      std::find_if(calls.begin(), calls.end(), [](const Request* call) { return call != nullptr; });
+      std::find_if(calls.begin(), calls.end(), [](const Signature* call) { return call != nullptr; });
   if (first == calls.end()) return "";
-  const Request& some = **first;
+  const Signature& some = **first;
   const Kind kind = some.kind;
+  std::string text;
   const auto differ = [&](const std::string& what, const Value& value) {
-    return describe_difference(calls, hosts, what, value);
+    if (text.empty()) text = describe_difference(calls, hosts, what, value);
+    return !text.empty();
   };
-  std::string text = differ("", [](const Request& r) { return kind_name(r.kind); });
-  if (!text.empty()) return fmt::format("'{}': {}", some.name, text);
-  if (text = differ("number of tensors", [](const Request& r) { return std::to_string(r.specs.size()); });
-      text.empty()) {
+  if (differ("", [](const Signature& r) { return kind_name(r.kind); }))
+    return fmt::format("'{}': {}", some.name, text);
+  if (!differ("number of tensors", [](const Signature& r) { return std::to_string(r.specs.size()); })) {
     for (size_t i = 0; i < some.specs.size() && text.empty(); ++i) {
       const std::string of = some.specs.size() > 1 ? fmt::format(" of tensor {}", i) : "";
-      text = differ("dtype" + of, [i](const Request& r) { return dtype_name(r.specs[i].dtype); });
-      if (!text.empty()) break;
-      text = differ("shape" + of, [i, kind](const Request& r) { return describe_shape(kind, r.specs[i]); });
+      differ("dtype" + of, [i](const Signature& r) { return dtype_name(r.specs[i].dtype); });
+      differ("shape" + of, [i, kind](const Signature& r) { return describe_shape(kind, r.specs[i]); });
     }
   }
-  if (text.empty() && kind == Kind::kAllreduce) {
-    text = differ("reduction", [](const Request& r) { return reduction_name(r.reduction); });
+  if (reduces(kind)) {
+    differ("reduction", [](const Signature& r) { return reduction_name(r.reduction); });
+    differ("prescale", [](const Signature& r) { return fmt::format("{}", r.prescale); });
+    differ("postscale", [](const Signature& r) { return fmt::format("{}", r.postscale); });
   }
-  if (text.empty() && has_root(kind)) {
-    text = differ("root", [](const Request& r) { return std::to_string(r.root); });
-  }
-  if (text.empty()) {
-    text = differ("participants", [](const Request& r) {
-      std::string list = "{";
-      for (size_t i = 0; i < std::min<size_t>(r.members.size(), 16); ++i) {
-        list += fmt::format("{}{}", i == 0 ? "" : ", ", r.members[i]);
-      }
-      return list + (r.members.size() > 16 ? fmt::format(", ... {} in all}}", r.members.size()) : "}");
-    });
+  if (has_root(kind)) differ("root", [](const Signature& r) { return std::to_string(r.root); });
+  differ("participants", [](const Signature& r) {
+    return r.members.empty() ? std::string("all ranks") : list_of("{", r.members, "}");
+  });
+  if (kind == Kind::kReducescatter) {
+    differ("splits", [](const Signature& r) { return list_of("[", r.splits, "]"); });
   }
   return fmt::format("{} '{}': {}", kind_name(kind), some.name, text);
 }

@@ -17,43 +17,42 @@ size_t Tensor::bytes() const { return static_cast<size_t>(elements()) * dtype_si
 
 void FreeDeleter::operator()(void* p) const { std::free(p); }
 
-Buffer allocate(size_t bytes) { return Buffer(static_cast<uint8_t*>(std::malloc(bytes))); }
+Buffer allocate(size_t bytes) {
+  return Buffer(static_cast<uint8_t*>(std::malloc(std::max<size_t>(bytes, 1))));
+}
 
 bool PendingOperation::wait(Duration timeout) {
   if (done()) return true;
   const Time deadline = now() + std::clamp(timeout, Duration::zero(), kMaxTimeout);
+  if (timeout > Duration::zero()) {
+    if (const auto engine_now = engine.lock()) engine_now->progress(done_, deadline);
+    if (done()) return true;
+  }
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [&] { return done(); });
 }
 
 std::string PendingOperation::waiting_for() const {
   if (done()) return "";
-  if (const auto engine_now = explainer.lock()) return engine_now->waiting_for(name, ticket);
-  return "";
+  const auto engine_now = engine.lock();
+  return engine_now != nullptr && call != nullptr ? engine_now->waiting_for(call->key, ticket) : "";
 }
 
-Buffer PendingOperation::take_buffer(size_t) {
+const Tensor& PendingOperation::output(size_t index) const {
+  return index < results.size() ? results[index] : none_;
+}
+
+Buffer PendingOperation::take_buffer(size_t index) {
   std::lock_guard lock(mutex_);
-  return done() ? std::move(buffer) : nullptr;
+  return done() && index < buffers.size() ? std::move(buffers[index].data) : nullptr;
 }
 
 void PendingOperation::complete(Status status) {
-  packs.clear();
   std::vector<uint8_t>().swap(submission.object);
   std::lock_guard lock(mutex_);
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);
   changed_.notify_all();
-}
-
-void PendingOperation::note(Status status) {
-  std::lock_guard lock(mutex_);
-  if (noted_.ok()) noted_ = std::move(status);
-}
-
-Status PendingOperation::noted() {
-  std::lock_guard lock(mutex_);
-  return noted_;
 }
 
 }  // namespace hvd::collective

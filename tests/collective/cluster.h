@@ -24,6 +24,12 @@ struct ClusterConfig {
   std::string backend = "threads";
   Duration stall_warning = seconds(60);
   bool start = true;
+  size_t small_data = 64 << 10;
+  uint64_t fusion_threshold = 16 << 20;
+  bool deterministic = false;
+  std::function<uint64_t(int32_t rank)> word = {};
+  std::function<Status(uint64_t word)> interrupts = {};
+  std::function<void(const std::string& text)> stalled = {};
 };
 
 class Cluster {
@@ -125,6 +131,12 @@ class Cluster {
       ec.hosts = hosts;
       ec.stall_warning = config.stall_warning;
       ec.logger = logger;
+      ec.small_data = config.small_data;
+      ec.fusion_threshold = config.fusion_threshold;
+      ec.deterministic = config.deterministic;
+      if (config.word) ec.word = [word = config.word, r] { return word(r); };
+      ec.interrupts = config.interrupts;
+      ec.stalled = config.stalled;
       ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };
       engines.push_back(std::make_unique<Engine>(std::move(ec), *link.instance));
       std::unique_lock lock(link.gate->mutex);

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "collective/calls.h"
 #include "collective/cluster.h"
 #include "collective/messages.h"
 
@@ -29,6 +30,15 @@ void eventually(const char* what, Condition condition) {
   }
 }
 
+/// Small data goes through the backend as well.
+ClusterConfig in_backend(int32_t size, const std::string& backend = "threads") {
+  ClusterConfig config;
+  config.size = size;
+  config.backend = backend;
+  config.small_data = 0;
+  return config;
+}
+
 Status lost() {
   Status status(HVD_PEER_LOST, "rank 1 on host h0 lost: connection closed");
   return status.at_rank(1);
@@ -36,7 +46,7 @@ Status lost() {
 
 // Contract 3: every pending and every later operation returns the reason.
 TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
-  Cluster cluster{{2}};
+  Cluster cluster{in_backend(2)};
   std::vector<float> in(10), out(10);
   const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
   cluster.hub.hold(true);
@@ -57,7 +67,7 @@ TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
 }
 
 TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
-  Cluster cluster{{2}};
+  Cluster cluster{in_backend(2)};
   std::vector<float> in(10);
   cluster.hub.hold(true);
   const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
@@ -78,7 +88,7 @@ TEST(EngineFailure, TheDestructorWaitsForTheBackend) {
   std::vector<float> in(10);
   std::shared_ptr<Operation> op;
   {
-    Cluster cluster{{2}};
+    Cluster cluster{in_backend(2)};
     cluster.hub.hold(true);
     const auto ops = cluster.submit([&](int32_t) { return allreduce("x", in, in, HVD_FLOAT32); });
     eventually("in the backend", [&] { return cluster.hub.in_flight() == 1; });
@@ -154,7 +164,7 @@ TEST(EngineFailure, ASilentCoordinatorIsATimeout) {
 }
 
 TEST(EngineFailure, AnAnswerAfterGivingUpBreaksTheGeneration) {
-  Cluster cluster{{2}};
+  Cluster cluster{in_backend(2)};
   std::vector<float> a(1), b(1);
   const auto given_up = cluster.engine(1).submit(allreduce("x", a, a, HVD_FLOAT32));
   cluster.engine(1).tick(now() + seconds(611));
@@ -207,24 +217,33 @@ TEST(EngineFailure, BadBytes) {
   Cluster cluster{{3}};
   std::mt19937 random{7};
   std::vector<std::vector<uint8_t>> seeds;
-  Request request;
-  request.ticket = 1;
-  request.name = "fuzz";
-  request.kind = Kind::kBroadcast;
+  Encoder encoder;
+  const auto bytes_of = [](std::span<const uint8_t> data) { return std::vector(data.begin(), data.end()); };
+  const auto encode = [&](const auto& message) { return bytes_of(encoder.encode(message)); };
+  testing::Call request = testing::call("fuzz", Kind::kBroadcast);
+  const auto sent = [&] { return encode(Request(request)); };
   request.specs = {{HVD_FLOAT32, {2, 3}}, {HVD_INT8, {}}};
-  request.timeout = seconds(600);
-  seeds.push_back(encode(request));
-  request.kind = Kind::kBroadcast;
+  seeds.push_back(sent());
   request.specs.resize(1);
   request.members = {0, 1, 2};
-  seeds.push_back(encode(request));
+  seeds.push_back(sent());
+  testing::Call scatter = testing::call("scatter", Kind::kAlltoall);
+  scatter.specs = {{HVD_UINT8, {6}}};
+  scatter.splits = {1, 2, 3};
+  scatter.carries = true;
+  scatter.bytes.assign(6, 1);
+  scatter.set = "all";
+  seeds.push_back(encode(Request(scatter)));
+  seeds.push_back(bytes_of(encoder.encode(Request(scatter), 7, false)));
   Outcome outcome;
   outcome.rows = {1, 2, 3};
   outcome.sequence = 5;
-  outcome.object = {1, 2, 3};
+  outcome.payload = {1, 2, 3};
+  outcome.participants = {0, 2};
   outcome.status.message = "text";
-  seeds.push_back(encode(OutcomeMessage{1, std::make_shared<Outcome>(outcome)}));
+  seeds.push_back(encode(OutcomeMessage{1, {2, 3}, std::make_shared<Outcome>(outcome), {3, 4}}));
   seeds.push_back(encode(StallMessage{1, {0, 2}}));
+  seeds.push_back(encode(ResendMessage{1}));
   for (int i = 0; i < 20000; ++i) {
     std::vector<uint8_t> bytes = seeds[random() % seeds.size()];
     for (size_t n = random() % 8 + 1; n > 0; --n) {
@@ -234,38 +253,62 @@ TEST(EngineFailure, BadBytes) {
     // Not 8-aligned either.
     bytes.insert(bytes.begin(), 0);
     try {
-      (void)decode(std::span(bytes).subspan(1), 1, 3);
+      const Message message = decode(std::span(bytes).subspan(1), 1, 3);
+      const auto* called = std::get_if<RequestMessage>(&message);
+      if (called != nullptr && called->request.call != nullptr) validate(called->request, 1, 3);
     } catch (const Error& error) { EXPECT_EQ(error.status().code, HVD_INVALID); }
   }
   // Complete messages that lie.
   const auto refused = [](const std::vector<uint8_t>& bytes, int32_t source, int32_t size) {
-    EXPECT_THROW((void)decode(bytes, source, size), Error);
+    EXPECT_THROW(
+        {
+          const Message message = decode(bytes, source, size);
+          validate(std::get<RequestMessage>(message).request, source, size);
+        },
+        Error);
   };
   request.members = {0, 2};
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.members = {0, 1, 3};
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.members = {0, 1};
   request.root = 2;
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.root = 0;
   request.specs[0].shape.assign(9, 1);
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.specs[0].shape.assign(2, -1);
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.specs[0].shape.assign(3, int64_t{1} << 30);
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.specs = {{99, {1}}};
-  refused(encode(request), 1, 3);
+  refused(sent(), 1, 3);
   request.specs = {{HVD_INT8, {1}}};
   request.name.assign(600, 'n');
-  refused(encode(request), 1, 3);
-  outcome.rows = {1, 2};
-  refused(encode(OutcomeMessage{1, std::make_shared<Outcome>(outcome)}), 0, 3);
-  refused(encode(StallMessage{1, {3}}), 0, 3);
+  refused(sent(), 1, 3);
+  scatter.splits = {1, 2};
+  refused(encode(Request(scatter)), 1, 3);
+  scatter.splits = {1, 2, 4};
+  refused(encode(Request(scatter)), 1, 3);
+  scatter.splits = {1, 7, -2};
+  refused(encode(Request(scatter)), 1, 3);
+  scatter.splits = {1, 2, 3};
+  scatter.bytes.resize(5);
+  refused(encode(Request(scatter)), 1, 3);
+  scatter.carries = false;
+  refused(encode(Request(scatter)), 1, 3);
+  refused(bytes_of(encoder.encode(Request(scatter), kSignatures + 1, false)), 1, 3);
+  outcome.rows = {1, -2};
+  EXPECT_THROW((void)decode(encode(OutcomeMessage{1, {}, std::make_shared<Outcome>(outcome), {}}), 0, 3),
+               Error);
+  outcome.rows.clear();
+  outcome.participants = {2, 0};
+  EXPECT_THROW((void)decode(encode(OutcomeMessage{1, {}, std::make_shared<Outcome>(outcome), {}}), 0, 3),
+               Error);
+  EXPECT_THROW((void)decode(encode(StallMessage{1, {3}}), 0, 3), Error);
   // Through the engine: to the wrong rank, from the wrong rank, and noise.
   request.name = "n";
-  cluster.engine(1).deliver(2, encode(request));
+  cluster.engine(1).deliver(2, sent());
   cluster.engine(0).deliver(1, encode(StallMessage{1, {0}}));
   cluster.engine(0).deliver(17, encode(FinishMessage{}));
   cluster.engine(0).deliver(1, std::vector<uint8_t>(100, 0xff));

@@ -19,13 +19,16 @@ using testing::kDeadline;
 using testing::named;
 using testing::tensor;
 
-/// By number of ranks and transport.
-struct Kinds : ::testing::TestWithParam<std::tuple<int, std::string>> {
+/// By number of ranks, transport, and whether small data travels with the matching.
+struct Kinds : ::testing::TestWithParam<std::tuple<int, std::string, bool>> {
   void SetUp() override {
     if (std::get<1>(GetParam()) == "self" && std::get<0>(GetParam()) != 1)
       GTEST_SKIP() << "self serves one rank";
-    cluster =
-        std::make_unique<Cluster>(testing::ClusterConfig{size(), std::get<1>(GetParam()), seconds(60), true});
+    testing::ClusterConfig config;
+    config.size = size();
+    config.backend = std::get<1>(GetParam());
+    if (!std::get<2>(GetParam())) config.small_data = 0;
+    cluster = std::make_unique<Cluster>(config);
     if (!cluster->open_status.ok()) GTEST_SKIP() << cluster->open_status.message;
   }
   int32_t size() const { return std::get<0>(GetParam()); }
@@ -77,14 +80,12 @@ TEST_P(Kinds, EveryDtype) {
   allreduce_of<int64_t>(*cluster, HVD_INT64);
   allreduce_of<float>(*cluster, HVD_FLOAT32);
   allreduce_of<double>(*cluster, HVD_FLOAT64);
-  if (std::get<1>(GetParam()) == "threads") return;
   allreduce_of<uint16_t>(*cluster, HVD_FLOAT16);  // tiny positive numbers: the largest bits win
   allreduce_of<uint16_t>(*cluster, HVD_BFLOAT16);
 }
 
 TEST_P(Kinds, BroadcastOfEveryDtype) {
   for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
-    if (std::get<1>(GetParam()) == "threads" && (dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16)) continue;
     const int32_t root = dtype % size();
     std::vector<std::vector<uint8_t>> data;
     for (int r = 0; r < size(); ++r) data.emplace_back(24, static_cast<uint8_t>(r == root));
@@ -257,9 +258,10 @@ TEST_P(Kinds, MismatchHarmsNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Kinds,
                          ::testing::Combine(::testing::Values(1, 2, 3, 5),
-                                            ::testing::Values("threads", "self", "gloo")),
+                                            ::testing::Values("threads", "self", "gloo"), ::testing::Bool()),
                          [](const auto& info) {
-                           return std::get<1>(info.param) + std::to_string(std::get<0>(info.param));
+                           return std::get<1>(info.param) + std::to_string(std::get<0>(info.param)) +
+                                  (std::get<2>(info.param) ? "small" : "");
                          });
 
 // ---- What is refused at once ----------------------------------------------------------------------
@@ -315,9 +317,8 @@ TEST_F(Refusals, BadArguments) {
   s.inputs[0].dtype = s.outputs[0].dtype = HVD_BOOL;
   s.reduction = HVD_AVERAGE;
   refused(s, HVD_UNSUPPORTED);
-  s = good();
-  s.inputs[0].dtype = s.outputs[0].dtype = HVD_FLOAT16;
-  EXPECT_EQ(refused(s, HVD_UNSUPPORTED), "allreduce 'x': backend threads does not support float16");
+  cluster.backend_of(0).description_.dtypes = dtype_bit(HVD_INT32);
+  EXPECT_EQ(refused(good(), HVD_UNSUPPORTED), "allreduce 'x': backend threads does not support float32");
   cluster.backend_of(0).description_.collectives = 0;
   EXPECT_EQ(refused(good(), HVD_UNSUPPORTED), "allreduce 'x': backend threads has no allreduce");
 }

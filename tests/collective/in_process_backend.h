@@ -18,6 +18,7 @@
 
 #include "backend/backend.h"
 #include "base/dtype.h"
+#include "base/reduce.h"
 
 namespace hvd::collective::testing {
 
@@ -77,6 +78,16 @@ class InProcessHub {
     std::lock_guard lock(mutex);
     return gathering.size();
   }
+  /// Operations of this kind that ran.
+  size_t ran(hvd_collective collective) {
+    std::lock_guard lock(mutex);
+    return operations[collective];
+  }
+  /// Messages that were sent.
+  size_t messages() {
+    std::lock_guard lock(mutex);
+    return sent;
+  }
   /// Messages of a rank come to nobody any more.
   void mute(int32_t rank) {
     std::lock_guard lock(mutex);
@@ -94,7 +105,8 @@ class InProcessHub {
  private:
   friend class InProcessBackend;
   struct Gathering {
-    std::map<int32_t, hvd_backend_op> parts;
+    std::map<int32_t, hvd_backend_op> parts;                // by rank
+    std::map<int32_t, std::vector<backend::Part>> tensors;  // broadcast, allreduce: one or more
     std::map<int32_t, std::vector<size_t>> counts;
     std::vector<int32_t> ranks;
   };
@@ -121,29 +133,35 @@ class InProcessHub {
     return gathering.erase(it);
   }
 
-  template <class T>
-  static void reduce(Gathering& g, const hvd_backend_op& first) {
-    std::vector<T> sum(first.count);
-    bool fresh = true;
-    for (auto& [rank, op] : g.parts) {
-      const T* in = static_cast<const T*>(op.input);
-      for (size_t i = 0; i < first.count; ++i) {
-        if (fresh) {
-          sum[i] = in[i];
-          continue;
-        }
-        switch (first.reduction) {
-          case HVD_MIN: sum[i] = std::min(sum[i], in[i]); break;
-          case HVD_MAX: sum[i] = std::max(sum[i], in[i]); break;
-          case HVD_PRODUCT: sum[i] = static_cast<T>(sum[i] * in[i]); break;
-          default: sum[i] = static_cast<T>(sum[i] + in[i]); break;
-        }
-      }
-      fresh = false;
+  using Bytes = std::vector<uint8_t>;
+
+  /// What a rank brings, one tensor after the other.
+  static Bytes flat(Gathering& g, int32_t rank, size_t element, bool output) {
+    Bytes all;
+    for (const backend::Part& part : g.tensors[rank]) {
+      const auto* data = static_cast<const uint8_t*>(output ? part.output : part.input);
+      if (part.count > 0) all.insert(all.end(), data, data + part.count * element);
     }
-    if (first.reduction == HVD_AVERAGE)
-      for (auto& v : sum) v = static_cast<T>(v / static_cast<T>(g.parts.size()));
-    for (auto& [rank, op] : g.parts) std::memcpy(op.output, sum.data(), sum.size() * sizeof(T));
+    return all;
+  }
+  static void spread(Gathering& g, int32_t rank, size_t element, const Bytes& all) {
+    size_t at = 0;
+    for (const backend::Part& part : g.tensors[rank]) {
+      if (part.count > 0) std::memcpy(part.output, all.data() + at, part.count * element);
+      at += part.count * element;
+    }
+    EXPECT_EQ(at, all.size());
+  }
+  static Bytes reduced(const std::vector<Bytes>& inputs, const hvd_backend_op& op) {
+    std::vector<const void*> pointers;
+    for (const Bytes& input : inputs) {
+      EXPECT_EQ(input.size(), inputs[0].size());
+      pointers.push_back(input.data());
+    }
+    Bytes out(inputs[0].size());
+    reduce_many(op.dtype, op.reduction, out.data(), pointers.data(), pointers.size(),
+                out.size() / dtype_size(op.dtype), static_cast<int32_t>(inputs.size()));
+    return out;
   }
 
   void run(Gathering& g) {
@@ -153,39 +171,75 @@ class InProcessHub {
       EXPECT_EQ(op.dtype, first.dtype);
       EXPECT_EQ(op.root, first.root);
       EXPECT_EQ(op.reduction, first.reduction);
-      EXPECT_TRUE(op.count == first.count || op.collective == HVD_COLLECTIVE_ALLGATHER);
-      if (op.collective == HVD_COLLECTIVE_ALLGATHER) { EXPECT_EQ(g.counts[rank], g.counts.begin()->second); }
     }
     const size_t element = dtype_size(first.dtype);
-    if (first.collective == HVD_COLLECTIVE_BROADCAST) {
-      const hvd_backend_op& root = g.parts.at(first.root);
-      for (auto& [rank, op] : g.parts) {
-        if (rank != first.root) std::memcpy(op.output, root.output, root.count * element);
-      }
-    } else if (first.collective == HVD_COLLECTIVE_ALLGATHER) {
-      for (auto& [to, target] : g.parts) {
-        auto* out = static_cast<uint8_t*>(target.output);
-        for (auto& [from, op] : g.parts) {
-          EXPECT_EQ(op.count, g.counts[from].at(static_cast<size_t>(from)));
-          if (op.count > 0) std::memcpy(out, op.input, op.count * element);
-          out += op.count * element;
+    ++operations[first.collective];
+    switch (first.collective) {
+      case HVD_COLLECTIVE_BROADCAST: {
+        const Bytes all = flat(g, first.root, element, true);
+        for (auto& [rank, op] : g.parts) {
+          if (rank != first.root) spread(g, rank, element, all);
         }
+        return;
       }
-    } else {
-      switch (first.dtype) {
-        case HVD_UINT8:
-        case HVD_BOOL: reduce<uint8_t>(g, first); break;
-        case HVD_INT8: reduce<int8_t>(g, first); break;
-        case HVD_UINT16: reduce<uint16_t>(g, first); break;
-        case HVD_INT16: reduce<int16_t>(g, first); break;
-        case HVD_UINT32: reduce<uint32_t>(g, first); break;
-        case HVD_INT32: reduce<int32_t>(g, first); break;
-        case HVD_UINT64: reduce<uint64_t>(g, first); break;
-        case HVD_INT64: reduce<int64_t>(g, first); break;
-        case HVD_FLOAT32: reduce<float>(g, first); break;
-        case HVD_FLOAT64: reduce<double>(g, first); break;
-        default: ADD_FAILURE() << "dtype " << first.dtype;
+      case HVD_COLLECTIVE_ALLREDUCE: {
+        std::vector<Bytes> inputs;
+        for (auto& [rank, op] : g.parts) inputs.push_back(flat(g, rank, element, false));
+        const Bytes out = reduced(inputs, first);
+        for (auto& [rank, op] : g.parts) spread(g, rank, element, out);
+        return;
       }
+      case HVD_COLLECTIVE_REDUCESCATTER: {
+        std::vector<Bytes> inputs;
+        for (auto& [rank, op] : g.parts) {
+          EXPECT_EQ(g.counts[rank], g.counts.begin()->second);
+          const auto* data = static_cast<const uint8_t*>(op.input);
+          inputs.emplace_back(data, data + op.count * element);
+        }
+        const Bytes out = reduced(inputs, first);
+        size_t at = 0, i = 0;
+        for (auto& [rank, op] : g.parts) {
+          const size_t bytes = g.counts[rank].at(i++) * element;
+          if (bytes > 0) std::memcpy(op.output, out.data() + at, bytes);
+          at += bytes;
+        }
+        EXPECT_EQ(at, out.size());
+        return;
+      }
+      case HVD_COLLECTIVE_ALLGATHER:
+        for (auto& [to, target] : g.parts) {
+          auto* out = static_cast<uint8_t*>(target.output);
+          size_t i = 0;
+          for (auto& [from, op] : g.parts) {
+            EXPECT_EQ(g.counts[from], g.counts.begin()->second);
+            EXPECT_EQ(op.count, g.counts[from].at(i++));
+            if (op.count > 0) std::memcpy(out, op.input, op.count * element);
+            out += op.count * element;
+          }
+        }
+        return;
+      case HVD_COLLECTIVE_ALLTOALL: {
+        const size_t n = g.parts.size();
+        size_t to_index = 0;
+        for (auto& [to, target] : g.parts) {
+          auto* out = static_cast<uint8_t*>(target.output);
+          size_t from_index = 0;
+          for (auto& [from, op] : g.parts) {
+            const auto& sends = g.counts[from];
+            EXPECT_EQ(sends.size(), 2 * n);
+            size_t at = 0;
+            for (size_t i = 0; i < to_index; ++i) at += sends.at(i);
+            EXPECT_EQ(sends.at(to_index), g.counts[to].at(n + from_index));
+            const size_t bytes = sends.at(to_index) * element;
+            if (bytes > 0) std::memcpy(out, static_cast<const uint8_t*>(op.input) + at * element, bytes);
+            out += bytes;
+            ++from_index;
+          }
+          ++to_index;
+        }
+        return;
+      }
+      default: ADD_FAILURE() << "collective " << first.collective;
     }
   }
 
@@ -194,6 +248,8 @@ class InProcessHub {
   Table gathering;  // by sequence
   std::set<int32_t> muted;
   bool holding = false;
+  size_t sent = 0;
+  std::map<hvd_collective, size_t> operations;  // that ran
 };
 
 inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backend::HostHandlers handlers)
@@ -201,9 +257,9 @@ inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backe
   description_.name = "threads";
   description_.memories = 1 << HVD_MEMORY_HOST;
   for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
-  description_.dtypes &= ~(dtype_bit(HVD_FLOAT16) | dtype_bit(HVD_BFLOAT16));
-  description_.collectives =
-      1 << HVD_COLLECTIVE_BROADCAST | 1 << HVD_COLLECTIVE_ALLREDUCE | 1 << HVD_COLLECTIVE_ALLGATHER;
+  for (hvd_collective c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
+    description_.collectives |= uint64_t{1} << c;
+  }
   description_.messages = true;
   inbox_.resize(static_cast<size_t>(hub.size));
   std::lock_guard lock(hub_.mutex);
@@ -223,20 +279,29 @@ inline InProcessBackend::~InProcessBackend() {
 }
 
 inline Status InProcessBackend::submit(const hvd_backend_op& op, std::span<const backend::Part> parts) {
-  EXPECT_TRUE(parts.empty());
   std::lock_guard lock(hub_.mutex);
   if (aborted_) return Status(HVD_PEER_LOST, "aborted");
   EXPECT_GT(op.sequence, last_sequence_) << "rank " << rank_;
   last_sequence_ = op.sequence;
   auto& g = hub_.gathering[op.sequence];
   EXPECT_TRUE(g.parts.emplace(rank_, op).second);
+  EXPECT_TRUE(parts.empty() || op.collective == HVD_COLLECTIVE_BROADCAST ||
+              op.collective == HVD_COLLECTIVE_ALLREDUCE);
+  if (parts.empty()) {
+    g.tensors[rank_] = {{op.input, op.output, op.count}};
+  } else {
+    g.tensors[rank_].assign(parts.begin(), parts.end());
+  }
   g.ranks.clear();
   for (int32_t r = 0; r < hub_.size; ++r) {
     if (op.ranks == nullptr || std::find(op.ranks, op.ranks + op.rank_count, r) != op.ranks + op.rank_count) {
       g.ranks.push_back(r);
     }
   }
-  if (op.counts != nullptr) g.counts[rank_].assign(op.counts, op.counts + g.ranks.size());
+  if (op.counts != nullptr) {
+    const size_t each = op.collective == HVD_COLLECTIVE_ALLTOALL ? 2 : 1;
+    g.counts[rank_].assign(op.counts, op.counts + each * g.ranks.size());
+  }
   g.parts[rank_].counts = nullptr;
   g.parts[rank_].ranks = nullptr;
   hub_.run_if_complete(hub_.gathering.find(op.sequence));
@@ -248,6 +313,7 @@ inline Status InProcessBackend::send_message(int32_t destination, std::span<cons
   EXPECT_NE(destination, rank_);
   std::lock_guard lock(hub_.mutex);
   if (aborted_) return Status(HVD_PEER_LOST, "aborted");
+  ++hub_.sent;
   const auto it = hub_.backends.find(destination);
   if (it == hub_.backends.end() || hub_.muted.contains(rank_)) return {};
   it->second->inbox_[static_cast<size_t>(rank_)].emplace_back(data.begin(), data.end());

@@ -9,15 +9,18 @@
 #include <random>
 #include <set>
 
+#include "collective/calls.h"
 #include "collective/matcher.h"
 
 namespace hvd::collective {
 namespace {
 
+using testing::Call;
+
 struct Step {  // one use of one name
   std::string name;
-  std::map<int32_t, Request> calls;  // by participating rank
-  bool clean = true;                 // all calls agree
+  std::map<int32_t, Call> calls;  // by participating rank
+  bool clean = true;              // all calls agree
 };
 
 class History {
@@ -30,7 +33,11 @@ class History {
     timeouts_ = pick(0, 2) == 0;
     std::vector<std::string> hosts;
     for (int r = 0; r < size_; ++r) hosts.push_back("h" + std::to_string(r / 2));
-    Matcher matcher(hosts, pick(0, 1) == 0 ? Duration(50) : Duration::zero());
+    MatcherConfig config;
+    config.hosts = hosts;
+    if (pick(0, 1) == 0) config.stall_warning = Duration(50);
+    if (pick(0, 1) == 0) config.fusion_threshold = static_cast<uint64_t>(pick(1, 100));
+    Matcher matcher(config);
     make_steps();
     ranks_.resize(static_cast<size_t>(size_));
     const int quitter = pick(0, 3) == 0 ? pick(0, size_ - 1) : -1;
@@ -80,13 +87,15 @@ class History {
     for (int i = 0; i < count; ++i) {
       Step step;
       step.name = std::string(1, static_cast<char>('a' + pick(0, 3)));
-      Request base;
+      Call base;
       base.name = step.name;
-      base.kind = static_cast<Kind>(pick(0, static_cast<int>(Kind::kBroadcast)));
+      constexpr Kind kKinds[] = {Kind::kBroadcast, Kind::kAllreduce,       Kind::kAllgather,
+                                 Kind::kBarrier,   Kind::kBroadcastObject, Kind::kAgree};
+      base.kind = kKinds[pick(0, 5)];
+      const bool some = pick(0, 4) == 0;  // of the ranks only
       base.timeout = timeouts_ ? Duration(pick(20, 200)) : Duration(1'000'000'000);
       if (base.kind == Kind::kAllreduce) base.reduction = pick(HVD_SUM, HVD_PRODUCT);
-      if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcast ||
-          base.kind == Kind::kBroadcastObject || base.kind == Kind::kBroadcast) {
+      if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcastObject) {
         base.root = pick(0, size_ - 1);
       }
       if (base.kind != Kind::kBarrier && base.kind != Kind::kAgree && base.kind != Kind::kBroadcastObject) {
@@ -94,19 +103,19 @@ class History {
       }
       std::vector<int32_t> members;
       for (int r = 0; r < size_; ++r) {
-        if (base.kind != Kind::kBroadcast || r == base.root || pick(0, 1) == 0) members.push_back(r);
+        if (!some || r == base.root || pick(0, 1) == 0) members.push_back(r);
       }
-      if (base.kind == Kind::kBroadcast) {
+      if (some) {
         base.members = members;
         step.name = base.name = "t" + std::to_string(i);  // its positions differ per rank: a name of its own
       }
       for (const int32_t r : members) {
-        Request call = base;
+        Call call = base;
         if (call.kind == Kind::kAgree) call.word = static_cast<uint64_t>(pick(0, 100));
         if (call.kind == Kind::kAllgather) call.specs[0].shape[0] = pick(0, 4);
         if (call.kind == Kind::kBroadcastObject && r == call.root) {
           call.object_size = static_cast<uint64_t>(pick(0, 3)) * 30000;
-          if (call.object_size <= kInlineObject) call.object.assign(call.object_size, 7);
+          if (call.object_size <= kInlineObject) call.bytes.assign(call.object_size, 7);
         }
         step.calls.emplace(r, std::move(call));
       }
@@ -131,6 +140,7 @@ class History {
       if (!rank(r).finished && (rank(r).to_call.empty() || rank(r).called == rank(r).quits_after))
         events.emplace_back(3, r);
     }
+    if (in_backend_ > 0) events.emplace_back(4, 0);
     if (events.empty()) return false;
     if (timeouts_ && pick(0, 4) == 0) {
       time_ += Duration(pick(1, 30));
@@ -143,7 +153,7 @@ class History {
     if (what == 0) {
       const size_t step = callable(r);
       self.to_call.erase(std::find(self.to_call.begin(), self.to_call.end(), step));
-      Request call = steps_[step].calls.at(r);
+      Call call = steps_[step].calls.at(r);
       call.ticket = ++ticket_;
       self.under_way[call.ticket] = step;
       self.in_use.insert(call.name);
@@ -161,6 +171,10 @@ class History {
       collect(matcher);
     } else if (what == 2) {
       receive(r);
+    } else if (what == 4) {
+      --in_backend_;
+      matcher.ran();
+      collect(matcher);
     } else {
       self.finished = true;
       self.to_call.clear();
@@ -181,7 +195,10 @@ class History {
 
   void collect(Matcher& matcher) {
     for (auto& action : matcher.take()) {
-      if (action.type != Matcher::Action::Type::kLog) rank(action.rank).down.push_back(std::move(action));
+      using Type = Matcher::Action::Type;
+      if (action.type != Type::kOutcome && action.type != Type::kStall) continue;
+      if (action.rank == 0 && action.outcome != nullptr && action.outcome->sequence != 0) ++in_backend_;
+      rank(action.rank).down.push_back(std::move(action));
     }
   }
 
@@ -190,15 +207,19 @@ class History {
     const auto action = std::move(self.down.front());
     self.down.pop_front();
     if (action.type == Matcher::Action::Type::kStall) return;
-    const auto it = self.under_way.find(action.ticket);
-    if (it == self.under_way.end()) {
-      problem_ = "rank " + std::to_string(r) + " was answered twice or for nothing";
-      return;
+    std::vector<uint64_t> tickets = action.more;
+    tickets.insert(tickets.begin(), action.ticket);
+    for (const uint64_t ticket : tickets) {
+      const auto it = self.under_way.find(ticket);
+      if (it == self.under_way.end()) {
+        problem_ = "rank " + std::to_string(r) + " was answered twice or for nothing";
+        return;
+      }
+      const size_t step = it->second;
+      self.under_way.erase(it);
+      self.in_use.erase(steps_[step].name);
+      self.results[step] = action.outcome;
     }
-    const size_t step = it->second;
-    self.under_way.erase(it);
-    self.in_use.erase(steps_[step].name);
-    self.results[step] = action.outcome;
     if (action.outcome->sequence != 0) {
       if (action.outcome->sequence <= self.last_sequence)
         problem_ = "sequence does not grow on rank " + std::to_string(r);
@@ -263,6 +284,7 @@ class History {
   std::vector<Step> steps_;
   std::vector<size_t> position_;  // of each step among the uses of its name
   std::vector<Rank> ranks_;
+  size_t in_backend_ = 0;  // batches that rank 0 runs
   std::string problem_;
 };
 

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "collective/calls.h"
+
 namespace hvd::collective {
 namespace {
 
@@ -12,26 +14,22 @@ using Type = Matcher::Action::Type;
 
 Time at(int64_t s) { return Time{} + std::chrono::seconds(s); }
 
-Request call(const std::string& name, Kind kind = Kind::kBarrier) {
-  static uint64_t ticket = 0;
-  Request r;
-  r.ticket = ++ticket;
-  r.name = name;
-  r.kind = kind;
-  r.timeout = seconds(600);
-  return r;
+using testing::Call;
+using testing::call;
+
+Call allreduce(const std::string& name, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32,
+               hvd_reduction reduction = HVD_SUM) {
+  return testing::allreduce_call(name, std::move(shape), dtype, reduction);
 }
 
-Request allreduce(const std::string& name, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32,
-                  hvd_reduction reduction = HVD_SUM) {
-  Request r = call(name, Kind::kAllreduce);
-  r.specs = {{dtype, std::move(shape)}};
-  r.reduction = reduction;
-  return r;
-}
-
-struct MatcherTest : testing::Test {
-  Matcher matcher{{"a", "a", "b"}, seconds(60)};
+struct MatcherTest : ::testing::Test {
+  MatcherConfig config() {
+    MatcherConfig c;
+    c.hosts = {"a", "a", "b"};
+    c.stall_warning = seconds(60);
+    return c;
+  }
+  Matcher matcher{config()};
 
   /// Outcomes by rank; fails if a rank gets two.
   std::map<int32_t, OutcomePtr> outcomes() {
@@ -99,7 +97,7 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   expect_failure(HVD_MISMATCH,
                  "allreduce 'm': reduction sum on ranks 0 (host a), 2 (host b), max on rank 1 (host a)");
   for (int32_t r = 0; r < 3; ++r) {
-    Request b = call("m", Kind::kBroadcast);
+    Call b = call("m", Kind::kBroadcast);
     b.specs = {{HVD_UINT8, {2}}};
     b.root = r == 1 ? 1 : 0;
     matcher.request(r, b, at(0));
@@ -110,7 +108,7 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   matcher.request(2, allreduce("m", {3}), at(0));
   expect_failure(HVD_MISMATCH, "'m': barrier on ranks 0 (host a), 1 (host a), allreduce on rank 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
-    Request v = call("m", Kind::kBroadcast);
+    Call v = call("m", Kind::kBroadcast);
     v.specs = {{HVD_UINT8, {2}}, {HVD_UINT8, {r == 2 ? 5 : 4}}};
     matcher.request(r, v, at(0));
   }
@@ -121,20 +119,20 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
 
 TEST_F(MatcherTest, AllgatherTellsAllRows) {
   for (int32_t r = 0; r < 3; ++r) {
-    Request g = call("g", Kind::kAllgather);
+    Call g = call("g", Kind::kAllgather);
     g.specs = {{HVD_INT32, {r, 2}}};
     matcher.request(r, g, at(0));
   }
   for (const auto& [rank, outcome] : outcomes()) EXPECT_EQ(outcome->rows, (std::vector<int64_t>{0, 1, 2}));
   for (int32_t r = 0; r < 3; ++r) {
-    Request g = call("g", Kind::kAllgather);
+    Call g = call("g", Kind::kAllgather);
     g.specs = {{HVD_INT32, {r, r == 0 ? 7 : 2}}};
     matcher.request(r, g, at(0));
   }
   expect_failure(HVD_MISMATCH,
                  "allgather 'g': shape [*, 7] on rank 0 (host a), [*, 2] on ranks 1 (host a), 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
-    Request g = call("g", Kind::kAllgather);
+    Call g = call("g", Kind::kAllgather);
     g.specs = {{HVD_UINT8, {int64_t{1} << 62}}};
     matcher.request(r, g, at(0));
   }
@@ -143,7 +141,7 @@ TEST_F(MatcherTest, AllgatherTellsAllRows) {
 
 // Contract 12: whoever waits is told for whom.
 TEST_F(MatcherTest, TimeoutNamesTheMissingAndAnswersThemOnce) {
-  Request hasty = allreduce("loss", {3});
+  Call hasty = allreduce("loss", {3});
   hasty.timeout = seconds(10);
   matcher.request(0, allreduce("loss", {3}), at(0));
   matcher.request(1, hasty, at(1));
@@ -202,18 +200,19 @@ TEST_F(MatcherTest, DifferentNamesAreAMismatch) {
 
 TEST_F(MatcherTest, ObjectAndWordComeWithTheOutcome) {
   for (int32_t r = 0; r < 3; ++r) {
-    Request o = call("o", Kind::kBroadcastObject);
+    Call o = call("o", Kind::kBroadcastObject);
     o.root = 1;
-    if (r == 1) o.object = {1, 2, 3};
+    if (r == 1) o.bytes = {1, 2, 3};
     if (r == 1) o.object_size = 3;
     matcher.request(r, o, at(0));
   }
   for (const auto& [rank, outcome] : outcomes()) {
-    EXPECT_EQ(outcome->object, (std::vector<uint8_t>{1, 2, 3}));
+    EXPECT_EQ(outcome->payload, rank == 1 ? std::vector<uint8_t>() : (std::vector<uint8_t>{1, 2, 3}));
+    EXPECT_EQ(outcome->object_size, 3u);
     EXPECT_EQ(outcome->sequence, 0u);
   }
   for (int32_t r = 0; r < 3; ++r) {
-    Request a = call("epoch", Kind::kAgree);
+    Call a = call("epoch", Kind::kAgree);
     a.word = r == 1 ? 9 : 4;
     matcher.request(r, a, at(0));
   }
@@ -224,7 +223,7 @@ TEST_F(MatcherTest, ObjectAndWordComeWithTheOutcome) {
 
 TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   for (const int32_t r : {2, 0}) {
-    Request t = call("t", Kind::kBroadcast);
+    Call t = call("t", Kind::kBroadcast);
     t.specs = {{HVD_UINT8, {100}}};
     t.members = {0, 2};
     matcher.request(r, t, at(0));
@@ -233,7 +232,7 @@ TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   ASSERT_EQ(got.size(), 2u);
   EXPECT_GT(got.at(0)->sequence, 0u);
   // Ranks that disagree about who takes part.
-  Request two = call("t", Kind::kBroadcast), three = two;
+  Call two = call("t", Kind::kBroadcast), three = two;
   two.specs = three.specs = {{HVD_UINT8, {100}}};
   two.members = {0, 2};
   three.members = {0, 1, 2};
@@ -271,7 +270,7 @@ TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
 
 TEST_F(MatcherTest, RankZeroMayFinishAndGoOnCoordinating) {
   matcher.finish(0);
-  Request t = call("t", Kind::kBroadcast);
+  Call t = call("t", Kind::kBroadcast);
   t.specs = {{HVD_UINT8, {1}}};
   t.root = 1;
   t.members = {1, 2};
@@ -287,7 +286,7 @@ TEST_F(MatcherTest, StallIsReportedOncePerDoubling) {
   for (int64_t s = 1; s < 600; ++s) {
     matcher.tick(at(s));
     for (const auto& action : matcher.take()) {
-      if (action.type == Type::kLog) {
+      if (action.type == Type::kStallReport) {
         reported.push_back(s);
         EXPECT_NE(action.line.find("barrier 'x': rank 1 (host a) has not called it for"), std::string::npos)
             << action.line;

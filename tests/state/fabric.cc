@@ -18,7 +18,8 @@ class Fabric::Instance : public backend::Instance {
   Status address(std::vector<uint8_t>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   using backend::Instance::submit;
-  Status submit(const hvd_backend_op& op, std::span<const backend::Part>) override {
+  Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override {
+    if (!parts.empty()) return {HVD_UNSUPPORTED, "the fabric takes one tensor at a time"};
     return fabric_.submit(rank_, op);
   }
   Status send_message(int32_t to, std::span<const uint8_t> data) override {
@@ -51,6 +52,8 @@ Fabric::Fabric(int32_t size, uint64_t generation) {
     config.generation = generation;
     config.rank = rank;
     config.hosts = hosts;
+    config.fusion_threshold = 0;
+    config.small_data = 0;  // the tests count what the backend carries
     config.wake_at = [this, rank](Time when) {
       std::lock_guard lock(mutex_);
       wake_[rank] = when;
