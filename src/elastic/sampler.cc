@@ -54,16 +54,18 @@ Batch Sampler::next(const Place& place, const Batch* after, std::span<uint64_t> 
   Batch batch{place.generation, epoch_, processed_, 0, 0};
   if (after != nullptr) {
     const uint64_t round = round_size(place.size);
+    if (after->position <= config_.samples)
+      batch.position = std::min(after->position + round, config_.samples);
+    // It may be recorded by now: what follows it must not be.
     const bool current = after->generation == place.generation && after->epoch == epoch_ &&
-                         after->position >= processed_ && after->position <= config_.samples &&
-                         ((after->position - processed_) % round == 0 || after->position == config_.samples);
+                         after->position <= config_.samples && batch.position >= processed_ &&
+                         ((batch.position - processed_) % round == 0 || batch.position == config_.samples);
     if (!current) {
       unfit(fmt::format(
           "sampler: the batch at position {} of epoch {} was dealt in generation {} and is stale: it is "
           "generation {} now, epoch {}, {} samples processed; expected NULL, to begin with the next",
           after->position, after->epoch, after->generation, place.generation, epoch_, processed_));
     }
-    batch.position = std::min(after->position + round, config_.samples);
   }
   const Permutation order = order_;
   lock.unlock();
