@@ -582,13 +582,13 @@ typedef struct hvd_sampler_batch {
 
 /* The first round that is not recorded: writes the indices of this rank's samples. The same again until it
  * is recorded. `after` not NULL: the round that follows that one, so that a program can load data ahead.
- * HVD_INVALID: `after` is of another generation or epoch, or from before a restore (begin again with NULL), or
+ * HVD_INVALID: `after` is of another generation or epoch, or long recorded (begin again with NULL), or
  * `room`, in indices, is less than what is to be written; batch_size is always enough. */
 HVD_API hvd_status hvd_sampler_next(hvd_sampler *sampler, const hvd_sampler_batch *after, uint64_t *indices,
                                     size_t room, hvd_sampler_batch *ret_batch, hvd_error *error);
 
-/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too. HVD_INVALID, and nothing
- * changes, if it is not the first one that is not recorded, or was dealt in another generation. */
+/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too. HVD_INVALID,
+ * and nothing changes, if it is not the first one that is not recorded, or was dealt in another generation. */
 HVD_API hvd_status hvd_sampler_record(hvd_sampler *sampler, const hvd_sampler_batch *batch, hvd_error *error);
 
 /* Begins another epoch (at first it is 0), nothing of it processed. The epoch that it is in changes nothing, so
@@ -607,8 +607,8 @@ HVD_API hvd_status hvd_sampler_info(hvd_sampler *sampler, hvd_sampler_informatio
 
 /* For a checkpoint of the program's own: writes HVD_SAMPLER_SAVED_BYTES bytes, the same on every rank and on
  * every platform. They can be loaded, on all ranks alike, with any number of ranks, batch size and padding;
- * HVD_INVALID if samples, seed or in_order are not those that they were saved with, or the bytes are damaged. Both also
- * work after hvd_shutdown. */
+ * HVD_INVALID if samples, seed or in_order are not those that they were saved with, or the bytes are damaged.
+ * Both also work after hvd_shutdown. */
 #define HVD_SAMPLER_SAVED_BYTES 64
 HVD_API hvd_status hvd_sampler_save(hvd_sampler *sampler, void *data, size_t room, hvd_error *error);
 HVD_API hvd_status hvd_sampler_load(hvd_sampler *sampler, const void *data, size_t size, hvd_error *error);
