@@ -162,9 +162,9 @@ class Pending {
     self->changed_.notify_all();
   }
 
-  Status wait() {
+  Status wait(Duration deadline = kSoon) {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kSoon, [&] { return status_.has_value(); }))
+    if (!changed_.wait_for(lock, deadline, [&] { return status_.has_value(); }))
       return {HVD_TIMEOUT, "the test's deadline"};
     return *status_;
   }
