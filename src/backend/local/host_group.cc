@@ -20,13 +20,6 @@ int32_t HostGroup::index_of(int32_t rank) const {
   return at == ranks_.end() || *at != rank ? -1 : static_cast<int32_t>(at - ranks_.begin());
 }
 
-void HostGroup::publish(int which, uint64_t value) {
-  own_->counters[which].value.store(value, std::memory_order_seq_cst);
-  for (int32_t peer = 0; peer < size(); ++peer) {
-    if (peer != index_) wake(*boxes_[static_cast<size_t>(peer)]);
-  }
-}
-
 void HostGroup::wake(Box& box) { ring(box.exec_bell); }
 
 void HostGroup::abort() {

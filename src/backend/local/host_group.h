@@ -1,5 +1,5 @@
 // The ranks of one host in one generation, as the algorithms that move payload between them see them: a ring
-// of segments and some counters of each, and a way to wait for them.
+// of segments of each, and a way to wait for what is in them.
 #pragma once
 
 #include <array>
@@ -17,13 +17,12 @@ namespace hvd::backend::local {
 /// Everything is for the one thread that executes operations, but for abort, aborted and wake.
 ///
 /// Rules for what is built on it:
-///  - Each counter and each segment has one writer, its owner. Counters start at 0 and only grow; a value
-///    bears the operation's sequence (see stamp), so that no operation needs to know where the one
-///    before it left off, whichever ranks took part in that.
-///  - What a peer publishes is not trusted: compare it with what this operation expects, never use it as an
+///  - A segment has one writer, its owner. The stamp of what it holds bears the operation's sequence, so that
+///    no operation needs to know where the one before it left off, whichever ranks took part in that.
+///  - What a peer says is not trusted: compare it with what this operation expects, never use it as an
 ///    index or a length.
-///  - A segment is written again only after all who read it have published that they are through. An
-///    operation may end before; the next one that writes then waits for those first.
+///  - A segment is written again only when it is released. An operation may end before all who read its
+///    segments are through: the next one that writes waits for them.
 class HostGroup {
  public:
   /// boxes and ranks by index, ranks ascending; boxes[index] is this rank's own. The boxes are mapped memory
@@ -42,19 +41,8 @@ class HostGroup {
     return box(index).segments[number % kSegments];
   }
 
-  /// kNoteBytes that the owner writes before it publishes, for what an operation must tell.
-  uint8_t* note() { return own_->note; }
-  const uint8_t* note(int32_t index) const { return box(index).note; }
-
-  /// A counter's value: operations in order, and within one its progress (below 2^24).
+  /// What a segment holds: the operation, and which part of it (below 2^24).
   static constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 24 | progress; }
-
-  uint64_t counter(int32_t index, int which) const {
-    return box(index).counters[which].value.load(std::memory_order_seq_cst);  // see wait_slowly
-  }
-
-  /// Stores the value; what was written before is visible to whoever sees it. Wakes those who sleep.
-  void publish(int which, uint64_t value);
 
   /// What `index` has put into a segment of its ring: a stamp, 0 at first.
   uint64_t holds(int32_t index, size_t segment) const {
@@ -83,8 +71,8 @@ class HostGroup {
     wake(*boxes_[static_cast<size_t>(owner)]);
   }
 
-  /// Returns when ready() is true: evaluated again after every publish, put or take of a peer and every
-  /// wake. Spins for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
+  /// Returns when ready() is true: evaluated again after every put or take of a peer and every wake. Spins
+  /// for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
   /// error; -1: several.
   template <class Ready>
   Status wait(Ready&& ready, int32_t whose = -1) {
@@ -95,19 +83,15 @@ class HostGroup {
                        const_cast<void*>(static_cast<const void*>(&ready)), whose);
   }
 
-  /// Until the peer's counter is at least `value`.
-  Status wait_counter(int32_t index, int which, uint64_t value) {
-    return wait([=, this] { return counter(index, which) >= value; }, index);
-  }
-
   /// Any thread: the one that waits looks at its condition again.
   void wake() { wake(*own_); }
 
   /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
   void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
+
   /// Whether the ranks are more than the processors.
   bool is_crowded() const { return crowded_; }
-  bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
  private:
   struct Held {

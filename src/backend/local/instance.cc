@@ -45,6 +45,14 @@ bool each_alone(const Generation& generation, const std::vector<int32_t>& ranks)
   return true;
 }
 
+// Before there was a generation: for peers that have it already.
+void give_up(Box& own, const std::vector<std::shared_ptr<Box>>& boxes) {
+  own.state = static_cast<uint32_t>(BoxState::kGaveUp);
+  for (const auto& box : boxes) {
+    if (box != nullptr && box.get() != &own) ring(box->message_bell);
+  }
+}
+
 class LocalInstance final : public Instance {
  public:
   LocalInstance(std::unique_ptr<Instance> inner, HostHandlers handlers, LoggerPtr logger, bool share)
@@ -215,7 +223,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<M
   const std::shared_ptr<Box> memory = own != nullptr ? own->memory() : private_box();
   std::vector<std::shared_ptr<Box>> boxes;
   if (Status status = map_peers(hosts, rank, addresses, members, memory, &boxes); !status.ok()) {
-    memory->state = static_cast<uint32_t>(BoxState::kGaveUp);  // to those who have mapped it already
+    give_up(*memory, boxes);
     return status.in_generation(number);
   }
   const auto generation = std::make_shared<Generation>(number, rank, std::move(hosts), std::move(own),
@@ -227,7 +235,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<M
   {
     const std::lock_guard lock(mutex_);
     if (any_aborted_ && number <= aborted_) {
-      memory->state = static_cast<uint32_t>(BoxState::kGaveUp);
+      generation->messages.stop(BoxState::kGaveUp);
       return given_up(number);
     }
     current_ = generation;

@@ -15,10 +15,7 @@ inline constexpr size_t kLine = 64;  // no two writers within one
 
 inline constexpr size_t kSegmentBytes = size_t{256} << 10;
 inline constexpr size_t kSegments = 8;
-inline constexpr int kCounters = 8;
-inline constexpr size_t kNoteBytes = 1024;
-inline constexpr int32_t kMostLocal =
-    128;  // ranks that share memory; a host's further ones are groups of their own
+inline constexpr int32_t kMostLocal = 128;  // ranks that share memory; further ones are groups of their own
 inline constexpr size_t kRingBytes = size_t{64} << 10;
 
 enum class BoxState : uint32_t { kOpen = 0, kGaveUp = 1, kLeft = 2 };
@@ -50,10 +47,8 @@ struct Box {
   alignas(kLine) std::atomic<uint32_t> state;         // BoxState, the owner's word to its peers
   alignas(kLine) std::atomic<uint32_t> exec_bell;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message_bell;  // 1: the owner's message thread sleeps
-  Counter counters[kCounters];
-  SegmentWords holds;              // what the owner has put into each of its segments
+  SegmentWords holds;                                 // what the owner has put into each of its segments
   SegmentWords taken[kMostLocal];  // what the owner has read last in each segment of the others, by index
-  alignas(kLine) uint8_t note[kNoteBytes];
   alignas(kPage) uint8_t segments[kSegments][kSegmentBytes];
   alignas(kPage) Ring rings[kMostLocal];  // by the sender's index in the group
 };

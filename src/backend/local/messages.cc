@@ -73,10 +73,10 @@ void Messages::tell(const char* what, Function function) {
   } catch (const std::exception& e) { logger_->error("local: {} of the host: {}", what, e.what()); }
 }
 
-void Messages::fail(Peer& peer, const std::string& text) {
+void Messages::fail(Peer& peer, const std::string& text, int32_t blamed) {
   peer.over = true;
   if (!handlers_.failure) return;
-  tell("failure", [&] { handlers_.failure(generation_, peer.rank, text); });
+  tell("failure", [&] { handlers_.failure(generation_, blamed, text); });
 }
 
 bool Messages::receive(Peer& peer) {
@@ -85,8 +85,8 @@ bool Messages::receive(Peer& peer) {
     const StreamReader::Result result = peer.reader.next();
     if (peer.reader.wanted()) ring(peer.box.message_bell);
     if (result == StreamReader::Result::kBroken) {
-      fail(peer,
-           fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()));
+      fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
+           peer.rank);
       return true;
     }
     if (result == StreamReader::Result::kNothing) break;
@@ -112,13 +112,14 @@ bool Messages::poll() {
     }
     if (peer.over || stopped()) continue;
     if (peer.complained) {
-      fail(peer,
-           fmt::format("the memory of rank {} is broken: what it says it has read can't be", peer.rank));
+      fail(peer, fmt::format("the memory of rank {} is broken: what it says it has read can't be", peer.rank),
+           peer.rank);
     } else if (state != BoxState::kOpen && peer.reader.empty()) {
       if (state == BoxState::kLeft) {
         peer.over = true;
       } else {
-        fail(peer, fmt::format("rank {} gave the generation up", peer.rank));
+        // It may have learned sooner than this rank that another one was lost: it is not to blame.
+        fail(peer, fmt::format("rank {} gave the generation up", peer.rank), -1);
       }
     }
   }

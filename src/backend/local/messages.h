@@ -55,7 +55,7 @@ class Messages {
   bool pending() const;
   bool receive(Peer& peer);
   void flush(Peer& peer);
-  void fail(Peer& peer, const std::string& text);
+  void fail(Peer& peer, const std::string& text, int32_t blamed);
   template <class Function>
   void tell(const char* what, Function function);
 
