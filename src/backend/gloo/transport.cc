@@ -50,16 +50,7 @@ class Ticker final : public ::gloo::transport::tcp::Handler {
   const Fd fd_;
 };
 
-Transport::Transport(const std::string& ip) : ip_(ip), ticker_(std::make_unique<Ticker>()) {
-  try {
-    const BlockSignals block;  // the loop's thread inherits the mask
-    device_ = std::make_shared<::gloo::transport::tcp::Device>(
-        ::gloo::transport::tcp::CreateDeviceAttr(attr_of(ip)));
-    device_->registerDescriptor(ticker_->fd(), EPOLLIN, ticker_.get());
-  } catch (const std::exception& e) {
-    throw Failure(HVD_UNAVAILABLE, "Gloo makes no device at " + ip + ": " + e.what());
-  }
-}
+Transport::Transport(const std::string& ip) : ip_(ip), ticker_(std::make_unique<Ticker>()) {}
 
 Transport::~Transport() {
   if (device_ == nullptr) return;
@@ -79,6 +70,10 @@ void Transport::hurry(bool on) { ticker_->set(on); }
 
 void Transport::create_pairs(int rank, int size, std::chrono::milliseconds timeout) {
   try {
+    const BlockSignals block;  // the loop's thread inherits the mask
+    device_ = std::make_shared<::gloo::transport::tcp::Device>(
+        ::gloo::transport::tcp::CreateDeviceAttr(attr_of(ip_)));
+    device_->registerDescriptor(ticker_->fd(), EPOLLIN, ticker_.get());
     context_ = device_->createContext(rank, size);
     // Gloo waits five times as long for a connection.
     context_->setTimeout(timeout / 5 + std::chrono::milliseconds(1));
@@ -87,7 +82,7 @@ void Transport::create_pairs(int rank, int size, std::chrono::milliseconds timeo
       if (peer != rank) addresses_[static_cast<size_t>(peer)] = context_->createPair(peer)->address().bytes();
     }
   } catch (const std::exception& e) {
-    throw Failure(HVD_UNAVAILABLE, "Gloo makes no pairs at " + ip_ + ": " + e.what());
+    throw Failure(HVD_UNAVAILABLE, "Gloo makes no device or pairs at " + ip_ + ": " + e.what());
   }
 }
 

@@ -22,11 +22,11 @@ class Ticker;
 
 class Transport {
  public:
-  /// Makes the device (and Gloo's loop thread) at an address of this host.
-  explicit Transport(const std::string& ip);
-  ~Transport();  // blocks for some 20 ms: Gloo's loop ticks
+  explicit Transport(const std::string& ip);  // an address of this host
+  ~Transport();                               // blocks for some 20 ms: Gloo's loop ticks
 
-  /// One pair per peer; they listen from here on.
+  /// Makes the device, with Gloo's loop thread, which ticks every 10 ms from here on: not before there is somebody
+  /// to talk to. One pair per peer; they listen from here on.
   void create_pairs(int rank, int size, std::chrono::milliseconds timeout);
   std::vector<char> pair_address(int peer) const;
 
