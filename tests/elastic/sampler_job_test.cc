@@ -180,6 +180,100 @@ TEST(SamplerJob, EachSampleOnceAnEpochThoughWorkersComeAndGo) {
   expect_each_sample_once_an_epoch(outcomes.get(), 2, 200);
 }
 
+// Contract 5: rank 0 is in a join when hosts change. The others went on without it, and theirs is the newest state
+// whether they left at a commit or at a check.
+TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
+  for (const bool at_commit : {true, false}) {
+    struct Worker {
+      hvd_context* context = nullptr;
+      hvd_sampler* sampler = nullptr;
+      hvd_state* state = nullptr;
+      uint64_t step = 0, worker = 0;
+      bool at_commit = false;
+      std::function<void()> add_host;
+
+      hvd_status train() {
+        const bool again = hvd_size(context) == 3;
+        const uint64_t last = step + 5;
+        std::vector<uint64_t> indices(8);
+        hvd_sampler_batch batch{};
+        batch.struct_size = sizeof(batch);
+        while (!again || step < last) {
+          if (!again && worker == 1 && step == 3) return hvd_join(context, nullptr, nullptr);
+          if (!again && worker == 2 && step == 5) add_host();
+          int64_t one = 1;
+          hvd_tensor tensor = HVD_TENSOR_INIT;
+          tensor.data = &one;
+          tensor.dtype = HVD_INT64;
+          hvd_status status = hvd_allreduce(context, "one", &tensor, &tensor, HVD_SUM, nullptr);
+          if (status != HVD_OK) return status;
+          EXPECT_EQ(hvd_sampler_next(sampler, nullptr, indices.data(), 8, &batch, nullptr), HVD_OK);
+          EXPECT_EQ(hvd_sampler_record(sampler, &batch, nullptr), HVD_OK);
+          ++step;
+          status =
+              at_commit ? hvd_state_commit(state, nullptr) : hvd_state_check_host_updates(state, nullptr);
+          if (status != HVD_OK) return status;
+        }
+        return HVD_OK;
+      }
+    };
+    Watched<std::vector<std::array<uint64_t, 3>>>
+        seen;                // worker, step, processed at the start of generation 2
+    Watched<uint64_t> left;  // worker 2's step when it left generation 1
+    Job* running = nullptr;
+    Job job("a:2", {{"np", "2"}, {"max_np", "3"}}, [&](const WorkerSeat& seat, hvd_options* options) {
+      Worker w;
+      w.worker = seat.worker;
+      w.at_commit = at_commit;
+      w.add_host = [&] { running->set_hosts("a:2,b:1"); };
+      hvd_sampler_options samples{};
+      samples.struct_size = sizeof(samples);
+      samples.samples = uint64_t{1} << 40U;
+      samples.batch_size = 8;
+      HVD_ASSERT_OK(hvd_init(options, &w.context, error));
+      HVD_ASSERT_OK(hvd_state_create(w.context, &w.state, error));
+      HVD_ASSERT_OK(hvd_sampler_create(w.context, &samples, &w.sampler, error));
+      HVD_ASSERT_OK(hvd_state_add_sampler(w.state, "sampler", w.sampler, error));
+      HVD_ASSERT_OK(hvd_state_add_value(w.state, "step", &w.step, sizeof(w.step), error));
+      struct Call {
+        Worker& w;
+        decltype(seen)& seen_;
+        decltype(left)& left_;
+      } call{w, seen, left};
+      HVD_ASSERT_OK(hvd_run(
+          w.context, w.state,
+          [](void* self) {
+            auto& [worker, starts, leaves] = *static_cast<Call*>(self);
+            if (hvd_size(worker.context) == 3) {
+              hvd_sampler_information info{};
+              info.struct_size = sizeof(info);
+              EXPECT_EQ(hvd_sampler_info(worker.sampler, &info, nullptr), HVD_OK);
+              starts.update([&](auto& all) { all.push_back({worker.worker, worker.step, info.processed}); });
+            }
+            const hvd_status status = worker.train();
+            if (worker.worker == 2 && status == HVD_HOSTS_UPDATED)
+              leaves.update([&](auto& step) { step = worker.step; });
+            return status;
+          },
+          &call, error));
+      HVD_ASSERT_OK(hvd_shutdown(w.context, 60000, error));
+      hvd_sampler_destroy(w.sampler);
+      hvd_state_destroy(w.state);
+      hvd_destroy(w.context);
+    });
+    running = &job;
+    job.start();
+    std::string sentence;
+    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+    ASSERT_EQ(seen.get().size(), 3U);
+    EXPECT_GE(left.get(), 6U);
+    for (const auto& [worker, step, processed] : seen.get()) {
+      EXPECT_EQ(step, left.get()) << "worker " << worker;
+      EXPECT_EQ(processed, left.get() * 16) << "worker " << worker;
+    }
+  }
+}
+
 // Contract 9.
 TEST(SamplerJob, RanksWithOtherOptionsAreAMismatch) {
   Watched<std::vector<Outcome>> outcomes;
