@@ -18,7 +18,7 @@
 
 #include "backend/backend.h"
 #include "base/dtype.h"
-#include "base/reduce.h"
+#include "collective/gathering.h"
 
 namespace hvd::collective::testing {
 
@@ -104,12 +104,6 @@ class InProcessHub {
 
  private:
   friend class InProcessBackend;
-  struct Gathering {
-    std::map<int32_t, hvd_backend_op> parts;                // by rank
-    std::map<int32_t, std::vector<backend::Part>> tensors;  // broadcast, allreduce: one or more
-    std::map<int32_t, std::vector<size_t>> counts;
-    std::vector<int32_t> ranks;
-  };
   using Table = std::map<uint64_t, Gathering>;
 
   void drop(int32_t rank, const Status& status) {
@@ -124,123 +118,14 @@ class InProcessHub {
 
   Table::iterator run_if_complete(Table::iterator it) {
     Gathering& g = it->second;
-    if (holding || g.parts.size() < g.ranks.size()) return std::next(it);
-    run(g);
+    if (holding || !g.complete()) return std::next(it);
+    ++operations[g.parts.begin()->second.collective];
+    g.run();
     for (auto& [rank, op] : g.parts) {
       backends.at(rank)->done_.emplace_back(op, Status());
       backends.at(rank)->wake_.notify_all();
     }
     return gathering.erase(it);
-  }
-
-  using Bytes = std::vector<uint8_t>;
-
-  /// What a rank brings, one tensor after the other.
-  static Bytes flat(Gathering& g, int32_t rank, size_t element, bool output) {
-    Bytes all;
-    for (const backend::Part& part : g.tensors[rank]) {
-      const auto* data = static_cast<const uint8_t*>(output ? part.output : part.input);
-      if (part.count > 0) all.insert(all.end(), data, data + part.count * element);
-    }
-    return all;
-  }
-  static void spread(Gathering& g, int32_t rank, size_t element, const Bytes& all) {
-    size_t at = 0;
-    for (const backend::Part& part : g.tensors[rank]) {
-      if (part.count > 0) std::memcpy(part.output, all.data() + at, part.count * element);
-      at += part.count * element;
-    }
-    EXPECT_EQ(at, all.size());
-  }
-  static Bytes reduced(const std::vector<Bytes>& inputs, const hvd_backend_op& op) {
-    std::vector<const void*> pointers;
-    for (const Bytes& input : inputs) {
-      EXPECT_EQ(input.size(), inputs[0].size());
-      pointers.push_back(input.data());
-    }
-    Bytes out(inputs[0].size());
-    reduce_many(op.dtype, op.reduction, out.data(), pointers.data(), pointers.size(),
-                out.size() / dtype_size(op.dtype), static_cast<int32_t>(inputs.size()));
-    return out;
-  }
-
-  void run(Gathering& g) {
-    const hvd_backend_op& first = g.parts.begin()->second;
-    for (auto& [rank, op] : g.parts) {
-      EXPECT_EQ(op.collective, first.collective);
-      EXPECT_EQ(op.dtype, first.dtype);
-      EXPECT_EQ(op.root, first.root);
-      EXPECT_EQ(op.reduction, first.reduction);
-    }
-    const size_t element = dtype_size(first.dtype);
-    ++operations[first.collective];
-    switch (first.collective) {
-      case HVD_COLLECTIVE_BROADCAST: {
-        const Bytes all = flat(g, first.root, element, true);
-        for (auto& [rank, op] : g.parts) {
-          if (rank != first.root) spread(g, rank, element, all);
-        }
-        return;
-      }
-      case HVD_COLLECTIVE_ALLREDUCE: {
-        std::vector<Bytes> inputs;
-        for (auto& [rank, op] : g.parts) inputs.push_back(flat(g, rank, element, false));
-        const Bytes out = reduced(inputs, first);
-        for (auto& [rank, op] : g.parts) spread(g, rank, element, out);
-        return;
-      }
-      case HVD_COLLECTIVE_REDUCESCATTER: {
-        std::vector<Bytes> inputs;
-        for (auto& [rank, op] : g.parts) {
-          EXPECT_EQ(g.counts[rank], g.counts.begin()->second);
-          const auto* data = static_cast<const uint8_t*>(op.input);
-          inputs.emplace_back(data, data + op.count * element);
-        }
-        const Bytes out = reduced(inputs, first);
-        size_t at = 0, i = 0;
-        for (auto& [rank, op] : g.parts) {
-          const size_t bytes = g.counts[rank].at(i++) * element;
-          if (bytes > 0) std::memcpy(op.output, out.data() + at, bytes);
-          at += bytes;
-        }
-        EXPECT_EQ(at, out.size());
-        return;
-      }
-      case HVD_COLLECTIVE_ALLGATHER:
-        for (auto& [to, target] : g.parts) {
-          auto* out = static_cast<uint8_t*>(target.output);
-          size_t i = 0;
-          for (auto& [from, op] : g.parts) {
-            EXPECT_EQ(g.counts[from], g.counts.begin()->second);
-            EXPECT_EQ(op.count, g.counts[from].at(i++));
-            if (op.count > 0) std::memcpy(out, op.input, op.count * element);
-            out += op.count * element;
-          }
-        }
-        return;
-      case HVD_COLLECTIVE_ALLTOALL: {
-        const size_t n = g.parts.size();
-        size_t to_index = 0;
-        for (auto& [to, target] : g.parts) {
-          auto* out = static_cast<uint8_t*>(target.output);
-          size_t from_index = 0;
-          for (auto& [from, op] : g.parts) {
-            const auto& sends = g.counts[from];
-            EXPECT_EQ(sends.size(), 2 * n);
-            size_t at = 0;
-            for (size_t i = 0; i < to_index; ++i) at += sends.at(i);
-            EXPECT_EQ(sends.at(to_index), g.counts[to].at(n + from_index));
-            const size_t bytes = sends.at(to_index) * element;
-            if (bytes > 0) std::memcpy(out, static_cast<const uint8_t*>(op.input) + at * element, bytes);
-            out += bytes;
-            ++from_index;
-          }
-          ++to_index;
-        }
-        return;
-      }
-      default: ADD_FAILURE() << "collective " << first.collective;
-    }
   }
 
   std::mutex mutex;
@@ -283,27 +168,7 @@ inline Status InProcessBackend::submit(const hvd_backend_op& op, std::span<const
   if (aborted_) return Status(HVD_PEER_LOST, "aborted");
   EXPECT_GT(op.sequence, last_sequence_) << "rank " << rank_;
   last_sequence_ = op.sequence;
-  auto& g = hub_.gathering[op.sequence];
-  EXPECT_TRUE(g.parts.emplace(rank_, op).second);
-  EXPECT_TRUE(parts.empty() || op.collective == HVD_COLLECTIVE_BROADCAST ||
-              op.collective == HVD_COLLECTIVE_ALLREDUCE);
-  if (parts.empty()) {
-    g.tensors[rank_] = {{op.input, op.output, op.count}};
-  } else {
-    g.tensors[rank_].assign(parts.begin(), parts.end());
-  }
-  g.ranks.clear();
-  for (int32_t r = 0; r < hub_.size; ++r) {
-    if (op.ranks == nullptr || std::find(op.ranks, op.ranks + op.rank_count, r) != op.ranks + op.rank_count) {
-      g.ranks.push_back(r);
-    }
-  }
-  if (op.counts != nullptr) {
-    const size_t each = op.collective == HVD_COLLECTIVE_ALLTOALL ? 2 : 1;
-    g.counts[rank_].assign(op.counts, op.counts + each * g.ranks.size());
-  }
-  g.parts[rank_].counts = nullptr;
-  g.parts[rank_].ranks = nullptr;
+  hub_.gathering[op.sequence].add(rank_, hub_.size, op, parts);
   hub_.run_if_complete(hub_.gathering.find(op.sequence));
   return {};
 }
