@@ -81,6 +81,7 @@ void Engine::Impl::start() {
 OperationPtr Engine::Impl::submit(Submission submission) {
   auto op = std::make_shared<PendingOperation>(std::move(submission));
   op->engine = weak_from_this();
+  op->watch(config_.timeline);
   if (Status status = collective::check(op->submission, config_.rank, size(), instance_.description());
       !status.ok()) {
     return ended(std::move(op), stamped(std::move(status)));
@@ -108,6 +109,7 @@ Status Engine::Impl::check(Duration timeout, uint64_t* ret_word) {
     if (checks_.begin(ret_word)) return {};
     op = std::make_shared<PendingOperation>(std::move(submission));
     op->engine = weak_from_this();
+    op->watch(config_.timeline);
     begin(op, true);
     drain(lock);
   }
@@ -445,6 +447,7 @@ void Engine::Impl::collect() {
     work.outcome = std::move(action.outcome);
     work.proposal = action.proposal;
     work.missing = std::move(action.missing);
+    work.waited = action.waited;
     work.line = std::move(action.line);
   }
   arm(matcher_.wake());
@@ -491,7 +494,7 @@ void Engine::Impl::perform(Work& work) noexcept {
       case Work::Type::kLog: log_.warning("{}", work.line); break;
       case Work::Type::kStallReport:
         log_.warning("{}", work.line);
-        if (config_.stalled) config_.stalled(work.line);
+        if (config_.stalled) config_.stalled(work.line, work.missing, work.waited);
         break;
     }
   } catch (const std::exception& error) {

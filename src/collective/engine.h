@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timeline.h"
 
 namespace hvd::collective {
 
@@ -93,6 +94,7 @@ struct EngineConfig {
   std::vector<std::string> hosts;  // by rank, for messages; its size is the number of ranks
   Duration stall_warning = seconds(60);
   LoggerPtr logger;
+  TimelinePtr timeline;                  // may be none
   uint64_t fusion_threshold = 16 << 20;  // bytes that travel as one operation at most; 0: no fusion
   bool deterministic = false;            // nothing is fused that could change the bits of a result
   size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
@@ -101,8 +103,9 @@ struct EngineConfig {
   /// What an agreed word means to ranks that have joined: their join completes with it unless it is HVD_OK. On
   /// rank 0, with the engine's lock held; it must not call back.
   std::function<Status(uint64_t word)> interrupts;
-  /// Rank 0's stall report: one line, as logged. No lock is held.
-  std::function<void(const std::string& text)> stalled;
+  /// Rank 0's stall report: one line, as logged; the ranks that have not come, ascending, none for a join, whom
+  /// others with more data keep waiting; since when the operation waits. No lock is held.
+  std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled;
   /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may be
   /// called with the engine's lock held: it must not call back into the engine.
   std::function<void(Time when)> wake_at;
@@ -122,9 +125,10 @@ class Engine {
   std::shared_ptr<Operation> submit(Submission submission);
 
   /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
-  /// rank: nobody's is older than its last operation of all ranks that had completed before. It costs a message
-  /// of its own only if there was no such operation since the last check. Blocks as an operation named
-  /// "hvd.check_host_updates" would, and fails as that would.
+  /// rank; it is no older than any rank's word at its last operation of all ranks that had completed before, if
+  /// no rank has left such an operation open. It costs a message of its own only if there was no such operation
+  /// since the last check, or one was left open. Blocks as an operation named "hvd.check_host_updates" would,
+  /// and fails as that would.
   Status check(Duration timeout, uint64_t* ret_word);
 
   /// A message of the backend for this generation. Any thread. Bad bytes are logged and dropped.

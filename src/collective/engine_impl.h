@@ -51,6 +51,7 @@ struct Engine::Impl final : Waiter, std::enable_shared_from_this<Engine::Impl> {
     OutcomePtr outcome;
     Proposal proposal;
     std::vector<int32_t> missing;
+    Duration waited{0};
     std::vector<uint8_t> bytes;  // kMessage: ready to be sent to rank 0
     std::string line;
   };

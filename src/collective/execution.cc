@@ -248,6 +248,7 @@ void Engine::Impl::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
                                               batch->ops[0]->submission.name, error.what()));
   }
   if (!status.ok()) batch->steps.clear();
+  for (const auto& op : batch->ops) op->running();
   const size_t steps = batch->steps.size();
   batch->outstanding.store(static_cast<int64_t>(steps) + 1, std::memory_order_relaxed);
   int64_t undone = 1;  // this function's own part, and those that were not accepted

@@ -414,6 +414,9 @@ void Matcher::stall(Pending& pending, Time now) {
       fmt::format("{} '{}': {} {} not called it for {:g} s; waiting: {}", kind_name(pending.first->kind),
                   pending.first->name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
                   to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
+  report.waited = now - pending.since;
+  // Whoever has not joined has more data, and is not late.
+  if (pending.first->kind != Kind::kJoin) report.missing = missing;
   actions_.push_back(std::move(report));
   pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);
   pending.stall_at = pending.since + pending.stall_step;

@@ -43,7 +43,8 @@ class Matcher {
     std::vector<uint64_t> more;    // kOutcome: of the others that run as one with it
     OutcomePtr outcome;            // kOutcome
     Proposal proposal;             // kOutcome
-    std::vector<int32_t> missing;  // kStall
+    std::vector<int32_t> missing;  // kStall, kStallReport
+    Duration waited{0};            // kStallReport
     std::string line;              // kLog, kStallReport
   };
 

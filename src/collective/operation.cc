@@ -47,7 +47,29 @@ Buffer PendingOperation::take_buffer(size_t index) {
   return done() && index < buffers.size() ? std::move(buffers[index].data) : nullptr;
 }
 
+void PendingOperation::record(const Status& status) const {
+  const Submission& s = submission;
+  const auto& tensors = s.inputs.empty() ? s.outputs : s.inputs;
+  size_t bytes = s.object.size();
+  for (const Tensor& t : tensors) bytes += t.bytes();
+  if (s.kind == Kind::kBroadcastObject && bytes == 0) bytes = buffer_size(0);
+  const TimelineField of_bytes{"bytes", static_cast<int64_t>(bytes)};
+  const TimelineField dtype{"dtype", dtype_name(tensors.empty() ? hvd_dtype(HVD_UINT8) : tensors[0].dtype)};
+  const TimelineField fused{"fused", static_cast<int64_t>(fused_)};
+  const auto add = [&](TimelineFields fields) {
+    timeline_->operation(s.name, kind_name(s.kind), times_, now(), fields);
+  };
+  if (!status.ok()) {
+    add({of_bytes, dtype, fused, {"status", status_name(status.code)}});
+  } else if (bytes > 0) {
+    add({of_bytes, dtype, fused});
+  } else {
+    add({});
+  }
+}
+
 void PendingOperation::complete(Status status) {
+  if (timeline_ != nullptr) record(status);
   std::vector<uint8_t>().swap(submission.object);
   std::lock_guard lock(mutex_);
   status_ = std::move(status);

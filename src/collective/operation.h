@@ -47,6 +47,21 @@ class PendingOperation final : public Operation {
   /// Once. Lets go of everything that was borrowed, then wakes those who wait.
   void complete(Status status);
 
+  // For the timeline: puts it on record if that is on, and says how far it has come.
+  void watch(const TimelinePtr& timeline) {
+    if (!is_on(timeline)) return;
+    timeline_ = timeline;
+    times_.submitted = now();
+  }
+  void matched(size_t together) {
+    if (timeline_ == nullptr) return;
+    times_.matched = now();
+    fused_ = together;
+  }
+  void running() {
+    if (timeline_ != nullptr) times_.running = now();
+  }
+
   // Belongs to whoever moves the operation on: the engine's lock guards the hand-over.
   Submission submission;
   SignaturePtr call;  // set once it is on its way
@@ -69,6 +84,11 @@ class PendingOperation final : public Operation {
   std::vector<Memory> buffers;  // by tensor, where the library allocated
 
  private:
+  void record(const Status& status) const;
+
+  TimelinePtr timeline_;  // none: it is not on record
+  OperationTimes times_;
+  size_t fused_ = 1;  // operations that run as one with it, itself among them
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> done_{false};

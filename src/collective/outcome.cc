@@ -167,6 +167,7 @@ void Engine::Impl::execute(Work& work) {
         true);
     return;
   }
+  for (const auto& op : ops) op->matched(ops.size());
   if (outcome.status.ok() && (outcome.sequence != 0 || alone(*ops[0], outcome))) {
     if (outcome.sequence != 0) last_sequence_ = outcome.sequence;
     for (const auto& op : ops) op->in_backend = true;

@@ -229,7 +229,10 @@ void Worker::become(const session::Assignment& assignment) {
   config.deterministic = deterministic_;
   if (session_ != nullptr) config.word = [session = session_.get()] { return session->epoch_word(); };
   config.interrupts = [epoch = assignment.epoch](uint64_t word) { return verdict_on(word, epoch); };
-  config.stalled = [this](const std::string& text, auto&&... more) { on_stalled(text, more...); };
+  config.stalled = [this](const std::string& text, const std::vector<int32_t>& missing, Duration waited) {
+    on_stalled(text, missing, waited);
+  };
+  config.timeline = timeline_;
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = std::make_shared<collective::Engine>(std::move(config), *instance_);
   std::lock_guard lock(mutex_);

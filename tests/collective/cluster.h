@@ -29,7 +29,9 @@ struct ClusterConfig {
   bool deterministic = false;
   std::function<uint64_t(int32_t rank)> word = {};
   std::function<Status(uint64_t word)> interrupts = {};
-  std::function<void(const std::string& text)> stalled = {};
+  std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled =
+      {};
+  TimelinePtr timeline = {};  // of rank 0
 };
 
 class Cluster {
@@ -137,6 +139,7 @@ class Cluster {
       if (config.word) ec.word = [word = config.word, r] { return word(r); };
       ec.interrupts = config.interrupts;
       ec.stalled = config.stalled;
+      if (r == 0) ec.timeline = config.timeline;
       ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };
       engines.push_back(std::make_unique<Engine>(std::move(ec), *link.instance));
       std::unique_lock lock(link.gate->mutex);
