@@ -35,10 +35,10 @@ def log(text):
     print(text, flush=True)
 
 
-def summary(values):
-    """Median and range over rounds."""
+def summary(call, values):
+    """Median and range over rounds, and the best sample: what it takes while nobody disturbs it."""
     return {"median_us": round(statistics.median(values), 2), "low_us": round(min(values), 2),
-            "high_us": round(max(values), 2)}
+            "high_us": round(max(values), 2), "best_us": round(call.best, 2)}
 
 
 def ratio(above, below):
@@ -54,11 +54,11 @@ class Call:
     def __init__(self, group, operation, size, samples, batch):
         self.group, self.operation, self.size = group, operation, size
         self.samples, self.batch, self.warm = samples, batch, 3 * batch if size < MIB else batch
-        self.checked = False
+        self.checked, self.best = False, float("inf")
 
     def run(self):
         times = self.group.run(self.operation, self.size, self.samples, self.batch, self.warm, int(not self.checked))
-        self.checked = True
+        self.checked, self.best = True, min(self.best, *times)
         return statistics.median(times)
 
 
@@ -111,24 +111,27 @@ class Bench:
                     calls["memcpy"] = Call(copier, "memcpy", count, samples, batch)
                 medians = take_turns(calls, rounds)
                 if copier and count >= MIB:
-                    more = {"hvd": calls["hvd"], "memcpy_all_cores": Call(copier, "memcpy_all_cores", count, samples, 1)}
-                    medians["memcpy_all_cores"] = take_turns(more, rounds)["memcpy_all_cores"]
-                cell = table[aims.size_name(count)] = {name: summary(values) for name, values in medians.items()}
+                    calls["memcpy_all_cores"] = Call(copier, "memcpy_all_cores", count, samples, 1)
+                    medians.update(take_turns({"memcpy_all_cores": calls["memcpy_all_cores"]}, rounds))
+                cell = table[aims.size_name(count)] = {name: summary(calls[name], values)
+                                                       for name, values in medians.items()}
                 for name, values in medians.items():
                     if name != "hvd":
                         cell[name]["over_hvd"] = ratio(values, medians["hvd"])
                 log("%4.0f s  %s, %s, %d ranks, %s:  %s" % (
                     time.monotonic() - self.began, place, operation, size, aims.size_name(count),
-                    "  ".join("%s %s" % (name, aims.duration(value["median_us"])) for name, value in cell.items())))
+                    "  ".join("%s %s (%s)" % (name, aims.duration(value["median_us"]), aims.duration(value["best_us"]))
+                              for name, value in cell.items())))
 
     def compare(self, name, calls, rounds, wanted):
         """Some measurements in turns; `wanted` is {ratio's name: (above, below)}."""
         medians = take_turns(calls, rounds)
-        part = {key: summary(values) for key, values in medians.items()}
+        part = {key: summary(calls[key], values) for key, values in medians.items()}
         part.update({key: ratio(medians[above], medians[below]) for key, (above, below) in wanted.items()})
         self.report.setdefault("details", {})[name] = part
         log("%4.0f s  %s:  %s" % (time.monotonic() - self.began, name, "  ".join(
-            "%s %s" % (key, aims.duration(v["median_us"]) if "median_us" in v else "x%.2f" % v["median"])
+            "%s %s" % (key, "%s (%s)" % (aims.duration(v["median_us"]), aims.duration(v["best_us"]))
+                       if "median_us" in v else "x%.2f" % v["median"])
             for key, v in part.items())))
         return medians
 
