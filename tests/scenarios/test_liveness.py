@@ -43,10 +43,23 @@ class Liveness(ScenarioTest):
         job.wait("fault")
         warning = job.wait("log", level=4, msg=containing(r"count"))
         self.assertRegex(warning["msg"], r"\b1\b")
+        job.wait("hvdrun", text=containing(r"^warning: .*\b1 \(host a\).*count|^warning: .*count.*\b1 \(host a\)"))
         job.open("late")
         job.finish(0)
         job.verify(10, workers=3)
         self.assertEqual(job.find("interrupted"), [])
+
+    def test_F7_a_worker_that_never_joins_is_evicted_where_that_is_switched_on(self):
+        job = Job(self, "a:3", ["steps=10", "commit=5"], np=3, min_np=2, max_np=3,
+                  options={"stall_shutdown": 1, "restart": "false"},
+                  faults="between_collectives:*/*/1/*/7/*=hang")
+        evicted = job.wait("fault")
+        job.wait("hvdrun", text=containing(r"evicted: others waited .*count"))
+        job.finish(0)
+        job.verify(10, workers=2)
+        self.assertEqual(job.generations(), [(1, 3), (2, 2)])
+        self.assertNotIn(evicted["pid"], {e["pid"] for e in job.find("done")})
+        self.assertEqual([e["status"] for e in job.find("interrupted")], ["HVD_PEER_LOST"] * 2)
 
     def test_F7_the_wait_for_it_has_a_deadline(self):
         job = Job(self, "a:2", ["steps=10", "commit=5"], np=2, min_np=2, max_np=2,
