@@ -96,6 +96,9 @@ void read_outputs(const TensorArray& array, Call* call) {
   }
 }
 
+/// A group of nothing still waits for everybody.
+Kind kind_of_group(Kind kind, const TensorArray& inputs) { return inputs.count > 0 ? kind : Kind::kBarrier; }
+
 TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
 
 Submission submission(Kind kind, const char* name) {
@@ -149,7 +152,7 @@ Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
 Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
                     hvd_reduction reduction) {
   Call call;
-  call.submission = submission(Kind::kAllreduce, name);
+  call.submission = submission(kind_of_group(Kind::kAllreduce, inputs), name);
   call.submission.inputs = checked_tensors(inputs);
   call.submission.outputs = checked_tensors(outputs);
   call.submission.reduction = checked_reduction(reduction);
@@ -168,7 +171,7 @@ Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root) 
 
 Call allgather_call(const char* name, const TensorArray& inputs, const TensorArray& outputs) {
   Call call;
-  call.submission = submission(Kind::kAllgather, name);
+  call.submission = submission(kind_of_group(Kind::kAllgather, inputs), name);
   call.submission.inputs = checked_tensors(inputs);
   read_outputs(outputs, &call);
   return call;

@@ -37,6 +37,20 @@ void submit_and_wait(const hvd_request *request, hvd_op **ret_op) {
   }
 }
 
+void submit_mismatch(const hvd_request *request) {
+  hvd_op *op = NULL;
+  hvd_status status;
+  memset(&error, 0, sizeof(error));
+  error.struct_size = sizeof(error);
+  status = hvd_submit(context, request, &op, &error);
+  if (status == HVD_OK) {
+    CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_MISMATCH);
+  } else {
+    check(status == HVD_MISMATCH && op == NULL, __FILE__, __LINE__, request->name, error.message);
+  }
+  hvd_op_destroy(op);
+}
+
 void check_same_message(const char *name) {
   char mine[sizeof(error.message)];
   void *data = mine;
