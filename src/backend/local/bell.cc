@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace hvd::backend::local {
 namespace {
 
@@ -35,16 +37,30 @@ bool crowded(size_t threads) {
   return threads > static_cast<size_t>(CPU_COUNT(&processors));
 }
 
+void Patience::yielded(Duration time) {
+  const int32_t penalty = penalty_.load(std::memory_order_relaxed);
+  if (time > kLong) {
+    const int32_t more = std::min(kMost, 2 * penalty + 16);
+    penalty_.store(more, std::memory_order_relaxed);
+    skip_.store(more, std::memory_order_relaxed);
+  } else if (penalty > 0) {
+    penalty_.store(penalty - 1, std::memory_order_relaxed);
+  }
+}
+
 bool Spin::again() {
   if (left_ > 0) {
     --left_;
     pause_processor();
     return true;
   }
-  const Time time = now();
-  if (until_ == Time()) until_ = time + kLimit;
+  if (!yields_) return false;
+  const Time before = now();
+  if (until_ == Time()) until_ = before + kLimit;
   sched_yield();
-  return time < until_;
+  const Time after = now();
+  patience_.yielded(after - before);
+  return after < until_;
 }
 
 }  // namespace hvd::backend::local

@@ -29,12 +29,31 @@ inline void ring(std::atomic<uint32_t>& bell) {
 /// Whether so many threads that wait for each other are more than there are processors for them.
 bool crowded(size_t threads);
 
+/// Whether giving way is worth it, learned from what it cost. Where other programs or computing threads keep
+/// the processors busy it takes their whole time slices, and whoever sleeps instead is woken sooner.
+class Patience {
+ public:
+  bool yields() {
+    if (skip_.load(std::memory_order_relaxed) <= 0) return true;
+    skip_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  void yielded(Duration time);
+
+ private:
+  static constexpr Duration kLong = std::chrono::microseconds(200);
+  static constexpr int32_t kMost = 1024;
+  std::atomic<int32_t> skip_{0};     // waits that sleep at once (a guess: it may be wrong by some)
+  std::atomic<int32_t> penalty_{0};  // from which the next bad experience makes them
+};
+
 /// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
 /// between two looks. In a crowd it gives way at once: the one it waits for may need its processor.
 class Spin {
  public:
   static constexpr Duration kLimit = std::chrono::microseconds(100);
-  explicit Spin(bool in_a_crowd) : left_(pauses(in_a_crowd)), crowd_(in_a_crowd) {}
+  Spin(bool in_a_crowd, Patience& patience)
+      : left_(pauses(in_a_crowd)), crowd_(in_a_crowd), patience_(patience), yields_(patience.yields()) {}
   /// False when the time is up.
   bool again();
   void restart() {
@@ -46,6 +65,8 @@ class Spin {
   static constexpr int pauses(bool in_a_crowd) { return in_a_crowd ? 1 : 64; }
   int left_;
   const bool crowd_;
+  Patience& patience_;
+  bool yields_;
   Time until_{};
 };
 

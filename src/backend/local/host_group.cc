@@ -29,7 +29,7 @@ void HostGroup::abort() {
 
 Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose) {
   for (;;) {
-    for (Spin spin(crowded_); spin.again();) {
+    for (Spin looks = spin(); looks.again();) {
       if (aborted()) return lost(whose);
       if (ready(context)) return {};
     }

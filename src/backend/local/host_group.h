@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/local/bell.h"
 #include "backend/local/layout.h"
 #include "base/status.h"
 
@@ -90,8 +91,8 @@ class HostGroup {
   void abort();
   bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
-  /// Whether the ranks are more than the processors.
-  bool is_crowded() const { return crowded_; }
+  /// Any thread: how one that waits for ranks of this host looks again and again.
+  Spin spin() { return {crowded_, patience_}; }
 
  private:
   struct Held {
@@ -108,7 +109,8 @@ class HostGroup {
   const std::vector<int32_t> ranks_;
   const int32_t index_;
   Box* const own_;
-  const bool crowded_;
+  const bool crowded_;  // more ranks than processors
+  Patience patience_;
   std::array<Held, kSegments> held_;
   std::atomic<bool> aborted_{false};
 };
