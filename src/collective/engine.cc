@@ -3,21 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/reduce.h"
 #include "collective/checks.h"
 #include "collective/engine_impl.h"
 
 namespace hvd::collective {
 
 namespace {
-/// How much longer than an operation's own time-out a rank waits for rank 0's word about it.
-constexpr Duration kCoordinatorGrace = std::chrono::seconds(10);
-constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
-
-bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
-
 EngineConfig complete_config(EngineConfig config) {
   if (config.logger == nullptr) config.logger = std::make_shared<Logger>();
   return config;
@@ -135,114 +127,6 @@ Status Engine::Impl::obstacle(const Submission& s) {
       Status(HVD_INVALID, fmt::format("{} '{}': an operation of that name is still under way on this "
                                       "rank",
                                       kind_name(s.kind), s.name)));
-}
-
-/// Under the lock.
-void Engine::Impl::begin(const OperationPtr& op, bool question) {
-  const Time time = now();
-  SentSignatures::Found found = sent_.find(op->submission);
-  op->ticket = next_ticket_++;
-  op->epoch = config_.word ? config_.word() : 0;
-  op->checks = checks_.begun();
-  if (question) {
-    --op->checks;  // it is what is asked for
-  } else {
-    checks_.called(op->ticket);
-  }
-  op->call =
-      coordinator() ? received_.remember(0, 0, std::move(found.signature)) : std::move(found.signature);
-  keys_.insert(op->call->key);
-  ops_.emplace(op->ticket, op);
-  if (!coordinator()) {
-    op->give_up = time + op->call->timeout + kCoordinatorGrace;
-    arm(op->give_up);
-    queue_request(*op, found.id, !found.known);
-    return;
-  }
-  Request request;
-  request.ticket = op->ticket;
-  request.call = op->call;
-  request.checks = op->checks;
-  request.epoch = op->epoch;
-  request.word = op->submission.word;
-  if (op->call->kind == Kind::kBroadcastObject && op->call->root == 0) {
-    request.object_size = op->submission.object.size();
-    if (request.object_size <= kInlineObject) request.payload = op->submission.object;
-  } else if (carries(*op->call)) {
-    request.carries = true;
-    request.payload.resize(op->call->payload);
-    fill(*op, request.payload.data());
-  }
-  matcher_.request(0, std::move(request), time);
-  collect();
-}
-
-/// Does this rank's data travel with its request?
-bool Engine::Impl::carries(const Signature& call) const {
-  switch (call.kind) {
-    case Kind::kBroadcast:
-      if (call.root != config_.rank) return false;
-      break;
-    case Kind::kAllreduce:
-    case Kind::kAllgather:
-    case Kind::kReducescatter:
-    case Kind::kAlltoall: break;
-    default: return false;
-  }
-  const size_t members = call.member_count(config_.hosts.size());
-  return members > 1 && call.payload <= std::min(config_.small_data, kMaxSmallData) / members;
-}
-
-/// Copies an operation's data to where it travels.
-void Engine::Impl::fill(const PendingOperation& op, uint8_t* room) const {
-  const Submission& s = op.submission;
-  size_t at = 0;
-  for (const Tensor& t : s.kind == Kind::kBroadcast ? s.outputs : s.inputs) {
-    const size_t bytes = t.bytes(), begin = payload_aligned(at);
-    std::memset(room + at, 0, begin - at);
-    at = begin + bytes;
-    if (bytes == 0) continue;
-    std::memcpy(room + begin, t.data, bytes);
-    if (reduces(s.kind) && s.prescale != 1) {
-      scale(t.dtype, room + begin, static_cast<size_t>(t.elements()), s.prescale);
-    }
-  }
-}
-
-/// Under the lock.
-void Engine::Impl::queue_request(const PendingOperation& op, uint32_t id, bool in_full) {
-  const Submission& s = op.submission;
-  Request request;
-  request.ticket = op.ticket;
-  request.call = op.call;
-  request.checks = op.checks;
-  request.epoch = op.epoch;
-  request.word = s.word;
-  size_t bytes = 0;
-  if (s.kind == Kind::kBroadcastObject && s.root == config_.rank) {
-    request.object_size = s.object.size();
-    if (request.object_size <= kInlineObject) bytes = s.object.size();
-  } else if (carries(*op.call)) {
-    request.carries = true;
-    bytes = op.call->payload;
-  }
-  queue_message(request_encoder_.encode(request, id, in_full, bytes, [&](uint8_t* room) {
-    if (s.kind == Kind::kBroadcastObject) {
-      std::memcpy(room, s.object.data(), bytes);
-    } else {
-      fill(op, room);
-    }
-  }));
-}
-
-void Engine::Impl::queue_message(std::span<const uint8_t> bytes) {
-  Work& work = queue_.emplace_back();
-  work.type = Work::Type::kMessage;
-  if (!spare_bytes_.empty()) {
-    work.bytes = std::move(spare_bytes_.back());
-    spare_bytes_.pop_back();
-  }
-  work.bytes.assign(bytes.begin(), bytes.end());
 }
 
 void Engine::Impl::deliver(int32_t source, std::span<const uint8_t> data) {
@@ -424,94 +308,6 @@ std::string Engine::Impl::waiting_for(const std::string&, uint64_t ticket) const
   if (missing.empty()) return fmt::format("waiting for the other ranks to call '{}'", name);
   return fmt::format("{} {} not called '{}'", describe_ranks(missing, config_.hosts),
                      missing.size() == 1 ? "has" : "have", name);
-}
-
-// ---- The queue ----------------------------------------------------------------------------------
-
-/// Queues what the matcher has decided. Under the lock.
-void Engine::Impl::collect() {
-  matcher_.take(&actions_);
-  for (auto& action : actions_) {
-    using Type = Matcher::Action::Type;
-    if (action.type == Type::kStall && action.rank == config_.rank) continue;  // it knows
-    Work& work = queue_.emplace_back();
-    switch (action.type) {
-      case Type::kOutcome: work.type = Work::Type::kOutcome; break;
-      case Type::kStall: work.type = Work::Type::kStall; break;
-      case Type::kLog: work.type = Work::Type::kLog; break;
-      case Type::kStallReport: work.type = Work::Type::kStallReport; break;
-    }
-    work.rank = action.rank;
-    work.ticket = action.ticket;
-    work.more = std::move(action.more);
-    work.outcome = std::move(action.outcome);
-    work.proposal = action.proposal;
-    work.missing = std::move(action.missing);
-    work.waited = action.waited;
-    work.line = std::move(action.line);
-  }
-  arm(matcher_.wake());
-}
-
-void Engine::Impl::arm(Time when) {
-  if (when >= armed_) return;
-  armed_ = when;
-  if (config_.wake_at) config_.wake_at(when);
-}
-
-/// Works the queue off unless another thread is at it already, which then does this one's part too.
-void Engine::Impl::drain(Lock& lock) {
-  if (draining_ || !started_) return;
-  draining_ = true;
-  while (!queue_.empty()) {
-    Work work = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    perform(work);
-    lock.lock();
-    if (work.bytes.capacity() > 0 && spare_bytes_.size() < 16) spare_bytes_.push_back(std::move(work.bytes));
-  }
-  draining_ = false;
-  idle_.notify_all();
-}
-
-void Engine::Impl::perform(Work& work) noexcept {
-  try {
-    switch (work.type) {
-      case Work::Type::kMessage: send(0, work.bytes); break;
-      case Work::Type::kOutcome:
-        if (work.rank == config_.rank) {
-          execute(work);
-        } else {
-          send(work.rank, encoder_.encode(OutcomeMessage{work.ticket, std::move(work.more),
-                                                         std::move(work.outcome), work.proposal}));
-        }
-        break;
-      case Work::Type::kStall:
-        send(work.rank, encoder_.encode(StallMessage{work.ticket, std::move(work.missing)}));
-        break;
-      case Work::Type::kResend: send(work.rank, encoder_.encode(ResendMessage{work.ticket})); break;
-      case Work::Type::kLog: log_.warning("{}", work.line); break;
-      case Work::Type::kStallReport:
-        log_.warning("{}", work.line);
-        if (config_.stalled) config_.stalled(work.line, work.missing, work.waited);
-        break;
-    }
-  } catch (const std::exception& error) {
-    try {
-      break_generation(Status(HVD_INTERNAL, error.what()), true);
-    } catch (...) {  // no memory even for that: whoever waits still has the deadline of the wait
-    }
-  }
-}
-
-void Engine::Impl::send(int32_t rank, std::span<const uint8_t> bytes) {
-  Status status = instance_.send_message(rank, bytes);
-  if (status.ok()) return;
-  // Without this message some rank would wait in vain.
-  const bool lost = status.code == HVD_PEER_LOST;
-  if (status.rank < 0) status.rank = rank;
-  break_generation(std::move(status), !lost);
 }
 
 }  // namespace hvd::collective

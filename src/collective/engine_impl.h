@@ -22,6 +22,9 @@
 
 namespace hvd::collective {
 
+/// How much longer than an operation's own time-out a rank waits for rank 0's word about it.
+inline constexpr Duration kCoordinatorGrace = std::chrono::seconds(10);
+
 using OperationPtr = std::shared_ptr<PendingOperation>;
 
 struct Engine::Impl final : Waiter, std::enable_shared_from_this<Engine::Impl> {

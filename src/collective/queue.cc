@@ -1,0 +1,92 @@
+// The engine's queue: what is done without the lock, in order, by one thread at a time.
+#include "collective/engine_impl.h"
+
+namespace hvd::collective {
+
+/// Queues what the matcher has decided. Under the lock.
+void Engine::Impl::collect() {
+  matcher_.take(&actions_);
+  for (auto& action : actions_) {
+    using Type = Matcher::Action::Type;
+    if (action.type == Type::kStall && action.rank == config_.rank) continue;  // it knows
+    Work& work = queue_.emplace_back();
+    switch (action.type) {
+      case Type::kOutcome: work.type = Work::Type::kOutcome; break;
+      case Type::kStall: work.type = Work::Type::kStall; break;
+      case Type::kLog: work.type = Work::Type::kLog; break;
+      case Type::kStallReport: work.type = Work::Type::kStallReport; break;
+    }
+    work.rank = action.rank;
+    work.ticket = action.ticket;
+    work.more = std::move(action.more);
+    work.outcome = std::move(action.outcome);
+    work.proposal = action.proposal;
+    work.missing = std::move(action.missing);
+    work.waited = action.waited;
+    work.line = std::move(action.line);
+  }
+  arm(matcher_.wake());
+}
+
+void Engine::Impl::arm(Time when) {
+  if (when >= armed_) return;
+  armed_ = when;
+  if (config_.wake_at) config_.wake_at(when);
+}
+
+/// Works the queue off unless another thread is at it already, which then does this one's part too.
+void Engine::Impl::drain(Lock& lock) {
+  if (draining_ || !started_) return;
+  draining_ = true;
+  while (!queue_.empty()) {
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    perform(work);
+    lock.lock();
+    if (work.bytes.capacity() > 0 && spare_bytes_.size() < 16) spare_bytes_.push_back(std::move(work.bytes));
+  }
+  draining_ = false;
+  idle_.notify_all();
+}
+
+void Engine::Impl::perform(Work& work) noexcept {
+  try {
+    switch (work.type) {
+      case Work::Type::kMessage: send(0, work.bytes); break;
+      case Work::Type::kOutcome:
+        if (work.rank == config_.rank) {
+          execute(work);
+        } else {
+          send(work.rank, encoder_.encode(OutcomeMessage{work.ticket, std::move(work.more),
+                                                         std::move(work.outcome), work.proposal}));
+        }
+        break;
+      case Work::Type::kStall:
+        send(work.rank, encoder_.encode(StallMessage{work.ticket, std::move(work.missing)}));
+        break;
+      case Work::Type::kResend: send(work.rank, encoder_.encode(ResendMessage{work.ticket})); break;
+      case Work::Type::kLog: log_.warning("{}", work.line); break;
+      case Work::Type::kStallReport:
+        log_.warning("{}", work.line);
+        if (config_.stalled) config_.stalled(work.line, work.missing, work.waited);
+        break;
+    }
+  } catch (const std::exception& error) {
+    try {
+      break_generation(Status(HVD_INTERNAL, error.what()), true);
+    } catch (...) {  // no memory even for that: whoever waits still has the deadline of the wait
+    }
+  }
+}
+
+void Engine::Impl::send(int32_t rank, std::span<const uint8_t> bytes) {
+  Status status = instance_.send_message(rank, bytes);
+  if (status.ok()) return;
+  // Without this message some rank would wait in vain.
+  const bool lost = status.code == HVD_PEER_LOST;
+  if (status.rank < 0) status.rank = rank;
+  break_generation(std::move(status), !lost);
+}
+
+}  // namespace hvd::collective
