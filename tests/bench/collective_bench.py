@@ -25,6 +25,7 @@ SIZES = (8, KIB, 64 * KIB, MIB, 64 * MIB, 256 * MIB)
 PLAN = {8: (20, 50, 7), KIB: (20, 50, 7), 64 * KIB: (20, 10, 7), MIB: (20, 1, 7), 64 * MIB: (5, 1, 7),
         256 * MIB: (3, 1, 5)}
 QUICK = {8: (10, 50, 3), KIB: (10, 50, 3), 64 * KIB: (10, 10, 3), MIB: (10, 1, 3), 64 * MIB: (3, 1, 3)}
+FEWEST, ENOUGH_S = 3, 12
 SMALL_BYTES = sum(64 << i % 7 for i in range(1000))  # of the thousand small tensors
 ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
             "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off"}),
@@ -38,7 +39,7 @@ def log(text):
 def summary(call, values):
     """Median and range over rounds, and the best sample: what it takes while nobody disturbs it."""
     return {"median_us": round(statistics.median(values), 2), "low_us": round(min(values), 2),
-            "high_us": round(max(values), 2), "best_us": round(call.best, 2)}
+            "high_us": round(max(values), 2), "best_us": round(call.best, 2), "rounds": len(values)}
 
 
 def ratio(above, below):
@@ -62,10 +63,13 @@ class Call:
         return statistics.median(times)
 
 
-def take_turns(calls, rounds):
-    """{key: [median of each round]} for {key: Call}."""
+def take_turns(calls, rounds, now=time.monotonic):
+    """{key: [median of each round]} for {key: Call}. Whole rounds; on a slow machine fewer, but not under FEWEST."""
     medians, keys = {key: [] for key in calls}, list(calls)
+    deadline = now() + ENOUGH_S
     for turn in range(rounds):
+        if turn >= FEWEST and now() > deadline:
+            break
         for key in keys[turn % len(keys):] + keys[:turn % len(keys)]:
             medians[key].append(calls[key].run())
     for group in {id(call.group): call.group for call in calls.values()}.values():

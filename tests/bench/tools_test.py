@@ -165,6 +165,12 @@ class Rounds(unittest.TestCase):
             self.assertEqual([1, 0, 0, 0], group.checks)  # the result is checked once, before it is measured
             self.assertEqual(1, group.released)
 
+    def test_a_slow_machine_gets_fewer_rounds_of_all(self):
+        calls = {name: collective_bench.Call(FakeGroup(1), "allreduce", 8, 3, 5) for name in ("hvd", "gloo")}
+        clock = iter(range(0, 10000, 100))
+        medians = collective_bench.take_turns(calls, 7, now=lambda: next(clock))
+        self.assertEqual([collective_bench.FEWEST] * 2, [len(values) for values in medians.values()])
+
     def test_tables_name_every_contender(self):
         with contextlib.redirect_stdout(io.StringIO()):
             text = "\n".join(bench.collectives_tables(report()["collectives"]))
