@@ -173,7 +173,10 @@ TEST(Job, SurvivorsGoOnWhenAWorkerIsLost) {
             [&](const WorkerSeat& seat, hvd_options* options) {
               Trainer trainer(seat, record, 30);
               trainer.before_step = [&](Trainer& t) {
-                if (t.seat.worker != victim || t.step != 10) return hvd_status{HVD_OK};
+                if (t.step != 10) return hvd_status{HVD_OK};
+                // When it is complete here, every rank has made the commit before it: survivors agree.
+                const hvd_status status = hvd_barrier(t.context, "everybody has committed", nullptr);
+                if (t.seat.worker != victim || status != HVD_OK) return status;
                 EXPECT_EQ(hvd_abort(t.context, "the test says so", nullptr), HVD_OK);
                 return hvd_status{HVD_CLOSED};
               };
