@@ -356,8 +356,8 @@ HVD_API hvd_status hvd_broadcast_object(hvd_context *context, const char *name, 
  * rank has joined, with the rank that joined last (NULL: not asked for), whose values are the newest.
  * HVD_HOSTS_UPDATED when the others leave for a new generation meanwhile: pass it on like them. While a
  * rank has joined a broadcast from it gives HVD_MISMATCH, reducescatter and alltoall HVD_INVALID, on all
- * ranks. Operations that this rank called before go on. HVD_INVALID: it has joined already. The wait is for
- * the others' data: option operation_timeout counts from the last operation of theirs. */
+ * ranks. Operations that this rank called before go on. HVD_INVALID: it has joined already. As the others may
+ * have much data left, the wait is bounded by a day (hvd_request.timeout_ms sets another bound). */
 HVD_API hvd_status hvd_join(hvd_context *context, int32_t *ret_last_rank, hvd_error *error);
 
 /* An operation under way. */

@@ -90,8 +90,7 @@ class Worker {
   /// Whom a process set means in the current generation.
   std::shared_ptr<const SetPlace> place_in(ProcessSet& set) const;
   Duration operation_timeout() const { return operation_timeout_; }
-  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12). A join is
-  /// pending as long as the others have data: the engine ends it when they have been silent for its time-out.
+  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12).
   Duration longest_wait(collective::Kind kind, Duration timeout) const;
 
   /// Contract 1: the same answer on every rank that asks at the same point.
@@ -131,7 +130,8 @@ class Worker {
   void on_abort(const session::AbortInfo& info);
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
-  void on_stalled(const std::string& text, const std::vector<int32_t>& missing = {}, Duration waited = {});
+  Duration patience(collective::Kind kind, Duration timeout) const;
+  void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                   const std::string& message);

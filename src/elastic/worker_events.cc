@@ -176,7 +176,7 @@ std::optional<Status> Worker::ended() const {
 
 std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission, ProcessSet* set,
                                                       Duration timeout) {
-  submission.timeout = timeout > Duration(0) ? timeout : operation_timeout_;
+  submission.timeout = patience(submission.kind, timeout);
   // While the engine is held its generation stays the current one: members and engine fit each other.
   EngineUse use = engine();
   if (!use) {
@@ -196,9 +196,15 @@ std::shared_ptr<const SetPlace> Worker::place_in(ProcessSet& set) const {
   return set.in(assignment_);
 }
 
+Duration Worker::patience(collective::Kind kind, Duration timeout) const {
+  if (timeout > Duration(0)) return timeout;
+  // A join lasts as long as the others have data; that they go on is watched by their own operations.
+  return kind == collective::Kind::kJoin ? std::max<Duration>(std::chrono::hours(24), operation_timeout_)
+                                         : operation_timeout_;
+}
+
 Duration Worker::longest_wait(collective::Kind kind, Duration timeout) const {
-  if (kind == collective::Kind::kJoin) return std::chrono::hours(24 * 365);
-  return (timeout > Duration(0) ? timeout : operation_timeout_) + seconds(30);
+  return patience(kind, timeout) + seconds(30);
 }
 
 Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
