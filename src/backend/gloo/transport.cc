@@ -178,11 +178,12 @@ Region::~Region() {
   if (buffer_ == nullptr) return;
   buffer_.reset();
   // What was cut off: Gloo's loop has let go of the memory, by a reference count that it drops in relaxed
-  // order. It did so under the pair's mutex; taking that makes all it did to the memory happen before this.
+  // order. It did so under the pair's mutex; taking that makes all it did to the memory happen before this. Each
+  // time with another number: two executors may be here, and Gloo leaks a buffer whose number is taken.
   for (const int peer : peers_) {
     try {
       char byte = 0;
-      transport_.context_->getPair(peer)->createRecvBuffer(0, &byte, sizeof(byte));
+      transport_.context_->getPair(peer)->createRecvBuffer(transport_.settled_++, &byte, sizeof(byte));
     } catch (const std::exception&) {
       // The mutex was taken all the same.
     }

@@ -53,6 +53,7 @@ class Transport {
   std::mutex mutex_;
   std::condition_variable left_;
   std::atomic<bool> aborted_{false};
+  std::atomic<int> settled_{0};
   ::gloo::transport::Pair* connecting_ = nullptr;
   std::set<::gloo::transport::UnboundBuffer*> live_;
   // Of operations that came to their end. Gloo's destructor spins until its loop has dropped its reference,
