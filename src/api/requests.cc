@@ -24,59 +24,68 @@ std::string operation_name(const char* name) {
 
 namespace {
 
-void require_host_memory(const hvd_tensor& tensor, const std::string& name) {
-  if (tensor.memory == HVD_MEMORY_HOST) return;
-  throw Error(HVD_UNSUPPORTED, fmt::format("{}.memory is {}: expected HVD_MEMORY_HOST", name, tensor.memory));
+std::string entry_name(const TensorArray& array, size_t index) {
+  return array.single ? std::string(array.name) : fmt::format("{}[{}]", array.name, index);
 }
 
-Tensor checked_tensor(const hvd_tensor& value, const std::string& name) {
+// What is wrong is said with the tensor's name, which is made only then: these run at every operation.
+
+void require_host_memory(const hvd_tensor& tensor, const TensorArray& array, size_t index) {
+  if (tensor.memory == HVD_MEMORY_HOST) return;
+  throw Error(HVD_UNSUPPORTED, fmt::format("{}.memory is {}: expected HVD_MEMORY_HOST",
+                                           entry_name(array, index), tensor.memory));
+}
+
+Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t index) {
   if (dtype_size(value.dtype) == 0) {
-    throw Error(HVD_INVALID, fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}", name,
-                                         value.dtype, HVD_UINT8, HVD_BOOL));
+    throw Error(HVD_INVALID, fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}",
+                                         entry_name(array, index), value.dtype, HVD_UINT8, HVD_BOOL));
   }
   if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
-    throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", name, value.ndim, HVD_MAX_DIMS));
+    throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", entry_name(array, index),
+                                         value.ndim, HVD_MAX_DIMS));
   }
-  require_host_memory(value, name);
+  require_host_memory(value, array, index);
   Tensor result;
   result.data = value.data;
   result.dtype = value.dtype;
   result.shape.assign(value.shape, value.shape + value.ndim);
   for (size_t i = 0; i < result.shape.size(); ++i) {
     if (result.shape[i] < 0) {
-      throw Error(HVD_INVALID,
-                  fmt::format("{}.shape[{}] is {}: expected 0 or more", name, i, result.shape[i]));
+      throw Error(HVD_INVALID, fmt::format("{}.shape[{}] is {}: expected 0 or more", entry_name(array, index),
+                                           i, result.shape[i]));
     }
   }
   return result;
-}
-
-std::string entry_name(const TensorArray& array, size_t index) {
-  return array.single ? std::string(array.name) : fmt::format("{}[{}]", array.name, index);
 }
 
 std::vector<hvd_tensor> read(const TensorArray& array) {
   if (array.count == 0) return {};
   const size_t stride = required(array.first, array.name).struct_size;
   std::vector<hvd_tensor> tensors;
+  tensors.reserve(array.count);
   for (size_t i = 0; i < array.count; ++i) {
     const auto* tensor =
         reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(array.first) + i * stride);
-    tensors.push_back(copy_in(tensor, entry_name(array, i).c_str()));
     if (tensor->struct_size != stride) {
       throw Error(HVD_INVALID, fmt::format("{}[{}].struct_size is {}: expected {} as in {}[0]", array.name, i,
                                            tensor->struct_size, stride, array.name));
     }
+    // Only the first one's size can be wrong in itself.
+    tensors.push_back(i > 0 || array.single ? copy_in(tensor, array.name)
+                                            : copy_in(tensor, entry_name(array, i).c_str()));
   }
   return tensors;
 }
 
-std::vector<Tensor> checked_tensors(const TensorArray& array) {
-  const std::vector<hvd_tensor> given = read(array);
+std::vector<Tensor> checked(const std::vector<hvd_tensor>& given, const TensorArray& array) {
   std::vector<Tensor> tensors;
-  for (size_t i = 0; i < given.size(); ++i) tensors.push_back(checked_tensor(given[i], entry_name(array, i)));
+  tensors.reserve(given.size());
+  for (size_t i = 0; i < given.size(); ++i) tensors.push_back(checked_tensor(given[i], array, i));
   return tensors;
 }
+
+std::vector<Tensor> checked_tensors(const TensorArray& array) { return checked(read(array), array); }
 
 /// Outputs that the library allocates where data is NULL, or all of them if there is no array.
 void read_outputs(const TensorArray& array, Call* call) {
@@ -86,11 +95,10 @@ void read_outputs(const TensorArray& array, Call* call) {
   }
   call->outputs = read(array);
   for (size_t i = 0; i < call->outputs.size(); ++i) {
-    const std::string name = entry_name(array, i);
     if (call->outputs[i].data != nullptr) {
-      call->submission.outputs.push_back(checked_tensor(call->outputs[i], name));
+      call->submission.outputs.push_back(checked_tensor(call->outputs[i], array, i));
     } else {
-      require_host_memory(call->outputs[i], name);
+      require_host_memory(call->outputs[i], array, i);
       call->submission.outputs.emplace_back();
     }
   }
@@ -146,7 +154,7 @@ std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const T
 }  // namespace
 
 Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
-  return checked_tensor(copy_in(tensor, name), name);
+  return checked_tensor(copy_in(tensor, name), one(tensor, name), 0);
 }
 
 Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
@@ -154,18 +162,18 @@ Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArr
   Call call;
   call.submission = submission(kind_of_group(Kind::kAllreduce, inputs), name);
   call.submission.inputs = checked_tensors(inputs);
-  call.submission.outputs = checked_tensors(outputs);
-  call.submission.reduction = checked_reduction(reduction);
   call.outputs = read(outputs);
+  call.submission.outputs = checked(call.outputs, outputs);
+  call.submission.reduction = checked_reduction(reduction);
   return call;
 }
 
 Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root) {
   Call call;
   call.submission = submission(Kind::kBroadcast, name);
-  call.submission.outputs = checked_tensors(tensors);
-  call.submission.root = root;
   call.outputs = read(tensors);
+  call.submission.outputs = checked(call.outputs, tensors);
+  call.submission.root = root;
   return call;
 }
 
@@ -240,8 +248,7 @@ const Uses& uses_of(hvd_collective collective) {
 }
 
 void refuse_unused(const hvd_request& request, const Uses& uses) {
-  const auto refuse = [&](bool used, bool given, const char* field, const std::string& value,
-                          const char* expected) {
+  const auto refuse = [&](bool used, bool given, const char* field, auto value, const char* expected) {
     if (used || !given) return;
     throw Error(HVD_INVALID,
                 fmt::format("{} is {}: expected {}, {} does not use it", field, value, expected, uses.name));
@@ -250,12 +257,12 @@ void refuse_unused(const hvd_request& request, const Uses& uses) {
   refuse(!join, request.name != nullptr, "name", "given", "NULL");
   refuse(uses.inputs, request.inputs != nullptr, "inputs", "given", "NULL");
   refuse(uses.outputs, request.outputs != nullptr, "outputs", "given", "NULL");
-  refuse(uses.root, request.root != 0, "root", std::to_string(request.root), "0");
-  refuse(uses.reduction, request.reduction != 0, "reduction", std::to_string(request.reduction), "0");
-  refuse(uses.reduction, request.prescale != 0, "prescale", fmt::format("{}", request.prescale), "0");
-  refuse(uses.reduction, request.postscale != 0, "postscale", fmt::format("{}", request.postscale), "0");
+  refuse(uses.root, request.root != 0, "root", request.root, "0");
+  refuse(uses.reduction, request.reduction != 0, "reduction", request.reduction, "0");
+  refuse(uses.reduction, request.prescale != 0, "prescale", request.prescale, "0");
+  refuse(uses.reduction, request.postscale != 0, "postscale", request.postscale, "0");
   refuse(uses.splits, request.splits != nullptr, "splits", "given", "NULL");
-  refuse(uses.splits, request.split_count != 0, "split_count", std::to_string(request.split_count), "0");
+  refuse(uses.splits, request.split_count != 0, "split_count", request.split_count, "0");
   refuse(!join, request.process_set != nullptr, "process_set", "given", "NULL");
   const size_t most = uses.group ? SIZE_MAX : uses.outputs ? 1 : 0;
   if (request.count > most) {
