@@ -75,7 +75,7 @@ void Engine::Impl::fill(const PendingOperation& op, uint8_t* room) const {
   size_t at = 0;
   for (const Tensor& t : s.kind == Kind::kBroadcast ? s.outputs : s.inputs) {
     const size_t bytes = t.bytes(), begin = payload_aligned(at);
-    std::memset(room + at, 0, begin - at);
+    if (begin > at) std::memset(room + at, 0, begin - at);  // there is no room at all for nothing
     at = begin + bytes;
     if (bytes == 0) continue;
     std::memcpy(room + begin, t.data, bytes);

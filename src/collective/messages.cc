@@ -25,10 +25,14 @@ flatbuffers::Offset<flatbuffers::Vector<T>> vector_or_none(flatbuffers::FlatBuff
   return builder.CreateVector(values);
 }
 
+/// Copied byte by byte: the verifier sees to the alignment of a vector's length, not to that of its elements.
 template <class T>
 std::vector<T> to_vector(const flatbuffers::Vector<T>* values) {
-  if (values == nullptr) return {};
-  return std::vector<T>(values->begin(), values->end());
+  if (values == nullptr || values->size() == 0) return {};
+  std::vector<T> result(values->size());
+  std::memcpy(result.data(), values->Data(), result.size() * sizeof(T));
+  for (T& value : result) value = flatbuffers::EndianScalar(value);
+  return result;
 }
 
 std::vector<uint8_t> to_bytes(const flatbuffers::Vector<uint8_t>* values) {
@@ -39,13 +43,13 @@ std::vector<uint8_t> to_bytes(const flatbuffers::Vector<uint8_t>* values) {
 std::vector<Spec> decode_specs(const wire::Call& from) {
   const auto* dtypes = from.dtypes();
   const auto* ndims = from.ndims();
-  const auto* dims = from.dims();
+  const std::vector<int64_t> dims = to_vector(from.dims());
   const size_t count = dtypes == nullptr ? 0 : dtypes->size();
   require((ndims == nullptr ? 0 : ndims->size()) == count,
           "request with unequal numbers of dtypes and ranks");
   std::vector<Spec> specs(count);
   size_t at = 0;
-  const size_t available = dims == nullptr ? 0 : dims->size();
+  const size_t available = dims.size();
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
     const size_t ndim = (*ndims)[static_cast<flatbuffers::uoffset_t>(i)];
@@ -53,7 +57,7 @@ std::vector<Spec> decode_specs(const wire::Call& from) {
     require(ndim <= available - at, "request with a shape cut short");
     specs[i].dtype = (*dtypes)[static_cast<flatbuffers::uoffset_t>(i)];
     specs[i].shape.resize(ndim);
-    for (auto& extent : specs[i].shape) extent = (*dims)[static_cast<flatbuffers::uoffset_t>(at++)];
+    for (auto& extent : specs[i].shape) extent = dims[at++];
     const int64_t bytes = spec_bytes(specs[i].dtype, specs[i].shape);
     require(bytes >= 0 && !__builtin_add_overflow(total, bytes, &total) &&
                 total <= std::numeric_limits<int64_t>::max() / 2,

@@ -80,6 +80,7 @@ bool StreamWriter::flush() {
 }
 
 void StreamReader::copy(uint8_t* out, size_t size) {
+  if (size == 0) return;  // of an empty message there is no buffer
   const size_t at = read_.load(std::memory_order_relaxed) % kRingBytes;
   const size_t first = std::min(size, kRingBytes - at);
   std::memcpy(out, ring_->data + at, first);
