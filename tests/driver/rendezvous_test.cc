@@ -28,7 +28,7 @@ TEST_F(Rendezvous, FormsAGenerationOfThoseWhoAreReady) {
   EXPECT_EQ(assignment.members[1]->worker,
             workers[1]->await(&wire::BodyUnion::AsAssignment)->members[1]->worker);
   EXPECT_TRUE(log.wait_for("generation 1 formed: 2 workers on a:2"));
-  EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
+  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_JOB_RUNNING; }));
 }
 
 TEST_F(Rendezvous, HeartbeatsAreAnswered) {
