@@ -92,6 +92,9 @@ typedef struct hvd_backend_op {
   const size_t *counts;
   const int32_t *ranks;      /* members that take part, ascending; NULL: all */
   int32_t rank_count;
+  /* Device memory: the op runs after what `stream` of `device` has been given when submit is called, and `done` means
+   * that it is queued there and that what `stream` is given later runs after it: the host waits for nothing. A
+   * failure that comes later is told by `failure`. */
   hvd_memory memory;
   int32_t device;
   void *stream;
@@ -103,6 +106,13 @@ typedef struct hvd_backend_op {
   void (*done)(void *done_context, hvd_status status, const hvd_error *error);
   void *done_context;
 } hvd_backend_op;
+
+/* One of several copies between host and device memory. */
+typedef struct hvd_backend_copy {
+  void *target;
+  const void *source;
+  size_t size; /* bytes; may be 0 */
+} hvd_backend_copy;
 
 /* The module's functions. `instance` is what open gave. None may throw, exit or print. */
 typedef struct hvd_backend_table {
@@ -131,6 +141,28 @@ typedef struct hvd_backend_table {
   void (*close)(void *instance);
   /* One line for humans (interface, address), NUL-terminated, cut to `size`. */
   void (*detail)(void *instance, char *text, size_t size);
+
+  /* All that follows may be NULL.
+   *
+   * The group that a launcher of the module's own library (mpirun, srun) has started this process in. Needs no
+   * instance and may come before open. HVD_UNAVAILABLE if the process was not started so. */
+  hvd_status (*world)(int64_t timeout_ms, int32_t *rank, int32_t *size, hvd_error *error);
+  /* Gives every rank of that group the `size` bytes that its rank 0 has in `data`. Collective over the group, after
+   * world; one call at a time. */
+  hvd_status (*world_broadcast)(void *data, size_t size, int64_t timeout_ms, hvd_error *error);
+
+  /* For modules that serve device memory: host memory that the device reads and writes at full speed. Freed by
+   * host_free, also after abort; close frees what is left. */
+  hvd_status (*host_alloc)(void *instance, size_t size, void **ret_memory, hvd_error *error);
+  void (*host_free)(void *instance, void *memory);
+  /* Starts copies from the device to the host (to_device 0) or back (1). They run after what `stream` has been given
+   * so far, and what it is given later runs after them; the host is not blocked. Every source and target on one
+   * side is memory of `device`, on the other host memory. The list is borrowed for the call. */
+  hvd_status (*copy)(void *instance, int32_t device, void *stream, int32_t to_device, const hvd_backend_copy *copies,
+                     size_t count, void **ret_ticket, hvd_error *error);
+  /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the ticket.
+   * timeout_ms 0 asks. */
+  hvd_status (*copy_wait)(void *instance, void *ticket, int64_t timeout_ms, hvd_error *error);
 } hvd_backend_table;
 
 /* Fills in at most table->struct_size bytes and returns HVD_OK, or says why it can't serve

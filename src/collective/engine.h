@@ -35,6 +35,9 @@ struct Tensor {  // borrowed
   void* data = nullptr;
   hvd_dtype dtype = 0;
   std::vector<int64_t> shape;
+  hvd_memory memory = HVD_MEMORY_HOST;
+  int32_t device = 0;      // device memory
+  void* stream = nullptr;  // device memory
   int64_t elements() const;
   size_t bytes() const;
 };
