@@ -212,16 +212,20 @@ enum { HVD_MEMORY_HOST = 0, HVD_MEMORY_CUDA = 1 };
 #define HVD_MAX_DIMS 8
 
 /* Dense, row-major, borrowed: the library never frees `data`. It must stay valid and, for an output,
- * unread until the operation has completed. Zero elements are allowed (data may then be NULL). */
+ * unread until the operation has completed. Zero elements are allowed (data may then be NULL).
+ *
+ * Device memory is served where a backend in use serves it (else HVD_UNSUPPORTED), and only by what `stream` of
+ * `device` is given: the library's work runs after what the stream has been given so far, what the stream is
+ * given later runs after that work, and the host waits for none of it. See the collectives and hvd_state_add_tensor. */
 typedef struct hvd_tensor {
   size_t struct_size;
   void *data;
   hvd_dtype dtype;
   int32_t ndim;                  /* 0 (a scalar) .. HVD_MAX_DIMS */
   int64_t shape[HVD_MAX_DIMS];   /* elements per dimension, each >= 0 */
-  hvd_memory memory;             /* HVD_MEMORY_HOST in this version */
-  int32_t device;                /* for device memory */
-  void *stream;                  /* for device memory */
+  hvd_memory memory;
+  int32_t device;                /* device memory: its number, as this process sees it */
+  void *stream;                  /* device memory: a CUstream or cudaStream_t; NULL: the default stream */
 } hvd_tensor;
 #define HVD_TENSOR_INIT {sizeof(hvd_tensor), NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, NULL}
 
@@ -289,7 +293,15 @@ HVD_API hvd_status hvd_process_set_ranks(hvd_process_set *set, int32_t *ret_rank
  * Where an output may be allocated: if output->data is NULL the library does it (free with hvd_free) and
  * fills in data, dtype and shape. Otherwise dtype must be the input's and output->shape tells the room:
  * it must hold the result, and output->shape[0] is set to the rows written; too small a room gives
- * HVD_INVALID on this rank alone, naming the rows needed. */
+ * HVD_INVALID on this rank alone, naming the rows needed.
+ *
+ * Device memory: all tensors of a call lie in the same kind of memory, on the same device, for the same stream
+ * (HVD_INVALID); the kind must agree between ranks (HVD_MISMATCH), device and stream are each rank's own. The
+ * operation is complete, and a blocking form returns, when it is queued on the stream: it is like a kernel that the
+ * program has launched itself. What fails on the device later loses the generation: HVD_PEER_LOST from every
+ * operation and commit from then on, and what the stream made of the outputs meanwhile is undefined, as they are.
+ * The library neither allocates device memory for outputs (HVD_UNSUPPORTED) nor scales it (prescale and postscale:
+ * HVD_UNSUPPORTED); too small a room for rows that depend on other ranks gives HVD_INVALID on every rank. */
 
 /* What an operation does. Values are stable. */
 typedef int32_t hvd_collective;
@@ -460,8 +472,9 @@ HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state,
 HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). It stays borrowed until the key is
- * removed or the state destroyed. A key used twice is HVD_INVALID. A value is a small blob of plain
- * data (a counter, a struct without pointers) of 1 .. 65536 bytes. */
+ * removed or the state destroyed, and so does the stream of a tensor in device memory. A key used twice is
+ * HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1 .. 65536 bytes.
+ * Ranks may hold a tensor in different memories. */
 HVD_API hvd_status hvd_state_add_tensor(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                         hvd_error *error);
 HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *value, size_t size,
@@ -489,7 +502,14 @@ HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void
 
 /* Copies everything to host memory as revision + 1, then check_host_updates. All ranks call it at the same
  * point. HVD_HOSTS_UPDATED and HVD_PEER_LOST mean that the copy was made and the function must
- * return that status. HVD_CALLBACK_FAILED, HVD_INTERNAL (memory): nothing changed. */
+ * return that status. HVD_CALLBACK_FAILED, HVD_INTERNAL (memory): nothing changed.
+ *
+ * With tensors in device memory it returns when the copy is queued on their streams: it takes the values after
+ * what the streams have been given so far, and what they are given later runs after it. The commit replaces the one
+ * before it when the copy has arrived; the next commit, restore and sync wait for that. Until then the one before it
+ * is in force: it stays the last one if the copy fails (told by the next commit or restore, HVD_INTERNAL) or the
+ * generation is lost meanwhile. Host memory is needed for two commits then. HVD_PEER_LOST may then also mean that no
+ * copy was begun. */
 HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
 
 /* The same without the check, and without any communication. */
@@ -499,7 +519,9 @@ HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
  * on every rank (or HVD_PEER_LOST). */
 HVD_API hvd_status hvd_state_check_host_updates(hvd_state *state, hvd_error *error);
 
-/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. */
+/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. Returns when device memory has it, too.
+ * HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before it was put back; or
+ * device memory can't be written. */
 HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
 
 /* Makes all ranks' state equal to that of the root: the survivor with the highest revision, lowest rank
@@ -507,7 +529,8 @@ HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
  * for each generation. HVD_MISMATCH if the registered keys differ. */
 HVD_API hvd_status hvd_state_sync(hvd_state *state, hvd_error *error);
 
-/* Number of the last commit: 0 before the first. Never blocks. 0 if NULL. */
+/* Number of the last commit, one whose copy is still under way included: 0 before the first. Never blocks. 0 if
+ * NULL. */
 HVD_API uint64_t hvd_state_revision(hvd_state *state);
 
 typedef struct hvd_state_statistics {

@@ -55,7 +55,7 @@ class Instance {
                          Duration timeout) = 0;
   /// parts: for broadcast and allreduce, tensors of the op's dtype that are worked on as if they lay one
   /// after the other; op.input, output and count are then unused. Empty: the op's own. The list itself is
-  /// borrowed for the call alone.
+  /// borrowed for the call alone. Device memory: at most one, since nobody here can put several together.
   virtual Status submit(const hvd_backend_op& op, std::span<const Part> parts) = 0;
   Status submit(const hvd_backend_op& op) { return submit(op, {}); }
   virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
@@ -66,6 +66,16 @@ class Instance {
     static_cast<void>(done);
     static_cast<void>(deadline);
   }
+  /// Copies between host and device memory, as in hvd_backend_table; `memory` is the device's kind. An instance
+  /// that serves none gives HVD_UNSUPPORTED. All of them stay usable after abort.
+  virtual Status host_alloc(hvd_memory memory, size_t size, void** ret_memory);
+  virtual void host_free(hvd_memory memory, void* data) {
+    static_cast<void>(memory);
+    static_cast<void>(data);
+  }
+  virtual Status copy(hvd_memory memory, int32_t device, void* stream, bool to_device,
+                      std::span<const hvd_backend_copy> copies, void** ret_ticket);
+  virtual Status copy_wait(hvd_memory memory, void* ticket, Duration timeout);
   virtual void abort(uint64_t generation) = 0;
   virtual void disconnect() = 0;
   virtual std::string detail() const = 0;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -192,7 +193,15 @@ class ModuleInstance final : public Instance {
 
   using Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const Part> parts) override {
-    if (parts.size() > 1) return submit_packed(op, parts);
+    if (parts.size() > 1) {
+      // The host does not touch device memory, and an op takes one sequence number.
+      if (op.memory != HVD_MEMORY_HOST) {
+        return {HVD_INTERNAL,
+                fmt::format("{} tensors of device memory in one operation of backend {}: expected one",
+                            parts.size(), host_.name)};
+      }
+      return submit_packed(op, parts);
+    }
     hvd_backend_op whole = op;
     if (!parts.empty()) {
       whole.input = parts[0].input;
@@ -211,12 +220,46 @@ class ModuleInstance final : public Instance {
     });
   }
 
+  Status host_alloc(hvd_memory memory, size_t size, void** ret_memory) override {
+    if (!has(offsetof(hvd_backend_table, host_alloc), table_.host_alloc) ||
+        !has(offsetof(hvd_backend_table, host_free), table_.host_free)) {
+      return Instance::host_alloc(memory, size, ret_memory);
+    }
+    void* data = nullptr;
+    Status status = call("host_alloc",
+                         [&](hvd_error* error) { return table_.host_alloc(instance_, size, &data, error); });
+    if (status.ok() && data == nullptr && size > 0) {
+      return {HVD_INTERNAL, fmt::format("backend {}: its host_alloc gave no memory", host_.name)};
+    }
+    if (status.ok()) *ret_memory = data;
+    return status;
+  }
+
+  void host_free(hvd_memory, void* data) override { table_.host_free(instance_, data); }
+
+  Status copy(hvd_memory memory, int32_t device, void* stream, bool to_device,
+              std::span<const hvd_backend_copy> copies, void** ret_ticket) override {
+    if (!has(offsetof(hvd_backend_table, copy), table_.copy) ||
+        !has(offsetof(hvd_backend_table, copy_wait), table_.copy_wait)) {
+      return Instance::copy(memory, device, stream, to_device, copies, ret_ticket);
+    }
+    return call("copy", [&](hvd_error* error) {
+      return table_.copy(instance_, device, stream, to_device ? 1 : 0, copies.data(), copies.size(),
+                         ret_ticket, error);
+    });
+  }
+
+  Status copy_wait(hvd_memory, void* ticket, Duration timeout) override {
+    return call("copy_wait", [&](hvd_error* error) {
+      return table_.copy_wait(instance_, ticket, to_milliseconds(timeout), error);
+    });
+  }
+
   void abort(uint64_t generation) override { table_.abort(instance_, generation); }
   void disconnect() override { table_.disconnect(instance_); }
 
   std::string detail() const override {
-    // `detail` is the table's last member: an older module's table may end before it.
-    if (table_.struct_size < sizeof(hvd_backend_table) || table_.detail == nullptr) return "";
+    if (!has(offsetof(hvd_backend_table, detail), table_.detail)) return "";
     char text[256] = {};
     table_.detail(instance_, text, sizeof(text));
     text[sizeof(text) - 1] = 0;
@@ -233,6 +276,12 @@ class ModuleInstance final : public Instance {
     void (*done)(void*, hvd_status, const hvd_error*) = nullptr;
     void* done_context = nullptr;
   };
+
+  /// Whether the module's table, which may be older and shorter, has this function.
+  template <class Function>
+  bool has(size_t offset, Function* function) const {
+    return table_.struct_size >= offset + sizeof(function) && function != nullptr;
+  }
 
   Status hand_over(const hvd_backend_op& op) {
     return call("submit", [&](hvd_error* error) { return table_.submit(instance_, &op, error); });
@@ -304,6 +353,19 @@ class ModuleInstance final : public Instance {
 };
 
 }  // namespace
+
+Status Instance::host_alloc(hvd_memory, size_t, void**) {
+  return {HVD_UNSUPPORTED,
+          fmt::format("backend {} has no memory for copies of a device's", description().name)};
+}
+
+Status Instance::copy(hvd_memory, int32_t, void*, bool, std::span<const hvd_backend_copy>, void**) {
+  return {HVD_UNSUPPORTED, fmt::format("backend {} does not copy device memory", description().name)};
+}
+
+Status Instance::copy_wait(hvd_memory, void*, Duration) {
+  return {HVD_UNSUPPORTED, fmt::format("backend {} does not copy device memory", description().name)};
+}
 
 Status open_instance(std::shared_ptr<Module> module,
                      const std::vector<std::pair<std::string, std::string>>& module_options,
