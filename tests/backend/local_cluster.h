@@ -50,6 +50,7 @@ class Spy final : public Instance {
   Status connect(uint64_t generation, int32_t, const std::vector<Member>& members, Duration) override {
     const std::lock_guard lock(notes_->mutex);
     notes_->connected.push_back(generation);
+    down_ = false;
     notes_->members = members;
     return {};
   }
@@ -59,6 +60,7 @@ class Spy final : public Instance {
       const std::lock_guard lock(notes_->mutex);
       notes_->ops.push_back(op);
       notes_->op_ranks.emplace_back(op.ranks, op.ranks + op.rank_count);
+      if (down_) return Status(HVD_PEER_LOST, "given up");
       if (notes_->holds) {
         held_.push_back(op);
         return {};
@@ -77,6 +79,7 @@ class Spy final : public Instance {
     {
       const std::lock_guard lock(notes_->mutex);
       notes_->aborted.push_back(generation);
+      down_ = true;
       held.swap(held_);
     }
     for (const hvd_backend_op& op : held) op.done(op.done_context, HVD_PEER_LOST, nullptr);
@@ -91,6 +94,7 @@ class Spy final : public Instance {
   const std::shared_ptr<Notes> notes_;
   Description description_;
   std::vector<hvd_backend_op> held_;
+  bool down_ = false;  // by abort, until the next connect
 };
 
 struct Rank {
