@@ -38,6 +38,11 @@ struct Description {
   bool messages = false, local = false;
 };
 
+/// Which backend serves an operation, and why that one.
+struct Choice {
+  std::string name, reason;
+};
+
 /// One tensor of several that travel as one operation.
 struct Part {
   const void* input = nullptr;
@@ -50,12 +55,18 @@ class Instance {
  public:
   virtual ~Instance() = default;  // closes
   virtual const Description& description() const = 0;
+  /// Whether this collective (but a barrier, of this dtype) on this memory is served in the current generation: what
+  /// description() names may be more. The same on every member. Any thread.
+  virtual bool supports(hvd_memory memory, hvd_dtype dtype, hvd_collective collective) const;
+  /// By whom. HVD_UNSUPPORTED, where supports() says no: why nobody does.
+  virtual Status choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
+                        Choice* ret_choice) const;
   virtual Status address(std::vector<uint8_t>* ret_address) = 0;
   virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                          Duration timeout) = 0;
   /// parts: for broadcast and allreduce, tensors of the op's dtype that are worked on as if they lay one
   /// after the other; op.input, output and count are then unused. Empty: the op's own. The list itself is
-  /// borrowed for the call alone. Device memory: at most one, since nobody here can put several together.
+  /// borrowed for the call alone.
   virtual Status submit(const hvd_backend_op& op, std::span<const Part> parts) = 0;
   Status submit(const hvd_backend_op& op) { return submit(op, {}); }
   virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
@@ -81,10 +92,11 @@ class Instance {
   virtual std::string detail() const = 0;
 };
 
-/// Opens the backend that option `backend` names ("auto": gloo, then any other module that loads).
-/// Looks for lib/hvd/<abi>/libhvd_<name>.so beside the library, then in the install directory, then in
-/// option plugin_path. extra_options (key, value) go to the module: interface, route, segment_bytes. On failure the message lists every path
-/// tried with its reason (HVD_UNAVAILABLE). The built-in "self" serves a worker that is alone.
+/// Opens what option `backend` names: one backend for host memory and those for device memory beside it, behind one
+/// instance that is named after the one for host memory (docs/backends.md). name: "auto", "self" (a worker that is
+/// alone), a name, or several separated by commas. Looks for lib/hvd/<abi>/libhvd_<name>.so beside the library, then
+/// in the install directory, then in option plugin_path. module_options (key, value) go to the modules: interface,
+/// route, segment_bytes. On failure the message lists every path tried with its reason (HVD_UNAVAILABLE).
 Status open(const Options& options, const std::string& name,
             const std::vector<std::pair<std::string, std::string>>& module_options, HostHandlers handlers,
             std::unique_ptr<Instance>* ret_instance);

@@ -37,8 +37,8 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 class Check {
  public:
-  Check(const Submission& s, int32_t rank, int32_t size, const backend::Description& backend)
-      : s_(s), rank_(rank), size_(size), backend_(backend) {}
+  Check(const Submission& s, int32_t rank, int32_t size, const backend::Instance& instance)
+      : s_(s), rank_(rank), size_(size), instance_(instance), backend_(instance.description()) {}
 
   Status run() {
     if (s_.name.empty() || s_.name.size() > kMaxName) {
@@ -95,11 +95,17 @@ class Check {
     if (t.data == nullptr && bytes > 0 && !may_be_null) {
       return invalid(fmt::format("{} of shape {} has no data (NULL)", what, shape_text(t.shape)));
     }
-    if (!(backend_.memories >> HVD_MEMORY_HOST & 1)) return unsupported("does not take host memory");
-    if (!(backend_.dtypes & dtype_bit(t.dtype))) {
-      return unsupported(fmt::format("does not support {}", dtype_name(t.dtype)));
-    }
-    return {};
+    return served(t.memory, t.dtype);
+  }
+
+  /// By any backend in use. Broadcasts move bytes.
+  Status served(hvd_memory memory, hvd_dtype dtype) const {
+    if (is_broadcast(s_.kind)) dtype = HVD_UINT8;
+    if (instance_.supports(memory, dtype, collective_of(s_.kind))) return {};
+    backend::Choice none;
+    Status status = instance_.choice(memory, dtype, collective_of(s_.kind), &none);
+    status.message = fmt::format("{} '{}': {}", kind_name(s_.kind), s_.name, status.message);
+    return status;
   }
 
   /// "input 3" of several.
@@ -254,19 +260,17 @@ class Check {
     return {};
   }
 
-  Status object() const {
-    if (!(backend_.memories >> HVD_MEMORY_HOST & 1)) return unsupported("does not take host memory");
-    return {};
-  }
+  Status object() const { return served(HVD_MEMORY_HOST, HVD_UINT8); }
 
   const Submission& s_;
   const int32_t rank_, size_;
+  const backend::Instance& instance_;
   const backend::Description& backend_;
 };
 
 }  // namespace
 
-Status check(const Submission& submission, int32_t rank, int32_t size, const backend::Description& backend) {
+Status check(const Submission& submission, int32_t rank, int32_t size, const backend::Instance& backend) {
   return Check(submission, rank, size, backend).run();
 }
 

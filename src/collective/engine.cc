@@ -74,7 +74,7 @@ OperationPtr Engine::Impl::submit(Submission submission) {
   auto op = std::make_shared<PendingOperation>(std::move(submission));
   op->engine = weak_from_this();
   op->watch(config_.timeline);
-  if (Status status = collective::check(op->submission, config_.rank, size(), instance_.description());
+  if (Status status = collective::check(op->submission, config_.rank, size(), instance_);
       !status.ok()) {
     return ended(std::move(op), stamped(std::move(status)));
   }
