@@ -74,8 +74,15 @@ typedef struct hvd_backend_group {
   int64_t timeout_ms;
 } hvd_backend_group;
 
-/* One collective. Everything is borrowed until `done` has been called, but for `ranks` and `counts`,
- * which are borrowed for the call of submit. */
+/* One tensor of several that travel as one op. */
+typedef struct hvd_backend_part {
+  const void *input;
+  void *output;
+  size_t count; /* elements */
+} hvd_backend_part;
+
+/* One collective. Everything is borrowed until `done` has been called, but for `ranks`, `counts`
+ * and `parts`, which are borrowed for the call of submit. */
 typedef struct hvd_backend_op {
   size_t struct_size;
   hvd_collective collective; /* HVD_COLLECTIVE_JOIN never comes here */
@@ -105,6 +112,10 @@ typedef struct hvd_backend_op {
    * lock then that its `done` takes. */
   void (*done)(void *done_context, hvd_status status, const hvd_error *error);
   void *done_context;
+  /* Device memory, broadcast and allreduce: tensors of the op's dtype that travel together, as many with the same
+   * counts on every rank. input and output are unused then, and count is the sum. 0: the op's own. */
+  const hvd_backend_part *parts;
+  size_t part_count;
 } hvd_backend_op;
 
 /* One of several copies between host and device memory. */

@@ -193,15 +193,8 @@ class ModuleInstance final : public Instance {
 
   using Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const Part> parts) override {
-    if (parts.size() > 1) {
-      // The host does not touch device memory, and an op takes one sequence number.
-      if (op.memory != HVD_MEMORY_HOST) {
-        return {HVD_INTERNAL,
-                fmt::format("{} tensors of device memory in one operation of backend {}: expected one",
-                            parts.size(), host_.name)};
-      }
-      return submit_packed(op, parts);
-    }
+    if (parts.size() > 1)
+      return op.memory == HVD_MEMORY_HOST ? submit_packed(op, parts) : submit_parts(op, parts);
     hvd_backend_op whole = op;
     if (!parts.empty()) {
       whole.input = parts[0].input;
@@ -285,6 +278,23 @@ class ModuleInstance final : public Instance {
 
   Status hand_over(const hvd_backend_op& op) {
     return call("submit", [&](hvd_error* error) { return table_.submit(instance_, &op, error); });
+  }
+
+  /// Device memory: the host can't pack it, the module puts the tensors together.
+  Status submit_parts(const hvd_backend_op& op, std::span<const Part> parts) {
+    std::vector<hvd_backend_part> list;
+    list.reserve(parts.size());
+    hvd_backend_op together = op;
+    together.input = nullptr;
+    together.output = nullptr;
+    together.count = 0;
+    for (const Part& part : parts) {
+      list.push_back({part.input, part.output, part.count});
+      together.count += part.count;
+    }
+    together.parts = list.data();
+    together.part_count = list.size();
+    return hand_over(together);
   }
 
   Status submit_packed(const hvd_backend_op& op, std::span<const Part> parts) {
