@@ -2,14 +2,17 @@
 # modules and its guard beside itself wherever the tree is moved to:
 #   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-guard}  bin/hvdrun
 #   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
+# Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and one for
+# each module that needs libraries which not everybody wants (mpi).
 include(CMakePackageConfigHelpers)
 
 set(HVD_INSTALL_MODULE_DIR ${CMAKE_INSTALL_LIBDIR}/${HVD_MODULE_SUBDIR})
 set(HVD_INSTALL_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/hvd)
 
-install(TARGETS hvd EXPORT hvdTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS hvd EXPORT hvdTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT devel)
 install(FILES include/hvd/hvd.h include/hvd/driver.h include/hvd/backend.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd)
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd COMPONENT devel)
 
 # Everything that a job needs at run time, in one target to build. hvdrun, hvd-guard and the modules say in
 # their own directories how they are installed.
@@ -24,12 +27,12 @@ endforeach()
 file(RELATIVE_PATH HVD_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" HVD_PC_PREFIX "${HVD_PC_PREFIX}")
 configure_file(pkgconfig/hvd.pc.in ${PROJECT_BINARY_DIR}/hvd.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/hvd.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/hvd.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT devel)
 
 # CMake: find_package(hvd) gives hvd::hvd.
-install(EXPORT hvdTargets NAMESPACE hvd:: DESTINATION ${HVD_INSTALL_PACKAGE_DIR})
+install(EXPORT hvdTargets NAMESPACE hvd:: DESTINATION ${HVD_INSTALL_PACKAGE_DIR} COMPONENT devel)
 configure_package_config_file(cmake/hvdConfig.cmake.in ${PROJECT_BINARY_DIR}/hvdConfig.cmake
   INSTALL_DESTINATION ${HVD_INSTALL_PACKAGE_DIR} PATH_VARS HVD_INSTALL_MODULE_DIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/hvdConfig.cmake ${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake
-        DESTINATION ${HVD_INSTALL_PACKAGE_DIR})
+        DESTINATION ${HVD_INSTALL_PACKAGE_DIR} COMPONENT devel)
