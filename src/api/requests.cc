@@ -30,10 +30,21 @@ std::string entry_name(const TensorArray& array, size_t index) {
 
 // What is wrong is said with the tensor's name, which is made only then: these run at every operation.
 
-void require_host_memory(const hvd_tensor& tensor, const TensorArray& array, size_t index) {
+/// Where it is; whether any backend serves that, and all tensors of a call are in one place, is found out later.
+void read_place(const hvd_tensor& tensor, const TensorArray& array, size_t index, Tensor* result) {
   if (tensor.memory == HVD_MEMORY_HOST) return;
-  throw Error(HVD_UNSUPPORTED, fmt::format("{}.memory is {}: expected HVD_MEMORY_HOST",
-                                           entry_name(array, index), tensor.memory));
+  if (tensor.memory != HVD_MEMORY_CUDA) {
+    throw Error(HVD_INVALID,
+                fmt::format("{}.memory is {}: expected one of hvd_memory, {} to {}", entry_name(array, index),
+                            tensor.memory, HVD_MEMORY_HOST, HVD_MEMORY_CUDA));
+  }
+  if (tensor.device < 0) {
+    throw Error(HVD_INVALID,
+                fmt::format("{}.device is {}: expected 0 or more", entry_name(array, index), tensor.device));
+  }
+  result->memory = tensor.memory;
+  result->device = tensor.device;
+  result->stream = tensor.stream;
 }
 
 Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t index) {
@@ -45,8 +56,8 @@ Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t 
     throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", entry_name(array, index),
                                          value.ndim, HVD_MAX_DIMS));
   }
-  require_host_memory(value, array, index);
   Tensor result;
+  read_place(value, array, index, &result);
   result.data = value.data;
   result.dtype = value.dtype;
   result.shape.assign(value.shape, value.shape + value.ndim);
@@ -95,11 +106,12 @@ void read_outputs(const TensorArray& array, Call* call) {
   }
   call->outputs = read(array);
   for (size_t i = 0; i < call->outputs.size(); ++i) {
-    if (call->outputs[i].data != nullptr) {
-      call->submission.outputs.push_back(checked_tensor(call->outputs[i], array, i));
+    const hvd_tensor& output = call->outputs[i];
+    // Device memory of no elements may have no address; where there are some it will be refused.
+    if (output.data != nullptr || (output.memory != HVD_MEMORY_HOST && dtype_size(output.dtype) != 0)) {
+      call->submission.outputs.push_back(checked_tensor(output, array, i));
     } else {
-      require_host_memory(call->outputs[i], array, i);
-      call->submission.outputs.emplace_back();
+      read_place(output, array, i, &call->submission.outputs.emplace_back());
     }
   }
 }
@@ -331,6 +343,9 @@ void describe(hvd_tensor* target, const Tensor& result, void* data, const char* 
   hvd_tensor value = copy_in(target, name);
   value.data = data;
   value.dtype = result.dtype;
+  value.memory = result.memory;
+  value.device = result.device;
+  value.stream = result.stream;
   value.ndim = static_cast<int32_t>(result.shape.size());
   std::copy(result.shape.begin(), result.shape.end(), value.shape);
   copy_out(target, value, name);

@@ -55,6 +55,7 @@ void Engine::Impl::begin(const OperationPtr& op, bool question) {
 
 /// Does this rank's data travel with its request?
 bool Engine::Impl::carries(const Signature& call) const {
+  if (call.on_device()) return false;  // the host does not read it
   switch (call.kind) {
     case Kind::kBroadcast:
       if (call.root != config_.rank) return false;

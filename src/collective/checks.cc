@@ -56,6 +56,9 @@ class Check {
       return unsupported(fmt::format("has no {}", kind_name(s_.kind)));
     }
     if (Status status = members(); !status.ok()) return status;
+    if (on_device()) {
+      if (Status status = device(); !status.ok()) return status;
+    }
     switch (s_.kind) {
       case Kind::kBroadcastObject: return object();
       case Kind::kBroadcast: return group(s_.outputs, "tensor");
@@ -106,6 +109,57 @@ class Check {
     Status status = instance_.choice(memory, dtype, collective_of(s_.kind), &none);
     status.message = fmt::format("{} '{}': {}", kind_name(s_.kind), s_.name, status.message);
     return status;
+  }
+
+  static bool is_device(const Tensor& t) { return t.memory != HVD_MEMORY_HOST; }
+  bool on_device() const {
+    return std::any_of(s_.inputs.begin(), s_.inputs.end(), is_device) ||
+           std::any_of(s_.outputs.begin(), s_.outputs.end(), is_device);
+  }
+
+  static std::string place(const Tensor& t) {
+    if (!is_device(t)) return memory_name(t.memory);
+    return fmt::format("{} of device {} for stream {}", memory_name(t.memory), t.device, fmt::ptr(t.stream));
+  }
+
+  /// All tensors of a call lie in one place, and what the host can't do for them is not asked for.
+  Status device() const {
+    // Before the place: who leaves an output to the library can't say where it is to be.
+    for (const Tensor& out : s_.outputs) {
+      const bool empty = std::find(out.shape.begin(), out.shape.end(), 0) != out.shape.end();
+      if (out.data == nullptr && !empty) return no_allocation();
+    }
+    if (s_.kind != Kind::kBroadcast && s_.outputs.empty()) return no_allocation();
+    const Tensor& first = s_.inputs.empty() ? s_.outputs[0] : s_.inputs[0];
+    const auto same = [&](const std::vector<Tensor>& tensors, const char* what) -> Status {
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor& t = tensors[i];
+        if (t.memory == first.memory && t.device == first.device && t.stream == first.stream) continue;
+        return invalid(fmt::format("{} is in {}, {} in {}: expected one memory, device and stream",
+                                   one_of(s_.inputs.empty() ? "tensor" : "input", 0,
+                                          s_.inputs.empty() ? s_.outputs.size() : s_.inputs.size()),
+                                   place(first), one_of(what, i, tensors.size()), place(t)));
+      }
+      return {};
+    };
+    if (Status status = same(s_.inputs, "input"); !status.ok()) return status;
+    if (Status status = same(s_.outputs, s_.inputs.empty() ? "tensor" : "output"); !status.ok())
+      return status;
+    if (s_.prescale != 1 || s_.postscale != 1) {
+      return Status(
+          HVD_UNSUPPORTED,
+          fmt::format("{} '{}': prescale is {}, postscale {}: expected 1, {} is not scaled by the library",
+                      kind_name(s_.kind), s_.name, s_.prescale, s_.postscale, memory_name(first.memory)));
+    }
+    return {};
+  }
+
+  Status no_allocation() const {
+    return Status(
+        HVD_UNSUPPORTED,
+        fmt::format("{} '{}': an output has no data (NULL): expected memory of the caller's, the library "
+                    "allocates no device memory",
+                    kind_name(s_.kind), s_.name));
   }
 
   /// "input 3" of several.
@@ -188,7 +242,7 @@ class Check {
   /// Of operations whose result has another first dimension than what goes in.
   Status rows(const Tensor& in, const Tensor* out) const {
     if (in.shape.empty()) return invalid("input is a scalar, expected at least one dimension");
-    if (out == nullptr || out->data == nullptr) return {};  // the library allocates
+    if (out == nullptr || (out->data == nullptr && !is_device(*out))) return {};  // the library allocates
     if (Status status = tensor(*out, "output"); !status.ok()) return status;
     if (Status status = same_dtype(in, *out); !status.ok()) return status;
     if (in.shape.size() != out->shape.size() ||
@@ -219,7 +273,8 @@ class Check {
     const auto members = static_cast<int64_t>(s_.members.empty() ? size_t(size_) : s_.members.size());
     const int64_t have = s_.inputs[0].shape[0];
     if (s_.splits.empty()) {
-      if (s_.kind == Kind::kReducescatter || have % members == 0) return {};
+      if (s_.kind == Kind::kReducescatter) return room(have / members + (index() < have % members ? 1 : 0));
+      if (have % members == 0) return {};
       return invalid(
           fmt::format("{} rows can't be divided evenly among {} ranks: give splits", have, members));
     }
@@ -232,8 +287,23 @@ class Check {
         return invalid(fmt::format("splits are {}, expected 0 or more rows each", shape_text(s_.splits)));
       }
     }
-    if (sum == have) return {};
+    if (sum == have) {
+      return s_.kind == Kind::kReducescatter ? room(s_.splits[static_cast<size_t>(index())]) : Status();
+    }
     return invalid(fmt::format("splits add up to {} rows, input has {}", sum, have));
+  }
+
+  /// This rank's place among those that take part.
+  int64_t index() const {
+    const auto& members = s_.members;
+    if (members.empty()) return rank_;
+    return std::lower_bound(members.begin(), members.end(), rank_) - members.begin();
+  }
+
+  /// Reducescatter on a device: rows that do not fit can't go elsewhere. On the host that is a matter of this rank.
+  Status room(int64_t rows) const {
+    if (s_.outputs.empty() || !is_device(s_.outputs[0]) || s_.outputs[0].shape[0] >= rows) return {};
+    return invalid(fmt::format("output has room for {} rows, {} are needed", s_.outputs[0].shape[0], rows));
   }
 
   Status reducescatter() const {

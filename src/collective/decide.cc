@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/dtype.h"
 #include "base/reduce.h"
@@ -82,7 +83,8 @@ Matcher::Verdict Matcher::decide(Pending& pending) {
   const auto carried = [&] {
     return std::all_of(ranks.begin(), ranks.end(), [&](int32_t r) { return pending.at(r).carries; });
   };
-  const bool alone = ranks.size() == 1;  // it has all it needs
+  // It has all it needs, and its own hands can move it: device memory is moved by its backend alone.
+  const bool alone = ranks.size() == 1 && (call.kind == Kind::kBroadcast || !call.on_device());
   switch (call.kind) {
     case Kind::kBarrier: break;
     case Kind::kAgree:
@@ -150,6 +152,9 @@ Matcher::Verdict Matcher::decide(Pending& pending) {
         return failed(HVD_INVALID,
                       fmt::format("allgather '{}': the result is larger than memory can be", call.name));
       }
+      if (std::string text = short_of_room(pending, verdict); !text.empty()) {
+        return failed(HVD_INVALID, std::move(text));
+      }
       if (verdict.operations > 0 && alone) verdict.operations = 0;
       if (verdict.operations > 0 && carried()) gather_here(pending, &verdict);
       break;
@@ -167,6 +172,9 @@ Matcher::Verdict Matcher::decide(Pending& pending) {
         }
       }
       decide_alltoall(pending, &verdict);
+      if (std::string text = short_of_room(pending, verdict); !text.empty()) {
+        return failed(HVD_INVALID, std::move(text));
+      }
       if (verdict.operations > 0 && alone) verdict.operations = 0;
       if (verdict.operations > 0 && carried()) exchange_here(pending, &verdict);
       break;
@@ -227,6 +235,26 @@ bool Matcher::decide_allgather(const Pending& pending, Verdict* verdict) {
   }
   if (any) verdict->operations = call.specs.size();
   return true;
+}
+
+/// Device memory: whose output is too small for what it gets; "" if nobody's is.
+std::string Matcher::short_of_room(const Pending& pending, const Verdict& verdict) const {
+  const Signature& call = *pending.first;
+  if (!call.on_device()) return "";
+  const auto& ranks = verdict.participants;
+  for (size_t t = 0; t < call.specs.size(); ++t) {
+    for (const int32_t r : ranks) {
+      const auto& all = verdict.of(r)->rows;
+      const auto rows = std::span(all).subspan(t * ranks.size(), ranks.size());
+      const int64_t needed = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+      const int64_t room = pending.at(r).call->rooms[t];
+      if (room >= needed) continue;
+      const std::string which = call.specs.size() > 1 ? fmt::format("output {}", t) : "output";
+      return fmt::format("{} '{}': {} has room for {} rows on {}, {} are needed", kind_name(call.kind),
+                         call.name, which, room, describe_ranks({r}, hosts_), needed);
+    }
+  }
+  return "";
 }
 
 void Matcher::gather_here(const Pending& pending, Verdict* verdict) {
@@ -299,7 +327,7 @@ bool Matcher::fusable(const Pending& pending, const std::vector<int32_t>& partic
   }
   const bool by_position = is_float(dtype) && call.reduction != HVD_MIN && call.reduction != HVD_MAX;
   if (!by_position || !config_.keep_order) return true;
-  if (config_.keep_order_on_a_host) return false;
+  if (config_.keep_order_on_a_host || call.on_device()) return false;
   return std::all_of(participants.begin(), participants.end(), [&](int32_t r) {
     return hosts_[static_cast<size_t>(r)] == hosts_[static_cast<size_t>(participants[0])];
   });

@@ -61,7 +61,12 @@ struct Engine::Impl::Batch {
     step.op.dtype = dtype;
     step.op.reduction = of.submission.reduction;
     step.op.root = of.submission.root;
-    step.op.memory = HVD_MEMORY_HOST;
+    const auto& tensors = of.submission.inputs.empty() ? of.submission.outputs : of.submission.inputs;
+    if (!tensors.empty()) {
+      step.op.memory = tensors[0].memory;
+      step.op.device = tensors[0].device;
+      step.op.stream = tensors[0].stream;
+    }
     return step;
   }
   /// The first failure stays. Any thread.

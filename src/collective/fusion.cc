@@ -18,6 +18,7 @@ void Fusion::add(Item item) {
 
 bool Fusion::together(const Item& a, const Item& b) {
   if (a.alone || b.alone || a.call->kind != b.call->kind || a.participants != b.participants) return false;
+  if (a.call->memory != b.call->memory || a.places != b.places) return false;
   if (a.call->kind == Kind::kBroadcast) return a.call->root == b.call->root;  // as bytes
   if (a.call->kind != Kind::kAllreduce || a.call->specs.empty() || b.call->specs.empty()) return false;
   return a.call->specs[0].dtype == b.call->specs[0].dtype && a.call->reduction == b.call->reduction &&

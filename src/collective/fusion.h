@@ -15,6 +15,7 @@ class Fusion {
     uint64_t id = 0;
     SignaturePtr call;
     std::vector<int32_t> participants;
+    std::vector<uint32_t> places;  // device memory: of each participant's call
     uint64_t bytes = 0;
     bool mine = true;   // rank 0 takes part and will say when it is done
     bool alone = true;  // never together with others

@@ -149,6 +149,10 @@ void Matcher::complete(Table::iterator it) {
   item.bytes = pending->first->payload;
   item.mine = item.participants.front() == 0;
   item.alone = !fusable(*pending, item.participants);
+  if (item.call->on_device() && !item.alone) {
+    for (const int32_t r : item.participants) item.places.push_back(pending->at(r).call->place);
+    item.alone = std::find(item.places.begin(), item.places.end(), 0U) != item.places.end();
+  }
   ready_.emplace(item.id, Ready{std::move(pending), std::move(verdict)});
   fusion_.add(std::move(item));
 }

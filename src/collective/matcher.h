@@ -108,6 +108,7 @@ class Matcher {
   void exchange_here(const Pending& pending, Verdict* verdict);
   bool decide_allgather(const Pending& pending, Verdict* verdict);
   void decide_alltoall(const Pending& pending, Verdict* verdict);
+  std::string short_of_room(const Pending& pending, const Verdict& verdict) const;
   bool fusable(const Pending& pending, const std::vector<int32_t>& participants) const;
 
   const MatcherConfig config_;

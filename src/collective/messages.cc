@@ -73,6 +73,16 @@ bool ascending(const std::vector<int32_t>& ranks, int32_t size) {
           std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end());
 }
 
+void check_memory(const Signature& call) {
+  require(call.memory == HVD_MEMORY_HOST || call.memory == HVD_MEMORY_CUDA,
+          "request of an unknown kind of memory");
+  require(!call.on_device() || !call.specs.empty(), "request of device memory without a tensor");
+  const bool rooms = call.on_device() && (call.kind == Kind::kAllgather || call.kind == Kind::kAlltoall);
+  require(call.rooms.size() == (rooms ? call.specs.size() : 0),
+          "request with rooms for other tensors than it has");
+  for (const int64_t rows : call.rooms) require(rows >= 0, "request with a negative room");
+}
+
 void check_kind(const Signature& call, size_t members) {
   const auto rows = [&](const Spec& spec) { return !spec.shape.empty(); };
   switch (call.kind) {
@@ -118,7 +128,10 @@ SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
   call->prescale = from.prescale();
   call->postscale = from.postscale();
   call->specs = decode_specs(from);
+  call->memory = from.memory();
+  call->place = from.place();
   call->splits = to_vector(from.splits());
+  call->rooms = to_vector(from.rooms());
   call->members = to_vector(from.members());
   require(ascending(call->members, size), "request with members that are not ascending");
   if (!call->members.empty()) {
@@ -129,6 +142,7 @@ SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
             "request whose root has no part in it");
   }
   check_kind(*call, call->member_count(static_cast<size_t>(size)));
+  check_memory(*call);
   call->priority = from.priority();
   const int64_t most = std::chrono::duration_cast<std::chrono::milliseconds>(kMaxTimeout).count();
   require(from.timeout_ms() >= 0 && from.timeout_ms() <= most, "request with a time-out out of range");
@@ -201,6 +215,14 @@ const char* kind_name(Kind kind) {
   return "unknown operation";
 }
 
+const char* memory_name(hvd_memory memory) {
+  switch (memory) {
+    case HVD_MEMORY_HOST: return "host memory";
+    case HVD_MEMORY_CUDA: return "device memory (CUDA)";
+  }
+  return "unknown memory";
+}
+
 // ---- Writing ------------------------------------------------------------------------------------
 
 struct Encoder::Impl {
@@ -232,10 +254,12 @@ struct Encoder::Impl {
     const auto dims_at = vector_or_none(builder, dims);
     const auto splits_at = vector_or_none(builder, from.splits);
     const auto members_at = vector_or_none(builder, from.members);
+    const auto rooms_at = vector_or_none(builder, from.rooms);
     const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(from.timeout).count();
     return wire::CreateCall(builder, name, set, static_cast<uint8_t>(from.kind), from.reduction, from.root,
                             from.prescale, from.postscale, dtypes_at, ndims_at, dims_at, splits_at,
-                            members_at, from.priority, timeout);
+                            members_at, from.priority, timeout, static_cast<uint8_t>(from.memory), from.place,
+                            rooms_at);
   }
 };
 
@@ -320,6 +344,7 @@ void validate(const Request& request, int32_t source, int32_t size) {
   }
   require(request.carries || request.payload.empty(), "request with data that it does not carry");
   if (!request.carries) return;
+  require(!call.on_device(), "request that carries device memory");
   const bool may = call.kind == Kind::kAllreduce || call.kind == Kind::kAllgather ||
                    call.kind == Kind::kReducescatter || call.kind == Kind::kAlltoall ||
                    (call.kind == Kind::kBroadcast && call.root == source);

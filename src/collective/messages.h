@@ -23,6 +23,8 @@ inline constexpr size_t kMaxPayload = 96 << 10;    // of a message, padding incl
 inline constexpr size_t kInlineObject = 32 << 10;  // larger objects go through the backend
 
 const char* kind_name(Kind kind);
+/// "host memory", "device memory (CUDA)"
+const char* memory_name(hvd_memory memory);
 
 /// A rank has called an operation.
 struct Request {

@@ -102,6 +102,7 @@ bool agrees(const Signature& a, const Signature& b) {
     return false;
   }
   if (has_root(a.kind) && a.root != b.root) return false;
+  if (a.memory != b.memory) return false;
   if (a.members != b.members) return false;
   if (a.kind == Kind::kReducescatter && a.splits != b.splits) return false;
   for (size_t i = 0; i < a.specs.size(); ++i) {
@@ -131,6 +132,7 @@ std::string describe_mismatch(const std::vector<const Signature*>& calls,
       differ("shape" + of, [i, kind](const Signature& r) { return describe_shape(kind, r.specs[i]); });
     }
   }
+  differ("", [](const Signature& r) { return memory_name(r.memory); });
   if (reduces(kind)) {
     differ("reduction", [](const Signature& r) { return reduction_name(r.reduction); });
     differ("prescale", [](const Signature& r) { return fmt::format("{}", r.prescale); });

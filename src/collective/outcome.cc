@@ -49,7 +49,7 @@ size_t Engine::Impl::participants(const PendingOperation& op, const Outcome& out
 /// Nobody else takes part: this rank's own data is the result.
 bool Engine::Impl::alone(const PendingOperation& op, const Outcome& outcome) const {
   return outcome.sequence == 0 && !outcome.carries && participants(op, outcome) == 1 &&
-         op.call->kind != Kind::kBroadcast && has_data(op.submission);
+         !op.call->on_device() && op.call->kind != Kind::kBroadcast && has_data(op.submission);
 }
 
 /// Why this outcome can't be one of this operation, or NULL. Of rank 0's own outcomes all fit.
@@ -65,7 +65,9 @@ const char* Engine::Impl::misfit(const PendingOperation& op, const Outcome& outc
       return "its participants are no members";
   }
   const size_t count = participants(op, outcome);
-  const bool here = outcome.sequence == 0 && count > 1;  // the data has to be in the outcome
+  const bool device = op.call->on_device();
+  if (device && outcome.carries) return "it brings data for device memory";
+  const bool here = outcome.sequence == 0 && (count > 1 || device);  // the data has to be in the outcome
   const auto place = [&](const std::vector<int32_t>& of) {
     return static_cast<size_t>(std::lower_bound(of.begin(), of.end(), config_.rank) - of.begin());
   };
@@ -231,10 +233,17 @@ Status Engine::Impl::place(PendingOperation& op, size_t index, std::vector<int64
   const Submission& s = op.submission;
   const Tensor& output = s.outputs[index];
   Tensor& result = op.results[index];
-  result = {output.data, s.inputs[index].dtype, std::move(shape)};
+  const Tensor& input = s.inputs[index];
+  result = {output.data, input.dtype, std::move(shape), input.memory, input.device, input.stream};
   const size_t bytes = result.bytes();
-  const bool room = output.data != nullptr && output.shape[0] >= result.shape[0];
-  if (output.data != nullptr && !room) {
+  const bool device = result.memory != HVD_MEMORY_HOST;
+  const bool given = output.data != nullptr || device;
+  const bool room = given && output.shape[0] >= result.shape[0];
+  if (device && !room) {  // rank 0 was told the room
+    return Status(HVD_INTERNAL, fmt::format("{} '{}': output has room for {} rows, {} came",
+                                            kind_name(s.kind), s.name, output.shape[0], result.shape[0]));
+  }
+  if (given && !room) {
     if (op.verdict.ok()) {
       op.verdict =
           Status(HVD_INVALID,

@@ -24,6 +24,14 @@ const std::vector<Tensor>& tensors_of(const Submission& s) {
   return s.kind == Kind::kBroadcast ? s.outputs : s.inputs;
 }
 
+hvd_memory memory_of(const Submission& s) {
+  const auto& tensors = tensors_of(s);
+  return tensors.empty() ? hvd_memory{HVD_MEMORY_HOST} : tensors[0].memory;
+}
+bool tells_rooms(const Submission& s) {
+  return (s.kind == Kind::kAllgather || s.kind == Kind::kAlltoall) && memory_of(s) != HVD_MEMORY_HOST;
+}
+
 template <class T>
 void add(std::string* text, const T& value) {
   text->append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -76,12 +84,15 @@ void Signature::seal() {
   add(&text, root);
   add(&text, prescale);
   add(&text, postscale);
+  add(&text, memory);
+  add(&text, place);
   add(&text, uint64_t{specs.size()});
   for (const Spec& spec : specs) {
     add(&text, spec.dtype);
     add_all(&text, spec.shape);
   }
   add_all(&text, splits);
+  add_all(&text, rooms);
   add_all(&text, members);
   add(&text, priority);
   add(&text, timeout.count());
@@ -92,11 +103,12 @@ void Signature::seal() {
 
 bool Signature::same_as(const Signature& o) const {
   return name == o.name && set == o.set && kind == o.kind && reduction == o.reduction && root == o.root &&
-         same_bits(prescale, o.prescale) && same_bits(postscale, o.postscale) && specs == o.specs &&
-         splits == o.splits && members == o.members && priority == o.priority && timeout == o.timeout;
+         same_bits(prescale, o.prescale) && same_bits(postscale, o.postscale) && memory == o.memory &&
+         place == o.place && specs == o.specs && splits == o.splits && rooms == o.rooms &&
+         members == o.members && priority == o.priority && timeout == o.timeout;
 }
 
-bool Signature::describes(const Submission& s) const {
+bool Signature::describes(const Submission& s, uint32_t where) const {
   if (kind != s.kind || priority != s.priority || name != s.name || timeout != whole(s.timeout)) return false;
   if (has_root(kind) && root != s.root) return false;
   if (reduces(kind) &&
@@ -104,6 +116,11 @@ bool Signature::describes(const Submission& s) const {
     return false;
   }
   if (members != s.members || set != s.set || splits != s.splits) return false;
+  if (memory != memory_of(s) || place != where) return false;
+  if (tells_rooms(s) && !std::equal(rooms.begin(), rooms.end(), s.outputs.begin(), s.outputs.end(),
+                                    [](int64_t room, const Tensor& t) { return room == t.shape[0]; })) {
+    return false;
+  }
   const auto& tensors = tensors_of(s);
   return specs.size() == tensors.size() &&
          std::equal(specs.begin(), specs.end(), tensors.begin(), [](const Spec& spec, const Tensor& t) {
@@ -111,7 +128,7 @@ bool Signature::describes(const Submission& s) const {
          });
 }
 
-SignaturePtr make_signature(const Submission& s) {
+SignaturePtr make_signature(const Submission& s, uint32_t place) {
   auto signature = std::make_shared<Signature>();
   signature->name = s.name;
   signature->set = s.set;
@@ -123,9 +140,14 @@ SignaturePtr make_signature(const Submission& s) {
     signature->postscale = s.postscale;
   }
   const auto& tensors = tensors_of(s);
+  signature->memory = memory_of(s);
+  signature->place = place;
   signature->specs.reserve(tensors.size());
   for (const Tensor& t : tensors) signature->specs.push_back({t.dtype, t.shape});
   signature->splits = s.splits;
+  if (tells_rooms(s)) {
+    for (const Tensor& t : s.outputs) signature->rooms.push_back(t.shape[0]);
+  }
   signature->members = s.members;
   signature->priority = s.priority;
   signature->timeout = whole(s.timeout);
@@ -133,15 +155,29 @@ SignaturePtr make_signature(const Submission& s) {
   return signature;
 }
 
+uint32_t Places::of(const Submission& s) {
+  if (memory_of(s) == HVD_MEMORY_HOST) return 0;
+  constexpr size_t kMost = 256;  // a program that makes a stream for each call has no use for more
+  const Tensor& first = tensors_of(s)[0];
+  const std::pair<int32_t, const void*> place{first.device, first.stream};
+  auto it = std::find(known_.begin(), known_.end(), place);
+  if (it == known_.end()) {
+    if (known_.size() == kMost) return 0;
+    it = known_.insert(it, place);
+  }
+  return static_cast<uint32_t>(it - known_.begin()) + 1;
+}
+
 SentSignatures::Found SentSignatures::find(const Submission& submission) {
+  const uint32_t place = places_.of(submission);
   auto it = submission.members.empty()
                 ? ids_.find(std::string_view(submission.name))
                 : ids_.find(matching_key(submission.name, submission.set, submission.members));
   if (it != ids_.end()) {
     const SignaturePtr& known = slots_[it->second - 1];
-    if (known->describes(submission)) return {known, it->second, true};
+    if (known->describes(submission, place)) return {known, it->second, true};
   }
-  SignaturePtr signature = make_signature(submission);
+  SignaturePtr signature = make_signature(submission, place);
   uint32_t id = 0;
   const auto release = [&](uint32_t slot) {
     weight_ -= slots_[slot - 1]->weight;

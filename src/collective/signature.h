@@ -35,12 +35,19 @@ std::string matching_key(const std::string& name, const std::string& set, std::s
 struct Signature {
   std::string name, set;
   Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = 0;         // allreduce, reducescatter
-  int32_t root = 0;                    // broadcasts
-  double prescale = 1, postscale = 1;  // allreduce, reducescatter
-  std::vector<Spec> specs;             // one per tensor
-  std::vector<int64_t> splits;         // alltoall: rows to each member; reducescatter: of each member
-  std::vector<int32_t> members;        // empty: all ranks
+  hvd_reduction reduction = 0;          // allreduce, reducescatter
+  int32_t root = 0;                     // broadcasts
+  double prescale = 1, postscale = 1;   // allreduce, reducescatter
+  hvd_memory memory = HVD_MEMORY_HOST;  // of all tensors
+  std::vector<Spec> specs;              // one per tensor
+  std::vector<int64_t> splits;          // alltoall: rows to each member; reducescatter: of each member
+  /// Device memory: number of its device and stream among those of this rank, from 1; 0: they have none, and the call
+  /// travels with no other. Each rank's own.
+  uint32_t place = 0;
+  /// Device memory, allgather and alltoall: rows that each output has room for. Where a result does not fit it can't
+  /// go elsewhere, so that rank 0 has to know before anybody begins.
+  std::vector<int64_t> rooms;
+  std::vector<int32_t> members;  // empty: all ranks
   int32_t priority = 0;
   Duration timeout{0};  // whole milliseconds
 
@@ -53,13 +60,23 @@ struct Signature {
   void seal();
   bool same_as(const Signature& other) const;
   /// Is this the signature of that call?
-  bool describes(const Submission& submission) const;
+  bool describes(const Submission& submission, uint32_t place) const;
+  bool on_device() const { return memory != HVD_MEMORY_HOST; }
   bool of_all(size_t size) const { return members.empty() || members.size() == size; }
   size_t member_count(size_t size) const { return members.empty() ? size : members.size(); }
 };
 using SignaturePtr = std::shared_ptr<const Signature>;
 
-SignaturePtr make_signature(const Submission& submission);
+SignaturePtr make_signature(const Submission& submission, uint32_t place);
+
+/// Numbers for the devices and streams of a rank's calls: what lies in different ones can't travel together.
+class Places {
+ public:
+  uint32_t of(const Submission& submission);
+
+ private:
+  std::vector<std::pair<int32_t, const void*>> known_;
+};
 
 /// Where the next tensor of a message's payload begins.
 inline constexpr size_t payload_aligned(size_t offset) { return (offset + 15) / 16 * 16; }
@@ -83,6 +100,7 @@ class SentSignatures {
   std::vector<SignaturePtr> slots_;                                       // by id - 1
   uint32_t next_ = 0;
   size_t weight_ = 0;
+  Places places_;
 };
 
 /// Rank 0: what the ids of all ranks stand for. Equal signatures are one object.
