@@ -1,5 +1,7 @@
 #include "generation.h"
 
+#include <cstring>
+
 #include "base/dtype.h"
 #include "base/reduce.h"
 #include "collectives.h"
@@ -7,10 +9,43 @@
 namespace hvdgloo {
 
 using hvd::dtype_size;
+using hvdlinks::Blob;
+using hvdlinks::Clock;
+using hvdlinks::Greeting;
+using hvdlinks::LinkGroup;
+using hvdlinks::LinkHooks;
 
 namespace {
+
 constexpr size_t kExecutors = 2;
-}
+
+// What ranks tell each other when they meet.
+struct Meeting {
+  uint64_t segment_bytes = 0;
+  std::vector<char> pair_address;
+
+  Greeting encode() const {
+    Greeting bytes(sizeof(segment_bytes) + pair_address.size());
+    std::memcpy(bytes.data(), &segment_bytes, sizeof(segment_bytes));
+    std::copy(pair_address.begin(), pair_address.end(), bytes.begin() + sizeof(segment_bytes));
+    return bytes;
+  }
+
+  static Meeting decode(int peer, const Greeting& bytes) {
+    Meeting meeting;
+    if (bytes.size() < sizeof(meeting.segment_bytes)) {
+      throw Failure(HVD_PEER_LOST,
+                    "rank " + std::to_string(peer) + " greeted with " + std::to_string(bytes.size()) +
+                        " bytes, which make no sense",
+                    peer);
+    }
+    std::memcpy(&meeting.segment_bytes, bytes.data(), sizeof(meeting.segment_bytes));
+    meeting.pair_address.assign(bytes.begin() + sizeof(meeting.segment_bytes), bytes.end());
+    return meeting;
+  }
+};
+
+}  // namespace
 
 Generation::Generation(const Config& config, const hvd_backend_host& host)
     : config_(config),
@@ -65,25 +100,31 @@ void Generation::connect(const hvd_backend_group& group) {
     transport_->create_pairs(rank_, size_, timeout);
     std::vector<Greeting> greetings(static_cast<size_t>(size_));
     for (int peer = 0; peer < size_; ++peer) {
-      greetings[static_cast<size_t>(peer)] = {config_.segment_bytes, transport_->pair_address(peer)};
+      greetings[static_cast<size_t>(peer)] =
+          Meeting{config_.segment_bytes, transport_->pair_address(peer)}.encode();
     }
-    const std::vector<Greeting> theirs = links_.greet(std::move(links), greetings, deadline);
+    const std::vector<Greeting> answers = links_.greet(std::move(links), greetings, deadline);
+    std::vector<Meeting> theirs(answers.size());
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      theirs[static_cast<size_t>(peer)] = Meeting::decode(peer, answers[static_cast<size_t>(peer)]);
+    }
     // Those that connect do so first, the listening ends accept in Gloo's loop meanwhile: nobody waits in a circle.
     transport_->hurry(true);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      const Greeting& greeting = theirs[static_cast<size_t>(peer)];
+      const Meeting& greeting = theirs[static_cast<size_t>(peer)];
       segment_bytes_ = std::min(segment_bytes_, std::max<uint64_t>(greeting.segment_bytes, 1));
       if (!transport_->connects(peer, greeting.pair_address)) continue;
       transport_->connect(peer, greeting.pair_address);
-      links_.tell_paired(peer);
+      links_.tell_step(peer);
     }
     transport_->hurry(false);
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      const Greeting& greeting = theirs[static_cast<size_t>(peer)];
+      const Meeting& greeting = theirs[static_cast<size_t>(peer)];
       if (transport_->connects(peer, greeting.pair_address)) continue;
-      links_.wait_paired(peer, deadline);
+      links_.wait_steps(peer, 1, "connect its pair", deadline);
       transport_->connect(peer, greeting.pair_address);
     }
   }
@@ -182,7 +223,7 @@ void Generation::run(Task& task) {
 void Generation::complete(const Task& task, const Failure* failure) {
   if (failure == nullptr) return task.op.done(task.op.done_context, HVD_OK, nullptr);
   hvd_error error = HVD_ERROR_INIT;
-  write_error(&error, *failure, number_);
+  write_error(kName, &error, *failure, number_);
   task.op.done(task.op.done_context, failure->status, &error);
 }
 

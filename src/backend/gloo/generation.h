@@ -5,11 +5,15 @@
 #include <deque>
 #include <memory>
 
-#include "links.h"
-#include "task.h"
+#include "backend/links/links.h"
+#include "backend/links/task.h"
 #include "transport.h"
 
 namespace hvdgloo {
+
+using hvdlinks::Task;
+
+constexpr const char* kName = "gloo";
 
 struct Config {
   std::string ip;
@@ -21,7 +25,7 @@ class Generation {
   Generation(const Config& config, const hvd_backend_host& host);
   ~Generation();
 
-  const Blob& blob() const { return links_.blob(); }
+  const hvdlinks::Blob& blob() const { return links_.blob(); }
   uint64_t number() const { return number_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -51,7 +55,7 @@ class Generation {
   int rank_ = 0, size_ = 0;
   uint64_t segment_bytes_ = 0;
   std::atomic<bool> reported_{false};
-  Links links_;
+  hvdlinks::Links links_;
   std::unique_ptr<Transport> transport_;
 
   std::mutex mutex_;

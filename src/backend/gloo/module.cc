@@ -1,157 +1,40 @@
-// The module's table: an instance, its current generation, and a thread that takes ended ones apart.
+// The module's table.
 #include <gloo/config.h>
 
 #include <charconv>
 
+#include "backend/links/generations.h"
 #include "generation.h"
-#include "task.h"
 
 namespace hvdgloo {
-
 namespace {
+
+using hvdlinks::Generations;
 
 #define HVDGLOO_TEXT_(x) #x
 #define HVDGLOO_TEXT(x) HVDGLOO_TEXT_(x)
 constexpr const char* kVersion = HVDGLOO_TEXT(GLOO_VERSION_MAJOR) "." HVDGLOO_TEXT(
     GLOO_VERSION_MINOR) "." HVDGLOO_TEXT(GLOO_VERSION_PATCH);
 
-using GenerationPtr = std::shared_ptr<Generation>;
-
 class Instance {
  public:
-  Instance(const hvd_backend_host& host, Config config) : host_(host), config_(std::move(config)) {
-    const BlockSignals block;
-    reaper_ = std::thread([this] { reap(); });
-  }
-
-  ~Instance() {
-    end(take(current_), false);
-    end(take(next_), false);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      closing_ = true;
-    }
-    changed_.notify_all();
-    reaper_.join();
-  }
-
-  // The generation that is connected stays: members of it may not all be out yet.
-  Blob address() {
-    end(take(next_), false);
-    auto generation = std::make_shared<Generation>(config_, host_);
-    std::lock_guard<std::mutex> lock(mutex_);
-    next_ = generation;
-    return generation->blob();
-  }
-
-  void connect(const hvd_backend_group& group) {
-    end(take(current_), false);
-    GenerationPtr generation;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (next_ == nullptr) {
-        throw Failure(HVD_INVALID, "connect to generation " + std::to_string(group.generation) +
-                                       ": address was not called for it");
-      }
-      if (any_aborted_ && group.generation <= aborted_) {
-        throw Failure(HVD_PEER_LOST, "generation " + std::to_string(group.generation) + " was given up");
-      }
-      next_->assign(group);
-      generation = current_ = std::exchange(next_, nullptr);
-    }
-    try {
-      generation->connect(group);
-    } catch (...) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      const bool mine = current_ == generation;  // else abort has taken it
-      if (mine) current_.reset();
-      lock.unlock();
-      if (mine) end(std::move(generation), false);
-      throw;
-    }
-  }
-
-  GenerationPtr current() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (current_ == nullptr) throw Failure(HVD_PEER_LOST, "no generation is connected");
-    return current_;
-  }
-
-  void abort(uint64_t number) {
-    GenerationPtr generation;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-      any_aborted_ = true;
-      if (current_ == nullptr || current_->number() != number) return;
-      generation = std::move(current_);
-      current_.reset();
-    }
-    end(std::move(generation), false);
-  }
-
-  void disconnect() { end(take(current_), true); }
+  Instance(const hvd_backend_host& host, Config config)
+      : host_(host),
+        config_(std::move(config)),
+        generations_([this] { return std::make_shared<Generation>(config_, host_); }) {}
 
   const Config& config() const { return config_; }
-  const hvd_backend_host& host() const { return host_; }
+  Generations<Generation>& generations() { return generations_; }
 
  private:
-  GenerationPtr take(GenerationPtr& held) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(held, nullptr);
-  }
-
-  void end(GenerationPtr generation, bool in_peace) {
-    if (generation == nullptr) return;
-    if (in_peace) generation->leave();
-    generation->abort();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ended_.push_back(std::move(generation));
-    }
-    changed_.notify_all();
-  }
-
-  void reap() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return closing_ || !ended_.empty(); });
-      if (ended_.empty()) return;
-      GenerationPtr generation = std::move(ended_.front());
-      ended_.pop_front();
-      lock.unlock();
-      generation->teardown();
-      generation.reset();
-      lock.lock();
-    }
-  }
-
   const hvd_backend_host host_;
   const Config config_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  GenerationPtr current_;
-  GenerationPtr next_;  // has its address and no number yet
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
-  std::deque<GenerationPtr> ended_;
-  bool closing_ = false;
-  std::thread reaper_;
+  Generations<Generation> generations_;
 };
 
-// Nothing but a status may leave through the C functions.
 template <class Function>
 hvd_status guarded(hvd_error* error, uint64_t generation, Function function) noexcept {
-  try {
-    function();
-    return HVD_OK;
-  } catch (const Failure& failure) {
-    write_error(error, failure, generation);
-    return failure.status;
-  } catch (const std::exception& e) {
-    write_error(error, Failure(HVD_INTERNAL, e.what()), generation);
-    return HVD_INTERNAL;
-  }
+  return hvdlinks::guarded(kName, error, generation, std::move(function));
 }
 
 Instance& of(void* instance) { return *static_cast<Instance*>(instance); }
@@ -179,64 +62,47 @@ hvd_status open(const hvd_backend_host* host, const hvd_backend_option* options,
         }
       }
     }
-    config.ip = local_address(interface, route);
+    config.ip = hvdlinks::local_address(interface, route);
     *ret_instance = new Instance(*host, config);
   });
 }
 
 hvd_status address(void* instance, void* data, size_t* size, hvd_error* error) {
   return guarded(error, 0, [&] {
-    if (*size < Blob::kSize) {
-      const size_t room = std::exchange(*size, Blob::kSize);
-      throw Failure(HVD_INVALID,
-                    "the address has " + std::to_string(*size) + " bytes, the room " + std::to_string(room));
-    }
-    const auto bytes = of(instance).address().encode();
-    std::memcpy(data, bytes.data(), bytes.size());
-    *size = bytes.size();
+    const auto blob = of(instance).generations().next()->blob().encode();
+    hvdlinks::give_address(blob.data(), blob.size(), data, size);
   });
 }
 
 hvd_status connect(void* instance, const hvd_backend_group* group, hvd_error* error) {
   return guarded(error, group->generation, [&] {
-    if (group->size < 1 || group->rank < 0 || group->rank >= group->size) {
-      throw Failure(HVD_INVALID,
-                    "rank " + std::to_string(group->rank) + " of " + std::to_string(group->size));
-    }
-    of(instance).connect(*group);
+    hvdlinks::check_group(*group);
+    of(instance).generations().connect(*group);
   });
 }
 
 hvd_status submit(void* instance, const hvd_backend_op* op, hvd_error* error) {
   return guarded(error, 0, [&] {
-    const GenerationPtr generation = of(instance).current();
-    generation->submit(checked(*op, generation->rank(), generation->size()));
+    const std::shared_ptr<Generation> generation = of(instance).generations().current();
+    generation->submit(hvdlinks::checked(*op, generation->rank(), generation->size()));
   });
 }
 
 hvd_status send_message(void* instance, int32_t destination, const void* data, size_t size,
                         hvd_error* error) {
   return guarded(error, 0, [&] {
-    const GenerationPtr generation = of(instance).current();
-    if (destination < 0 || destination >= generation->size() || destination == generation->rank()) {
-      throw Failure(HVD_INVALID, "a message to rank " + std::to_string(destination) + " from rank " +
-                                     std::to_string(generation->rank()) + " of " +
-                                     std::to_string(generation->size()));
-    }
-    if (size > kMaxMessage || (data == nullptr && size > 0)) {
-      throw Failure(HVD_INVALID, "a message of " + std::to_string(size) + " bytes: expected at most " +
-                                     std::to_string(kMaxMessage) + ", not NULL");
-    }
+    const std::shared_ptr<Generation> generation = of(instance).generations().current();
+    hvdlinks::check_message(destination, generation->rank(), generation->size(), data, size);
     generation->send(destination, data, size);
   });
 }
 
 void abort(void* instance, uint64_t generation) {
-  guarded(nullptr, generation, [&] { of(instance).abort(generation); });
+  guarded(nullptr, generation, [&] { of(instance).generations().abort(generation); });
 }
 
 void disconnect(void* instance) {
-  guarded(nullptr, 0, [&] { of(instance).disconnect(); });
+  guarded(nullptr, 0, [&] { of(instance).generations().disconnect(); });
 }
 
 void close(void* instance) {
@@ -270,7 +136,7 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     hvd_backend_table full{};
     full.struct_size = std::min(table->struct_size, sizeof(full));
     full.description.struct_size = sizeof(full.description);
-    full.description.name = "gloo";
+    full.description.name = kName;
     full.description.version = kVersion;
     full.description.memories = uint64_t{1} << HVD_MEMORY_HOST;
     for (int dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) full.description.dtypes |= uint64_t{1} << dtype;

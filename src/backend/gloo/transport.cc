@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "failure.h"
-
 namespace hvdgloo {
 namespace {
 

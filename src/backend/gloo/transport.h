@@ -14,9 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "net.h"
+#include "backend/links/failure.h"
+#include "backend/links/net.h"
 
 namespace hvdgloo {
+
+using hvdlinks::BlockSignals;
+using hvdlinks::Failure;
+using hvdlinks::Fd;
 
 class Ticker;
 

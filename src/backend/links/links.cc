@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-namespace hvdgloo {
+namespace hvdlinks {
 
 Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
   listener_ = listen_at(ip, &blob_);
@@ -31,6 +31,12 @@ void Links::watch(int fd, void* tag, uint32_t events, int operation) {
 std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
                                    Clock::time_point deadline) {
   const size_t size = group.members.size();
+  for (const Greeting& greeting : greetings) {
+    if (greeting.size() > kMaxGreeting) {
+      throw Failure(HVD_INVALID, "a greeting of " + std::to_string(greeting.size()) +
+                                     " bytes: expected at most " + std::to_string(kMaxGreeting));
+    }
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
@@ -38,7 +44,7 @@ std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>&
     mine_ = greetings;
     links_.resize(size);
     theirs_.resize(size);
-    paired_.assign(size, false);
+    steps_.assign(size, 0);
     peers_.assign(size, Peer::kThere);
   }
   for (int peer = 0; peer < group_.rank; ++peer) connect_to(peer, group_.members[static_cast<size_t>(peer)]);
@@ -88,20 +94,20 @@ void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
   if (!in_time) throw Failure(HVD_TIMEOUT, missing() + " before the deadline");
 }
 
-void Links::tell_paired(int peer) {
+void Links::tell_step(int peer) {
   ConnectionPtr link;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     link = links_[static_cast<size_t>(peer)];
   }
-  write_frame(*link, Kind::kPaired, nullptr, 0);
+  write_frame(*link, Kind::kStep, nullptr, 0);
 }
 
-void Links::wait_paired(int peer, Clock::time_point deadline) {
+void Links::wait_steps(int peer, int steps, const std::string& what, Clock::time_point deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
   wait(
-      lock, deadline, [&] { return paired_[static_cast<size_t>(peer)]; },
-      [&] { return name_of(peer) + " did not connect its pair"; });
+      lock, deadline, [&] { return steps_[static_cast<size_t>(peer)] >= steps; },
+      [&] { return name_of(peer) + " did not " + what; });
 }
 
 void Links::open() {
@@ -220,4 +226,4 @@ void Links::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-namespace hvdgloo {
+namespace hvdlinks {
 
 class Fd {
  public:
@@ -35,8 +35,8 @@ class Fd {
 };
 
 /// Blocks every signal in the calling thread while it lives. Threads made meanwhile keep them blocked:
-/// the program's signals stay with the program's threads, and Gloo's writes to a dead peer, which go
-/// without MSG_NOSIGNAL, can't raise SIGPIPE in them.
+/// the program's signals stay with the program's threads, and a library's writes to a dead peer, which may
+/// go without MSG_NOSIGNAL, can't raise SIGPIPE in them.
 class BlockSignals {
  public:
   BlockSignals() {
@@ -54,7 +54,8 @@ class BlockSignals {
 
 using Token = std::array<uint8_t, 16>;
 
-/// The blob of `address`: where a generation's links listen, and what a caller has to show.
+/// The blob of `address`, or its beginning if the module has more to say: where a generation's links listen, and
+/// what a caller has to show.
 struct Blob {
   bool v6 = false;
   uint16_t port = 0;
@@ -78,4 +79,4 @@ std::string local_address(const std::string& interface, const std::string& route
 /// A socket that listens at `ip` on a free port.
 Fd listen_at(const std::string& ip, Blob* ret_blob);
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

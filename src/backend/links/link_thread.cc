@@ -6,7 +6,7 @@
 
 #include "links.h"
 
-namespace hvdgloo {
+namespace hvdlinks {
 namespace {
 
 constexpr size_t kReadSize = size_t{256} << 10;
@@ -92,6 +92,7 @@ void Links::send_hello(Connection& connection) {
   const auto peer = static_cast<size_t>(connection.peer);
   const Greeting& greeting = mine_[peer];
   Hello hello;
+  std::vector<uint8_t> body(sizeof(hello) + greeting.size());
   std::memset(&hello, 0, sizeof(hello));
   hello.magic = kHelloMagic;
   hello.version = kHelloVersion;
@@ -99,11 +100,10 @@ void Links::send_hello(Connection& connection) {
   hello.rank = group_.rank;
   hello.size = static_cast<int32_t>(group_.members.size());
   hello.token = group_.members[peer].token;
-  hello.segment_bytes = greeting.segment_bytes;
-  hello.pair_size = static_cast<uint32_t>(std::min(greeting.pair_address.size(), sizeof(hello.pair)));
-  std::memcpy(hello.pair, greeting.pair_address.data(), hello.pair_size);
+  std::memcpy(body.data(), &hello, sizeof(hello));
+  std::copy(greeting.begin(), greeting.end(), body.begin() + sizeof(hello));
   try {
-    write_frame(connection, Kind::kHello, &hello, sizeof(hello));
+    write_frame(connection, Kind::kHello, body.data(), body.size());
   } catch (const Failure&) {
     // The read that follows sees the same end.
   }
@@ -112,8 +112,8 @@ void Links::send_hello(Connection& connection) {
 void Links::read(const ConnectionPtr& connection) {
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
     std::vector<uint8_t>& in = connection->in;
-    // No more of a stranger than its hello.
-    constexpr size_t kHello = sizeof(Header) + sizeof(Hello);
+    // No more of a stranger than a hello.
+    constexpr size_t kHello = sizeof(Header) + sizeof(Hello) + kMaxGreeting;
     const size_t room = connection->greeted ? kReadSize : kHello - std::min(in.size(), kHello - 1);
     const ssize_t got = ::recv(connection->fd.get(), scratch_.data(), room, MSG_DONTWAIT);
     const int error = errno;
@@ -136,8 +136,9 @@ bool Links::take_frames(const ConnectionPtr& connection) {
     Header header;
     std::memcpy(&header, in.data() + offset, sizeof(header));
     const bool hello = !connection->greeted;
-    if (hello ? header.kind != Kind::kHello || header.size != sizeof(Hello)
-              : header.kind < Kind::kPaired || header.kind > Kind::kGaveUp || header.size > kMaxMessage ||
+    if (hello ? header.kind != Kind::kHello || header.size < sizeof(Hello) ||
+                    header.size > sizeof(Hello) + kMaxGreeting
+              : header.kind < Kind::kStep || header.kind > Kind::kGaveUp || header.size > kMaxMessage ||
                     (header.kind != Kind::kMessage && header.size != 0)) {
       sense = false;
       break;
@@ -159,7 +160,7 @@ bool Links::take_frames(const ConnectionPtr& connection) {
     } else {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto peer = static_cast<size_t>(connection->peer);
-      if (header.kind == Kind::kPaired) paired_[peer] = true;
+      if (header.kind == Kind::kStep) ++steps_[peer];
       if (header.kind == Kind::kBye) peers_[peer] = Peer::kLeft;
       if (header.kind == Kind::kGaveUp) peers_[peer] = Peer::kGaveUp;
       changed_.notify_all();
@@ -174,7 +175,7 @@ bool Links::take_frames(const ConnectionPtr& connection) {
   return sense;
 }
 
-void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, size_t) {
+void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, size_t size) {
   Hello hello;
   std::memcpy(&hello, data, sizeof(hello));
   std::string wrong;
@@ -188,8 +189,6 @@ void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, siz
   } else if (connection->outgoing ? hello.rank != connection->peer
                                   : hello.rank <= group_.rank || hello.rank >= hello.size) {
     wrong = "rank " + std::to_string(hello.rank);
-  } else if (hello.pair_size > sizeof(hello.pair)) {
-    wrong = "an address of " + std::to_string(hello.pair_size) + " bytes";
   }
   bool last = false;
   if (wrong.empty()) {
@@ -200,8 +199,7 @@ void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, siz
     } else {
       connection->peer = hello.rank;
       connection->greeted = true;
-      theirs_[peer].segment_bytes = hello.segment_bytes;
-      theirs_[peer].pair_address.assign(hello.pair, hello.pair + hello.pair_size);
+      theirs_[peer].assign(data + sizeof(hello), data + size);
     }
   }
   if (!wrong.empty()) {
@@ -282,4 +280,4 @@ void Links::lost(const ConnectionPtr& connection, const std::string& why) {
   if (report) hooks_.failure(blamed, text);
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

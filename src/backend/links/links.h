@@ -1,6 +1,7 @@
-// A connection of our own per pair of ranks. Over it ranks greet each other (with tokens that came by the
-// authenticated control channel), tell where Gloo's pairs listen, and send the core's small messages: one
-// write in the sender's thread, one read in the receiver's, and the end of a peer's process seen at once.
+// A TCP connection per pair of ranks, for modules whose library brings none that can be trusted to end. Over it
+// ranks greet each other (with tokens that came by the authenticated control channel), tell what the module
+// wants to tell, and send the core's small messages: one write in the sender's thread, one read in the
+// receiver's, and the end of a peer's process seen at once.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@
 #include "failure.h"
 #include "net.h"
 
-namespace hvdgloo {
+namespace hvdlinks {
 
 using Clock = std::chrono::steady_clock;
 
@@ -29,11 +30,9 @@ struct LinkHooks {  // called from the links' thread
   std::function<void(const std::string& text)> log;
 };
 
-/// What a rank tells another when they meet.
-struct Greeting {
-  uint64_t segment_bytes = 0;
-  std::vector<char> pair_address;
-};
+/// What a rank tells another when they meet: bytes of the module's own, which it checks itself.
+using Greeting = std::vector<uint8_t>;
+constexpr size_t kMaxGreeting = 4096;
 
 struct LinkGroup {
   uint64_t generation = 0;
@@ -45,6 +44,8 @@ class Links {
  public:
   Links(const std::string& ip, LinkHooks hooks);  // listens
   ~Links();                                       // stop
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
   const Blob& blob() const { return blob_; }
 
   /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each
@@ -53,9 +54,10 @@ class Links {
   std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
                               Clock::time_point deadline);
 
-  /// "My side of our pair has connected", and the wait for it.
-  void tell_paired(int peer);
-  void wait_paired(int peer, Clock::time_point deadline);
+  /// Steps of the module's own while it connects: "I am a step further", and the wait until `peer` has said so
+  /// `steps` times since the greeting. Throws as greet does; the HVD_TIMEOUT says "rank 3 did not" + `what`.
+  void tell_step(int peer);
+  void wait_steps(int peer, int steps, const std::string& what, Clock::time_point deadline);
 
   /// From here on messages are delivered and failures reported. Throws if a peer is lost already.
   void open();
@@ -63,7 +65,8 @@ class Links {
   /// Never blocks: what the socket does not take is copied and follows later. Throws HVD_PEER_LOST.
   void send(int destination, const void* data, size_t size);
 
-  /// Who is behind a failure of Gloo's pair with `peer`: waits a moment for what the link has to say.
+  /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment for
+  /// what the link has to say.
   Failure blame(int peer, const std::string& text);
 
   void leave();  // tells the peers that this end closes in peace
@@ -73,7 +76,7 @@ class Links {
  private:
   struct Connection;
   using ConnectionPtr = std::shared_ptr<Connection>;
-  enum class Kind : uint32_t { kHello = 1, kPaired, kMessage, kBye, kGaveUp };
+  enum class Kind : uint32_t { kHello = 1, kStep, kMessage, kBye, kGaveUp };
   struct Header {
     uint32_t size;
     Kind kind;
@@ -114,7 +117,7 @@ class Links {
   std::condition_variable changed_;
   std::vector<ConnectionPtr> links_;  // by rank; set once greeted
   std::vector<Greeting> theirs_;
-  std::vector<bool> paired_;
+  std::vector<int> steps_;
   enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
   std::vector<Peer> peers_;
   int greeted_ = 0;
@@ -144,13 +147,10 @@ struct Links::Hello {
   uint64_t generation;
   int32_t rank, size;
   Token token;  // the receiver's, from its blob
-  uint64_t segment_bytes;
-  uint32_t pair_size;
-  char pair[192];
-  uint32_t reserved;
+  // The greeting follows.
 };
 
-constexpr uint32_t kHelloMagic = 0x47647668;
-constexpr uint32_t kHelloVersion = 1;
+constexpr uint32_t kHelloMagic = 0x4c647668;
+constexpr uint32_t kHelloVersion = 2;
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "failure.h"
 
-namespace hvdgloo {
+namespace hvdlinks {
 namespace {
 
 [[noreturn]] void invalid(const hvd_backend_op& op, const std::string& text) {
@@ -35,7 +35,7 @@ void check_kind(const hvd_backend_op& op) {
     }
   }
   if (op.done == nullptr) invalid(op, "done is NULL");
-  // Each op has two tags.
+  // Modules make two tags of it.
   if (op.sequence > std::numeric_limits<uint64_t>::max() / 2) invalid(op, "the sequence is beyond 2^63");
 }
 
@@ -120,4 +120,4 @@ Task checked(const hvd_backend_op& given, int rank, int size) {
   return task;
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

@@ -1,11 +1,11 @@
-// A collective that was submitted, checked, with copies of what is borrowed for submit alone.
+// A collective of host memory that was submitted, checked, with copies of what is borrowed for submit alone.
 #pragma once
 
 #include <vector>
 
 #include "hvd/backend.h"
 
-namespace hvdgloo {
+namespace hvdlinks {
 
 struct Task {
   hvd_backend_op op{};
@@ -18,4 +18,4 @@ struct Task {
 /// Throws Failure: HVD_INVALID or HVD_UNSUPPORTED with what is wrong.
 Task checked(const hvd_backend_op& given, int rank, int size);
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks

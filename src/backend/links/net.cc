@@ -13,10 +13,10 @@
 
 #include "failure.h"
 
-namespace hvdgloo {
+namespace hvdlinks {
 namespace {
 
-constexpr uint8_t kMagic[4] = {'h', 'v', 'd', 'G'};
+constexpr uint8_t kMagic[4] = {'h', 'v', 'd', 'L'};
 constexpr uint8_t kVersion = 1;
 
 struct Ip {
@@ -123,7 +123,7 @@ Blob Blob::decode(const void* data, size_t size) {
   if (bytes == nullptr || size != kSize || std::memcmp(bytes, kMagic, 4) != 0 || bytes[4] != kVersion ||
       (bytes[5] != 4 && bytes[5] != 6)) {
     throw Failure(HVD_INVALID,
-                  "an address of " + std::to_string(size) + " bytes is not one of the gloo backend");
+                  "an address of " + std::to_string(size) + " bytes does not tell where links listen");
   }
   Blob blob;
   blob.v6 = bytes[5] == 6;
@@ -213,4 +213,4 @@ Fd listen_at(const std::string& ip_text, Blob* ret_blob) {
   return fd;
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdlinks
