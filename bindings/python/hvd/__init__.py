@@ -1,0 +1,43 @@
+"""libhvd for Python: elastic distributed training in the words of Horovod, over the C ABI of libhvd.so alone.
+
+    import hvd
+    hvd.init()
+    total = hvd.allreduce(gradient, op=hvd.Sum)
+
+docs/python.md is the manual; hvd.elastic has the run loop and states, hvd.torch what PyTorch needs, hvd.driver the
+embedded driver.
+"""
+
+from ._abi import LIBRARY_PATH as library_path
+from ._abi import lib as _lib
+from ._default import (abort, add_process_set, allgather, allgather_async, allgather_object, allreduce, allreduce_,
+                       allreduce_async, allreduce_async_, alltoall, alltoall_async, backend, barrier, barrier_async,
+                       broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
+                       broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events,
+                       generation, grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
+                       grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter, init, is_initialized,
+                       join, join_async, local_rank, local_size, membership, poll, rank, recoveries, reducescatter,
+                       reducescatter_async, register_listener, remove_listener, remove_process_set, shutdown, size,
+                       start_timeline, stop_timeline, synchronize)
+from ._library import LibraryError, hvdrun
+from ._options import describe_options
+from .codec import Codec, JsonCodec, PickleCodec
+from .collectives import Average, Max, Min, Product, Reduction, Sum
+from .context import BackendInfo, Context, Event, EventKind, Membership, Recovery
+from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
+                     HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError, RemovedError,
+                     UnavailableError, UnsupportedError, WaitTimeoutError)
+from .handle import Handle
+from .process_set import ProcessSet, ProcessSetInfo, global_process_set
+from .tensors import Array
+from . import driver, elastic
+
+__version__ = "0.1.0"
+
+
+def version() -> str:
+    """Of the library that is loaded."""
+    return _lib.hvd_version().decode()
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,0 +1,257 @@
+"""include/hvd/hvd.h and include/hvd/driver.h in ctypes: structs, callbacks, prototypes, statuses into exceptions.
+
+The library is loaded with ctypes.CDLL: the interpreter's lock is released in every call, and taken again by
+callbacks. Every struct's struct_size is set by its constructor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t,
+                    c_uint32, c_uint64, c_void_p)
+
+from ._library import LibraryError, load
+from .errors import BY_STATUS, HvdError, InvalidError
+
+lib, LIBRARY_PATH = load()
+
+MAX_DIMS = 8
+DEFAULT_TIMEOUT = -1
+SAMPLER_SAVED_BYTES = 64
+
+Status = c_int32
+
+
+class Sized(Structure):
+    """A struct that begins with struct_size."""
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
+
+
+class Error(Structure):
+    _fields_ = [("struct_size", c_size_t), ("status", Status), ("rank", c_int32), ("generation", c_uint64),
+                ("vendor_code", c_int64), ("backend", c_char * 16), ("message", c_char * 512)]
+
+
+class Tensor(Structure):
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("dtype", c_int32), ("ndim", c_int32),
+                ("shape", c_int64 * MAX_DIMS), ("memory", c_int32), ("device", c_int32), ("stream", c_void_p)]
+
+
+class Membership(Sized):
+    _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_rank", c_int32),
+                ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32), ("generation", c_uint64),
+                ("membership_epoch", c_uint64), ("worker", c_uint64)]
+
+
+class BackendInformation(Sized):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char * 16), ("version", c_char * 64), ("path", c_char * 512),
+                ("detail", c_char * 256), ("dtypes", c_uint64), ("collectives", c_uint64)]
+
+
+class ProcessSetInformation(Sized):
+    _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_rank", c_int32),
+                ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32), ("generation", c_uint64)]
+
+
+class Request(Structure):
+    _fields_ = [("struct_size", c_size_t), ("collective", c_int32), ("root", c_int32), ("name", c_char_p),
+                ("inputs", POINTER(Tensor)), ("outputs", POINTER(Tensor)), ("count", c_size_t),
+                ("reduction", c_int32), ("priority", c_int32), ("prescale", c_double), ("postscale", c_double),
+                ("splits", POINTER(c_int64)), ("split_count", c_size_t), ("process_set", c_void_p),
+                ("timeout_ms", c_int64)]
+
+
+class StateStatistics(Sized):
+    _fields_ = [("struct_size", c_size_t), ("revision", c_uint64), ("commits", c_uint64), ("restores", c_uint64),
+                ("syncs", c_uint64), ("bytes", c_uint64), ("sync_sent_bytes", c_uint64),
+                ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64)]
+
+
+class SamplerOptions(Sized):
+    _fields_ = [("struct_size", c_size_t), ("samples", c_uint64), ("batch_size", c_uint64), ("seed", c_uint64),
+                ("in_order", c_int32), ("padding", c_int32)]
+
+
+class SamplerBatch(Sized):
+    _fields_ = [("struct_size", c_size_t), ("generation", c_uint64), ("epoch", c_uint64), ("position", c_uint64),
+                ("count", c_uint64), ("total", c_uint64)]
+
+
+class SamplerInformation(Sized):
+    _fields_ = [("struct_size", c_size_t), ("epoch", c_uint64), ("samples", c_uint64), ("batch_size", c_uint64),
+                ("processed", c_uint64), ("remaining", c_uint64), ("rounds", c_uint64)]
+
+
+class Recovery(Sized):
+    _fields_ = [("struct_size", c_size_t), ("from_generation", c_uint64), ("to_generation", c_uint64),
+                ("cause", Status), ("from_size", c_int32), ("to_size", c_int32), ("attempts", c_int32),
+                ("revision", c_uint64), ("began_at", c_int64), ("detection", c_int64), ("abort", c_int64),
+                ("restore", c_int64), ("forming", c_int64), ("connecting", c_int64), ("sync", c_int64),
+                ("total", c_int64), ("sync_bytes", c_uint64), ("reason", c_char * 256)]
+
+
+class Event(Sized):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_uint32), ("lost", c_uint32), ("sequence", c_uint64),
+                ("generation", c_uint64), ("membership_epoch", c_uint64), ("rank", c_int32), ("size", c_int32),
+                ("message", c_char * 256)]
+
+
+class Launch(Structure):
+    _fields_ = [("struct_size", c_size_t), ("worker", c_uint64), ("host", c_char_p), ("slot", c_int32),
+                ("environment", POINTER(c_char_p))]
+
+
+class DriverStatus(Sized):
+    _fields_ = [("struct_size", c_size_t), ("phase", c_int32), ("size", c_int32), ("workers", c_int32),
+                ("slots", c_int32), ("resets", c_int32), ("generation", c_uint64), ("membership_epoch", c_uint64),
+                ("hosts_blocked", c_int32), ("port", c_int32), ("sentence", c_char * 512), ("stall", c_char * 512)]
+
+
+DestroyFn = CFUNCTYPE(None, c_void_p)
+LogFn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+WriteFn = CFUNCTYPE(None, c_void_p, c_char_p, c_size_t)
+SaveFn = CFUNCTYPE(c_int32, c_void_p, WriteFn, c_void_p)
+LoadFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
+ResetFn = CFUNCTYPE(c_int32, c_void_p)
+ListenerFn = CFUNCTYPE(None, c_void_p, POINTER(Event))
+AddHostFn = CFUNCTYPE(None, c_void_p, c_char_p, c_int32)
+DiscoverFn = CFUNCTYPE(c_int32, c_void_p, AddHostFn, c_void_p)
+LaunchFn = CFUNCTYPE(c_int32, c_void_p, POINTER(Launch))
+StopFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
+OutputFn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p, c_int32, c_int32, c_char_p)
+
+_P, _S, _I, _L, _U, _N = c_void_p, c_char_p, c_int32, c_int64, c_uint64, c_size_t
+_E = POINTER(Error)
+_T = POINTER(Tensor)
+
+
+def _pointers(*types):
+    return [POINTER(kind) for kind in types]
+
+
+# Result (None: a status) and arguments but for the last one, `error`, which functions with a status have.
+_PROTOTYPES = {
+    "hvd_status_name": (_S, [Status]),
+    "hvd_version": (_S, []),
+    "hvd_free": ("void", [_P]),
+    "hvd_options_create": (None, _pointers(_P)),
+    "hvd_options_destroy": ("void", [_P]),
+    "hvd_options_set": (None, [_P, _S, _S]),
+    "hvd_options_set_int": (None, [_P, _S, _L]),
+    "hvd_options_set_double": (None, [_P, _S, c_double]),
+    "hvd_options_set_bool": (None, [_P, _S, _I]),
+    "hvd_options_get": (None, [_P, _S, POINTER(_S)]),
+    "hvd_options_describe": (_S, []),
+    "hvd_options_set_log": (None, [_P, _I, LogFn, _P, DestroyFn]),
+    "hvd_init": (None, [_P, POINTER(_P)]),
+    "hvd_shutdown": (None, [_P, _L]),
+    "hvd_abort": (None, [_P, _S]),
+    "hvd_destroy": ("void", [_P]),
+    "hvd_get_membership": (None, [_P, POINTER(Membership)]),
+    "hvd_rank": (_I, [_P]),
+    "hvd_size": (_I, [_P]),
+    "hvd_local_rank": (_I, [_P]),
+    "hvd_local_size": (_I, [_P]),
+    "hvd_cross_rank": (_I, [_P]),
+    "hvd_cross_size": (_I, [_P]),
+    "hvd_generation": (_U, [_P]),
+    "hvd_backend_info": (None, [_P, POINTER(BackendInformation)]),
+    "hvd_process_set_create": (None, [_P, _S, POINTER(_I), _N, _I, POINTER(_P)]),
+    "hvd_process_set_destroy": ("void", [_P]),
+    "hvd_process_set_info": (None, [_P, POINTER(ProcessSetInformation)]),
+    "hvd_process_set_ranks": (None, [_P, POINTER(_I), POINTER(_N)]),
+    "hvd_broadcast_object": (None, [_P, _S, POINTER(_P), POINTER(_N), _I]),
+    "hvd_submit": (None, [_P, POINTER(Request), POINTER(_P)]),
+    "hvd_join_async": (None, [_P, POINTER(_P)]),
+    "hvd_op_test": (None, [_P, POINTER(_I)]),
+    "hvd_op_wait": (None, [_P, _L]),
+    "hvd_op_error": (None, [_P]),
+    "hvd_op_output_at": (None, [_P, _N, _T]),
+    "hvd_op_received_splits": (None, [_P, POINTER(_L), POINTER(_N)]),
+    "hvd_op_last_joined": (None, [_P, POINTER(_I)]),
+    "hvd_op_destroy": ("void", [_P]),
+    "hvd_state_create": (None, [_P, POINTER(_P)]),
+    "hvd_state_destroy": ("void", [_P]),
+    "hvd_state_add_tensor": (None, [_P, _S, _T]),
+    "hvd_state_add_object": (None, [_P, _S, SaveFn, LoadFn, _P, DestroyFn]),
+    "hvd_state_add_sampler": (None, [_P, _S, _P]),
+    "hvd_state_remove": (None, [_P, _S]),
+    "hvd_state_on_reset": (None, [_P, ResetFn, _P, DestroyFn]),
+    "hvd_state_commit": (None, [_P]),
+    "hvd_state_save": (None, [_P]),
+    "hvd_state_check_host_updates": (None, [_P]),
+    "hvd_state_restore": (None, [_P]),
+    "hvd_state_sync": (None, [_P]),
+    "hvd_state_revision": (_U, [_P]),
+    "hvd_state_stats": (None, [_P, POINTER(StateStatistics)]),
+    "hvd_sampler_create": (None, [_P, POINTER(SamplerOptions), POINTER(_P)]),
+    "hvd_sampler_destroy": ("void", [_P]),
+    "hvd_sampler_next": (None, [_P, POINTER(SamplerBatch), POINTER(_U), _N, POINTER(SamplerBatch)]),
+    "hvd_sampler_record": (None, [_P, POINTER(SamplerBatch)]),
+    "hvd_sampler_set_epoch": (None, [_P, _U]),
+    "hvd_sampler_info": (None, [_P, POINTER(SamplerInformation)]),
+    "hvd_sampler_save": (None, [_P, _P, _N]),
+    "hvd_sampler_load": (None, [_P, _P, _N]),
+    "hvd_run_begin": (None, [_P, _P, POINTER(_P)]),
+    "hvd_run_next": (None, [_P, Status, POINTER(_I)]),
+    "hvd_run_end": ("void", [_P]),
+    "hvd_recovery_count": (None, [_P, POINTER(_N)]),
+    "hvd_recovery_get": (None, [_P, _N, POINTER(Recovery)]),
+    "hvd_register_listener": (None, [_P, c_uint32, ListenerFn, _P, DestroyFn, POINTER(_U)]),
+    "hvd_remove_listener": (None, [_P, _U]),
+    "hvd_event_fd": (None, [_P, POINTER(_I)]),
+    "hvd_next_event": (None, [_P, POINTER(Event), POINTER(_I)]),
+    "hvd_timeline_start": (None, [_P, _S]),
+    "hvd_timeline_stop": (None, [_P]),
+    "hvd_driver_create": (None, [_P, POINTER(_P)]),
+    "hvd_driver_set_command": (None, [_P, POINTER(_S), POINTER(_S)]),
+    "hvd_driver_set_discovery": (None, [_P, DiscoverFn, _P, DestroyFn]),
+    "hvd_driver_set_launcher": (None, [_P, LaunchFn, StopFn, _P, DestroyFn]),
+    "hvd_driver_worker_exited": (None, [_P, _U, _I]),
+    "hvd_driver_set_output": (None, [_P, OutputFn, _P, DestroyFn]),
+    "hvd_driver_start": (None, [_P]),
+    "hvd_driver_wait": (None, [_P, _L]),
+    "hvd_driver_stop": (None, [_P, _S]),
+    "hvd_driver_status": (None, [_P, POINTER(DriverStatus)]),
+    "hvd_driver_destroy": ("void", [_P]),
+}
+
+for _name, (_result, _arguments) in _PROTOTYPES.items():
+    try:
+        _function = getattr(lib, _name)
+    except AttributeError:
+        raise LibraryError(f"{LIBRARY_PATH} has no function {_name}: it is too old for this package") from None
+    _function.restype = Status if _result is None else None if _result == "void" else _result
+    _function.argtypes = [*_arguments, _E] if _result is None else _arguments
+
+_ERROR_SIZE = ctypes.sizeof(Error)
+
+
+def text(value: str, what: str) -> bytes:
+    """A string as C takes it: one with a NUL inside would silently be cut there."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what}: expected a str, and not {type(value).__name__}")
+    if "\0" in value:
+        raise InvalidError(f"{what}: {value!r} has a NUL character in it")
+    return value.encode()
+
+
+def failure(status: int, error: Error | None = None) -> HvdError:
+    """The exception of a status that is not HVD_OK."""
+    kind = BY_STATUS.get(status, HvdError)
+    name = lib.hvd_status_name(status).decode()
+    if error is None or error.status != status:
+        return kind(name, status=status)
+    message = error.message.decode("utf-8", "replace")
+    return kind(f"{name}: {message}", status=status, rank=error.rank, generation=error.generation,
+                vendor_code=error.vendor_code, backend=error.backend.decode("utf-8", "replace"))
+
+
+def check(function, *arguments) -> None:
+    """Calls a function that returns a status and takes `error` last; raises what is not HVD_OK."""
+    error = Error(_ERROR_SIZE)
+    status = function(*arguments, byref(error))
+    if status:
+        raise failure(status, error)

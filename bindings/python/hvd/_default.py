@@ -1,0 +1,112 @@
+"""The functions of the package: those of the context that hvd.init made."""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any, Callable, Concatenate, Iterable, ParamSpec, TypeVar
+
+from ._options import LogCallback, OptionValue
+from .context import Context
+from .errors import InvalidError
+from .handle import Handle
+from .process_set import ProcessSet
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_context: Context | None = None
+
+
+def init(*, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (), **options: OptionValue) -> Context:
+    """Joins the job: the context that the package's functions use from then on. Again: the same one."""
+    global _context
+    if _context is None or _context.closed or _context._owned.process != os.getpid():
+        _context = Context(log=log, process_sets=process_sets, **options)
+    return _context
+
+
+def context() -> Context:
+    """The context of hvd.init; InvalidError before, ClosedError after shutdown."""
+    if _context is None:
+        raise InvalidError("hvd.init() has not been called")
+    return _context
+
+
+def is_initialized() -> bool:
+    return _context is not None and not _context.closed and _context._owned.process == os.getpid()
+
+
+def shutdown(timeout: float | None = None) -> None:
+    """Says that this worker is done, waits for the others, and closes."""
+    if _context is not None:
+        _context.shutdown(timeout)
+
+
+def _of_default(method: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
+    @wraps(method)
+    def function(*arguments: P.args, **options: P.kwargs) -> R:
+        return method(_context or context(), *arguments, **options)
+
+    del function.__wrapped__  # its signature would show self
+    return function
+
+
+membership = _of_default(Context.membership)
+rank = _of_default(Context.rank)
+size = _of_default(Context.size)
+local_rank = _of_default(Context.local_rank)
+local_size = _of_default(Context.local_size)
+cross_rank = _of_default(Context.cross_rank)
+cross_size = _of_default(Context.cross_size)
+generation = _of_default(Context.generation)
+backend = _of_default(Context.backend)
+recoveries = _of_default(Context.recoveries)
+abort = _of_default(Context.abort)
+register_listener = _of_default(Context.register_listener)
+remove_listener = _of_default(Context.remove_listener)
+events = _of_default(Context.events)
+start_timeline = _of_default(Context.start_timeline)
+stop_timeline = _of_default(Context.stop_timeline)
+add_process_set = _of_default(Context.add_process_set)
+remove_process_set = _of_default(Context.remove_process_set)
+allreduce = _of_default(Context.allreduce)
+allreduce_ = _of_default(Context.allreduce_)
+allreduce_async = _of_default(Context.allreduce_async)
+allreduce_async_ = _of_default(Context.allreduce_async_)
+grouped_allreduce = _of_default(Context.grouped_allreduce)
+grouped_allreduce_ = _of_default(Context.grouped_allreduce_)
+grouped_allreduce_async = _of_default(Context.grouped_allreduce_async)
+grouped_allreduce_async_ = _of_default(Context.grouped_allreduce_async_)
+broadcast = _of_default(Context.broadcast)
+broadcast_ = _of_default(Context.broadcast_)
+broadcast_async = _of_default(Context.broadcast_async)
+broadcast_async_ = _of_default(Context.broadcast_async_)
+broadcast_variables = _of_default(Context.broadcast_variables)
+broadcast_variables_async = _of_default(Context.broadcast_variables_async)
+broadcast_object = _of_default(Context.broadcast_object)
+allgather = _of_default(Context.allgather)
+allgather_async = _of_default(Context.allgather_async)
+grouped_allgather = _of_default(Context.grouped_allgather)
+grouped_allgather_async = _of_default(Context.grouped_allgather_async)
+allgather_object = _of_default(Context.allgather_object)
+reducescatter = _of_default(Context.reducescatter)
+reducescatter_async = _of_default(Context.reducescatter_async)
+grouped_reducescatter = _of_default(Context.grouped_reducescatter)
+alltoall = _of_default(Context.alltoall)
+alltoall_async = _of_default(Context.alltoall_async)
+barrier = _of_default(Context.barrier)
+barrier_async = _of_default(Context.barrier_async)
+join = _of_default(Context.join)
+join_async = _of_default(Context.join_async)
+
+
+def synchronize(handle: Handle) -> Any:
+    """Waits for an operation: its result."""
+    return handle.wait()
+
+
+def poll(handle: Handle) -> bool:
+    """Whether an operation has completed."""
+    return handle.done()
+
+

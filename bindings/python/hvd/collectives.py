@@ -1,0 +1,347 @@
+"""The collectives of a context: each asynchronous form builds one hvd_request, the others wait for it.
+
+Names: every rank calls each operation under the same name. Without one, the n-th unnamed operation of its kind in
+a generation gets a name with that number, so that ranks must call unnamed ones in the same order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import byref, c_int64, c_size_t, c_void_p
+from enum import IntEnum
+from typing import Any, Callable, Sequence
+
+from . import _abi
+from ._lifetime import Owned
+from .codec import CodecLike, codec_of
+from .errors import InvalidError
+from .handle import Handle
+from .process_set import ProcessSet, global_process_set
+from .tensors import Array, Borrowed, borrow, copy_of, empty_like
+
+_lib = _abi.lib
+_REQUEST_SIZE = ctypes.sizeof(_abi.Request)
+_TENSOR_SIZE = ctypes.sizeof(_abi.Tensor)
+_BROADCAST, _ALLREDUCE, _ALLGATHER, _BARRIER, _REDUCESCATTER, _ALLTOALL, _JOIN = range(1, 8)
+
+
+class Reduction(IntEnum):
+    SUM = 1
+    AVERAGE = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+
+Sum, Average, Min, Max, Product = Reduction
+
+
+def _factor(value: float, what: str) -> float:
+    value = float(value)
+    if value == 0:
+        raise InvalidError(f"{what} is 0: expected a factor other than 0")
+    return value
+
+
+def _table(loans: Sequence[Borrowed]) -> Any:
+    """An array of descriptors for a group; of a single tensor its own."""
+    if len(loans) == 1:
+        return ctypes.pointer(loans[0].tensor)
+    return (_abi.Tensor * len(loans))(*[loan.tensor for loan in loans])
+
+
+class Collectives:
+    """What Context inherits: it has _owned, _names and the rest."""
+
+    _owned: Owned
+    _names: dict[str, int]
+    _names_generation: int
+    _names_lock: threading.Lock
+    _kept: list[tuple[int, object]]
+
+    def _reap(self) -> None:
+        raise NotImplementedError
+
+    # ---- submitting ----
+
+    def _name(self, name: str | None, kind: str, native: int, process_set: object) -> bytes:
+        if name is not None:
+            return _abi.text(name, "name")
+        generation = _lib.hvd_generation(native)
+        group = process_set.name if isinstance(process_set, ProcessSet) else ""
+        with self._names_lock:
+            if generation != self._names_generation:
+                self._names_generation = generation
+                self._names.clear()
+            key = f"{kind}.{group}"
+            number = self._names[key] = self._names.get(key, 0) + 1
+        return f"{kind}.noname.{number}".encode()
+
+    def _submit(self, collective: int, kind: str, name: str | None, inputs: Sequence[Borrowed],
+                outputs: Sequence[Borrowed], finish: Callable[[Handle], Any] | None, *, root: int = 0,
+                reduction: int = 0, prescale: float = 1.0, postscale: float = 1.0,
+                splits: Sequence[int] | None = None, process_set: Any = None, priority: int = 0,
+                timeout: float | None = None, group: bool = False) -> Handle:
+        if self._kept:
+            self._reap()
+        request = _abi.Request(_REQUEST_SIZE, collective, root)
+        if inputs:
+            request.inputs = _table(inputs)
+        if outputs:
+            request.outputs = _table(outputs)
+        if group:
+            request.count = max(len(inputs), len(outputs))
+        request.reduction = reduction
+        if prescale != 1.0:
+            request.prescale = _factor(prescale, "prescale_factor")
+        if postscale != 1.0:
+            request.postscale = _factor(postscale, "postscale_factor")
+        if priority:
+            request.priority = priority
+        if timeout is not None:
+            request.timeout_ms = max(1, int(timeout * 1000))
+        if splits is not None:
+            rows = [int(row) for row in splits]
+            request.splits, request.split_count = (c_int64 * len(rows))(*rows), len(rows)
+        pointer = c_void_p()
+        with self._owned as native:
+            if collective != _JOIN:
+                request.name = self._name(name, kind, native, process_set)
+            if process_set is None or process_set is global_process_set:
+                _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
+            elif isinstance(process_set, ProcessSet):
+                with process_set._native() as members:
+                    request.process_set = members
+                    _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
+            else:
+                raise InvalidError(f"process_set: expected a ProcessSet, and not {type(process_set).__name__}")
+        label = request.name.decode("utf-8", "replace") if request.name else "join"
+        assert pointer.value is not None
+        return Handle(self, pointer.value, label, (inputs, outputs), finish)  # type: ignore[arg-type]
+
+    # ---- allreduce ----
+
+    def allreduce_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
+                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                        process_set: Any = None, priority: int = 0, timeout: float | None = None) -> Handle:
+        """Reduction over the ranks, element by element: a new array like `tensor`, or `out` (may be `tensor`)."""
+        if out is tensor:
+            source = target = borrow(tensor, writable=True)
+        else:
+            source = borrow(tensor)
+            if out is None:
+                out, target = empty_like(tensor, source)
+            else:
+                target = borrow(out, writable=True)
+        return self._submit(_ALLREDUCE, "allreduce", name, (source,), (target,), lambda _: out, reduction=int(op),
+                            prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
+                            priority=priority, timeout=timeout)
+
+    def allreduce(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
+        return self.allreduce_async(tensor, name, op, **options).wait()
+
+    def allreduce_async_(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Handle:
+        """In place."""
+        return self.allreduce_async(tensor, name, op, out=tensor, **options)
+
+    def allreduce_(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
+        return self.allreduce_async(tensor, name, op, out=tensor, **options).wait()
+
+    def grouped_allreduce_async(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average, *,
+                                out: Sequence[Any] | None = None, prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0, process_set: Any = None, priority: int = 0,
+                                timeout: float | None = None) -> Handle:
+        """Several tensors as one operation, ready together and complete together: a list of arrays."""
+        if out is not None and len(out) != len(tensors):
+            raise InvalidError(f"out has {len(out)} entries for {len(tensors)} tensors")
+        sources, targets, results = [], [], []
+        for index, tensor in enumerate(tensors):
+            result = None if out is None else out[index]
+            source = borrow(tensor, writable=result is tensor)
+            if result is tensor:
+                target = source
+            elif result is None:
+                result, target = empty_like(tensor, source)
+            else:
+                target = borrow(result, writable=True)
+            sources.append(source)
+            targets.append(target)
+            results.append(result)
+        return self._submit(_ALLREDUCE, "grouped_allreduce", name, sources, targets, lambda _: results,
+                            reduction=int(op), prescale=prescale_factor, postscale=postscale_factor,
+                            process_set=process_set, priority=priority, timeout=timeout, group=True)
+
+    def grouped_allreduce(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
+                          **options: Any) -> list[Any]:
+        return self.grouped_allreduce_async(tensors, name, op, **options).wait()
+
+    def grouped_allreduce_async_(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
+                                 **options: Any) -> Handle:
+        """In place."""
+        return self.grouped_allreduce_async(tensors, name, op, out=tensors, **options)
+
+    def grouped_allreduce_(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
+                           **options: Any) -> list[Any]:
+        return self.grouped_allreduce_async(tensors, name, op, out=tensors, **options).wait()
+
+    # ---- broadcast ----
+
+    def broadcast_async(self, tensor: Any, root_rank: int = 0, name: str | None = None, *, process_set: Any = None,
+                        timeout: float | None = None) -> Handle:
+        """The root's array, as a new one on every rank."""
+        result, loan = copy_of(tensor)
+        return self._submit(_BROADCAST, "broadcast", name, (), (loan,), lambda _: result, root=root_rank,
+                            process_set=process_set, timeout=timeout)
+
+    def broadcast(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
+        return self.broadcast_async(tensor, root_rank, name, **options).wait()
+
+    def broadcast_async_(self, tensor: Any, root_rank: int = 0, name: str | None = None, *, process_set: Any = None,
+                         timeout: float | None = None) -> Handle:
+        """In place."""
+        return self._submit(_BROADCAST, "broadcast", name, (), (borrow(tensor, writable=True),), lambda _: tensor,
+                            root=root_rank, process_set=process_set, timeout=timeout)
+
+    def broadcast_(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
+        return self.broadcast_async_(tensor, root_rank, name, **options).wait()
+
+    def broadcast_variables_async(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None, *,
+                                  process_set: Any = None, timeout: float | None = None) -> Handle:
+        """Copies the root's arrays into the other ranks', as one operation."""
+        loans = [borrow(variable, writable=True) for variable in variables]
+        return self._submit(_BROADCAST, "broadcast_variables", name, (), loans, lambda _: list(variables),
+                            root=root_rank, process_set=process_set, timeout=timeout, group=True)
+
+    def broadcast_variables(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None,
+                            **options: Any) -> list[Any]:
+        return self.broadcast_variables_async(variables, root_rank, name, **options).wait()
+
+    def broadcast_object(self, thing: Any = None, root_rank: int = 0, name: str | None = None,
+                         codec: CodecLike = "json") -> Any:
+        """The root's object on every rank; pickle only where every member of the job is trusted."""
+        translator = codec_of(codec)
+        with self._owned as native:
+            label = self._name(name, "broadcast_object", native, None)
+            data, size = c_void_p(), c_size_t()
+            mine = None
+            if _lib.hvd_rank(native) == root_rank:
+                mine = translator.dumps(thing)
+                keep = ctypes.create_string_buffer(mine, len(mine)) if mine else None
+                data, size = c_void_p(ctypes.addressof(keep) if keep else None), c_size_t(len(mine))
+            _abi.check(_lib.hvd_broadcast_object, native, label, byref(data), byref(size), root_rank)
+        if mine is not None:
+            return thing
+        try:
+            return translator.loads(ctypes.string_at(data.value, size.value) if data.value else b"")
+        finally:
+            _lib.hvd_free(data)
+
+    # ---- allgather ----
+
+    def _gathered(self, loan: Borrowed, out: Any, handle: Handle, index: int = 0) -> Any:
+        result = handle.output(index)
+        if out is None:
+            return result.like(loan.kind)
+        rows = result.shape[0]
+        return out if len(out) == rows else out[:rows]
+
+    def allgather_async(self, tensor: Any, name: str | None = None, *, out: Any = None, process_set: Any = None,
+                        timeout: float | None = None) -> Handle:
+        """All ranks' rows, one after the other. First dimensions may differ."""
+        source = borrow(tensor)
+        targets = () if out is None else (borrow(out, writable=True),)
+        return self._submit(_ALLGATHER, "allgather", name, (source,), targets,
+                            lambda handle: self._gathered(source, out, handle), process_set=process_set,
+                            timeout=timeout)
+
+    def allgather(self, tensor: Any, name: str | None = None, **options: Any) -> Any:
+        return self.allgather_async(tensor, name, **options).wait()
+
+    def grouped_allgather_async(self, tensors: Sequence[Any], name: str | None = None, *, process_set: Any = None,
+                                timeout: float | None = None) -> Handle:
+        sources = [borrow(tensor) for tensor in tensors]
+
+        def finish(handle: Handle) -> list[Any]:
+            return [self._gathered(source, None, handle, index) for index, source in enumerate(sources)]
+
+        return self._submit(_ALLGATHER, "grouped_allgather", name, sources, (), finish, process_set=process_set,
+                            timeout=timeout, group=True)
+
+    def grouped_allgather(self, tensors: Sequence[Any], name: str | None = None, **options: Any) -> list[Any]:
+        return self.grouped_allgather_async(tensors, name, **options).wait()
+
+    def allgather_object(self, thing: Any, name: str | None = None, codec: CodecLike = "json", *,
+                         process_set: Any = None) -> list[Any]:
+        """Every rank's object, in rank order."""
+        translator = codec_of(codec)
+        mine = translator.dumps(thing)
+        lengths = (ctypes.c_int64 * 1)(len(mine))
+        sizes, rows = self.grouped_allgather([lengths, mine], name, process_set=process_set)
+        found, begin, everything = [], 0, bytes(rows)
+        for length in sizes:
+            found.append(translator.loads(everything[begin : begin + length]))
+            begin += length
+        return found
+
+    # ---- reducescatter, alltoall ----
+
+    def reducescatter_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
+                            splits: Sequence[int] | None = None, prescale_factor: float = 1.0,
+                            postscale_factor: float = 1.0, process_set: Any = None,
+                            timeout: float | None = None) -> Handle:
+        """This rank's share of the rows of the reduction; `splits`: rows that each rank gets, instead of evenly."""
+        source = borrow(tensor)
+        targets = () if out is None else (borrow(out, writable=True),)
+        return self._submit(_REDUCESCATTER, "reducescatter", name, (source,), targets,
+                            lambda handle: self._gathered(source, out, handle), reduction=int(op), splits=splits,
+                            prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
+                            timeout=timeout)
+
+    def reducescatter(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
+        return self.reducescatter_async(tensor, name, op, **options).wait()
+
+    def grouped_reducescatter(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
+                              **options: Any) -> list[Any]:
+        """Several at once, each an operation of its own."""
+        handles = [self.reducescatter_async(tensor, None if name is None else f"{name}.{index}", op, **options)
+                   for index, tensor in enumerate(tensors)]
+        return [handle.wait() for handle in handles]
+
+    def alltoall_async(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None, *,
+                       out: Any = None, process_set: Any = None, timeout: float | None = None) -> Handle:
+        """splits[i] rows go to rank i. With splits given: (rows received, how many from each rank)."""
+        source = borrow(tensor)
+        targets = () if out is None else (borrow(out, writable=True),)
+
+        def finish(handle: Handle) -> Any:
+            rows = self._gathered(source, out, handle)
+            return rows if splits is None else (rows, handle.received_splits())
+
+        return self._submit(_ALLTOALL, "alltoall", name, (source,), targets, finish, splits=splits,
+                            process_set=process_set, timeout=timeout)
+
+    def alltoall(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None,
+                 **options: Any) -> Any:
+        return self.alltoall_async(tensor, splits, name, **options).wait()
+
+    # ---- barrier, join ----
+
+    def barrier_async(self, name: str | None = None, *, process_set: Any = None,
+                      timeout: float | None = None) -> Handle:
+        return self._submit(_BARRIER, "barrier", name, (), (), lambda _: None, process_set=process_set,
+                            timeout=timeout)
+
+    def barrier(self, name: str | None = None, **options: Any) -> None:
+        """Returns when every rank has called it."""
+        self.barrier_async(name, **options).wait()
+
+    def join_async(self, *, timeout: float | None = None) -> Handle:
+        return self._submit(_JOIN, "join", None, (), (), lambda handle: handle.last_joined(), timeout=timeout)
+
+    def join(self, *, timeout: float | None = None) -> int:
+        """For ranks that run out of data before the others, who go on without them; gives the last one's rank."""
+        return self.join_async(timeout=timeout).wait()
+
+
+__all__ = ["Array", "Average", "Collectives", "Max", "Min", "Product", "Reduction", "Sum"]

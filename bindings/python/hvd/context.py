@@ -1,0 +1,347 @@
+"""One worker: its place in the job, its life, its news. The collectives are in collectives.py."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any, AsyncIterator, Callable, Iterable
+
+from . import _abi
+from ._lifetime import Owned, Registry, close_at_exit
+from ._options import LogCallback, NativeOptions, OptionValue
+from .collectives import Collectives
+from .errors import HvdError
+from .process_set import ProcessSet
+
+_lib = _abi.lib
+
+
+
+class EventKind(IntFlag):
+    HOSTS_UPDATED = 1  # the driver saw hosts change; agreed on at the next commit
+    PEER_LOST = 2      # the generation is lost
+    GENERATION = 4     # a new generation is formed and connected
+    JOB_ENDED = 8
+    DRIVER_LOST = 16
+    RECOVERED = 32     # a recovery was recorded
+    STALLED = 64       # rank 0: an operation waits for ranks that the message names
+    ALL = 0xFFFFFFFF
+
+
+
+@dataclass(frozen=True)
+class Membership:
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    generation: int
+    membership_epoch: int
+    worker: int
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    name: str
+    version: str
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery or planned reset, times in nanoseconds."""
+
+    from_generation: int
+    to_generation: int
+    cause: int
+    from_size: int
+    to_size: int
+    attempts: int
+    revision: int
+    began_at: int
+    detection: int
+    abort: int
+    restore: int
+    forming: int
+    connecting: int
+    sync: int
+    total: int
+    sync_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: int
+    lost: int
+    sequence: int
+    generation: int
+    membership_epoch: int
+    rank: int
+    size: int
+    message: str
+
+
+def _plain(kind: type, raw: Any) -> Any:
+    values = {name: getattr(raw, name) for name in kind.__dataclass_fields__}
+    return kind(**{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
+
+
+_listeners = Registry()
+
+
+@_abi.ListenerFn
+def _listen(userdata, event):
+    listener = _listeners.get(userdata)
+    try:
+        listener(_plain(Event, event.contents))
+    except Exception as problem:
+        sys.unraisablehook(type("Problem", (), dict(exc_type=type(problem), exc_value=problem,
+                                                    exc_traceback=problem.__traceback__, object=listener,
+                                                    err_msg="in an hvd listener"))())
+
+
+@_abi.DestroyFn
+def _forget_listener(userdata):
+    _listeners.remove(userdata)
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """Calls it in a thread of its own, so that Ctrl-C gets through to whoever waits for it."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    box: dict[str, Any] = {}
+
+    def work() -> None:
+        try:
+            box["result"] = function()
+        except BaseException as problem:
+            box["problem"] = problem
+
+    thread = threading.Thread(target=work, name="hvd-call", daemon=True)
+    thread.start()
+    thread.join()
+    if "problem" in box:
+        raise box["problem"]
+    return box["result"]
+
+
+class Context(Collectives):
+    """A worker. Options are keywords (docs/options.md); what is not given comes from the environment (HVD_...).
+
+    `log` gets (level, line) from the library's threads; without it, lines go to logging.getLogger("hvd").
+    Several contexts may live in one process; the functions of the package use the one that hvd.init made.
+    """
+
+    def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (),
+                 **options: OptionValue):
+        pointer = c_void_p()
+        native_options = NativeOptions(options, log)
+
+        def join() -> None:
+            with native_options as native:
+                _abi.check(_lib.hvd_init, native, byref(pointer))
+
+        in_thread(join)
+        assert pointer.value is not None
+        self._owned = Owned(pointer.value, _lib.hvd_destroy, "the context")
+        self._names: dict[str, int] = {}
+        self._names_generation = 0
+        self._names_lock = threading.Lock()
+        self._kept: list[tuple[int, object]] = []  # operations that nobody waits for, and their memory
+        self._shut_down = False
+        self._run_failed = False
+        close_at_exit(self)
+        for process_set in process_sets:
+            self.add_process_set(process_set)
+
+    # ---- place in the job ----
+
+    def membership(self) -> Membership:
+        """All in one, from one generation. ClosedError after shutdown."""
+        raw = _abi.Membership()
+        with self._owned as native:
+            _abi.check(_lib.hvd_get_membership, native, byref(raw))
+        return _plain(Membership, raw)
+
+    def rank(self) -> int:
+        return self.membership().rank
+
+    def size(self) -> int:
+        return self.membership().size
+
+    def local_rank(self) -> int:
+        return self.membership().local_rank
+
+    def local_size(self) -> int:
+        return self.membership().local_size
+
+    def cross_rank(self) -> int:
+        return self.membership().cross_rank
+
+    def cross_size(self) -> int:
+        return self.membership().cross_size
+
+    def generation(self) -> int:
+        return self.membership().generation
+
+    def backend(self) -> BackendInfo:
+        raw = _abi.BackendInformation()
+        with self._owned as native:
+            _abi.check(_lib.hvd_backend_info, native, byref(raw))
+        return _plain(BackendInfo, raw)
+
+    def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+        """Makes the set (or one of these ranks) usable in this context."""
+        chosen = process_set if isinstance(process_set, ProcessSet) else ProcessSet(list(process_set))
+        chosen._bind(self)
+        return chosen
+
+    def remove_process_set(self, process_set: ProcessSet) -> bool:
+        process_set.remove()
+        return True
+
+    # ---- life ----
+
+    @property
+    def closed(self) -> bool:
+        return self._shut_down or self._owned.closed
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Says that this worker is done and waits until all are, then closes. Again: nothing."""
+        if self._owned.closed or self._shut_down:
+            return
+        milliseconds = _abi.DEFAULT_TIMEOUT if timeout is None else max(0, int(timeout * 1000))
+
+        def leave() -> None:
+            with self._owned as native:
+                _abi.check(_lib.hvd_shutdown, native, milliseconds)
+
+        try:
+            in_thread(leave)
+        finally:
+            self._shut_down = True
+            self._reap()
+
+    def abort(self, reason: str = "aborted by the program") -> None:
+        """Closes at once, from any thread: pending calls end with ClosedError. To the job a worker is lost."""
+        self._shut_down = True
+        with self._owned as native:
+            _abi.check(_lib.hvd_abort, native, _abi.text(reason, "reason"))
+
+    def close(self) -> None:
+        """Frees the context, after abort() if it was not shut down."""
+        if not self._owned.closed:
+            if not self._shut_down:
+                self.abort("closed without shutdown")
+            self._owned.close()
+            self._reap()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        """Shut down if the block came to its end; aborted if it was left by an exception."""
+        try:
+            if kind is None:
+                self.shutdown()
+        finally:
+            self.close()
+
+    def _at_exit(self) -> None:
+        """A script that ends normally is done; one that ends by an exception is a worker lost."""
+        if self._owned.closed:
+            return
+        try:
+            if not self._shut_down and not self._run_failed and getattr(sys, "last_value", None) is None:
+                self.shutdown()
+        except HvdError:
+            pass
+        if not self._shut_down:
+            self.abort("the process ends")
+        self._owned.wait_until_idle(5)
+        self._owned.close()
+
+    def _keep(self, pointer: int, loans: object) -> None:
+        """An operation that goes on although its handle was dropped: its memory must stay until it is done."""
+        self._kept.append((pointer, loans))
+
+    def _reap(self) -> None:
+        done = c_int32()
+        waiting, self._kept = self._kept, []
+        for pointer, loans in waiting:
+            _lib.hvd_op_test(pointer, byref(done), None)
+            if done.value:
+                _lib.hvd_op_destroy(pointer)
+            else:
+                self._kept.append((pointer, loans))
+
+    # ---- news ----
+
+    def recoveries(self) -> list[Recovery]:
+        """Oldest first."""
+        count = c_size_t()
+        found = []
+        with self._owned as native:
+            _abi.check(_lib.hvd_recovery_count, native, byref(count))
+            for index in range(count.value):
+                raw = _abi.Recovery()
+                _abi.check(_lib.hvd_recovery_get, native, index, byref(raw))
+                found.append(_plain(Recovery, raw))
+        return found
+
+    def register_listener(self, listener: Callable[[Event], None], kinds: int = EventKind.ALL) -> int:
+        """Called from a thread of the library that does nothing else; gives a number to remove it by."""
+        number = c_uint64()
+        with self._owned as native:
+            _abi.check(_lib.hvd_register_listener, native, int(kinds), _listen, _listeners.add(listener),
+                       _forget_listener, byref(number))
+        return number.value
+
+    def remove_listener(self, number: int) -> None:
+        with self._owned as native:
+            _abi.check(_lib.hvd_remove_listener, native, number)
+
+    def event_fd(self) -> int:
+        """Polls readable while next_event has something to give; it belongs to the context."""
+        descriptor = c_int32()
+        with self._owned as native:
+            _abi.check(_lib.hvd_event_fd, native, byref(descriptor))
+        return descriptor.value
+
+    def next_event(self) -> Event | None:
+        raw, available = _abi.Event(), c_int32()
+        with self._owned as native:
+            _abi.check(_lib.hvd_next_event, native, byref(raw), byref(available))
+        return _plain(Event, raw) if available.value else None
+
+    async def events(self) -> AsyncIterator[Event]:
+        """`async for event in context.events()`: no thread, the loop watches the descriptor."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        descriptor = self.event_fd()
+        loop.add_reader(descriptor, news.set)
+        try:
+            while True:
+                event = self.next_event()
+                if event is not None:
+                    yield event
+                    continue
+                news.clear()
+                await news.wait()
+        finally:
+            loop.remove_reader(descriptor)
+
+    def start_timeline(self, path: str) -> None:
+        with self._owned as native:
+            _abi.check(_lib.hvd_timeline_start, native, _abi.text(path, "path"))
+
+    def stop_timeline(self) -> None:
+        with self._owned as native:
+            _abi.check(_lib.hvd_timeline_stop, native)

@@ -1,0 +1,235 @@
+"""The driver, embedded: start a job from Python, with its own discovery, launch and output where that is wanted."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import traceback
+from ctypes import byref, c_char_p, c_void_p
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence
+
+from . import _abi
+from ._library import hvdrun
+from ._lifetime import Owned, Registry, close_at_exit
+from ._options import LogCallback, NativeOptions, OptionValue
+from .context import _plain
+from .errors import TIMEOUT, HvdError, InvalidError
+
+_lib = _abi.lib
+_callbacks = Registry()
+Discover = Callable[[], Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A worker to start: `environment` must reach it, it holds its identity and the job's secret."""
+
+    worker: int
+    host: str
+    slot: int
+    environment: dict[str, str]
+
+
+class Phase(enum.IntEnum):
+    NEW = 0
+    FORMING = 1
+    RUNNING = 2
+    ENDING = 3
+    SUCCEEDED = 4
+    FAILED = 5
+
+
+@dataclass(frozen=True)
+class DriverStatus:
+    phase: Phase
+    size: int
+    workers: int
+    slots: int
+    resets: int
+    generation: int
+    membership_epoch: int
+    hosts_blocked: int
+    port: int
+    sentence: str
+    stall: str
+
+
+class Launcher:
+    """Launch of one's own: subclass it. Report ends with Driver.worker_exited."""
+
+    def start(self, request: LaunchRequest) -> None:
+        """An exception: the worker can't be started, which counts as a failure of the slot."""
+        raise NotImplementedError
+
+    def stop(self, worker: int, force: bool) -> None:
+        """Asks for its end, politely or at once."""
+        raise NotImplementedError
+
+
+def _say(what: str) -> None:
+    print(f"hvd: in {what}:", file=sys.stderr)
+    traceback.print_exc()
+
+
+@_abi.DiscoverFn
+def _discover(userdata, add, sink):
+    try:
+        for name, slots in dict(_callbacks.get(userdata)()).items():
+            add(sink, str(name).encode(), int(slots))
+        return 0
+    except Exception:
+        _say("the discovery of hosts")
+        return 1
+
+
+@_abi.LaunchFn
+def _start(userdata, launch):
+    try:
+        raw, environment, index = launch.contents, {}, 0
+        while raw.environment[index] is not None:
+            name, _, value = raw.environment[index].decode().partition("=")
+            environment[name] = value
+            index += 1
+        _callbacks.get(userdata).start(LaunchRequest(raw.worker, raw.host.decode(), raw.slot, environment))
+        return 0
+    except Exception:
+        _say("the start of a worker")
+        return 1
+
+
+@_abi.StopFn
+def _stop(userdata, worker, force):
+    try:
+        _callbacks.get(userdata).stop(worker, bool(force))
+    except Exception:
+        _say("the stop of a worker")
+
+
+@_abi.OutputFn
+def _output(userdata, rank, host, slot, is_stderr, line):
+    try:
+        _callbacks.get(userdata)(rank, host.decode("utf-8", "replace"), slot, bool(is_stderr),
+                                 line.decode("utf-8", "replace"))
+    except Exception:
+        _say("the output callback")
+
+
+@_abi.DestroyFn
+def _forget(userdata):
+    _callbacks.remove(userdata)
+
+
+def _strings(values: Sequence[str]):
+    return (c_char_p * (len(values) + 1))(*[_abi.text(value, "command or environment") for value in values], None)
+
+
+class Driver:
+    """Driver(["python", "train.py"], np=2, hosts="a:1,b:1"). Options are keywords, as in docs/options.md.
+
+    environment: added to this process's, for workers of the local launcher. discover() -> {host: slots} is asked
+    every discovery_interval, in a thread of the library; launcher starts workers itself; output(rank, host, slot,
+    is_stderr, line) gets what workers of the local launcher print.
+    """
+
+    def __init__(self, command: Sequence[str] | None = None, *, environment: Mapping[str, str] | None = None,
+                 discover: Discover | None = None, launcher: Launcher | None = None,
+                 output: Callable[[int, str, int, bool, str], None] | None = None,
+                 log: LogCallback | None = None, **options: OptionValue):
+        pointer = c_void_p()
+        with NativeOptions(options, log) as native:
+            _abi.check(_lib.hvd_driver_create, native, byref(pointer))
+        assert pointer.value is not None
+        self._owned = Owned(pointer.value, _lib.hvd_driver_destroy, "the driver")
+        close_at_exit(self)
+        with self._owned as native:
+            if command is not None:
+                if not command or isinstance(command, str):
+                    raise InvalidError("command: expected a list of at least the program")
+                extra = _strings([f"{name}={value}" for name, value in (environment or {}).items()])
+                _abi.check(_lib.hvd_driver_set_command, native, _strings(command), extra)
+            if discover is not None:
+                _abi.check(_lib.hvd_driver_set_discovery, native, _discover, _callbacks.add(discover), _forget)
+            if launcher is not None:
+                _abi.check(_lib.hvd_driver_set_launcher, native, _start, _stop, _callbacks.add(launcher), _forget)
+            if output is not None:
+                _abi.check(_lib.hvd_driver_set_output, native, _output, _callbacks.add(output), _forget)
+
+    def start(self) -> None:
+        """Listening, discovery and workers begin."""
+        with self._owned as native:
+            _abi.check(_lib.hvd_driver_start, native)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when the job has succeeded and every worker is gone; JobFailedError says why it failed.
+
+        WaitTimeoutError: it goes on. Ctrl-C is seen.
+        """
+        left = None if timeout is None else max(0, int(timeout * 1000))
+        while True:
+            piece = 200 if left is None else min(200, left)
+            try:
+                with self._owned as native:
+                    return _abi.check(_lib.hvd_driver_wait, native, piece)
+            except HvdError as error:
+                if error.status != TIMEOUT:
+                    raise
+                if left is not None:
+                    left -= piece
+                    if left <= 0:
+                        raise
+
+    def stop(self, reason: str = "stopped by the program") -> None:
+        """Ends the job, from any thread; wait tells when all are gone. Again: kills at once what is left."""
+        with self._owned as native:
+            _abi.check(_lib.hvd_driver_stop, native, _abi.text(reason, "reason"))
+
+    def worker_exited(self, worker: int, exit_status: int) -> None:
+        """For a launcher: exit_status is 0..255, or 256 + the signal's number."""
+        with self._owned as native:
+            _abi.check(_lib.hvd_driver_worker_exited, native, worker, exit_status)
+
+    def status(self) -> DriverStatus:
+        raw = _abi.DriverStatus()
+        with self._owned as native:
+            _abi.check(_lib.hvd_driver_status, native, byref(raw))
+        plain = _plain(DriverStatus, raw)
+        object.__setattr__(plain, "phase", Phase(plain.phase))
+        return plain
+
+    def close(self) -> None:
+        """Stops the job if it runs and frees the driver."""
+        self._owned.close()
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _at_exit(self) -> None:
+        if not self._owned.closed:
+            self.stop("the driver's process ends")
+            self._owned.wait_until_idle(5)
+            self._owned.close()
+
+
+def run(command: Sequence[str], *, timeout: float | None = None, **options) -> None:
+    """A whole job: Driver(command, **options), start, wait, close."""
+    with Driver(command, **options) as driver:
+        driver.start()
+        driver.wait(timeout)
+
+
+def main() -> None:
+    """The command hvdrun, as the package installs it: the library's own, with this package's modules."""
+    program = hvdrun()
+    try:
+        os.execvp(program, [program, *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"{program}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

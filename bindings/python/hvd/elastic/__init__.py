@@ -1,0 +1,24 @@
+"""Elastic training in Horovod's words: run, states, sampler, and the two exceptions that make the loop go round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import HorovodInternalError, HostsUpdatedInterrupt
+from .loop import run
+from .sampler import ElasticSampler
+from .state import ArrayState, ObjectState, State
+
+if TYPE_CHECKING:
+    from ..torch.elastic import TorchState
+
+__all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
+           "TorchState", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TorchState":  # PyTorch is loaded when it is asked for
+        from ..torch.elastic import TorchState
+
+        return TorchState
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

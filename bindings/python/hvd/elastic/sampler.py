@@ -1,0 +1,161 @@
+"""The library's sampler in the shape of Horovod's: it deals each sample out once an epoch, whoever comes and goes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any, Iterator, Sized
+
+from .. import _abi
+from .._default import context as default_context
+from .._lifetime import Owned
+from ..context import Context, _plain
+from ..errors import InvalidError
+
+_lib = _abi.lib
+PADDINGS = {"none": 0, "repeat": 1, "drop": 2}
+
+
+@dataclass(frozen=True)
+class SamplerInfo:
+    epoch: int
+    samples: int
+    batch_size: int
+    processed: int
+    remaining: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's part of a round: its samples, and how many all ranks have together."""
+
+    indices: list[int]
+    total: int
+    epoch: int
+    native: _abi.SamplerBatch
+
+
+class ElasticSampler:
+    """ElasticSampler(dataset): an iterable of this rank's indices of what is left of the epoch.
+
+    `dataset` is anything with a length, or a number. All ranks take the epoch's order from the front, in rounds of
+    batch_size samples a rank; what was processed is recorded in rounds, alike on every rank, and is part of a
+    state (TorchState(sampler=sampler)). Give batch_size where it is known: recording then costs one call a batch.
+    padding: "repeat" (every rank gets equally many, as in Horovod), "none" (each sample exactly once), "drop".
+    """
+
+    def __init__(self, dataset: Sized | int, shuffle: bool = True, seed: int = 0, *, batch_size: int = 1,
+                 padding: str = "repeat", context: Context | None = None):
+        if padding not in PADDINGS:
+            raise InvalidError(f"padding {padding!r}: expected one of {', '.join(PADDINGS)}")
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.batch_size = batch_size
+        self._padding = padding
+        self._recorded = 0  # rounds, since the iteration began
+        self._context = context or default_context()
+        samples = dataset if isinstance(dataset, int) else len(dataset)
+        for what, value in (("samples", samples), ("batch_size", batch_size), ("seed", seed)):
+            if not 0 <= value < 2**64:
+                raise InvalidError(f"{what} is {value}: expected 0 to 2^64-1")
+        options = _abi.SamplerOptions(samples=samples, batch_size=batch_size, seed=seed, in_order=int(not shuffle),
+                                      padding=PADDINGS[padding])
+        pointer = c_void_p()
+        with self._context._owned as native:
+            _abi.check(_lib.hvd_sampler_create, native, byref(options), byref(pointer))
+        assert pointer.value is not None
+        self._owned = Owned(pointer.value, _lib.hvd_sampler_destroy, "the sampler", self._context._owned)
+        self._room = (c_uint64 * batch_size)()
+
+    # ---- rounds ----
+
+    def next(self, after: Batch | None = None) -> Batch:
+        """The first round that is not recorded, or the one that follows `after`. total 0: the epoch is over."""
+        batch = _abi.SamplerBatch()
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_next, native, None if after is None else byref(after.native), self._room,
+                       self.batch_size, byref(batch))
+        return Batch(self._room[: batch.count], batch.total, batch.epoch, batch)
+
+    def record(self, batch: Batch) -> None:
+        """The round was processed. Every rank calls it at the same point, one without samples too."""
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_record, native, byref(batch.native))
+
+    def batches(self) -> Iterator[Batch]:
+        """The rounds that are left in this epoch; the caller records each."""
+        batch = self.next()
+        while batch.total:
+            yield batch
+            batch = self.next()
+
+    # ---- as in Horovod ----
+
+    def __iter__(self) -> Iterator[int]:
+        self._recorded = 0
+        return self._indices()
+
+    def _indices(self) -> Iterator[int]:
+        batch = self.next()
+        while batch.total:
+            yield from batch.indices
+            batch = self.next(batch)
+
+    def __len__(self) -> int:
+        """Indices that an iteration begun now gives on this rank."""
+        info, size, rank = self.info(), self._context.size(), self._context.rank()
+        shares, rest = divmod(info.remaining, size)
+        if self._padding == "repeat":
+            return shares + (rest > 0)
+        return shares + (rank < rest if self._padding == "none" else 0)
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """The batch_idx-th batch of this iteration, of batch_size samples a rank, was processed."""
+        if batch_size % self.batch_size:
+            raise InvalidError(f"record_batch: batches of {batch_size} samples are no multiple of the sampler's "
+                               f"batch_size {self.batch_size}")
+        until = (batch_idx + 1) * batch_size // self.batch_size
+        while self._recorded < until:
+            batch = self.next()
+            if not batch.total:
+                return
+            self.record(batch)
+            self._recorded += 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins another epoch; the one that it is in changes nothing."""
+        before = self.info().epoch
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_set_epoch, native, epoch)
+        if before != epoch:
+            self._recorded = 0
+
+    def reset(self) -> None:
+        """Nothing to do: rank and size are asked for at each call. An iteration must begin anew."""
+        self._recorded = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.info().epoch
+
+    def info(self) -> SamplerInfo:
+        raw = _abi.SamplerInformation()
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_info, native, byref(raw))
+        return _plain(SamplerInfo, raw)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint of the program's own; the same on every rank."""
+        room = ctypes.create_string_buffer(_abi.SAMPLER_SAVED_BYTES)
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_save, native, room, len(room))
+        return {"saved": room.raw}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved = state["saved"]
+        with self._owned as native:
+            _abi.check(_lib.hvd_sampler_load, native, ctypes.create_string_buffer(saved, len(saved)), len(saved))
+        self._recorded = 0

@@ -1,0 +1,296 @@
+"""What must survive: arrays in the program's own memory and Python values, in a native state."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import contextmanager
+from ctypes import byref, c_void_p
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Iterator
+
+from .. import _abi
+from .._default import context as default_context
+from .._lifetime import Owned, Registry
+from ..codec import CodecLike, codec_of
+from ..context import Context, _plain
+from ..errors import CALLBACK_FAILED, HvdError, InvalidError
+from ..tensors import borrow
+from .sampler import ElasticSampler
+
+_lib = _abi.lib
+_objects = Registry()
+_resets = Registry()
+
+
+@_abi.SaveFn
+def _save(userdata, write, sink):
+    return _objects.get(userdata).save(write, sink)
+
+
+@_abi.LoadFn
+def _load(userdata, data, size):
+    return _objects.get(userdata).load(ctypes.string_at(data, size) if size else b"")
+
+
+@_abi.DestroyFn
+def _forget_object(userdata):
+    _objects.remove(userdata)
+
+
+@_abi.ResetFn
+def _reset(userdata):
+    return _resets.get(userdata)()
+
+
+@_abi.DestroyFn
+def _forget_reset(userdata):
+    _resets.remove(userdata)
+
+
+class _Problem:
+    """The exception of a callback, which comes back through C as a status only."""
+
+    def __init__(self) -> None:
+        self.exception: BaseException | None = None
+
+    def guard(self, action: Callable[[], None]) -> int:
+        try:
+            action()
+            return 0
+        except BaseException as problem:
+            self.exception = problem
+            return 1
+
+    def take(self) -> BaseException | None:
+        problem, self.exception = self.exception, None
+        return problem
+
+
+class _Object:
+    def __init__(self, problem: _Problem, get: Callable[[], bytes], put: Callable[[bytes], None]):
+        self.problem, self.get, self.put = problem, get, put
+
+    def save(self, write: Any, sink: int) -> int:
+        def action() -> None:
+            data = self.get()
+            write(sink, data, len(data))
+
+        return self.problem.guard(action)
+
+    def load(self, data: bytes) -> int:
+        return self.problem.guard(lambda: self.put(data))
+
+
+@dataclass(frozen=True)
+class StateStatistics:
+    revision: int
+    commits: int
+    restores: int
+    syncs: int
+    bytes: int
+    sync_sent_bytes: int
+    sync_received_bytes: int
+    last_commit_ns: int
+
+
+class State:
+    """Arrays, objects and samplers under keys, the same on every rank. Its methods are Horovod's.
+
+    Arrays stay where they are: a restore or a sync writes into them. A state is used by one thread at a time.
+    """
+
+    _owned: Owned
+
+    def __init__(self, *, context: Context | None = None):
+        base = object.__setattr__
+        base(self, "_context", context or default_context())
+        base(self, "_problem", _Problem())
+        base(self, "_user", threading.Lock())
+        base(self, "_memory", {})
+        pointer = c_void_p()
+        with self._context._owned as native:
+            _abi.check(_lib.hvd_state_create, native, byref(pointer))
+        assert pointer.value is not None
+        base(self, "_owned", Owned(pointer.value, _lib.hvd_state_destroy, "the state", self._context._owned))
+
+    _context: Context
+    _problem: _Problem
+    _user: threading.Lock
+    _memory: dict[str, object]
+
+    # ---- what it holds ----
+
+    def add_array(self, key: str, array: Any) -> None:
+        """Memory that is committed, restored and synced in place; it stays borrowed."""
+        loan = borrow(array, writable=True)
+        with self._in_use("add_array"), self._owned as native:
+            _abi.check(_lib.hvd_state_add_tensor, native, _abi.text(key, "key"), byref(loan.tensor))
+        self._memory[key] = loan
+
+    def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
+                   codec: CodecLike = "json") -> None:
+        """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
+        translator = codec_of(codec)
+        thing = _Object(self._problem, lambda: translator.dumps(get()), lambda data: put(translator.loads(data)))
+        with self._in_use("add_object"), self._owned as native:
+            _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
+                       _forget_object)
+
+    def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
+        with self._in_use("add_sampler"), self._owned as native, sampler._owned as native_sampler:
+            _abi.check(_lib.hvd_state_add_sampler, native, _abi.text(key, "key"), native_sampler)
+        self._memory[key] = sampler
+
+    def remove(self, key: str) -> None:
+        with self._in_use("remove"), self._owned as native:
+            _abi.check(_lib.hvd_state_remove, native, _abi.text(key, "key"))
+        self._memory.pop(key, None)
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Called in this order when a new generation is formed and synced, before the function is called again."""
+        for callback in callbacks:
+            with self._in_use("register_reset_callbacks"), self._owned as native:
+                number = _resets.add(lambda callback=callback: self._problem.guard(callback))
+                _abi.check(_lib.hvd_state_on_reset, native, _reset, number, _forget_reset)
+
+    # ---- what Horovod's State does ----
+
+    def commit(self) -> None:
+        """save(), then check_host_updates()."""
+        self._call("commit", _lib.hvd_state_commit)
+
+    def save(self) -> None:
+        """Copies everything, without any communication."""
+        self._call("save", _lib.hvd_state_save)
+
+    def restore(self) -> None:
+        """Puts back the last commit, bit for bit."""
+        self._call("restore", _lib.hvd_state_restore)
+
+    def sync(self) -> None:
+        """Makes all ranks' state equal to that of whoever has the newest commit. The run loop does it."""
+        self._call("sync", _lib.hvd_state_sync)
+
+    def check_host_updates(self) -> None:
+        """HostsUpdatedInterrupt on every rank alike if hosts have changed."""
+        self._call("check_host_updates", _lib.hvd_state_check_host_updates)
+
+    @property
+    def revision(self) -> int:
+        """Number of the last commit: 0 before the first."""
+        with self._owned as native:
+            return int(_lib.hvd_state_revision(native))
+
+    def statistics(self) -> StateStatistics:
+        raw = _abi.StateStatistics()
+        with self._owned as native:
+            _abi.check(_lib.hvd_state_stats, native, byref(raw))
+        return _plain(StateStatistics, raw)
+
+    def close(self) -> None:
+        """Ends the borrowing of what was registered."""
+        self._owned.close()
+        self._memory.clear()
+
+    # ---- inside ----
+
+    @contextmanager
+    def _in_use(self, what: str) -> Iterator[None]:
+        if not self._user.acquire(blocking=False):
+            raise InvalidError(f"{what}: another call on this state is under way, in another thread or around this one")
+        try:
+            yield
+        finally:
+            self._user.release()
+
+    def _call(self, what: str, function: Any) -> None:
+        try:
+            with self._in_use(what), self._owned as native:
+                _abi.check(function, native)
+        except HvdError as error:
+            raise self._why(error)
+
+    def _why(self, error: HvdError) -> BaseException:
+        """The callback's own exception where the status only says that a callback failed."""
+        problem = self._problem.take()
+        if error.status == CALLBACK_FAILED and problem is not None:
+            problem.__cause__ = error
+            return problem
+        return error
+
+
+class ObjectState(State):
+    """Python values as attributes: ObjectState(epoch=0, batch=0). Each travels by the codec, and only if it differs.
+
+    Only attributes that are given here are kept.
+    """
+
+    def __init__(self, *, codec: CodecLike = "json", context: Context | None = None, **values: Any):
+        super().__init__(context=context)
+        object.__setattr__(self, "_codec", codec)
+        object.__setattr__(self, "_fixed", set())
+        for name, value in values.items():
+            self._add(name, value)
+
+    _codec: CodecLike
+    _fixed: set[str]
+
+    def _add(self, name: str, value: Any) -> None:
+        if hasattr(State, name) or name.startswith("_"):
+            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
+        if isinstance(value, ElasticSampler):
+            self.add_sampler(name, value)
+            self._fix(name, value)
+            return
+        object.__setattr__(self, name, value)
+        self.add_object(name, lambda: getattr(self, name), lambda new: object.__setattr__(self, name, new), self._codec)
+
+    def _fix(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        self._fixed.add(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and value is not getattr(self, name):
+            raise AttributeError(f"{name!r} is registered by its memory: change it in place (state.{name}[...] = value)")
+        object.__setattr__(self, name, value)
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, (str, bytes, int, float, bool, type(None))):
+        return False
+    if type(value).__module__.split(".")[0] == "numpy" and not hasattr(value, "flags"):
+        return False
+    if type(value).__module__ == "numpy" and type(value).__name__ != "ndarray":
+        return False  # a NumPy number is a value
+    if hasattr(type(value), "__dlpack__"):
+        return True
+    try:
+        memoryview(value).release()
+        return True
+    except TypeError:
+        return False
+
+
+class ArrayState(ObjectState):
+    """Arrays and values: ArrayState(weights=w, layers=[a, b], step=0).
+
+    Arrays (NumPy, PyTorch, DLPack, writable buffers), and lists, tuples and dictionaries of nothing but arrays, are
+    kept in place: assign to their elements, never to the attribute. Anything else is a value as in ObjectState.
+    """
+
+    def _add(self, name: str, value: Any) -> None:
+        if _is_array(value):
+            self.add_array(name, value)
+        elif isinstance(value, (list, tuple)) and value and all(map(_is_array, value)):
+            for index, array in enumerate(value):
+                self.add_array(f"{name}.{index}", array)
+        elif isinstance(value, dict) and value and all(map(_is_array, value.values())):
+            for key, array in value.items():
+                self.add_array(f"{name}.{key}", array)
+        else:
+            super()._add(name, value)
+            return
+        if hasattr(State, name) or name.startswith("_"):
+            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
+        self._fix(name, value)

@@ -1,0 +1,111 @@
+"""Subsets of the ranks, for collectives among them."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int32, c_size_t, c_void_p
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Sequence
+
+from . import _abi
+from ._lifetime import Owned
+from .errors import InvalidError
+
+if TYPE_CHECKING:
+    from .context import Context
+
+_lib = _abi.lib
+RULES = {"workers": 1, "ranks": 2, "local": 3, "cross": 4, "end": 5}
+
+
+@dataclass(frozen=True)
+class ProcessSetInfo:
+    """This worker's place among the members; rank -1 if it is none."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    generation: int
+
+
+class ProcessSet:
+    """Ranks of the present generation, or all of this host (rule "local") or with this local rank ("cross").
+
+    Every member makes the same set, with the same name, and adds it to its context (hvd.add_process_set, or
+    process_sets= of hvd.init). `rule` says who is in it when ranks have changed: "workers" (the same workers),
+    "ranks" (the same numbers), "local", "cross", "end" (nobody: it is over).
+    """
+
+    def __init__(self, ranks: Sequence[int] | None = None, *, name: str | None = None, rule: str = "workers"):
+        if rule not in RULES:
+            raise InvalidError(f"rule {rule!r}: expected one of {', '.join(RULES)}")
+        if (ranks is None) != (rule in ("local", "cross")):
+            raise InvalidError(f"rule {rule!r} {'takes no' if ranks is not None else 'needs'} ranks")
+        self._given = None if ranks is None else [int(rank) for rank in ranks]
+        self._rule = rule
+        self.name = name or (rule if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
+        self._owned: Owned | None = None
+
+    def _bind(self, context: Context) -> None:
+        if self._owned is not None and not self._owned.closed:
+            raise InvalidError(f"process set {self.name!r} has been added to a context already")
+        pointer = c_void_p()
+        ranks = None if self._given is None else (c_int32 * len(self._given))(*self._given)
+        with context._owned as native:
+            _abi.check(_lib.hvd_process_set_create, native, _abi.text(self.name, "name"), ranks, len(self._given or []),
+                       RULES[self._rule], byref(pointer))
+        assert pointer.value is not None
+        self._owned = Owned(pointer.value, _lib.hvd_process_set_destroy, f"process set {self.name!r}", context._owned)
+
+    def _native(self) -> Owned:
+        if self._owned is None:
+            raise InvalidError(f"process set {self.name!r} has not been added to a context (add_process_set)")
+        return self._owned
+
+    def remove(self) -> None:
+        """Frees it; operations under way go on."""
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
+
+    def info(self) -> ProcessSetInfo:
+        raw = _abi.ProcessSetInformation()
+        with self._native() as native:
+            _abi.check(_lib.hvd_process_set_info, native, byref(raw))
+        return ProcessSetInfo(raw.rank, raw.size, raw.local_rank, raw.local_size, raw.cross_rank, raw.cross_size,
+                              raw.generation)
+
+    def rank(self) -> int:
+        return self.info().rank
+
+    def size(self) -> int:
+        return self.info().size
+
+    def included(self) -> bool:
+        """Whether this worker is a member."""
+        return self.info().rank >= 0
+
+    @property
+    def ranks(self) -> list[int]:
+        """The members in the present generation, ascending."""
+        count = c_size_t()
+        with self._native() as native:
+            _abi.check(_lib.hvd_process_set_ranks, native, None, byref(count))
+            ranks = (c_int32 * count.value)()
+            _abi.check(_lib.hvd_process_set_ranks, native, ranks, byref(count))
+        return list(ranks[: count.value])
+
+    def __repr__(self) -> str:
+        return f"hvd.ProcessSet(name={self.name!r}, rule={self._rule!r}, ranks={self._given})"
+
+
+class _Everybody:
+    """All ranks: what a process_set argument is when none is given."""
+
+    def __repr__(self) -> str:
+        return "hvd.global_process_set"
+
+
+global_process_set = _Everybody()

@@ -1,0 +1,391 @@
+"""What a program has (NumPy, PyTorch, DLPack, buffers) as the library's tensors, and results back. Nothing is copied."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from . import _abi
+from .errors import InvalidError
+
+_HOST, _CUDA = 0, 1
+
+# Name, size, struct's format, DLPack's (code, bits) of each dtype.
+_DTYPES = {
+    1: ("uint8", 1, "B", (1, 8)), 2: ("int8", 1, "b", (0, 8)), 3: ("uint16", 2, "H", (1, 16)),
+    4: ("int16", 2, "h", (0, 16)), 5: ("uint32", 4, "I", (1, 32)), 6: ("int32", 4, "i", (0, 32)),
+    7: ("uint64", 8, "Q", (1, 64)), 8: ("int64", 8, "q", (0, 64)), 9: ("float16", 2, "e", (2, 16)),
+    10: ("bfloat16", 2, None, (4, 16)), 11: ("float32", 4, "f", (2, 32)), 12: ("float64", 8, "d", (2, 64)),
+    13: ("bool", 1, "?", (6, 8)),
+}
+NAMES = {code: entry[0] for code, entry in _DTYPES.items()}
+SIZES = {code: entry[1] for code, entry in _DTYPES.items()}
+CODES = {name: code for code, name in NAMES.items()}
+_FORMATS = {code: entry[2] for code, entry in _DTYPES.items()}
+_BY_DLPACK = {entry[3]: code for code, entry in _DTYPES.items()}
+# A buffer's format and size of an element: 'l' has 8 bytes here and 4 elsewhere.
+_KINDS = {**dict.fromkeys("BHILQN", "uint"), **dict.fromkeys("bhilqn", "int"), **dict.fromkeys("efd", "float")}
+_NATIVE = "@=<" if sys.byteorder == "little" else "@=>!"
+_TENSOR_SIZE = ctypes.sizeof(_abi.Tensor)
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer, the same since Python 2.6."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
+                ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+                ("format", ctypes.c_char_p), ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+                ("strides", ctypes.POINTER(ctypes.c_ssize_t)), ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+                ("internal", ctypes.c_void_p)]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_get_buffer.restype = ctypes.c_int
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+_release_buffer.restype = None
+_SIMPLE_READ, _WRITABLE = 0, 1
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class _VersionedTensor(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", _DLTensor)]
+
+
+_capsule_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_is_valid.restype = ctypes.c_int
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.restype = ctypes.c_void_p
+_DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # cpu and pinned; cuda and managed
+
+
+class Borrowed:
+    """A descriptor for the library, and what keeps its memory valid. `kind` says how results are to look."""
+
+    __slots__ = ("tensor", "owner", "kind", "count", "__weakref__")
+
+    def __init__(self, tensor: _abi.Tensor, owner: object, kind: str, count: int):
+        self.tensor = tensor
+        self.owner = owner
+        self.kind = kind
+        self.count = count  # elements
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape[: self.tensor.ndim])
+
+    @property
+    def dtype(self) -> int:
+        return self.tensor.dtype
+
+
+def _describe(data: int | None, dtype: int, shape, memory: int = _HOST, device: int = 0,
+              stream: int | None = None) -> tuple[_abi.Tensor, int]:
+    ndim = len(shape)
+    if ndim > _abi.MAX_DIMS:
+        raise InvalidError(f"a tensor of {ndim} dimensions: at most {_abi.MAX_DIMS} are possible")
+    count = 1
+    for extent in shape:
+        count *= extent
+    if not data and count:
+        raise InvalidError(f"the tensor of shape {tuple(shape)} has no memory: was it freed?")
+    return _abi.Tensor(_TENSOR_SIZE, data, dtype, ndim, tuple(shape), memory, device, stream), count
+
+
+def _refuse(what: str, why: str) -> InvalidError:
+    return InvalidError(f"{what}: {why}")
+
+
+def _from_numpy(array, writable: bool) -> Borrowed:
+    dtype = CODES.get(array.dtype.name)
+    if dtype is None or not array.dtype.isnative:
+        raise _refuse("NumPy array", f"dtype {array.dtype} is not one of {', '.join(CODES)} in native byte order")
+    flags = array.flags
+    if not flags.c_contiguous:
+        raise _refuse("NumPy array", f"shape {array.shape} with strides {array.strides} is not contiguous "
+                                     "in row-major order; numpy.ascontiguousarray makes a copy that is")
+    if writable and not flags.writeable:
+        raise _refuse("NumPy array", "it is read-only, and the operation writes to it")
+    tensor, count = _describe(array.__array_interface__["data"][0], dtype, array.shape)
+    return Borrowed(tensor, array, "numpy", count)
+
+
+def _torch_codes(torch) -> dict:
+    codes = {getattr(torch, name): code for name, code in CODES.items() if hasattr(torch, name)}
+    _torch_codes.cache = codes  # type: ignore[attr-defined]
+    return codes
+
+
+def _from_torch(torch, tensor, writable: bool) -> Borrowed:
+    codes = getattr(_torch_codes, "cache", None) or _torch_codes(torch)
+    dtype = codes.get(tensor.dtype)
+    if dtype is None:
+        raise _refuse("PyTorch tensor", f"dtype {tensor.dtype} is not one of {', '.join(CODES)}")
+    if tensor.layout != torch.strided:
+        raise _refuse("PyTorch tensor", f"layout {tensor.layout} is not dense")
+    if not tensor.is_contiguous():
+        raise _refuse("PyTorch tensor", f"shape {tuple(tensor.shape)} with strides {tensor.stride()} is not "
+                                        "contiguous; .contiguous() makes a copy that is")
+    if tensor.is_conj() or getattr(tensor, "is_neg", bool)():
+        raise _refuse("PyTorch tensor", "its values are a lazy view; .resolve_conj().resolve_neg() makes them real")
+    if writable and tensor.requires_grad and not tensor.is_leaf:
+        raise _refuse("PyTorch tensor", "it is a result of autograd; the operation may only write to .detach() of it")
+    device = tensor.device
+    memory, stream, index = _HOST, None, 0
+    if device.type == "cuda":
+        memory, index = _CUDA, device.index or 0
+        stream = torch.cuda.current_stream(device).cuda_stream
+    elif device.type != "cpu":
+        raise _refuse("PyTorch tensor", f"device {device} is neither cpu nor cuda")
+    needed = tensor.storage_offset() * tensor.element_size() + tensor.numel() * tensor.element_size()
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    have = storage.nbytes()
+    if have < needed:
+        raise _refuse("PyTorch tensor", f"its storage has {have} bytes and {needed} are needed: was it freed?")
+    described, count = _describe(tensor.data_ptr(), dtype, tensor.shape, memory, index, stream)
+    return Borrowed(described, tensor, "torch", count)
+
+
+def _capsule(thing, cuda: bool):
+    options = {"stream": 1} if cuda else {}  # 1: the legacy default stream, on which the library then works
+    try:
+        return thing.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:  # an older producer
+        return thing.__dlpack__(**options)
+
+
+def _from_dlpack(thing, writable: bool) -> Borrowed:
+    what = f"DLPack tensor of {type(thing).__name__}"
+    device_type, device_id = thing.__dlpack_device__()
+    if device_type not in _DL_HOST + _DL_CUDA:
+        raise _refuse(what, f"device type {int(device_type)} is neither host memory nor CUDA")
+    cuda = device_type in _DL_CUDA
+    capsule = _capsule(thing, cuda)
+    if _capsule_is_valid(capsule, b"dltensor_versioned"):
+        managed = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        if managed.major != 1:
+            raise _refuse(what, f"DLPack version {managed.major}.{managed.minor}: expected 1.x")
+        if writable and managed.flags & 1:
+            raise _refuse(what, "it is read-only, and the operation writes to it")
+        tensor = managed.tensor
+    elif _capsule_is_valid(capsule, b"dltensor"):
+        tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    else:
+        raise _refuse(what, "__dlpack__ gave no capsule of a tensor (was it consumed already?)")
+    dtype = _BY_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise _refuse(what, f"type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes: "
+                            f"not one of {', '.join(CODES)}")
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides:
+        expected = 1
+        for extent, stride in zip(reversed(shape), reversed(tensor.strides[: tensor.ndim])):
+            if extent > 1 and stride != expected and 0 not in shape:
+                raise _refuse(what, f"shape {shape} with strides {tuple(tensor.strides[: tensor.ndim])} "
+                                    "is not contiguous in row-major order")
+            expected *= extent
+    data = (tensor.data or 0) + tensor.byte_offset if tensor.data else None
+    described, count = _describe(data, dtype, shape, _CUDA if cuda else _HOST, device_id if cuda else 0)
+    # The capsule is not consumed: when it goes its destructor gives the memory back to the producer.
+    return Borrowed(described, (thing, capsule), "dlpack", count)
+
+
+class _BufferLease:
+    """A buffer that is held: a bytearray can't be resized nor a memoryview be released meanwhile."""
+
+    def __init__(self, thing, flags: int):
+        self.view = _PyBuffer()
+        self._held = False
+        _get_buffer(thing, ctypes.byref(self.view), flags)  # raises what the object raises
+        self._held = True
+
+    def __del__(self) -> None:
+        if self._held:
+            self._held = False
+            _release_buffer(ctypes.byref(self.view))
+
+
+def _from_buffer(thing, writable: bool) -> Borrowed:
+    what = f"buffer of {type(thing).__name__}"
+    with memoryview(thing) as view:
+        letter = view.format[1:] if len(view.format) == 2 and view.format[0] in _NATIVE else view.format
+        kind = "bool" if letter == "?" else "uint8" if letter == "c" else None
+        if kind is None and letter in _KINDS:
+            kind = f"{_KINDS[letter]}{view.itemsize * 8}"
+        dtype = CODES.get(kind or "")
+        if dtype is None:
+            raise _refuse(what, f"format {view.format!r} is not that of one of {', '.join(CODES)}")
+        if not view.c_contiguous:
+            raise _refuse(what, f"shape {view.shape} with strides {view.strides} is not contiguous in row-major order")
+        if writable and view.readonly:
+            raise _refuse(what, "it is read-only, and the operation writes to it")
+        shape = view.shape
+    lease = _BufferLease(thing, _WRITABLE if writable else _SIMPLE_READ)
+    tensor, count = _describe(lease.view.buf, dtype, shape)
+    return Borrowed(tensor, lease, "buffer", count)
+
+
+def borrow(thing: Any, writable: bool = False) -> Borrowed:
+    """The library's view of an array. InvalidError (a ValueError) or TypeError if it can't have one."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(thing, numpy.ndarray):
+        return _from_numpy(thing, writable)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(thing, torch.Tensor):
+        return _from_torch(torch, thing, writable)
+    if isinstance(thing, Array):
+        tensor, count = _describe(thing._data, thing._dtype, thing.shape)
+        return Borrowed(tensor, thing, "array", count)
+    if hasattr(type(thing), "__dlpack__") and hasattr(type(thing), "__dlpack_device__"):
+        return _from_dlpack(thing, writable)
+    try:
+        memoryview(thing).release()
+    except TypeError:
+        raise TypeError(f"expected a NumPy array, a PyTorch tensor, or an object with DLPack or the buffer protocol, "
+                        f"and not {type(thing).__name__}") from None
+    return _from_buffer(thing, writable)
+
+
+class Array:
+    """A result whose memory the library allocated, or one for an input that is neither NumPy's nor PyTorch's.
+
+    It gives its memory to others without copying: numpy(), torch(), memoryview(), DLPack, NumPy's array interface.
+    Each of them keeps it alive.
+    """
+
+    def __init__(self, data: int | None, dtype: int, shape: tuple[int, ...], owner: object):
+        self._data = data
+        self._dtype = dtype
+        self._owner = owner
+        self.shape = tuple(shape)
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        self.size = count
+        self.nbytes = count * SIZES[dtype]
+
+    @property
+    def dtype(self) -> str:
+        return NAMES[self._dtype]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"hvd.Array(shape={self.shape}, dtype={self.dtype})"
+
+    def _bytes(self):
+        """The memory as a ctypes array that keeps it."""
+        if not self.nbytes:
+            return (ctypes.c_char * 0)()
+        raw = (ctypes.c_char * self.nbytes).from_address(self._data)
+        raw.owner = self  # instances of a ctypes array have a __dict__
+        return raw
+
+    def memoryview(self) -> memoryview:
+        """bfloat16, which no buffer format describes, as unsigned 16-bit integers."""
+        flat = memoryview(self._bytes()).cast("B")
+        return flat.cast(_FORMATS[self._dtype] or "H", self.shape) if self.nbytes else flat
+
+    def tobytes(self) -> bytes:
+        return bytes(self._bytes())
+
+    def tolist(self) -> list:
+        """Nested lists of numbers."""
+        if not self.nbytes or self._dtype in (9, 10):
+            return self.numpy().tolist()
+        return self.memoryview().tolist()
+
+    def numpy(self):
+        import numpy
+
+        if self.dtype == "bfloat16":
+            import ml_dtypes  # NumPy has no such type of its own
+
+            dtype = numpy.dtype(ml_dtypes.bfloat16)
+        else:
+            dtype = numpy.dtype(self.dtype)
+        return numpy.frombuffer(self._bytes(), numpy.uint8).view(dtype).reshape(self.shape)
+
+    def torch(self):
+        import torch
+
+        dtype = getattr(torch, self.dtype, None)
+        if dtype is None:
+            raise InvalidError(f"this version of PyTorch has no dtype {self.dtype}")
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=dtype)
+        return torch.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        return self.numpy().__dlpack__(**options)
+
+    def like(self, kind: str):
+        """As what the input was: "numpy", "torch", "buffer", "array" or "dlpack"."""
+        if kind == "numpy":
+            return self.numpy()
+        if kind == "torch":
+            return self.torch()
+        return self.memoryview() if kind == "buffer" else self
+
+
+def new(dtype: int, shape: tuple[int, ...]) -> Array:
+    """Host memory of Python's own, zeroed."""
+    count = SIZES[dtype]
+    for extent in shape:
+        count *= extent
+    memory = (ctypes.c_char * count)()
+    return Array(ctypes.addressof(memory) if count else None, dtype, shape, memory)
+
+
+def empty_like(thing: Any, source: Borrowed) -> tuple[Any, Borrowed]:
+    """A new array of the kind, dtype and shape of what `source` was borrowed from, and its own loan."""
+    if source.kind == "numpy":
+        import numpy
+
+        result = numpy.empty(thing.shape, thing.dtype)
+    elif source.kind == "torch":
+        import torch
+
+        result = torch.empty(thing.shape, dtype=thing.dtype, device=thing.device)
+    else:
+        if source.tensor.memory != _HOST:
+            raise InvalidError("results in device memory are made for PyTorch's tensors only: give out=")
+        array = new(source.dtype, source.shape)
+        return array.like(source.kind), borrow(array, writable=True)
+    return result, borrow(result, writable=True)
+
+
+def copy_of(thing: Any) -> tuple[Any, Borrowed]:
+    """A copy of the array, of its kind, and its loan."""
+    source = borrow(thing)
+    result, loan = empty_like(thing, source)
+    if source.kind == "torch":
+        result.copy_(thing.detach())
+    elif source.count:
+        ctypes.memmove(loan.tensor.data, source.tensor.data, source.count * SIZES[source.dtype])
+    return result, loan

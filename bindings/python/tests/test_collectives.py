@@ -1,0 +1,159 @@
+"""Collectives among three workers, each in a thread."""
+
+import numpy as np
+import pytest
+
+import hvd
+
+
+def test_allreduce(job):
+    def rank(context):
+        mine = np.array([1.0, 2.0]) * (context.rank() + 1)
+        return [context.allreduce(mine, op=op).tolist() for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)]
+
+    assert job(3, rank) == [[[6, 12], [2, 4], [1, 2], [3, 6], [6, 48]]] * 3
+
+
+def test_factors(job):
+    def rank(context):
+        with pytest.raises(hvd.InvalidError, match="prescale_factor is 0"):
+            context.allreduce(np.ones(1), prescale_factor=0)
+        return context.allreduce(np.ones(1), "x", hvd.Sum, prescale_factor=0.5, postscale_factor=10.0).tolist()
+
+    assert job(2, rank) == [[10.0]] * 2
+
+
+def test_grouped(job):
+    def rank(context):
+        mine = [np.full(2, context.rank() + 1.0), np.array([context.rank()], np.int32)]
+        sums = context.grouped_allreduce(mine, op=hvd.Sum)
+        context.grouped_allreduce_(mine, op=hvd.Max)
+        gathered = context.grouped_allgather([np.full((1,), context.rank()), np.ones((context.rank(), 2))])
+        shares = context.grouped_reducescatter([np.arange(4), np.arange(2.0)], "shares", hvd.Sum)
+        return ([a.tolist() for a in sums], [a.tolist() for a in mine], [a.shape for a in gathered],
+                [a.tolist() for a in shares])
+
+    for index, (sums, largest, shapes, shares) in enumerate(job(2, rank)):
+        assert sums == [[3, 3], [1]] and largest == [[2, 2], [1]] and shapes == [(2,), (1, 2)]
+        assert shares == [[[0, 2], [4, 6]][index], [[0], [2]][index]]
+
+
+def test_broadcast(job):
+    def rank(context):
+        mine = np.full(3, context.rank())
+        copy = context.broadcast(mine, 2)
+        variables = [np.full(2, context.rank()), bytearray([context.rank()])]
+        context.broadcast_variables(variables, 1)
+        return mine[0], copy.tolist(), variables[0].tolist(), bytes(variables[1])
+
+    assert job(3, rank) == [(i, [2, 2, 2], [1, 1], b"\x01") for i in range(3)]
+
+
+def test_objects(job):
+    def rank(context):
+        mine = {"rank": context.rank(), 7: (1, None), "array": np.arange(3)} if context.rank() == 1 else None
+        got = context.broadcast_object(mine, 1)
+        everybody = context.allgather_object(["x" * context.rank(), context.rank()])
+        pickled = context.broadcast_object(complex(1, 2) if context.rank() == 0 else None, 0, codec="pickle")
+        return got["rank"], got[7], got["array"].tolist(), everybody, pickled
+
+    assert job(3, rank) == [(1, (1, None), [0, 1, 2], [["", 0], ["x", 1], ["xx", 2]], 1 + 2j)] * 3
+
+
+def test_ranks_with_different_codecs(job):
+    def rank(context):
+        if context.rank() == 0:
+            return context.broadcast_object({"a": 1}, 0, "o", codec="pickle")
+        with pytest.raises(hvd.InvalidError, match="do all ranks use the same one"):
+            context.broadcast_object(None, 0, "o", codec="json")
+
+    job(2, rank)
+
+
+def test_gather_scatter_alltoall(job):
+    def rank(context):
+        me = context.rank()
+        gathered = context.allgather(np.full((me, 2), me))
+        share = context.reducescatter(np.arange(5.0), op=hvd.Sum)
+        uneven = context.reducescatter(np.arange(4.0), "uneven", hvd.Sum, splits=[0, 1, 3])
+        even = context.alltoall(np.arange(3) + 10 * me)
+        rows, received = context.alltoall(np.arange(me + 1), [me + 1, 0, 0])
+        return gathered[:, 0].tolist(), share.tolist(), uneven.tolist(), even.tolist(), rows.tolist(), received
+
+    results = job(3, rank)
+    assert [r[0] for r in results] == [[1, 2, 2]] * 3
+    assert [r[1] for r in results] == [[0, 3], [6, 9], [12]]
+    assert [r[2] for r in results] == [[], [0], [3, 6, 9]]
+    assert [r[3] for r in results] == [[i, 10 + i, 20 + i] for i in range(3)]
+    assert [r[4:] for r in results] == [([0, 0, 1, 0, 1, 2], [1, 2, 3]), ([], [0, 0, 0]), ([], [0, 0, 0])]
+
+
+def test_join_lets_the_others_go_on(job):
+    def rank(context):
+        if context.rank() == 2:
+            return [], context.join()
+        averages = [context.allreduce(np.array([float(context.rank())]), f"step {i}")[0] for i in range(3)]
+        return averages, context.join()
+
+    results = job(3, rank)
+    assert [averages for averages, _ in results] == [[0.5] * 3] * 2 + [[]]
+    assert len({last for _, last in results}) == 1 and results[0][1] in (0, 1)
+
+
+def test_process_sets(job):
+    def rank(context):
+        pair = context.add_process_set([0, 2])
+        here = context.add_process_set(hvd.ProcessSet(rule="local"))
+        assert pair.ranks == [0, 2] and pair.size() == 2 and here.size() == 3
+        if pair.included():
+            assert context.allreduce(np.ones(1), "x", hvd.Sum, process_set=pair)[0] == 2
+        else:
+            assert pair.rank() == -1
+            with pytest.raises(hvd.InvalidError):
+                context.allreduce(np.ones(1), "x", hvd.Sum, process_set=pair)
+        assert context.allreduce(np.ones(1), "x", hvd.Sum, process_set=hvd.global_process_set)[0] == 3
+        context.remove_process_set(pair)
+        with pytest.raises(hvd.InvalidError, match="has not been added"):
+            context.barrier(process_set=pair)
+        return pair.name
+
+    assert job(3, rank) == ["set 0,2"] * 3
+
+
+def test_process_sets_that_are_wrong():
+    for arguments in ({"ranks": [0], "rule": "local"}, {"ranks": None}, {"ranks": [0], "rule": "sometimes"}):
+        with pytest.raises(hvd.InvalidError, match="rule"):
+            hvd.ProcessSet(**arguments)
+
+
+def test_a_mismatch_is_an_answer(job):
+    def rank(context):
+        with pytest.raises(hvd.MismatchError) as caught:
+            context.allreduce(np.ones(1 + context.rank()), "x")
+        context.allreduce(np.ones(1), "y")  # the context is as good as before
+        return str(caught.value)
+
+    first, second = job(2, rank)
+    assert first == second and "HVD_MISMATCH" in first and "x" in first
+
+
+def test_unnamed_operations_meet(job):
+    def rank(context):
+        return [context.allreduce(np.array([float(i)]), op=hvd.Sum)[0] for i in range(5)]
+
+    assert job(2, rank) == [[0, 2, 4, 6, 8]] * 2
+
+
+@pytest.mark.parametrize("name", ["", "hvd.mine", "n" * 300])
+def test_names_that_are_wrong(alone, name):
+    with pytest.raises(hvd.InvalidError, match="name"):
+        hvd.allreduce(np.ones(1), name)
+
+
+def test_other_wrong_arguments(alone):
+    for call in (lambda: hvd.broadcast_(np.ones(1), 5), lambda: hvd.allreduce(np.ones(1), op=99),
+                 lambda: hvd.alltoall(np.ones(3), [1]), lambda: hvd.allgather(np.float64(3) * np.ones(())),
+                 lambda: hvd.allreduce(np.ones(1), process_set=3), lambda: hvd.grouped_allreduce([np.ones(1)], out=[]),
+                 lambda: hvd.broadcast_object(1, codec="yaml"), lambda: hvd.init().allreduce(np.ones(1), "a\0b" * 90)):
+        with pytest.raises(hvd.InvalidError):
+            call()

@@ -1,0 +1,271 @@
+"""Before init, after shutdown, after a fork, from other threads, at exit: an exception, never a crash."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import hvd
+
+
+def test_before_init(python):
+    done = python("""
+        import hvd
+        assert not hvd.is_initialized()
+        for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(bytearray(1)), hvd.elastic.ObjectState):
+            try:
+                call()
+            except hvd.InvalidError as error:
+                print(error)
+        hvd.shutdown()
+    """)
+    assert done.stdout == "hvd.init() has not been called\n" * 4
+
+
+def test_after_shutdown():
+    context = hvd.init()
+    handle = hvd.allreduce_async(np.ones(2), op=hvd.Sum)
+    handle.wait()
+    state, sampler = hvd.elastic.ObjectState(a=1), hvd.elastic.ElasticSampler(4)
+    members = hvd.add_process_set([0])
+    hvd.shutdown()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(np.ones(2)), hvd.membership, state.commit, members.size,
+                 sampler.next, lambda: hvd.broadcast_object(1), context.backend):
+        with pytest.raises(hvd.ClosedError):
+            call()
+    assert handle.wait().tolist() == [1, 1] and handle.done()
+    assert len(sampler.state_dict()["saved"]) == 64  # a checkpoint can still be written
+    context.close()
+    context.close()
+    for call in (hvd.rank, hvd.barrier, state.commit, members.size, sampler.next, sampler.state_dict, context.abort):
+        with pytest.raises(hvd.ClosedError, match="closed"):
+            call()
+    assert handle.output().tolist() == [1, 1]
+    assert hvd.init() is not context
+    hvd.shutdown()
+
+
+def test_abort_frees_who_waits(job):
+    aborted = threading.Event()
+
+    def rank(context):
+        if context.rank() == 1:
+            context.barrier("ready")
+            assert aborted.wait(30)
+            with pytest.raises(hvd.HorovodInternalError):
+                context.barrier("never")
+            return
+        handle, problems = context.barrier_async("never"), []
+
+        def wait():
+            try:
+                handle.wait()
+            except hvd.HvdError as error:
+                problems.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        context.barrier("ready")
+        context.abort("enough")
+        aborted.set()
+        waiter.join(30)
+        assert isinstance(problems[0], hvd.ClosedError)
+        with pytest.raises(hvd.ClosedError):
+            context.barrier()
+
+    job(2, rank)
+
+
+def test_a_fork_has_no_context(alone):
+    values = np.ones(2)
+    handle, state, sampler = hvd.allreduce_async(values), hvd.elastic.ObjectState(a=1), hvd.elastic.ElasticSampler(4)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = []
+            for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(values), handle.wait, handle.done, state.commit,
+                         sampler.next, alone.shutdown, alone.abort):
+                try:
+                    call()
+                    said.append("no exception")
+                except hvd.InvalidError as error:
+                    said.append("ok" if str(alone._owned.process) in str(error) else str(error))
+            said.append("ok" if not hvd.is_initialized() else "initialized")
+            del handle, state, sampler
+            alone.close()
+            os.write(write, "\n".join(said).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert said.split("\n") == ["ok"] * 10
+    assert handle.wait().tolist() == [1, 1] and hvd.rank() == 0  # nothing happened to the parent
+    state.commit()
+
+
+def test_a_fork_may_have_a_context_of_its_own(python):
+    done = python("""
+        import os, hvd
+        hvd.init()
+        child = os.fork()
+        if child == 0:
+            context = hvd.init()
+            print(hvd.allgather(b"child").tobytes(), flush=True)
+            hvd.shutdown()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(hvd.allgather(b"parent").tobytes())
+    """)
+    assert done.stdout == "b'child'\nb'parent'\n"
+
+
+def test_a_state_is_used_by_one_thread_at_a_time(alone):
+    inside, go, problems = threading.Event(), threading.Event(), []
+
+    class Slow:
+        @staticmethod
+        def dumps(thing):
+            inside.set()
+            assert go.wait(30)
+            return b"x"
+
+        @staticmethod
+        def loads(data):
+            return data
+
+    state = hvd.elastic.ObjectState(codec=Slow(), a=1)
+    thread = threading.Thread(target=state.save)
+    thread.start()
+    assert inside.wait(30)
+    for call in (state.save, state.commit, state.restore, lambda: state.add_array("k", bytearray(1))):
+        try:
+            call()
+        except hvd.InvalidError as error:
+            problems.append(str(error))
+    go.set()
+    thread.join(30)
+    assert len(problems) == 4 and all("another call on this state" in problem for problem in problems)
+    state.save()
+
+
+def test_closing_while_others_use_it(alone):
+    """What runs on a handle is never freed under it."""
+    contexts = [hvd.Context() for _ in range(20)]
+    for context in contexts:
+        problems = []
+
+        def use(context=context):
+            try:
+                while True:
+                    context.allreduce(np.ones(8), "x", hvd.Sum)
+            except hvd.HvdError as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        context.close()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert all(isinstance(p, (hvd.ClosedError, hvd.InvalidError)) for p in problems)
+
+
+def test_leaving_everything_to_the_interpreter(python):
+    """Contexts, states, handles, listeners and daemon threads at the end of a script: status 0, nothing on stderr."""
+    done = python("""
+        import threading, hvd
+        hvd.init()
+        hvd.register_listener(print)
+        other = hvd.Context()
+        state = hvd.elastic.ObjectState(a=1)
+        sampler = hvd.elastic.ElasticSampler(10)
+        iteration = iter(sampler)
+        next(iteration)
+        handle = hvd.allreduce_async(bytearray(10), op=hvd.Sum)
+        def work():
+            while True:
+                other.allreduce(bytearray(8), "x", hvd.Sum)
+        threading.Thread(target=work, daemon=True).start()
+        driver = hvd.driver.Driver(["true"], np=1, hosts="localhost:1")
+        print("end")
+    """)
+    assert done.stdout == "end\n"
+
+
+def test_a_context_manager_shuts_down_or_aborts():
+    with hvd.Context() as context:
+        assert context.rank() == 0
+    assert context.closed
+    with pytest.raises(KeyError):
+        with hvd.Context() as context:
+            raise KeyError("x")
+    assert context.closed
+
+
+@pytest.mark.parametrize("options, match", [
+    ({"no_such_option": 1}, "no_such_option"), ({"rank": "many"}, "rank"), ({"init_timeout": -1.0}, "init_timeout"),
+    ({"operation_timeout": [1]}, "expected str, int"), ({"rank": 2**70}, "64-bit"), ({"host": "a\0b"}, "NUL"),
+])
+def test_options_that_are_wrong(options, match):
+    with pytest.raises(hvd.InvalidError, match=match):
+        hvd.Context(**options)
+
+
+def test_nobody_at_the_rendezvous():
+    with pytest.raises(hvd.HvdError) as caught:
+        hvd.Context(rank=1, size=2, rendezvous="127.0.0.1:1", secret="s" * 40, init_timeout=1.0, connect_timeout=0.5)
+    assert caught.value.status in (hvd.errors.TIMEOUT, hvd.errors.DRIVER_LOST, hvd.errors.UNAVAILABLE)
+
+
+def test_log_goes_to_logging_or_a_callback(python):
+    done = python("""
+        import logging, hvd
+        logging.basicConfig(level=1, format="%(name)s %(levelno)s %(message)s")
+        lines = []
+        hvd.Context(log_level="trace", log=lambda level, line: lines.append((level, line))).shutdown()
+        assert lines and all(isinstance(level, int) and line for level, line in lines), lines
+        hvd.init(log_level="trace")
+    """)
+    assert "hvd " in done.stderr
+
+
+def test_events(job):
+    def rank(context):
+        seen, arrived = [], threading.Event()
+        number = context.register_listener(lambda event: (seen.append(event), arrived.set()),
+                                           hvd.EventKind.PEER_LOST)
+        descriptor = context.event_fd()
+        assert descriptor >= 0 and context.next_event() is None
+        context.barrier("ready")
+        if context.rank() == 1:
+            context.abort("lost on purpose")
+            return None
+        assert arrived.wait(30)
+        context.remove_listener(number)
+
+        import asyncio
+
+        async def first():
+            async for event in context.events():
+                return event
+
+        event = asyncio.run(asyncio.wait_for(first(), 30))
+        assert event.kind == seen[0].kind == hvd.EventKind.PEER_LOST and event.message == seen[0].message
+        return event.message
+
+    assert "rank 1" in job(2, rank)[0]
+
+
+def test_timeline(tmp_path):
+    with hvd.Context() as context:
+        context.start_timeline(str(tmp_path / "trace.json"))
+        context.allreduce(np.ones(3), "seen")
+        context.stop_timeline()
+    assert any("seen" in path.read_text() for path in tmp_path.iterdir())

@@ -1,0 +1,228 @@
+"""What is taken as a tensor without a copy, and what is refused with a reason."""
+
+import array
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+
+import hvd
+from hvd.tensors import CODES, borrow
+
+torch = None
+try:
+    import torch
+except ImportError:
+    pass
+
+
+class Provider:
+    """Has DLPack and nothing else."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+@pytest.mark.parametrize("dtype", [name for name in CODES if name != "bfloat16"])
+def test_every_dtype_of_numpy(alone, dtype):
+    values = np.array([[1, 0, 1], [0, 1, 1]], dtype)
+    loan = borrow(values)
+    assert loan.tensor.data == values.ctypes.data and loan.shape == (2, 3)
+    result = hvd.allreduce(values, op=hvd.Max)
+    assert result.dtype == values.dtype and (result == values).all()
+    gathered = hvd.allgather(values)
+    assert gathered.dtype == values.dtype and (gathered == values).all()
+
+
+def test_in_place_is_the_same_memory(alone):
+    values = np.arange(6, dtype=np.float32)
+    assert hvd.allreduce_(values, op=hvd.Sum, postscale_factor=2.0) is values
+    assert values.tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("thing, dtype, shape", [
+    (bytearray(5), "uint8", (5,)), (array.array("d", [1, 2]), "float64", (2,)),
+    (array.array("l", [1, 2]), "int64", (2,)), ((ctypes.c_float * 3)(), "float32", (3,)),
+    ((ctypes.c_int16 * 2 * 3)(), "int16", (3, 2)), (memoryview(bytearray(8)).cast("i"), "int32", (2,)),
+    (mmap.mmap(-1, 16), "uint8", (16,)), (array.array("f"), "float32", (0,)),
+])
+def test_buffers(alone, thing, dtype, shape):
+    loan = borrow(thing, writable=True)
+    assert (hvd.tensors.NAMES[loan.dtype], loan.shape) == (dtype, shape)
+    del loan
+    result = hvd.allreduce(thing, op=hvd.Sum)
+    assert isinstance(result, memoryview) and bytes(result) == bytes(thing)
+
+
+def test_read_only_is_fine_as_input_alone(alone):
+    assert hvd.allgather(b"abc").tobytes() == b"abc"
+    with pytest.raises(hvd.InvalidError, match="read-only"):
+        hvd.allreduce_(b"abc", op=hvd.Sum)
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    assert hvd.allreduce(frozen).tolist() == [1, 1, 1]
+    with pytest.raises(hvd.InvalidError, match="read-only"):
+        hvd.broadcast_(frozen)
+
+
+def test_dlpack_is_not_copied(alone):
+    values = np.arange(4.0)
+    provider = Provider(values)
+    assert borrow(provider).tensor.data == values.ctypes.data
+    assert hvd.allreduce_(provider, op=hvd.Sum, postscale_factor=3.0) is provider
+    assert values.tolist() == [0, 3, 6, 9]
+    result = hvd.allreduce(provider, op=hvd.Sum)
+    assert isinstance(result, hvd.Array) and np.from_dlpack(result).tolist() == [0, 3, 6, 9]
+    assert hvd.allgather(provider).tolist() == [0, 3, 6, 9]
+
+
+def test_dlpack_of_what_does_not_fit(alone):
+    with pytest.raises(hvd.InvalidError, match="not contiguous"):
+        hvd.allgather(Provider(np.ones((4, 4))[:, ::2]))
+    with pytest.raises(hvd.InvalidError, match="type code"):
+        hvd.allgather(Provider(np.ones(2, np.complex64)))
+
+    class Elsewhere(Provider):
+        def __dlpack_device__(self):
+            return (7, 0)
+
+    with pytest.raises(hvd.InvalidError, match="device type 7"):
+        hvd.allgather(Elsewhere(np.ones(2)))
+
+    class Consumed(Provider):
+        def __dlpack__(self, **options):
+            capsule = super().__dlpack__(**options)
+            set_name = ctypes.pythonapi.PyCapsule_SetName
+            set_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
+            set_name(capsule, b"used_dltensor")
+            return capsule
+
+    with pytest.raises(hvd.InvalidError, match="consumed already"):
+        hvd.allgather(Consumed(np.ones(2)))
+
+
+@pytest.mark.parametrize("thing, match", [
+    (np.ones((4, 4))[::2, ::2], "not contiguous"), (np.ones((2, 3), order="F"), "not contiguous"),
+    (np.ones(2, np.complex128), "complex128"), (np.array(["a"]), "<U1"), (np.array([object()]), "object"),
+    (np.ones(2, ">f4"), ">f4"), (np.ones([1] * 9), "9 dimensions"),
+    (memoryview(bytearray(8))[::2], "not contiguous"), (memoryview(bytearray(16)).cast("P"), "format 'P'"),
+])
+def test_what_does_not_fit_is_a_value_error(alone, thing, match):
+    with pytest.raises(ValueError, match=match):
+        hvd.allgather(thing)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "text", [1, 2], {"a": 1}, object()])
+def test_what_is_no_array_is_a_type_error(alone, thing):
+    with pytest.raises(TypeError, match="expected a NumPy array"):
+        hvd.allgather(thing)
+
+
+def test_freed_memory_is_refused(alone):
+    view = memoryview(bytearray(4))
+    view.release()
+    with pytest.raises(ValueError, match="released"):
+        hvd.allreduce(view)
+    mapped = mmap.mmap(-1, 16)
+    mapped.close()
+    with pytest.raises(ValueError):
+        hvd.allreduce(mapped)
+
+
+def test_memory_can_not_be_freed_while_an_operation_has_it(job):
+    def rank(context):
+        data = bytearray(8)
+        if context.rank() == 0:
+            handle = context.allreduce_async_(data, "x", hvd.Sum)
+            with pytest.raises(BufferError):
+                data.extend(b"more")
+            context.barrier("now")
+            handle.wait()
+            data.extend(b"more")
+        else:
+            context.barrier("now")
+            context.allreduce_(data, "x", hvd.Sum)
+        return len(data)
+
+    assert job(2, rank) == [12, 8]
+
+
+def test_results_outlive_their_operation_and_context(job):
+    def rank(context):
+        return context.allgather(np.full((2, 2), context.rank(), np.int32)), context.allgather(b"ab")
+
+    for numbers, letters in job(2, rank):
+        assert numbers.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]] and bytes(letters) == b"abab"
+
+
+def test_out(job):
+    def rank(context):
+        room = np.full((8, 2), -1.0)
+        result = context.allgather(np.full((context.rank() + 1, 2), context.rank(), np.float64), "g", out=room)
+        assert result.base is room and result.shape == (3, 2)
+        with pytest.raises(hvd.InvalidError, match="rows"):
+            context.allgather(np.ones((2, 2)), "h", out=np.empty((1, 2)))
+        with pytest.raises(hvd.InvalidError):
+            context.allreduce(np.ones(2), "i", out=np.ones(2, np.float32))
+        return result[:, 0].tolist()
+
+    assert job(2, rank) == [[0, 1, 1]] * 2
+
+
+def test_array_gives_itself_in_many_forms(alone):
+    values = hvd.tensors.new(CODES["int32"], (2, 3))
+    values.numpy()[:] = [[1, 2, 3], [4, 5, 6]]
+    assert values.tolist() == [[1, 2, 3], [4, 5, 6]] and len(values) == 2 and values.ndim == 2
+    assert values.memoryview().shape == (2, 3)
+    assert np.asarray(values).base is not None
+    assert "int32" in repr(values)
+    empty = hvd.tensors.new(CODES["float32"], (0, 3))
+    assert empty.numpy().shape == (0, 3) and empty.tolist() == []
+
+
+def test_bfloat16_of_other_packages(alone):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.ones(3, ml_dtypes.bfloat16)
+    assert hvd.allgather(values).dtype == values.dtype
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+class TestTorch:
+    def test_is_not_copied(self, alone):
+        values = torch.arange(4.0)
+        assert borrow(values).tensor.data == values.data_ptr()
+        assert hvd.allreduce_(values, op=hvd.Sum, postscale_factor=2.0) is values
+        assert values.tolist() == [0, 2, 4, 6]
+
+    @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+                                       "float64", "bool"])
+    def test_dtypes(self, alone, dtype):
+        values = torch.tensor([1, 0, 1]).to(getattr(torch, dtype))
+        for result in (hvd.allreduce(values, op=hvd.Max), hvd.allgather(values), hvd.broadcast(values)):
+            assert result.dtype == values.dtype and torch.equal(result, values)
+
+    def test_parameters(self, alone):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        hvd.broadcast_(parameter)
+        assert hvd.allreduce(parameter).tolist() == [1, 1]
+
+    @pytest.mark.parametrize("make, match", [
+        (lambda: torch.ones(4, 4).t()[1:], "not contiguous"), (lambda: torch.ones(2, dtype=torch.complex64), "dtype"),
+        (lambda: torch.ones(2, 2).to_sparse(), "layout"), (lambda: torch.ones(2, device="meta"), "device meta"),
+    ])
+    def test_what_does_not_fit(self, alone, make, match):
+        with pytest.raises(ValueError, match=match):
+            hvd.allgather(make())
+
+    def test_freed_storage(self, alone):
+        values = torch.ones(8)
+        (values.untyped_storage() if hasattr(values, "untyped_storage") else values.storage()).resize_(0)
+        with pytest.raises(ValueError, match="was it freed"):
+            hvd.allreduce(values)
