@@ -1,0 +1,74 @@
+// MPI in this process: begun once, in a thread of its own, and ended at exit if all was peace.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <mutex>
+#include <string>
+
+#include "backend/links/failure.h"
+#include "call.h"
+
+namespace hvdmpi {
+
+using hvdlinks::Failure;
+
+constexpr const char* kName = HVD_MPI_NAME;
+
+/// Throws Failure(HVD_PEER_LOST) with MPI's words if `code` is not MPI_SUCCESS.
+void check(int code, const char* what);
+
+using WorldId = std::array<uint8_t, 16>;
+
+/// Processes that share a communicator. It is never used for data: generations make theirs from it.
+struct World {
+  WorldId id{};
+  int rank = 0, size = 1;
+  MPI_Comm comm = MPI_COMM_SELF;
+};
+
+class Runtime {
+ public:
+  /// The process's. Lives for ever.
+  static Runtime& get();
+
+  /// True if an MPI launcher has started this process in a group.
+  bool launched() const { return launched_; }
+
+  /// What MPI reads as it begins, where the environment doesn't say otherwise. interface: an address of this host
+  /// for MPI's TCP, or "". Throws Failure(HVD_UNAVAILABLE) with what is missing.
+  void prepare(const std::string& interface);
+  /// Begins MPI, once. Any thread; returns at once.
+  std::shared_ptr<Call> begin();
+  /// Begins it and waits. Throws Failure.
+  void ready(Clock::time_point deadline);
+
+  /// Whether processes that were started apart can come together.
+  bool can_join() const;
+
+  World world();
+  World launch_world();  // of the launcher's processes, whatever has been joined since
+  void adopt(const World& world);
+
+  /// From here on MPI is not ended at exit: something of it was left behind.
+  void disturbed();
+  /// The largest tag.
+  int tag_bound() const { return tag_bound_; }
+
+  void at_exit();
+
+ private:
+  Runtime();
+  void initialize();  // in the call's thread
+
+  const bool launched_;
+  int tag_bound_ = 32767;
+  std::mutex mutex_;
+  std::shared_ptr<Call> beginning_;
+  bool mine_ = false;  // this module has begun MPI
+  bool disturbed_ = false;
+  World world_, launch_world_;
+};
+
+}  // namespace hvdmpi
