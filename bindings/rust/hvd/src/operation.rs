@@ -1,0 +1,381 @@
+//! Operations under way, and who keeps their memory.
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hvd_sys as sys;
+use sys::Sized0;
+
+use crate::call::Call;
+use crate::context::{lock, Context, Inner, Orphan};
+use crate::error::{check, Error, Result, Status};
+use crate::raw::{self, Name};
+use crate::tensor::{self, Element, View, ViewMut};
+
+/// The library's handle of an operation.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    ptr: *mut sys::hvd_op,
+    context: Arc<Inner>,
+}
+
+// SAFETY: an op may be used by several threads.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    pub(crate) fn is_done(&self) -> bool {
+        let mut done = 0;
+        // In a forked child nobody works on it any more.
+        // SAFETY: the handle is ours. Likewise below.
+        !self.context.is_ours()
+            || unsafe { sys::hvd_op_test(self.ptr, &mut done, ptr::null_mut()) } == sys::HVD_OK && done != 0
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        self.context.get()?;
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_op_wait(self.ptr, raw::timeout(timeout), e) })
+    }
+
+    /// Returns when the library is done with the operation's memory, whatever became of it. The operation's own time-out
+    /// bounds that.
+    fn settle(&self) {
+        while !self.is_done() {
+            // SAFETY: as above.
+            unsafe { sys::hvd_op_wait(self.ptr, sys::HVD_DEFAULT_TIMEOUT, ptr::null_mut()) };
+        }
+    }
+
+    fn output(&self, index: usize) -> Result<sys::hvd_tensor> {
+        self.context.get()?;
+        let mut tensor = sys::hvd_tensor::sized();
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_op_output_at(self.ptr, index, &mut tensor, e) })?;
+        Ok(tensor)
+    }
+
+    fn received(&self) -> Result<Vec<i64>> {
+        self.context.get()?;
+        let mut count = 0;
+        // SAFETY: as above; NULL asks for the number alone.
+        check(|e| unsafe { sys::hvd_op_received_splits(self.ptr, ptr::null_mut(), &mut count, e) })?;
+        let mut splits = vec![0; count];
+        // SAFETY: as above; count is the room.
+        check(|e| unsafe { sys::hvd_op_received_splits(self.ptr, splits.as_mut_ptr(), &mut count, e) })?;
+        Ok(splits)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.context.is_ours() {
+            // SAFETY: ours. Its memory is seen to by whoever held the handle.
+            unsafe { sys::hvd_op_destroy(self.ptr) }
+        }
+    }
+}
+
+/// A tensor of the library's: what came out of an operation whose size others decide.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    _handle: Arc<Handle>, // to which the memory belongs
+    tensor: sys::hvd_tensor,
+}
+
+// SAFETY: memory that nobody writes any more; the handle may be shared.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Elements per dimension.
+    pub fn shape(&self) -> Vec<usize> {
+        self.tensor.shape[..self.tensor.ndim as usize].iter().map(|&n| n as usize).collect()
+    }
+    /// The elements, row-major. [`Status::Invalid`] if they are of another type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        tensor::slice_of(&self.tensor)
+    }
+    /// A copy of the elements.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.as_slice()?.to_vec())
+    }
+}
+
+/// Rows (first dimension) that an operation wrote into the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows(pub usize);
+
+/// What an alltoall gives: the rows that came, and how many from each member.
+#[derive(Clone, Debug)]
+pub struct Exchange<R = Buffer> {
+    /// The rows, in rank order.
+    pub output: R,
+    /// Rows that came from each member.
+    pub received: Vec<i64>,
+}
+
+/// The rank that joined last, whose values are the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastJoined(pub i32);
+
+/// What comes out of a completed operation.
+pub trait Outcome: Sized {
+    #[doc(hidden)]
+    fn of(op: &Completed<'_>) -> Result<Self>;
+}
+
+/// An operation that has completed with success.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Completed<'a>(pub(crate) &'a Arc<Handle>, pub(crate) usize);
+
+impl Outcome for () {
+    fn of(_: &Completed<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+impl Outcome for Buffer {
+    fn of(op: &Completed<'_>) -> Result<Buffer> {
+        Ok(Buffer { _handle: op.0.clone(), tensor: op.0.output(0)? })
+    }
+}
+impl Outcome for Vec<Buffer> {
+    fn of(op: &Completed<'_>) -> Result<Vec<Buffer>> {
+        (0..op.1).map(|index| Ok(Buffer { _handle: op.0.clone(), tensor: op.0.output(index)? })).collect()
+    }
+}
+impl Outcome for Rows {
+    fn of(op: &Completed<'_>) -> Result<Rows> {
+        Ok(Rows(op.0.output(0)?.shape[0] as usize))
+    }
+}
+impl<R: Outcome> Outcome for Exchange<R> {
+    fn of(op: &Completed<'_>) -> Result<Exchange<R>> {
+        Ok(Exchange { output: R::of(op)?, received: op.0.received()? })
+    }
+}
+impl Outcome for LastJoined {
+    fn of(op: &Completed<'_>) -> Result<LastJoined> {
+        let mut rank = -1;
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_op_last_joined(op.0.ptr, &mut rank, e) })?;
+        Ok(LastJoined(rank))
+    }
+}
+
+/// What is to be submitted.
+pub(crate) struct Submission<'a> {
+    pub(crate) collective: i32,
+    pub(crate) call: Call<'a>,
+    pub(crate) root: i32,
+    pub(crate) inputs: &'a [View<'a>],
+    pub(crate) outputs: &'a [ViewMut<'a>],
+    pub(crate) count: usize,
+}
+
+/// An operation under way: its memory is whoever calls this to see to.
+pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Arc<Handle>> {
+    let handle = context.get()?;
+    context.inner.sweep();
+    let name = Name::new("name", s.call.name)?;
+    let mut request = sys::hvd_request::sized();
+    request.collective = s.collective;
+    request.root = s.root;
+    if s.collective != sys::HVD_COLLECTIVE_JOIN {
+        request.name = name.as_ptr();
+    }
+    if !s.inputs.is_empty() {
+        request.inputs = s.inputs.as_ptr().cast(); // View is a hvd_tensor
+    }
+    if !s.outputs.is_empty() {
+        request.outputs = s.outputs.as_ptr().cast();
+    }
+    request.count = s.count;
+    request.reduction = s.call.reduction.map_or(0, |r| r as i32);
+    request.priority = s.call.priority;
+    request.prescale = s.call.prescale;
+    request.postscale = s.call.postscale;
+    if let Some(splits) = s.call.splits {
+        request.splits = splits.as_ptr();
+        request.split_count = splits.len();
+    }
+    if let Some(set) = s.call.set {
+        request.process_set = set.get(context)?;
+    }
+    request.timeout_ms = s.call.timeout.map_or(0, raw::milliseconds);
+    let mut op = ptr::null_mut();
+    // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until completion.
+    check(|e| unsafe { sys::hvd_submit(handle, &request, &mut op, e) })?;
+    Ok(Arc::new(Handle { ptr: op, context: context.inner.clone() }))
+}
+
+/// Runs it to its end: the buffers are borrowed for as long as the library may touch them.
+pub(crate) fn run<R: Outcome>(context: &Context, s: &Submission<'_>) -> Result<R> {
+    let handle = submit(context, s)?;
+    // The wait can end before the operation only if that breaks its promise; then the buffers must stay.
+    let waited = handle.wait(None);
+    handle.settle();
+    waited?;
+    R::of(&Completed(&handle, s.count.max(1)))
+}
+
+/// An operation in a [`Scope`], on memory that is borrowed until the scope ends.
+#[derive(Debug)]
+pub struct Op<'scope, R> {
+    handle: Arc<Handle>,
+    count: usize,
+    scope: PhantomData<&'scope ()>,
+    result: PhantomData<fn() -> R>,
+}
+
+impl<R: Outcome> Op<'_, R> {
+    /// Whether it has completed, in success or failure. Never blocks.
+    pub fn is_done(&self) -> bool {
+        self.handle.is_done()
+    }
+
+    /// Waits until it has completed and gives what came out. May be called again, and by several threads.
+    pub fn wait(&self) -> Result<R> {
+        self.handle.wait(None)?;
+        R::of(&Completed(&self.handle, self.count))
+    }
+
+    /// The same with a bound: [`Status::Timeout`], naming the ranks that have not called it, while it goes on.
+    pub fn wait_for(&self, timeout: Duration) -> Result<R> {
+        self.handle.wait(Some(timeout))?;
+        R::of(&Completed(&self.handle, self.count))
+    }
+}
+
+/// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the context
+/// keeps its memory until it has completed; leaked, its memory is leaked too.
+#[derive(Debug)]
+pub struct Pending<B: Send + 'static, R> {
+    handle: Arc<Handle>,
+    count: usize,
+    memory: Option<B>,
+    result: PhantomData<fn() -> R>,
+}
+
+impl<B: Send + 'static, R: Outcome> Pending<B, R> {
+    pub(crate) fn new(handle: Arc<Handle>, count: usize, memory: B) -> Self {
+        Pending { handle, count, memory: Some(memory), result: PhantomData }
+    }
+
+    /// Whether it has completed, in success or failure. Never blocks.
+    pub fn is_done(&self) -> bool {
+        self.handle.is_done()
+    }
+
+    /// Waits at most that long: [`Status::Timeout`], naming the ranks that have not called it, while it goes on.
+    pub fn wait_for(&self, timeout: Duration) -> Result<()> {
+        self.handle.wait(Some(timeout))
+    }
+
+    /// Waits until it has completed and gives the memory back with what came out.
+    pub fn wait(mut self) -> Result<(B, R)> {
+        self.handle.wait(None)?;
+        let result = R::of(&Completed(&self.handle, self.count))?;
+        let memory = self.memory.take().ok_or_else(|| Error::new(Status::Internal, "the memory is gone"))?;
+        Ok((memory, result))
+    }
+}
+
+impl<B: Send + 'static, R> Drop for Pending<B, R> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            if !self.handle.is_done() {
+                let orphan = Orphan { handle: self.handle.clone(), memory: Box::new(memory) };
+                self.handle.context.adopt(orphan);
+            }
+        }
+    }
+}
+
+/// Where operations on borrowed memory run: see [`Context::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    context: &'scope Context,
+    handles: Mutex<Vec<Arc<Handle>>>,
+    // Invariant, so that a borrow can be made neither longer nor shorter than the scope.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// The submission's views must be borrowed for 'scope: the methods that call this see to it.
+    pub(crate) fn start<R: Outcome>(&'scope self, s: &Submission<'_>) -> Result<Op<'scope, R>> {
+        let handle = submit(self.context, s)?;
+        let mut handles = lock(&self.handles);
+        if handles.len() >= 1024 {
+            handles.retain(|handle| !handle.is_done());
+        }
+        handles.push(handle.clone());
+        Ok(Op { handle, count: s.count.max(1), scope: PhantomData, result: PhantomData })
+    }
+}
+
+impl Context {
+    /// Runs `function`, in which operations on borrowed memory can be started that overlap with each other and with
+    /// whatever else it does. Returns when all of them have completed, also if the function panics: until then
+    /// their memory stays borrowed. Operations whose result nobody asked for are waited for as well; their failure is
+    /// the failure of the generation, which the next call tells.
+    ///
+    /// ```no_run
+    /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
+    /// let (mut a, mut b) = (vec![1.0f32; 1000], vec![2.0f64; 10]);
+    /// context.scope(|s| {
+    ///     let first = s.allreduce_in_place("a", &mut a)?;
+    ///     let second = s.allreduce_in_place("b", &mut b)?;
+    ///     first.wait()?;
+    ///     second.wait()
+    /// })?;
+    /// println!("{} {}", a[0], b[0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// What is lent to an operation can't be used before the scope ends:
+    ///
+    /// ```compile_fail
+    /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
+    /// let mut a = vec![1.0f32; 1000];
+    /// context.scope(|s| {
+    ///     let op = s.allreduce_in_place("a", &mut a)?;
+    ///     std::mem::forget(op);
+    ///     a[0] = 2.0; // the library may be writing it
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// Nor can memory be lent that lives shorter than the scope:
+    ///
+    /// ```compile_fail
+    /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
+    /// context.scope(|s| {
+    ///     let mut a = vec![1.0f32; 1000];
+    ///     s.allreduce_in_place("a", &mut a)?.wait()
+    /// })
+    /// # }
+    /// ```
+    pub fn scope<'env, F, R>(&'env self, function: F) -> R
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    {
+        struct Settle<'a>(&'a Mutex<Vec<Arc<Handle>>>);
+        impl Drop for Settle<'_> {
+            fn drop(&mut self) {
+                for handle in lock(self.0).drain(..) {
+                    handle.settle();
+                }
+            }
+        }
+        let scope = Scope { context: self, handles: Mutex::default(), scope: PhantomData, env: PhantomData };
+        let _settle = Settle(&scope.handles);
+        function(&scope)
+    }
+}

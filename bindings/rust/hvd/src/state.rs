@@ -1,0 +1,457 @@
+//! What must survive.
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+
+use hvd_sys as sys;
+use sys::Sized0;
+
+use crate::context::Context;
+use crate::error::{check, Error, Result, Status};
+use crate::raw::{self, Name};
+use crate::sampler::Sampler;
+use crate::tensor::{bytes_of, ViewMut};
+
+/// Names what of a value must survive. Every rank names the same keys with the same kinds, dtypes and shapes.
+///
+/// It is asked at the beginning, and again before each commit, restore and sync: the fields named must be the same ones,
+/// in the same memory.
+pub trait Variables {
+    /// Calls a method of `fields` for each field.
+    fn variables<'a>(&'a mut self, fields: &mut Fields<'a>);
+}
+
+/// Bytes that the program makes and takes: an optimizer's settings, a random generator.
+pub trait Object {
+    /// Writes it.
+    fn save(&mut self, out: &mut dyn io::Write) -> io::Result<()>;
+    /// Takes what `save` wrote, of this or another rank. Must be able to undo a partial load by another load.
+    fn load(&mut self, data: &[u8]) -> io::Result<()>;
+}
+
+/// Plain values of a state: numbers, and arrays of them.
+pub trait Plain: plain::Plain {}
+
+mod plain {
+    /// Any bytes are a value of it, and it has no padding.
+    pub trait Plain: Copy {}
+}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        impl plain::Plain for $type {}
+        impl Plain for $type {}
+    )* };
+}
+plain!(u8, i8, u16, i16, u32, i32, u64, i64, u128, i128, usize, isize, f32, f64);
+impl<T: Plain, const N: usize> plain::Plain for [T; N] {}
+impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+enum Field<'a> {
+    Tensor(ViewMut<'a>),
+    Value(*mut c_void, usize, PhantomData<&'a mut [u8]>),
+    Object(&'a mut dyn Object),
+    Sampler(&'a Sampler),
+}
+
+/// Collects the fields of a value: see [`Variables`].
+pub struct Fields<'a> {
+    fields: Vec<(Cow<'static, str>, Field<'a>)>,
+}
+
+impl std::fmt::Debug for Fields<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.fields.iter().map(|(key, _)| key)).finish()
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, key: impl Into<Cow<'static, str>>, field: Field<'a>) {
+        self.fields.push((key.into(), field));
+    }
+    /// A tensor in the program's memory.
+    pub fn tensor(&mut self, key: impl Into<Cow<'static, str>>, data: impl Into<ViewMut<'a>>) {
+        self.add(key, Field::Tensor(data.into()));
+    }
+    /// A counter or another plain value of at most 65536 bytes.
+    pub fn value<T: Plain>(&mut self, key: impl Into<Cow<'static, str>>, value: &'a mut T) {
+        self.add(key, Field::Value(ptr::from_mut(value).cast(), std::mem::size_of::<T>(), PhantomData));
+    }
+    /// Something that saves and loads itself.
+    pub fn object(&mut self, key: impl Into<Cow<'static, str>>, object: &'a mut dyn Object) {
+        self.add(key, Field::Object(object));
+    }
+    /// What a sampler has processed.
+    pub fn sampler(&mut self, key: impl Into<Cow<'static, str>>, sampler: &'a Sampler) {
+        self.add(key, Field::Sampler(sampler));
+    }
+}
+
+/// What the library knows of a field: kind, address and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Tensor(*mut c_void, usize, i32),
+    Value(*mut c_void, usize),
+    Object,
+    Sampler(*mut sys::hvd_sampler),
+}
+
+impl Field<'_> {
+    fn known(&self) -> Known {
+        match self {
+            Field::Tensor(view) => {
+                let raw = view.raw();
+                Known::Tensor(raw.data, bytes_of(&raw), raw.dtype)
+            }
+            Field::Value(address, size, _) => Known::Value(*address, *size),
+            Field::Object(_) => Known::Object,
+            Field::Sampler(sampler) => Known::Sampler(sampler.ptr()),
+        }
+    }
+}
+
+/// The place of an object's callbacks: which object it is, while a call on the state is running.
+#[derive(Default)]
+struct Slot {
+    object: Cell<Option<*mut dyn Object>>,
+    failure: RefCell<Option<String>>,
+}
+
+impl Slot {
+    fn call(&self, what: &str, function: impl FnOnce(&mut dyn Object) -> io::Result<()>) -> c_int {
+        let Some(object) = self.object.get() else { return 1 };
+        // SAFETY: set for the duration of a call on the state, from the exclusive borrow of the object.
+        let failure = match raw::caught(|| function(unsafe { &mut *object })) {
+            Ok(Ok(())) => return 0,
+            Ok(Err(e)) => e.to_string(),
+            Err(panic) => panic,
+        };
+        *self.failure.borrow_mut() = Some(format!("{what}: {failure}"));
+        1
+    }
+}
+
+struct Sink {
+    write: sys::hvd_write_fn,
+    sink: *mut c_void,
+}
+
+impl io::Write for Sink {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if let Some(write) = self.write {
+            // SAFETY: the library's function with the library's sink, within the save call.
+            unsafe { write(self.sink, data.as_ptr().cast(), data.len()) };
+        }
+        Ok(data.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn save(userdata: *mut c_void, write: sys::hvd_write_fn, sink: *mut c_void) -> i32 {
+    // SAFETY: userdata is a Slot, which outlives the state.
+    let slot = unsafe { &*userdata.cast::<Slot>() };
+    slot.call("save", |object| object.save(&mut Sink { write, sink }))
+}
+
+unsafe extern "C" fn load(userdata: *mut c_void, data: *const c_void, size: usize) -> i32 {
+    // SAFETY: as above; data are size bytes, or NULL if there are none.
+    let (slot, data) = unsafe {
+        let data = if size == 0 { &[] } else { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+        (&*userdata.cast::<Slot>(), data)
+    };
+    slot.call("load", |object| object.load(data))
+}
+
+type Closure<S> = Box<dyn for<'a> Fn(&'a mut S, &mut Fields<'a>)>;
+
+/// Who names the fields.
+enum Describe<S> {
+    Trait(for<'a> fn(&'a mut S, &mut Fields<'a>)),
+    Closure(Closure<S>),
+}
+
+impl<S> Describe<S> {
+    fn fields<'a>(&self, value: &'a mut S) -> Fields<'a> {
+        let mut fields = Fields { fields: Vec::new() };
+        match self {
+            Describe::Trait(function) => function(value, &mut fields),
+            Describe::Closure(closure) => closure(value, &mut fields),
+        }
+        fields
+    }
+}
+
+type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
+
+/// A value of the program's and what of it must survive. It is used through the state (`state.step += 1`); the
+/// memory of its tensors must stay where it is: write into a `Vec` of a state, but don't replace or resize it.
+///
+/// Ranks commit at the same points. A change of hosts or a loss that a commit or a check tells is returned as an
+/// error, which the training function passes on.
+pub struct State<S> {
+    ptr: *mut sys::hvd_state,
+    context: Context,
+    value: Box<S>,
+    describe: Describe<S>,
+    known: Vec<(Cow<'static, str>, Known)>,
+    #[allow(clippy::vec_box)] // a Vec that grows would move them
+    slots: Vec<Box<Slot>>, // of the objects, in their order; the library knows the addresses
+    pub(crate) resets: Vec<Reset<S>>,
+}
+
+impl<S: std::fmt::Debug> std::fmt::Debug for State<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("value", &self.value).field("known", &self.known).finish()
+    }
+}
+
+/// What commits, restores and syncs of a state did.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct StateStatistics {
+    pub revision: u64,
+    pub commits: u64,
+    pub restores: u64,
+    pub syncs: u64,
+    /// Of one commit.
+    pub bytes: u64,
+    pub sync_sent_bytes: u64,
+    pub sync_received_bytes: u64,
+    /// Duration of the copy of the last commit.
+    pub last_commit: std::time::Duration,
+}
+
+impl<S: Variables> State<S> {
+    /// Makes `value` a state of this worker's.
+    pub fn new(context: &Context, value: S) -> Result<State<S>> {
+        State::make(context, value, Describe::Trait(S::variables))
+    }
+}
+
+impl<S> State<S> {
+    /// The same with a closure that names the fields, for types that can't implement [`Variables`].
+    pub fn with(
+        context: &Context,
+        value: S,
+        describe: impl for<'a> Fn(&'a mut S, &mut Fields<'a>) + 'static,
+    ) -> Result<State<S>> {
+        State::make(context, value, Describe::Closure(Box::new(describe)))
+    }
+
+    fn make(context: &Context, value: S, describe: Describe<S>) -> Result<State<S>> {
+        let handle = context.get()?;
+        let mut ptr = ptr::null_mut();
+        // SAFETY: ptr is a place for the result.
+        check(|e| unsafe { sys::hvd_state_create(handle, &mut ptr, e) })?;
+        let mut state = State {
+            ptr,
+            context: context.clone(),
+            value: Box::new(value),
+            describe,
+            known: Vec::new(),
+            slots: Vec::new(),
+            resets: Vec::new(),
+        };
+        state.register()?;
+        Ok(state)
+    }
+
+    fn register(&mut self) -> Result<()> {
+        let fields = self.describe.fields(&mut self.value);
+        for (key, field) in fields.fields {
+            let name = Name::new("key", &key)?;
+            let known = field.known();
+            match field {
+                Field::Tensor(view) => {
+                    // SAFETY: the memory is checked before each call that touches it. Likewise below.
+                    check(|e| unsafe { sys::hvd_state_add_tensor(self.ptr, name.as_ptr(), &view.raw(), e) })?;
+                }
+                Field::Value(address, size, _) => {
+                    // SAFETY: as above.
+                    check(|e| unsafe {
+                        sys::hvd_state_add_value(self.ptr, name.as_ptr(), address, size, e)
+                    })?;
+                }
+                Field::Object(_) => {
+                    let slot = Box::<Slot>::default();
+                    let userdata = ptr::from_ref::<Slot>(&slot).cast_mut().cast();
+                    // SAFETY: the slot lives as long as the state, which is destroyed first.
+                    check(|e| unsafe {
+                        sys::hvd_state_add_object(
+                            self.ptr,
+                            name.as_ptr(),
+                            Some(save),
+                            Some(load),
+                            userdata,
+                            None,
+                            e,
+                        )
+                    })?;
+                    self.slots.push(slot);
+                }
+                Field::Sampler(sampler) => {
+                    // SAFETY: the state keeps what it needs of the sampler.
+                    check(|e| unsafe {
+                        sys::hvd_state_add_sampler(self.ptr, name.as_ptr(), sampler.ptr(), e)
+                    })?;
+                }
+            }
+            self.known.push((key, known));
+        }
+        Ok(())
+    }
+
+    /// The context that it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Runs `reset` after a new generation is formed and synced, before the training function is called again (not
+    /// before its first call), in order of registration. All ranks may call collectives from it.
+    pub fn on_reset(&mut self, reset: impl FnMut(&mut S, &Context) -> Result<()> + 'static) {
+        self.resets.push(Box::new(reset));
+    }
+
+    /// Calls a function of the library that may read and write every field.
+    pub(crate) fn call(
+        &mut self,
+        function: impl FnOnce(*mut sys::hvd_state, *mut sys::hvd_error) -> sys::hvd_status,
+    ) -> Result<()> {
+        self.context.get()?;
+        let mut fields = self.describe.fields(&mut self.value);
+        compare(&self.known, &fields)?;
+        // From here on `fields` holds the exclusive borrow of everything that the library may touch.
+        let objects = fields.fields.iter_mut().filter_map(|(_, field)| match field {
+            Field::Object(object) => Some(ptr::from_mut::<dyn Object>(*object)),
+            _ => None,
+        });
+        for (slot, object) in self.slots.iter().zip(objects) {
+            // SAFETY: only the lifetime changes; it is taken out again below, before the borrow ends.
+            let object =
+                unsafe { std::mem::transmute::<*mut dyn Object, *mut (dyn Object + 'static)>(object) };
+            slot.object.set(Some(object));
+        }
+        let result = check(|error| function(self.ptr, error));
+        let mut failure = None;
+        for slot in &self.slots {
+            slot.object.set(None);
+            failure = failure.or(slot.failure.borrow_mut().take());
+        }
+        drop(fields);
+        match (result, failure) {
+            (Err(e), Some(failure)) if e.status() == Status::CallbackFailed => {
+                Err(Error::new(Status::CallbackFailed, format!("{}: {failure}", e.message())))
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Copies everything as the next revision, then [`State::check_host_updates`]. All ranks call it at the same point.
+    /// [`Status::HostsUpdated`] and [`Status::PeerLost`] mean that the copy was made, and must be passed on.
+    pub fn commit(&mut self) -> Result<()> {
+        // SAFETY: the handle is ours, and `call` has checked the memory. Likewise below.
+        self.call(|state, e| unsafe { sys::hvd_state_commit(state, e) })
+    }
+
+    /// The copy without the check, and without any communication.
+    pub fn save(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|state, e| unsafe { sys::hvd_state_save(state, e) })
+    }
+
+    /// Asks all ranks, at the same point, whether hosts have changed: [`Status::HostsUpdated`] on all of them, or Ok.
+    pub fn check_host_updates(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|state, e| unsafe { sys::hvd_state_check_host_updates(state, e) })
+    }
+
+    /// Puts back the last commit, bit for bit.
+    pub fn restore(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|state, e| unsafe { sys::hvd_state_restore(state, e) })
+    }
+
+    /// Makes all ranks' state that of the survivor with the highest revision. [`crate::elastic::run`] does so for each
+    /// generation.
+    pub fn sync(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|state, e| unsafe { sys::hvd_state_sync(state, e) })
+    }
+
+    /// Number of the last commit: 0 before the first.
+    pub fn revision(&self) -> u64 {
+        // SAFETY: never blocks, reads a number.
+        unsafe { sys::hvd_state_revision(self.ptr) }
+    }
+
+    /// What commits, restores and syncs did.
+    pub fn statistics(&self) -> Result<StateStatistics> {
+        self.context.get()?;
+        let mut s = sys::hvd_state_statistics::sized();
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_state_stats(self.ptr, &mut s, e) })?;
+        Ok(StateStatistics {
+            revision: s.revision,
+            commits: s.commits,
+            restores: s.restores,
+            syncs: s.syncs,
+            bytes: s.bytes,
+            sync_sent_bytes: s.sync_sent_bytes,
+            sync_received_bytes: s.sync_received_bytes,
+            last_commit: std::time::Duration::from_nanos(s.last_commit_ns.max(0) as u64),
+        })
+    }
+}
+
+/// The fields must be those that the library knows, where it knows them.
+fn compare(known: &[(Cow<'static, str>, Known)], fields: &Fields<'_>) -> Result<()> {
+    if known.len() != fields.fields.len() {
+        return Err(Error::invalid(format!(
+            "the state names {} fields: expected the {} that it named first",
+            fields.fields.len(),
+            known.len()
+        )));
+    }
+    for ((key, known), (name, field)) in known.iter().zip(&fields.fields) {
+        let now = field.known();
+        if key != name {
+            return Err(Error::invalid(format!(
+                "the state names field '{name}' where it named '{key}' first"
+            )));
+        }
+        if *known != now {
+            return Err(Error::invalid(format!(
+                "field '{key}' of the state is {now:?}, it was {known:?}: expected the same memory (write into a \
+                 field of a state, don't replace or resize it)"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl<S> Deref for State<S> {
+    type Target = S;
+    fn deref(&self) -> &S {
+        &self.value
+    }
+}
+impl<S> DerefMut for State<S> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.value
+    }
+}
+
+impl<S> Drop for State<S> {
+    fn drop(&mut self) {
+        if self.context.inner.is_ours() {
+            // SAFETY: ours; the context still lives.
+            unsafe { sys::hvd_state_destroy(self.ptr) }
+        }
+    }
+}
