@@ -33,6 +33,8 @@ constexpr OptionSpec kSpecs[] = {
     {"rank", kInt, "-1", -1, kMany, "rank, for a job without a driver"},
     {"size", kInt, "-1", -1, kMany, "number of workers, for a job without a driver"},
     {"rendezvous", kString, "", 0, 0, "host:port where rank 0 serves a job without a driver"},
+    {"elastic", kBool, "true", 0, 0,
+     "whether the job may change; hvd_init says no where mpirun or srun started it without a driver"},
     {"init_timeout", kReal, "600", 0.001, kDay, "seconds that hvd_init waits for a place in a generation"},
     {"connect_timeout", kReal, "30", 0.001, kDay,
      "seconds for connecting to the driver, and to the peers of a generation"},
@@ -81,6 +83,8 @@ constexpr OptionSpec kSpecs[] = {
     {"stop_grace", kReal, "5", 0, kDay, "seconds between SIGTERM and SIGKILL"},
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},
+    {"ompi_server", kString, "", 0, 0,
+     "Open MPI's ompi-server, which the driver runs for backend mpi; absent: found in PATH; off: none"},
     {"guard", kString, "", 0, 0,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };

@@ -1,28 +1,45 @@
-// hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group" and
-// "-group" from stdin; at its end, which the kernel brings about even if the driver gets SIGKILL, workers
-// have a moment to notice by themselves that the driver is gone and to end in order; what is left gets
-// SIGTERM, a grace (milliseconds, first argument), SIGKILL.
+// hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group", "*group" (one
+// that serves the others), "-group" and "/directory" from stdin; at its end, which the kernel brings about even
+// if the driver gets SIGKILL, workers have a moment to notice by themselves that the driver is gone and to end
+// in order; what is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL. Then those that served
+// them are killed, and the job's directories are removed.
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
+
+#include "driver/job_directory.h"
 
 namespace {
 
 constexpr unsigned kStepMs = 20;
 constexpr long kNoticeMs = 2000;  // for workers to end by themselves
 
-void apply(const std::string& line, std::set<pid_t>* groups) {
+constexpr std::chrono::milliseconds kDaemonsMs{2000};
+
+struct Charges {
+  std::set<pid_t> groups, helpers;
+  std::vector<std::string> directories;
+};
+
+void apply(const std::string& line, Charges* charges) {
   if (line.size() < 2) return;
+  if (line[0] == '/') return charges->directories.push_back(line);
   const pid_t group = static_cast<pid_t>(std::strtol(line.c_str() + 1, nullptr, 10));
   if (group <= 1) return;  // kill(-1) is everybody
-  if (line[0] == '+') groups->insert(group);
-  if (line[0] == '-') groups->erase(group);
+  if (line[0] == '+') charges->groups.insert(group);
+  if (line[0] == '*') charges->helpers.insert(group);
+  if (line[0] == '-') {
+    charges->groups.erase(group);
+    charges->helpers.erase(group);
+  }
 }
 
 /// Forgets those that are gone, so that their number is not used once it is somebody else's.
@@ -49,7 +66,7 @@ int main(int argc, char** argv) {
   ::syscall(SYS_close_range, 3U, ~0U, 0U);
 #endif
   const long grace_ms = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 5000;
-  std::set<pid_t> groups;
+  Charges charges;
   std::string line;
   char buffer[4096];
   while (true) {
@@ -61,15 +78,18 @@ int main(int argc, char** argv) {
         line += buffer[i];
         continue;
       }
-      apply(line, &groups);
+      apply(line, &charges);
       line.clear();
     }
   }
+  std::set<pid_t>& groups = charges.groups;
   signal_all(&groups, 0);
   wait_until_gone(&groups, std::min(grace_ms, kNoticeMs));
   signal_all(&groups, SIGTERM);
   signal_all(&groups, SIGCONT);  // one that is stopped would not see SIGTERM
   wait_until_gone(&groups, grace_ms);
   signal_all(&groups, SIGKILL);
+  signal_all(&charges.helpers, SIGKILL);
+  hvd::driver::remove_job_directories(charges.directories, kDaemonsMs);
   return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <future>
 #include <utility>
 
@@ -15,6 +16,12 @@ namespace {
 
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
+
+bool names(const std::vector<std::string>& environment, const std::string& name) {
+  return std::any_of(environment.begin(), environment.end(), [&](const std::string& entry) {
+    return entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name);
+  });
+}
 
 bool job_over(hvd_job_phase phase) { return phase == HVD_JOB_SUCCEEDED || phase == HVD_JOB_FAILED_PHASE; }
 
@@ -95,8 +102,52 @@ std::vector<std::string> Driver::worker_options() const {
     while (warning > options_.real("stall_warning")) warning /= 2;
     result.push_back(fmt::format("HVD_STALL_WARNING={}", std::max(warning, 0.001)));
   }
+  if (mpi_ != nullptr) {
+    const auto is_set = [&](const std::string& name) {
+      return std::getenv(name.c_str()) != nullptr || names(environment_, name);
+    };
+    const std::vector<std::string> ours = mpi_worker_environment(mpi_->place(), is_set);
+    result.insert(result.end(), ours.begin(), ours.end());
+  }
   result.insert(result.end(), environment_.begin(), environment_.end());
   return result;
+}
+
+std::shared_ptr<Guard> Driver::guard() {
+  if (guard_ == nullptr) guard_ = std::make_shared<Guard>(guard_path_, settings_.stop_grace, logger_);
+  return guard_;
+}
+
+void Driver::find_mpi() {
+  const std::string option = options_.string("ompi_server");
+  const std::string own = "OMPI_MCA_pmix_server_uri";  // the user runs one
+  const bool other = std::getenv(own.c_str()) != nullptr || names(environment_, own);
+  ompi_server_path_ = option == "off" || (option.empty() && other) ? "" : find_ompi_server(option);
+}
+
+/// Waits for the server: the workers need its address when they start.
+void Driver::start_mpi() {
+  auto told = std::make_shared<std::promise<Status>>();
+  std::future<Status> started = told->get_future();
+  MpiServerConfig config;
+  config.program = ompi_server_path_;
+  config.local = !launch_.start;
+  config.loopback = settings_.listen.starts_with("127.") && !options_.is_set("interface");
+  run_on_loop([&] {
+    MpiServer::Events events;
+    events.started = [told](const Status& status) { told->set_value(status); };
+    events.died = [this](const std::string& why) {
+      const std::string sentence = why + ": without it no worker's MPI can join that of others";
+      if (supervisor_) return supervisor_->close_joining(sentence);
+      mpi_death_ = sentence;
+    };
+    mpi_ = std::make_unique<MpiServer>(*loop_, config, guard(), logger_, std::move(events));
+  });
+  const Duration patience = config.timeout + kLastPatience;
+  if (started.wait_for(patience) != std::future_status::ready) {
+    throw Error(HVD_UNAVAILABLE, "ompi-server gave no answer");
+  }
+  if (Status status = started.get(); !status.ok()) throw Error(status);
 }
 
 std::unique_ptr<HostDiscovery> Driver::make_discovery() {
@@ -119,9 +170,7 @@ std::unique_ptr<Launcher> Driver::make_launcher(Launcher::Events events) {
   config.argv = argv_;
   config.environment = merged_environment(environment_);
   config.output_directory = options_.string("output_directory");
-  return make_local_launcher(*loop_, std::move(config), output_,
-                             std::make_unique<Guard>(guard_path_, settings_.stop_grace, logger_), logger_,
-                             std::move(events));
+  return make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
 }
 
 void Driver::run_on_loop(const std::function<void()>& fn) {
@@ -151,6 +200,7 @@ void Driver::build() {
     changed_.notify_all();
   };
   supervisor_ = std::make_unique<Supervisor>(*loop_, std::move(config), make_discovery());
+  if (!mpi_death_.empty()) supervisor_->close_joining(mpi_death_);
 }
 
 /// Waits for the first discovery: it is the one whose failure is fatal.
@@ -183,15 +233,16 @@ void Driver::start() {
     starting_ = true;
   }
   try {
-    if (!launch_.start) {
-      program_ = find_program(argv_.front());
-      guard_path_ = find_guard(options_.string("guard"));
-    }
+    if (!launch_.start) program_ = find_program(argv_.front());
+    with_mpi_ = meets_through_ompi_server(backend_of_workers(options_.string("backend"), environment_));
+    if (with_mpi_) find_mpi();
+    if (!launch_.start || with_mpi_) guard_path_ = find_guard(options_.string("guard"));
     {
       auto loop = std::make_unique<wire::Loop>("hvd-driver");
       std::lock_guard lock(mutex_);
       loop_ = std::move(loop);
     }
+    if (with_mpi_) start_mpi();
     run_on_loop([this] { build(); });
     begin();
   } catch (...) {
@@ -210,6 +261,9 @@ void Driver::tear_down(Duration grace) {
     if (supervisor_) supervisor_->close(grace);
     callback_launcher_ = nullptr;
     supervisor_.reset();
+    mpi_.reset();  // the workers are gone
+    guard_.reset();
+    mpi_death_.clear();
   });
   output_.reset();
   std::unique_ptr<wire::Loop> loop;

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "driver/discovery.h"
 #include "driver/launcher.h"
+#include "driver/mpi_server.h"
 #include "driver/output.h"
 #include "driver/supervisor.h"
 
@@ -45,8 +46,11 @@ class Driver {
   void change(const std::function<void()>& set);
   void run_on_loop(const std::function<void()>& fn);
   void build();
+  void find_mpi();
+  void start_mpi();
   void begin();
   void tear_down(Duration grace);
+  std::shared_ptr<Guard> guard();
   std::unique_ptr<HostDiscovery> make_discovery();
   std::unique_ptr<Launcher> make_launcher(Launcher::Events events);
   std::vector<std::string> worker_options() const;
@@ -64,10 +68,14 @@ class Driver {
   LaunchFunctions launch_;
   OutputFunction output_function_;
 
-  std::string program_, guard_path_;
+  std::string program_, guard_path_, ompi_server_path_;
+  bool with_mpi_ = false;
   std::unique_ptr<wire::Loop> loop_;
   // The loop's thread only.
   std::shared_ptr<OutputThread> output_;
+  std::shared_ptr<Guard> guard_;
+  std::unique_ptr<MpiServer> mpi_;
+  std::string mpi_death_;                          // of a server that died before there was a supervisor
   CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
   std::unique_ptr<Supervisor> supervisor_;
 };

@@ -82,12 +82,16 @@ Guard::~Guard() {
   }
 }
 
-void Guard::add(pid_t group) { send('+', group); }
-void Guard::remove(pid_t group) { send('-', group); }
+void Guard::add(pid_t group) { send(fmt::format("+{}\n", group)); }
+void Guard::add_helper(pid_t group) { send(fmt::format("*{}\n", group)); }
+void Guard::remove(pid_t group) { send(fmt::format("-{}\n", group)); }
 
-void Guard::send(char sign, pid_t group) {
+void Guard::add_directory(const std::string& path) {
+  if (path.front() == '/' && path.find('\n') == std::string::npos) send(path + "\n");
+}
+
+void Guard::send(const std::string& line) {
   if (socket_ < 0) return;
-  const std::string line = fmt::format("{}{}\n", sign, group);
   ssize_t n = 0;
   do { n = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL); } while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(line.size())) return;

@@ -1,5 +1,5 @@
-// The driver's end of hvd-guard, a small program that outlives the driver and ends the workers' process
-// groups if the driver is killed.
+// The driver's end of hvd-guard, a small program that outlives the driver and, if the driver is killed, ends the
+// process groups that it started and removes the job's directories.
 #pragma once
 
 #include <sys/types.h>
@@ -25,12 +25,16 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
   void add(pid_t group);
+  /// A group that serves the others: ended when they are gone.
+  void add_helper(pid_t group);
+  /// At last the guard removes it, if it is still there; made by make_job_directory.
+  void add_directory(const std::string& path);
   /// Before the group's leader is reaped: afterwards the number may be somebody else's.
   void remove(pid_t group);
   pid_t pid() const { return pid_; }
 
  private:
-  void send(char sign, pid_t group);
+  void send(const std::string& line);
 
   const LoggerPtr logger_;
   int socket_ = -1;

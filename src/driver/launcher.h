@@ -61,7 +61,7 @@ struct LocalLauncherConfig {
 /// guard may be null: then nothing ends the workers of a driver that is killed.
 std::unique_ptr<Launcher> make_local_launcher(wire::Loop& loop, LocalLauncherConfig config,
                                               std::shared_ptr<OutputThread> output,
-                                              std::unique_ptr<Guard> guard, LoggerPtr logger,
+                                              std::shared_ptr<Guard> guard, LoggerPtr logger,
                                               Launcher::Events events);
 
 /// Launch by callbacks, called from one thread that does nothing else.

@@ -15,7 +15,7 @@ namespace {
 class LocalLauncher final : public Launcher {
  public:
   LocalLauncher(wire::Loop& loop, LocalLauncherConfig config, std::shared_ptr<OutputThread> output,
-                std::unique_ptr<Guard> guard, LoggerPtr logger, Events events)
+                std::shared_ptr<Guard> guard, LoggerPtr logger, Events events)
       : loop_(loop),
         config_(std::move(config)),
         output_(std::move(output)),
@@ -178,7 +178,7 @@ class LocalLauncher final : public Launcher {
   wire::Loop& loop_;
   const LocalLauncherConfig config_;
   const std::shared_ptr<OutputThread> output_;
-  const std::unique_ptr<Guard> guard_;
+  const std::shared_ptr<Guard> guard_;
   const LoggerPtr logger_;
   const Events events_;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
@@ -190,7 +190,7 @@ class LocalLauncher final : public Launcher {
 
 std::unique_ptr<Launcher> make_local_launcher(wire::Loop& loop, LocalLauncherConfig config,
                                               std::shared_ptr<OutputThread> output,
-                                              std::unique_ptr<Guard> guard, LoggerPtr logger,
+                                              std::shared_ptr<Guard> guard, LoggerPtr logger,
                                               Launcher::Events events) {
   return std::make_unique<LocalLauncher>(loop, std::move(config), std::move(output), std::move(guard),
                                          std::move(logger), std::move(events));

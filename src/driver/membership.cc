@@ -145,6 +145,17 @@ void Membership::Impl::worker_lost(uint64_t id, LossKind kind, const std::string
   if (Worker* worker = workers.find(id)) lose(*worker, why.empty() ? words(kind) : why);
 }
 
+void Membership::Impl::close_joining(const std::string& reason) {
+  if (!closed.empty()) return;
+  closed = reason;
+  if (initial) return finish(false, closed);
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, worker] : workers.living()) {
+    if (!worker.member()) waiting.push_back(id);
+  }
+  for (uint64_t id : waiting) stop_worker(id, "nobody can join any more: " + closed);
+}
+
 void Membership::Impl::stop(const std::string& reason) {
   finish(false, reason);
   std::vector<uint64_t> rest;
@@ -203,6 +214,7 @@ void Membership::Impl::all_members_gone() {
   if (state_exists) {
     return finish(false, fmt::format("all workers failed: no survivor holds state; last: {}", last_loss));
   }
+  if (!closed.empty()) return finish(false, fmt::format("all workers failed: {}; {}", last_loss, closed));
   // Nothing is lost that anybody had: begin again.
   initial = true;
   waiting_since = now;

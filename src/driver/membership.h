@@ -126,6 +126,8 @@ class Membership {
   std::vector<Action> worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event, Time now);
   std::vector<Action> worker_done(uint64_t worker, uint64_t generation, Time now);
   std::vector<Action> worker_lost(uint64_t worker, LossKind kind, const std::string& why, Time now);
+  /// From now on nobody can join (`reason`): the job goes on with the members it has.
+  std::vector<Action> close_joining(const std::string& reason, Time now);
   std::vector<Action> stop(const std::string& reason, Time now);
   std::vector<Action> tick(Time now);
   /// When tick wants to be called next.

@@ -61,7 +61,7 @@ void Membership::Impl::stop_misplaced() {
 }
 
 void Membership::Impl::start_workers() {
-  if (finishing()) return;
+  if (finishing() || !closed.empty()) return;
   int64_t room = capacity() - std::ssize(plan().kept);
   for (const auto& [id, w] : workers.living()) room -= w.member() ? 0 : 1;
   if (room <= 0) return;
@@ -131,8 +131,9 @@ bool Membership::Impl::count_failed_connects() {
     return true;
   }
   if (++failed_connects < kMaxFailedConnects) return true;
-  finish(false, fmt::format("{} in a row could not be connected though every worker lives; last: {}",
-                            count(failed_connects, "generation"), link_failure));
+  finish(false,
+         fmt::format("{} in a row could not be connected though every worker lives; last: {}{}{}",
+                     count(failed_connects, "generation"), link_failure, closed.empty() ? "" : "; ", closed));
   return false;
 }
 

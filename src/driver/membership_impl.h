@@ -36,6 +36,7 @@ struct Membership::Impl {
   void worker_stalled(uint64_t id, uint64_t generation, const StallEvent& event);
   void worker_done(uint64_t id, uint64_t generation);
   void worker_lost(uint64_t id, LossKind kind, const std::string& why);
+  void close_joining(const std::string& reason);
   void stop(const std::string& reason);
   std::vector<Action> take(Time now);  // advances, and hands out what there is to do
 
@@ -111,6 +112,7 @@ struct Membership::Impl {
   int32_t done = 0;
   int32_t lost_at_end = 0;  // members lost since the first one was done
   std::string last_loss;
+  std::string closed;  // why nobody can join any more
 };
 
 std::string count(int64_t n, const char* what);  // "1 slot", "2 slots"

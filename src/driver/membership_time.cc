@@ -66,7 +66,10 @@ void Membership::Impl::check_shortage() {
     return;
   }
   if (!short_since) short_since = now;
-  if (now < *short_since + config.elastic_timeout) return;
+  // Where nobody can join there is nothing to wait for.
+  const bool for_good =
+      !closed.empty() && phase == Phase::kForming && std::ssize(survivors()) < config.min_np;
+  if (!for_good && now < *short_since + config.elastic_timeout) return;
   const auto ready =
       std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
   std::string sentence =
@@ -78,6 +81,7 @@ void Membership::Impl::check_shortage() {
     sentence += fmt::format("; {} on the blocklist", count(blocked, "host"));
   }
   if (!last_loss.empty()) sentence += "; last: " + last_loss;
+  if (!closed.empty()) sentence += "; " + closed;
   finish(false, std::move(sentence));
 }
 

@@ -97,6 +97,12 @@ std::vector<Action> Membership::worker_lost(uint64_t worker, LossKind kind, cons
   return impl_->take(now);
 }
 
+std::vector<Action> Membership::close_joining(const std::string& reason, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->close_joining(reason);
+  return impl_->take(now);
+}
+
 std::vector<Action> Membership::stop(const std::string& reason, Time now) {
   impl_->now = std::max(impl_->now, now);
   if (!ended()) impl_->stop(reason);

@@ -115,7 +115,8 @@ void Supervisor::begin() {
       std::make_unique<Membership>(membership_config(config_.settings, hosts_, discovery_->fixed()), now());
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
                 describe_hosts(hosts_));
-  apply(membership_->hosts_changed(hosts_, now()));
+  if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
+  if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
   discover_later();
 }
 
@@ -352,6 +353,16 @@ void Supervisor::end_process(uint64_t id, Duration after) {
 
 void Supervisor::end_all_processes(Duration after) {
   for (auto& [id, worker] : workers_) end_process(id, after);
+}
+
+void Supervisor::close_joining(const std::string& reason) {
+  if (closed_ || !joining_closed_.empty()) return;
+  joining_closed_ = reason;
+  if (!membership_) return;
+  if (!finish_ && membership_->generation() > 0) {
+    note(HVD_LOG_ERROR, reason + "; the job goes on with the workers that it has");
+  }
+  apply(membership_->close_joining(reason, now()));
 }
 
 void Supervisor::stop(const std::string& reason) {

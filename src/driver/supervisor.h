@@ -50,6 +50,8 @@ class Supervisor {
   void discover_first(std::function<void(const Status& status)> done);
   /// After it: starts workers. Throws Error(HVD_UNAVAILABLE) if the hosts can never be enough.
   void begin();
+  /// Nobody can join any more; before `begin`: nobody ever. Repeated: the first reason stays.
+  void close_joining(const std::string& reason);
   /// Ends the job; what is still there when called again gets SIGKILL.
   void stop(const std::string& reason);
   bool stopped() const { return stopped_; }
@@ -96,6 +98,7 @@ class Supervisor {
   wire::Loop::Timer tick_, discovery_timer_;
   std::vector<HostSlots> hosts_;
   std::string discovery_failure_;
+  std::string joining_closed_;  // why
   std::map<uint64_t, Worker> workers_;
   std::optional<Finish> finish_;
   std::vector<LogLine> lines_;  // written when the actions are done

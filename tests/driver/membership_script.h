@@ -41,6 +41,7 @@ class Script {
     const StallEvent event{"'loss' waits", missing, seconds(waited)};
     return took(membership.worker_stalled(worker, membership.generation(), event, now));
   }
+  Script& close_joining(const std::string& reason) { return took(membership.close_joining(reason, now)); }
   /// Time passes, and the driver is woken when it asks for it.
   Script& wait(double s) {
     const Time until = now + seconds(s);

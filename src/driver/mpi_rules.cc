@@ -1,0 +1,111 @@
+#include "driver/mpi_rules.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd::driver {
+namespace {
+
+constexpr const char* kServer = "OMPI_MCA_pmix_server_uri";
+constexpr const char* kSessions = "OMPI_MCA_orte_tmpdir_base";
+constexpr const char* kShared = "OMPI_MCA_btl_vader_backing_directory";
+constexpr const char* kLoopback = "127.0.0.0/8";
+
+// How Open MPI behaves inside somebody else's process.
+constexpr std::pair<const char*, const char*> kManners[] = {
+    {"OMPI_MCA_mpi_yield_when_idle", "1"},  // who waits gives way: there may be more ranks than cores
+    {"OMPI_MCA_hwloc_base_binding_policy", "none"},    // a singleton is on its own and would take core 0
+    {"OMPI_MCA_opal_signal", ""},                      // no handlers for SIGSEGV and the like (contract 10)
+    {"OMPI_MCA_mpi_warn_on_fork", "0"},                // data loaders fork
+    {"OMPI_MCA_btl_base_warn_component_unused", "0"},  // nothing on stderr for hardware that is not there
+    {"OMPI_MCA_mca_base_component_show_load_errors", "0"},
+    {"OMPI_MCA_mpi_abort_print_stack", "0"},
+};
+
+std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
+
+bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+
+// A process under mpirun or srun finds its daemon through these; ours must not.
+bool of_a_launcher(const std::string& name) {
+  for (const char* prefix :
+       {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_pmix_", "OMPI_MCA_orte_"}) {
+    if (starts(name, prefix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string backend_of_workers(const std::string& option, const std::vector<std::string>& environment) {
+  constexpr std::string_view kName = "HVD_BACKEND=";
+  std::string backend = option;
+  for (const std::string& entry : environment) {
+    if (starts(entry, kName)) backend = entry.substr(kName.size());
+  }
+  return backend;
+}
+
+bool meets_through_ompi_server(std::string_view backend) {
+  // A list names one for each kind of memory.
+  for (size_t begin = 0; begin <= backend.size();) {
+    const size_t end = std::min(backend.find_first_of(",+ ", begin), backend.size());
+    if (backend.substr(begin, end - begin) == "mpi") return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
+                                                const std::function<bool(const std::string& name)>& is_set) {
+  std::vector<std::string> result;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!is_set(name)) result.push_back(name + "=" + value);
+  };
+  if (!place.uri.empty()) result.push_back(std::string(kServer) + "=" + place.uri);
+  if (!place.shared.empty()) {
+    add(kSessions, place.sessions);
+    add(kShared, place.shared);
+  }
+  if (place.loopback) {
+    // Of either pair the user may have set the one that excludes this one.
+    for (const std::string what : {"oob", "btl"}) {
+      const std::string include = "OMPI_MCA_" + what + "_tcp_if_include";
+      if (!is_set("OMPI_MCA_" + what + "_tcp_if_exclude")) add(include, kLoopback);
+    }
+  }
+  for (const auto& [name, value] : kManners) add(name, value);
+  return result;
+}
+
+std::vector<std::string> ompi_server_environment(const MpiPlace& place,
+                                                 const std::vector<std::string>& environment) {
+  std::vector<std::string> result;
+  bool chosen = false;  // interfaces
+  for (const std::string& entry : environment) {
+    const std::string name = name_of(entry);
+    if (of_a_launcher(name)) continue;
+    chosen = chosen || starts(name, "OMPI_MCA_oob_tcp_if_");
+    result.push_back(entry);
+  }
+  if (!place.sessions.empty()) result.push_back(std::string(kSessions) + "=" + place.sessions);
+  if (place.loopback && !chosen) result.push_back(std::string("OMPI_MCA_oob_tcp_if_include=") + kLoopback);
+  return result;
+}
+
+std::optional<std::string> uri_of(std::string_view line) {
+  // Two numbers, then addresses.
+  size_t i = 0;
+  const auto digits = [&] {
+    const size_t begin = i;
+    while (i < line.size() && line[i] >= '0' && line[i] <= '9') ++i;
+    return i > begin;
+  };
+  if (!digits() || i >= line.size() || line[i++] != '.' || !digits()) return std::nullopt;
+  if (line.substr(i, 4) != ";tcp") return std::nullopt;
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r' || line.back() == ' '))
+    line.remove_suffix(1);
+  return std::string(line);
+}
+
+}  // namespace hvd::driver

@@ -1,0 +1,39 @@
+// What a job whose workers use Open MPI needs of the driver: whether it needs anything, and which MCA parameters
+// go to the workers and to ompi-server. Pure: what is set already comes in as a question.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvd::driver {
+
+/// The backend that workers will use: HVD_BACKEND among their own variables, else the option.
+std::string backend_of_workers(const std::string& option, const std::vector<std::string>& environment);
+
+/// Does that backend meet its peers through ompi-server? "auto" does not: it takes MPI only under mpirun or srun.
+bool meets_through_ompi_server(std::string_view backend);
+
+struct MpiPlace {
+  std::string uri;       // of the server, as it reports it; empty: somebody else's is used
+  std::string sessions;  // private directory for session directories
+  std::string shared;    // private directory for segments of shared memory; empty: the workers are elsewhere
+  bool loopback = true;  // all of the job is on this machine: MPI stays on its loopback
+};
+
+/// Variables for the workers ("NAME=value"). What `is_set` says to be set already stays as the user has it, but for
+/// the address of the server.
+std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
+                                                const std::function<bool(const std::string& name)>& is_set);
+
+/// The server's environment, out of the driver's: without what a launcher around the driver left there, with
+/// the private directory.
+std::vector<std::string> ompi_server_environment(const MpiPlace& place,
+                                                 const std::vector<std::string>& environment);
+
+/// "1067384832.0;tcp://127.0.0.1:54007": the address in a line of ompi-server's output.
+std::optional<std::string> uri_of(std::string_view line);
+
+}  // namespace hvd::driver

@@ -1,0 +1,259 @@
+// What the driver does for workers that use Open MPI: ompi-server, private directories, nothing left behind.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "driver/job_directory.h"
+#include "driver/membership_script.h"
+#include "driver/mpi_rules.h"
+#include "driver/mpi_server.h"
+#include "wire/loop.h"
+
+namespace hvd::driver::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+constexpr auto kPatience = std::chrono::seconds(20);
+
+// ---- rules ----
+
+TEST(MpiRules, WorkersNeedAServerWhereTheyUseMpi) {
+  for (const char* yes : {"mpi", "mpi,nccl", "nccl+mpi"}) EXPECT_TRUE(meets_through_ompi_server(yes)) << yes;
+  for (const char* no : {"", "auto", "gloo", "mpich", "nccl", "xmpi"})
+    EXPECT_FALSE(meets_through_ompi_server(no)) << no;
+  EXPECT_EQ(backend_of_workers("gloo", {"A=b"}), "gloo");
+  EXPECT_EQ(backend_of_workers("gloo", {"HVD_BACKEND=mpi"}), "mpi") << "their own variable wins";
+}
+
+TEST(MpiRules, AddressIsToldFromOtherLines) {
+  EXPECT_EQ(uri_of("1067384832.0;tcp://127.0.0.1:54007\n"), "1067384832.0;tcp://127.0.0.1:54007");
+  EXPECT_EQ(uri_of("7.0;tcp://10.0.0.1:5;tcp6://[::1]:6"), "7.0;tcp://10.0.0.1:5;tcp6://[::1]:6");
+  for (const char* no :
+       {"", "7", "7.0", ".0;tcp://x", "7.;tcp", "warning: 7.0;tcp://127.0.0.1:5", "7.0;usock"}) {
+    EXPECT_FALSE(uri_of(no)) << no;
+  }
+}
+
+TEST(MpiRules, WhatTheUserHasSetStays) {
+  MpiPlace place{"7.0;tcp://127.0.0.1:5", "/tmp/s", "/dev/shm/s", true};
+  const auto environment = [&](const Strings& set) {
+    return mpi_worker_environment(
+        place, [&](const std::string& name) { return std::find(set.begin(), set.end(), name) != set.end(); });
+  };
+  const auto has = [](const Strings& list, const std::string& entry) {
+    return std::find(list.begin(), list.end(), entry) != list.end();
+  };
+  const Strings all = environment({});
+  EXPECT_TRUE(has(all, "OMPI_MCA_pmix_server_uri=7.0;tcp://127.0.0.1:5"));
+  EXPECT_TRUE(has(all, "OMPI_MCA_orte_tmpdir_base=/tmp/s"));
+  EXPECT_TRUE(has(all, "OMPI_MCA_btl_vader_backing_directory=/dev/shm/s"));
+  EXPECT_TRUE(has(all, "OMPI_MCA_opal_signal=")) << "contract 10: no signal handler";
+  EXPECT_TRUE(has(all, "OMPI_MCA_btl_tcp_if_include=127.0.0.0/8"));
+  const Strings less = environment({"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_btl_tcp_if_exclude"});
+  EXPECT_EQ(less.size(), all.size() - 2);
+  EXPECT_FALSE(has(less, "OMPI_MCA_btl_tcp_if_include=127.0.0.0/8"))
+      << "include and exclude exclude each other";
+  place.shared.clear();
+  EXPECT_FALSE(has(environment({}), "OMPI_MCA_orte_tmpdir_base=/tmp/s"))
+      << "workers elsewhere have no such directory";
+}
+
+TEST(MpiRules, AServerUnderALauncherIsNotOfIt) {
+  const Strings given = {"PATH=/bin", "PMIX_NAMESPACE=x", "OMPI_COMM_WORLD_RANK=0",
+                         "OMPI_MCA_ess_base_jobid=3"};
+  EXPECT_EQ(ompi_server_environment({"", "/tmp/s", "", false}, given),
+            (Strings{"PATH=/bin", "OMPI_MCA_orte_tmpdir_base=/tmp/s"}));
+}
+
+// ---- directories ----
+
+TEST(JobDirectory, IsRemovedWithWhatIsInItAndNothingElse) {
+  const std::string foreign = make_job_directory("/tmp");
+  const std::string ours = make_job_directory("/tmp");
+  ASSERT_FALSE(ours.empty());
+  struct stat info {};
+  ASSERT_EQ(::stat(ours.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  std::ofstream(foreign + "/kept") << "x";
+  fs::create_directories(ours + "/ompi.host.0/pid.1/0");
+  std::ofstream(ours + "/ompi.host.0/pid.1/hwloc.sm") << "x";
+  fs::create_directory_symlink(foreign, ours + "/link");
+  EXPECT_EQ(remove_job_directories({ours}, std::chrono::milliseconds(0)), Strings{});
+  EXPECT_FALSE(fs::exists(ours));
+  EXPECT_TRUE(fs::exists(foreign + "/kept")) << "a link is not followed";
+
+  const std::string other = foreign + "/other";  // not by our name
+  fs::create_directory(other);
+  const std::string link = foreign + "/hvd-job.link";
+  fs::create_directory_symlink(other, link);
+  remove_job_directories({other, link, "/", ""}, std::chrono::milliseconds(0));
+  EXPECT_TRUE(fs::exists(other));
+  EXPECT_TRUE(fs::exists(link));
+  EXPECT_EQ(remove_job_directories({foreign}, std::chrono::milliseconds(0)), Strings{});
+}
+
+/// A program called orted that outlives its worker: a copy of sleep, with the variable by which it is known.
+pid_t start_daemon(const std::string& folder, const std::string& sessions) {
+  if (!fs::exists(folder + "/orted")) fs::copy_file(find_program("sleep"), folder + "/orted");
+  SpawnSpec spec;
+  spec.path = folder + "/orted";
+  spec.argv = {"sleep", "1000"};
+  spec.environment = {"OMPI_MCA_orte_tmpdir_base=" + sessions};
+  return spawn(spec);
+}
+
+TEST(JobDirectory, DaemonsThatStayAreEndedAndThoseOfOthersAreNot) {
+  const std::string ours = make_job_directory("/tmp");
+  const std::string foreign = make_job_directory("/tmp");
+  const pid_t stays = start_daemon(foreign, ours);
+  const pid_t other = start_daemon(foreign, foreign);
+  while (daemons_in(ours).empty() || daemons_in(foreign).empty()) ::usleep(1000);  // until both have begun
+  EXPECT_EQ(daemons_in(ours), std::vector<pid_t>{stays});
+  std::thread reaper([&] { ::waitpid(stays, nullptr, 0); });
+  EXPECT_EQ(remove_job_directories({ours}, std::chrono::milliseconds(50)), Strings{});
+  reaper.join();
+  EXPECT_FALSE(fs::exists(ours));
+  EXPECT_EQ(daemons_in(foreign), std::vector<pid_t>{other});
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  remove_job_directories({foreign}, std::chrono::milliseconds(0));
+}
+
+// ---- the server ----
+
+/// A program in place of ompi-server.
+class Server : public testing::Test {
+ protected:
+  void SetUp() override { folder_ = make_job_directory("/tmp"); }
+  void TearDown() override {
+    run([&] { server_.reset(); });
+    remove_job_directories({folder_}, std::chrono::milliseconds(0));
+  }
+
+  template <class F>
+  void run(F fn) {
+    std::promise<void> done;
+    loop_.post([&] {
+      fn();
+      done.set_value();
+    });
+    done.get_future().get();
+  }
+
+  Status start(const std::string& script, Duration timeout = seconds(20)) {
+    const std::string path = folder_ + "/ompi-server";
+    std::ofstream(path) << "#!/bin/sh\n" << script;
+    fs::permissions(path, fs::perms::owner_all);
+    MpiServerConfig config;
+    config.program = path;
+    config.timeout = timeout;
+    run([&] {
+      MpiServer::Events events;
+      events.started = [this](const Status& status) { started_.set_value(status); };
+      events.died = [this](const std::string& why) { died_.set_value(why); };
+      server_ =
+          std::make_unique<MpiServer>(loop_, config, nullptr, std::make_shared<Logger>(), std::move(events));
+    });
+    std::future<Status> told = started_.get_future();
+    if (told.wait_for(kPatience) != std::future_status::ready) return {HVD_TIMEOUT, "nothing was told"};
+    return told.get();
+  }
+
+  std::string folder_;
+  std::promise<Status> started_;
+  std::promise<std::string> died_;
+  wire::Loop loop_{"test"};
+  std::unique_ptr<MpiServer> server_;
+};
+
+TEST_F(Server, TellsItsAddressAndLeavesNothing) {
+  const Status status = start("echo a warning >&2; echo '7.0;tcp://127.0.0.1:5' >&2; exec sleep 1000\n");
+  ASSERT_TRUE(status.ok()) << status.message;
+  const MpiPlace place = server_->place();
+  EXPECT_EQ(place.uri, "7.0;tcp://127.0.0.1:5");
+  for (const std::string& directory : {place.sessions, place.shared}) {
+    EXPECT_TRUE(fs::exists(directory));
+    std::ofstream(directory + "/vader_segment.host.0.1") << "x";
+  }
+  run([&] { server_.reset(); });
+  EXPECT_FALSE(fs::exists(place.sessions));
+  EXPECT_FALSE(fs::exists(place.shared));
+}
+
+TEST_F(Server, ItsDeathIsTold) {
+  std::future<std::string> died = died_.get_future();
+  const std::string gate = folder_ + "/gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  ASSERT_TRUE(start("echo '7.0;tcp://127.0.0.1:5' >&2; read line < " + gate + "; kill -9 $$\n").ok());
+  std::ofstream(gate) << "go\n";
+  ASSERT_EQ(died.wait_for(kPatience), std::future_status::ready);
+  EXPECT_NE(died.get().find("killed by signal 9"), std::string::npos);
+}
+
+TEST_F(Server, OneThatEndsBeforeItServesIsAnErrorWithItsWords) {
+  const Status status = start("echo no network here >&2; exit 3\n");
+  EXPECT_EQ(status.code, HVD_UNAVAILABLE);
+  EXPECT_NE(status.message.find("exited with status 3"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("no network here"), std::string::npos) << status.message;
+}
+
+TEST_F(Server, OneThatSaysNothingIsAnErrorAtTheDeadline) {
+  const Status status = start("exec sleep 1000\n", milliseconds(50));
+  EXPECT_EQ(status.code, HVD_UNAVAILABLE);
+  EXPECT_NE(status.message.find("did not report its address"), std::string::npos) << status.message;
+}
+
+TEST(OmpiServer, AnAbsentOneIsAnErrorThatNamesThePackage) {
+  try {
+    find_ompi_server("/nonesuch/ompi-server");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code, HVD_UNAVAILABLE);
+    EXPECT_NE(std::string(error.what()).find("openmpi-bin"), std::string::npos) << error.what();
+  }
+}
+
+// ---- what becomes of the job when it dies ----
+
+TEST(CloseJoining, TheMembersGoOnAndNobodyJoins) {
+  Script s = running(sizes(2, 1, 3));
+  s.hosts({{"a", 3}});
+  s.close_joining("ompi-server died");
+  EXPECT_EQ(s.stopped(), Ids{3});
+  EXPECT_TRUE(s.none<Abort>());
+  s.lost(2);
+  EXPECT_TRUE(s.wait(1).none<StartWorker>());
+  EXPECT_EQ(s.ready(1, 1, true, 4).members(), Ids{1});
+  EXPECT_TRUE(s.wait(1000).none<StartWorker>());
+  EXPECT_TRUE(s.done(1).one<Finish>().success);
+}
+
+TEST(CloseJoining, TooFewIsTheEndAtOnce) {
+  Script s = running(sizes(2, 2, 2));
+  s.close_joining("ompi-server died");
+  EXPECT_TRUE(s.none<Finish>());
+  const Finish end = s.lost(2).one<Finish>();
+  EXPECT_FALSE(end.success);
+  EXPECT_NE(end.sentence.find("ompi-server died"), std::string::npos) << end.sentence;
+}
+
+TEST(CloseJoining, BeforeTheFirstGenerationTheJobEnds) {
+  Script s(sizes(2, 1, 2));
+  s.hosts({{"a", 2}});
+  s.close_joining("ompi-server died");
+  EXPECT_EQ(s.one<Finish>().sentence, "ompi-server died");
+  EXPECT_EQ(s.stopped(), (Ids{1, 2}));
+}
+
+}  // namespace
+}  // namespace hvd::driver::test
