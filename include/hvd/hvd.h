@@ -179,7 +179,8 @@ HVD_API int32_t hvd_cross_rank(hvd_context *context);
 HVD_API int32_t hvd_cross_size(hvd_context *context);
 HVD_API uint64_t hvd_generation(hvd_context *context); /* 0 if NULL or closed */
 
-/* The backend in use. Strings are NUL-terminated; a longer one is cut. */
+/* The backend in use for host memory; hvd_backend_choice tells of each operation. Strings are NUL-terminated; a longer
+ * one is cut. */
 typedef struct hvd_backend_information {
   size_t struct_size;
   char name[16];        /* "gloo"; "self" for a worker that is alone */
@@ -743,6 +744,45 @@ HVD_API hvd_status hvd_timeline_start(hvd_context *context, const char *path, hv
 /* Writes the rest and closes the file; HVD_OK if there is none. HVD_UNAVAILABLE: not all could be written.
  * hvd_shutdown and hvd_destroy do so as well. */
 HVD_API hvd_status hvd_timeline_stop(hvd_context *context, hvd_error *error);
+
+/* ---- Backends -------------------------------------------------------------------------------- */
+
+/* What there is to choose from, without a context: the built-in backend and every module that is found beside the
+ * library, where it was installed and in option plugin_path (docs/backends.md). Strings are NUL-terminated; a longer
+ * one is cut. */
+typedef struct hvd_backend_report {
+  size_t struct_size;
+  char name[16];          /* as the module says; of one that can't be loaded, as its file says: libhvd_<name>.so */
+  char version[64];       /* of the library underneath */
+  char path[512];         /* file of the module; "" for what is built in */
+  int32_t usable;         /* 1: it loads and says that it can serve here */
+  uint32_t abi_version;   /* of hvd/backend.h that it and this library agree on; 0 if none */
+  uint64_t memories;      /* bit 1 << hvd_memory for each supported one */
+  uint64_t dtypes;        /* bit 1 << hvd_dtype */
+  uint64_t collectives;   /* bit 1 << hvd_collective */
+  int32_t local;          /* 1: fast inside a host by itself; else ranks of a host share memory before it is asked */
+  int32_t max_instances;  /* contexts in one process that can use it; 0: any number */
+  char reason[512];       /* why it is not usable */
+} hvd_backend_report;
+
+/* How many, and the index-th of them, in the order in which they are searched. `options` may be NULL. The modules are
+ * loaded for it, and stay loaded. */
+HVD_API hvd_status hvd_backend_count(const hvd_options *options, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_backend_get(const hvd_options *options, size_t index, hvd_backend_report *ret_report,
+                                   hvd_error *error);
+
+/* Which backend of this context serves an operation in the current generation. */
+typedef struct hvd_backend_selection {
+  size_t struct_size;
+  char name[16];
+  char reason[512];       /* why this one: "auto: gloo, since no MPI launcher started this process" */
+} hvd_backend_selection;
+
+/* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
+ * blocks. The dtype of a barrier is not looked at. */
+HVD_API hvd_status hvd_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
+                                      hvd_collective collective, hvd_backend_selection *ret_selection,
+                                      hvd_error *error);
 
 #ifdef __cplusplus
 }

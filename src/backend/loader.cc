@@ -1,19 +1,16 @@
-// Which modules there are, in which order they are tried, and what is said when none will do.
+#include "backend/loader.h"
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-
-#include "backend/local/instance.h"
-#include "backend/module.h"
 
 namespace hvd::backend {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kPrefix = "libhvd_";
-constexpr const char* kSuffix = ".so";
+constexpr std::string_view kPrefix = "libhvd_";
+constexpr std::string_view kSuffix = ".so";
 
 void anchor() {}
 
@@ -26,7 +23,30 @@ fs::path own_directory() {
   return code ? fs::path() : real.parent_path();
 }
 
-std::vector<fs::path> search_path(const Options& options) {
+// Names of the modules in one directory, in order.
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator entry(directory, code), end; !code && entry != end; entry.increment(code)) {
+    const std::string file = entry->path().filename();
+    if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) ||
+        !file.ends_with(kSuffix)) {
+      continue;
+    }
+    std::string name = file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size());
+    if (is_module_name(name)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Report report_of(const Module& module) {
+  return {module.description, module.table.description.max_instances, HVD_BACKEND_ABI_VERSION, {}};
+}
+
+}  // namespace
+
+std::vector<fs::path> module_directories(const Options& options) {
   std::vector<fs::path> path;
   const auto add = [&](const fs::path& directory) {
     if (!directory.empty() && std::find(path.begin(), path.end(), directory) == path.end())
@@ -45,78 +65,71 @@ std::vector<fs::path> search_path(const Options& options) {
   return path;
 }
 
-fs::path file_of(const std::string& name) { return kPrefix + name + kSuffix; }
+std::string module_file(const std::string& name) { return fmt::format("{}{}{}", kPrefix, name, kSuffix); }
 
-// All modules in the directories but gloo's, each directory's by name.
-std::vector<fs::path> others(const std::vector<fs::path>& directories) {
-  std::vector<fs::path> found;
-  for (const fs::path& directory : directories) {
-    std::vector<fs::path> here;
-    std::error_code code;
-    for (fs::directory_iterator entry(directory, code), end; !code && entry != end; entry.increment(code)) {
-      const std::string file = entry->path().filename();
-      if (file.starts_with(kPrefix) && file.ends_with(kSuffix) && file != file_of("gloo"))
-        here.push_back(entry->path());
-    }
-    std::sort(here.begin(), here.end());
-    found.insert(found.end(), here.begin(), here.end());
-  }
-  return found;
-}
-
-bool is_name(const std::string& name) {
+bool is_module_name(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-';
   });
 }
 
-// Option local. What carries no messages, or serves no host memory, can't be left out of a generation.
-bool shares_memory(const std::string& option, const Description& backend) {
-  const bool able = backend.messages && (backend.memories >> HVD_MEMORY_HOST & 1) != 0;
-  return able && (option == "on" || (option == "auto" && !backend.local));
+std::vector<std::string> module_names(const Options& options) {
+  std::vector<std::string> names;
+  for (const fs::path& directory : module_directories(options)) {
+    for (std::string& name : names_in(directory)) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    }
+  }
+  return names;
 }
 
-}  // namespace
-
-Status open(const Options& options, const std::string& name,
-            const std::vector<std::pair<std::string, std::string>>& module_options, HostHandlers handlers,
-            std::unique_ptr<Instance>* ret_instance) {
-  if (name == "self") {
-    *ret_instance = make_self_instance();
-    return {};
-  }
-  if (!is_name(name)) {
-    return {HVD_INVALID,
-            fmt::format("backend '{}': expected auto, self or a name of letters, digits, '_' and '-'", name)};
-  }
-  const std::string local = options.string("local");
-  if (local != "auto" && local != "on" && local != "off") {
-    return {HVD_INVALID, fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on or off", local)};
-  }
-  const std::vector<fs::path> directories = search_path(options);
-  std::vector<fs::path> candidates;
-  for (const fs::path& directory : directories)
-    candidates.push_back(directory / file_of(name == "auto" ? "gloo" : name));
-  if (name == "auto") {
-    const std::vector<fs::path> rest = others(directories);
-    candidates.insert(candidates.end(), rest.begin(), rest.end());
-  }
+Status find_module(const Options& options, const std::string& name, std::shared_ptr<Module>* ret_module) {
   std::string tried;
-  for (const fs::path& path : candidates) {
-    std::shared_ptr<Module> module;
-    Status status = load_module(path, &module);
-    if (status.ok()) status = open_instance(module, module_options, handlers, options.logger, ret_instance);
-    if (status.ok()) {
-      if (shares_memory(local, module->description)) {
-        *ret_instance = local::make_instance(std::move(*ret_instance), std::move(handlers), options.logger);
-      }
-      options.logger->info("backend {} {} from {}: {}", module->description.name, module->description.version,
-                           module->path, (*ret_instance)->detail());
-      return {};
-    }
+  for (const fs::path& directory : module_directories(options)) {
+    const fs::path path = directory / module_file(name);
+    const Status status = load_module(path, ret_module);
+    if (status.ok()) return {};
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", path.string(), status.message);
   }
-  return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had. Tried {}", name, tried)};
+  return {HVD_UNAVAILABLE, tried};
+}
+
+std::vector<Report> survey(const Options& options) {
+  std::vector<Report> reports;
+  Report& self = reports.emplace_back();
+  self.description = make_self_instance()->description();
+  self.abi_version = HVD_BACKEND_ABI_VERSION;
+  std::vector<std::pair<std::string, std::string>> found;  // file, where: the first that loads is taken
+  for (const fs::path& directory : module_directories(options)) {
+    for (const std::string& name : names_in(directory)) {
+      const fs::path path = directory / module_file(name);
+      std::error_code code;
+      const fs::path real = fs::canonical(path, code);
+      const std::string shown = code ? path.string() : real.string();
+      if (std::any_of(reports.begin(), reports.end(),
+                      [&](const Report& r) { return r.description.path == shown; })) {
+        continue;  // the same file by another way
+      }
+      Report report;
+      std::shared_ptr<Module> module;
+      report.status = load_module(path, &module);
+      if (report.status.ok()) {
+        report = report_of(*module);
+      } else {
+        report.description.name = name;
+        report.description.path = shown;
+      }
+      const auto before =
+          std::find_if(found.begin(), found.end(), [&](const auto& f) { return f.first == name; });
+      if (report.status.ok() && before != found.end()) {
+        report.status = Status(HVD_UNAVAILABLE, fmt::format("{} comes before it", before->second));
+      } else if (report.status.ok()) {
+        found.emplace_back(name, shown);
+      }
+      reports.push_back(std::move(report));
+    }
+  }
+  return reports;
 }
 
 }  // namespace hvd::backend

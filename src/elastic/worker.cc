@@ -117,6 +117,8 @@ Status Worker::open(const Options& options) {
     session::Member self;
     self.worker = worker_;
     self.host = host_of(options);
+    self.addresses.push_back({backend_.name, {}});
+    if (status = instance_->address(&self.addresses.back().blob); !status.ok()) return status;
     assignment.members.push_back(std::move(self));
     return connect(assignment);
   }

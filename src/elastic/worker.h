@@ -78,6 +78,9 @@ class Worker {
   hvd_membership membership() const;
   const backend::Description& backend() const { return backend_; }
   const std::string& backend_detail() const { return backend_detail_; }
+  /// See backend::Instance::choice; between generations, why there is none.
+  Status backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
+                        backend::Choice* ret_choice);
 
   /// Among the members of `set` in the current generation, or all ranks. A timeout of 0 is the option's. Throws
   /// Error with why there is no generation, or HVD_INVALID if this worker is no member.

@@ -191,6 +191,14 @@ std::shared_ptr<collective::Operation> Worker::submit(collective::Submission sub
   return use->submit(std::move(submission));
 }
 
+Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
+                              backend::Choice* ret_choice) {
+  const EngineUse use = engine();  // the backend stays while it is held
+  if (use) return instance_->choice(memory, dtype, collective, ret_choice);
+  std::lock_guard lock(mutex_);
+  return closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status;
+}
+
 std::shared_ptr<const SetPlace> Worker::place_in(ProcessSet& set) const {
   std::lock_guard lock(mutex_);
   return set.in(assignment_);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "backend/backend.h"
+#include "backend/loader.h"
 
 namespace hvd::backend::test {
 
@@ -93,10 +94,14 @@ class Inbox {
 };
 
 // The module alone: the ranks of these tests share a host, and its links are what is tested.
-inline Options options() {
-  Options options;
-  options.set("local", std::string("off"));
-  return options;
+inline Status open_module(const std::string& name,
+                          const std::vector<std::pair<std::string, std::string>>& module_options,
+                          HostHandlers handlers, std::unique_ptr<Instance>* ret_instance) {
+  const Options options;
+  std::shared_ptr<Module> module;
+  Status status = find_module(options, name, &module);
+  if (!status.ok()) return status;
+  return open_instance(std::move(module), module_options, std::move(handlers), options.logger, ret_instance);
 }
 
 /// A worker: an inbox, and an instance of the gloo module on loopback.
@@ -104,7 +109,7 @@ struct Worker {
   explicit Worker(std::vector<std::pair<std::string, std::string>> module_options = {{"interface",
                                                                                       "127.0.0.1"}},
                   const std::string& name = "gloo") {
-    const Status status = open(options(), name, module_options, inbox.handlers(), &instance);
+    const Status status = open_module(name, module_options, inbox.handlers(), &instance);
     EXPECT_TRUE(status.ok()) << status.message;
   }
   std::vector<uint8_t> address() {

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "backend/cluster.h"
+#include "backend/frame.h"
 
 namespace hvd::backend::test {
 namespace {
@@ -56,6 +57,7 @@ TEST(Loader, OpensAModuleMadeWithTheHeaderAlone) {
     throw std::runtime_error("a handler that throws");  // must not cross into the module
   };
   handlers.kv_set = [&](uint64_t, const std::string& key, std::span<const uint8_t> value) {
+    EXPECT_EQ(key, "tiny/key");  // its own, whatever other backends there are
     store[key] = {value.begin(), value.end()};
     return Status();
   };
@@ -73,7 +75,10 @@ TEST(Loader, OpensAModuleMadeWithTheHeaderAlone) {
 
   std::vector<uint8_t> address;
   ASSERT_TRUE(instance->address(&address).ok());
-  EXPECT_EQ(address, std::vector<uint8_t>(5000, 7));  // asked twice: the first room was too small
+  std::vector<Offer> offers;
+  ASSERT_TRUE(decode(address, &offers).ok());
+  EXPECT_EQ(offers[0].name, "tiny");
+  EXPECT_EQ(offers[0].address, std::vector<uint8_t>(5000, 7));  // asked twice: the first room was too small
   ASSERT_TRUE(instance->connect(3, 0, {{1, "here", address}}, seconds(1)).ok());
   EXPECT_EQ(said, (std::vector<std::string>{"message 3 0 hello", "failure -1 just to say"}));
 

@@ -4,14 +4,8 @@
 namespace hvd::backend::test {
 namespace {
 
-std::unique_ptr<Instance> open_self() {
-  std::unique_ptr<Instance> instance;
-  EXPECT_TRUE(open(options(), "self", {}, {}, &instance).ok());
-  return instance;
-}
-
 TEST(Self, CollectivesAreCopies) {
-  auto instance = open_self();
+  auto instance = make_self_instance();
   EXPECT_EQ(instance->description().name, "self");
   EXPECT_EQ(instance->description().path, "");
   std::vector<uint8_t> address;
@@ -39,7 +33,7 @@ TEST(Self, CollectivesAreCopies) {
 }
 
 TEST(Self, ServesOneRankOnly) {
-  auto instance = open_self();
+  auto instance = make_self_instance();
   const Status status = instance->connect(1, 0, {{1, "a", {}}, {2, "b", {}}}, kSoon);
   EXPECT_EQ(status.code, HVD_INVALID);
   EXPECT_NE(status.message.find("rank 0 of 2"), std::string::npos) << status.message;
@@ -47,7 +41,7 @@ TEST(Self, ServesOneRankOnly) {
 }
 
 TEST(Self, NothingAfterAbort) {
-  auto instance = open_self();
+  auto instance = make_self_instance();
   Pending pending;
   EXPECT_EQ(instance->submit(pending.op(HVD_COLLECTIVE_BARRIER, 1)).code, HVD_PEER_LOST);
   ASSERT_TRUE(instance->connect(5, 0, {{1, "a", {}}}, kSoon).ok());

@@ -11,6 +11,13 @@
 #define EXPORT
 #endif
 
+#ifndef HVD_TEST_NAME
+#define HVD_TEST_NAME "tiny"
+#endif
+#ifndef HVD_TEST_MEMORIES
+#define HVD_TEST_MEMORIES 1
+#endif
+
 typedef struct instance {
   hvd_backend_host host;
   int connected;
@@ -110,13 +117,13 @@ EXPORT hvd_status hvd_backend_init(uint32_t abi_version, hvd_backend_table *tabl
 #endif
   full.description.struct_size = sizeof(full.description);
 #ifndef HVD_TEST_NO_NAME
-  full.description.name = "tiny";
+  full.description.name = HVD_TEST_NAME;
 #endif
   full.description.version = "1";
-  full.description.memories = 1;
+  full.description.memories = HVD_TEST_MEMORIES;
   full.description.dtypes = (uint64_t)1 << HVD_FLOAT32;
   full.description.collectives = (uint64_t)1 << HVD_COLLECTIVE_BARRIER;
-#ifndef HVD_TEST_NO_MESSAGES
+#if !defined(HVD_TEST_NO_MESSAGES) && (HVD_TEST_MEMORIES & 1)
   full.description.messages = 1;
 #endif
   full.description.max_instances = 2;

@@ -1,0 +1,70 @@
+// Which backends there are, and which of them a context uses, of hvd.h.
+#include "api/handles.h"
+#include "backend/loader.h"
+
+using hvd::Error;
+using hvd::Options;
+using hvd::api::copy_out;
+using hvd::api::copy_text;
+using hvd::api::guarded;
+using hvd::api::open_worker;
+using hvd::api::required;
+
+namespace {
+
+Options options_of(const hvd_options* options) { return options != nullptr ? options->options : Options(); }
+
+}  // namespace
+
+extern "C" {
+
+hvd_status hvd_backend_count(const hvd_options* options, size_t* ret_count, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_count, "ret_count");
+    *ret_count = hvd::backend::survey(options_of(options)).size();
+  });
+}
+
+hvd_status hvd_backend_get(const hvd_options* options, size_t index, hvd_backend_report* ret_report,
+                           hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_report, "ret_report");
+    const std::vector<hvd::backend::Report> all = hvd::backend::survey(options_of(options));
+    if (index >= all.size()) {
+      throw Error(HVD_INVALID, fmt::format("index is {}: expected 0 to {}", index, all.size() - 1));
+    }
+    const hvd::backend::Report& from = all[index];
+    hvd_backend_report report{};
+    copy_text(report.name, from.description.name);
+    copy_text(report.version, from.description.version);
+    copy_text(report.path, from.description.path);
+    report.usable = from.status.ok() ? 1 : 0;
+    report.abi_version = from.abi_version;
+    report.memories = from.description.memories;
+    report.dtypes = from.description.dtypes;
+    report.collectives = from.description.collectives;
+    report.local = from.description.local ? 1 : 0;
+    report.max_instances = from.max_instances;
+    copy_text(report.reason, from.status.message);
+    copy_out(ret_report, report, "ret_report");
+  });
+}
+
+hvd_status hvd_backend_choice(hvd_context* context, hvd_memory memory, hvd_dtype dtype,
+                              hvd_collective collective, hvd_backend_selection* ret_selection,
+                              hvd_error* error) {
+  return guarded(error, [&]() -> hvd::Status {
+    hvd::elastic::Worker& worker = open_worker(context);
+    required(ret_selection, "ret_selection");
+    hvd::backend::Choice choice;
+    hvd::Status status = worker.backend_choice(memory, dtype, collective, &choice);
+    if (!status.ok()) return status;
+    hvd_backend_selection selection{};
+    copy_text(selection.name, choice.name);
+    copy_text(selection.reason, choice.reason);
+    copy_out(ret_selection, selection, "ret_selection");
+    return status;
+  });
+}
+
+}  // extern "C"

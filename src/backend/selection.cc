@@ -1,0 +1,269 @@
+#include "backend/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "backend/choice.h"
+#include "backend/composite.h"
+#include "backend/loader.h"
+#include "backend/local/instance.h"
+
+namespace hvd::backend {
+namespace {
+
+using ModuleOptions = std::vector<std::pair<std::string, std::string>>;
+
+// Modules of this library whose memory is known without loading them.
+constexpr const char* kForHosts[] = {"gloo", "mpi", "mpich"};
+constexpr const char* kForDevices[] = {"nccl"};
+
+bool takes_host_memory(const Description& backend) {
+  return backend.messages && (backend.memories >> HVD_MEMORY_HOST & 1) != 0;
+}
+
+bool takes_device_memory(const Description& backend) {
+  return (backend.memories & ~(uint64_t{1} << HVD_MEMORY_HOST)) != 0;
+}
+
+template <class List>
+bool contains(const List& list, const std::string& name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+/// Opens backends one by one, and puts them together.
+class Selection {
+ public:
+  Selection(const Options& options, const ModuleOptions& module_options, HostHandlers handlers)
+      : options_(options),
+        module_options_(module_options),
+        relay_(std::make_shared<Relay>(std::move(handlers))),
+        local_(options.string("local")) {
+    if (local_ != "auto" && local_ != "on" && local_ != "off") {
+      throw Error(HVD_INVALID,
+                  fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on or off", local_));
+    }
+  }
+
+  /// A worker that is alone needs no backend for host memory. What takes device memory copies it for commits.
+  Status alone(const std::string& names) {
+    const std::string reason = "this worker is alone";
+    selected_.push_back({make_self_instance(), reason, false});
+    if (names == "auto" || names == "self") {
+      look_for_devices();
+      return {};
+    }
+    for (const std::string& name : parse_backends(names)) {
+      if (contains(kForHosts, name)) continue;  // nobody to reach
+      std::shared_ptr<Module> module;
+      Status status = find_module(options_, name, &module);
+      if (status.ok() && !takes_device_memory(module->description)) continue;
+      const std::string why = fmt::format("option backend is {}", names);
+      if (status.ok()) status = add(module, why, true, false);
+      if (!status.ok()) absent_.push_back({name, status.message});
+    }
+    note_missing_device(fmt::format("option backend is {}", names));
+    return {};
+  }
+
+  Status automatic() {
+    if (Status status = host_automatically("auto"); !status.ok()) return status;
+    look_for_devices();
+    return {};
+  }
+
+  /// Each of them has to be there.
+  Status named(const std::string& text) {
+    const std::string reason = fmt::format("option backend is {}", text);
+    std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules;
+    for (const std::string& name : parse_backends(text)) {
+      auto& [_, module] = modules.emplace_back(name, nullptr);
+      if (Status status = find_module(options_, name, &module); !status.ok()) {
+        return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had. Tried {}", name, status.message)};
+      }
+    }
+    // The first that takes host memory carries the messages and comes first: it takes no other's operations, since
+    // what comes before it in the list takes other memory.
+    const auto host = std::find_if(modules.begin(), modules.end(),
+                                   [](const auto& m) { return takes_host_memory(m.second->description); });
+    if (host == modules.end()) {
+      const std::string why = fmt::format("option backend is {}, where none carries messages", text);
+      if (Status status = host_automatically(why); !status.ok()) return status;
+    } else {
+      std::rotate(modules.begin(), host, host + 1);
+    }
+    for (const auto& [name, module] : modules) {
+      if (Status status = add(module, reason, false, selected_.empty()); !status.ok()) {
+        return {HVD_UNAVAILABLE,
+                fmt::format("no backend '{}' can be had. Tried {}: {}", name, module->path, status.message)};
+      }
+    }
+    note_missing_device(reason);
+    return {};
+  }
+
+  std::unique_ptr<Instance> finish() {
+    for (const Selected& s : selected_) {
+      const Description& d = s.instance->description();
+      if (d.path.empty()) continue;
+      options_.logger->info("backend {} {} from {} ({}): {}", d.name, d.version, d.path, s.reason,
+                            s.instance->detail());
+    }
+    for (const Absent& absent : absent_)
+      options_.logger->debug("no backend {}: {}", absent.name, absent.reason);
+    return make_composite(std::move(selected_), std::move(absent_), options_.logger);
+  }
+
+ private:
+  Status host_automatically(const std::string& how) {
+    std::vector<std::string> names;
+    std::string launched = "no MPI launcher started this process";
+    if (const auto launcher = mpi_launcher(options_)) {
+      names = launcher->modules;
+      launched = fmt::format("{} is set", launcher->variable);
+    }
+    const auto add_name = [&](const std::string& name) {
+      if (!contains(names, name)) names.push_back(name);
+    };
+    add_name("gloo");
+    const size_t known = names.size();
+    std::string tried;
+    for (size_t i = 0; i < names.size() || i == known; ++i) {
+      if (i == known) {  // only now: reading directories takes time
+        for (const std::string& name : module_names(options_)) {
+          if (!contains(kForDevices, name)) add_name(name);
+        }
+        if (i == names.size()) break;
+      }
+      std::shared_ptr<Module> module;
+      Status status = find_module(options_, names[i], &module);
+      if (status.ok()) {
+        status = takes_host_memory(module->description)
+                     ? add(module, reason_for(how, launched, names[i], i < known, tried), false, true)
+                     : Status(HVD_UNAVAILABLE, "it takes no host memory");
+        if (status.ok()) return {};
+        status.message = fmt::format("{}: {}", module->path, status.message);
+      }
+      tried += fmt::format("{}{}", tried.empty() ? "" : "; ", status.message);
+      options_.logger->debug("no backend {}: {}", names[i], status.message);
+    }
+    return {HVD_UNAVAILABLE, fmt::format("no backend 'auto' can be had. Tried {}", tried)};
+  }
+
+  static std::string reason_for(const std::string& how, const std::string& launched, const std::string& name,
+                                bool known, const std::string& tried) {
+    std::string text = fmt::format("{}: {}, since {}", how, name, launched);
+    if (!tried.empty()) text += fmt::format(" and {} ({})", known ? "no other" : "gloo can't be had", tried);
+    return text;
+  }
+
+  void look_for_devices() {
+    for (const char* name : kForDevices) {
+      std::shared_ptr<Module> module;
+      Status status(HVD_UNAVAILABLE, fmt::format("there is no {}", module_file(name)));
+      if (exists(name)) status = find_module(options_, name, &module);
+      if (status.ok()) status = add(module, fmt::format("auto: {} for device memory", name), true, false);
+      if (!status.ok()) absent_.push_back({name, status.message});
+    }
+  }
+
+  /// Why device memory is served by nobody, to be told to whoever has some.
+  void note_missing_device(const std::string& reason) {
+    const bool any =
+        !absent_.empty() || std::any_of(selected_.begin(), selected_.end(), [](const Selected& s) {
+          return takes_device_memory(s.instance->description());
+        });
+    if (!any) absent_.push_back({kForDevices[0], reason});
+  }
+
+  bool exists(const std::string& name) const {
+    const auto directories = module_directories(options_);
+    return std::any_of(directories.begin(), directories.end(), [&](const std::filesystem::path& directory) {
+      std::error_code code;
+      return std::filesystem::exists(directory / module_file(name), code);
+    });
+  }
+
+  bool contains_name(const std::string& name) const {
+    return std::any_of(selected_.begin(), selected_.end(),
+                       [&](const Selected& s) { return s.instance->description().name == name; });
+  }
+
+  Status add(const std::shared_ptr<Module>& module, const std::string& reason, bool optional, bool first) {
+    const Description& d = module->description;
+    if (contains_name(d.name)) {
+      return {HVD_INVALID, fmt::format("two backends call themselves {}: expected one", d.name)};
+    }
+    const HostHandlers handlers = Relay::handlers(relay_, d.name, first);
+    std::unique_ptr<Instance> instance;
+    if (Status status = open_instance(module, module_options_, handlers, options_.logger, &instance);
+        !status.ok()) {
+      return status;
+    }
+    // Option local. What carries no messages, or takes no host memory, can't be left out of a generation.
+    if (first && takes_host_memory(d) && (local_ == "on" || (local_ == "auto" && !d.local))) {
+      instance = local::make_instance(std::move(instance), handlers, options_.logger);
+    }
+    selected_.push_back({std::move(instance), reason, optional});
+    return {};
+  }
+
+  const Options& options_;
+  const ModuleOptions& module_options_;
+  const std::shared_ptr<Relay> relay_;
+  const std::string local_;
+  std::vector<Selected> selected_;
+  std::vector<Absent> absent_;
+};
+
+}  // namespace
+
+std::optional<MpiLauncher> mpi_launcher(const Options& options) {
+  // hvdrun may itself have been started by mpirun or srun, whose variables its workers inherit.
+  if (const auto driver = options.environment("HVD_DRIVER"); driver && !driver->empty()) return std::nullopt;
+  const std::pair<const char*, std::vector<std::string>> launchers[] = {
+      {"OMPI_COMM_WORLD_SIZE", {"mpi"}},
+      {"PMIX_RANK", {"mpi"}},
+      {"PMI_SIZE", {"mpich", "mpi"}},
+      {"PMI_RANK", {"mpich", "mpi"}},
+  };
+  for (const auto& [variable, modules] : launchers) {
+    if (options.environment(variable)) return MpiLauncher{variable, modules};
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> parse_backends(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t first = std::min(text.find_first_not_of(' ', begin), end);
+    const size_t last = text.find_last_not_of(' ', end - 1);
+    const std::string name = first < end ? text.substr(first, last + 1 - first) : "";
+    if (!is_module_name(name) || name == "auto" || name == "self" || contains(names, name)) {
+      throw Error(HVD_INVALID,
+                  fmt::format("backend '{}': expected auto, or names of letters, digits, '_' and '-', "
+                              "each once and separated by commas",
+                              text));
+    }
+    names.push_back(name);
+    begin = end + 1;
+  }
+  return names;
+}
+
+Status open(const Options& options, const std::string& name,
+            const std::vector<std::pair<std::string, std::string>>& module_options, HostHandlers handlers,
+            std::unique_ptr<Instance>* ret_instance) {
+  try {
+    Selection selection(options, module_options, std::move(handlers));
+    Status status = name == "self"   ? selection.alone(options.string("backend"))
+                    : name == "auto" ? selection.automatic()
+                                     : selection.named(name);
+    if (status.ok()) *ret_instance = selection.finish();
+    return status;
+  } catch (const Error& e) { return e.status(); }
+}
+
+}  // namespace hvd::backend
