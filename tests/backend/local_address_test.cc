@@ -24,10 +24,12 @@ TEST(LocalAddress, ComesBackAsItWas) {
     Address address;
     if (shares) address.place = place_of(7);
     address.inner = {1, 2, 3, 250};
+    address.payload = !shares;
     Address back;
     const Status status = decode(encode(address), &back);
     ASSERT_TRUE(status.ok()) << status.message;
     EXPECT_EQ(back.inner, address.inner);
+    EXPECT_EQ(back.payload, address.payload);
     ASSERT_EQ(back.place.has_value(), shares);
     if (!shares) continue;
     EXPECT_EQ(back.place->identity, address.place->identity);

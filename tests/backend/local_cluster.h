@@ -31,10 +31,12 @@ class Spy final : public Instance {
     std::vector<std::pair<int32_t, std::vector<uint8_t>>> messages;
     std::vector<hvd_backend_op> ops;
     std::vector<std::vector<int32_t>> op_ranks;
+    std::vector<std::vector<Part>> op_parts;
     bool holds = false;  // operations wait for abort
   };
 
-  explicit Spy(std::shared_ptr<Notes> notes) : notes_(std::move(notes)) {
+  explicit Spy(std::shared_ptr<Notes> notes, bool local = false) : notes_(std::move(notes)) {
+    description_.local = local;
     description_.name = "spy";
     description_.version = "7";
     description_.memories = 1 << HVD_MEMORY_HOST;
@@ -55,11 +57,12 @@ class Spy final : public Instance {
     return {};
   }
   using Instance::submit;
-  Status submit(const hvd_backend_op& op, std::span<const Part>) override {
+  Status submit(const hvd_backend_op& op, std::span<const Part> parts) override {
     {
       const std::lock_guard lock(notes_->mutex);
       notes_->ops.push_back(op);
       notes_->op_ranks.emplace_back(op.ranks, op.ranks + op.rank_count);
+      notes_->op_parts.emplace_back(parts.begin(), parts.end());
       if (down_) return Status(HVD_PEER_LOST, "given up");
       if (notes_->holds) {
         held_.push_back(op);
@@ -98,10 +101,10 @@ class Spy final : public Instance {
 };
 
 struct Rank {
-  explicit Rank(bool share = true, HostHandlers handlers = {}) {
+  explicit Rank(Shares shares = Shares::kAll, HostHandlers handlers = {}) {
     if (!handlers.message) handlers = inbox.handlers();
-    instance =
-        make_instance(std::make_unique<Spy>(notes), std::move(handlers), std::make_shared<Logger>(), share);
+    instance = make_instance(std::make_unique<Spy>(notes, shares == Shares::kMessages), std::move(handlers),
+                             std::make_shared<Logger>(), shares);
   }
   Inbox inbox;
   std::shared_ptr<Spy::Notes> notes = std::make_shared<Spy::Notes>();
@@ -110,9 +113,9 @@ struct Rank {
 
 using Ranks = std::vector<std::unique_ptr<Rank>>;
 
-inline Ranks make_ranks(size_t size) {
+inline Ranks make_ranks(size_t size, Shares shares = Shares::kAll) {
   Ranks ranks;
-  for (size_t i = 0; i < size; ++i) ranks.push_back(std::make_unique<Rank>());
+  for (size_t i = 0; i < size; ++i) ranks.push_back(std::make_unique<Rank>(shares));
   return ranks;
 }
 

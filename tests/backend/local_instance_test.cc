@@ -95,7 +95,7 @@ TEST(LocalInstance, RanksThatAreAloneOnTheirHostsUseTheOtherBackend) {
 
 TEST(LocalInstance, WhoSharesNoMemoryIsReachedByTheOtherBackend) {
   Ranks ranks = make_ranks(2);
-  ranks.push_back(std::make_unique<Rank>(false));
+  ranks.push_back(std::make_unique<Rank>(Shares::kNothing));
   connect_all(ranks, 1);
   EXPECT_EQ(ranks[2]->instance->detail(), "by spy");
   expect_message(*ranks[0], 0, *ranks[1], 1);

@@ -76,7 +76,7 @@ TEST_P(UnderLoad, EveryMessageComesOnceAndInOrder) {
     Ranks ranks;
     for (Receiver& receiver : receivers) {
       receiver.expect((kRanks - 1) * kMessages);
-      ranks.push_back(std::make_unique<Rank>(true, receiver.handlers(kRanks)));
+      ranks.push_back(std::make_unique<Rank>(Shares::kAll, receiver.handlers(kRanks)));
     }
     connect_all(ranks, seed);
     on_all(kRanks, [&](int rank) {
@@ -129,7 +129,7 @@ TEST_P(PingPong, HandlersMaySend) {
       if (count <= kRounds) static_cast<void>(instances[i]->send_message(source, data));
       if (count >= kRounds) over[i] = true;
     };
-    ranks.push_back(std::make_unique<Rank>(true, handlers));
+    ranks.push_back(std::make_unique<Rank>(Shares::kAll, handlers));
     instances[i] = ranks[i]->instance.get();
   }
   connect_all(ranks, 1);
@@ -163,7 +163,7 @@ TEST(LocalMessages, ASenderIsNotHeldUpByAReceiverThatIsBusy) {
   };
   Ranks ranks;
   ranks.push_back(std::make_unique<Rank>());
-  ranks.push_back(std::make_unique<Rank>(true, handlers));
+  ranks.push_back(std::make_unique<Rank>(Shares::kAll, handlers));
   connect_all(ranks, 1);
   for (size_t i = 0; i < kMessages; ++i) {
     ASSERT_TRUE(ranks[0]->instance->send_message(1, std::vector<uint8_t>(kMostMessage)).ok());

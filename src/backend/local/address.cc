@@ -14,7 +14,8 @@ namespace hvd::backend::local {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c647668;  // "hvdL"
-constexpr uint8_t kFormat = 1;
+constexpr uint8_t kFormat = 2;
+constexpr uint8_t kShares = 1, kPayload = 2;  // flags
 constexpr size_t kMostInner = size_t{1} << 20;
 
 // Fixed order, least significant byte first.
@@ -91,7 +92,8 @@ std::vector<uint8_t> encode(const Address& address) {
   Writer out;
   out.number(kMagic);
   out.number(kFormat);
-  out.number(static_cast<uint8_t>(address.place.has_value()));
+  out.number(
+      static_cast<uint8_t>((address.place.has_value() ? kShares : 0) | (address.payload ? kPayload : 0)));
   if (address.place) {
     const Place& place = *address.place;
     out.raw(place.identity.boot);
@@ -121,9 +123,10 @@ Status decode(std::span<const uint8_t> bytes, Address* ret_address) {
     return invalid(fmt::format("format {}, expected {}", format, kFormat));
   }
   Address address;
-  const auto shares = in.number<uint8_t>();
-  if (shares > 1) return invalid(fmt::format("a flag of {}", shares));
-  if (shares == 1) {
+  const auto flags = in.number<uint8_t>();
+  if ((flags & ~(kShares | kPayload)) != 0) return invalid(fmt::format("flags of {}", flags));
+  address.payload = (flags & kPayload) != 0;
+  if ((flags & kShares) != 0) {
     Place place;
     in.raw(place.identity.boot);
     place.identity.processes = in.number<uint64_t>();

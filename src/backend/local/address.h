@@ -36,6 +36,7 @@ struct Place {
 
 struct Address {
   std::optional<Place> place;  // none: it shares no memory
+  bool payload = true;         // not only messages travel by shared memory
   std::vector<uint8_t> inner;
 };
 
