@@ -30,7 +30,8 @@ struct hvd_context {
 };
 
 struct hvd_state {
-  explicit hvd_state(hvd_context& c) : context(c), elastic(c.worker->logger(), c.worker->timeline()) {}
+  explicit hvd_state(hvd_context& c)
+      : context(c), elastic(c.worker->logger(), c.worker->timeline(), c.worker->copies()) {}
   hvd_context& context;
   hvd::elastic::ElasticState elastic;
 };

@@ -74,8 +74,7 @@ OperationPtr Engine::Impl::submit(Submission submission) {
   auto op = std::make_shared<PendingOperation>(std::move(submission));
   op->engine = weak_from_this();
   op->watch(config_.timeline);
-  if (Status status = collective::check(op->submission, config_.rank, size(), instance_);
-      !status.ok()) {
+  if (Status status = collective::check(op->submission, config_.rank, size(), instance_); !status.ok()) {
     return ended(std::move(op), stamped(std::move(status)));
   }
   complete_submission(&op->submission, size());
@@ -242,6 +241,11 @@ void Engine::Impl::fail(const Status& why) {
   const Status status = *failed_;
   lock.unlock();
   complete(waiting, status);
+  abort_backend();
+}
+
+void Engine::Impl::abort_backend() {
+  if (config_.aborting) config_.aborting();
   instance_.abort(config_.generation);
 }
 
@@ -255,7 +259,7 @@ void Engine::Impl::break_generation(Status why, bool abort) {
   lock.unlock();
   complete(waiting, status);
   log_.warning("generation {} is broken: {}", config_.generation, status.message);
-  if (abort) instance_.abort(config_.generation);
+  if (abort) abort_backend();
 }
 
 /// Every operation that the backend does not hold, and an empty queue. Under the lock.

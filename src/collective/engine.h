@@ -109,6 +109,9 @@ struct EngineConfig {
   /// Rank 0's stall report: one line, as logged; the ranks that have not come, ascending, none for a join, whom
   /// others with more data keep waiting; since when the operation waits. No lock is held.
   std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled;
+  /// Called each time before this engine aborts the backend, which cuts off what devices are still at. Any thread, no
+  /// lock is held; never blocks.
+  std::function<void()> aborting;
   /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may be
   /// called with the engine's lock held: it must not call back into the engine.
   std::function<void(Time when)> wake_at;

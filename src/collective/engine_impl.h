@@ -86,6 +86,7 @@ struct Engine::Impl final : Waiter, std::enable_shared_from_this<Engine::Impl> {
   void remove(const PendingOperation& op);
   static void complete(const std::vector<OperationPtr>& ops, const Status& status);
   void break_generation(Status why, bool abort);
+  void abort_backend();
 
   // outcome.cc
   void execute(Work& work);

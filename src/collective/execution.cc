@@ -268,7 +268,7 @@ void Engine::Impl::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
     const hvd_status code = status.code;
     batch->note(std::move(status));
     // Nobody may wait for this rank's part.
-    if (breaks(code) && code != HVD_PEER_LOST) instance_.abort(config_.generation);
+    if (breaks(code) && code != HVD_PEER_LOST) abort_backend();
   }
   release(batch, undone);
 }

@@ -126,8 +126,18 @@ session::ReadyInfo RunLoop::ready(hvd_status cause) const {
   return info;
 }
 
+/// Waits for a commit that is under way: what it comes to is what the others are told of this worker's state.
+Status RunLoop::settle_commit() {
+  Status status = elastic_->state.settle();
+  if (!status.ok()) worker_.log().warning("{}", status.message);
+  return status;
+}
+
 Status RunLoop::restore() {
-  if (elastic_ == nullptr || !elastic_->state.has_commit()) return {};
+  if (elastic_ == nullptr) return {};
+  // A commit that has not arrived is none: the one before it is put back, and who has a newer one brings that.
+  if (Status status = settle_commit(); status.code == HVD_TIMEOUT || status.code == HVD_CLOSED) return status;
+  if (!elastic_->state.has_commit()) return {};
   return elastic_->state.restore();
 }
 
@@ -136,9 +146,17 @@ Status RunLoop::keep_live_values() {
   // Everybody else left at the same commit or check, so everybody else counts the same revision. Who had joined
   // has values that are older than theirs, whatever it committed: it must not become the root (contract 5).
   const ElasticState::Left left = std::exchange(elastic_->left, ElasticState::Left::kInJoin);
-  if (left == ElasticState::Left::kAtCommit) return {};
-  if (left == ElasticState::Left::kInJoin) return elastic_->state.refresh();
+  if (left == ElasticState::Left::kInJoin) {
+    Status status = elastic_->state.refresh();
+    return status.ok() ? settle_commit() : status;
+  }
+  if (left == ElasticState::Left::kAtCommit) {
+    Status status = settle_commit();
+    if (status.code != HVD_INTERNAL) return status;
+    // Its copy failed; the values are those of the commit still.
+  }
   Status status = elastic_->state.save();
+  if (status.ok()) status = settle_commit();
   if (status.ok()) worker_.set_revision(elastic_->state.revision());
   return status;
 }
@@ -211,6 +229,10 @@ Status RunLoop::recover(hvd_status cause) {
   while (true) {
     const Time restoring = now();
     Status status = attempt == HVD_PEER_LOST ? restore() : keep_live_values();
+    if (status.code == HVD_PEER_LOST && attempt != HVD_PEER_LOST) {
+      attempt = HVD_PEER_LOST;  // lost meanwhile: what devices hold can't be kept
+      status = restore();
+    }
     if (!status.ok()) return status;
     if (attempt == HVD_PEER_LOST) recovery.restore += count(now() - restoring);
 

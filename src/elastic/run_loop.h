@@ -11,8 +11,9 @@ namespace hvd::elastic {
 
 /// A state and what belongs to it in the elastic loop.
 struct ElasticState {
-  explicit ElasticState(LoggerPtr logger, TimelinePtr timeline = nullptr)
-      : state(std::move(logger), std::move(timeline)) {}
+  explicit ElasticState(LoggerPtr logger, TimelinePtr timeline = nullptr,
+                        std::shared_ptr<state::DeviceCopies> copies = nullptr)
+      : state(std::move(logger), std::move(timeline), std::move(copies)) {}
 
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
@@ -43,6 +44,7 @@ class RunLoop {
   Status recover(hvd_status cause);
   Status restore();
   Status keep_live_values();
+  Status settle_commit();
   void record(const char* phase, Time began) const;
   Status settle(hvd_recovery* recovery, const std::vector<state::Summary>& known);
   Status run_reset_callbacks();

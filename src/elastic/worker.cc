@@ -71,7 +71,8 @@ Worker::Worker(const Options& options)
       deterministic_(options.boolean("deterministic")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
-      timers_("hvd-timers") {}
+      timers_("hvd-timers"),
+      copies_(std::make_shared<state::DeviceCopies>(operation_timeout_)) {}
 
 Worker::~Worker() { close(Status(HVD_CLOSED, "the context was destroyed"), Duration(0)); }
 
@@ -94,6 +95,7 @@ Status Worker::open(const Options& options) {
     if (EngineUse use = engine(generation)) use->deliver(source, data);
   };
   handlers.failure = [this](uint64_t generation, int32_t peer, const std::string& text) {
+    if (engine(generation)) copies_->lost();
     Status why(HVD_PEER_LOST, text);
     lose_generation(generation, why.at_rank(peer), Duration(0), true);
   };
@@ -112,6 +114,7 @@ Status Worker::open(const Options& options) {
   if (alone) {
     Status status = backend::open(options, "self", module_options, std::move(handlers), &instance_);
     if (!status.ok()) return status;
+    copies_->open(*instance_);
     backend_ = instance_->description();
     session::Assignment assignment;
     session::Member self;
@@ -136,6 +139,7 @@ Status Worker::open(const Options& options) {
     session_->leave(status.message);
     return status;
   }
+  copies_->open(*instance_);
   backend_ = instance_->description();
   return enter({}, init_timeout_, nullptr);
 }
@@ -235,8 +239,10 @@ void Worker::become(const session::Assignment& assignment) {
     on_stalled(text, missing, waited);
   };
   config.timeline = timeline_;
+  config.aborting = [copies = copies_] { copies->lost(); };
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = std::make_shared<collective::Engine>(std::move(config), *instance_);
+  copies_->renewed();
   std::lock_guard lock(mutex_);
   assignment_ = assignment;
   membership_ = membership_of(assignment, worker_);
@@ -295,12 +301,14 @@ void Worker::abort(const Status& why) {
     std::lock_guard lock(mutex_);
     closed_ = true;
   }
+  copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
   if (session_ != nullptr) session_->close(Duration(0));
 }
 
 void Worker::close(const Status& why, Duration linger) {
   std::lock_guard closing(close_mutex_);
+  copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
   if (session_ != nullptr) session_->close(linger);
   timers_.stop();
@@ -310,6 +318,7 @@ void Worker::close(const Status& why, Duration linger) {
   std::shared_ptr<collective::Engine> old = take_engine(lock, why);
   lock.unlock();
   old.reset();
+  copies_->close();
   instance_.reset();
   notifications_.close();
   static_cast<void>(timeline_->stop());  // it warns itself of what could not be written

@@ -18,6 +18,7 @@
 #include "elastic/process_set.h"
 #include "elastic/recovery_log.h"
 #include "session/session.h"
+#include "state/device_copies.h"
 #include "wire/loop.h"
 
 namespace hvd::elastic {
@@ -81,6 +82,9 @@ class Worker {
   /// See backend::Instance::choice; between generations, why there is none.
   Status backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                         backend::Choice* ret_choice);
+
+  /// For states; stays when the worker is gone, and is of no use then.
+  const std::shared_ptr<state::DeviceCopies>& copies() const { return copies_; }
 
   /// Among the members of `set` in the current generation, or all ranks. A timeout of 0 is the option's. Throws
   /// Error with why there is no generation, or HVD_INVALID if this worker is no member.
@@ -167,6 +171,7 @@ class Worker {
   Time engine_wakes_ = Time::max();
   backend::Description backend_;
   std::string backend_detail_;
+  const std::shared_ptr<state::DeviceCopies> copies_;  // the instance's
   std::unique_ptr<backend::Instance> instance_;
   std::unique_ptr<session::Session> session_;  // none if the worker is alone
 };

@@ -1,18 +1,23 @@
-// What state.cc (registry, commit, restore) and sync.cc share.
+// What state.cc (registry, commit, restore), overlap.cc (tensors in device memory) and sync.cc share.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "state/copy_thread.h"
 #include "state/state.h"
 #include "state/variable.h"
 
 namespace hvd::state {
 
 struct State::Impl {
-  Impl(LoggerPtr l, TimelinePtr t) : logger(std::move(l)), timeline(std::move(t)) {}
+  Impl(LoggerPtr l, TimelinePtr t, std::shared_ptr<DeviceCopies> c)
+      : logger(std::move(l)), timeline(std::move(t)), copies(std::move(c)) {}
+  ~Impl();
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.
   std::map<std::string, Variable> variables;
@@ -22,12 +27,19 @@ struct State::Impl {
   const LoggerPtr logger;
   const TimelinePtr timeline;
 
+  // Tensors in device memory. While the thread has a job the variables are its.
+  const std::shared_ptr<DeviceCopies> copies;  // may be none
+  size_t on_device = 0;                        // variables
+  std::unique_ptr<CopyThread> thread;          // from the first copy on
+
   // What other threads may ask for.
   mutable std::mutex mutex;
   Summary summary;        // guarded by mutex
   Statistics statistics;  // guarded by mutex
+  bool pending = false;   // a commit that will count is under way; guarded by mutex
+  Status failure;         // of a commit that was under way, until it is told; guarded by mutex
 
-  void add(Spec spec, void* live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
+  void add(Spec spec, const collective::Tensor& live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);
 
   /// save() and refresh().
@@ -35,6 +47,26 @@ struct State::Impl {
   Status restore();
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first);
+
+  // overlap.cc
+  struct Commit;
+  using MemoryOf = std::function<const Memory*(const Variable&)>;
+  Status copy_overlapped(bool counted);
+  Status make_room();
+  void copy_host_part();
+  /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not this
+  /// one). On failure some may be under way.
+  Status start(bool to_device, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);
+  /// In the thread: all copies of a commit are done, or failed.
+  void arrived(Status status, const Commit& commit) noexcept;
+  Status digest_arrived(const Commit& commit);
+  /// Writes device memory and waits until it is written. `keep` stays until the copies are done, however long it takes.
+  Status put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
+  CopyThread& copy_thread();
+  /// The thread has no job: HVD_OK, or HVD_TIMEOUT.
+  Status rest();
+  Status settle();
+  uint64_t revision() const;
 
   /// Whether the last commit covers every key.
   bool complete() const;
@@ -55,7 +87,7 @@ struct State::Impl {
     int64_t revision = 0, bytes = 0;
     {
       std::lock_guard lock(mutex);
-      revision = static_cast<int64_t>(summary.revision);
+      revision = static_cast<int64_t>(summary.revision + (pending ? 1 : 0));
       bytes = static_cast<int64_t>(statistics.bytes);
     }
     timeline->slice(TimelineRow::kState, what, began, ended,

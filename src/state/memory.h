@@ -1,4 +1,5 @@
-// Memory for copies of tensors: aligned for the digest's streaming copy, in huge pages where it is large.
+// Memory for copies of tensors: aligned for the digest's streaming copy, in huge pages where it is large; or, for
+// copies of a device's, memory that the device reads and writes at full speed.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,6 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
+
+#include "state/device_copies.h"
 
 namespace hvd::state {
 
@@ -17,10 +21,24 @@ class Memory {
   explicit Memory(size_t size) : size_(size) {
     if (size == 0) return;
     const size_t alignment = size >= 2 * kHugePage ? kHugePage : kSmall;
-    data_ =
-        Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))), Delete{alignment});
+    data_ = Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))),
+                    Delete{alignment, nullptr, HVD_MEMORY_HOST});
     // Only a hint: a refusal costs speed.
     if (alignment == kHugePage) madvise(data_.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);
+  }
+
+  /// For copies of `memory`.
+  static Status allocate(const std::shared_ptr<DeviceCopies>& copies, hvd_memory memory, size_t size,
+                         Memory* ret_memory) {
+    Memory result;
+    if (size > 0) {
+      void* data = nullptr;
+      if (Status status = copies->allocate(memory, size, &data); !status.ok()) return status;
+      result.data_ = Pointer(static_cast<uint8_t*>(data), Delete{kSmall, copies, memory});
+      result.size_ = size;
+    }
+    *ret_memory = std::move(result);
+    return {};
   }
 
   uint8_t* data() const { return data_.get(); }
@@ -31,10 +49,18 @@ class Memory {
   static constexpr size_t kSmall = 64;  // a cache line
   struct Delete {
     size_t alignment;
-    void operator()(uint8_t* p) const { ::operator delete(p, std::align_val_t(alignment)); }
+    std::shared_ptr<DeviceCopies> copies;  // whose memory it is; none: this program's
+    hvd_memory memory;
+    void operator()(uint8_t* p) const {
+      if (copies != nullptr) {
+        copies->free(memory, p);
+      } else {
+        ::operator delete(p, std::align_val_t(alignment));
+      }
+    }
   };
   using Pointer = std::unique_ptr<uint8_t, Delete>;
-  Pointer data_{nullptr, Delete{kSmall}};
+  Pointer data_{nullptr, Delete{kSmall, nullptr, HVD_MEMORY_HOST}};
   size_t size_ = 0;
 };
 

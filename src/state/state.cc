@@ -6,9 +6,13 @@
 #include <random>
 #include <utility>
 
+#include "collective/messages.h"
 #include "state/impl.h"
 
 namespace hvd::state {
+
+using collective::memory_name;
+
 namespace {
 
 // Bytes that are not copied yet equal nobody's (contract 6).
@@ -20,8 +24,22 @@ Digest unknown() {
 
 }  // namespace
 
-void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load) {
+State::Impl::~Impl() {
+  constexpr Duration kPatience = std::chrono::seconds(10);
+  if (thread == nullptr || thread->end(kPatience)) return;
+  // A device may still read and write it. Better a leak than a write into freed memory.
+  auto* const kept = new std::vector<Memory>;
+  for (auto& [key, variable] : variables) {
+    kept->push_back(std::move(variable.copy.memory));
+    kept->push_back(std::move(variable.next.memory));
+  }
+}
+
+void State::Impl::add(Spec spec, const collective::Tensor& where, Callback<hvd_save_fn> save,
+                      Callback<hvd_load_fn> load) {
   if (Status status = not_in_callback("add"); !status.ok()) throw Error(status);
+  if (Status status = rest(); !status.ok()) throw Error(status);
+  void* const live = where.data;
   const size_t bytes = checked_bytes(spec);
   if (auto found = variables.find(spec.key); found != variables.end()) {
     throw Error(HVD_INVALID, fmt::format("state key '{}' is taken by a {}: expected a key not yet in use",
@@ -31,11 +49,21 @@ void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callbac
     throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}",
                                          spec.key, bytes, spec.describe()));
   }
+  if (where.memory != HVD_MEMORY_HOST) {
+    Status status = copies != nullptr ? copies->serves(where.memory)
+                                      : Status(HVD_UNSUPPORTED,
+                                               fmt::format("nothing copies {}", memory_name(where.memory)));
+    status.message = fmt::format("state key '{}': {}", spec.key, status.message);
+    if (!status.ok()) throw Error(status);
+  }
   std::vector<uint8_t> encoded;
   encode(spec, &encoded);
   Variable variable;
   variable.spec_digest = hvd::digest(encoded.data(), encoded.size());
   variable.live = live;
+  variable.memory = where.memory;
+  variable.device = where.device;
+  variable.stream = where.stream;
   variable.bytes = bytes;
   variable.save = std::move(save);
   variable.load = std::move(load);
@@ -43,6 +71,7 @@ void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callbac
   std::string key = spec.key;
   variable.spec = std::move(spec);
   scratch.reserve(2 * (variables.size() + 1));
+  if (variable.on_device()) ++on_device;
   variables.emplace(std::move(key), std::move(variable));
   if (!has_commit) return;
   const Digest digest = total();
@@ -52,12 +81,16 @@ void State::Impl::add(Spec spec, void* live, Callback<hvd_save_fn> save, Callbac
 
 void State::Impl::remove(const std::string& key) {
   if (Status status = not_in_callback("remove"); !status.ok()) throw Error(status);
+  if (Status status = rest(); !status.ok()) throw Error(status);
   auto found = variables.find(key);
   if (found == variables.end()) {
     throw Error(HVD_INVALID, fmt::format("state has no key '{}': expected one that was added", key));
   }
   // Its destroy callback, which may ask for the state, runs when all is done.
   const auto removed = variables.extract(found);
+  if (removed.mapped().on_device() && --on_device == 0) {
+    for (auto& [other, variable] : variables) variable.next = Copy();
+  }
   if (!has_commit) return;
   const Digest digest = total();
   const uint64_t bytes = committed_bytes();
@@ -111,6 +144,7 @@ uint64_t State::Impl::committed_bytes() {
 
 Status State::Impl::copy(bool counted) {
   if (Status status = not_in_callback(counted ? "save" : "refresh"); !status.ok()) return status;
+  if (on_device > 0) return copy_overlapped(counted);
 
   // All that can fail comes first, so that the last commit stays whole.
   for (auto& [key, variable] : variables) {
@@ -158,30 +192,40 @@ Status State::Impl::copy(bool counted) {
 
 Status State::Impl::restore() {
   if (Status status = not_in_callback("restore"); !status.ok()) return status;
+  // A commit that failed is told even though the one before it is put back: other ranks may not do the same.
+  const Status told = settle();
+  const bool failed = !told.ok() && told.code != HVD_PEER_LOST;
+  if (failed && (told.code != HVD_INTERNAL || !has_commit)) return told;
   if (!has_commit)
     return {HVD_INVALID, "state: restore without a commit: expected save, commit or sync before it"};
   Status status =
       load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; }, false);
   if (!status.ok()) return status;
+  if (on_device > 0) {
+    status = put_back([](const Variable& v) { return v.committed ? &v.copy.memory : nullptr; });
+    if (!status.ok()) return status;
+  }
   for (auto& [key, variable] : variables) {
-    if (variable.is_object() || !variable.committed || variable.bytes == 0) continue;
+    if (variable.is_object() || variable.on_device() || !variable.committed || variable.bytes == 0) continue;
     std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);  // contract 4
   }
   std::lock_guard lock(mutex);
   ++statistics.restores;
-  return {};
+  return failed ? told : Status();
 }
 
-State::State(LoggerPtr logger, TimelinePtr timeline)
-    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline))) {}
+State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopies> copies)
+    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies))) {}
 State::~State() = default;
 
 void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
-  impl_->add({key, VariableKind::kTensor, tensor.dtype, tensor.shape}, tensor.data, {}, {});
+  impl_->add({key, VariableKind::kTensor, tensor.dtype, tensor.shape}, tensor, {}, {});
 }
 
 void State::add_value(const std::string& key, void* value, size_t size) {
-  impl_->add({key, VariableKind::kValue, HVD_UINT8, {static_cast<int64_t>(size)}}, value, {}, {});
+  collective::Tensor live;
+  live.data = value;
+  impl_->add({key, VariableKind::kValue, HVD_UINT8, {static_cast<int64_t>(size)}}, live, {}, {});
 }
 
 void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
@@ -190,7 +234,7 @@ void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callb
     throw Error(HVD_INVALID, fmt::format("state key '{}': {} callback is NULL: expected a function", key,
                                          save ? "load" : "save"));
   }
-  impl_->add({key, VariableKind::kObject, 0, {}, detail}, nullptr, std::move(save), std::move(load));
+  impl_->add({key, VariableKind::kObject, 0, {}, detail}, {}, std::move(save), std::move(load));
 }
 
 void State::remove(const std::string& key) { impl_->remove(key); }
@@ -203,7 +247,12 @@ Status State::refresh() {
 Status State::restore() {
   return impl_->recorded("restore", [&] { return impl_->restore(); });
 }
-bool State::has_commit() const { return impl_->has_commit; }
+Status State::settle() { return impl_->settle(); }
+bool State::has_commit() const {
+  static_cast<void>(impl_->rest());
+  std::lock_guard lock(impl_->mutex);
+  return impl_->has_commit;
+}
 
 Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
                    Duration timeout, SyncResult* ret_result, bool refresh_first) {
@@ -223,10 +272,7 @@ Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const
   return status;
 }
 
-uint64_t State::revision() const {
-  std::lock_guard lock(impl_->mutex);
-  return impl_->summary.revision;
-}
+uint64_t State::revision() const { return impl_->revision(); }
 
 Summary State::summary() const {
   std::lock_guard lock(impl_->mutex);

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/timeline.h"
 #include "collective/engine.h"
+#include "state/device_copies.h"
 
 namespace hvd::state {
 
@@ -40,7 +41,9 @@ struct Summary {
 /// everything but revision(), summary() and statistics() is refused with HVD_INVALID.
 class State {
  public:
-  explicit State(LoggerPtr logger, TimelinePtr timeline = nullptr);
+  /// copies: for tensors in device memory; none: they are refused with HVD_UNSUPPORTED.
+  explicit State(LoggerPtr logger, TimelinePtr timeline = nullptr,
+                 std::shared_ptr<DeviceCopies> copies = nullptr);
   ~State();
 
   void add_tensor(const std::string& key, const collective::Tensor& tensor);
@@ -52,14 +55,26 @@ class State {
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
   /// HVD_INTERNAL (memory).
+  ///
+  /// With tensors in device memory the copy is under way when this returns, and becomes the last commit when it has
+  /// arrived, unless it fails or the generation is lost before. Everything but revision(), summary() and statistics()
+  /// waits for that first: at most the time-out of `copies`, then HVD_TIMEOUT. HVD_PEER_LOST: the generation is lost
+  /// already, and what devices hold counts for nothing. HVD_INTERNAL: also that the copy before it failed; nothing is
+  /// copied then.
   Status save();
   /// Copies without counting a revision: used for the first sync, before any commit.
   Status refresh();
   /// Puts the last commit back (contract 4). Keys added since are left alone. Objects come first: if a load
   /// callback fails (HVD_CALLBACK_FAILED), tensors and values stay as they are. HVD_INVALID without a commit.
+  /// Device memory is written when this returns. HVD_INTERNAL: it can't be; or all is put back, and a commit after
+  /// that which it was put back from had failed.
   Status restore();
+  /// Waits for a commit that is under way. If that was not to be, once: HVD_INTERNAL, its copy failed; HVD_PEER_LOST,
+  /// the generation was lost before it had arrived. HVD_TIMEOUT: it is still under way.
+  Status settle();
   bool has_commit() const;
 
+  /// Counts a commit that is under way.
   uint64_t revision() const;
   /// Of the last commit. With a key added since, the digest equals nobody's, so that the next sync compares.
   Summary summary() const;

@@ -55,6 +55,7 @@ class Sync {
   Status prepare();
   Status transfer();
   Status verify();
+  Status apply_on_devices();
   Status apply();
   void adopt();
 
@@ -211,6 +212,12 @@ Status Sync::prepare() {
     try {
       if (variables_[i]->is_object()) {
         copy.object.resize(version.size);
+      } else if (variables_[i]->on_device()) {
+        Status status = Memory::allocate(state_.copies, variables_[i]->memory, version.size, &copy.memory);
+        if (status.ok()) continue;
+        status.message = fmt::format("{} bytes to receive state key '{}': {}", version.size,
+                                     variables_[i]->spec.key, status.message);
+        return status;
       } else {
         copy.memory = Memory(version.size);
       }
@@ -256,8 +263,8 @@ Status Sync::transfer() {
     submission.kind = collective::Kind::kBroadcast;
     submission.root = t.source;
     submission.members = t.receivers;
-    submission.members.insert(std::upper_bound(submission.members.begin(), submission.members.end(), t.source),
-                            t.source);
+    submission.members.insert(
+        std::upper_bound(submission.members.begin(), submission.members.end(), t.source), t.source);
     submission.outputs = {bytes_tensor(data, t.bytes)};
     flight.submit(std::move(submission));
     (sends ? result.sent_bytes : result.received_bytes) += t.bytes;
@@ -288,19 +295,42 @@ Status Sync::verify() {
   return {};
 }
 
+Status Sync::apply_on_devices() {
+  const bool any =
+      std::any_of(staged_->begin(), staged_->end(), [](const auto& s) { return s.first->on_device(); });
+  if (!any) return {};
+  const auto arrived = [&](const Variable& variable) -> const Memory* {
+    const auto found = staged_->find(&variable);
+    return found == staged_->end() ? nullptr : &found->second.memory;
+  };
+  Status status = state_.put_back(arrived, staged_);
+  if (status.code == HVD_INTERNAL) {
+    // Some may have been written.
+    static_cast<void>(
+        state_.put_back([&](const Variable& v) { return arrived(v) != nullptr ? &v.copy.memory : nullptr; }));
+  }
+  return status;
+}
+
 Status Sync::apply() {
   const auto staged = [&](Variable& variable) {
     auto found = staged_->find(&variable);
     return found == staged_->end() ? nullptr : &found->second;
   };
   if (Status status = state_.load_objects(staged, true); !status.ok()) return status;
+  if (Status status = apply_on_devices(); !status.ok()) {
+    const auto committed = [&](Variable& v) { return staged(v) != nullptr ? &v.copy : nullptr; };
+    static_cast<void>(state_.load_objects(committed, false));
+    return status;
+  }
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
     Copy* const copy = staged(variable);
     if (copy == nullptr) continue;
     std::swap(variable.copy, *copy);
     variable.digest = wanted()[i].digest;
-    if (!variable.is_object()) std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);
+    if (!variable.is_object() && !variable.on_device())
+      std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);
   }
   return {};
 }
@@ -344,14 +374,22 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
     return {HVD_INVALID, fmt::format("state sync: rank is {} of {}: expected 0 <= rank < size", rank, size)};
   }
   const Time deadline = now() + timeout;
+  const Status settled = settle();
   // Every rank has the same `known`, so that all of them decide alike (contract 6).
   if (known.size() == static_cast<size_t>(size) && all_agree(known)) {
+    if (!settled.ok()) return settled;
     std::lock_guard lock(mutex);
     ++statistics.syncs;
     if (ret_result != nullptr) *ret_result = {known[0].revision, 0, 0, 0};
     return {};
   }
-  const Status local = complete() && !refresh_first ? Status() : copy(false);
+  Status local;
+  if (!settled.ok() && (!refresh_first || settled.code == HVD_TIMEOUT)) {
+    local = settled;  // told to all, as a copy that fails is
+  } else if (refresh_first || !complete()) {
+    local = copy(false);
+    if (local.ok()) local = settle();
+  }
   if (size == 1) {
     if (!local.ok()) return local;
     std::lock_guard lock(mutex);

@@ -47,7 +47,10 @@ struct Variable {
   Spec spec;
   Digest spec_digest;
   void* live = nullptr;  // tensor, value: borrowed
-  size_t bytes = 0;      // tensor, value
+  hvd_memory memory = HVD_MEMORY_HOST;
+  int32_t device = 0;      // of a tensor in device memory
+  void* stream = nullptr;  // of a tensor in device memory: borrowed
+  size_t bytes = 0;        // tensor, value
   Callback<hvd_save_fn> save;
   Callback<hvd_load_fn> load;
 
@@ -55,7 +58,11 @@ struct Variable {
   Copy copy;                   // of the last commit, if committed
   std::vector<uint8_t> fresh;  // object: what its save callback wrote, until the commit takes it
   Digest digest;               // of the copy; random before the first
+  // Of the commit that is under way, where any variable of the state is in device memory.
+  Copy next;
+  Digest next_digest;
 
+  bool on_device() const { return memory != HVD_MEMORY_HOST; }
   bool is_object() const { return spec.kind == VariableKind::kObject; }
   std::span<uint8_t> data(Copy& of) const {
     if (is_object()) return {of.object.data(), of.object.size()};

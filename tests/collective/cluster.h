@@ -31,13 +31,16 @@ struct ClusterConfig {
   std::function<Status(uint64_t word)> interrupts = {};
   std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled =
       {};
-  TimelinePtr timeline = {};  // of rank 0
+  TimelinePtr timeline = {};                     // of rank 0
+  hvd::testing::DeviceMemory* device = nullptr;  // a double's
+  std::function<void(int32_t rank)> aborting = {};
 };
 
 class Cluster {
  public:
   explicit Cluster(ClusterConfig config = {}) : hub(config.size), size(config.size) {
     lines_ = std::make_shared<Lines>();
+    hub.device = config.device;
     for (int32_t r = 0; r < size; ++r) hosts.push_back("h" + std::to_string(r / 2));
     const hvd_log_fn keep = [](void* lines, hvd_log_level, const char* line) {
       auto* l = static_cast<Lines*>(lines);
@@ -138,6 +141,7 @@ class Cluster {
       ec.deterministic = config.deterministic;
       if (config.word) ec.word = [word = config.word, r] { return word(r); };
       ec.interrupts = config.interrupts;
+      if (config.aborting) ec.aborting = [aborting = config.aborting, r] { aborting(r); };
       ec.stalled = config.stalled;
       if (r == 0) ec.timeline = config.timeline;
       ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };

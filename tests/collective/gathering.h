@@ -85,6 +85,7 @@ struct Gathering {
     for (auto& [rank, op] : parts) {
       EXPECT_EQ(op.collective, first.collective);
       EXPECT_EQ(op.dtype, first.dtype);
+      EXPECT_EQ(op.memory, first.memory);
       EXPECT_EQ(op.root, first.root);
       EXPECT_EQ(op.reduction, first.reduction);
     }

@@ -1,6 +1,7 @@
 // A transport between threads of one process that keeps the rules of hvd/backend.h and checks that the
 // engine does: the same operations in the same order on every rank. Each rank has one thread that hands
-// over its messages, in order per source but otherwise in random order, and completes its operations.
+// over its messages, in order per source but otherwise in random order, and completes its operations. With a device's
+// memory it is a double of a backend for that, too: such operations are done when they are submitted, and run later.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,6 +20,7 @@
 #include "backend/backend.h"
 #include "base/dtype.h"
 #include "collective/gathering.h"
+#include "device_memory.h"
 
 namespace hvd::collective::testing {
 
@@ -42,6 +44,9 @@ class InProcessBackend final : public backend::Instance {
   void disconnect() override {}
   std::string detail() const override { return "threads"; }
 
+  /// Device and stream of each operation on device memory, in their order.
+  std::vector<std::pair<int32_t, void*>> places();
+
   backend::Description description_;
 
  private:
@@ -56,6 +61,7 @@ class InProcessBackend final : public backend::Instance {
   std::deque<std::pair<hvd_backend_op, Status>> done_;
   bool aborted_ = false, closing_ = false;
   uint64_t last_sequence_ = 0;
+  std::vector<std::pair<int32_t, void*>> places_;
   std::mt19937 random_;
   std::condition_variable wake_;
   std::thread thread_;
@@ -101,6 +107,7 @@ class InProcessHub {
 
   const int32_t size;
   const uint64_t generation;
+  hvd::testing::DeviceMemory* device = nullptr;  // one for all ranks; none: host memory only
 
  private:
   friend class InProcessBackend;
@@ -110,7 +117,7 @@ class InProcessHub {
     for (auto& [sequence, g] : gathering) {
       const auto it = g.parts.find(rank);
       if (it == g.parts.end()) continue;
-      backends.at(rank)->done_.emplace_back(it->second, status);
+      if (it->second.memory == HVD_MEMORY_HOST) backends.at(rank)->done_.emplace_back(it->second, status);
       g.parts.erase(it);
     }
     backends.at(rank)->wake_.notify_all();
@@ -122,6 +129,7 @@ class InProcessHub {
     ++operations[g.parts.begin()->second.collective];
     g.run();
     for (auto& [rank, op] : g.parts) {
+      if (op.memory != HVD_MEMORY_HOST) continue;
       backends.at(rank)->done_.emplace_back(op, Status());
       backends.at(rank)->wake_.notify_all();
     }
@@ -140,7 +148,8 @@ class InProcessHub {
 inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backend::HostHandlers handlers)
     : hub_(hub), rank_(rank), handlers_(std::move(handlers)), random_(std::random_device{}()) {
   description_.name = "threads";
-  description_.memories = 1 << HVD_MEMORY_HOST;
+  description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
+  if (hub.device != nullptr) description_.memories |= uint64_t{1} << HVD_MEMORY_CUDA;
   for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
   for (hvd_collective c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
     description_.collectives |= uint64_t{1} << c;
@@ -168,9 +177,32 @@ inline Status InProcessBackend::submit(const hvd_backend_op& op, std::span<const
   if (aborted_) return Status(HVD_PEER_LOST, "aborted");
   EXPECT_GT(op.sequence, last_sequence_) << "rank " << rank_;
   last_sequence_ = op.sequence;
-  hub_.gathering[op.sequence].add(rank_, hub_.size, op, parts);
+  if (op.memory == HVD_MEMORY_HOST) {
+    hub_.gathering[op.sequence].add(rank_, hub_.size, op, parts);
+  } else {
+    // As the device sees it. It is done: the host waits for nothing.
+    const auto seen = [&](const void* p) -> uint8_t* {
+      return p == nullptr ? nullptr : hub_.device->view(p);
+    };
+    hvd_backend_op own = op;
+    std::vector<backend::Part> list(parts.begin(), parts.end());
+    if (list.empty()) {
+      own.input = seen(op.input);
+      own.output = seen(op.output);
+    }
+    for (backend::Part& part : list) part = {seen(part.input), seen(part.output), part.count};
+    hub_.gathering[op.sequence].add(rank_, hub_.size, own, list);
+    places_.emplace_back(op.device, op.stream);
+    done_.emplace_back(op, Status());
+    wake_.notify_all();
+  }
   hub_.run_if_complete(hub_.gathering.find(op.sequence));
   return {};
+}
+
+inline std::vector<std::pair<int32_t, void*>> InProcessBackend::places() {
+  std::lock_guard lock(hub_.mutex);
+  return places_;
 }
 
 inline Status InProcessBackend::send_message(int32_t destination, std::span<const uint8_t> data) {

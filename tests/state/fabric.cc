@@ -76,6 +76,8 @@ Fabric::~Fabric() {
   engines_.clear();
 }
 
+backend::Instance& Fabric::instance(int32_t rank) { return *instances_[static_cast<size_t>(rank)]; }
+
 size_t Fabric::messages() const {
   std::lock_guard lock(mutex_);
   return messages_;

@@ -21,6 +21,7 @@ class Fabric {
   ~Fabric();  // engines first, then the thread
 
   collective::Engine& engine(int32_t rank) { return *engines_[static_cast<size_t>(rank)]; }
+  backend::Instance& instance(int32_t rank);
   int32_t size() const { return static_cast<int32_t>(instances_.size()); }
 
   /// The generation breaks instead of the index-th broadcast (0: the first).

@@ -1,0 +1,71 @@
+#include "state/copy_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+namespace hvd::state {
+
+CopyThread::CopyThread(std::shared_ptr<DeviceCopies> copies) : copies_(std::move(copies)) {
+  // It takes none of the process's signals (contract 10).
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "hvd-copies");
+}
+
+bool CopyThread::end(Duration patience) {
+  if (!thread_.joinable()) return !gave_up_;
+  gave_up_ = !idle(now() + patience);
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  return !gave_up_;
+}
+
+void CopyThread::watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived) {
+  const std::lock_guard lock(mutex_);
+  tickets_ = std::move(tickets);
+  arrived_ = std::move(arrived);
+  busy_ = true;
+  changed_.notify_all();
+}
+
+bool CopyThread::idle(Time deadline) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, deadline, [&] { return !busy_; });
+}
+
+void CopyThread::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return busy_ || ending_; });
+    if (!busy_) return;
+    const auto tickets = std::move(tickets_);
+    const auto arrived = std::move(arrived_);
+    lock.unlock();
+    Status first;
+    for (const DeviceCopies::Ticket& ticket : tickets) {  // all of them: until then the memory is in use
+      Status status = copies_->wait(ticket, ending_);
+      if (first.ok()) first = std::move(status);
+    }
+    arrived(std::move(first));
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+    if (ending_) return;
+  }
+}
+
+}  // namespace hvd::state

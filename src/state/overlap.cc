@@ -1,0 +1,215 @@
+// Commits of a state with tensors in device memory. Everything is copied into a second set of buffers: what lies on the
+// host at once, what devices hold by copies behind the work that their streams have been given. The two sets change
+// places when all of it has arrived, and not before, so that the last commit is always whole.
+#include <fmt/format.h>
+
+#include <map>
+#include <new>
+#include <tuple>
+#include <utility>
+
+#include "state/impl.h"
+
+namespace hvd::state {
+
+/// One that is under way.
+struct State::Impl::Commit {
+  bool counted = false;
+  uint64_t revision = 0;  // that it will be
+  uint64_t epoch = 0;     // of the copies when it began
+  Time began;
+};
+
+CopyThread& State::Impl::copy_thread() {
+  if (thread == nullptr) thread = std::make_unique<CopyThread>(copies);
+  return *thread;
+}
+
+Status State::Impl::rest() {
+  if (thread == nullptr || thread->idle(now() + copies->timeout)) return {};
+  return {HVD_TIMEOUT,
+          fmt::format("state: copies of device memory have not ended within {:g} s: expected their "
+                      "streams to come to them",
+                      to_seconds(copies->timeout))};
+}
+
+Status State::Impl::settle() {
+  if (Status status = rest(); !status.ok()) return status;
+  std::lock_guard lock(mutex);
+  return std::exchange(failure, Status());
+}
+
+uint64_t State::Impl::revision() const {
+  std::lock_guard lock(mutex);
+  return summary.revision + (pending ? 1 : 0);
+}
+
+Status State::Impl::start(bool to_device, const MemoryOf& memory_of,
+                          std::vector<DeviceCopies::Ticket>* tickets) {
+  // One call for each device and stream: their copies are queued together.
+  using Place = std::tuple<hvd_memory, int32_t, void*>;
+  std::map<Place, std::vector<hvd_backend_copy>> by_place;
+  for (auto& [key, variable] : variables) {
+    if (!variable.on_device() || variable.bytes == 0) continue;
+    const Memory* const memory = memory_of(variable);
+    if (memory == nullptr) continue;
+    auto& list = by_place[{variable.memory, variable.device, variable.stream}];
+    if (to_device) {
+      list.push_back({variable.live, memory->data(), variable.bytes});
+    } else {
+      list.push_back({memory->data(), variable.live, variable.bytes});
+    }
+  }
+  tickets->reserve(by_place.size());
+  for (const auto& [place, list] : by_place) {
+    const auto& [memory, device, stream] = place;
+    DeviceCopies::Ticket ticket;
+    Status status = copies->start(memory, device, stream, to_device, list, &ticket);
+    if (!status.ok()) return status;
+    tickets->push_back(ticket);
+  }
+  return {};
+}
+
+Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep) {
+  CopyThread& waits = copy_thread();
+  std::vector<DeviceCopies::Ticket> tickets;
+  Status status = start(true, memory_of, &tickets);
+  if (!tickets.empty()) {
+    const auto result = std::make_shared<Status>();
+    waits.watch(std::move(tickets),
+                [result, keep = std::move(keep)](Status done) { *result = std::move(done); });
+    if (Status late = rest(); !late.ok()) return late;
+    if (status.ok()) status = *result;
+  }
+  if (!status.ok() && status.code != HVD_CLOSED) {
+    status.code = HVD_INTERNAL;
+    status.message = fmt::format("state: device memory can't be written: {}", status.message);
+  }
+  return status;
+}
+
+/// Room for a second copy of everything.
+Status State::Impl::make_room() {
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object() || variable.next.memory.size() >= variable.bytes) continue;
+    Status status;
+    try {
+      if (variable.on_device()) {
+        status = Memory::allocate(copies, variable.memory, variable.bytes, &variable.next.memory);
+      } else {
+        variable.next.memory = Memory(variable.bytes);
+      }
+    } catch (const std::bad_alloc&) { status = Status(HVD_INTERNAL, "out of memory"); }
+    if (status.ok()) continue;
+    status.message =
+        fmt::format("{} bytes for the copy of state key '{}': {}", variable.bytes, key, status.message);
+    return status;
+  }
+  return {};
+}
+
+void State::Impl::copy_host_part() {
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) {
+      variable.next.object.swap(variable.fresh);
+      variable.next_digest = hvd::digest(variable.next.object.data(), variable.next.object.size());
+    } else if (!variable.on_device()) {
+      variable.next_digest = copy_and_digest(variable.next.memory.data(), variable.live, variable.bytes);
+    }
+  }
+}
+
+Status State::Impl::copy_overlapped(bool counted) {
+  // Live values that are copied anew make up for a commit that failed; the next commit has to tell of it.
+  if (Status status = settle(); !status.ok()) {
+    if (status.code != HVD_INTERNAL && status.code != HVD_PEER_LOST) return status;
+    if (status.code == HVD_INTERNAL && counted) return status;
+    if (logger != nullptr) logger->warning("{}", status.message);
+  }
+  Commit commit;
+  commit.counted = counted;
+  commit.epoch = copies->epoch();
+  commit.revision = revision() + (counted ? 1 : 0);
+  commit.began = now();
+  if (DeviceCopies::is_lost(commit.epoch)) {
+    return {HVD_PEER_LOST,
+            "state: the generation is lost: what devices hold is undefined and was not copied"};
+  }
+  for (auto& [key, variable] : variables) {
+    if (!variable.is_object()) continue;
+    in_callback = true;
+    Status status = variable.run_save();
+    in_callback = false;
+    if (!status.ok()) return status;
+  }
+  if (Status status = make_room(); !status.ok()) return status;
+  CopyThread& waits = copy_thread();
+  std::vector<DeviceCopies::Ticket> tickets;
+  Status status = start(
+      false, [](const Variable& v) { return &v.next.memory; }, &tickets);
+  if (!status.ok()) {
+    // Those that were started write into buffers that the next commit must not touch before.
+    if (!tickets.empty()) waits.watch(std::move(tickets), [](const Status&) {});
+    status.message = fmt::format("state: device memory can't be copied: {}", status.message);
+    return status;
+  }
+  copy_host_part();  // while devices are at theirs
+  {
+    std::lock_guard lock(mutex);
+    pending = counted;
+  }
+  waits.watch(std::move(tickets), [this, commit](Status done) { arrived(std::move(done), commit); });
+  return {};
+}
+
+Status State::Impl::digest_arrived(const Commit& commit) {
+  // Whoever ends collectives says so before: data that came from cut-off ones can't have arrived at this epoch.
+  if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
+  const DeviceCopies::Use use(*copies);
+  if (!use) return {HVD_CLOSED, "the context is closed"};
+  for (auto& [key, variable] : variables) {
+    if (variable.on_device()) variable.next_digest = hvd::digest(variable.next.memory.data(), variable.bytes);
+  }
+  return {};
+}
+
+void State::Impl::arrived(Status status, const Commit& commit) noexcept {
+  if (status.ok()) {
+    status = digest_arrived(commit);
+  } else if (status.code != HVD_CLOSED) {
+    status.code = copies->epoch() != commit.epoch ? HVD_PEER_LOST : HVD_INTERNAL;
+  }
+  if (!status.ok()) {
+    try {
+      const std::string what = commit.counted ? fmt::format("the commit of revision {}", commit.revision)
+                                              : std::string("the copy of live values");
+      std::string last = "there is no commit before it";
+      if (has_commit) last = fmt::format("revision {} is still the last commit", summary.revision);
+      status.message = fmt::format("state: {} has not arrived: {}; {}", what, status.message, last);
+    } catch (const std::exception&) { status.message.clear(); }
+    std::lock_guard lock(mutex);
+    pending = false;
+    failure = std::move(status);
+    return;
+  }
+  uint64_t bytes = 0;
+  for (auto& [key, variable] : variables) {
+    std::swap(variable.copy, variable.next);
+    variable.digest = variable.next_digest;
+    variable.committed = true;
+    bytes += variable.committed_bytes().size();
+  }
+  const Digest digest = total();
+  std::lock_guard lock(mutex);
+  has_commit = true;
+  summary.digest = digest;
+  statistics.bytes = bytes;
+  pending = false;
+  if (!commit.counted) return;
+  summary.revision = commit.revision;
+  ++statistics.commits;
+  statistics.last_commit = now() - commit.began;
+}
+
+}  // namespace hvd::state
