@@ -34,7 +34,8 @@ struct DriverDeleter {
 using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
 
 /// Completes the options of a worker that has no driver: nothing for a worker that is alone; otherwise
-/// its identity and where rank 0 listens. On rank 0 starts the driver there and returns it.
+/// its identity and where rank 0 listens, which is told by option rendezvous or, where an MPI launcher started the
+/// workers, through MPI. On rank 0 starts the driver there and returns it.
 StandaloneDriver prepare_standalone(Options& options);
 
 }  // namespace hvd::api

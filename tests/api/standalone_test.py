@@ -49,9 +49,10 @@ class Standalone(unittest.TestCase):
                                            str(size * (size + 1) // 2)])
 
     def launcher(self, rank_name, size_name, size=3):
+        """Only the variables of a launcher: there is no MPI behind them that could be asked."""
         port = free_port()
         self.check(size, lambda rank: {rank_name: rank, size_name: size, "HVD_SECRET": SECRET,
-                                       "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
+                                       "HVD_BACKEND": "gloo", "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
 
     def test_own_variables(self):
         self.launcher("HVD_RANK", "HVD_SIZE")

@@ -1,0 +1,56 @@
+#include "backend/world.h"
+
+#include <fmt/format.h>
+
+#include "backend/loader.h"
+#include "backend/selection.h"
+
+namespace hvd::backend {
+namespace {
+
+int64_t milliseconds_of(Duration timeout) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+}
+
+bool knows_world(const Module& module) {
+  const hvd_backend_table& table = module.table;
+  return table.struct_size > offsetof(hvd_backend_table, world_broadcast) && table.world != nullptr &&
+         table.world_broadcast != nullptr;
+}
+
+}  // namespace
+
+Status World::open(const Options& options, Duration timeout, World* ret_world) {
+  const auto launcher = mpi_launcher(options);
+  if (!launcher) return {HVD_UNAVAILABLE, "no MPI launcher started this process"};
+  std::string tried;
+  for (const std::string& name : launcher->modules) {
+    World world;
+    Status status = find_module(options, name, &world.module_);
+    if (status.ok() && !knows_world(*world.module_)) {
+      status = Status(HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", name));
+    }
+    if (status.ok()) {
+      hvd_error error = HVD_ERROR_INIT;
+      const hvd_status code =
+          world.module_->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
+      if (code == HVD_OK) {
+        *ret_world = std::move(world);
+        return {};
+      }
+      status = Status::from(code, error);
+      // This MPI is the launcher's, and something is wrong with it: another one would not find the group.
+      if (code != HVD_UNAVAILABLE) return status;
+    }
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, status.message);
+  }
+  return {HVD_UNAVAILABLE, tried};
+}
+
+Status World::broadcast(void* data, size_t size, Duration timeout) const {
+  hvd_error error = HVD_ERROR_INIT;
+  const hvd_status code = module_->table.world_broadcast(data, size, milliseconds_of(timeout), &error);
+  return code == HVD_OK ? Status() : Status::from(code, error);
+}
+
+}  // namespace hvd::backend
