@@ -1,7 +1,6 @@
 """Jobs for the tests: contexts in threads of this process, scripts in processes of their own."""
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -19,20 +18,35 @@ for name in [name for name in os.environ if name.startswith("HVD_") and name not
 import hvd  # noqa: E402
 
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
-SECRET = "a-secret-of-the-python-tests-0123456789"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Threads(hvd.driver.Launcher):
+    """Starts workers as threads of this process: function(context) in each."""
 
+    def __init__(self, function, options):
+        self.function, self.options = function, options
+        self.threads, self.results, self.problems = [], {}, []
+        self.started = threading.Semaphore(0)
 
-def place(rank, size, port):
-    """Options of a worker in a job without a driver."""
-    return {"rank": rank, "size": size, "rendezvous": f"127.0.0.1:{port}", "secret": SECRET,
-            "init_timeout": 30 * PATIENCE, "connect_timeout": 20 * PATIENCE, "operation_timeout": 30 * PATIENCE,
-            "shutdown_timeout": 20 * PATIENCE}
+    def start(self, request):
+        thread = threading.Thread(target=self.work, args=(request,), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        self.started.release()
+
+    def stop(self, worker, force):
+        pass
+
+    def work(self, request):
+        options = {key[4:].lower(): value for key, value in request.environment.items() if key.startswith("HVD_")}
+        try:
+            with hvd.Context(**{**options, **self.options}) as context:
+                rank = context.rank()
+                self.results[rank] = self.function(context)
+        except BaseException as problem:
+            self.problems.append(problem)
+        finally:
+            self.driver.worker_exited(request.worker, 0)
 
 
 @pytest.fixture
@@ -40,24 +54,20 @@ def job():
     """job(size, function): function(context) on each rank, in threads; their results in rank order."""
 
     def run(size, function, **options):
-        port, results, problems = free_port(), [None] * size, []
-
-        def work(rank):
-            try:
-                with hvd.Context(**{**place(rank, size, port), **options}) as context:
-                    results[rank] = function(context)
-            except BaseException as problem:
-                problems.append(problem)
-
-        threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60 * PATIENCE)
-            assert not thread.is_alive(), "a rank did not come to its end"
-        if problems:  # rather the cause than what it did to the others
-            raise min(problems, key=lambda problem: isinstance(problem, hvd.HorovodInternalError))
-        return results
+        launcher = Threads(function, {"init_timeout": 30 * PATIENCE, "connect_timeout": 20 * PATIENCE,
+                                      "operation_timeout": 30 * PATIENCE, "shutdown_timeout": 20 * PATIENCE, **options})
+        with hvd.driver.Driver(launcher=launcher, np=size, min_np=size, max_np=size, hosts=f"here:{size}",
+                               restart=False, log=lambda level, line: None) as driver:
+            launcher.driver = driver
+            driver.start()
+            for _ in range(size):
+                assert launcher.started.acquire(timeout=30 * PATIENCE), "the driver did not start all workers"
+            for thread in launcher.threads:
+                thread.join(60 * PATIENCE)
+                assert not thread.is_alive(), "a rank did not come to its end"
+        if launcher.problems:  # rather the cause than what it did to the others
+            raise min(launcher.problems, key=lambda problem: isinstance(problem, hvd.HorovodInternalError))
+        return [launcher.results[rank] for rank in range(size)]
 
     return run
 

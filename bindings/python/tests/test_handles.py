@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+import os
+import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import hvd
-from conftest import PACKAGE, SECRET, free_port
+from conftest import PACKAGE, PATIENCE
 
 
 def test_wait_and_poll(job):
@@ -176,29 +177,25 @@ def test_waits_from_several_threads(job):
 
 
 def test_ctrl_c_ends_a_wait():
-    script = """
-import sys, numpy as np, hvd
-hvd.init()
-try:
-    print("waiting", flush=True)
-    hvd.barrier("nobody else comes")
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-hvd.abort()
-"""
-    port, ranks = free_port(), []
-    for rank in range(2):
-        source = script if rank == 0 else "import hvd, sys; hvd.init(); sys.stdin.read(); hvd.abort()"
-        environment = {**__import__("os").environ, "PYTHONPATH": str(PACKAGE), "HVD_RANK": str(rank), "HVD_SIZE": "2",
-                       "HVD_RENDEZVOUS": f"127.0.0.1:{port}", "HVD_SECRET": SECRET}
-        ranks.append(subprocess.Popen([sys.executable, "-c", source], env=environment, text=True,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    try:
-        assert ranks[0].stdout.readline() == "waiting\n"
-        ranks[0].send_signal(signal.SIGINT)
-        out, err = ranks[0].communicate(timeout=60)
-        assert out == "interrupted\n", err
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+    script = """if True:
+        import os, sys, hvd
+        hvd.init()
+        if hvd.rank() == 1:
+            hvd.barrier("end")
+            sys.exit()
+        try:
+            print("waiting", os.getpid(), flush=True)
+            hvd.barrier("nobody else comes")
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        hvd.barrier("end")
+    """
+    lines = queue.Queue()
+    with hvd.driver.Driver([sys.executable, "-c", script], np=2, hosts="localhost:2", restart=False,
+                           environment={"PYTHONPATH": str(PACKAGE)},
+                           output=lambda rank, host, slot, is_stderr, line: lines.put(line)) as driver:
+        driver.start()
+        word, pid = lines.get(timeout=30 * PATIENCE).split()
+        assert word == "waiting"
+        os.kill(int(pid), signal.SIGINT)
+        assert lines.get(timeout=30 * PATIENCE) == "interrupted"

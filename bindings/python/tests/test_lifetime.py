@@ -53,9 +53,9 @@ def test_abort_frees_who_waits(job):
 
     def rank(context):
         if context.rank() == 1:
-            context.barrier("ready")
-            assert aborted.wait(30)
             with pytest.raises(hvd.HorovodInternalError):
+                context.barrier("ready")  # rank 0 may be out of it, and gone, before this rank is
+                assert aborted.wait(30)
                 context.barrier("never")
             return
         handle, problems = context.barrier_async("never"), []
@@ -237,16 +237,19 @@ def test_log_goes_to_logging_or_a_callback(python):
 
 
 def test_events(job):
+    listening = threading.Event()
+
     def rank(context):
         seen, arrived = [], threading.Event()
         number = context.register_listener(lambda event: (seen.append(event), arrived.set()),
                                            hvd.EventKind.PEER_LOST)
         descriptor = context.event_fd()
         assert descriptor >= 0 and context.next_event() is None
-        context.barrier("ready")
         if context.rank() == 1:
+            assert listening.wait(30)
             context.abort("lost on purpose")
             return None
+        listening.set()
         assert arrived.wait(30)
         context.remove_listener(number)
 

@@ -1,0 +1,139 @@
+"""The driver from Python: own discovery, own launch, output, failure, stop."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import hvd
+from conftest import PACKAGE, PATIENCE
+
+SUM = "import hvd; hvd.init(); print('sum', list(hvd.allreduce(bytearray([1 + hvd.rank()]), op=hvd.Sum)))"
+QUICK = {"restart": False, "elastic_timeout": 5, "start_timeout": 20, "join_settle": 0.1, "stop_grace": 1}
+
+
+def worker(source):
+    return [sys.executable, "-c", source]
+
+
+def test_a_job_with_output(capfd):
+    lines = []
+    hvd.driver.run(worker(SUM), np=2, hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)},
+                   output=lambda rank, host, slot, is_stderr, line: lines.append((host, slot, is_stderr, line)),
+                   timeout=60 * PATIENCE)
+    assert sorted(lines) == [("localhost", slot, False, "sum [3]") for slot in (0, 1)]
+
+
+def test_own_discovery():
+    asked = []
+
+    def discover():
+        asked.append(1)
+        return {"localhost": 2}
+
+    lines = []
+    with hvd.driver.Driver(worker(SUM), np=2, discover=discover, environment={"PYTHONPATH": str(PACKAGE)},
+                           output=lambda *line: lines.append(line[-1])) as driver:
+        assert driver.status().phase == hvd.driver.Phase.NEW
+        driver.start()
+        driver.wait(60 * PATIENCE)
+        status = driver.status()
+    assert asked and lines == ["sum [3]"] * 2
+    assert status.phase == hvd.driver.Phase.SUCCEEDED and status.generation == 1
+
+
+def test_own_launcher():
+    class Processes(hvd.driver.Launcher):
+        started = []
+
+        def start(self, request):
+            assert request.host in ("a", "b") and request.slot == 0 and "HVD_SECRET" in request.environment
+            process = subprocess.Popen(worker(SUM), env={**os.environ, **request.environment,
+                                                         "PYTHONPATH": str(PACKAGE)}, stdout=subprocess.PIPE, text=True)
+            self.started.append(process)
+            threading.Thread(target=self.watch, args=(request.worker, process)).start()
+
+        def stop(self, worker, force):
+            for process in self.started:
+                process.kill()
+
+        def watch(self, number, process):
+            self.output = process.communicate()[0]
+            driver.worker_exited(number, process.returncode)
+
+    launcher = Processes()
+    with hvd.driver.Driver(launcher=launcher, np=2, hosts="a:1,b:1", **QUICK) as driver:
+        driver.start()
+        driver.wait(60 * PATIENCE)
+    assert len(launcher.started) == 2 and launcher.output == "sum [3]\n"
+
+
+def test_why_a_job_failed():
+    with hvd.driver.Driver(worker("raise SystemExit(3)"), np=1, hosts="localhost:1", log=lambda *line: None,
+                           **QUICK) as driver:
+        driver.start()
+        with pytest.raises(hvd.JobFailedError) as caught:
+            driver.wait(60 * PATIENCE)
+        assert driver.status().sentence in str(caught.value)
+
+
+def test_stop_and_timeouts():
+    with hvd.driver.Driver(worker("import time; time.sleep(100)"), np=1, hosts="localhost:1",
+                           log=lambda *line: None, **QUICK) as driver:
+        driver.start()
+        with pytest.raises(TimeoutError):
+            driver.wait(0.1)
+        driver.stop("the test has seen enough")
+        with pytest.raises(hvd.JobFailedError, match="seen enough"):
+            driver.wait(30 * PATIENCE)
+
+
+@pytest.mark.parametrize("make, match", [
+    (lambda: hvd.driver.Driver([]), "at least the program"), (lambda: hvd.driver.Driver("true"), "list"),
+    (lambda: hvd.driver.Driver(["true"], nonsense=1), "nonsense"),
+    (lambda: hvd.driver.Driver(["a\0b"]), "NUL"),
+    (lambda: hvd.driver.Driver(["true"]).start(), "no hosts"),
+    (lambda: hvd.driver.Driver(hosts="localhost:1").start(), "no command"),
+])
+def test_wrong_input(make, match):
+    with pytest.raises(hvd.InvalidError, match=match):
+        make()
+
+
+def test_callbacks_that_raise(capsys):
+    def discover():
+        raise KeyError("no hosts today")
+
+    with hvd.driver.Driver(["true"], np=1, discover=discover, log=lambda *line: None, **QUICK) as driver:
+        with pytest.raises(hvd.UnavailableError):
+            driver.start()
+    assert "no hosts today" in capsys.readouterr().err
+
+    class Broken(hvd.driver.Launcher):
+        def start(self, request):
+            raise OSError("no such machine")
+
+    with hvd.driver.Driver(launcher=Broken(), np=1, hosts="a:1", log=lambda *line: None, **QUICK) as driver:
+        driver.start()
+        with pytest.raises(hvd.JobFailedError):
+            driver.wait(60 * PATIENCE)
+
+
+def test_a_driver_that_is_closed_or_of_another_process():
+    driver = hvd.driver.Driver(["true"], np=1, hosts="localhost:1")
+    child = os.fork()
+    if child == 0:
+        try:
+            driver.start()
+        except hvd.InvalidError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    driver.close()
+    driver.close()
+    for call in (driver.start, driver.status, driver.stop, driver.wait):
+        with pytest.raises(hvd.ClosedError):
+            call()

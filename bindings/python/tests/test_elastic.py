@@ -1,0 +1,205 @@
+"""States, samplers and the run loop, without losses: whole jobs are in test_jobs.py."""
+
+import numpy as np
+import pytest
+
+import hvd
+from hvd import elastic
+
+
+def test_array_state_is_restored_in_place(alone):
+    weights, layers = np.arange(3.0), [np.ones(2, np.float32), bytearray(b"ab")]
+    state = elastic.ArrayState(weights=weights, layers=layers, named={"x": np.zeros(1)}, epoch=3, note="n")
+    state.commit()
+    assert state.revision == 1
+    state.weights += 1
+    state.layers[0][:] = 7
+    state.layers[1][0] = 0
+    state.named["x"][0] = 5
+    state.epoch, state.note = 9, None
+    state.restore()
+    assert weights.tolist() == [0, 1, 2] and layers[0].tolist() == [1, 1] and layers[1] == b"ab"
+    assert state.named["x"][0] == 0 and (state.epoch, state.note) == (3, "n")
+    assert state.statistics().restores == 1
+    for wrong in ("weights", "layers"):
+        with pytest.raises(AttributeError, match="in place"):
+            setattr(state, wrong, 1)
+
+
+def test_restore_without_a_commit(alone):
+    with pytest.raises(hvd.InvalidError):
+        elastic.ObjectState(a=1).restore()
+
+
+def test_names_that_are_taken(alone):
+    for name in ("commit", "_owned", "revision"):
+        with pytest.raises(hvd.InvalidError, match="attribute"):
+            elastic.ObjectState(**{name: 1})
+    with pytest.raises(hvd.InvalidError):
+        elastic.ArrayState(fine=np.ones((3, 3))[:, 0])
+    state = elastic.State()
+    state.add_array("a", np.ones(1))
+    with pytest.raises(hvd.InvalidError):
+        state.add_array("a", np.ones(1))
+    state.remove("a")
+    state.add_array("a", np.ones(1))
+    with pytest.raises(hvd.InvalidError):
+        state.remove("b")
+
+
+def test_what_the_codec_refuses_comes_out_of_commit(alone):
+    state = elastic.ObjectState(a=1)
+    state.commit()
+    state.a = object()
+    with pytest.raises(hvd.InvalidError, match="json codec takes no"):
+        state.commit()
+    state.restore()
+    assert state.a == 1 and state.revision == 1
+
+
+def test_objects_by_pickle(alone):
+    state = elastic.ObjectState(codec="pickle", a=1j)
+    state.commit()
+    state.a = None
+    state.restore()
+    assert state.a == 1j
+
+
+def test_sync_makes_all_equal(job):
+    def rank(context):
+        mine = np.full(4, float(context.rank()))
+        state = elastic.ArrayState(context=context, mine=mine, who=context.rank())
+        state.sync()
+        return mine.tolist(), state.who
+
+    assert job(3, rank) == [([0.0] * 4, 0)] * 3
+
+
+def test_ranks_with_other_keys_are_a_mismatch(job):
+    def rank(context):
+        state = elastic.ObjectState(context=context, **{f"key{context.rank()}": 1})
+        with pytest.raises(hvd.MismatchError, match="key"):
+            state.sync()
+        context.barrier()
+
+    job(2, rank)
+
+
+def test_run_gives_the_result_and_passes_arguments(alone):
+    @elastic.run
+    def train(state, a, *, b):
+        return state.x, a, b
+
+    assert train(elastic.ObjectState(x=1), 2, b=3) == (1, 2, 3)
+    assert train.__name__ == "train"
+
+
+def test_run_starts_again_as_horovod_does(alone):
+    state, calls, resets = elastic.ObjectState(x=0), [], []
+    state.register_reset_callbacks([lambda: resets.append(state.x)])
+
+    @elastic.run
+    def train(state):
+        calls.append(state.x)
+        if len(calls) == 1:
+            state.x = 5
+            state.commit()
+            state.x = 6
+            raise hvd.HorovodInternalError("as if a peer were lost")
+        return state.x
+
+    with pytest.raises(hvd.HvdError):  # alone, without a driver, there is no next generation
+        train(state)
+    assert calls == [0] and state.x == 5
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt(), hvd.MismatchError("m"), SystemExit(3)])
+def test_an_error_of_the_function_ends_the_run(alone, error):
+    @elastic.run
+    def train(state):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        train(elastic.ObjectState(x=0))
+    assert caught.value is error
+    assert elastic.run(lambda state: 5)(elastic.ObjectState(x=0)) == 5  # the next run is a new one
+
+
+def test_one_run_at_a_time(alone):
+    @elastic.run
+    def train(state):
+        with pytest.raises(hvd.InvalidError):
+            elastic.run(lambda state: None)(elastic.ObjectState(y=0))
+        return 1
+
+    assert train(elastic.ObjectState(x=0)) == 1
+
+
+class TestSampler:
+    def test_each_sample_once(self, job):
+        def rank(context):
+            sampler = elastic.ElasticSampler(103, seed=4, batch_size=8, padding="none", context=context)
+            seen = []
+            for batch in sampler.batches():
+                seen += batch.indices
+                sampler.record(batch)
+            assert sampler.info().remaining == 0
+            return seen
+
+        assert sorted(sum(job(3, rank), [])) == list(range(103))
+
+    def test_as_horovod_uses_it(self, job):
+        def rank(context):
+            sampler = elastic.ElasticSampler(range(50), shuffle=True, seed=1, context=context)
+            first = list(sampler)
+            assert len(first) == len(sampler) == 25
+            for batch in range(3):
+                sampler.record_batch(batch, 4)
+            sampler.record_batch(2, 4)  # again: counts once
+            assert sampler.info().processed == 24
+            saved = sampler.state_dict()
+            assert list(sampler) == first[12:]
+            for batch in range(99):
+                sampler.record_batch(batch, 4)
+            assert len(sampler) == 0 and list(sampler) == []
+            sampler.load_state_dict(saved)
+            assert list(sampler) == first[12:]
+            sampler.set_epoch(1)
+            second = list(sampler)
+            assert second != first and len(second) == 25
+            return first
+
+        both = job(2, rank)
+        assert sorted(both[0] + both[1]) == list(range(50))
+
+    def test_padding(self, job):
+        def rank(context):
+            return [len(list(elastic.ElasticSampler(10, padding=how, context=context)))
+                    for how in ("repeat", "none", "drop")] + [
+                        len(elastic.ElasticSampler(10, padding=how, context=context)) for how in ("repeat", "none", "drop")]
+
+        assert job(3, rank) == [[4, 4, 3, 4, 4, 3], [4, 3, 3, 4, 3, 3], [4, 3, 3, 4, 3, 3]]
+
+    def test_in_a_state(self, alone):
+        sampler = elastic.ElasticSampler(20, batch_size=5)
+        state = elastic.ObjectState(sampler=sampler, epoch=0)
+        sampler.record_batch(0, 5)
+        state.commit()
+        sampler.record_batch(1, 5)
+        state.restore()
+        assert sampler.info().processed == 5
+        with pytest.raises(hvd.InvalidError, match="multiple"):
+            sampler.record_batch(2, 3)
+
+    def test_wrong(self, alone):
+        for wrong in ({"dataset": 0}, {"dataset": -1}, {"dataset": 5, "batch_size": 0}, {"dataset": 5, "padding": "x"},
+                      {"dataset": 5, "seed": -1}):
+            with pytest.raises(hvd.InvalidError):
+                elastic.ElasticSampler(**wrong)
+        sampler = elastic.ElasticSampler(5)
+        with pytest.raises(hvd.InvalidError):
+            sampler.load_state_dict({"saved": b"x" * 64})
+        stale = sampler.next()
+        sampler.record(stale)
+        with pytest.raises(hvd.InvalidError):
+            sampler.record(stale)

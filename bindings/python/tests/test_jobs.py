@@ -1,0 +1,155 @@
+"""Whole elastic jobs of Python workers through hvdrun: a worker is killed, a slot is added."""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import hvd
+from conftest import PACKAGE, PATIENCE
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    torch = None
+WORKER = Path(__file__).with_name("elastic_worker.py")
+KINDS = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(torch is None, reason="PyTorch is not installed"))]
+EPOCHS, SAMPLES = 3, 200
+TOTAL = float(EPOCHS * sum(range(SAMPLES)))
+OPTIONS = {"heartbeat_interval": 0.5, "heartbeat_timeout": 10, "restart_delay_min": 0.05, "discovery_interval": 0.05,
+           "join_settle": 10, "elastic_timeout": 40, "start_timeout": 40, "stop_grace": 2}
+
+
+class Job:
+    """hvdrun with elastic_worker.py, its events in a queue; ended at the end of the test."""
+
+    def __init__(self, directory, slots, arguments, **limits):
+        self.hosts = directory / "hosts"
+        self.set_slots(slots)
+        script = directory / "discover"
+        script.write_text(f"#!/bin/sh\nexec cat '{self.hosts}'\n")
+        script.chmod(0o755)
+        command = [hvd.hvdrun(), "-np", str(slots), "--host-discovery-script", str(script)]
+        for flag, value in limits.items():
+            command += [f"--{flag.replace('_', '-')}", str(value)]
+        for key, value in OPTIONS.items():
+            command += ["--set", f"{key}={value}"]
+        command += ["--", sys.executable, str(WORKER), *map(str, arguments)]
+        if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
+            command = ["setpriv", "--pdeathsig", "TERM", *command]
+        environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
+                       "HVD_OPERATION_TIMEOUT": "60"}
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.lines, self.events, self.seen = [], queue.Queue(), []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def set_slots(self, slots):
+        new = self.hosts.with_suffix(".new")
+        new.write_text(f"localhost:{slots}\n")
+        new.rename(self.hosts)
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if "{" in line:
+                try:
+                    self.events.put(json.loads(line[line.index("{"):]))
+                except ValueError:
+                    pass
+        self.events.put(None)
+
+    def wait(self, kind, **wanted):
+        deadline = time.monotonic() + 60 * PATIENCE
+        while True:
+            try:
+                event = self.events.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                event = None
+            assert event is not None, f"no {kind} {wanted}; the job said:\n{''.join(self.lines[-60:])}"
+            self.seen.append(event)
+            if event["event"] == kind and all(event[key] == value for key, value in wanted.items()):
+                return event
+
+    def end(self):
+        status = self.process.wait(60 * PATIENCE)
+        self.reader.join(10)
+        while not self.events.empty():
+            event = self.events.get()
+            self.seen += [event] if event else []
+        assert status == 0, "".join(self.lines[-60:])
+        return [event for event in self.seen if event["event"] == "end"]
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def begin(*arguments, **options):
+        jobs.append(Job(tmp_path, *arguments, **options))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_losses(start, kind):
+    ends = start(2, [kind, EPOCHS, SAMPLES, "plain"]).end()
+    assert [end["total"] for end in ends] == [TOTAL] * 2 and all(end["agree"] for end in ends)
+    assert ends[0]["log"] == [2, 2, 2] and ends[0]["recoveries"] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kill_9(start, kind):
+    """Each sample counts once an epoch though a worker is killed in the middle and another one takes its place."""
+    job = start(3, [kind, EPOCHS, SAMPLES, "kill"], min_np=2, max_np=3)
+    victim = job.wait("ready")["pid"]
+    os.kill(victim, signal.SIGKILL)
+    job.wait("reset")
+    ends = job.end()
+    assert len(ends) >= 2 and all(end["total"] == TOTAL and end["agree"] for end in ends), ends
+    survivors = [end for end in ends if end["recoveries"]]
+    assert len(survivors) >= 2 and "rank 1" in survivors[0]["recoveries"][0]
+    again = [event for event in job.seen if event["event"] == "train" and event["processed"] > 0]
+    assert len(again) >= 2 and all(event["epoch"] == 1 for event in again), job.seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slot_is_added(start, kind):
+    job = start(2, [kind, EPOCHS, SAMPLES, "grow", 3], min_np=2, max_np=3)
+    job.wait("train")
+    job.set_slots(3)
+    job.wait("train", size=3)
+    ends = job.end()
+    assert [end["total"] for end in ends] == [TOTAL] * 3 and all(end["agree"] for end in ends)
+    assert ends[0]["log"][1:] == [3, 3]
+
+
+def test_an_exception_fails_the_job(start, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import hvd\nhvd.init()\nhvd.barrier()\nraise KeyError('mine')\n")
+    done = subprocess.run([hvd.hvdrun(), "-np", "2", "-H", "localhost:2", "--set", "restart=false",
+                           "--set", "elastic_timeout=2", "--set", "join_settle=0.1", "--", sys.executable,
+                           str(broken)], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
+                          text=True, timeout=60 * PATIENCE)
+    assert done.returncode != 0 and "KeyError: 'mine'" in done.stdout + done.stderr
