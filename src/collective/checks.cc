@@ -124,6 +124,12 @@ class Check {
 
   /// All tensors of a call lie in one place, and what the host can't do for them is not asked for.
   Status device() const {
+    for (const auto* tensors : {&s_.inputs, &s_.outputs}) {
+      for (const Tensor& t : *tensors) {
+        if (!is_device(t) || dtype_size(t.dtype) == 0) continue;
+        if (Status status = served(t.memory, t.dtype); !status.ok()) return status;
+      }
+    }
     // Before the place: who leaves an output to the library can't say where it is to be.
     for (const Tensor& out : s_.outputs) {
       const bool empty = std::find(out.shape.begin(), out.shape.end(), 0) != out.shape.end();

@@ -276,6 +276,13 @@ static void collectives(hvd_context *c) {
   bad = x;
   bad.memory = HVD_MEMORY_CUDA;
   CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_broadcast(c, "x", &bad, 0, &error), HVD_UNSUPPORTED);
+  bad.device = -1;
+  CHECK_STATUS(hvd_broadcast(c, "x", &bad, 0, &error), HVD_INVALID);
+  CHECK_NAMES("device is -1");
+  bad.memory = 7;
+  CHECK_STATUS(hvd_broadcast(c, "x", &bad, 0, &error), HVD_INVALID);
+  CHECK_NAMES("memory is 7");
   bad = floats(a + 1, 3);
   y = floats(a, 3);
   CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID); /* they overlap */
@@ -335,6 +342,10 @@ static void state(hvd_context *c) {
   CHECK_STATUS(hvd_state_add_tensor(s, NULL, &t, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_add_tensor(s, "t", NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_add_tensor(s, "t", &t, &error), HVD_OK);
+  t.memory = HVD_MEMORY_CUDA;
+  CHECK_STATUS(hvd_state_add_tensor(s, "d", &t, &error), HVD_UNSUPPORTED);
+  CHECK_NAMES("'d'");
+  t.memory = HVD_MEMORY_HOST;
   CHECK_STATUS(hvd_state_add_tensor(s, "t", &t, &error), HVD_INVALID);
   CHECK_NAMES("t");
   CHECK_STATUS(hvd_state_add_value(s, "v", NULL, 4, &error), HVD_INVALID);
