@@ -1,0 +1,86 @@
+#include "bridge.h"
+
+#include "_cgo_export.h"
+
+hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvd_tensor *inputs,
+                        const hvd_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
+                        hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
+                        hvd_error *error) {
+  hvd_request request = HVD_REQUEST_INIT;
+  hvd_status status;
+  request.collective = call->collective;
+  request.root = call->root;
+  request.name = name;
+  request.inputs = inputs;
+  request.outputs = outputs;
+  request.count = count;
+  request.reduction = call->reduction;
+  request.priority = call->priority;
+  request.prescale = call->prescale;
+  request.postscale = call->postscale;
+  request.splits = splits;
+  request.split_count = split_count;
+  request.process_set = set;
+  request.timeout_ms = call->timeout_ms;
+  *ret_done = 0;
+  status = hvd_submit(context, &request, ret_op, error);
+  if (status != HVD_OK || wait_ms == 0) return status;
+  status = hvd_op_wait(*ret_op, wait_ms, error);
+  /* HVD_TIMEOUT is the wait's or the operation's. */
+  if (status == HVD_TIMEOUT && (hvd_op_test(*ret_op, ret_done, NULL) != HVD_OK || !*ret_done)) return HVD_OK;
+  *ret_done = 1;
+  return status;
+}
+
+static void destroy(void *userdata) { hvdgoDestroy((uintptr_t)userdata); }
+
+static void on_log(void *userdata, hvd_log_level level, const char *message) {
+  hvdgoLog((uintptr_t)userdata, level, (char *)message);
+}
+hvd_status hvdgo_set_log(hvd_options *options, hvd_log_level level, uintptr_t handle, hvd_error *error) {
+  return hvd_options_set_log(options, level, on_log, (void *)handle, destroy, error);
+}
+
+static int32_t on_save(void *userdata, hvd_write_fn write, void *sink) {
+  return hvdgoSave((uintptr_t)userdata, write, sink);
+}
+static int32_t on_load(void *userdata, const void *data, size_t size) {
+  return hvdgoLoad((uintptr_t)userdata, (void *)data, size);
+}
+hvd_status hvdgo_add_object(hvd_state *state, const char *key, uintptr_t handle, hvd_error *error) {
+  return hvd_state_add_object(state, key, on_save, on_load, (void *)handle, destroy, error);
+}
+
+static void on_event(void *userdata, const hvd_event *event) { hvdgoEvent((uintptr_t)userdata, (hvd_event *)event); }
+hvd_status hvdgo_register_listener(hvd_context *context, hvd_event_kind kinds, uintptr_t handle,
+                                   uint64_t *ret_listener, hvd_error *error) {
+  return hvd_register_listener(context, kinds, on_event, (void *)handle, destroy, ret_listener, error);
+}
+
+static int32_t on_discover(void *userdata, hvd_add_host_fn add, void *sink) {
+  return hvdgoDiscover((uintptr_t)userdata, add, sink);
+}
+hvd_status hvdgo_set_discovery(hvd_driver *driver, uintptr_t handle, hvd_error *error) {
+  return hvd_driver_set_discovery(driver, on_discover, (void *)handle, destroy, error);
+}
+
+static int32_t on_start(void *userdata, const hvd_launch *launch) {
+  return hvdgoStart((uintptr_t)userdata, (hvd_launch *)launch);
+}
+static void on_stop(void *userdata, uint64_t worker, int32_t force) {
+  hvdgoStop((uintptr_t)userdata, worker, force);
+}
+hvd_status hvdgo_set_launcher(hvd_driver *driver, uintptr_t handle, hvd_error *error) {
+  return hvd_driver_set_launcher(driver, on_start, on_stop, (void *)handle, destroy, error);
+}
+
+static void on_line(void *userdata, int32_t rank, const char *host, int32_t slot, int32_t is_stderr,
+                    const char *line) {
+  hvdgoLine((uintptr_t)userdata, rank, (char *)host, slot, is_stderr, (char *)line);
+}
+hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *error) {
+  return hvd_driver_set_output(driver, on_line, (void *)handle, destroy, error);
+}
+
+void hvdgo_write(hvd_write_fn write, void *sink, const void *data, size_t size) { write(sink, data, size); }
+void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) { add(sink, name, slots); }

@@ -1,0 +1,34 @@
+/* What Go can't say itself: callbacks of the library into Go, and calls with structs that hold pointers. */
+#ifndef HVD_GO_BRIDGE_H
+#define HVD_GO_BRIDGE_H
+
+#include <hvd/driver.h>
+#include <hvd/hvd.h>
+#include <stdint.h>
+
+/* The fields of hvd_request that are not pointers. */
+typedef struct hvdgo_call {
+  int32_t collective, root, reduction, priority;
+  double prescale, postscale;
+  int64_t timeout_ms;
+} hvdgo_call;
+
+/* hvd_submit, then hvd_op_wait for wait_ms if that is not 0. *ret_done: whether it has completed; its status is returned then. */
+hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvd_tensor *inputs,
+                        const hvd_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
+                        hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
+                        hvd_error *error);
+
+/* In these, userdata is a runtime/cgo handle, which the library's destroy callback deletes. */
+hvd_status hvdgo_set_log(hvd_options *options, hvd_log_level level, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_add_object(hvd_state *state, const char *key, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_register_listener(hvd_context *context, hvd_event_kind kinds, uintptr_t handle,
+                                   uint64_t *ret_listener, hvd_error *error);
+hvd_status hvdgo_set_discovery(hvd_driver *driver, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_set_launcher(hvd_driver *driver, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *error);
+
+void hvdgo_write(hvd_write_fn write, void *sink, const void *data, size_t size);
+void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots);
+
+#endif

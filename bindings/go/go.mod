@@ -1,0 +1,3 @@
+module libhvd/hvd
+
+go 1.24

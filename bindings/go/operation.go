@@ -1,0 +1,369 @@
+package hvd
+
+/*
+#include "bridge.h"
+*/
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+const defaultTimeout = -1 // HVD_DEFAULT_TIMEOUT
+
+// Reduction is how values are combined.
+type Reduction int32
+
+// Reductions.
+const (
+	Sum     Reduction = C.HVD_SUM
+	Average Reduction = C.HVD_AVERAGE // of integers rounded towards zero
+	Min     Reduction = C.HVD_MIN
+	Max     Reduction = C.HVD_MAX
+	Product Reduction = C.HVD_PRODUCT
+)
+
+// Option of a collective. What a collective does not use is [Invalid].
+type Option func(*request)
+
+type request struct {
+	call            C.hvdgo_call
+	name            string
+	inputs, outputs []Tensor
+	splits          []int64
+	set             *ProcessSet
+	timeout         time.Duration
+	isJoin          bool
+}
+
+// On lets only a process set's members take part.
+func On(set *ProcessSet) Option { return func(r *request) { r.set = set } }
+
+// Priority of operations that are ready: higher ones run first.
+func Priority(priority int) Option { return func(r *request) { r.call.priority = C.int32_t(priority) } }
+
+// Prescale multiplies the inputs before the reduction.
+func Prescale(factor float64) Option { return func(r *request) { r.call.prescale = C.double(factor) } }
+
+// Postscale multiplies the result.
+func Postscale(factor float64) Option {
+	return func(r *request) { r.call.postscale = C.double(factor) }
+}
+
+// Splits: rows to each member (alltoall), or rows that each member gets (reducescatter).
+func Splits(rows ...int64) Option { return func(r *request) { r.splits = rows } }
+
+// Wait bounds the wait for ranks that do not call; option operation_timeout unless given. A deadline of the context
+// bounds it as well.
+func Wait(timeout time.Duration) Option { return func(r *request) { r.timeout = timeout } }
+
+// Op is an operation under way. Its memory is pinned until it has completed.
+type Op struct {
+	worker *Worker
+	c      *C.hvd_op
+	count  int // outputs
+	pinner runtime.Pinner
+	waiter sync.Once
+	done   chan struct{} // closed by the waiter
+	unpin  sync.Once
+	name   string
+}
+
+// How long a call stays in C before a goroutine waits in its place, so that cancelling is heard.
+const patience = 2 // ms
+
+// submit starts an operation, and waits for it for a moment if its caller wants to wait anyway.
+func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Option) (op *Op, completed bool, err error) {
+	for _, option := range options {
+		option(r)
+	}
+	if ctx.Err() != nil {
+		return nil, false, ended(ctx, r.name)
+	}
+	op = &Op{worker: w, name: r.name, count: max(1, len(r.inputs), len(r.outputs))}
+	if len(r.inputs) > 0 && len(r.outputs) > 0 && len(r.inputs) != len(r.outputs) {
+		return nil, false, newError(Invalid, "%s: a group of %d inputs and %d outputs: expected as many of both", r.name,
+			len(r.inputs), len(r.outputs))
+	}
+	inputs, outputs, err := r.describe()
+	if err != nil {
+		return nil, false, err
+	}
+	var name *C.char
+	if !r.isJoin {
+		for i := range len(r.name) {
+			if r.name[i] == 0 {
+				return nil, false, newError(Invalid, "name %q has a NUL byte: expected none", r.name)
+			}
+		}
+		letters := append(append(make([]byte, 0, len(r.name)+1), r.name...), 0)
+		name = (*C.char)(unsafe.Pointer(&letters[0]))
+	}
+	r.call.timeout_ms = 0
+	if r.timeout > 0 {
+		r.call.timeout_ms = milliseconds(r.timeout)
+	}
+	if d := left(ctx); d > 0 && (r.timeout <= 0 || d < r.timeout) {
+		r.call.timeout_ms = milliseconds(d)
+	}
+	if err := w.enter(); err != nil {
+		return nil, false, err
+	}
+	defer w.gate.leave()
+	var set *C.hvd_process_set
+	if r.set != nil {
+		if r.set.worker != w {
+			return nil, false, newError(Invalid, "the process set belongs to another worker")
+		}
+		if err := r.set.gate.enter(); err != nil {
+			return nil, false, err
+		}
+		defer r.set.gate.leave()
+		set = r.set.c
+	}
+	w.sweep()
+	for _, t := range r.inputs {
+		t.pin(&op.pinner)
+	}
+	for _, t := range r.outputs {
+		t.pin(&op.pinner)
+	}
+	inC := C.int64_t(0)
+	if wait {
+		inC = patience
+		if ctx.Done() == nil {
+			inC = defaultTimeout
+		}
+	}
+	var done C.int32_t
+	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
+	status := C.hvdgo_submit(w.c, &r.call, name, inputs, outputs, C.size_t(max(len(r.inputs), len(r.outputs))),
+		(*C.int64_t)(unsafe.SliceData(r.splits)), C.size_t(len(r.splits)), set, inC, &op.c, &done, &e)
+	if op.c == nil { // it was refused
+		op.pinner.Unpin()
+		return nil, false, failure(status, &e)
+	}
+	runtime.SetFinalizer(op, (*Op).destroy)
+	if done != 0 {
+		op.pinner.Unpin()
+		if status != C.HVD_OK {
+			return op, true, op.because(ctx, failure(status, &e))
+		}
+		return op, true, nil
+	}
+	op.done = make(chan struct{})
+	w.mutex.Lock()
+	w.pending[op] = struct{}{}
+	w.mutex.Unlock()
+	return op, false, nil
+}
+
+// describe writes the tensors' descriptors where C can read them.
+func (r *request) describe() (inputs, outputs *C.hvd_tensor, err error) {
+	// Memory of their own: cgo looks at all pointers of the object that an argument points into.
+	room := make([]C.hvd_tensor, len(r.inputs)+len(r.outputs))
+	for i, list := range [][]Tensor{r.inputs, r.outputs} {
+		if len(list) == 0 {
+			continue
+		}
+		for j, t := range list {
+			if t.err == nil && t.c.struct_size == 0 {
+				t.err = newError(Invalid, "a tensor is empty: expected one of Of")
+			}
+			if t.err != nil {
+				return nil, nil, t.err
+			}
+			room[j] = t.c
+			if t.length == 0 {
+				room[j].data = unsafe.Pointer(&empty) // NULL would mean that the library allocates an output
+			}
+		}
+		if i == 0 {
+			inputs = &room[0]
+		} else {
+			outputs = &room[0]
+		}
+		room = room[len(list):]
+	}
+	return inputs, outputs, nil
+}
+
+var empty [8]byte // where tensors without elements are; never touched
+
+// destroy frees the handle of an operation that has completed: until then its worker knows it.
+func (op *Op) destroy() {
+	if op.worker.gate.ours() {
+		C.hvd_op_destroy(op.c)
+	}
+}
+
+// sweep unpins what has completed without anybody waiting for it.
+func (w *Worker) sweep() {
+	w.mutex.Lock()
+	if len(w.pending) < 64 {
+		w.mutex.Unlock()
+		return
+	}
+	var ops []*Op
+	for op := range w.pending {
+		ops = append(ops, op)
+		if len(ops) == 64 {
+			break
+		}
+	}
+	w.mutex.Unlock()
+	for _, op := range ops {
+		op.test()
+	}
+}
+
+func (op *Op) test() bool {
+	var done C.int32_t
+	if C.hvd_op_test(op.c, &done, nil) != C.HVD_OK || done == 0 {
+		return false
+	}
+	op.release()
+	return true
+}
+
+// release gives the memory of a completed operation back.
+func (op *Op) release() {
+	op.unpin.Do(func() {
+		op.worker.mutex.Lock()
+		_, pinned := op.worker.pending[op]
+		delete(op.worker.pending, op)
+		op.worker.mutex.Unlock()
+		if pinned {
+			op.pinner.Unpin()
+		}
+	})
+}
+
+// because adds the context's error if its deadline was the operation's time-out.
+func (op *Op) because(ctx context.Context, err error) error {
+	if e, ok := err.(*Error); ok && e.Status == Timeout {
+		if _, bounded := ctx.Deadline(); bounded && left(ctx) <= time.Millisecond {
+			e.cause = context.DeadlineExceeded
+		}
+	}
+	return err
+}
+
+// Done tells whether it has completed, in success or failure. Never blocks. False if the worker is closed.
+func (op *Op) Done() bool {
+	if op == nil || op.worker.enter() != nil {
+		return false
+	}
+	defer op.worker.gate.leave()
+	return op.test()
+}
+
+// Wait waits until it has completed. When the context ends first, so does the wait, and the operation goes on; the error is
+// also the context's. May be called again, and from several goroutines.
+func (op *Op) Wait(ctx context.Context) error {
+	if op == nil {
+		return newError(Invalid, "the operation is nil")
+	}
+	if err := op.worker.enter(); err != nil {
+		return err
+	}
+	defer op.worker.gate.leave()
+	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
+	if ctx.Done() != nil && !op.test() {
+		op.waiter.Do(func() {
+			op.worker.gate.again()
+			go func() {
+				defer op.worker.gate.leave()
+				defer close(op.done)
+				for !op.test() {
+					C.hvd_op_wait(op.c, defaultTimeout, nil)
+				}
+			}()
+		})
+		select {
+		case <-op.done:
+		case <-ctx.Done():
+			if !op.test() {
+				return ended(ctx, "wait for "+op.name)
+			}
+		}
+	}
+	status := C.hvd_op_wait(op.c, defaultTimeout, &e)
+	op.test()
+	if status != C.HVD_OK {
+		return op.because(ctx, failure(status, &e))
+	}
+	return nil
+}
+
+// Output is what came out of a completed operation whose output the library made; of a group the index-th one.
+func (op *Op) Output(index int) (*Buffer, error) {
+	if op == nil {
+		return nil, newError(Invalid, "the operation is nil")
+	}
+	b := &Buffer{op: op}
+	b.c.struct_size = C.sizeof_hvd_tensor
+	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
+		return C.hvd_op_output_at(op.c, C.size_t(index), &b.c, e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Rows that a completed operation wrote into the program's output.
+func (op *Op) Rows() (int, error) {
+	b, err := op.Output(0)
+	if err != nil {
+		return 0, err
+	}
+	return int(b.c.shape[0]), nil
+}
+
+// ReceivedSplits of a completed alltoall: rows that came from each member.
+func (op *Op) ReceivedSplits() ([]int64, error) {
+	if op == nil {
+		return nil, newError(Invalid, "the operation is nil")
+	}
+	var splits []int64
+	var count C.size_t
+	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
+		if status := C.hvd_op_received_splits(op.c, nil, &count, e); status != C.HVD_OK {
+			return status
+		}
+		splits = make([]int64, count)
+		return C.hvd_op_received_splits(op.c, (*C.int64_t)(unsafe.SliceData(splits)), &count, e)
+	})
+	return splits, err
+}
+
+// LastJoined of a completed join: the rank that joined last, whose values are the newest.
+func (op *Op) LastJoined() (int, error) {
+	if op == nil {
+		return -1, newError(Invalid, "the operation is nil")
+	}
+	rank := C.int32_t(-1)
+	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
+		return C.hvd_op_last_joined(op.c, &rank, e)
+	})
+	return int(rank), err
+}
+
+// run is a blocking collective.
+func (w *Worker) run(ctx context.Context, r *request, options []Option) (*Op, error) {
+	op, completed, err := w.submit(ctx, r, true, options)
+	if err != nil || completed {
+		return op, err
+	}
+	return op, op.Wait(ctx)
+}
+
+func (w *Worker) start(ctx context.Context, r *request, options []Option) (*Op, error) {
+	op, _, err := w.submit(ctx, r, false, options)
+	return op, err
+}

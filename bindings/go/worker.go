@@ -1,0 +1,271 @@
+package hvd
+
+/*
+#include "bridge.h"
+*/
+import "C"
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Worker is one worker of a job. It may be used from any goroutine, and several may live in one process.
+type Worker struct {
+	gate     gate
+	c        *C.hvd_context
+	mutex    sync.Mutex          // guards what follows
+	pending  map[*Op]struct{}    // operations whose memory is pinned
+	children map[closer]struct{} // states, samplers and sets: closed before the worker
+}
+
+type closer interface{ Close() }
+
+// Init joins the job as the environment says (hvdrun sets it) and waits until this worker is a member of a generation, at
+// most option init_timeout and the context's deadline. Without a job it is alone: rank 0 of 1. options may be nil.
+func Init(ctx context.Context, options *Options) (*Worker, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, ended(ctx, "init")
+	}
+	type result struct {
+		worker *Worker
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		worker, err := open(options)
+		done <- result{worker, err}
+	}()
+	select {
+	case r := <-done:
+		return r.worker, r.err
+	case <-ctx.Done():
+		go func() { // whoever comes in too late leaves again
+			if r := <-done; r.worker != nil {
+				r.worker.Close()
+			}
+		}()
+		return nil, ended(ctx, "init")
+	}
+}
+
+func open(options *Options) (*Worker, error) {
+	o, free, err := options.open()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	w := &Worker{gate: newGate("worker"), pending: map[*Op]struct{}{}, children: map[closer]struct{}{}}
+	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_init(o, &w.c, e) }); err != nil {
+		return nil, err
+	}
+	workers.Store(w, nil)
+	return w, nil
+}
+
+// Workers that are open: what they have pinned must not be collected, and the library knows where it is.
+var workers sync.Map
+
+// call runs a function on the handle while the worker can't be closed.
+func (w *Worker) call(function func(c *C.hvd_context, e *C.hvd_error) C.hvd_status) error {
+	if err := w.enter(); err != nil {
+		return err
+	}
+	defer w.gate.leave()
+	return check(func(e *C.hvd_error) C.hvd_status { return function(w.c, e) })
+}
+
+func (w *Worker) enter() error {
+	if w == nil {
+		return newError(Invalid, "the worker is nil")
+	}
+	return w.gate.enter()
+}
+
+func (w *Worker) adopt(child closer) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.children[child] = struct{}{}
+}
+
+func (w *Worker) forget(child closer) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	delete(w.children, child)
+}
+
+// Shutdown says that this worker is done, with success, and leaves; waits until every member is done, at most option
+// shutdown_timeout and the context's deadline. If the last run failed it leaves without saying that it is done. After it
+// every call is [Closed]. Cancelling the context ends the wait as [Worker.Abort] does.
+func (w *Worker) Shutdown(ctx context.Context) error {
+	timeout := C.int64_t(defaultTimeout)
+	if d := left(ctx); d > 0 {
+		timeout = milliseconds(d)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if ctx.Err() == context.Canceled {
+			_ = w.Abort("shutdown was cancelled")
+		}
+	})
+	defer stop()
+	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_shutdown(c, timeout, e) })
+}
+
+// Abort closes at once: every pending and later call is [Closed]. To the job this is the loss of a worker.
+func (w *Worker) Abort(reason string) error {
+	text, free, err := cString("reason", reason)
+	if err != nil {
+		return err
+	}
+	defer free()
+	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_abort(c, text, e) })
+}
+
+// Close frees the worker, its states, samplers and sets; it aborts it if it was not shut down. Waits for calls
+// on it that are running, which end. Not from an event's callback.
+func (w *Worker) Close() {
+	if w == nil {
+		return
+	}
+	_ = w.Abort("the worker was closed") // so that whoever waits comes out
+	if !w.gate.shut() {
+		return
+	}
+	<-w.gate.idle
+	w.mutex.Lock()
+	children := w.children
+	w.children = map[closer]struct{}{}
+	w.mutex.Unlock()
+	for child := range children {
+		child.Close()
+	}
+	C.hvd_destroy(w.c)
+	// Every operation has ended with it.
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for op := range w.pending {
+		op.pinner.Unpin()
+	}
+	clear(w.pending)
+	workers.Delete(w)
+}
+
+// Membership is the place of a worker in the current generation.
+type Membership struct {
+	Rank, Size           int    // among all workers
+	LocalRank, LocalSize int    // among the workers of this host
+	CrossRank, CrossSize int    // among the workers with the same local rank on all hosts
+	Generation           uint64 // counts from 1; 0 for a worker that is alone without a driver
+	MembershipEpoch      uint64 // changes of hosts that this generation takes into account
+	Worker               uint64 // identity of this worker, kept through all generations
+}
+
+// Membership never blocks.
+func (w *Worker) Membership() (Membership, error) {
+	m := C.hvd_membership{struct_size: C.sizeof_hvd_membership}
+	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_membership(c, &m, e) })
+	if err != nil {
+		return Membership{Rank: -1}, err
+	}
+	return Membership{
+		int(m.rank), int(m.size), int(m.local_rank), int(m.local_size), int(m.cross_rank), int(m.cross_size),
+		uint64(m.generation), uint64(m.membership_epoch), uint64(m.worker),
+	}, nil
+}
+
+// Rank among all workers; -1 if the worker is closed.
+func (w *Worker) Rank() int {
+	m, _ := w.Membership()
+	return m.Rank
+}
+
+// Size is the number of workers; 0 if the worker is closed.
+func (w *Worker) Size() int {
+	m, _ := w.Membership()
+	return m.Size
+}
+
+// Backend is the backend in use.
+type Backend struct {
+	Name        string // "gloo"; "self" for a worker that is alone
+	Version     string // of the library underneath
+	Path        string // file of the module
+	Detail      string // interface, address
+	Dtypes      uint64 // bit 1 << dtype for each supported one
+	Collectives uint64 // bit 1 << collective for each supported one
+}
+
+// Backend tells of the backend in use.
+func (w *Worker) Backend() (Backend, error) {
+	b := C.hvd_backend_information{struct_size: C.sizeof_hvd_backend_information}
+	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_backend_info(c, &b, e) })
+	if err != nil {
+		return Backend{}, err
+	}
+	return Backend{text(b.name[:]), text(b.version[:]), text(b.path[:]), text(b.detail[:]), uint64(b.dtypes),
+		uint64(b.collectives)}, nil
+}
+
+// Recovery is one recovery or planned reset of a worker. Phases that did not happen are 0.
+type Recovery struct {
+	FromGeneration, ToGeneration uint64
+	Cause                        Status // PeerLost or HostsUpdated
+	FromSize, ToSize             int
+	Attempts                     int    // generations tried
+	Revision                     uint64 // after the sync
+	BeganAt                      int64  // nanoseconds of the monotonic clock when this worker learnt of it
+	Detection                    time.Duration
+	Abort                        time.Duration
+	Restore                      time.Duration
+	Forming                      time.Duration
+	Connecting                   time.Duration
+	Sync                         time.Duration
+	Total                        time.Duration
+	SyncBytes                    uint64
+	Reason                       string
+}
+
+// Recoveries of this worker, oldest first (the last 1024).
+func (w *Worker) Recoveries() ([]Recovery, error) {
+	var count C.size_t
+	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_recovery_count(c, &count, e) })
+	if err != nil {
+		return nil, err
+	}
+	recoveries := make([]Recovery, count)
+	for i := range recoveries {
+		r := C.hvd_recovery{struct_size: C.sizeof_hvd_recovery}
+		err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
+			return C.hvd_recovery_get(c, C.size_t(i), &r, e)
+		})
+		if err != nil {
+			return nil, err
+		}
+		recoveries[i] = Recovery{
+			FromGeneration: uint64(r.from_generation), ToGeneration: uint64(r.to_generation), Cause: Status(r.cause),
+			FromSize: int(r.from_size), ToSize: int(r.to_size), Attempts: int(r.attempts), Revision: uint64(r.revision),
+			BeganAt: int64(r.began_at), Detection: time.Duration(r.detection), Abort: time.Duration(r.abort),
+			Restore: time.Duration(r.restore), Forming: time.Duration(r.forming), Connecting: time.Duration(r.connecting),
+			Sync: time.Duration(r.sync), Total: time.Duration(r.total), SyncBytes: uint64(r.sync_bytes),
+			Reason: text(r.reason[:]),
+		}
+	}
+	return recoveries, nil
+}
+
+// StartTimeline records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in path stand for worker,
+// host and process.
+func (w *Worker) StartTimeline(path string) error {
+	text, free, err := cString("path", path)
+	if err != nil {
+		return err
+	}
+	defer free()
+	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_timeline_start(c, text, e) })
+}
+
+// StopTimeline writes the rest and closes the file.
+func (w *Worker) StopTimeline() error {
+	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_timeline_stop(c, e) })
+}
