@@ -13,6 +13,9 @@ bool serves(const Description& backend, hvd_memory memory, hvd_dtype dtype, hvd_
 std::string lack_of(const Description& backend, hvd_memory memory, hvd_dtype dtype,
                     hvd_collective collective);
 
+/// Who serves which memory, and why: one line for people.
+std::string describe_choices(const Instance& instance);
+
 const char* memory_name(hvd_memory memory);              // "host"
 const char* collective_name(hvd_collective collective);  // "allreduce"
 

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/check_build.h"
 #include "cli/timeline_merge.h"
 #include "hvd/driver.h"
 
@@ -128,6 +129,7 @@ struct Arguments {
   std::vector<std::string> command;
   std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
   bool verbose = false;
+  bool check_build = false;
 };
 
 /// -np N, as every MPI user types it, to what CLI11 can parse. One word for each.
@@ -165,7 +167,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
       {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit"},
       {"--elastic-timeout", "elastic_timeout", "seconds to wait for enough slots, and for workers to rejoin"},
       {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker"},
-      {"--backend", "backend", "gloo, or auto"},
+      {"--backend", "backend", "gloo, mpi, nccl, any other module, several separated by commas, or auto"},
       {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost"},
       {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
@@ -188,7 +190,10 @@ int parse(int argc, char** argv, Arguments* arguments) {
   app.add_option("--merge-timeline", arguments->timelines,
                  "OUT IN...: no job, but one trace of several workers' timelines")
       ->expected(2, std::numeric_limits<int>::max());
-  app.add_flag("-v,--verbose", arguments->verbose, "tell what the driver does");
+  app.add_flag("--check-build", arguments->check_build,
+               "no job, but a table of the backends: what they can do, and why some can't be used");
+  app.add_flag("-v,--verbose", arguments->verbose,
+               "tell what the driver does, and which backends the workers use and why");
   app.footer(std::string("Options for --set:\n") + hvd_options_describe());
 
   try {
@@ -226,7 +231,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
     if (!arguments->command.empty() && arguments->command.front() == "--") {
       arguments->command.erase(arguments->command.begin());
     }
-    if (!arguments->timelines.empty()) return -1;
+    if (!arguments->timelines.empty() || arguments->check_build) return -1;
     if (arguments->command.empty()) throw CLI::ValidationError("command", "no command to run");
     if (arguments->command.front().rfind('-', 0) == 0) {
       throw CLI::ValidationError(arguments->command.front(), "no such option");
@@ -375,6 +380,7 @@ int main(int argc, char** argv) {
   Arguments arguments;
   if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
   if (!arguments.timelines.empty()) return merge(arguments.timelines);
+  if (arguments.check_build) return hvd::cli::check_build(arguments.options);
   ErrorOutput errors;
   return Job(std::move(arguments), &errors).run();
 }

@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kMaxKey = 1024;
 constexpr size_t kMaxStallText = 4096;
+constexpr size_t kMaxBackendsText = 1024;
 constexpr size_t kMaxMissing = 1 << 16;
 constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
 
@@ -131,6 +132,10 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       addresses.clear();
       for (const auto& address : ready.addresses) {
         if (address) addresses.push_back(copy(*address));
+      }
+      if (std::string backends = cut(ready.backends, kMaxBackendsText); backends != connection->backends) {
+        connection->backends = std::move(backends);
+        logger_->info("worker {} on host {} uses {}", worker, connection->host, connection->backends);
       }
       ReadyEvent event;
       event.left_generation = message.generation;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 
+#include "backend/choice.h"
+
 namespace hvd::elastic {
 
 namespace {
@@ -158,6 +160,7 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
     Status status = instance_->address(&address);
     if (!status.ok()) return status;
     ready.addresses = {{backend_.name, std::move(address)}};
+    ready.backends = backend::describe_choices(*instance_);
 
     const Time asked = now();
     session::Assignment assignment;

@@ -29,6 +29,7 @@ struct ReadyInfo {
   uint64_t revision = 0;
   Digest digest;
   std::vector<Address> addresses;
+  std::string backends;  // which it uses and why, for the driver's log
 };
 
 struct Member {

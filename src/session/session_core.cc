@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kLargestEpoch = uint64_t{1} << 62;
 constexpr int64_t kLongestHeartbeatMs = int64_t{24} * 3600 * 1000;
 constexpr size_t kMaxStallText = 4096;
+constexpr size_t kMaxBackendsText = 1024;
 
 uint64_t to_word(uint64_t epoch, bool interrupt) { return epoch * 2 + (interrupt ? 1 : 0); }
 
@@ -292,6 +293,7 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   ready.revision = info.revision;
   ready.digest = std::make_unique<wire::Digest>(info.digest.low, info.digest.high);
   ready.addresses = to_wire(info.addresses);
+  ready.backends = cut(info.backends, kMaxBackendsText);
   send(generation_, std::move(ready));
   return take();
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "driver/process.h"
 #include "driver/support.h"
@@ -198,6 +199,60 @@ TEST_F(Hvdrun, KilledLeavesNoWorker) {  // F9: hvd-guard ends them
     ++workers;
   }
   EXPECT_EQ(workers, 2u);
+}
+
+TEST_F(Hvdrun, CheckBuildTellsOfEveryBackend) {
+  const std::string modules = HVD_TEST_MODULES;
+  EXPECT_EQ(run({"--check-build", "--set", "plugin_path=" + modules}), 0) << err();
+  const std::string text = out();
+  const auto row = [&](const std::string& file) {
+    const size_t at = text.find(file);
+    if (at == std::string::npos) return "no " + file + " in\n" + text;
+    const size_t begin = text.rfind('\n', at) + 1;
+    size_t end = text.find('\n', at) + 1;
+    while (text.compare(end, 8, "        ") == 0) end = text.find('\n', end) + 1;
+    return text.substr(begin, end - begin);
+  };
+  const auto has = [](const std::string& row, const std::string& part) {
+    EXPECT_NE(row.find(part), std::string::npos) << part << " is not in\n" << row;
+  };
+  EXPECT_EQ(text.find("libhvd " HVD_VERSION_STRING), 0U) << text;
+  has(row("built in"), "yes     self");
+  const std::string tiny = row("libhvd_tiny.so");
+  EXPECT_EQ(tiny.find("yes     tiny"), 0U) << tiny;
+  for (const char* part : {"  1  ", "host", "dtypes: float32\n", "collectives: barrier\n",
+                           "backend ABI version 1; at most 2 in a process\n"}) {
+    has(tiny, part);
+  }
+  EXPECT_EQ(row("libhvd_away.so").find("no      away"), 0U) << row("libhvd_away.so");
+  has(row("libhvd_away.so"), "not usable: the device is on holiday\n");
+  has(row("libhvd_old.so"), "another version");
+  EXPECT_EQ(run({"--check-build", "--set", "plugin_pat=x"}), 2);
+}
+
+// A library without modules: what is built in serves a worker that is alone, and no job.
+TEST_F(Hvdrun, CheckBuildFailsWhereNoJobCanRun) {
+  const std::string library = std::filesystem::canonical(HVD_LIBRARY_FILE);
+  std::filesystem::copy(library, folder.path("libhvd.so.0"));
+  std::filesystem::copy(HVD_TEST_MODULES "/libhvd_away.so", folder.path("libhvd_away.so"));
+  const int status =
+      run({"--check-build"}, {"LD_LIBRARY_PATH=" + folder.path(""), "HVD_PLUGIN_PATH=" + folder.path("")});
+  // An installed library's modules are found as well.
+  const bool any = std::filesystem::exists(HVD_INSTALL_MODULE_DIR "/libhvd_gloo.so");
+  EXPECT_EQ(status, any ? 0 : 1) << out() << err();
+  EXPECT_EQ(out().find("No backend can serve a job") == std::string::npos, any) << out();
+}
+
+TEST_F(Hvdrun, VerboseTellsWhichBackendsWorkersUseAndWhy) {
+  ASSERT_EQ(run({"-v", "-np", "2", "--backend", "gloo", HVD_STANDALONE_WORKER}), 0) << err();
+  for (const char* worker : {"worker 1", "worker 2"}) {
+    const size_t at = err().find(std::string(worker) + " on host localhost uses ");
+    ASSERT_NE(at, std::string::npos) << err();
+    const std::string line = err().substr(at, err().find('\n', at) - at);
+    EXPECT_NE(line.find("gloo for host memory (option backend is gloo), none for CUDA memory ("),
+              std::string::npos)
+        << line;
+  }
 }
 
 TEST_F(Hvdrun, KeepsOutputInFiles) {

@@ -109,6 +109,7 @@ TEST_F(CoreTest, ReadyCarriesWhatTheWorkerBrings) {
   info.revision = 77;
   info.digest = {1, 2};
   info.addresses = {{"gloo", {9, 9}}};
+  info.backends = "gloo for host memory";
   auto sent = of<Send>(core.ready(info, time));
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].envelope.generation, 4u);  // the one it left
@@ -120,6 +121,7 @@ TEST_F(CoreTest, ReadyCarriesWhatTheWorkerBrings) {
   EXPECT_EQ(wire::to_digest(ready->digest.get()), (Digest{1, 2}));
   ASSERT_EQ(ready->addresses.size(), 1u);
   EXPECT_EQ(ready->addresses[0]->backend, "gloo");
+  EXPECT_EQ(ready->backends, info.backends);
 }
 
 TEST_F(CoreTest, AssignmentTellsTheRank) {
