@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <future>
 #include <utility>
 
@@ -103,9 +102,8 @@ std::vector<std::string> Driver::worker_options() const {
     result.push_back(fmt::format("HVD_STALL_WARNING={}", std::max(warning, 0.001)));
   }
   if (mpi_ != nullptr) {
-    const auto is_set = [&](const std::string& name) {
-      return std::getenv(name.c_str()) != nullptr || names(environment_, name);
-    };
+    const std::vector<std::string> given = without_launcher(merged_environment(environment_));
+    const auto is_set = [&](const std::string& name) { return names(given, name); };
     const std::vector<std::string> ours = mpi_worker_environment(mpi_->place(), is_set);
     result.insert(result.end(), ours.begin(), ours.end());
   }
@@ -120,8 +118,8 @@ std::shared_ptr<Guard> Driver::guard() {
 
 void Driver::find_mpi() {
   const std::string option = options_.string("ompi_server");
-  const std::string own = "OMPI_MCA_pmix_server_uri";  // the user runs one
-  const bool other = std::getenv(own.c_str()) != nullptr || names(environment_, own);
+  // Perhaps the user runs one.
+  const bool other = names(without_launcher(merged_environment(environment_)), "OMPI_MCA_pmix_server_uri");
   ompi_server_path_ = option == "off" || (option.empty() && other) ? "" : find_ompi_server(option);
 }
 
@@ -169,6 +167,7 @@ std::unique_ptr<Launcher> Driver::make_launcher(Launcher::Events events) {
   config.program = program_;
   config.argv = argv_;
   config.environment = merged_environment(environment_);
+  if (with_mpi_) config.environment = without_launcher(config.environment);
   config.output_directory = options_.string("output_directory");
   return make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
 }

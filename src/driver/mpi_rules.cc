@@ -1,6 +1,8 @@
 #include "driver/mpi_rules.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <utility>
 
 namespace hvd::driver {
@@ -26,13 +28,14 @@ std::string name_of(const std::string& entry) { return entry.substr(0, entry.fin
 
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-// A process under mpirun or srun finds its daemon through these; ours must not.
+bool starts_with_any(const std::string& name, std::initializer_list<const char*> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* p) { return starts(name, p); });
+}
+
+// A process under mpirun or srun finds its daemon through these.
 bool of_a_launcher(const std::string& name) {
-  for (const char* prefix :
-       {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_pmix_", "OMPI_MCA_orte_"}) {
-    if (starts(name, prefix)) return true;
-  }
-  return false;
+  return starts_with_any(name, {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_MCA_ess",
+                                "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir"});
 }
 
 }  // namespace
@@ -78,16 +81,26 @@ std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
   return result;
 }
 
+std::vector<std::string> without_launcher(const std::vector<std::string>& environment) {
+  const bool launched = std::any_of(environment.begin(), environment.end(), [](const std::string& entry) {
+    return starts_with_any(entry, {"OMPI_COMM_WORLD_SIZE=", "PMIX_RANK=", "PMI_RANK=", "PMI_SIZE="});
+  });
+  std::vector<std::string> result;
+  std::copy_if(environment.begin(), environment.end(), std::back_inserter(result),
+               [&](const std::string& entry) { return !launched || !of_a_launcher(name_of(entry)); });
+  return result;
+}
+
 std::vector<std::string> ompi_server_environment(const MpiPlace& place,
                                                  const std::vector<std::string>& environment) {
-  std::vector<std::string> result;
-  bool chosen = false;  // interfaces
-  for (const std::string& entry : environment) {
+  std::vector<std::string> result = without_launcher(environment);
+  std::erase_if(result, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    if (of_a_launcher(name)) continue;
-    chosen = chosen || starts(name, "OMPI_MCA_oob_tcp_if_");
-    result.push_back(entry);
-  }
+    return name == kServer || name == kSessions;
+  });
+  const bool chosen = std::any_of(result.begin(), result.end(), [](const std::string& entry) {
+    return starts(entry, "OMPI_MCA_oob_tcp_if_");
+  });
   if (!place.sessions.empty()) result.push_back(std::string(kSessions) + "=" + place.sessions);
   if (place.loopback && !chosen) result.push_back(std::string("OMPI_MCA_oob_tcp_if_include=") + kLoopback);
   return result;

@@ -28,7 +28,11 @@ struct MpiPlace {
 std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
                                                 const std::function<bool(const std::string& name)>& is_set);
 
-/// The server's environment, out of the driver's: without what a launcher around the driver left there, with
+/// An environment without what an MPI launcher around the driver has left there: processes that inherited it would
+/// look for a group that they are not in. The same where no launcher was.
+std::vector<std::string> without_launcher(const std::vector<std::string>& environment);
+
+/// The server's environment, out of the driver's: without a launcher's variables and addresses of other servers, with
 /// the private directory.
 std::vector<std::string> ompi_server_environment(const MpiPlace& place,
                                                  const std::vector<std::string>& environment);

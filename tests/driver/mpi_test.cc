@@ -68,10 +68,17 @@ TEST(MpiRules, WhatTheUserHasSetStays) {
       << "workers elsewhere have no such directory";
 }
 
-TEST(MpiRules, AServerUnderALauncherIsNotOfIt) {
-  const Strings given = {"PATH=/bin", "PMIX_NAMESPACE=x", "OMPI_COMM_WORLD_RANK=0",
-                         "OMPI_MCA_ess_base_jobid=3"};
-  EXPECT_EQ(ompi_server_environment({"", "/tmp/s", "", false}, given),
+TEST(MpiRules, ADriverUnderALauncherLeavesItsVariablesToItself) {
+  const Strings given = {"PATH=/bin",
+                         "PMIX_RANK=0",
+                         "OMPI_COMM_WORLD_SIZE=1",
+                         "OMPI_MCA_ess_base_jobid=3",
+                         "OMPI_MCA_orte_hnp_uri=x",
+                         "OMPI_MCA_btl=tcp"};
+  EXPECT_EQ(without_launcher(given), (Strings{"PATH=/bin", "OMPI_MCA_btl=tcp"}));
+  const Strings own = {"PATH=/bin", "OMPI_MCA_orte_tmpdir_base=/fast", "OMPI_MCA_pmix_server_uri=file:/x"};
+  EXPECT_EQ(without_launcher(own), own) << "what the user sets without a launcher is meant";
+  EXPECT_EQ(ompi_server_environment({"", "/tmp/s", "", false}, own),
             (Strings{"PATH=/bin", "OMPI_MCA_orte_tmpdir_base=/tmp/s"}));
 }
 
