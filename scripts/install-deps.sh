@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench]
-# (without arguments: build test demo; bench is what libhvd is measured against). Needs root or sudo only if something is missing.
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench] [bindings] [torch]
+# (without arguments: build test demo; bench is what libhvd is measured against, bindings and
+# torch what the bindings' tests need). Needs root or sudo only if something is missing.
 set -euo pipefail
 
 declare -A packages=(
@@ -10,6 +11,8 @@ declare -A packages=(
   [demo]="libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [lint]="clang-format clang-tidy git"
   [bench]="libopenmpi-dev openmpi-bin"
+  [bindings]="python3-numpy python3-pytest python3-venv"
+  [torch]="python3-torch"
 )
 
 [ $# -gt 0 ] || set -- build test demo

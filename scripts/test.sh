@@ -2,7 +2,7 @@
 # Installs what is missing, builds the release preset, runs every test. Arguments go to ctest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/install-deps.sh build test demo
+scripts/install-deps.sh build test demo bindings
 cmake --preset release
 cmake --build --preset release
 ctest --preset release -j2 --output-on-failure "$@"

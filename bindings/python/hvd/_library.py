@@ -45,7 +45,7 @@ def candidates() -> list[str]:
     chosen = os.environ.get("HVD_LIBRARY")
     if chosen:
         return [os.path.join(chosen, _NAME) if os.path.isdir(chosen) else chosen]
-    paths = [_PACKAGE / "_native" / "lib" / _NAME, *_build_trees()]
+    paths = [*_PACKAGE.glob(f"_native/**/{_NAME}"), *_build_trees()]
     installed = _pkg_config()
     if installed is not None:
         paths.append(installed)
@@ -95,7 +95,7 @@ def hvdrun() -> str:
     from ._abi import LIBRARY_PATH
 
     if os.sep in LIBRARY_PATH:
-        beside = Path(LIBRARY_PATH).resolve().parent.parent / "bin" / "hvdrun"
-        if beside.exists():
-            return str(beside)
+        for parent in Path(LIBRARY_PATH).resolve().parents[1:3]:  # lib/libhvd.so.0, or lib/<architecture>/libhvd.so.0
+            if (parent / "bin" / "hvdrun").exists():
+                return str(parent / "bin" / "hvdrun")
     return "hvdrun"

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PACKAGE))
 for name in [name for name in os.environ if name.startswith("HVD_") and name not in (
-        "HVD_LIBRARY", "HVD_PLUGIN_PATH", "HVD_TEST_PATIENCE")]:
+        "HVD_LIBRARY", "HVD_PLUGIN_PATH", "HVD_TEST_PATIENCE", "HVD_TEST_BUILD")]:
     del os.environ[name]
 
 import hvd  # noqa: E402

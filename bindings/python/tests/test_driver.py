@@ -11,7 +11,7 @@ import hvd
 from conftest import PACKAGE, PATIENCE
 
 SUM = "import hvd; hvd.init(); print('sum', list(hvd.allreduce(bytearray([1 + hvd.rank()]), op=hvd.Sum)))"
-QUICK = {"restart": False, "elastic_timeout": 5, "start_timeout": 20, "join_settle": 0.1, "stop_grace": 1}
+QUICK = {"restart": False, "elastic_timeout": 1, "start_timeout": 20, "join_settle": 0.1, "stop_grace": 1}
 
 
 def worker(source):

@@ -1,0 +1,98 @@
+"""Builds the wheel of package hvd, which carries libhvd.so, its modules, hvd-guard and hvdrun.
+
+As a build backend (pip install bindings/python, pip wheel bindings/python) it builds the library first, in
+bindings/python/build or, with --config-settings build-dir=DIR, in that directory. As a program,
+`wheel.py BUILD_DIR OUTPUT_DIR` packs what is built already; CMake's target python_wheel calls it so.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+VERSION = re.search(r'__version__ = "(.*?)"', (HERE / "hvd" / "__init__.py").read_text()).group(1)
+INFO = f"hvd-{VERSION}.dist-info"
+TAG = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+METADATA = f"""Metadata-Version: 2.1
+Name: hvd
+Version: {VERSION}
+Summary: Elastic distributed training: libhvd for Python
+Requires-Python: >=3.10
+Provides-Extra: numpy
+Requires-Dist: numpy; extra == "numpy"
+Provides-Extra: torch
+Requires-Dist: torch>=1.13; extra == "torch"
+"""
+WHEEL = f"Wheel-Version: 1.0\nGenerator: libhvd\nRoot-Is-Purelib: false\nTag: {TAG}\n"
+ENTRY_POINTS = "[console_scripts]\nhvdrun = hvd.driver:main\n"
+
+
+def native_files(build, staging):
+    """(file, path below hvd/_native) of what a job needs, from CMake's installation into `staging`."""
+    subprocess.run(["cmake", "--install", str(build), "--prefix", str(staging)], check=True, stdout=subprocess.DEVNULL)
+    for path in sorted(staging.rglob("*")):
+        below = path.relative_to(staging)
+        if re.fullmatch(r"libhvd\.so\.\d+", path.name):
+            yield path.resolve(), below  # a wheel has no links: the library bears the name that programs ask for
+        elif path.is_file() and (below == Path("bin/hvdrun") or re.fullmatch(r"hvd/\d+", str(Path(*below.parts[-3:-1])))):
+            if "include" not in below.parts and "cmake" not in below.parts:
+                yield path, below
+
+
+def pack(build, output):
+    """The wheel's file name."""
+    name = f"hvd-{VERSION}-{TAG}.whl"
+    records = []
+    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(
+            os.path.join(output, name), "w", zipfile.ZIP_DEFLATED) as wheel:
+
+        def add(path, data, executable=False):
+            entry = zipfile.ZipInfo(str(path), (2020, 1, 1, 0, 0, 0))
+            entry.external_attr = (0o100755 if executable else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            records.append(f"{path},sha256={digest},{len(data)}\n")
+
+        for path in sorted((HERE / "hvd").rglob("*")):
+            if path.suffix == ".py" or path.name == "py.typed":
+                add(path.relative_to(HERE), path.read_bytes())
+        found = False
+        for path, below in native_files(build, Path(directory)):
+            found = found or below.name.startswith("libhvd.so")
+            add(Path("hvd/_native") / below, path.read_bytes(), os.access(path, os.X_OK))
+        if not found:
+            raise SystemExit(f"{build} installs no libhvd.so")
+        for path, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("entry_points.txt", ENTRY_POINTS)):
+            add(f"{INFO}/{path}", text.encode())
+        wheel.writestr(f"{INFO}/RECORD", "".join(records) + f"{INFO}/RECORD,,\n")
+    return name
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    build = Path((config_settings or {}).get("build-dir") or HERE / "build")
+    if not (build / "CMakeCache.txt").exists():
+        subprocess.run(["cmake", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
+                        "-DCMAKE_INSTALL_LIBDIR=lib", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
+                        "-DHVD_BUILD_BENCH=OFF"], check=True)
+    subprocess.run(["cmake", "--build", str(build), "--parallel", "--target", "runtime"], check=True)
+    return pack(build, wheel_directory)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    raise SystemExit("hvd is built from a checkout of libhvd: pip wheel bindings/python")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    os.makedirs(sys.argv[2], exist_ok=True)
+    print(os.path.join(sys.argv[2], pack(Path(sys.argv[1]), sys.argv[2])))
