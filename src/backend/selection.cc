@@ -202,8 +202,9 @@ class Selection {
       return status;
     }
     // Option local. What carries no messages, or takes no host memory, can't be left out of a generation.
-    if (first && takes_host_memory(d) && (local_ == "on" || (local_ == "auto" && !d.local))) {
-      instance = local::make_instance(std::move(instance), handlers, options_.logger);
+    if (first && takes_host_memory(d) && local_ != "off") {
+      const auto shares = local_ == "auto" && d.local ? local::Shares::kMessages : local::Shares::kAll;
+      instance = local::make_instance(std::move(instance), handlers, options_.logger, shares);
     }
     selected_.push_back({std::move(instance), reason, optional});
     return {};

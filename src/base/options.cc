@@ -25,7 +25,7 @@ constexpr OptionSpec kSpecs[] = {
      "network interface or address for the backend; absent: the route to the driver"},
     {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
     {"local", kString, "auto", 0, 0,
-     "shared memory among the ranks of a host: on, off, or auto: unless the backend is fast inside a host"},
+     "shared memory among the ranks of a host: on, off, or auto: for messages alone if the backend is fast inside a host"},
     // Worker.
     {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
     {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},
