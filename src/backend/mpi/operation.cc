@@ -260,7 +260,10 @@ void Operation::end_chunk(Slot& slot, size_t number) {
   uint8_t* out = stage_out_ ? slot.memory.get() + out_at
                             : static_cast<uint8_t*>(task.op.output) +
                                   (whole_ ? 0 : range_of(out_[0], chunk).offset) * element_;
-  if (averages && length > 0) hvd::divide(task.op.dtype, out, length, n_);
+  if (averages && length > 0) {
+    const void* const sums[] = {out};
+    hvd::reduce_many(task.op.dtype, HVD_AVERAGE, out, sums, 1, length, n_);  // narrow floats as well
+  }
   const bool has_it = task.op.collective == HVD_COLLECTIVE_BROADCAST && task.me == task.root;
   if (stage_out_ && !has_it) unpack(out, out_, chunk);
 }
