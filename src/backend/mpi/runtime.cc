@@ -1,6 +1,8 @@
 #include "runtime.h"
 
 #include <dlfcn.h>
+#include <ifaddrs.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -47,6 +49,24 @@ bool daemon_found() {
 }
 #endif
 
+// The interface that has the address; "" if none has.
+std::string name_of(const std::string& address) {
+  ifaddrs* all = nullptr;
+  if (address.empty() || getifaddrs(&all) != 0) return {};
+  std::string name;
+  for (const ifaddrs* one = all; one != nullptr && name.empty(); one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const bool v6 = one->ifa_addr->sa_family == AF_INET6;
+    if (!v6 && one->ifa_addr->sa_family != AF_INET) continue;
+    char text[NI_MAXHOST] = {};
+    const socklen_t length = v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (getnameinfo(one->ifa_addr, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (address == text) name = one->ifa_name;
+  }
+  freeifaddrs(all);
+  return name;
+}
+
 }  // namespace
 
 void check(int code, const char* what) {
@@ -92,10 +112,10 @@ void Runtime::prepare(const std::string& interface) {
     set("OMPI_MCA_hwloc_base_binding_policy", "none");
     set("OMPI_MCA_pml", "ob1");  // the one that lives through a peer's death
     set("OMPI_MCA_memory", "^patcher");
-    if (!interface.empty()) {
-      const std::string one = interface + (interface.find(':') == std::string::npos ? "/32" : "/128");
-      set("OMPI_MCA_btl_tcp_if_include", one);
-      set("OMPI_MCA_oob_tcp_if_include", one);
+    // By name: large messages hang where Open MPI 4.1 is given the address alone.
+    if (const std::string name = name_of(interface); !name.empty()) {
+      set("OMPI_MCA_btl_tcp_if_include", name);
+      set("OMPI_MCA_oob_tcp_if_include", name);
     }
   }
 #else
