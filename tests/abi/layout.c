@@ -53,6 +53,25 @@ AT(hvd_tensor, memory, 88);
 AT(hvd_tensor, device, 92);
 AT(hvd_tensor, stream, 96);
 
+SIZE(hvd_backend_report, 1152);
+AT(hvd_backend_report, struct_size, 0);
+AT(hvd_backend_report, name, 8);
+AT(hvd_backend_report, version, 24);
+AT(hvd_backend_report, path, 88);
+AT(hvd_backend_report, usable, 600);
+AT(hvd_backend_report, abi_version, 604);
+AT(hvd_backend_report, memories, 608);
+AT(hvd_backend_report, dtypes, 616);
+AT(hvd_backend_report, collectives, 624);
+AT(hvd_backend_report, local, 632);
+AT(hvd_backend_report, max_instances, 636);
+AT(hvd_backend_report, reason, 640);
+
+SIZE(hvd_backend_selection, 536);
+AT(hvd_backend_selection, struct_size, 0);
+AT(hvd_backend_selection, name, 8);
+AT(hvd_backend_selection, reason, 24);
+
 SIZE(hvd_process_set_information, 40);
 AT(hvd_process_set_information, struct_size, 0);
 AT(hvd_process_set_information, rank, 8);
@@ -210,7 +229,17 @@ AT(hvd_backend_group, size, 20);
 AT(hvd_backend_group, members, 24);
 AT(hvd_backend_group, timeout_ms, 32);
 
-SIZE(hvd_backend_op, 112);
+SIZE(hvd_backend_part, 24);
+AT(hvd_backend_part, input, 0);
+AT(hvd_backend_part, output, 8);
+AT(hvd_backend_part, count, 16);
+
+SIZE(hvd_backend_copy, 24);
+AT(hvd_backend_copy, target, 0);
+AT(hvd_backend_copy, source, 8);
+AT(hvd_backend_copy, size, 16);
+
+SIZE(hvd_backend_op, 128);
 AT(hvd_backend_op, struct_size, 0);
 AT(hvd_backend_op, collective, 8);
 AT(hvd_backend_op, dtype, 12);
@@ -228,8 +257,10 @@ AT(hvd_backend_op, stream, 80);
 AT(hvd_backend_op, sequence, 88);
 AT(hvd_backend_op, done, 96);
 AT(hvd_backend_op, done_context, 104);
+AT(hvd_backend_op, parts, 112);
+AT(hvd_backend_op, part_count, 120);
 
-SIZE(hvd_backend_table, 144);
+SIZE(hvd_backend_table, 192);
 AT(hvd_backend_table, struct_size, 0);
 AT(hvd_backend_table, description, 8);
 AT(hvd_backend_table, open, 72);
@@ -241,3 +272,9 @@ AT(hvd_backend_table, abort, 112);
 AT(hvd_backend_table, disconnect, 120);
 AT(hvd_backend_table, close, 128);
 AT(hvd_backend_table, detail, 136);
+AT(hvd_backend_table, world, 144);
+AT(hvd_backend_table, world_broadcast, 152);
+AT(hvd_backend_table, host_alloc, 160);
+AT(hvd_backend_table, host_free, 168);
+AT(hvd_backend_table, copy, 176);
+AT(hvd_backend_table, copy_wait, 184);
