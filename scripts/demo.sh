@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
 # Trains on Fashion-MNIST with three workers, kills one of them, adds a slot for a fourth, and shows how
-# the job comes through: scripts/demo.sh [--quick] [--backend NAME]
+# the job comes through: scripts/demo.sh [--quick] [--backend NAME] [--python]
+# --python runs the same training in NumPy through the Python binding.
 # Ends with 0 if the job succeeded, reached its accuracy, and came through both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-epochs=20 target=0.84 backend=auto
+epochs=20 target=0.84 backend=auto python=
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) epochs=8 target=0.80 ;;
     --backend) backend=${2:?--backend needs a name}; shift ;;
-    *) echo "usage: $0 [--quick] [--backend NAME]" >&2; exit 2 ;;
+    --python) python=/usr/bin/python3 ;;
+    *) echo "usage: $0 [--quick] [--backend NAME] [--python]" >&2; exit 2 ;;
   esac
   shift
 done
 
-scripts/install-deps.sh build test demo
+scripts/install-deps.sh build test demo ${python:+bindings}
 cmake --preset release >/dev/null
 cmake --build --preset release --target runtime fashion_mnist
 bin=$PWD/build/release/bin
+worker=("$bin/fashion_mnist")
+if [ -n "$python" ]; then
+  worker=("$python" "$PWD/examples/python/fashion_mnist.py")
+  export PYTHONPATH=$PWD/bindings/python HVD_LIBRARY=$PWD/build/release/lib
+fi
 
 work=$(mktemp -d)
 job=
@@ -39,7 +46,7 @@ say() { printf '\n--- %s\n\n' "$*"; }
 say "3 workers, at least 2, at most 4; backend $backend"
 mkfifo "$work/output"
 "$bin/hvdrun" -np 3 --min-np 2 --max-np 4 --host-discovery-script "$work/discover" --backend "$backend" -- \
-  "$bin/fashion_mnist" --epochs "$epochs" --target "$target" --report-every 40 >"$work/output" 2>&1 &
+  "${worker[@]}" --epochs "$epochs" --target "$target" --report-every 40 >"$work/output" 2>&1 &
 job=$!
 exec 3<"$work/output"
 

@@ -149,7 +149,7 @@ def test_an_exception_fails_the_job(start, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("import hvd\nhvd.init()\nhvd.barrier()\nraise KeyError('mine')\n")
     done = subprocess.run([hvd.hvdrun(), "-np", "2", "-H", "localhost:2", "--set", "restart=false",
-                           "--set", "elastic_timeout=2", "--set", "join_settle=0.1", "--", sys.executable,
+                           "--set", "elastic_timeout=10", "--set", "join_settle=1", "--", sys.executable,
                            str(broken)], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
                           text=True, timeout=60 * PATIENCE)
     assert done.returncode != 0 and "KeyError: 'mine'" in done.stdout + done.stderr

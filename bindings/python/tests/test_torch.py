@@ -1,0 +1,184 @@
+"""What PyTorch adds: the optimizer, its hooks, states, functions with Horovod's parameters."""
+
+import copy
+import sys
+
+import pytest
+
+from conftest import PACKAGE, PATIENCE
+
+torch = pytest.importorskip("torch")
+
+import hvd as plain  # noqa: E402
+import hvd.torch as hvd  # noqa: E402
+
+
+@pytest.fixture
+def worker(alone):
+    torch.manual_seed(1)
+    return alone
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+
+
+def train(model, optimizer, steps, passes=1):
+    random = torch.Generator().manual_seed(2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            model(torch.randn(8, 4, generator=random)).pow(2).sum().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+                                  lambda p: torch.optim.Adam(p, lr=0.01)])
+@pytest.mark.parametrize("options", [{}, {"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}])
+def test_alone_it_is_the_same_as_without(worker, make, options):
+    reference, model = network(), network()
+    expected = train(reference, make(reference.parameters()), 5)
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
+    assert isinstance(optimizer, type(make(model.parameters())))
+    for mine, theirs in zip(train(model, optimizer, 5), expected):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_gradients_are_averaged_over_ranks(tmp_path):
+    """Two ranks with half of a batch each learn what one learns with the whole."""
+    script = tmp_path / "worker.py"
+    script.write_text("""
+import torch, hvd.torch as hvd
+hvd.init()
+def network():
+    torch.manual_seed(hvd.rank() + 5)  # different: the broadcast makes them equal
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+model = network()
+unused = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([*model.parameters(), unused], lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+optimizer = hvd.DistributedOptimizer(optimizer, [*model.named_parameters(), ("unused", unused)], backward_passes_per_step=2)
+hvd.broadcast_parameters(model.state_dict())
+hvd.broadcast_optimizer_state(optimizer)
+whole = network()
+whole.load_state_dict(model.state_dict())
+single = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+single_schedule = torch.optim.lr_scheduler.StepLR(single, 2)
+for step in range(6):
+    data = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+    optimizer.zero_grad(); single.zero_grad()
+    for part in data[8 * hvd.rank():8 * hvd.rank() + 8].split(4):
+        (model(part).pow(2).mean() / 2).backward()
+    if step % 2:
+        optimizer.step()
+    else:
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    whole(data).pow(2).mean().backward(); single.step()
+    schedule.step(); single_schedule.step()
+for mine, theirs in zip(model.parameters(), whole.parameters()):
+    assert torch.allclose(mine, theirs, atol=1e-5), (mine, theirs)
+packed = hvd.allreduce(torch.full((3,), hvd.rank() + 0.5), name="half", compression=hvd.Compression.fp16)
+assert packed.dtype == torch.float32 and packed.tolist() == [1.0] * 3
+assert hvd.allreduce(torch.ones(1), average=False).item() == 2
+x = torch.full((2, 1), 3.0, requires_grad=True)
+hvd.allreduce(x, op=hvd.Sum, name="a").sum().backward()
+assert x.grad.tolist() == [[2], [2]]
+x.grad = None
+(hvd.allgather(x, name="g") * (1 + hvd.rank())).sum().backward()
+assert x.grad.tolist() == [[3], [3]], x.grad
+x.grad = None
+hvd.broadcast(x, 0, name="b").sum().backward()
+assert x.grad.tolist() == [[2 * (hvd.rank() == 0)]] * 2
+rows, received = hvd.alltoall(torch.arange(3), splits=torch.tensor([1, 2]))
+assert received.__len__() == 2
+print("fine", flush=True)
+hvd.shutdown()
+""")
+    lines = []
+    try:
+        plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False, elastic_timeout=60,
+                         environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
+    except plain.HvdError as error:
+        pytest.fail(f"{error}\n" + "\n".join(lines))
+    assert lines.count("fine") == 2, lines
+
+
+def test_wrong_use(worker):
+    model = network()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    for options, match in (({"named_parameters": [("a", p) for p in model.parameters()]}, "more than once"),
+                           ({"named_parameters": list(model.named_parameters())[:2]}, "have no name"),
+                           ({"named_parameters": list(model.parameters())}, "expected model.named_parameters"),
+                           ({"backward_passes_per_step": 0}, "at least 1"),
+                           ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "op=Average only")):
+        with pytest.raises(hvd.InvalidError, match=match):
+            hvd.DistributedOptimizer(inner, **options)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    with pytest.raises(hvd.InvalidError, match="already"):
+        hvd.DistributedOptimizer(optimizer)
+    model(torch.ones(8, 4)).sum().backward()
+    with pytest.raises(hvd.InvalidError, match="zero_grad"):
+        optimizer.zero_grad()
+    with pytest.raises(hvd.InvalidError, match="more than backward_passes_per_step=1"):
+        model(torch.ones(8, 4)).sum().backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+    with pytest.raises(hvd.InvalidError, match="not both"):
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+
+def test_state_is_restored_bit_for_bit(worker):
+    model = network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    sampler = hvd.elastic.ElasticSampler(100, batch_size=10)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler, epoch=1)
+    state.commit()
+    fresh = copy.deepcopy(model.state_dict())
+    train(model, optimizer, 3)
+    schedule.step()
+    state.restore()
+    assert not optimizer.state_dict()["state"] and all(torch.equal(v, fresh[k]) for k, v in model.state_dict().items())
+    train(model, optimizer, 2)
+    schedule.step()
+    sampler.record_batch(0, 10)
+    state.epoch = 2
+    state.commit()
+    kept, kept_optimizer = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    expected = train(model, optimizer, 2)
+    sampler.record_batch(1, 10)
+    schedule.step()
+    state.epoch = 3
+    state.restore()
+    assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
+    assert str(optimizer.state_dict()) == str(kept_optimizer)
+    assert (state.epoch, schedule.last_epoch, sampler.info().processed) == (2, 1, 10)
+    assert all(torch.equal(a, b) for a, b in zip(train(model, optimizer, 2), expected))
+    with pytest.raises(AttributeError):
+        state.model = network()
+
+
+def test_top_level_knows_torch_state(worker):
+    assert plain.elastic.TorchState is hvd.elastic.TorchState
+
+
+def test_with_a_data_loader(worker):
+    data = torch.utils.data.TensorDataset(torch.arange(20))
+    sampler = hvd.elastic.ElasticSampler(data, seed=3)
+    loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
+    seen = []
+    for index, (batch,) in enumerate(loader):
+        seen += batch.tolist()
+        sampler.record_batch(index, 4)
+        if index == 2:
+            break
+    for (batch,) in loader:
+        seen += batch.tolist()
+    assert sorted(seen) == list(range(20)) and len(loader) == 2

@@ -1,0 +1,165 @@
+"""Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it runs.
+
+    hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh -- python3 fashion_mnist.py
+
+The same job as examples/fashion_mnist.cc, in NumPy. What elastic training asks of a program shows in three places:
+a sampler deals the samples out, gradients are sums over samples that are divided by how many there were, and
+whatever must survive is in a state.
+"""
+
+import argparse
+import gzip
+import hashlib
+import os
+import struct
+import sys
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # workers share the machine's cores: each uses one
+import numpy as np
+
+import hvd
+
+
+def read_idx(path):
+    """The array of unsigned bytes in a gzipped IDX file."""
+    with gzip.open(path) as file:
+        data = file.read()
+    kind, dimensions = struct.unpack_from(">HBB", data)[1:]
+    if kind != 8:
+        raise ValueError(f"{path} is not an IDX file of unsigned bytes")
+    shape = struct.unpack_from(f">{dimensions}I", data, 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def read_images(directory, part):
+    """Pixels from -0.5 to 0.5, one sample a row, and labels."""
+    images = read_idx(f"{directory}/{part}-images-idx3-ubyte.gz")
+    return images.reshape(len(images), -1), read_idx(f"{directory}/{part}-labels-idx1-ubyte.gz")
+
+
+class Mlp:
+    """One hidden layer; the parameters lie in one flat array, so that one allreduce carries a whole gradient."""
+
+    def __init__(self, inputs, hidden, outputs, seed):
+        self.shapes = [(hidden, inputs), (hidden,), (outputs, hidden), (outputs,)]
+        random = np.random.default_rng(seed)  # He et al., "Delving Deep into Rectifiers" (2015)
+        self.parameters = np.concatenate([
+            random.normal(0, np.sqrt(2 / shape[1]), shape).ravel() if len(shape) == 2 else np.zeros(shape)
+            for shape in self.shapes]).astype(np.float32)
+
+    def layers(self, flat):
+        begin, found = 0, []
+        for shape in self.shapes:
+            size = int(np.prod(shape))
+            found.append(flat[begin:begin + size].reshape(shape))
+            begin += size
+        return found
+
+    def logits(self, x):
+        w1, b1, w2, b2 = self.layers(self.parameters)
+        hidden = np.maximum(x @ w1.T + b1, 0)
+        return hidden, hidden @ w2.T + b2
+
+    def gradient(self, x, labels, out):
+        """Sum over the samples of the cross entropy; its gradient goes into `out`."""
+        w2, (g1, gb1, g2, gb2) = self.layers(self.parameters)[2], self.layers(out)
+        hidden, y = self.logits(x)
+        y = np.exp(y - y.max(axis=1, keepdims=True))
+        y /= y.sum(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = -np.log(np.maximum(y[rows, labels], 1e-30)).sum()
+        y[rows, labels] -= 1  # now the gradient by the logits
+        back = (y @ w2) * (hidden > 0)
+        g1[:], gb1[:], g2[:], gb2[:] = back.T @ x, back.sum(axis=0), y.T @ hidden, y.sum(axis=0)
+        return loss
+
+
+def pixels(images):
+    return images.astype(np.float32) / 255 - 0.5
+
+
+def report_recoveries(state):
+    for number, r in enumerate(hvd.recoveries()):
+        if number < state.reported or hvd.rank() != 0:
+            continue
+        verb = "go on" if r.cause == hvd.HorovodInternalError.status else "from now on" if r.to_size > r.from_size else "remain"
+        times = ", ".join(f"{name} {getattr(r, name) / 1e6:.1f}"
+                          for name in ("detection", "abort", "restore", "forming", "connecting", "sync"))
+        print(f"recovery {number + 1}: {r.reason or 'unknown cause'}: {r.to_size} workers {verb}; {times}, "
+              f"total {r.total / 1e6:.1f} ms", flush=True)
+    state.reported = len(hvd.recoveries())
+
+
+def check(model, test, target):
+    """Each worker classifies its part of the test set; do all hold the same model, bit for bit? An exception fails the job."""
+    images, labels = test
+    mine = slice(len(images) * hvd.rank() // hvd.size(), len(images) * (hvd.rank() + 1) // hvd.size())
+    correct = (model.logits(pixels(images[mine]))[1].argmax(axis=1) == labels[mine]).sum()
+    accuracy = hvd.allreduce(np.array([correct]), "correct", hvd.Sum)[0] / len(images)
+    digests = hvd.allgather_object(hashlib.sha256(model.parameters.tobytes()).hexdigest()[:16])
+    if len(set(digests)) > 1:
+        raise RuntimeError(f"rank {hvd.rank()} holds a model of its own: {digests}")
+    if hvd.rank() == 0:
+        print(f"all {hvd.size()} workers hold the same model ({digests[0]})\ntest accuracy {accuracy:.4f}", flush=True)
+    if accuracy < target:
+        raise RuntimeError(f"the accuracy {accuracy:.4f} is below the target of {target}")
+
+
+@hvd.elastic.run
+def train(state, model, data, test, settings):
+    """Begins wherever the state is, with whoever is there."""
+    images, labels = data
+    report_recoveries(state)
+    sums = np.empty(len(state.parameters) + 1, np.float32)  # gradient and loss
+    while True:
+        for batch in state.sampler.batches():
+            chosen = np.array(batch.indices, np.int64)
+            sums[-1] = model.gradient(pixels(images[chosen]), labels[chosen], sums[:-1])
+            hvd.allreduce_(sums, "gradient", hvd.Sum)
+            sums /= batch.total
+            state.velocity *= settings.momentum
+            state.velocity += sums[:-1]
+            state.parameters -= settings.rate * state.velocity
+            state.step += 1
+            state.sampler.record(batch)
+            if hvd.rank() == 0 and state.step % settings.report_every == 0:
+                print(f"epoch {batch.epoch + 1} step {state.step} loss {sums[-1]:.3f} workers {hvd.size()}", flush=True)
+            if state.step % settings.commit_every == 0:
+                state.commit()
+        if state.sampler.epoch + 1 >= settings.epochs:
+            return check(model, test, settings.target)
+        state.sampler.set_epoch(state.sampler.epoch + 1)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default=os.environ.get("HVD_FASHION_MNIST_DIR", "/usr/share/datasets/fashion-mnist"))
+    for name, default in (("epochs", 8), ("batch", 64), ("hidden", 128), ("commit-every", 10), ("report-every", 20), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in (("rate", 0.02), ("momentum", 0.9), ("target", 0.84)):
+        parser.add_argument(f"--{name}", type=float, default=default)
+    settings = parser.parse_args()
+    try:
+        data, test = read_images(settings.data, "train"), read_images(settings.data, "t10k")
+    except OSError as error:
+        sys.exit(f"{error} (Debian package dataset-fashion-mnist)")
+    model = Mlp(data[0].shape[1], settings.hidden, 10, settings.seed)
+
+    hvd.init()
+    place = hvd.membership()
+    print(f"worker {place.worker} pid {os.getpid()} joins as rank {place.rank} of {place.size}", flush=True)
+    state = hvd.elastic.ArrayState(
+        parameters=model.parameters, velocity=np.zeros_like(model.parameters), step=0,
+        sampler=hvd.elastic.ElasticSampler(data[0], seed=settings.seed, batch_size=settings.batch, padding="none"))
+    state.reported = 0  # of this process: no part of what is kept
+    try:
+        train(state, model, data, test, settings)
+    except hvd.RemovedError as error:
+        print(f"worker pid {os.getpid()} leaves: {error}", flush=True)
+        return
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
