@@ -11,7 +11,7 @@ embedded driver.
 from ._abi import LIBRARY_PATH as library_path
 from ._abi import lib as _lib
 from ._default import (abort, add_process_set, allgather, allgather_async, allgather_object, allreduce, allreduce_,
-                       allreduce_async, allreduce_async_, alltoall, alltoall_async, backend, barrier, barrier_async,
+                       allreduce_async, allreduce_async_, alltoall, alltoall_async, backend, backend_choice, barrier, barrier_async,
                        broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
                        broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events,
                        generation, grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
@@ -23,7 +23,7 @@ from ._library import LibraryError, hvdrun
 from ._options import describe_options
 from .codec import Codec, JsonCodec, PickleCodec
 from .collectives import Average, Max, Min, Product, Reduction, Sum
-from .context import BackendInfo, Context, Event, EventKind, Membership, Recovery
+from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
                      HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError, RemovedError,
                      UnavailableError, UnsupportedError, WaitTimeoutError)

@@ -50,6 +50,16 @@ class BackendInformation(Sized):
                 ("detail", c_char * 256), ("dtypes", c_uint64), ("collectives", c_uint64)]
 
 
+class BackendReport(Sized):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char * 16), ("version", c_char * 64), ("path", c_char * 512),
+                ("usable", c_int32), ("abi_version", c_uint32), ("memories", c_uint64), ("dtypes", c_uint64),
+                ("collectives", c_uint64), ("local", c_int32), ("max_instances", c_int32), ("reason", c_char * 512)]
+
+
+class BackendSelection(Sized):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char * 16), ("reason", c_char * 512)]
+
+
 class ProcessSetInformation(Sized):
     _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_rank", c_int32),
                 ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32), ("generation", c_uint64)]
@@ -158,6 +168,9 @@ _PROTOTYPES = {
     "hvd_cross_size": (_I, [_P]),
     "hvd_generation": (_U, [_P]),
     "hvd_backend_info": (None, [_P, POINTER(BackendInformation)]),
+    "hvd_backend_count": (None, [_P, POINTER(_N)]),
+    "hvd_backend_get": (None, [_P, _N, POINTER(BackendReport)]),
+    "hvd_backend_choice": (None, [_P, _I, _I, _I, POINTER(BackendSelection)]),
     "hvd_process_set_create": (None, [_P, _S, POINTER(_I), _N, _I, POINTER(_P)]),
     "hvd_process_set_destroy": ("void", [_P]),
     "hvd_process_set_info": (None, [_P, POINTER(ProcessSetInformation)]),

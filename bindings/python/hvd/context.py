@@ -14,8 +14,9 @@ from . import _abi
 from ._lifetime import Owned, Registry, close_at_exit
 from ._options import LogCallback, NativeOptions, OptionValue
 from .collectives import Collectives
-from .errors import HvdError
+from .errors import HvdError, InvalidError
 from .process_set import ProcessSet
+from .tensors import CODES
 
 _lib = _abi.lib
 
@@ -52,6 +53,28 @@ class BackendInfo:
     version: str
     path: str
     detail: str
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """A backend that there is: what it supports, and if it is not usable, why."""
+
+    name: str
+    version: str
+    path: str
+    usable: bool
+    reason: str
+    memories: frozenset[str]
+    dtypes: frozenset[str]
+    collectives: frozenset[str]
+    local: bool
+    max_instances: int
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -92,6 +115,37 @@ class Event:
 def _plain(kind: type, raw: Any) -> Any:
     values = {name: getattr(raw, name) for name in kind.__dataclass_fields__}
     return kind(**{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
+
+
+_MEMORIES = {"host": 0, "cuda": 1}
+_COLLECTIVES = {"broadcast": 1, "allreduce": 2, "allgather": 3, "barrier": 4, "reducescatter": 5, "alltoall": 6,
+                "join": 7}
+
+
+def _code(names: dict[str, int], name: str, what: str) -> int:
+    if name not in names:
+        raise InvalidError(f"{what} {name!r}: expected one of {', '.join(names)}")
+    return names[name]
+
+
+def _set_of(names: dict[str, int], bits: int) -> frozenset[str]:
+    return frozenset(name for name, code in names.items() if bits >> code & 1)
+
+
+def backends(**options: OptionValue) -> list[BackendReport]:
+    """The backends that there are, in the order in which they are searched; no context is needed."""
+    count, found = c_size_t(), []
+    with NativeOptions(options) as native:
+        _abi.check(_lib.hvd_backend_count, native, byref(count))
+        for index in range(count.value):
+            raw = _abi.BackendReport()
+            _abi.check(_lib.hvd_backend_get, native, index, byref(raw))
+            name, version, path, reason = (text.decode("utf-8", "replace")
+                                           for text in (raw.name, raw.version, raw.path, raw.reason))
+            found.append(BackendReport(name, version, path, bool(raw.usable), reason, _set_of(_MEMORIES, raw.memories),
+                                       _set_of(CODES, raw.dtypes), _set_of(_COLLECTIVES, raw.collectives),
+                                       bool(raw.local), raw.max_instances))
+    return found
 
 
 _listeners = Registry()
@@ -197,6 +251,15 @@ class Context(Collectives):
         with self._owned as native:
             _abi.check(_lib.hvd_backend_info, native, byref(raw))
         return _plain(BackendInfo, raw)
+
+    def backend_choice(self, collective: str = "allreduce", dtype: str = "float32", memory: str = "host") -> BackendChoice:
+        """Which backend serves such an operation in the present generation, and why. UnsupportedError: none."""
+        raw = _abi.BackendSelection()
+        codes = (_code(_MEMORIES, memory, "memory"), _code(CODES, dtype, "dtype"),
+                 _code(_COLLECTIVES, collective, "collective"))
+        with self._owned as native:
+            _abi.check(_lib.hvd_backend_choice, native, *codes, byref(raw))
+        return _plain(BackendChoice, raw)
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         """Makes the set (or one of these ranks) usable in this context."""

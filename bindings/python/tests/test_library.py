@@ -52,6 +52,17 @@ def test_version_and_options():
     assert "HVD_INIT_TIMEOUT" in hvd.describe_options()
 
 
+def test_backends(alone):
+    found = {backend.name: backend for backend in hvd.backends()}
+    assert found["self"].usable and "allreduce" in found["self"].collectives and "float32" in found["self"].dtypes
+    for backend in found.values():
+        assert backend.usable or backend.reason
+    choice = hvd.backend_choice("broadcast", "int8")
+    assert choice.name == "self" and choice.reason
+    with pytest.raises(hvd.InvalidError, match="expected one of host, cuda"):
+        hvd.backend_choice(memory="tape")
+
+
 def test_import_needs_neither_numpy_nor_torch(python):
     python("""
         import sys
