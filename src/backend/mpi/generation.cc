@@ -217,9 +217,12 @@ std::string Generation::port_of(Joining& joining, int round, int pair, bool acce
 
 MPI_Comm Generation::form(Joining& joining) {
   Runtime& runtime = Runtime::get();
-  // Two tags a generation, each lower than all before it: see make_group.
-  const int bound = runtime.tag_bound() / 2;
-  const int tag = 2 * (bound - 1 - static_cast<int>(number_ % static_cast<uint64_t>(bound - 1)));
+  // Two tags a generation, each lower than all before it: see make_group. What MPI allows is known when it has begun,
+  // which in a newcomer may be a moment from now.
+  const auto tag_of = [number = number_] {
+    const int bound = Runtime::get().tag_bound() / 2;
+    return 2 * (bound - 1 - static_cast<int>(number % static_cast<uint64_t>(bound - 1)));
+  };
   const auto result = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   std::vector<Team>& teams = joining.teams;
   if (teams.size() > 1 && !runtime.can_join()) {
@@ -230,10 +233,10 @@ MPI_Comm Generation::form(Joining& joining) {
   }
 
   const std::vector<int> survivors = teams[team_of(teams, rank_)].world_ranks;
-  perform(joining, "find its peers of before in MPI", [result, survivors, tag] {
+  perform(joining, "find its peers of before in MPI", [result, survivors, tag_of] {
     Runtime& mpi = Runtime::get();
     mpi.ready(Clock::now() + kLaunch);
-    *result = make_group(mpi.world().comm, survivors, tag + 1);
+    *result = make_group(mpi.world().comm, survivors, tag_of() + 1);
   });
   if (teams.size() == 1) {
     // In the world's order; the generation's may be another.
@@ -276,7 +279,7 @@ MPI_Comm Generation::form(Joining& joining) {
   }
   const MPI_Comm all = *result;
   perform(joining, "take its place in MPI",
-          [result, all, order, tag] { *result = make_group(all, order, tag); });
+          [result, all, order, tag_of] { *result = make_group(all, order, tag_of()); });
   return *result;
 }
 
