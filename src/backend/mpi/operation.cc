@@ -16,6 +16,10 @@ namespace {
 constexpr size_t kDirectBytes = size_t{16} << 20;  // of a call on the user's memory
 constexpr size_t kMostInACall = INT_MAX;           // elements: MPI counts in int
 
+// Where in a slot MPI writes, behind what it reads. Never at the same place: Open MPI takes that for MPI_IN_PLACE,
+// even where there is nothing to read.
+size_t apart(size_t in_bytes) { return in_bytes / 64 * 64 + 64; }
+
 }  // namespace
 
 uint8_t* Slot::take(size_t bytes) {
@@ -176,8 +180,7 @@ size_t Operation::begin_chunk(Slot& slot) {
     const size_t chunk = number - (agrees_ ? 1 : 0);
     const size_t in_bytes = stage_in_ ? length_of(in_, chunk) * element_ : 0;
     const size_t out_bytes = stage_out_ ? length_of(out_, chunk) * element_ : 0;
-    // Apart by a cache line or more: what MPI reads and what it writes.
-    const size_t out_at = (in_bytes + 63) / 64 * 64;
+    const size_t out_at = apart(in_bytes);
     uint8_t* const memory = slot.take(out_at + out_bytes);
     const auto user = [&](const void* base, const std::vector<Part>& parts) {
       const size_t offset = whole_ || parts.empty() ? 0 : range_of(parts[0], chunk).offset;
@@ -190,6 +193,7 @@ size_t Operation::begin_chunk(Slot& slot) {
     } else if (stage_in_) {
       pack(memory, in_, chunk);
     }
+    if (in == out) in = slot.words;  // nothing to give: see apart
     call(slot, chunk, in, out);
   }
   ++issued_;
@@ -256,7 +260,7 @@ void Operation::end_chunk(Slot& slot, size_t number) {
   const bool averages =
       task.op.reduction == HVD_AVERAGE &&
       (task.op.collective == HVD_COLLECTIVE_ALLREDUCE || task.op.collective == HVD_COLLECTIVE_REDUCESCATTER);
-  const size_t out_at = (stage_in_ ? length_of(in_, chunk) * element_ + 63 : 0) / 64 * 64;
+  const size_t out_at = apart(stage_in_ ? length_of(in_, chunk) * element_ : 0);
   uint8_t* out = stage_out_ ? slot.memory.get() + out_at
                             : static_cast<uint8_t*>(task.op.output) +
                                   (whole_ ? 0 : range_of(out_[0], chunk).offset) * element_;
