@@ -225,23 +225,28 @@ class Context(Collectives):
             _abi.check(_lib.hvd_get_membership, native, byref(raw))
         return _plain(Membership, raw)
 
+    def _place(self, shorthand: Callable[[int], int], field: str) -> int:
+        with self._owned as native:
+            value = shorthand(native)
+        return value if value >= 0 else getattr(self.membership(), field)  # which says why there is none
+
     def rank(self) -> int:
-        return self.membership().rank
+        return self._place(_lib.hvd_rank, "rank")
 
     def size(self) -> int:
-        return self.membership().size
+        return self._place(_lib.hvd_size, "size")
 
     def local_rank(self) -> int:
-        return self.membership().local_rank
+        return self._place(_lib.hvd_local_rank, "local_rank")
 
     def local_size(self) -> int:
-        return self.membership().local_size
+        return self._place(_lib.hvd_local_size, "local_size")
 
     def cross_rank(self) -> int:
-        return self.membership().cross_rank
+        return self._place(_lib.hvd_cross_rank, "cross_rank")
 
     def cross_size(self) -> int:
-        return self.membership().cross_size
+        return self._place(_lib.hvd_cross_size, "cross_size")
 
     def generation(self) -> int:
         return self.membership().generation

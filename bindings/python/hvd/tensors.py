@@ -107,9 +107,15 @@ def _refuse(what: str, why: str) -> InvalidError:
     return InvalidError(f"{what}: {why}")
 
 
+_numpy_codes: dict[Any, int] = {}
+
+
 def _from_numpy(array, writable: bool) -> Borrowed:
-    dtype = CODES.get(array.dtype.name)
-    if dtype is None or not array.dtype.isnative:
+    dtype = _numpy_codes.get(array.dtype)  # by the dtype itself: its name is made anew each time
+    if dtype is None:
+        if len(_numpy_codes) < 100 and array.dtype.isnative and array.dtype.name in CODES:
+            dtype = _numpy_codes[array.dtype] = CODES[array.dtype.name]
+    if dtype is None:
         raise _refuse("NumPy array", f"dtype {array.dtype} is not one of {', '.join(CODES)} in native byte order")
     flags = array.flags
     if not flags.c_contiguous:
