@@ -9,6 +9,7 @@
 #include "backend/composite.h"
 #include "backend/loader.h"
 #include "backend/local/instance.h"
+#include "backend/world.h"
 
 namespace hvd::backend {
 namespace {
@@ -118,11 +119,9 @@ class Selection {
  private:
   Status host_automatically(const std::string& how) {
     std::vector<std::string> names;
-    std::string launched = "no MPI launcher started this process";
-    if (const auto launcher = mpi_launcher(options_)) {
-      names = launcher->modules;
-      launched = fmt::format("{} is set", launcher->variable);
-    }
+    const auto launcher = mpi_launcher(options_);
+    if (launcher) names = launcher->modules;
+    const size_t of_launcher = names.size();
     const auto add_name = [&](const std::string& name) {
       if (!contains(names, name)) names.push_back(name);
     };
@@ -138,9 +137,13 @@ class Selection {
       }
       std::shared_ptr<Module> module;
       Status status = find_module(options_, names[i], &module);
+      // Two MPIs may be installed; the launcher belongs to one of them.
+      World world;
+      if (status.ok() && i < of_launcher)
+        status = World::of(module, options_.duration("init_timeout"), &world);
       if (status.ok()) {
         status = takes_host_memory(module->description)
-                     ? add(module, reason_for(how, launched, names[i], i < known, tried), false, true)
+                     ? add(module, how + ": " + reason_for(names[i], launcher, tried), false, true)
                      : Status(HVD_UNAVAILABLE, "it takes no host memory");
         if (status.ok()) return {};
         status.message = fmt::format("{}: {}", module->path, status.message);
@@ -151,11 +154,12 @@ class Selection {
     return {HVD_UNAVAILABLE, fmt::format("no backend 'auto' can be had. Tried {}", tried)};
   }
 
-  static std::string reason_for(const std::string& how, const std::string& launched, const std::string& name,
-                                bool known, const std::string& tried) {
-    std::string text = fmt::format("{}: {}, since {}", how, name, launched);
-    if (!tried.empty()) text += fmt::format(" and {} ({})", known ? "no other" : "gloo can't be had", tried);
-    return text;
+  static std::string reason_for(const std::string& name, const std::optional<MpiLauncher>& launcher,
+                                const std::string& tried) {
+    if (launcher && contains(launcher->modules, name))
+      return fmt::format("{}, since {} is set", name, launcher->variable);
+    if (tried.empty()) return fmt::format("{}, since no MPI launcher started this process", name);
+    return fmt::format("{}, since nothing that comes before it can be had ({})", name, tried);
   }
 
   void look_for_devices() {

@@ -25,26 +25,27 @@ Status World::open(const Options& options, Duration timeout, World* ret_world) {
   if (!launcher) return {HVD_UNAVAILABLE, "no MPI launcher started this process"};
   std::string tried;
   for (const std::string& name : launcher->modules) {
-    World world;
-    Status status = find_module(options, name, &world.module_);
-    if (status.ok() && !knows_world(*world.module_)) {
-      status = Status(HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", name));
-    }
-    if (status.ok()) {
-      hvd_error error = HVD_ERROR_INIT;
-      const hvd_status code =
-          world.module_->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
-      if (code == HVD_OK) {
-        *ret_world = std::move(world);
-        return {};
-      }
-      status = Status::from(code, error);
-      // This MPI is the launcher's, and something is wrong with it: another one would not find the group.
-      if (code != HVD_UNAVAILABLE) return status;
-    }
+    std::shared_ptr<Module> module;
+    Status status = find_module(options, name, &module);
+    if (status.ok()) status = of(std::move(module), timeout, ret_world);
+    // Where it knows the group and fails, another one would not find it.
+    if (status.code != HVD_UNAVAILABLE) return status;
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, status.message);
   }
   return {HVD_UNAVAILABLE, tried};
+}
+
+Status World::of(std::shared_ptr<Module> module, Duration timeout, World* ret_world) {
+  World world;
+  if (!knows_world(*module)) {
+    return {HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", module->description.name)};
+  }
+  hvd_error error = HVD_ERROR_INIT;
+  const hvd_status code = module->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
+  if (code != HVD_OK) return Status::from(code, error);
+  world.module_ = std::move(module);
+  *ret_world = std::move(world);
+  return {};
 }
 
 Status World::broadcast(void* data, size_t size, Duration timeout) const {

@@ -19,6 +19,9 @@ class World {
   /// launcher started this process, or no module knows the group; the message says why, module by module.
   static Status open(const Options& options, Duration timeout, World* ret_world);
 
+  /// Asks one module.
+  static Status of(std::shared_ptr<Module> module, Duration timeout, World* ret_world);
+
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
   /// Every rank gets the bytes that rank 0 has. Collective over the group.
