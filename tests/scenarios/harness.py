@@ -20,6 +20,7 @@ import reference
 
 BIN = os.environ.get("HVD_TEST_BIN") or os.path.join(os.getcwd(), "bin")
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for slow builds
+BACKEND = os.environ.get("HVD_TEST_BACKEND", "")  # "": what auto gives
 
 # Short times, so that a scenario takes a second; long where a busy machine must not look like a fault.
 DRIVER_OPTIONS = {
@@ -90,8 +91,10 @@ class Job:
         for name in [name for name in self.environment if name.startswith("HVD_") and name != "HVD_PLUGIN_PATH"]:
             del self.environment[name]
         self.environment.update(WORKER_ENVIRONMENT)
+        if BACKEND:
+            self.environment["HVD_BACKEND"] = BACKEND
         self.environment.update(environment or {})
-        self.environment["HVD_TEST_DIR"] = self.directory
+        self.environment["HVD_TEST_DIR"] = self.environment["TMPDIR"] = self.directory
         if faults:
             self.environment["HVD_TEST_FAULTS"] = faults
         self.sink = None
@@ -346,7 +349,10 @@ class Job:
             self.process.stdout.close()
         for fifo in fifos:
             os.close(fifo)
+        forgotten = [name for name in os.listdir(self.directory) if name.startswith("hvd-job.")]
         shutil.rmtree(self.directory, ignore_errors=True)
+        if forgotten and not still_running:
+            self.fail("directories were left behind: %s" % forgotten)
         if left:
             self.fail("processes were left behind: %s" % left)
 
@@ -447,6 +453,12 @@ class Job:
 
 class ScenarioTest(unittest.TestCase):
     maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        module = os.path.join(BIN, "..", "lib", "hvd", "0", "libhvd_%s.so" % BACKEND)
+        if BACKEND and not os.path.exists(module):
+            raise unittest.SkipTest("libhvd_%s.so is not built" % BACKEND)
 
 
 def main():
