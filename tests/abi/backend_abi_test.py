@@ -1,4 +1,4 @@
-"""hvd/backend.h beside the one that was recorded: backend_abi_test.py C-COMPILER
+"""hvd/backend.h beside the one that is frozen: backend_abi_test.py C-COMPILER
 Modules are built against a header and meet later libraries. Structs with struct_size may get fields at their end, the
 others stay as they are; no value of an enum or a number of the ABI changes. Says what has."""
 import re
@@ -12,12 +12,13 @@ from headers import strip_comments
 
 COMPILER = sys.argv.pop(1)
 HERE = Path(__file__).resolve().parent
-RECORDED = HERE / "recorded" / "0.1"
-TODAY = HERE.parents[1] / "include"
+FROZEN = (HERE / "frozen", HERE / "recorded" / "0.1")  # backend.h, and the hvd.h of its time
+TODAY = (HERE.parents[1] / "include",)
 
 
 def text_of(include, header):
-    text = strip_comments((include / "hvd" / header).read_text())
+    path = next(directory / "hvd" / header for directory in include if (directory / "hvd" / header).exists())
+    text = strip_comments(path.read_text())
     return re.sub(r"^\s*#(?!\s*define).*$", "", text, flags=re.M)
 
 
@@ -77,7 +78,7 @@ def measured(include, structs, numbers):
         source = Path(directory) / "probe.c"
         source.write_text("\n".join(lines))
         program = Path(directory) / "probe"
-        subprocess.run([COMPILER, "-std=c99", "-I", include, source, "-o", program], check=True)
+        subprocess.run([COMPILER, "-std=c99", *(f"-I{directory}" for directory in include), source, "-o", program], check=True)
         output = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
     return dict(line.rsplit(" ", 1) for line in output.splitlines())
 
@@ -87,11 +88,11 @@ class BackendAbi(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.structs, cls.numbers = structs_of(RECORDED), numbers_of(RECORDED)
-        cls.then = measured(RECORDED, cls.structs, cls.numbers)
+        cls.structs, cls.numbers = structs_of(FROZEN), numbers_of(FROZEN)
+        cls.then = measured(FROZEN, cls.structs, cls.numbers)
         cls.now = measured(TODAY, cls.structs, cls.numbers)
 
-    def test_the_record_was_read(self):
+    def test_the_frozen_header_was_read(self):
         self.assertIn("struct_size", self.structs["hvd_backend_table"])
         self.assertIn("submit", self.structs["hvd_backend_table"])
         self.assertIn("done_context", self.structs["hvd_backend_op"])
@@ -112,7 +113,7 @@ class BackendAbi(unittest.TestCase):
                 self.assertEqual(then, now, f"{name} has no struct_size of its own to grow by")
 
     def test_functions_keep_their_types(self):
-        then, now = prototypes_of(RECORDED), prototypes_of(TODAY)
+        then, now = prototypes_of(FROZEN), prototypes_of(TODAY)
         self.assertIn("hvd_backend_table.connect", then)
         self.assertEqual({}, {key: (value, now.get(key)) for key, value in then.items() if value != now.get(key)})
 
