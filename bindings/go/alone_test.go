@@ -376,6 +376,43 @@ type counters struct {
 	Rate [2]float64
 }
 
+// Everything in one object, whose other fields hold pointers that are not pinned.
+type everything struct {
+	worker  *hvd.Worker
+	weights [4]float32
+	step    int64
+	bytes   [8]byte
+	splits  [1]int64
+	ranks   [1]int32
+}
+
+func (e *everything) MarshalBinary() ([]byte, error)    { return e.bytes[:], nil }
+func (e *everything) UnmarshalBinary(data []byte) error { copy(e.bytes[:], data); return nil }
+
+func TestMemoryBesidePointers(t *testing.T) {
+	e := &everything{worker: alone(t)}
+	state, err := e.worker.NewState()
+	must(t, err)
+	must(t, state.AddTensor("weights", hvd.Of(e.weights[:])))
+	must(t, hvd.AddValue(state, "step", &e.step))
+	must(t, state.AddObject("bytes", e))
+	e.step, e.bytes[7], e.weights[3], e.splits[0] = 1, 2, 3, 4
+	must(t, state.Commit())
+	e.step, e.bytes[7], e.weights[3] = 0, 0, 0
+	must(t, state.Restore())
+	equal(t, []any{e.step, e.bytes[7], e.weights[3]}, []any{int64(1), byte(2), float32(3)})
+	must(t, e.worker.Allreduce(background, "part", hvd.Of(e.weights[1:3]), hvd.Of(e.weights[1:3]), hvd.Sum))
+	_, _, err = e.worker.Alltoall(background, "splits", hvd.Of(e.weights[:]), hvd.Splits(e.splits[:]...))
+	must(t, err)
+	_, err = e.worker.NewProcessSet("set", hvd.SetRanks, e.ranks[:]...)
+	must(t, err)
+	_, err = e.worker.BroadcastObject(background, "object", e.bytes[:], 0)
+	must(t, err)
+	sampler, err := e.worker.NewSampler(hvd.SamplerOptions{Samples: 1, BatchSize: 1})
+	must(t, err)
+	expect(t, sampler.UnmarshalBinary(e.bytes[:]), hvd.Invalid)
+}
+
 func TestRestoreGivesBackTheLastCommit(t *testing.T) {
 	w := alone(t)
 	state, err := w.NewState()
@@ -398,6 +435,9 @@ func TestRestoreGivesBackTheLastCommit(t *testing.T) {
 	batch, err := sampler.Next(nil)
 	must(t, err)
 	equal(t, len(batch.Indices), 4)
+	ahead, err := sampler.Next(batch)
+	must(t, err)
+	equal(t, ahead.Position, uint64(4))
 	must(t, sampler.Record(batch))
 	expect(t, sampler.Record(batch), hvd.Invalid)
 	must(t, state.Commit())

@@ -2,8 +2,20 @@
 
 #include "_cgo_export.h"
 
-hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvd_tensor *inputs,
-                        const hvd_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
+/* An array of negative size where the layouts differ. */
+#define SAME(field) \
+  typedef char same_##field[offsetof(hvdgo_tensor, field) == offsetof(hvd_tensor, field) ? 1 : -1] __attribute__((unused))
+SAME(data);
+SAME(dtype);
+SAME(ndim);
+SAME(shape);
+SAME(memory);
+SAME(device);
+SAME(stream);
+typedef char same_size[sizeof(hvdgo_tensor) == sizeof(hvd_tensor) ? 1 : -1] __attribute__((unused));
+
+hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
+                        const hvdgo_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
                         hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
                         hvd_error *error) {
   hvd_request request = HVD_REQUEST_INIT;
@@ -11,8 +23,8 @@ hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char
   request.collective = call->collective;
   request.root = call->root;
   request.name = name;
-  request.inputs = inputs;
-  request.outputs = outputs;
+  request.inputs = (const hvd_tensor *)inputs;
+  request.outputs = (const hvd_tensor *)outputs;
   request.count = count;
   request.reduction = call->reduction;
   request.priority = call->priority;
@@ -82,5 +94,22 @@ hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *err
   return hvd_driver_set_output(driver, on_line, (void *)handle, destroy, error);
 }
 
-void hvdgo_write(hvd_write_fn write, void *sink, const void *data, size_t size) { write(sink, data, size); }
+hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_error *error) {
+  return hvd_op_output_at(op, index, (hvd_tensor *)ret_output, error);
+}
+hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error) {
+  return hvd_state_add_tensor(state, key, (const hvd_tensor *)tensor, error);
+}
+hvd_status hvdgo_broadcast_object(hvd_context *context, const char *name, uintptr_t *data, size_t *size, int32_t root,
+                                  hvd_error *error) {
+  void *memory = (void *)*data;
+  hvd_status status = hvd_broadcast_object(context, name, &memory, size, root, error);
+  *data = (uintptr_t)memory;
+  return status;
+}
+void *hvdgo_pointer(uintptr_t number) { return (void *)number; }
+hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error) {
+  return hvd_state_add_value(state, key, (void *)value, size, error);
+}
+void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) { write(sink, (const void *)data, size); }
 void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) { add(sink, name, slots); }

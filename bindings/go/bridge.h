@@ -13,9 +13,22 @@ typedef struct hvdgo_call {
   int64_t timeout_ms;
 } hvdgo_call;
 
+/* hvd_tensor with numbers for its pointers. cgo checks all pointers of every object that an argument points to, and C must
+ * not write a pointer of Go's into Go's memory: Go pins the memory, keeps its pointer, and passes a number. */
+typedef struct hvdgo_tensor {
+  size_t struct_size;
+  uintptr_t data;
+  hvd_dtype dtype;
+  int32_t ndim;
+  int64_t shape[HVD_MAX_DIMS];
+  hvd_memory memory;
+  int32_t device;
+  uintptr_t stream;
+} hvdgo_tensor;
+
 /* hvd_submit, then hvd_op_wait for wait_ms if that is not 0. *ret_done: whether it has completed; its status is returned then. */
-hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvd_tensor *inputs,
-                        const hvd_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
+hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
+                        const hvdgo_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
                         hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
                         hvd_error *error);
 
@@ -28,7 +41,13 @@ hvd_status hvdgo_set_discovery(hvd_driver *driver, uintptr_t handle, hvd_error *
 hvd_status hvdgo_set_launcher(hvd_driver *driver, uintptr_t handle, hvd_error *error);
 hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *error);
 
-void hvdgo_write(hvd_write_fn write, void *sink, const void *data, size_t size);
+hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_error *error);
+hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error);
+hvd_status hvdgo_broadcast_object(hvd_context *context, const char *name, uintptr_t *data, size_t *size, int32_t root,
+                                  hvd_error *error);
+void *hvdgo_pointer(uintptr_t number);
+hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error);
+void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size);
 void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots);
 
 #endif

@@ -233,22 +233,21 @@ func (w *Worker) BroadcastObject(ctx context.Context, name string, data []byte, 
 	if err != nil {
 		return nil, err
 	}
-	var memory unsafe.Pointer // of the library; on root it is read where it is
+	var memory C.uintptr_t // of the library; on root it is read where it is
 	var size C.size_t
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	if m.Rank == root {
-		memory, size = unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data))
-		if size > 0 {
-			pinner.Pin(memory)
-		}
+		pinner.Pin(unsafe.SliceData(data))
+		memory, size = C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data)))), C.size_t(len(data))
 	}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		return C.hvd_broadcast_object(c, text, &memory, &size, C.int32_t(root), e)
+		return C.hvdgo_broadcast_object(c, text, &memory, &size, C.int32_t(root), e)
 	})
 	if err != nil || m.Rank == root {
 		return data, err
 	}
-	defer C.hvd_free(memory)
-	return bytes.Clone(unsafe.Slice((*byte)(memory), int(size))), nil
+	received := C.hvdgo_pointer(memory)
+	defer C.hvd_free(received)
+	return bytes.Clone(unsafe.Slice((*byte)(received), int(size))), nil
 }

@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -55,7 +56,10 @@ func Postscale(factor float64) Option {
 }
 
 // Splits: rows to each member (alltoall), or rows that each member gets (reducescatter).
-func Splits(rows ...int64) Option { return func(r *request) { r.splits = rows } }
+func Splits(rows ...int64) Option {
+	rows = slices.Clone(rows) // memory of its own, as cgo wants it
+	return func(r *request) { r.splits = rows }
+}
 
 // Wait bounds the wait for ranks that do not call; option operation_timeout unless given. A deadline of the context
 // bounds it as well.
@@ -163,9 +167,8 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 }
 
 // describe writes the tensors' descriptors where C can read them.
-func (r *request) describe() (inputs, outputs *C.hvd_tensor, err error) {
-	// Memory of their own: cgo looks at all pointers of the object that an argument points into.
-	room := make([]C.hvd_tensor, len(r.inputs)+len(r.outputs))
+func (r *request) describe() (inputs, outputs *C.hvdgo_tensor, err error) {
+	room := make([]C.hvdgo_tensor, len(r.inputs)+len(r.outputs))
 	for i, list := range [][]Tensor{r.inputs, r.outputs} {
 		if len(list) == 0 {
 			continue
@@ -177,10 +180,7 @@ func (r *request) describe() (inputs, outputs *C.hvd_tensor, err error) {
 			if t.err != nil {
 				return nil, nil, t.err
 			}
-			room[j] = t.c
-			if t.length == 0 {
-				room[j].data = unsafe.Pointer(&empty) // NULL would mean that the library allocates an output
-			}
+			room[j] = t.described()
 		}
 		if i == 0 {
 			inputs = &room[0]
@@ -191,8 +191,6 @@ func (r *request) describe() (inputs, outputs *C.hvd_tensor, err error) {
 	}
 	return inputs, outputs, nil
 }
-
-var empty [8]byte // where tensors without elements are; never touched
 
 // destroy frees the handle of an operation that has completed: until then its worker knows it.
 func (op *Op) destroy() {
@@ -306,9 +304,9 @@ func (op *Op) Output(index int) (*Buffer, error) {
 		return nil, newError(Invalid, "the operation is nil")
 	}
 	b := &Buffer{op: op}
-	b.c.struct_size = C.sizeof_hvd_tensor
+	b.c.struct_size = C.sizeof_hvdgo_tensor
 	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		return C.hvd_op_output_at(op.c, C.size_t(index), &b.c, e)
+		return C.hvdgo_output(op.c, C.size_t(index), &b.c, e)
 	})
 	if err != nil {
 		return nil, err

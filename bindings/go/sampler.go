@@ -5,7 +5,10 @@ package hvd
 */
 import "C"
 
-import "unsafe"
+import (
+	"bytes"
+	"unsafe"
+)
 
 // Padding says what becomes of a last round that the ranks can't share evenly.
 type Padding int32
@@ -91,7 +94,8 @@ type Batch struct {
 func (s *Sampler) Next(after *Batch) (*Batch, error) {
 	var previous *C.hvd_sampler_batch
 	if after != nil {
-		previous = &after.c
+		c := after.c // a copy: cgo looks at all pointers of the object that an argument points into
+		previous = &c
 	}
 	b := &Batch{c: C.hvd_sampler_batch{struct_size: C.sizeof_hvd_sampler_batch}}
 	err := s.call(func(e *C.hvd_error) C.hvd_status {
@@ -152,6 +156,7 @@ func (s *Sampler) UnmarshalBinary(data []byte) error {
 	if len(data) == 0 {
 		return newError(Invalid, "no bytes to load a sampler from")
 	}
+	data = bytes.Clone(data) // memory of its own, as cgo wants it
 	return s.call(func(e *C.hvd_error) C.hvd_status {
 		return C.hvd_sampler_load(s.c, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data)), e)
 	})

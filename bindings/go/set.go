@@ -5,7 +5,10 @@ package hvd
 */
 import "C"
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // SetRule says who is in a set from the next generation on.
 type SetRule int32
@@ -36,7 +39,7 @@ func (w *Worker) NewProcessSet(name string, rule SetRule, ranks ...int32) (*Proc
 	defer free()
 	s := &ProcessSet{worker: w, gate: newGate("process set")}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		list := (*C.int32_t)(unsafe.SliceData(ranks))
+		list := (*C.int32_t)(unsafe.SliceData(slices.Clone(ranks))) // memory of its own, as cgo wants it
 		return C.hvd_process_set_create(c, text, list, C.size_t(len(ranks)), C.hvd_set_rule(rule), &s.c, e)
 	})
 	if err != nil {

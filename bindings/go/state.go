@@ -118,12 +118,13 @@ func (s *State) AddTensor(key string, t Tensor) error {
 	if t.err != nil {
 		return t.err
 	}
-	memory := t.c.data
+	memory := t.data
 	if t.length == 0 {
 		memory = nil
 	}
+	c := t.described()
 	return s.add(key, memory, func(key *C.char, e *C.hvd_error) C.hvd_status {
-		return C.hvd_state_add_tensor(s.c, key, &t.c, e)
+		return C.hvdgo_add_tensor(s.c, key, &c, e)
 	})
 }
 
@@ -136,7 +137,7 @@ func AddValue[T any](s *State, key string, value *T) error {
 		return newError(Invalid, "the value of key %q is a %v, which has pointers: expected numbers", key, t)
 	}
 	return s.add(key, unsafe.Pointer(value), func(key *C.char, e *C.hvd_error) C.hvd_status {
-		return C.hvd_state_add_value(s.c, key, unsafe.Pointer(value), C.size_t(unsafe.Sizeof(*value)), e)
+		return C.hvdgo_add_value(s.c, key, C.uintptr_t(uintptr(unsafe.Pointer(value))), C.size_t(unsafe.Sizeof(*value)), e)
 	})
 }
 
@@ -268,7 +269,10 @@ func hvdgoSave(handle C.uintptr_t, write C.hvd_write_fn, sink unsafe.Pointer) C.
 	return r.state.caught("save", func() error {
 		data, err := r.object.MarshalBinary()
 		if err == nil && len(data) > 0 {
-			C.hvdgo_write(write, sink, unsafe.Pointer(unsafe.SliceData(data)), C.size_t(len(data)))
+			var pinner runtime.Pinner
+			pinner.Pin(unsafe.SliceData(data))
+			defer pinner.Unpin()
+			C.hvdgo_write(write, sink, C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data)))), C.size_t(len(data)))
 		}
 		return err
 	})

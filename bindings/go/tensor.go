@@ -123,16 +123,16 @@ func dtypeOf[T Element]() Dtype {
 // Tensor is a slice with a shape: the program's memory, used where it is. What is wrong with it is told by the call
 // that it is given to.
 type Tensor struct {
-	c      C.hvd_tensor
+	c      C.hvdgo_tensor // without the address
+	data   unsafe.Pointer
 	length int
 	err    error
 }
 
 // Of is a tensor of one dimension.
 func Of[T Element](data []T) Tensor {
-	t := Tensor{length: len(data)}
-	t.c.struct_size = C.sizeof_hvd_tensor
-	t.c.data = unsafe.Pointer(unsafe.SliceData(data))
+	t := Tensor{length: len(data), data: unsafe.Pointer(unsafe.SliceData(data))}
+	t.c.struct_size = C.sizeof_hvdgo_tensor
 	t.c.dtype = C.hvd_dtype(dtypeOf[T]())
 	t.c.ndim = 1
 	t.c.shape[0] = C.int64_t(len(data))
@@ -193,11 +193,23 @@ func (t Tensor) Strided(shape, strides []int) Tensor {
 // pin keeps the memory where it is. What is not Go's memory stays where it is anyway.
 func (t Tensor) pin(pinner *runtime.Pinner) {
 	if t.length > 0 {
-		pinner.Pin(t.c.data)
+		pinner.Pin(t.data)
 	}
 }
 
-func shapeOf(c *C.hvd_tensor) []int {
+// described is the descriptor with the address, for memory that is pinned.
+func (t Tensor) described() C.hvdgo_tensor {
+	c := t.c
+	c.data = C.uintptr_t(uintptr(t.data))
+	if t.length == 0 { // NULL would mean that the library allocates an output
+		c.data = C.uintptr_t(uintptr(unsafe.Pointer(&empty)))
+	}
+	return c
+}
+
+var empty [8]byte // where tensors without elements are; never touched
+
+func shapeOf(c *C.hvdgo_tensor) []int {
 	shape := make([]int, c.ndim)
 	for i := range shape {
 		shape[i] = int(c.shape[i])
@@ -208,7 +220,7 @@ func shapeOf(c *C.hvd_tensor) []int {
 // Buffer is a tensor of the library's: what came out of an operation whose size others decide.
 type Buffer struct {
 	op *Op // which owns the memory
-	c  C.hvd_tensor
+	c  C.hvdgo_tensor
 }
 
 // Shape is the elements per dimension.
@@ -231,7 +243,7 @@ func Slice[T Element](b *Buffer) ([]T, error) {
 	}
 	result := make([]T, length)
 	if length > 0 {
-		copy(result, unsafe.Slice((*T)(b.c.data), length))
+		copy(result, unsafe.Slice((*T)(C.hvdgo_pointer(b.c.data)), length))
 	}
 	runtime.KeepAlive(b.op)
 	return result, nil
