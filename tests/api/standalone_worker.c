@@ -5,13 +5,21 @@
 
 int main(void) {
   hvd_error error = HVD_ERROR_INIT;
-  hvd_context *context = NULL;
+  hvd_context* context = NULL;
   hvd_tensor tensor = HVD_TENSOR_INIT;
+  hvd_backend_selection selection;
   int64_t number;
   if (hvd_init(NULL, &context, &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;
   }
+  selection.struct_size = sizeof selection;
+  if (hvd_backend_choice(context, HVD_MEMORY_HOST, HVD_INT64, HVD_COLLECTIVE_ALLREDUCE, &selection, &error) !=
+      HVD_OK) {
+    fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
+    return 1;
+  }
+  fprintf(stderr, "%s (%s)\n", selection.name, selection.reason);
   number = 1 + hvd_rank(context);
   tensor.data = &number;
   tensor.dtype = HVD_INT64;

@@ -1,0 +1,93 @@
+"""Jobs that mpirun starts: nobody tells the workers where the others are but MPI itself."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+WORKER, HVDRUN, MODULES = sys.argv[1:4]
+del sys.argv[1:4]
+MISSING = [what for what, there in (("mpirun is not installed", shutil.which("mpirun")),
+                                    ("libhvd_mpi.so is not built", os.path.exists(MODULES + "/libhvd_mpi.so")))
+           if not there]
+
+
+def environment(**more):
+    foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "MASTER_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
+    return clean | {"HVD_PLUGIN_PATH": MODULES, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"} | more
+
+
+@unittest.skipIf(MISSING, "; ".join(MISSING))
+class Mpirun(unittest.TestCase):
+    def mpirun(self, size, command, **variables):
+        """(exit status, stdout, stderr); all that it started is gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="hvd-mpirun-") as directory:  # its sessions, out of others' way
+            process = subprocess.Popen(["mpirun", "-np", str(size)] + command, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       start_new_session=True, env=environment(TMPDIR=directory, **variables))
+            try:
+                out, err = process.communicate(timeout=90)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+                self.fail("mpirun does not end: %s %s" % (out, err))
+            return process.returncode, out, err
+
+    def check(self, size, command, **variables):
+        status, out, err = self.mpirun(size, command, **variables)
+        self.assertEqual(status, 0, out + err)
+        total = size * (size + 1) // 2
+        self.assertEqual(sorted(line.split() for line in out.splitlines()),
+                         [[str(r), str(size), str(r), str(size), str(total)] for r in range(size)], err)
+        return err
+
+    def test_nothing_but_mpirun(self):
+        for size in (1, 2, 4):
+            with self.subTest(size=size):
+                self.check(size, [WORKER])
+
+    def test_mpi_is_chosen(self):
+        err = self.check(2, [WORKER])
+        self.assertEqual(err.count("mpi (auto: mpi, since OMPI_COMM_WORLD_SIZE is set)"), 2, err)
+
+    def test_another_backend(self):
+        self.assertEqual(self.check(3, [WORKER], HVD_BACKEND="gloo").count("gloo (option backend is gloo)"), 3)
+
+    def test_a_secret_of_rank_0_is_everybodys(self):
+        self.check(2, ["sh", "-c", "export HVD_SECRET=secret-of-rank-$OMPI_COMM_WORLD_RANK-0123456789abcdef0123; "
+                       "exec " + WORKER])
+
+    def test_a_rendezvous_that_is_given_is_used(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.check(2, [WORKER], HVD_RENDEZVOUS="127.0.0.1:%d" % port, HVD_SECRET="s" * 40)
+        status, _, err = self.mpirun(2, [WORKER], HVD_RENDEZVOUS="127.0.0.1:%d" % port)
+        self.assertNotEqual(status, 0)
+        self.assertIn("HVD_SECRET", err)
+
+    def test_what_rank_0_can_not_do_everybody_is_told(self):
+        status, _, err = self.mpirun(3, [WORKER], HVD_SECRET="short")
+        self.assertNotEqual(status, 0)
+        self.assertIn("option secret", err)
+        self.assertNotIn("short", err)
+
+    def test_a_worker_that_is_lost_ends_the_job_by_mpiruns_rules(self):
+        status, _, _ = self.mpirun(3, ["sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; exec " + WORKER])
+        self.assertNotEqual(status, 0)
+
+    def test_hvdrun_under_mpirun_is_a_job_of_its_own(self):
+        for backend in ("gloo", "mpi"):
+            with self.subTest(backend=backend):
+                status, out, err = self.mpirun(1, [HVDRUN, "-np", "2", "--backend", backend, WORKER])
+                self.assertEqual(status, 0, out + err)
+                self.assertIn("1 2 1 2 3", out)
+
+
+if __name__ == "__main__":
+    unittest.main()
