@@ -8,7 +8,7 @@ declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libssl-dev libfmt-dev libflatbuffers-dev
            flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev"
   [test]="libgtest-dev openmpi-bin libbenchmark-dev python3 iproute2 binutils abigail-tools"
-  [demo]="libeigen3-dev zlib1g-dev dataset-fashion-mnist"
+  [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [lint]="clang-format clang-tidy git"
   [bench]="libopenmpi-dev openmpi-bin"
   [bindings]="python3-numpy python3-pytest python3-venv"
