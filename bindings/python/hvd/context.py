@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntFlag
 from typing import Any, AsyncIterator, Callable, Iterable
 
@@ -112,8 +112,9 @@ class Event:
     message: str
 
 
-def _plain(kind: type, raw: Any) -> Any:
-    values = {name: getattr(raw, name) for name in kind.__dataclass_fields__}
+def _plain(kind: Any, raw: Any) -> Any:
+    """A dataclass from the struct with the same fields."""
+    values = {field.name: getattr(raw, field.name) for field in fields(kind)}
     return kind(**{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
 
 

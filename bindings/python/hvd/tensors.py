@@ -307,7 +307,7 @@ class Array:
 
     def memoryview(self) -> memoryview:
         """bfloat16, which no buffer format describes, as unsigned 16-bit integers."""
-        flat = memoryview(self._bytes()).cast("B")
+        flat: Any = memoryview(self._bytes()).cast("B")
         return flat.cast(_FORMATS[self._dtype] or "H", self.shape) if self.nbytes else flat
 
     def tobytes(self) -> bytes:

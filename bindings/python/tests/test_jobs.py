@@ -31,7 +31,7 @@ OPTIONS = {"heartbeat_interval": 0.5, "heartbeat_timeout": 10, "restart_delay_mi
 class Job:
     """hvdrun with elastic_worker.py, its events in a queue; ended at the end of the test."""
 
-    def __init__(self, directory, slots, arguments, **limits):
+    def __init__(self, directory, slots, arguments, worker=WORKER, **limits):
         self.hosts = directory / "hosts"
         self.set_slots(slots)
         script = directory / "discover"
@@ -42,7 +42,7 @@ class Job:
             command += [f"--{flag.replace('_', '-')}", str(value)]
         for key, value in OPTIONS.items():
             command += ["--set", f"{key}={value}"]
-        command += ["--", sys.executable, str(WORKER), *map(str, arguments)]
+        command += ["--", sys.executable, str(worker), *map(str, arguments)]
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
@@ -143,6 +143,17 @@ def test_a_slot_is_added(start, kind):
     ends = job.end()
     assert [end["total"] for end in ends] == [TOTAL] * 3 and all(end["agree"] for end in ends)
     assert ends[0]["log"][1:] == [3, 3]
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_a_horovod_script(start):
+    """It differs from one for Horovod in its import alone, loses a worker, and learns all the same."""
+    job = start(2, [], worker=WORKER.with_name("horovod_script.py"), min_np=2, max_np=2)
+    os.kill(job.wait("ready")["pid"], signal.SIGKILL)
+    ends = job.end()
+    assert len(ends) == 2 and sorted(end["recoveries"] for end in ends) == [0, 1], ends
+    for end in ends:
+        assert end["agree"] and end["epoch"] == 3 and end["rate"] == 0.1 and end["accuracy"] > 0.9, ends
 
 
 def test_an_exception_fails_the_job(start, tmp_path):

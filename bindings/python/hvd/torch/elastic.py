@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,8 +36,7 @@ class TorchState(ObjectState):
                 if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
                     self.add_array(f"{name}.{key}", tensor)
                 elif isinstance(tensor, torch.Tensor):
-                    self.add_object(f"{name}.{key}", lambda t=tensor: t.detach(), lambda new, t=tensor: _fill(t, new),
-                                    self._codec)
+                    self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
                 else:
                     prefix, _, last = key.rpartition(".")
                     owner = value.get_submodule(prefix)

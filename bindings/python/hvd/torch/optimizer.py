@@ -187,10 +187,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     together. With backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once:
     divide the loss by n for their mean.
     """
-    base = type(optimizer)
+    base: Any = type(optimizer)
     if isinstance(optimizer, _Distributed):
         raise InvalidError("the optimizer is a DistributedOptimizer already")
-    kind = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    kind: Any = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the original, a scheduler say, sees it too
     wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the original's step, which would hide ours
