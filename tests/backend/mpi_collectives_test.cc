@@ -1,0 +1,47 @@
+// Every collective, dtype, reduction and number of ranks, on staged and on the user's memory, in one chunk and many.
+#include "backend/mpi_ranks.h"
+#include "hvd/hvd.h"
+
+namespace hvd::backend::test {
+namespace {
+
+struct Case {
+  int size;
+  RankOptions options;
+};
+
+class MpiCollectives : public testing::TestWithParam<Case> {};
+
+TEST_P(MpiCollectives, AreRight) {
+  MpiJob job;
+  const std::vector<RankPtr> ranks = start(job, GetParam().size, GetParam().options);
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "check");
+  expect_all(all_of(ranks), "disconnect");
+  // Of the same processes in another order.
+  Ranks turned = all_of(ranks);
+  std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+  must_form(job, turned);
+  expect_all(turned, "check");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiCollectives,
+                         testing::Values(Case{1, {}}, Case{2, {}}, Case{3, {true, 4096}}, Case{4, {}},
+                                         Case{5, {true, 65536}}, Case{2, {false, 65536}},
+                                         Case{4, {false, 1 << 20}}),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return std::to_string(info.param.size) +
+                                  (info.param.options.elastic ? "Staged" : "Direct") +
+                                  std::to_string(info.param.options.segment_bytes);
+                         });
+
+TEST(MpiOptions, RefuseToMixStagedAndDirect) {
+  MpiJob job;
+  MpiRank one(job), other(job, {false, 1 << 20});
+  const std::vector<std::string> answers = form(job, {&one, &other});
+  EXPECT_EQ(answers[0],
+            std::to_string(HVD_INVALID) + " rank 1 and rank 0 don't agree on the option 'elastic'");
+}
+
+}  // namespace
+}  // namespace hvd::backend::test

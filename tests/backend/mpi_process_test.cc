@@ -1,0 +1,169 @@
+// Processes that die, come and go.
+#include <sys/wait.h>
+
+#include "backend/mpi_ranks.h"
+#include "hvd/hvd.h"
+
+namespace hvd::backend::test {
+namespace {
+
+std::string loop_of(hvd_collective collective) { return "loop " + std::to_string(collective) + " 50000"; }
+
+// contract 3: nobody waits for the dead, and nobody dies of SIGPIPE, which has its default action here.
+class KillOneOf : public testing::TestWithParam<std::tuple<int, hvd_collective>> {};
+
+TEST_P(KillOneOf, TheOthersGoOn) {
+  const auto [size, collective] = GetParam();
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, size);
+  must_form(job, all_of(ranks));
+  while (ranks.size() > 1) {
+    expect_all(all_of(ranks), loop_of(collective), "running");
+    const auto victim = ranks.begin() + static_cast<std::ptrdiff_t>(ranks.size() / 2);
+    (*victim)->kill();
+    ranks.erase(victim);
+    for (const RankPtr& rank : ranks) ASSERT_EQ(rank->hear(), "lost");
+    must_form(job, all_of(ranks));
+    expect_all(all_of(ranks), "check");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, KillOneOf,
+                         testing::Combine(testing::Values(2, 4), testing::Values(HVD_COLLECTIVE_ALLREDUCE,
+                                                                                 HVD_COLLECTIVE_REDUCESCATTER,
+                                                                                 HVD_COLLECTIVE_ALLTOALL)));
+
+TEST(MpiProcesses, GrowByNewcomers) {
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, 1);
+  must_form(job, all_of(ranks));
+  for (int more : {1, 3}) {
+    for (RankPtr& rank : start(job, more)) ranks.push_back(std::move(rank));
+    expect_all({ranks[0].get()}, "disconnect");
+    must_form(job, all_of(ranks));
+    expect_all(all_of(ranks), "check");
+  }
+}
+
+TEST(MpiProcesses, CyclesOfLossAndGrowth) {
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, 3);
+  must_form(job, all_of(ranks));
+  for (int cycle = 0; cycle < 20; ++cycle) {
+    SCOPED_TRACE(cycle);
+    RankPtr newcomer = std::make_unique<MpiRank>(job);
+    expect_all(all_of(ranks), loop_of(HVD_COLLECTIVE_ALLREDUCE), "running");
+    ranks[static_cast<size_t>(cycle) % 3]->kill();
+    ranks.erase(ranks.begin() + cycle % 3);
+    for (const RankPtr& rank : ranks) ASSERT_EQ(rank->hear(), "lost");
+    // At times the survivors go on alone first, at times loss and growth are one.
+    if (cycle % 2 == 0) must_form(job, all_of(ranks));
+    if (cycle % 2 == 0) expect_all(all_of(ranks), "disconnect");
+    ranks.push_back(std::move(newcomer));
+    must_form(job, all_of(ranks));
+    if (cycle % 5 == 4) expect_all(all_of(ranks), "check");
+  }
+}
+
+TEST(MpiProcesses, ANewcomerThatDiesBeforeItConnectsCostsOneGeneration) {
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, 3);
+  must_form(job, all_of(ranks));
+  MpiRank newcomer(job);
+  ASSERT_NE(newcomer.ask("address"), "(gone)");
+  std::string blobs;
+  for (const RankPtr& rank : ranks) blobs += " " + rank->ask("address");
+  blobs += " " + newcomer.ask("address");
+  newcomer.kill();
+  const std::string generation = std::to_string(job.next_generation());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i]->tell("connect " + generation + " " + std::to_string(i) + " 4 3000" + blobs);
+  }
+  for (const RankPtr& rank : ranks) {
+    const std::string answer = rank->hear();
+    EXPECT_TRUE(answer.starts_with(std::to_string(HVD_PEER_LOST)) ||
+                answer.starts_with(std::to_string(HVD_TIMEOUT)))
+        << answer;
+  }
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "check");
+}
+
+// At whatever moment of the joining: those who are left go on in the same processes.
+TEST(MpiProcesses, ANewcomerMayDieWhileItConnects) {
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, 2);
+  must_form(job, all_of(ranks));
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    SCOPED_TRACE(attempt);
+    MpiRank newcomer(job);
+    Ranks with = all_of(ranks);
+    with.push_back(&newcomer);
+    std::string blobs;
+    for (MpiRank* rank : with) blobs += " " + rank->ask("address");
+    const std::string generation = std::to_string(job.next_generation());
+    for (size_t i = 0; i < with.size(); ++i) {
+      with[i]->tell("connect " + generation + " " + std::to_string(i) + " 3 3000" + blobs);
+    }
+    // Deaths at several moments: no condition of the test hangs on which one it is.
+    newcomer.hear(std::chrono::milliseconds(20 * attempt));
+    newcomer.kill();
+    for (const RankPtr& rank : ranks) {
+      const std::string answer = rank->hear();
+      // The driver would have told of the death; here the deadline does, where the links had not met yet.
+      EXPECT_TRUE(answer == "ok" || answer.starts_with(std::to_string(HVD_PEER_LOST)) ||
+                  answer.starts_with(std::to_string(HVD_TIMEOUT)))
+          << answer;
+      rank->ask("abort");
+    }
+    must_form(job, all_of(ranks));
+    expect_all(all_of(ranks), loop_of(HVD_COLLECTIVE_ALLREDUCE), "running");
+    // One of them dies as well, and a newcomer that lives takes its place.
+    ranks.push_back(std::make_unique<MpiRank>(job));
+    ranks[1]->kill();
+    ranks.erase(ranks.begin() + 1);
+    ASSERT_EQ(ranks[0]->hear(), "lost");
+    must_form(job, all_of(ranks));
+  }
+}
+
+TEST(MpiProcesses, NothingIsWrittenToTheUsersMemoryAfterAnAbort) {
+  MpiJob job;
+  std::vector<RankPtr> ranks = start(job, 3);
+  must_form(job, all_of(ranks));
+  // Two begin an op and give it up; the third begins it later, and what it sends arrives then.
+  expect_all({ranks[0].get(), ranks[1].get()}, "begin");
+  expect_all({ranks[0].get(), ranks[1].get()}, "abort");
+  expect_all({ranks[0].get(), ranks[1].get()}, "remember");
+  ranks[2]->ask("abort");
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "check");
+  expect_all({ranks[0].get(), ranks[1].get()}, "untouched");
+}
+
+TEST(MpiProcesses, LeaveTheProgramsSignalsAlone) {
+  MpiJob job;
+  const std::vector<RankPtr> ranks = start(job, 2);
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "signals");
+}
+
+// contract 10: the host process ends when it wants to, whatever MPI is doing.
+TEST(MpiProcesses, MayExitInTheMiddleOfAnOperation) {
+  MpiJob job;
+  const std::vector<RankPtr> ranks = start(job, 2);
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "signals");
+  expect_all({ranks[0].get()}, "begin");
+  ranks[0]->tell("exit");
+  EXPECT_EQ(ranks[0]->hear(), "(gone)");
+  const int status = ranks[0]->wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ranks[1]->tell("close");
+  EXPECT_EQ(ranks[1]->hear(), "(gone)");
+  const int other = ranks[1]->wait();
+  EXPECT_TRUE(WIFEXITED(other) && WEXITSTATUS(other) == 0) << other;
+}
+
+}  // namespace
+}  // namespace hvd::backend::test
