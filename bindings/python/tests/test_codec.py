@@ -59,6 +59,13 @@ def test_nothing_damaged_does_harm():
             pass
 
 
+def test_what_is_cut_off_is_no_shorter_value():
+    data = JSON.dumps({"a": b"xyz"})
+    for cut in range(len(data)):
+        with pytest.raises(hvd.InvalidError):
+            JSON.loads(data[:cut])
+
+
 def test_pickles_are_refused_by_json():
     class Evil:
         def __reduce__(self):
