@@ -92,7 +92,8 @@ class Job:
             del self.environment[name]
         self.environment.update(WORKER_ENVIRONMENT)
         if BACKEND:
-            self.environment["HVD_BACKEND"] = BACKEND
+            # Ranks of one host would share memory and never ask it.
+            self.environment.update({"HVD_BACKEND": BACKEND, "HVD_LOCAL": "off"})
         self.environment.update(environment or {})
         self.environment["HVD_TEST_DIR"] = self.environment["TMPDIR"] = self.directory
         if faults:
