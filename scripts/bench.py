@@ -42,8 +42,8 @@ def run(program, modules, quick):
 def rows(name, value):
     if isinstance(value, dict) and "median_us" in value:
         yield name, f"{value['median_us']:.4g} us ({value['low_us']:.4g} .. {value['high_us']:.4g})"
-        if "over_hvd" in value:
-            yield from rows(f"{name} over hvd", value["over_hvd"])
+        for base, over in ratios(value):
+            yield from rows(f"{name} over {base}", over)
     elif isinstance(value, dict) and {"median", "low", "high"} <= value.keys():
         yield name, f"{value['median']:.4g} ({value['low']:.4g} .. {value['high']:.4g})"
     elif isinstance(value, dict):
@@ -60,10 +60,16 @@ def time_text(us):
     return f"{us:.3g} us"
 
 
+def ratios(value):
+    """What a contender's times were divided by, and the ratios."""
+    return [(key[len("over_"):], over) for key, over in value.items() if key.startswith("over_")]
+
+
 def collectives_tables(report):
-    """Markdown: a table a place and operation, medians; in brackets the time over libhvd's, median of the rounds."""
+    """Markdown: a table a place and operation, medians; in brackets the time over libhvd's (raw: over the bare
+    library's), median of the rounds."""
     lines = []
-    for place in ("one_host", "two_hosts"):
+    for place in ("one_host", "two_hosts", "raw_mpi", "raw_gloo"):
         for operation, by_ranks in report.get(place, {}).items():
             names = []
             for cell in (cell for sizes in by_ranks.values() for cell in sizes.values()):
@@ -77,8 +83,7 @@ def collectives_tables(report):
                     for name in names:
                         value = cell.get(name)
                         text = "" if value is None else time_text(value["median_us"])
-                        if value and "over_hvd" in value:
-                            text += f" (x{value['over_hvd']['median']:.3g})"
+                        text += "".join(f" (x{over['median']:.3g})" for _, over in ratios(value or {}))
                         texts.append(text)
                     lines.append(f"| {ranks.split()[0]} | {size} | " + " | ".join(texts) + " |")
     return lines

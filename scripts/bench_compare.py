@@ -29,7 +29,7 @@ def measurements(report):
     """{path: (value, whether less is better)}, libhvd's own and the others'."""
     own, others = {}, {}
     for path, value in leaves({key: part for key, part in report.items() if key not in ("machine", "aims")}):
-        if path[-1] in SPREAD or "over_hvd" in path:
+        if path[-1] in SPREAD or any(key.startswith("over_") for key in path):
             continue
         if path[-1].endswith(LESS_IS_BETTER) or path[-1].endswith(MORE_IS_BETTER):
             (others if OTHERS & set(path) else own)[path] = (value, path[-1].endswith(LESS_IS_BETTER))

@@ -58,7 +58,25 @@ def judge(report):
                  _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
     aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
                  _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
+    for operation in ("broadcast", "allreduce"):
+        for size in ("1 MiB", "64 MiB", "256 MiB"):
+            cell = (_cell(report, "raw_mpi", operation, 4, size) or {}).get("hvd_mpi") or {}
+            aims.append(("%s %s, 4 ranks, libhvd on mpi under mpirun: time over openmpi's" % (operation, size), "<=", 1.05,
+                         cell.get("over_openmpi")))
     return [entry(*aim) for aim in aims]
+
+
+def naming(report):
+    """Lines: what libhvd adds to 8 B, where names and agreement are nearly all there is."""
+    lines = []
+    for place, base in (("raw_mpi", "openmpi"), ("raw_gloo", "gloo")):
+        for operation in ("broadcast", "allreduce"):
+            cell = _cell(report, place, operation, 4, "8 B") or {}
+            lines += ["%s 8 B, 4 ranks: %s %s, %s %s: naming and agreement add %s" % (
+                operation, base, duration(cell[base]["median_us"]), name, duration(value["median_us"]),
+                duration(value["median_us"] - cell[base]["median_us"]))
+                for name, value in cell.items() if name != base and base in cell]
+    return lines
 
 
 # What a ratio of two things that are the same may show on a noisy machine.

@@ -27,9 +27,16 @@ PLAN = {8: (20, 50, 7), KIB: (20, 50, 7), 64 * KIB: (20, 10, 7), MIB: (20, 1, 7)
 QUICK = {8: (10, 50, 3), KIB: (10, 50, 3), 64 * KIB: (10, 10, 3), MIB: (10, 1, 3), 64 * MIB: (3, 1, 3)}
 FEWEST, ENOUGH_S = 3, 12
 SMALL_BYTES = sum(64 << i % 7 for i in range(1000))  # of the thousand small tensors
+DETAILS = ("variables", "small", "check")
 ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
             "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off"}),
             "gloo": contenders.gloo, "openmpi": contenders.mpi, "torch_gloo": contenders.torch}
+
+# Each backend's own library, and libhvd over that backend: what a named, checked, elastic operation costs.
+RAW = {"mpi": ("openmpi", {"openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi,
+                           "hvd_mpi_elastic": contenders.hvd_mpi_elastic}),
+       "gloo": ("gloo", {"gloo": contenders.gloo,
+                         "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})})}
 
 
 def log(text):
@@ -102,8 +109,8 @@ class Bench:
                 raise SystemExit(str(why)) if isinstance(why, Failed) else why
         return groups
 
-    def matrix(self, groups, place, size, sizes):
-        """Broadcast and allreduce of all sizes."""
+    def matrix(self, groups, place, size, sizes, base="hvd"):
+        """Broadcast and allreduce of all sizes. Ratios are times over those of `base`."""
         copier = groups.get("memcpy")
         ranked = {name: group for name, group in groups.items() if name != "memcpy"}
         for operation in ("broadcast", "allreduce"):
@@ -120,8 +127,8 @@ class Bench:
                 cell = table[aims.size_name(count)] = {name: summary(calls[name], values)
                                                        for name, values in medians.items()}
                 for name, values in medians.items():
-                    if name != "hvd":
-                        cell[name]["over_hvd"] = ratio(values, medians["hvd"])
+                    if name != base:
+                        cell[name]["over_" + base] = ratio(values, medians[base])
                 log("%4.0f s  %s, %s, %d ranks, %s:  %s" % (
                     time.monotonic() - self.began, place, operation, size, aims.size_name(count),
                     "  ".join("%s %s (%s)" % (name, aims.duration(value["median_us"]), aims.duration(value["best_us"]))
@@ -188,6 +195,8 @@ class Bench:
     def one_host(self, size):
         makers = {name: (lambda make=make: make(size)) for name, make in ONE_HOST.items()}
         makers["memcpy"] = contenders.memcpy
+        if not any(self.wanted(part) for part in ("one_host", *(DETAILS if size == 4 else ()))):
+            return
         groups = self.open(makers)
         try:
             if self.wanted("one_host"):
@@ -219,9 +228,25 @@ class Bench:
                 group.close()
             hosts.close()
 
+    def raw(self, size):
+        if not self.wanted("raw"):
+            return
+        for backend, (base, makers) in RAW.items():
+            groups = self.open({name: (lambda make=make: make(size)) for name, make in makers.items()})
+            try:
+                if base in groups and len(groups) > 1:
+                    self.matrix(groups, "raw_" + backend, size, self.sizes, base)
+                else:
+                    log("RAW %s LEFT OUT: %s" % (backend, ", ".join("%s: %s" % (name, self.unavailable[name])
+                                                                    for name in makers if name in self.unavailable)))
+            finally:
+                for group in groups.values():
+                    group.close()
+
     def run(self, ranks):
         for size in ranks:
             self.one_host(size)
+        self.raw(4)
         self.timeline(4)
         self.two_hosts(4)
         result = {"collectives": {"settings": {"quick": self.quick, "seconds": round(time.monotonic() - self.began)},
@@ -233,7 +258,7 @@ class Bench:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("HVD_BENCH_QUICK") == "1")
-    parser.add_argument("--only", default="", help="one_host, variables, small, check, timeline, two_hosts")
+    parser.add_argument("--only", default="", help="one_host, variables, small, check, timeline, two_hosts, raw")
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
     arguments = parser.parse_args()
@@ -247,6 +272,7 @@ def main():
     except Failed as why:
         raise SystemExit(str(why)) from None
     log("\n" + aims.table(result["aims"]))
+    log("\n".join(aims.naming(result["collectives"])))
     log(json.dumps(result))
 
 

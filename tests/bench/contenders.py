@@ -146,15 +146,40 @@ def gloo(size):
     return Group("gloo", size, commands)
 
 
+def mpirun(size, environment, *program_and_arguments):
+    run = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if run is None:
+        raise Unavailable("not installed")
+    argv = [run, "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "--mca", "btl", "self,vader",
+            "-np", str(size)]
+    for name in ("HVD_BENCH_DIRECTORY", *environment):
+        argv += ["-x", name]
+    return argv + list(program_and_arguments)
+
+
 def mpi(size):
-    def commands(directory):
-        run = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
-        if run is None:
-            raise Unavailable("not installed")
-        argv = [run, "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "--mca", "btl", "self,vader",
-                "-np", str(size), "-x", "HVD_BENCH_DIRECTORY", program("ranks_mpi")]
-        return [(argv, {"TMPDIR": directory})]
-    return Group("openmpi", size, commands)
+    return Group("openmpi", size, lambda directory: [
+        (mpirun(size, {}, program("ranks_mpi")), {"TMPDIR": directory})])
+
+
+def module(name):
+    """libhvd's module of that backend is there."""
+    if not any(os.path.exists(os.path.join(path, "libhvd_%s.so" % name)) for path in (
+            os.path.join(BIN, "..", "lib", "hvd", "0"), *os.environ.get("HVD_PLUGIN_PATH", "").split(":"))):
+        raise Unavailable("libhvd_%s.so is not built" % name)
+
+
+def hvd_mpi(size):
+    """libhvd as one uses it in a job of mpirun's: no driver, and nothing survives a death."""
+    module("mpi")
+    environment = {"HVD_BACKEND": "mpi"}
+    return Group("hvd_mpi", size, lambda directory: [
+        (mpirun(size, environment, program("ranks_hvd")), {"TMPDIR": directory, **environment})])
+
+
+def hvd_mpi_elastic(size):
+    module("mpi")
+    return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "OMPI_MCA_btl": "self,vader"})
 
 
 def torch_python():

@@ -2,10 +2,11 @@
 """Time from the SIGKILL of one of four local workers to the first collective that the survivors complete.
 
 The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
-next generation returns. No newcomer is started. usage: recovery_bench [trials]
-The last line is a JSON object.
+next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...] [trials]
+Each backend (default: auto, and mpi where its module is built) has a table of its own. The last line is a JSON object.
 """
 
+import argparse
 import json
 import os
 import random
@@ -21,10 +22,10 @@ PHASES = ("detection", "abort", "restore", "forming", "connecting", "sync", "fir
 BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__)))
 
 
-def trial(generator):
+def trial(generator, backend):
     """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same commit."""
     command = [os.path.join(BIN, "hvdrun"), "-np", str(WORKERS), "--min-np", "2", "-H", "localhost:%d" % WORKERS,
-               "--set", "restart=false", os.path.join(BIN, "recovery_bench_worker")]
+               "--set", "restart=false", "-x", "HVD_BACKEND=" + backend, os.path.join(BIN, "recovery_bench_worker")]
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     pids, first, recoveries, held, lines = {}, [], [], set(), []
     reports, killed = 0, None
@@ -66,25 +67,47 @@ def trial(generator):
     return result, sum(r["sync_bytes"] for r in recoveries), len(held) == 1
 
 
-def main():
-    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+def has_module(name):
+    return any(os.path.exists(os.path.join(path, "libhvd_%s.so" % name)) for path in (
+        os.path.join(BIN, "..", "lib", "hvd", "0"), *os.environ.get("HVD_PLUGIN_PATH", "").split(":")))
+
+
+def measure(backend, trials):
+    """What the trials showed, for the report; prints a table."""
     generator = random.Random(20261121)
     results, sync_bytes, agreed = [], 0, 0
     for _ in range(trials):
-        result, moved, agree = trial(generator)
+        result, moved, agree = trial(generator, backend)
         results.append(result)
         agreed += agree
         sync_bytes += moved if agree else 0
     table = {}
-    print("%-18s %10s %10s   (ms, %d trials; the slowest survivor of each)" % ("phase", "median", "worst", trials))
+    print("%-18s %10s %10s   (ms, backend %s, %d trials; the slowest survivor of each)" % (
+        "phase", "median", "worst", backend, trials))
     for phase in PHASES:
         values = [r[phase] for r in results]
         table[phase] = {"median_ms": round(statistics.median(values), 3), "worst_ms": round(max(values), 3)}
         print("%-18s %10.3f %10.3f" % (phase, table[phase]["median_ms"], table[phase]["worst_ms"]))
-    print("sync payload among survivors that agree (%d of %d trials): %d bytes" % (agreed, trials, sync_bytes))
-    print(json.dumps({"recovery_4_workers": {
-        "trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
-        "phases": table, "trials_that_agree": agreed, "sync_payload_bytes": sync_bytes}}))
+    print("sync payload among survivors that agree (%d of %d trials): %d bytes" % (agreed, trials, sync_bytes), flush=True)
+    return {"trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
+            "phases": table, "trials_that_agree": agreed, "sync_payload_bytes": sync_bytes}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", nargs="?", type=int, default=20)
+    parser.add_argument("--backend", default="")
+    arguments = parser.parse_args()
+    backends = [name for name in arguments.backend.split(",") if name]
+    if not backends:
+        backends = ["auto"] + (["mpi"] if has_module("mpi") else [])
+        if "mpi" not in backends:
+            print("recovery on mpi left out: libhvd_mpi.so is not built")
+    report = {}
+    for backend in backends:
+        name = "recovery_4_workers" if backend == "auto" else "recovery_4_workers_" + backend
+        report[name] = measure(backend, arguments.trials)
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

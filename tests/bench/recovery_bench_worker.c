@@ -8,7 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STATE_FLOATS = 1 << 20, GRADIENT_FLOATS = 1 << 12, REPORT_EVERY = 50, COMMIT_EVERY = 20 };
+/* The gradient is more than what travels within messages: the first collective goes through the backend. */
+enum { STATE_FLOATS = 1 << 20, GRADIENT_FLOATS = 1 << 14, REPORT_EVERY = 50, COMMIT_EVERY = 20 };
 
 typedef struct job {
   hvd_context *context;

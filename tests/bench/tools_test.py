@@ -135,6 +135,20 @@ class Aims(unittest.TestCase):
         self.assertAlmostEqual(1 / 0.9, copies["median"], 3)
         self.assertIsNone(judged["two hosts, broadcast 64 MiB, 2 ranks each: times as fast as gloo"]["met"])
 
+    def test_libhvd_on_mpi_is_held_against_the_bare_library(self):
+        sizes = {size: {"openmpi": time(bare), "hvd_mpi": {**time(ours), "over_openmpi": {"median": ours / bare, "low": 0.9,
+                                                                                        "high": 1.2}}}
+                 for size, bare, ours in (("8 B", 6, 11), ("1 MiB", 300, 310), ("64 MiB", 20000, 24000))}
+        measured = {"raw_mpi": {"allreduce": {"4 ranks": sizes}}}
+        judged = {entry["aim"]: entry["met"] for entry in aims.judge(measured)}
+        name = "%s %s, 4 ranks, libhvd on mpi under mpirun: time over openmpi's"
+        self.assertTrue(judged[name % ("allreduce", "1 MiB")])
+        self.assertFalse(judged[name % ("allreduce", "64 MiB")])
+        self.assertIsNone(judged[name % ("broadcast", "1 MiB")])
+        self.assertEqual(["allreduce 8 B, 4 ranks: openmpi 6 us, hvd_mpi 11 us: naming and agreement add 5 us"],
+                         aims.naming(measured))
+        self.assertIn("| 4 | 64 MiB | 20 ms | 24 ms (x1.2) |", "\n".join(bench.collectives_tables(measured)))
+
     def test_a_missed_aim_is_told(self):
         entry = aims.entry("x", ">=", 3, {"median": 2.9, "low": 2.0, "high": 3.5})
         self.assertFalse(entry["met"])
