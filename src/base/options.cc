@@ -24,6 +24,10 @@ constexpr OptionSpec kSpecs[] = {
     {"interface", kString, "", 0, 0,
      "network interface or address for the backend; absent: the route to the driver"},
     {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
+    {"nccl_library", kString, "", 0, 0,
+     "file of NCCL's library, for backend nccl; absent: where it is usually found"},
+    {"cuda_library", kString, "", 0, 0,
+     "file of the CUDA driver's library, for backend nccl; absent: libcuda.so.1"},
     {"local", kString, "auto", 0, 0,
      "shared memory among the ranks of a host: on, off, or auto: for messages alone if the backend is fast inside a host"},
     // Worker.

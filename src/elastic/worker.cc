@@ -112,8 +112,12 @@ Status Worker::open(const Options& options) {
   };
 
   std::vector<std::pair<std::string, std::string>> module_options = {
-      {"interface", options.string("interface")}, {"segment_bytes", options.text("segment_bytes")},
+      {"interface", options.string("interface")},
+      {"segment_bytes", options.text("segment_bytes")},
       {"elastic", options.boolean("elastic") ? "1" : "0"}};
+  for (const char* key : {"nccl_library", "cuda_library"}) {
+    if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);
+  }
   if (alone) {
     Status status = backend::open(options, "self", module_options, std::move(handlers), &instance_);
     if (!status.ok()) return status;
