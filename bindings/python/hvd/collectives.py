@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from ctypes import byref, c_int64, c_size_t, c_void_p
 from enum import IntEnum
 from typing import Any, Callable, Sequence
@@ -58,7 +59,7 @@ class Collectives:
     _names: dict[str, int]
     _names_generation: int
     _names_lock: threading.Lock
-    _kept: list[tuple[int, object]]
+    _kept: deque[tuple[int, object]]
 
     def _reap(self) -> None:
         raise NotImplementedError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import deque
 from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, fields
 from enum import IntFlag
@@ -210,7 +211,7 @@ class Context(Collectives):
         self._names: dict[str, int] = {}
         self._names_generation = 0
         self._names_lock = threading.Lock()
-        self._kept: list[tuple[int, object]] = []  # operations that nobody waits for, and their memory
+        self._kept: deque[tuple[int, object]] = deque()  # operations that nobody waits for, and their memory
         self._shut_down = False
         self._run_failed = False
         close_at_exit(self)
@@ -343,9 +344,13 @@ class Context(Collectives):
         self._kept.append((pointer, loans))
 
     def _reap(self) -> None:
+        """Frees those that are done. Handles may be dropped, and others reap, at any moment of it."""
         done = c_int32()
-        waiting, self._kept = self._kept, []
-        for pointer, loans in waiting:
+        for _ in range(len(self._kept)):
+            try:
+                pointer, loans = self._kept.popleft()
+            except IndexError:  # another thread took the last one
+                return
             _lib.hvd_op_test(pointer, byref(done), None)
             if done.value:
                 _lib.hvd_op_destroy(pointer)

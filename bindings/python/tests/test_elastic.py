@@ -1,5 +1,8 @@
 """States, samplers and the run loop, without losses: whole jobs are in test_jobs.py."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,18 @@ def test_objects_by_pickle(alone):
     state.a = None
     state.restore()
     assert state.a == 1j
+
+
+def test_a_state_that_is_dropped_is_freed(alone):
+    weights = np.ones(2)
+    state = elastic.ArrayState(weights=weights, epoch=1)
+    state.register_reset_callbacks([lambda: None])
+    state.commit()
+    dropped = weakref.ref(state)
+    del state
+    gc.collect()
+    assert dropped() is None
+    elastic.ArrayState(weights=weights, epoch=1).commit()
 
 
 def test_sync_makes_all_equal(job):

@@ -131,6 +131,26 @@ def test_a_dropped_handle_keeps_its_memory_until_the_end(job):
     assert job(2, rank) == [0, 150000.0]
 
 
+def test_dropped_handles_are_freed_by_several_threads(job):
+    def rank(context):
+        def drop(thread):
+            for i in range(100):
+                context.allreduce_async(np.ones(8), f"x{thread}.{i}", hvd.Sum)
+
+        threads = [threading.Thread(target=drop, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        context.barrier("end")
+        deadline = time.monotonic() + 20
+        while context._kept and time.monotonic() < deadline:
+            context._reap()
+        return len(context._kept)
+
+    assert job(2, rank) == [0, 0]
+
+
 def test_others_run_while_one_waits(job):
     """The interpreter's lock is free during a wait: rank 1 comes only when the counting thread has counted."""
 

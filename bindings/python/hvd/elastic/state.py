@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from contextlib import contextmanager
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Iterable, Iterator
 
 from .. import _abi
@@ -151,7 +153,7 @@ class State:
         """Called in this order when a new generation is formed and synced, before the function is called again."""
         for callback in callbacks:
             with self._in_use("register_reset_callbacks"), self._owned as native:
-                number = _resets.add(lambda callback=callback: self._problem.guard(callback))
+                number = _resets.add(partial(self._problem.guard, callback))
                 _abi.check(_lib.hvd_state_on_reset, native, _reset, number, _forget_reset)
 
     # ---- what Horovod's State does ----
@@ -234,7 +236,7 @@ class ObjectState(State):
             self._add(name, value)
 
     _codec: CodecLike
-    _fixed: set[str]
+    _fixed: set[str] = set()
 
     def _add(self, name: str, value: Any) -> None:
         if hasattr(State, name) or name.startswith("_"):
@@ -244,7 +246,9 @@ class ObjectState(State):
             self._fix(name, value)
             return
         object.__setattr__(self, name, value)
-        self.add_object(name, lambda: getattr(self, name), lambda new: object.__setattr__(self, name, new), self._codec)
+        mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
+        self.add_object(name, lambda: getattr(mine(), name), lambda new: object.__setattr__(mine(), name, new),
+                        self._codec)
 
     def _fix(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
