@@ -160,6 +160,25 @@ func TestEveryDtypeAndShape(t *testing.T) {
 	must(t, syscall.Munmap(mapped))
 }
 
+func TestBackendsAreToldOf(t *testing.T) {
+	all, err := hvd.Backends(nil)
+	must(t, err)
+	found := false
+	for _, backend := range all {
+		found = found || backend.Name == "self" && backend.Usable
+	}
+	equal(t, found, true)
+	w := alone(t)
+	name, _, err := w.BackendChoice(hvd.HostMemory, hvd.Float32Type, hvd.AllreduceCollective)
+	must(t, err)
+	equal(t, name, "self")
+	_, _, err = w.BackendChoice(hvd.CUDAMemory, hvd.Float32Type, hvd.AllreduceCollective)
+	expect(t, err, hvd.Unsupported)
+	device := hvd.OnDevice(4096, hvd.Float32Type, 0, 0, 2, 2)
+	expect(t, w.Allreduce(background, "device", device, device, hvd.Sum), hvd.Unsupported)
+	expect(t, w.Allreduce(background, "device", hvd.OnDevice(4096, 99, 0, 0, 2), device, hvd.Sum), hvd.Invalid, "dtype")
+}
+
 func TestHalvesRoundToNearestEven(t *testing.T) {
 	for bits := range 1 << 16 {
 		if half := hvd.Float16(bits); half.Float32() == half.Float32() && hvd.NewFloat16(half.Float32()) != half {

@@ -423,7 +423,10 @@ func failures() error {
 	err = w.Barrier(background, "all is well")
 	check(err == nil, "%v", err)
 	if rank == 0 {
-		// Closing ends the waits of others.
+		// That the barrier is over here does not mean that it is over there.
+		_, err := os.ReadFile(fifo)
+		check(err == nil, "%v", err)
+		// Aborting ends the waits of others.
 		op, err := w.StartBarrier(background, "nobody comes")
 		check(err == nil, "%v", err)
 		waited := make(chan error)
@@ -431,6 +434,7 @@ func failures() error {
 		check(w.Abort("enough") == nil, "abort")
 		check(errors.Is(<-waited, hvd.Closed), "not closed")
 	} else {
+		check(os.WriteFile(fifo, []byte("out"), 0o600) == nil, "fifo")
 		err := w.Barrier(background, "no one either")
 		check(errors.Is(err, hvd.PeerLost), "%v", err)
 	}

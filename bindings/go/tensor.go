@@ -147,6 +147,23 @@ func Scalar[T Element](value *T) Tensor {
 	return Of(unsafe.Slice(value, 1)).Reshape()
 }
 
+// OnDevice is a tensor in a CUDA device's memory, at an address there. stream is a CUstream or cudaStream_t, in whose order the
+// library's work runs; 0 is the default stream. The program sees to it that the memory holds as many elements as shape says
+// and stays until then.
+func OnDevice(address uintptr, dtype Dtype, device int, stream uintptr, shape ...int) Tensor {
+	t := Tensor{length: 1}
+	for _, n := range shape {
+		t.length *= n
+	}
+	t.c.struct_size = C.sizeof_hvdgo_tensor
+	t.c.data = C.uintptr_t(address)
+	t.c.dtype = C.hvd_dtype(dtype)
+	t.c.memory = C.HVD_MEMORY_CUDA
+	t.c.device = C.int32_t(device)
+	t.c.stream = C.uintptr_t(stream)
+	return t.Reshape(shape...)
+}
+
 // Reshape gives the tensor dimensions; it must have as many elements.
 func (t Tensor) Reshape(shape ...int) Tensor {
 	if t.err != nil {
@@ -192,7 +209,7 @@ func (t Tensor) Strided(shape, strides []int) Tensor {
 
 // pin keeps the memory where it is. What is not Go's memory stays where it is anyway.
 func (t Tensor) pin(pinner *runtime.Pinner) {
-	if t.length > 0 {
+	if t.data != nil && t.length > 0 {
 		pinner.Pin(t.data)
 	}
 }
@@ -200,6 +217,9 @@ func (t Tensor) pin(pinner *runtime.Pinner) {
 // described is the descriptor with the address, for memory that is pinned.
 func (t Tensor) described() C.hvdgo_tensor {
 	c := t.c
+	if c.memory != C.HVD_MEMORY_HOST {
+		return c
+	}
 	c.data = C.uintptr_t(uintptr(t.data))
 	if t.length == 0 { // NULL would mean that the library allocates an output
 		c.data = C.uintptr_t(uintptr(unsafe.Pointer(&empty)))

@@ -207,6 +207,78 @@ func (w *Worker) Backend() (Backend, error) {
 		uint64(b.collectives)}, nil
 }
 
+// Memory is where a tensor lies.
+type Memory int32
+
+// Kinds of memory.
+const (
+	HostMemory Memory = C.HVD_MEMORY_HOST // the process's own
+	CUDAMemory Memory = C.HVD_MEMORY_CUDA // a CUDA device's
+)
+
+// Collective is what an operation does.
+type Collective int32
+
+// Collectives.
+const (
+	BroadcastCollective     Collective = C.HVD_COLLECTIVE_BROADCAST
+	AllreduceCollective     Collective = C.HVD_COLLECTIVE_ALLREDUCE
+	AllgatherCollective     Collective = C.HVD_COLLECTIVE_ALLGATHER
+	BarrierCollective       Collective = C.HVD_COLLECTIVE_BARRIER
+	ReducescatterCollective Collective = C.HVD_COLLECTIVE_REDUCESCATTER
+	AlltoallCollective      Collective = C.HVD_COLLECTIVE_ALLTOALL
+	JoinCollective          Collective = C.HVD_COLLECTIVE_JOIN
+)
+
+// BackendReport is a backend to choose from: built in, or a module that was found.
+type BackendReport struct {
+	Name         string // as the module says; of one that can't be loaded, as its file says
+	Version      string // of the library underneath
+	Path         string // file of the module; "" for what is built in
+	Usable       bool   // it loads and says that it can serve here
+	ABIVersion   uint32 // of backend.h that it and the library agree on; 0 if none
+	Memories     uint64 // bit 1 << memory for each supported one
+	Dtypes       uint64 // bit 1 << dtype
+	Collectives  uint64 // bit 1 << collective
+	Local        bool   // fast inside a host by itself
+	MaxInstances int    // workers in one process that can use it; 0: any number
+	Reason       string // why it is not usable
+}
+
+// Backends tells what there is to choose from, in the order in which it is searched. options may be nil. The modules are
+// loaded for it, and stay loaded.
+func Backends(options *Options) ([]BackendReport, error) {
+	o, free, err := options.open()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	var count C.size_t
+	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_backend_count(o, &count, e) }); err != nil {
+		return nil, err
+	}
+	reports := make([]BackendReport, count)
+	for i := range reports {
+		r := C.hvd_backend_report{struct_size: C.sizeof_hvd_backend_report}
+		err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_backend_get(o, C.size_t(i), &r, e) })
+		if err != nil {
+			return nil, err
+		}
+		reports[i] = BackendReport{text(r.name[:]), text(r.version[:]), text(r.path[:]), r.usable != 0, uint32(r.abi_version),
+			uint64(r.memories), uint64(r.dtypes), uint64(r.collectives), r.local != 0, int(r.max_instances), text(r.reason[:])}
+	}
+	return reports, nil
+}
+
+// BackendChoice tells which backend serves an operation in the current generation, and why this one. Never blocks.
+func (w *Worker) BackendChoice(memory Memory, dtype Dtype, collective Collective) (name, reason string, err error) {
+	s := C.hvd_backend_selection{struct_size: C.sizeof_hvd_backend_selection}
+	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
+		return C.hvd_backend_choice(c, C.hvd_memory(memory), C.hvd_dtype(dtype), C.hvd_collective(collective), &s, e)
+	})
+	return text(s.name[:]), text(s.reason[:]), err
+}
+
 // Recovery is one recovery or planned reset of a worker. Phases that did not happen are 0.
 type Recovery struct {
 	FromGeneration, ToGeneration uint64

@@ -44,16 +44,8 @@ pub struct hvd_error {
 }
 #[test]
 fn bindgen_test_layout_hvd_error() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_error>(),
-        560usize,
-        concat!("Size of: ", stringify!(hvd_error))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_error>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_error))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_error>(), 560usize, concat!("Size of: ", stringify!(hvd_error)));
+    assert_eq!(::std::mem::align_of::<hvd_error>(), 8usize, concat!("Alignment of ", stringify!(hvd_error)));
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
@@ -62,12 +54,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -79,12 +66,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).status) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(status)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(status))
         );
     }
     test_field_status();
@@ -96,12 +78,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(rank))
         );
     }
     test_field_rank();
@@ -113,12 +90,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(generation))
         );
     }
     test_field_generation();
@@ -130,12 +102,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).vendor_code) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(vendor_code)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(vendor_code))
         );
     }
     test_field_vendor_code();
@@ -147,12 +114,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).backend) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(backend)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(backend))
         );
     }
     test_field_backend();
@@ -164,12 +126,7 @@ fn bindgen_test_layout_hvd_error() {
                 ::std::ptr::addr_of!((*ptr).message) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_error),
-                "::",
-                stringify!(message)
-            )
+            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(message))
         );
     }
     test_field_message();
@@ -180,8 +137,7 @@ extern "C" {
 extern "C" {
     pub fn hvd_free(memory: *mut ::std::os::raw::c_void);
 }
-pub type hvd_destroy_fn =
-    ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void)>;
+pub type hvd_destroy_fn = ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void)>;
 pub type hvd_log_level = i32;
 pub const HVD_LOG_DEFAULT: _bindgen_ty_2 = 0;
 pub const HVD_LOG_TRACE: _bindgen_ty_2 = 1;
@@ -204,10 +160,7 @@ pub struct hvd_options {
     _unused: [u8; 0],
 }
 extern "C" {
-    pub fn hvd_options_create(
-        ret_options: *mut *mut hvd_options,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_options_create(ret_options: *mut *mut hvd_options, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_options_destroy(options: *mut hvd_options);
@@ -278,11 +231,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_shutdown(
-        context: *mut hvd_context,
-        timeout_ms: i64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_shutdown(context: *mut hvd_context, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_abort(
@@ -328,12 +277,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -345,12 +289,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(rank))
         );
     }
     test_field_rank();
@@ -362,12 +301,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(size))
         );
     }
     test_field_size();
@@ -379,12 +313,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).local_rank) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(local_rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(local_rank))
         );
     }
     test_field_local_rank();
@@ -396,12 +325,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).local_size) as usize - ptr as usize
             },
             20usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(local_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(local_size))
         );
     }
     test_field_local_size();
@@ -413,12 +337,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).cross_rank) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(cross_rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(cross_rank))
         );
     }
     test_field_cross_rank();
@@ -430,12 +349,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).cross_size) as usize - ptr as usize
             },
             28usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(cross_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(cross_size))
         );
     }
     test_field_cross_size();
@@ -447,12 +361,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(generation))
         );
     }
     test_field_generation();
@@ -464,12 +373,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(membership_epoch)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(membership_epoch))
         );
     }
     test_field_membership_epoch();
@@ -481,12 +385,7 @@ fn bindgen_test_layout_hvd_membership() {
                 ::std::ptr::addr_of!((*ptr).worker) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_membership),
-                "::",
-                stringify!(worker)
-            )
+            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(worker))
         );
     }
     test_field_worker();
@@ -550,12 +449,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -567,12 +461,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(name)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(name))
         );
     }
     test_field_name();
@@ -584,12 +473,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).version) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(version)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(version))
         );
     }
     test_field_version();
@@ -601,12 +485,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).path) as usize - ptr as usize
             },
             88usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(path)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(path))
         );
     }
     test_field_path();
@@ -618,12 +497,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).detail) as usize - ptr as usize
             },
             600usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(detail)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(detail))
         );
     }
     test_field_detail();
@@ -635,12 +509,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).dtypes) as usize - ptr as usize
             },
             856usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(dtypes)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(dtypes))
         );
     }
     test_field_dtypes();
@@ -652,12 +521,7 @@ fn bindgen_test_layout_hvd_backend_information() {
                 ::std::ptr::addr_of!((*ptr).collectives) as usize - ptr as usize
             },
             864usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_backend_information),
-                "::",
-                stringify!(collectives)
-            )
+            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(collectives))
         );
     }
     test_field_collectives();
@@ -711,11 +575,7 @@ pub struct hvd_tensor {
 }
 #[test]
 fn bindgen_test_layout_hvd_tensor() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_tensor>(),
-        104usize,
-        concat!("Size of: ", stringify!(hvd_tensor))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_tensor>(), 104usize, concat!("Size of: ", stringify!(hvd_tensor)));
     assert_eq!(
         ::std::mem::align_of::<hvd_tensor>(),
         8usize,
@@ -729,12 +589,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -746,12 +601,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).data) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(data)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(data))
         );
     }
     test_field_data();
@@ -763,12 +613,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).dtype) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(dtype)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(dtype))
         );
     }
     test_field_dtype();
@@ -780,12 +625,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).ndim) as usize - ptr as usize
             },
             20usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(ndim)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(ndim))
         );
     }
     test_field_ndim();
@@ -797,12 +637,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).shape) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(shape)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(shape))
         );
     }
     test_field_shape();
@@ -814,12 +649,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).memory) as usize - ptr as usize
             },
             88usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(memory)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(memory))
         );
     }
     test_field_memory();
@@ -831,12 +661,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).device) as usize - ptr as usize
             },
             92usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(device)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(device))
         );
     }
     test_field_device();
@@ -848,12 +673,7 @@ fn bindgen_test_layout_hvd_tensor() {
                 ::std::ptr::addr_of!((*ptr).stream) as usize - ptr as usize
             },
             96usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_tensor),
-                "::",
-                stringify!(stream)
-            )
+            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(stream))
         );
     }
     test_field_stream();
@@ -933,12 +753,7 @@ fn bindgen_test_layout_hvd_process_set_information() {
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_information),
-                "::",
-                stringify!(rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_process_set_information), "::", stringify!(rank))
         );
     }
     test_field_rank();
@@ -950,12 +765,7 @@ fn bindgen_test_layout_hvd_process_set_information() {
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_information),
-                "::",
-                stringify!(size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_process_set_information), "::", stringify!(size))
         );
     }
     test_field_size();
@@ -1174,11 +984,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_join(
-        context: *mut hvd_context,
-        ret_last_rank: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_join(context: *mut hvd_context, ret_last_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1308,11 +1114,7 @@ pub struct hvd_request {
 }
 #[test]
 fn bindgen_test_layout_hvd_request() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_request>(),
-        104usize,
-        concat!("Size of: ", stringify!(hvd_request))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_request>(), 104usize, concat!("Size of: ", stringify!(hvd_request)));
     assert_eq!(
         ::std::mem::align_of::<hvd_request>(),
         8usize,
@@ -1326,12 +1128,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -1343,12 +1140,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).collective) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(collective)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(collective))
         );
     }
     test_field_collective();
@@ -1360,12 +1152,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).root) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(root)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(root))
         );
     }
     test_field_root();
@@ -1377,12 +1164,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(name)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(name))
         );
     }
     test_field_name();
@@ -1394,12 +1176,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).inputs) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(inputs)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(inputs))
         );
     }
     test_field_inputs();
@@ -1411,12 +1188,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).outputs) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(outputs)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(outputs))
         );
     }
     test_field_outputs();
@@ -1428,12 +1200,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).count) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(count)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(count))
         );
     }
     test_field_count();
@@ -1445,12 +1212,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).reduction) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(reduction)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(reduction))
         );
     }
     test_field_reduction();
@@ -1462,12 +1224,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).priority) as usize - ptr as usize
             },
             52usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(priority)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(priority))
         );
     }
     test_field_priority();
@@ -1479,12 +1236,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).prescale) as usize - ptr as usize
             },
             56usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(prescale)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(prescale))
         );
     }
     test_field_prescale();
@@ -1496,12 +1248,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).postscale) as usize - ptr as usize
             },
             64usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(postscale)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(postscale))
         );
     }
     test_field_postscale();
@@ -1513,12 +1260,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).splits) as usize - ptr as usize
             },
             72usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(splits)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(splits))
         );
     }
     test_field_splits();
@@ -1530,12 +1272,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).split_count) as usize - ptr as usize
             },
             80usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(split_count)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(split_count))
         );
     }
     test_field_split_count();
@@ -1547,12 +1284,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).process_set) as usize - ptr as usize
             },
             88usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(process_set)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(process_set))
         );
     }
     test_field_process_set();
@@ -1564,12 +1296,7 @@ fn bindgen_test_layout_hvd_request() {
                 ::std::ptr::addr_of!((*ptr).timeout_ms) as usize - ptr as usize
             },
             96usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_request),
-                "::",
-                stringify!(timeout_ms)
-            )
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(timeout_ms))
         );
     }
     test_field_timeout_ms();
@@ -1592,11 +1319,7 @@ extern "C" {
     pub fn hvd_op_error(op: *mut hvd_op, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_output(
-        op: *mut hvd_op,
-        ret_output: *mut hvd_tensor,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_op_output(op: *mut hvd_op, ret_output: *mut hvd_tensor, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_op_output_at(
@@ -1615,11 +1338,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_last_joined(
-        op: *mut hvd_op,
-        ret_rank: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_op_last_joined(op: *mut hvd_op, ret_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_op_destroy(op: *mut hvd_op);
@@ -1657,11 +1376,7 @@ extern "C" {
     ) -> hvd_status;
 }
 pub type hvd_write_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        sink: *mut ::std::os::raw::c_void,
-        data: *const ::std::os::raw::c_void,
-        size: usize,
-    ),
+    unsafe extern "C" fn(sink: *mut ::std::os::raw::c_void, data: *const ::std::os::raw::c_void, size: usize),
 >;
 pub type hvd_save_fn = ::std::option::Option<
     unsafe extern "C" fn(
@@ -1713,8 +1428,7 @@ extern "C" {
     pub fn hvd_state_save(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_state_check_host_updates(state: *mut hvd_state, error: *mut hvd_error)
-        -> hvd_status;
+    pub fn hvd_state_check_host_updates(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_state_restore(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
@@ -1758,12 +1472,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -1775,12 +1484,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(revision)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(revision))
         );
     }
     test_field_revision();
@@ -1792,12 +1496,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).commits) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(commits)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(commits))
         );
     }
     test_field_commits();
@@ -1809,12 +1508,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).restores) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(restores)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(restores))
         );
     }
     test_field_restores();
@@ -1826,12 +1520,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).syncs) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(syncs)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(syncs))
         );
     }
     test_field_syncs();
@@ -1843,12 +1532,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).bytes) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(bytes)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(bytes))
         );
     }
     test_field_bytes();
@@ -1860,12 +1544,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).sync_sent_bytes) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(sync_sent_bytes)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(sync_sent_bytes))
         );
     }
     test_field_sync_sent_bytes();
@@ -1894,12 +1573,7 @@ fn bindgen_test_layout_hvd_state_statistics() {
                 ::std::ptr::addr_of!((*ptr).last_commit_ns) as usize - ptr as usize
             },
             64usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_statistics),
-                "::",
-                stringify!(last_commit_ns)
-            )
+            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(last_commit_ns))
         );
     }
     test_field_last_commit_ns();
@@ -1951,12 +1625,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -1968,12 +1637,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).samples) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(samples)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(samples))
         );
     }
     test_field_samples();
@@ -1985,12 +1649,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).batch_size) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(batch_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(batch_size))
         );
     }
     test_field_batch_size();
@@ -2002,12 +1661,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).seed) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(seed)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(seed))
         );
     }
     test_field_seed();
@@ -2019,12 +1673,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).in_order) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(in_order)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(in_order))
         );
     }
     test_field_in_order();
@@ -2036,12 +1685,7 @@ fn bindgen_test_layout_hvd_sampler_options() {
                 ::std::ptr::addr_of!((*ptr).padding) as usize - ptr as usize
             },
             36usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_options),
-                "::",
-                stringify!(padding)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(padding))
         );
     }
     test_field_padding();
@@ -2095,12 +1739,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -2112,12 +1751,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(generation))
         );
     }
     test_field_generation();
@@ -2129,12 +1763,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).epoch) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(epoch)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(epoch))
         );
     }
     test_field_epoch();
@@ -2146,12 +1775,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).position) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(position)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(position))
         );
     }
     test_field_position();
@@ -2163,12 +1787,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).count) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(count)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(count))
         );
     }
     test_field_count();
@@ -2180,12 +1799,7 @@ fn bindgen_test_layout_hvd_sampler_batch() {
                 ::std::ptr::addr_of!((*ptr).total) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_batch),
-                "::",
-                stringify!(total)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(total))
         );
     }
     test_field_total();
@@ -2208,11 +1822,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_sampler_set_epoch(
-        sampler: *mut hvd_sampler,
-        epoch: u64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_sampler_set_epoch(sampler: *mut hvd_sampler, epoch: u64, error: *mut hvd_error) -> hvd_status;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2245,12 +1855,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -2262,12 +1867,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).epoch) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(epoch)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(epoch))
         );
     }
     test_field_epoch();
@@ -2279,12 +1879,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).samples) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(samples)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(samples))
         );
     }
     test_field_samples();
@@ -2296,12 +1891,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).batch_size) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(batch_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(batch_size))
         );
     }
     test_field_batch_size();
@@ -2313,12 +1903,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).processed) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(processed)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(processed))
         );
     }
     test_field_processed();
@@ -2330,12 +1915,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).remaining) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(remaining)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(remaining))
         );
     }
     test_field_remaining();
@@ -2347,12 +1927,7 @@ fn bindgen_test_layout_hvd_sampler_information() {
                 ::std::ptr::addr_of!((*ptr).rounds) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_sampler_information),
-                "::",
-                stringify!(rounds)
-            )
+            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(rounds))
         );
     }
     test_field_rounds();
@@ -2380,9 +1955,8 @@ extern "C" {
         error: *mut hvd_error,
     ) -> hvd_status;
 }
-pub type hvd_train_fn = ::std::option::Option<
-    unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void) -> hvd_status,
->;
+pub type hvd_train_fn =
+    ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void) -> hvd_status>;
 extern "C" {
     pub fn hvd_run(
         context: *mut hvd_context,
@@ -2458,12 +2032,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -2475,12 +2044,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).from_generation) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(from_generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(from_generation))
         );
     }
     test_field_from_generation();
@@ -2492,12 +2056,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).to_generation) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(to_generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(to_generation))
         );
     }
     test_field_to_generation();
@@ -2509,12 +2068,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).cause) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(cause)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(cause))
         );
     }
     test_field_cause();
@@ -2526,12 +2080,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).from_size) as usize - ptr as usize
             },
             28usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(from_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(from_size))
         );
     }
     test_field_from_size();
@@ -2543,12 +2092,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).to_size) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(to_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(to_size))
         );
     }
     test_field_to_size();
@@ -2560,12 +2104,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).attempts) as usize - ptr as usize
             },
             36usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(attempts)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(attempts))
         );
     }
     test_field_attempts();
@@ -2577,12 +2116,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(revision)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(revision))
         );
     }
     test_field_revision();
@@ -2594,12 +2128,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).began_at) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(began_at)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(began_at))
         );
     }
     test_field_began_at();
@@ -2611,12 +2140,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).detection) as usize - ptr as usize
             },
             56usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(detection)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(detection))
         );
     }
     test_field_detection();
@@ -2628,12 +2152,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).abort) as usize - ptr as usize
             },
             64usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(abort)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(abort))
         );
     }
     test_field_abort();
@@ -2645,12 +2164,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).restore) as usize - ptr as usize
             },
             72usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(restore)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(restore))
         );
     }
     test_field_restore();
@@ -2662,12 +2176,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).forming) as usize - ptr as usize
             },
             80usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(forming)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(forming))
         );
     }
     test_field_forming();
@@ -2679,12 +2188,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).connecting) as usize - ptr as usize
             },
             88usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(connecting)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(connecting))
         );
     }
     test_field_connecting();
@@ -2696,12 +2200,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).sync) as usize - ptr as usize
             },
             96usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(sync)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(sync))
         );
     }
     test_field_sync();
@@ -2713,12 +2212,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).total) as usize - ptr as usize
             },
             104usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(total)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(total))
         );
     }
     test_field_total();
@@ -2730,12 +2224,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).sync_bytes) as usize - ptr as usize
             },
             112usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(sync_bytes)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(sync_bytes))
         );
     }
     test_field_sync_bytes();
@@ -2747,12 +2236,7 @@ fn bindgen_test_layout_hvd_recovery() {
                 ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
             },
             120usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_recovery),
-                "::",
-                stringify!(reason)
-            )
+            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(reason))
         );
     }
     test_field_reason();
@@ -2796,16 +2280,8 @@ pub struct hvd_event {
 }
 #[test]
 fn bindgen_test_layout_hvd_event() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_event>(),
-        304usize,
-        concat!("Size of: ", stringify!(hvd_event))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_event>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_event))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_event>(), 304usize, concat!("Size of: ", stringify!(hvd_event)));
+    assert_eq!(::std::mem::align_of::<hvd_event>(), 8usize, concat!("Alignment of ", stringify!(hvd_event)));
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
@@ -2814,12 +2290,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -2831,12 +2302,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).kind) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(kind)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(kind))
         );
     }
     test_field_kind();
@@ -2848,12 +2314,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).lost) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(lost)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(lost))
         );
     }
     test_field_lost();
@@ -2865,12 +2326,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).sequence) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(sequence)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(sequence))
         );
     }
     test_field_sequence();
@@ -2882,12 +2338,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(generation))
         );
     }
     test_field_generation();
@@ -2899,12 +2350,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(membership_epoch)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(membership_epoch))
         );
     }
     test_field_membership_epoch();
@@ -2916,12 +2362,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(rank)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(rank))
         );
     }
     test_field_rank();
@@ -2933,12 +2374,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             44usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(size))
         );
     }
     test_field_size();
@@ -2950,12 +2386,7 @@ fn bindgen_test_layout_hvd_event() {
                 ::std::ptr::addr_of!((*ptr).message) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_event),
-                "::",
-                stringify!(message)
-            )
+            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(message))
         );
     }
     test_field_message();
@@ -2975,18 +2406,11 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_remove_listener(
-        context: *mut hvd_context,
-        listener: u64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_remove_listener(context: *mut hvd_context, listener: u64, error: *mut hvd_error)
+        -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_event_fd(
-        context: *mut hvd_context,
-        ret_fd: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_event_fd(context: *mut hvd_context, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_next_event(
@@ -3005,6 +2429,260 @@ extern "C" {
 }
 extern "C" {
     pub fn hvd_timeline_stop(context: *mut hvd_context, error: *mut hvd_error) -> hvd_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hvd_backend_report {
+    pub struct_size: usize,
+    pub name: [::std::os::raw::c_char; 16usize],
+    pub version: [::std::os::raw::c_char; 64usize],
+    pub path: [::std::os::raw::c_char; 512usize],
+    pub usable: i32,
+    pub abi_version: u32,
+    pub memories: u64,
+    pub dtypes: u64,
+    pub collectives: u64,
+    pub local: i32,
+    pub max_instances: i32,
+    pub reason: [::std::os::raw::c_char; 512usize],
+}
+#[test]
+fn bindgen_test_layout_hvd_backend_report() {
+    assert_eq!(
+        ::std::mem::size_of::<hvd_backend_report>(),
+        1152usize,
+        concat!("Size of: ", stringify!(hvd_backend_report))
+    );
+    assert_eq!(
+        ::std::mem::align_of::<hvd_backend_report>(),
+        8usize,
+        concat!("Alignment of ", stringify!(hvd_backend_report))
+    );
+    fn test_field_struct_size() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
+            },
+            0usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(struct_size))
+        );
+    }
+    test_field_struct_size();
+    fn test_field_name() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
+            },
+            8usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(name))
+        );
+    }
+    test_field_name();
+    fn test_field_version() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).version) as usize - ptr as usize
+            },
+            24usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(version))
+        );
+    }
+    test_field_version();
+    fn test_field_path() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).path) as usize - ptr as usize
+            },
+            88usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(path))
+        );
+    }
+    test_field_path();
+    fn test_field_usable() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).usable) as usize - ptr as usize
+            },
+            600usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(usable))
+        );
+    }
+    test_field_usable();
+    fn test_field_abi_version() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).abi_version) as usize - ptr as usize
+            },
+            604usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(abi_version))
+        );
+    }
+    test_field_abi_version();
+    fn test_field_memories() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).memories) as usize - ptr as usize
+            },
+            608usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(memories))
+        );
+    }
+    test_field_memories();
+    fn test_field_dtypes() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).dtypes) as usize - ptr as usize
+            },
+            616usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(dtypes))
+        );
+    }
+    test_field_dtypes();
+    fn test_field_collectives() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).collectives) as usize - ptr as usize
+            },
+            624usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(collectives))
+        );
+    }
+    test_field_collectives();
+    fn test_field_local() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).local) as usize - ptr as usize
+            },
+            632usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(local))
+        );
+    }
+    test_field_local();
+    fn test_field_max_instances() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).max_instances) as usize - ptr as usize
+            },
+            636usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(max_instances))
+        );
+    }
+    test_field_max_instances();
+    fn test_field_reason() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
+            },
+            640usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(reason))
+        );
+    }
+    test_field_reason();
+}
+extern "C" {
+    pub fn hvd_backend_count(
+        options: *const hvd_options,
+        ret_count: *mut usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+}
+extern "C" {
+    pub fn hvd_backend_get(
+        options: *const hvd_options,
+        index: usize,
+        ret_report: *mut hvd_backend_report,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hvd_backend_selection {
+    pub struct_size: usize,
+    pub name: [::std::os::raw::c_char; 16usize],
+    pub reason: [::std::os::raw::c_char; 512usize],
+}
+#[test]
+fn bindgen_test_layout_hvd_backend_selection() {
+    assert_eq!(
+        ::std::mem::size_of::<hvd_backend_selection>(),
+        536usize,
+        concat!("Size of: ", stringify!(hvd_backend_selection))
+    );
+    assert_eq!(
+        ::std::mem::align_of::<hvd_backend_selection>(),
+        8usize,
+        concat!("Alignment of ", stringify!(hvd_backend_selection))
+    );
+    fn test_field_struct_size() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
+            },
+            0usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(struct_size))
+        );
+    }
+    test_field_struct_size();
+    fn test_field_name() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
+            },
+            8usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(name))
+        );
+    }
+    test_field_name();
+    fn test_field_reason() {
+        assert_eq!(
+            unsafe {
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let ptr = uninit.as_ptr();
+                ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
+            },
+            24usize,
+            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(reason))
+        );
+    }
+    test_field_reason();
+}
+extern "C" {
+    pub fn hvd_backend_choice(
+        context: *mut hvd_context,
+        memory: hvd_memory,
+        dtype: hvd_dtype,
+        collective: hvd_collective,
+        ret_selection: *mut hvd_backend_selection,
+        error: *mut hvd_error,
+    ) -> hvd_status;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -3034,16 +2712,8 @@ pub struct hvd_host {
 }
 #[test]
 fn bindgen_test_layout_hvd_host() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_host>(),
-        16usize,
-        concat!("Size of: ", stringify!(hvd_host))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_host>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_host))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_host>(), 16usize, concat!("Size of: ", stringify!(hvd_host)));
+    assert_eq!(::std::mem::align_of::<hvd_host>(), 8usize, concat!("Alignment of ", stringify!(hvd_host)));
     fn test_field_name() {
         assert_eq!(
             unsafe {
@@ -3052,12 +2722,7 @@ fn bindgen_test_layout_hvd_host() {
                 ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_host),
-                "::",
-                stringify!(name)
-            )
+            concat!("Offset of field: ", stringify!(hvd_host), "::", stringify!(name))
         );
     }
     test_field_name();
@@ -3069,22 +2734,13 @@ fn bindgen_test_layout_hvd_host() {
                 ::std::ptr::addr_of!((*ptr).slots) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_host),
-                "::",
-                stringify!(slots)
-            )
+            concat!("Offset of field: ", stringify!(hvd_host), "::", stringify!(slots))
         );
     }
     test_field_slots();
 }
 pub type hvd_add_host_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        sink: *mut ::std::os::raw::c_void,
-        name: *const ::std::os::raw::c_char,
-        slots: i32,
-    ),
+    unsafe extern "C" fn(sink: *mut ::std::os::raw::c_void, name: *const ::std::os::raw::c_char, slots: i32),
 >;
 pub type hvd_discover_fn = ::std::option::Option<
     unsafe extern "C" fn(
@@ -3113,11 +2769,7 @@ pub struct hvd_launch {
 }
 #[test]
 fn bindgen_test_layout_hvd_launch() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_launch>(),
-        40usize,
-        concat!("Size of: ", stringify!(hvd_launch))
-    );
+    assert_eq!(::std::mem::size_of::<hvd_launch>(), 40usize, concat!("Size of: ", stringify!(hvd_launch)));
     assert_eq!(
         ::std::mem::align_of::<hvd_launch>(),
         8usize,
@@ -3131,12 +2783,7 @@ fn bindgen_test_layout_hvd_launch() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_launch),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -3148,12 +2795,7 @@ fn bindgen_test_layout_hvd_launch() {
                 ::std::ptr::addr_of!((*ptr).worker) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_launch),
-                "::",
-                stringify!(worker)
-            )
+            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(worker))
         );
     }
     test_field_worker();
@@ -3165,12 +2807,7 @@ fn bindgen_test_layout_hvd_launch() {
                 ::std::ptr::addr_of!((*ptr).host) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_launch),
-                "::",
-                stringify!(host)
-            )
+            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(host))
         );
     }
     test_field_host();
@@ -3182,12 +2819,7 @@ fn bindgen_test_layout_hvd_launch() {
                 ::std::ptr::addr_of!((*ptr).slot) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_launch),
-                "::",
-                stringify!(slot)
-            )
+            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(slot))
         );
     }
     test_field_slot();
@@ -3199,12 +2831,7 @@ fn bindgen_test_layout_hvd_launch() {
                 ::std::ptr::addr_of!((*ptr).environment) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_launch),
-                "::",
-                stringify!(environment)
-            )
+            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(environment))
         );
     }
     test_field_environment();
@@ -3256,11 +2883,7 @@ extern "C" {
     pub fn hvd_driver_start(driver: *mut hvd_driver, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_driver_wait(
-        driver: *mut hvd_driver,
-        timeout_ms: i64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
+    pub fn hvd_driver_wait(driver: *mut hvd_driver, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_driver_stop(
@@ -3313,12 +2936,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(struct_size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
@@ -3330,12 +2948,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).phase) as usize - ptr as usize
             },
             8usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(phase)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(phase))
         );
     }
     test_field_phase();
@@ -3347,12 +2960,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             12usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(size)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(size))
         );
     }
     test_field_size();
@@ -3364,12 +2972,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).workers) as usize - ptr as usize
             },
             16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(workers)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(workers))
         );
     }
     test_field_workers();
@@ -3381,12 +2984,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).slots) as usize - ptr as usize
             },
             20usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(slots)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(slots))
         );
     }
     test_field_slots();
@@ -3398,12 +2996,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).resets) as usize - ptr as usize
             },
             24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(resets)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(resets))
         );
     }
     test_field_resets();
@@ -3415,12 +3008,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(generation)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(generation))
         );
     }
     test_field_generation();
@@ -3449,12 +3037,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).hosts_blocked) as usize - ptr as usize
             },
             48usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(hosts_blocked)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(hosts_blocked))
         );
     }
     test_field_hosts_blocked();
@@ -3466,12 +3049,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).port) as usize - ptr as usize
             },
             52usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(port)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(port))
         );
     }
     test_field_port();
@@ -3483,12 +3061,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).sentence) as usize - ptr as usize
             },
             56usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(sentence)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(sentence))
         );
     }
     test_field_sentence();
@@ -3500,12 +3073,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
                 ::std::ptr::addr_of!((*ptr).stall) as usize - ptr as usize
             },
             568usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(stall)
-            )
+            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(stall))
         );
     }
     test_field_stall();

@@ -43,6 +43,8 @@ sized!(
     hvd_error,
     hvd_membership,
     hvd_backend_information,
+    hvd_backend_report,
+    hvd_backend_selection,
     hvd_tensor,
     hvd_process_set_information,
     hvd_request,

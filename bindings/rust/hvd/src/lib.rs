@@ -35,7 +35,7 @@
 //! ```
 //!
 //! # Memory
-//! No `unsafe` is needed, and no safe program can make the library touch memory that is not there:
+//! No `unsafe` is needed (but to say where a device's memory is), and no safe program can make the library touch memory that is not there:
 //!
 //! - **Blocking** collectives borrow their buffers for the call, and return only when the library is done with them.
 //! - **Asynchronous** ones outlive a call. A handle that borrowed could be leaked by `mem::forget`, which ends the
@@ -49,6 +49,7 @@
 //! - Panics don't cross the boundary: in a callback they become [`Status::CallbackFailed`] or are dropped.
 #![warn(missing_docs)]
 
+mod backend;
 mod call;
 mod collective;
 mod context;
@@ -64,6 +65,7 @@ mod set;
 mod state;
 mod tensor;
 
+pub use backend::{backends, BackendChoice, BackendReport, Collective, Memory};
 pub use call::{Call, Reduction};
 pub use context::{Backend, Context, Membership};
 pub use error::{Error, Failure, Result, Status};
@@ -73,7 +75,7 @@ pub use options::{LogLevel, OptionValue, Options};
 pub use sampler::{Batch, Padding, Sampler, SamplerInfo, SamplerOptions};
 pub use set::{ProcessSet, SetInfo, SetRule};
 pub use state::{Fields, Object, Plain, State, StateStatistics, Variables};
-pub use tensor::{Bf16, Bool, Dtype, Element, View, ViewMut, F16};
+pub use tensor::{Bf16, Bool, DeviceMemory, Dtype, Element, View, ViewMut, F16};
 
 /// "major.minor.patch" of the library that is loaded.
 pub fn version() -> &'static str {

@@ -223,6 +223,31 @@ fn flat<T: Element>(data: *mut c_void, length: usize) -> sys::hvd_tensor {
     tensor
 }
 
+/// A tensor in a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    /// Its address there.
+    pub data: *mut c_void,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// The device's number, as this process sees it.
+    pub device: i32,
+    /// A CUstream or cudaStream_t; NULL: the default stream. The library's work runs in its order.
+    pub stream: *mut c_void,
+}
+
+impl DeviceMemory {
+    fn describe(self, shape: &[usize]) -> Result<sys::hvd_tensor> {
+        let length = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+        let mut raw = describe::<u8>(self.data, length.unwrap_or(0), shape)?;
+        raw.dtype = self.dtype as i32;
+        raw.memory = sys::HVD_MEMORY_CUDA;
+        raw.device = self.device;
+        raw.stream = self.stream;
+        Ok(raw)
+    }
+}
+
 /// Strides, in elements, must be those of a dense row-major tensor; where there is one index they don't matter.
 fn check_strides(shape: &[usize], strides: &[usize]) -> Result<()> {
     let mut expected = vec![0; shape.len()];
@@ -254,6 +279,15 @@ impl<'a> View<'a> {
         View::new(data, shape)
     }
 
+    /// A tensor that a device reads.
+    ///
+    /// # Safety
+    /// `memory` holds as many elements as `shape` says, and is neither freed nor written until what runs on its stream
+    /// after the operation has begun: nothing but the program knows who uses it.
+    pub unsafe fn on_device(memory: DeviceMemory, shape: &[usize]) -> Result<View<'a>> {
+        Ok(View { raw: memory.describe(shape)?, memory: PhantomData })
+    }
+
     /// One number.
     pub fn scalar<T: Element>(value: &'a T) -> View<'a> {
         let mut raw = flat::<T>(std::ptr::from_ref(value).cast_mut().cast(), 1);
@@ -277,6 +311,15 @@ impl<'a> ViewMut<'a> {
     ) -> Result<ViewMut<'a>> {
         check_strides(shape, strides)?;
         ViewMut::new(data, shape)
+    }
+
+    /// A tensor that a device writes.
+    ///
+    /// # Safety
+    /// As for [`View::on_device`]; nobody else reads or writes it meanwhile. In a [`crate::State`] it stays where it is
+    /// until the state is dropped, as does the stream.
+    pub unsafe fn on_device(memory: DeviceMemory, shape: &[usize]) -> Result<ViewMut<'a>> {
+        Ok(ViewMut { raw: memory.describe(shape)?, memory: PhantomData })
     }
 
     /// One number.

@@ -90,6 +90,18 @@ fn every_dtype_and_shape() {
 }
 
 #[test]
+fn backends_are_told_of() {
+    let all = hvd::backends(None).unwrap();
+    assert!(all.iter().any(|b| b.usable && b.name == "self"), "{all:?}");
+    let c = alone();
+    let choice =
+        c.backend_choice(hvd::Memory::Host, hvd::Dtype::Float32, hvd::Collective::Allreduce).unwrap();
+    assert_eq!(choice.name, "self");
+    let choice = c.backend_choice(hvd::Memory::Cuda, hvd::Dtype::Float32, hvd::Collective::Allreduce);
+    expect(choice, Status::Unsupported, &[]);
+}
+
+#[test]
 fn halves_round_to_nearest_even() {
     for bits in 0..=u16::MAX {
         let (half, brain) = (F16(bits), Bf16(bits));

@@ -245,11 +245,14 @@ fn failures() {
     c.barrier("all is well").unwrap();
     // Another thread's abort ends a wait.
     if rank == 0 {
+        // That the barrier is over here does not mean that it is over there.
+        assert_eq!(std::fs::read_to_string(&gate).unwrap(), "out");
         let waiting = c.start_barrier("nobody comes").unwrap();
         let other = c.clone();
         std::thread::spawn(move || other.abort("enough").unwrap()).join().unwrap();
         assert_eq!(waiting.wait().unwrap_err().status(), Status::Closed);
     } else {
+        std::fs::write(&gate, "out").unwrap();
         let lost = c.barrier("no one either").unwrap_err();
         assert_eq!(lost.status(), Status::PeerLost, "{lost}");
         c.shutdown(None).ok();
