@@ -350,12 +350,18 @@ class Job:
             self.process.stdout.close()
         for fifo in fifos:
             os.close(fifo)
-        forgotten = [name for name in os.listdir(self.directory) if name.startswith("hvd-job.")]
+        forgotten = self._job_directories()
+        while forgotten and time.monotonic() < deadline:  # hvd-guard removes those of a driver that was killed
+            select.select([], [], [], 0.01)
+            forgotten = self._job_directories()
         shutil.rmtree(self.directory, ignore_errors=True)
         if forgotten and not still_running:
             self.fail("directories were left behind: %s" % forgotten)
         if left:
             self.fail("processes were left behind: %s" % left)
+
+    def _job_directories(self):
+        return [name for name in os.listdir(self.directory) if name.startswith("hvd-job.")]
 
     @staticmethod
     def _command_of(pid):
