@@ -69,7 +69,7 @@ def collectives_tables(report):
     """Markdown: a table a place and operation, medians; in brackets the time over libhvd's (raw: over the bare
     library's), median of the rounds."""
     lines = []
-    for place in ("one_host", "two_hosts", "raw_mpi", "raw_gloo"):
+    for place in ("one_host", "two_hosts", "raw_mpi", "raw_gloo", "raw_nccl"):
         for operation, by_ranks in report.get(place, {}).items():
             names = []
             for cell in (cell for sizes in by_ranks.values() for cell in sizes.values()):

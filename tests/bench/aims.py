@@ -58,18 +58,19 @@ def judge(report):
                  _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
     aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
                  _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
-    for operation in ("broadcast", "allreduce"):
-        for size in ("1 MiB", "64 MiB", "256 MiB"):
-            cell = (_cell(report, "raw_mpi", operation, 4, size) or {}).get("hvd_mpi") or {}
-            aims.append(("%s %s, 4 ranks, libhvd on mpi under mpirun: time over openmpi's" % (operation, size), "<=", 1.05,
-                         cell.get("over_openmpi")))
+    for backend, base, ours, how in (("mpi", "openmpi", "hvd_mpi", "mpi under mpirun"), ("nccl", "nccl", "hvd_nccl", "nccl")):
+        for operation in ("broadcast", "allreduce"):
+            for size in ("1 MiB", "64 MiB", "256 MiB"):
+                cell = (_cell(report, "raw_" + backend, operation, 4, size) or {}).get(ours) or {}
+                aims.append(("%s %s, 4 ranks, libhvd on %s: time over %s's" % (operation, size, how, base), "<=", 1.05,
+                             cell.get("over_" + base)))
     return [entry(*aim) for aim in aims]
 
 
 def naming(report):
     """Lines: what libhvd adds to 8 B, where names and agreement are nearly all there is."""
     lines = []
-    for place, base in (("raw_mpi", "openmpi"), ("raw_gloo", "gloo")):
+    for place, base in (("raw_mpi", "openmpi"), ("raw_gloo", "gloo"), ("raw_nccl", "nccl")):
         for operation in ("broadcast", "allreduce"):
             cell = _cell(report, place, operation, 4, "8 B") or {}
             lines += ["%s 8 B, 4 ranks: %s %s, %s %s: naming and agreement add %s" % (

@@ -36,7 +36,8 @@ ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
 RAW = {"mpi": ("openmpi", {"openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi,
                            "hvd_mpi_elastic": contenders.hvd_mpi_elastic}),
        "gloo": ("gloo", {"gloo": contenders.gloo,
-                         "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})})}
+                         "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})}),
+       "nccl": ("nccl", {"nccl": contenders.nccl, "hvd_nccl": contenders.hvd_nccl})}
 
 
 def log(text):

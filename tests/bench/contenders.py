@@ -123,12 +123,12 @@ class Group:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def hvd(name, size, settings=None):
+def hvd(name, size, settings=None, ranks=None):
     def commands(directory):
         argv = [program("hvdrun"), "-np", str(size), "-H", "localhost:%d" % size]
         for key, value in {"HVD_BENCH_DIRECTORY": directory, **(settings or {})}.items():
             argv += ["-x", "%s=%s" % (key, value.replace("{directory}", directory))]
-        return [(argv + ["--", program("ranks_hvd")], {})]
+        return [(argv + ["--", *(ranks or [program("ranks_hvd")])], {})]
     return Group(name, size, commands)
 
 
@@ -180,6 +180,28 @@ def hvd_mpi(size):
 def hvd_mpi_elastic(size):
     module("mpi")
     return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "OMPI_MCA_btl": "self,vader"})
+
+
+def gpus(size):
+    """NCCL takes one rank a GPU."""
+    asked = subprocess.run([program("ranks_nccl"), "devices"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)
+    if asked.returncode != 0:
+        raise Unavailable(asked.stdout.strip())
+    if int(asked.stdout) < size:
+        raise Unavailable("%s GPUs for %d ranks" % (asked.stdout.strip(), size))
+
+
+def nccl(size):
+    gpus(size)
+    return Group("nccl", size, lambda _: [([program("ranks_nccl"), "raw", str(rank), str(size)], {})
+                                          for rank in range(size)])
+
+
+def hvd_nccl(size):
+    gpus(size)
+    module("nccl")
+    return hvd("hvd_nccl", size, ranks=[program("ranks_nccl"), "hvd"])
 
 
 def torch_python():

@@ -114,7 +114,7 @@ static int prepare(rank_state *state, const bench_operation *operation, size_t b
   }
   memset(memory, 1, state->mapped);
   memset(memory, 0, state->mapped);
-  state->buffer = (bench_buffer){memory, bytes, 0};
+  state->buffer = (bench_buffer){memory, bytes, 0, 0};
   state->prepared = operation;
   return operation->prepare != NULL ? operation->prepare(state->self, &state->buffer) : 0;
 }
@@ -130,9 +130,11 @@ static int measure(rank_state *state, const command *wanted) {
   state->buffer.root = 0;
   if (wanted->check && (operation->check == 's' || operation->check == 'b')) {
     fill(&state->buffer, state->place->rank);
+    state->buffer.checked = 1;
     if (operation->call(state->self, &state->buffer) != 0 || !right(state, operation->check)) return -1;
     memset(state->buffer.data, 0, state->buffer.bytes);
   }
+  state->buffer.checked = 0;
   for (int i = 0; i < wanted->warm; i++) {
     if (operation->call(state->self, &state->buffer) != 0) return -1;
   }

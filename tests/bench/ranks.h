@@ -15,6 +15,7 @@ typedef struct bench_buffer {
   float *data;
   size_t bytes;
   int root; /* of this call, if it has one: the ranks take turns, so that in calls back to back no root runs ahead */
+  int checked; /* what this call leaves in `data` will be looked at: who works on other memory copies it there */
 } bench_buffer;
 
 /* What a contender can do. Functions return 0, or print why not on stderr and return anything else. */
