@@ -166,10 +166,11 @@ Status State::Impl::copy_overlapped(bool counted) {
 Status State::Impl::digest_arrived(const Commit& commit) {
   // Whoever ends collectives says so before: data that came from cut-off ones can't have arrived at this epoch.
   if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
-  const DeviceCopies::Use use(*copies);
-  if (!use) return {HVD_CLOSED, "the context is closed"};
   for (auto& [key, variable] : variables) {
-    if (variable.on_device()) variable.next_digest = hvd::digest(variable.next.memory.data(), variable.bytes);
+    if (!variable.on_device()) continue;
+    const DeviceCopies::Use use(*copies);  // for one at a time: who closes waits no longer than that
+    if (!use) return {HVD_CLOSED, "the context is closed"};
+    variable.next_digest = hvd::digest(variable.next.memory.data(), variable.bytes);
   }
   return {};
 }

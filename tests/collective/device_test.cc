@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "collective/cluster.h"
+#include "collective/fusion.h"
 #include "device_memory.h"
 
 namespace hvd::collective::testing {
@@ -176,6 +177,33 @@ TEST_F(Device, GroupsTravelTogetherAndSoDoCallsOfOneStream) {
   for (size_t r = 0; r < 2; ++r) {
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(read(outs[r][i]), (std::vector<float>{2 * float(i), 2}));
   }
+}
+
+TEST_F(Device, OnlyCallsOfOnePlaceOnEveryRankTravelTogether) {
+  const auto item = [](hvd_memory memory, std::vector<uint32_t> places) {
+    auto call = std::make_shared<Signature>();
+    call->kind = Kind::kAllreduce;
+    call->memory = memory;
+    call->specs = {{HVD_FLOAT32, {4}}};
+    Fusion::Item i;
+    i.call = call;
+    i.participants = {0, 1};
+    i.places = std::move(places);
+    i.alone = false;
+    return i;
+  };
+  const Fusion::Item a = item(HVD_MEMORY_CUDA, {1, 1});
+  EXPECT_TRUE(Fusion::together(a, item(HVD_MEMORY_CUDA, {1, 1})));
+  EXPECT_FALSE(Fusion::together(a, item(HVD_MEMORY_CUDA, {1, 2}))) << "rank 1 has another stream";
+  EXPECT_FALSE(Fusion::together(a, item(HVD_MEMORY_HOST, {})));
+  // Numbers of devices and streams are a rank's own, and stay.
+  Places places;
+  const Tensor first = values(0, {1}), second = values(0, {1}, 1), other = values(1, {1});
+  EXPECT_EQ(places.of(sum("a", first, first)), 1U);
+  EXPECT_EQ(places.of(sum("b", second, second)), 2U);
+  EXPECT_EQ(places.of(sum("c", other, other)), 3U);
+  EXPECT_EQ(places.of(sum("d", first, first)), 1U);
+  EXPECT_EQ(places.of(named("e", Kind::kBarrier)), 0U);
 }
 
 TEST_F(Device, OtherMemoryIsAMismatchWithRanksAndValues) {  // contract 9
