@@ -8,7 +8,8 @@ use hvd_sys as sys;
 use sys::Sized0;
 
 use crate::elastic::Recovery;
-use crate::error::{check, Error, Result};
+use crate::error::{check, Result};
+use crate::fork::Process;
 use crate::operation::Handle;
 use crate::options::Options;
 use crate::raw::{self, c_string};
@@ -29,7 +30,7 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Inner {
     ptr: *mut sys::hvd_context,
-    process: u32,
+    process: Process,
     orphans: Mutex<Vec<Orphan>>,
 }
 
@@ -40,7 +41,7 @@ unsafe impl Sync for Inner {}
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "worker of process {}", self.process)
+        write!(f, "worker of {:?}", self.process)
     }
 }
 
@@ -49,26 +50,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error in any other process than `process`: after a fork, none of the library's threads is there.
-pub(crate) fn in_process(process: u32) -> Result<()> {
-    let here = std::process::id();
-    if here == process {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "made by process {process}, called in process {here}: after a fork it is the parent's alone"
-    )))
-}
-
 impl Inner {
     /// The handle, for one call.
     pub(crate) fn get(&self) -> Result<*mut sys::hvd_context> {
-        in_process(self.process)?;
+        self.process.check()?;
         Ok(self.ptr)
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        std::process::id() == self.process
+        self.process.is_this()
     }
 
     /// Keeps the memory of an operation until it has completed.
@@ -159,7 +149,7 @@ impl Context {
         let mut ptr = ptr::null_mut();
         // SAFETY: options are NULL or live through the call; ptr is a place for the result.
         check(|e| unsafe { sys::hvd_init(options, &mut ptr, e) })?;
-        Ok(Context { inner: Arc::new(Inner { ptr, process: std::process::id(), orphans: Mutex::default() }) })
+        Ok(Context { inner: Arc::new(Inner { ptr, process: Process::current(), orphans: Mutex::default() }) })
     }
 
     pub(crate) fn get(&self) -> Result<*mut sys::hvd_context> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use hvd_sys as sys;
 use sys::Sized0;
 
-use crate::context::in_process;
 use crate::error::{check, Error, Result, Status};
+use crate::fork::Process;
 use crate::options::{drop_box, Options};
 use crate::raw::{self, c_string, text_of};
 
@@ -19,7 +19,7 @@ use crate::raw::{self, c_string, text_of};
 #[derive(Debug)]
 pub struct Driver {
     shared: Arc<Shared>,
-    process: u32,
+    process: Process,
 }
 
 /// Reports ends of workers, from any thread, also when the driver is gone: see [`Driver::exits`].
@@ -214,11 +214,11 @@ impl Driver {
         let mut ptr = ptr::null_mut();
         // SAFETY: options live through the call; ptr is a place for the result.
         check(|e| unsafe { sys::hvd_driver_create(options.ptr, &mut ptr, e) })?;
-        Ok(Driver { shared: Arc::new(Shared { ptr: RwLock::new(ptr) }), process: std::process::id() })
+        Ok(Driver { shared: Arc::new(Shared { ptr: RwLock::new(ptr) }), process: Process::current() })
     }
 
     fn call(&self, function: impl FnOnce(*mut sys::hvd_driver, *mut sys::hvd_error) -> i32) -> Result<()> {
-        in_process(self.process)?;
+        self.process.check()?;
         self.shared.call(function)
     }
 
@@ -355,7 +355,7 @@ impl Drop for Driver {
             &mut *self.shared.ptr.write().unwrap_or_else(PoisonError::into_inner),
             ptr::null_mut(),
         );
-        if std::process::id() == self.process {
+        if self.process.is_this() {
             // SAFETY: nobody else can reach it any more. It is no callback of the driver's: those own no Driver.
             unsafe { sys::hvd_driver_destroy(driver) }
         }

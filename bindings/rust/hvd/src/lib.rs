@@ -57,6 +57,7 @@ pub mod driver;
 pub mod elastic;
 mod error;
 mod event;
+mod fork;
 mod operation;
 mod options;
 mod raw;

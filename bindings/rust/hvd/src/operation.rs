@@ -217,9 +217,10 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Arc<Handle
 pub(crate) fn run<R: Outcome>(context: &Context, s: &Submission<'_>) -> Result<R> {
     let handle = submit(context, s)?;
     // The wait can end before the operation only if that breaks its promise; then the buffers must stay.
-    let waited = handle.wait(None);
-    handle.settle();
-    waited?;
+    if let Err(e) = handle.wait(None) {
+        handle.settle();
+        return Err(e);
+    }
     R::of(&Completed(&handle, s.count.max(1)))
 }
 
