@@ -16,18 +16,39 @@
 namespace hvdmpi {
 namespace {
 
-constexpr size_t kSlots = 8;      // calls under way
+constexpr size_t kSlots = 8;      // calls under way at most,
+constexpr size_t kWindow = 8;     // and this many segments of memory under them: it is what a loss may cost
 constexpr int kEagerTurns = 200;  // that found nothing, before the thread begins to doze
 constexpr std::chrono::microseconds kDoze{50};
 constexpr std::chrono::seconds kPatience{2};
 
-// Memory that MPI may still write to, for good. Reachable, so that nobody takes it for forgotten.
-void keep(std::unique_ptr<Slot> slot) {
-  static auto* const guard = new std::mutex;
-  static auto* const kept = new std::vector<std::unique_ptr<Slot>>;
-  std::lock_guard<std::mutex> lock(*guard);
-  kept->push_back(std::move(slot));
-}
+// Memory that MPI may still touch. What it has finished with after all is freed at the next opportunity.
+class Kept {
+ public:
+  static Kept& get() {
+    static auto* const kept = new Kept;  // reachable, so that nobody takes it for forgotten
+    return *kept;
+  }
+  void keep(std::unique_ptr<Slot> slot) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    slots_.push_back(std::move(slot));
+  }
+  void sweep() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto finished = [](const std::unique_ptr<Slot>& slot) {
+      if (slot->request == MPI_REQUEST_NULL) return false;  // failed: who knows what of it goes on
+      int complete = 0;
+      return MPI_Test(&slot->request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
+    };
+    slots_.erase(std::remove_if(slots_.begin(), slots_.end(), finished), slots_.end());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+void keep(std::unique_ptr<Slot> slot) { Kept::get().keep(std::move(slot)); }
 
 }  // namespace
 
@@ -92,6 +113,11 @@ void Engine::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   thread_ = static_cast<int>(syscall(SYS_gettid));
   int idle = 0;
+  if (setup_.comm != MPI_COMM_NULL) {
+    lock.unlock();
+    Kept::get().sweep();
+    lock.lock();
+  }
   while (!aborted_ && !stopping_) {
     for (; !submitted_.empty(); submitted_.pop_front()) waiting_.push_back(std::move(submitted_.front()));
     if (broken_ || (waiting_.empty() && running_.empty())) {
@@ -163,7 +189,8 @@ bool Engine::begin() {
         waiting_.pop_front();
         continue;
       }
-      if (free_.empty() || !operation->can_begin_chunk()) return moved;
+      if (free_.empty() || !operation->can_begin_chunk() || held() >= setup_.segment_bytes * kWindow)
+        return moved;
       if (operation->comm == MPI_COMM_NULL) operation->comm = comm_of(*operation);
       Running next{std::move(free_.back()), operation, 0};
       free_.pop_back();
@@ -182,6 +209,12 @@ bool Engine::begin() {
     }
   }
   return moved;
+}
+
+size_t Engine::held() const {
+  size_t bytes = 0;
+  for (const Running& running : running_) bytes += running.slot->used;
+  return bytes;
 }
 
 bool Engine::test() {
@@ -245,8 +278,7 @@ void Engine::leave_behind() {
   revoke(setup_.comm);
   for (const auto& [ranks, comm] : parties_) revoke(comm);
   for (Running& running : running_) {
-    if (running.slot == nullptr) continue;
-    if (running.slot->request != MPI_REQUEST_NULL) keep(std::move(running.slot));
+    if (running.slot != nullptr) keep(std::move(running.slot));
   }
   running_.clear();
 }

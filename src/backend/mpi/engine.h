@@ -56,6 +56,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool turn();
   bool begin();
   bool test();
+  size_t held() const;                            // bytes of memory under MPI's calls
   bool touch(const std::function<void()>& work);  // the user's memory; false after abort
   MPI_Comm comm_of(const Operation& operation);
   void complete(const OperationPtr& operation, const Failure* failure);

@@ -23,6 +23,7 @@ size_t apart(size_t in_bytes) { return in_bytes / 64 * 64 + 64; }
 }  // namespace
 
 uint8_t* Slot::take(size_t bytes) {
+  used = bytes;
   if (bytes > room) {
     room = 0;
     memory.reset(new uint8_t[bytes]);

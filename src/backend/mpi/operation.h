@@ -17,7 +17,7 @@ using hvdlinks::Task;
 struct Slot {
   MPI_Request request = MPI_REQUEST_NULL;
   std::unique_ptr<uint8_t[]> memory;
-  size_t room = 0;
+  size_t room = 0, used = 0;
   std::vector<int> in_counts, in_offsets, out_counts, out_offsets;
   uint64_t words[4] = {};
 
