@@ -14,10 +14,9 @@ SAME(device);
 SAME(stream);
 typedef char same_size[sizeof(hvdgo_tensor) == sizeof(hvd_tensor) ? 1 : -1] __attribute__((unused));
 
-hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
+hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
                         const hvdgo_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
-                        hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
-                        hvd_error *error) {
+                        hvd_process_set *set, hvd_op **ret_op, hvd_error *error) {
   hvd_request request = HVD_REQUEST_INIT;
   hvd_status status;
   request.collective = call->collective;
@@ -34,13 +33,17 @@ hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char
   request.split_count = split_count;
   request.process_set = set;
   request.timeout_ms = call->timeout_ms;
-  *ret_done = 0;
   status = hvd_submit(context, &request, ret_op, error);
-  if (status != HVD_OK || wait_ms == 0) return status;
-  status = hvd_op_wait(*ret_op, wait_ms, error);
+  if (status != HVD_OK || call->wait_ms == 0) return status;
+  status = hvd_op_wait(*ret_op, call->wait_ms, error);
   /* HVD_TIMEOUT is the wait's or the operation's. */
-  if (status == HVD_TIMEOUT && (hvd_op_test(*ret_op, ret_done, NULL) != HVD_OK || !*ret_done)) return HVD_OK;
-  *ret_done = 1;
+  call->done = 1;
+  if (status == HVD_TIMEOUT) hvd_op_test(*ret_op, &call->done, NULL);
+  if (!call->done) return HVD_OK;
+  if (call->discard) {
+    hvd_op_destroy(*ret_op);
+    *ret_op = NULL;
+  }
   return status;
 }
 

@@ -11,6 +11,9 @@ typedef struct hvdgo_call {
   int32_t collective, root, reduction, priority;
   double prescale, postscale;
   int64_t timeout_ms;
+  int64_t wait_ms; /* hvd_op_wait for so long; 0: not at all */
+  int32_t discard; /* nothing but the status is wanted: the op of a completed operation is destroyed */
+  int32_t done;    /* result: it has completed, and its status was returned */
 } hvdgo_call;
 
 /* hvd_tensor with numbers for its pointers. cgo checks all pointers of every object that an argument points to, and C must
@@ -26,11 +29,10 @@ typedef struct hvdgo_tensor {
   uintptr_t stream;
 } hvdgo_tensor;
 
-/* hvd_submit, then hvd_op_wait for wait_ms if that is not 0. *ret_done: whether it has completed; its status is returned then. */
-hvd_status hvdgo_submit(hvd_context *context, const hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
+/* hvd_submit, then hvd_op_wait. */
+hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name, const hvdgo_tensor *inputs,
                         const hvdgo_tensor *outputs, size_t count, const int64_t *splits, size_t split_count,
-                        hvd_process_set *set, int64_t wait_ms, hvd_op **ret_op, int32_t *ret_done,
-                        hvd_error *error);
+                        hvd_process_set *set, hvd_op **ret_op, hvd_error *error);
 
 /* In these, userdata is a runtime/cgo handle, which the library's destroy callback deletes. */
 hvd_status hvdgo_set_log(hvd_options *options, hvd_log_level level, uintptr_t handle, hvd_error *error);

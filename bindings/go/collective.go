@@ -44,8 +44,7 @@ func join() *request {
 // Allreduce combines all ranks' inputs into output, which may be the same memory; every rank gets the same bits. Same
 // dtype and shape everywhere.
 func (w *Worker) Allreduce(ctx context.Context, name string, input, output Tensor, reduction Reduction, options ...Option) error {
-	_, err := w.run(ctx, allreduce(name, tensors(input), tensors(output), reduction), options)
-	return err
+	return w.do(ctx, allreduce(name, tensors(input), tensors(output), reduction), options)
 }
 
 // StartAllreduce starts [Worker.Allreduce].
@@ -55,8 +54,7 @@ func (w *Worker) StartAllreduce(ctx context.Context, name string, input, output 
 
 // GroupedAllreduce is one operation on several tensors; dtypes and shapes may differ among them.
 func (w *Worker) GroupedAllreduce(ctx context.Context, name string, inputs, outputs []Tensor, reduction Reduction, options ...Option) error {
-	_, err := w.run(ctx, allreduce(name, inputs, outputs, reduction), options)
-	return err
+	return w.do(ctx, allreduce(name, inputs, outputs, reduction), options)
 }
 
 // StartGroupedAllreduce starts [Worker.GroupedAllreduce].
@@ -66,8 +64,7 @@ func (w *Worker) StartGroupedAllreduce(ctx context.Context, name string, inputs,
 
 // Broadcast copies root's tensor into every other rank's.
 func (w *Worker) Broadcast(ctx context.Context, name string, tensor Tensor, root int, options ...Option) error {
-	_, err := w.run(ctx, broadcast(name, tensors(tensor), root), options)
-	return err
+	return w.do(ctx, broadcast(name, tensors(tensor), root), options)
 }
 
 // StartBroadcast starts [Worker.Broadcast].
@@ -77,8 +74,7 @@ func (w *Worker) StartBroadcast(ctx context.Context, name string, tensor Tensor,
 
 // BroadcastVariables is one operation on several tensors of root's.
 func (w *Worker) BroadcastVariables(ctx context.Context, name string, variables []Tensor, root int, options ...Option) error {
-	_, err := w.run(ctx, broadcast(name, variables, root), options)
-	return err
+	return w.do(ctx, broadcast(name, variables, root), options)
 }
 
 // StartBroadcastVariables starts [Worker.BroadcastVariables].
@@ -177,8 +173,7 @@ func (w *Worker) StartAlltoall(ctx context.Context, name string, input Tensor, o
 
 // Barrier returns when every rank has called it.
 func (w *Worker) Barrier(ctx context.Context, name string, options ...Option) error {
-	_, err := w.run(ctx, other(C.HVD_COLLECTIVE_BARRIER, name, nil, nil), options)
-	return err
+	return w.do(ctx, other(C.HVD_COLLECTIVE_BARRIER, name, nil, nil), options)
 }
 
 // StartBarrier starts [Worker.Barrier].

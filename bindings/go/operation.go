@@ -69,7 +69,6 @@ func Wait(timeout time.Duration) Option { return func(r *request) { r.timeout = 
 type Op struct {
 	worker *Worker
 	c      *C.hvd_op
-	count  int // outputs
 	pinner runtime.Pinner
 	waiter sync.Once
 	done   chan struct{} // closed by the waiter
@@ -88,7 +87,7 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 	if ctx.Err() != nil {
 		return nil, false, ended(ctx, r.name)
 	}
-	op = &Op{worker: w, name: r.name, count: max(1, len(r.inputs), len(r.outputs))}
+	op = &Op{worker: w, name: r.name}
 	if len(r.inputs) > 0 && len(r.outputs) > 0 && len(r.inputs) != len(r.outputs) {
 		return nil, false, newError(Invalid, "%s: a group of %d inputs and %d outputs: expected as many of both", r.name,
 			len(r.inputs), len(r.outputs))
@@ -136,23 +135,24 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 	for _, t := range r.outputs {
 		t.pin(&op.pinner)
 	}
-	inC := C.int64_t(0)
 	if wait {
-		inC = patience
+		r.call.wait_ms = patience
 		if ctx.Done() == nil {
-			inC = defaultTimeout
+			r.call.wait_ms = defaultTimeout
 		}
 	}
-	var done C.int32_t
 	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
 	status := C.hvdgo_submit(w.c, &r.call, name, inputs, outputs, C.size_t(max(len(r.inputs), len(r.outputs))),
-		(*C.int64_t)(unsafe.SliceData(r.splits)), C.size_t(len(r.splits)), set, inC, &op.c, &done, &e)
-	if op.c == nil { // it was refused
+		(*C.int64_t)(unsafe.SliceData(r.splits)), C.size_t(len(r.splits)), set, &op.c, &e)
+	done := r.call.done != 0
+	if op.c == nil && !done { // it was refused
 		op.pinner.Unpin()
 		return nil, false, failure(status, &e)
 	}
-	runtime.SetFinalizer(op, (*Op).destroy)
-	if done != 0 {
+	if op.c != nil {
+		runtime.SetFinalizer(op, (*Op).destroy)
+	}
+	if done {
 		op.pinner.Unpin()
 		if status != C.HVD_OK {
 			return op, true, op.because(ctx, failure(status, &e))
@@ -350,6 +350,13 @@ func (op *Op) LastJoined() (int, error) {
 		return C.hvd_op_last_joined(op.c, &rank, e)
 	})
 	return int(rank), err
+}
+
+// do is a blocking collective whose outputs are the program's.
+func (w *Worker) do(ctx context.Context, r *request, options []Option) error {
+	r.call.discard = 1
+	_, err := w.run(ctx, r, options)
+	return err
 }
 
 // run is a blocking collective.
