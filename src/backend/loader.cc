@@ -44,6 +44,18 @@ Report report_of(const Module& module) {
   return {module.description, module.table.description.max_instances, HVD_BACKEND_ABI_VERSION, {}};
 }
 
+// A module for device memory alone costs nothing to open, and only then says whether the libraries that it loads are
+// there.
+Status try_open(const Options& options, const std::shared_ptr<Module>& module) {
+  if ((module->description.memories >> HVD_MEMORY_HOST & 1) != 0) return {};
+  std::vector<std::pair<std::string, std::string>> module_options;
+  for (const char* key : {"nccl_library", "cuda_library"}) {
+    if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);
+  }
+  std::unique_ptr<Instance> instance;
+  return open_instance(module, module_options, HostHandlers(), options.logger, &instance);
+}
+
 }  // namespace
 
 std::vector<fs::path> module_directories(const Options& options) {
@@ -115,6 +127,7 @@ std::vector<Report> survey(const Options& options) {
       report.status = load_module(path, &module);
       if (report.status.ok()) {
         report = report_of(*module);
+        report.status = try_open(options, module);
       } else {
         report.description.name = name;
         report.description.path = shown;

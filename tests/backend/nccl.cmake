@@ -18,6 +18,18 @@ foreach(subject collectives copies failure library)
   add_dependencies(backend_nccl_${subject}_test hvd_nccl)
 endforeach()
 
+# Whole jobs through the public API.
+if(TARGET hvd_gloo)
+  add_executable(backend_nccl_job_test nccl_job_test.cc)
+  target_include_directories(backend_nccl_job_test PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(backend_nccl_job_test PRIVATE hvd nccl_double cuda_double GTest::gtest GTest::gtest_main)
+  target_compile_definitions(backend_nccl_job_test PRIVATE ${nccl_definitions}
+                             HVD_TEST_MODULE_DIRECTORY="${HVD_MODULE_OUTPUT_DIRECTORY}")
+  add_dependencies(backend_nccl_job_test hvd_nccl hvd_gloo)
+  add_test(NAME backend_nccl_job_test COMMAND backend_nccl_job_test)
+  set_tests_properties(backend_nccl_job_test PROPERTIES LABELS integration TIMEOUT 300)
+endif()
+
 # On a machine with a GPU and NCCL. Elsewhere it says so and counts as skipped.
 hvd_test(backend_nccl_real_test LABEL integration SOURCES nccl_real_test.cc TIMEOUT 600)
 target_compile_definitions(backend_nccl_real_test PRIVATE ${nccl_definitions})

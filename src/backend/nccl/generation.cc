@@ -46,7 +46,7 @@ void Generation::submit(Task task, const std::shared_ptr<Device>& device) {
             "worker",
             task.op.sequence, device->ordinal(), place_.generation, device_->ordinal()));
   }
-  device_ = device;
+  if (device_ == nullptr) device_ = device;  // the thread reads it from here on
   if (!started_) {
     // Signals are the program's own: this thread, and those that NCCL starts from it, take none.
     sigset_t all, before;

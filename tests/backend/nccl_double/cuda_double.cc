@@ -81,7 +81,8 @@ struct Event {
 };
 
 struct Context {
-  int device;
+  explicit Context(int d) : device(d) {}
+  const int device;
   int retained = 0;  // by the module
 };
 
@@ -267,13 +268,12 @@ void set_current_context(CuContext context) {
 }
 CuContext context_of(int device) {
   const std::lock_guard lock(world().mutex);
-  Context& context = world().contexts[device];
-  context.device = device;
-  return reinterpret_cast<CuContext>(&context);
+  return reinterpret_cast<CuContext>(&world().contexts.try_emplace(device, Context{device}).first->second);
 }
 int retained(int device) {
   const std::lock_guard lock(world().mutex);
-  return world().contexts[device].retained;
+  const auto found = world().contexts.find(device);
+  return found == world().contexts.end() ? 0 : found->second.retained;
 }
 
 int enter(const char* name, int error) {
@@ -349,8 +349,7 @@ CuResult cuDeviceGet(int* device, int ordinal) {
 CuResult cuDevicePrimaryCtxRetain(CuContext* context, int device) {
   ENTER();
   const std::lock_guard lock(world().mutex);
-  Context& c = world().contexts[device];
-  c.device = device;
+  Context& c = world().contexts.try_emplace(device, Context{device}).first->second;
   ++c.retained;
   *context = reinterpret_cast<CuContext>(&c);
   return 0;
@@ -358,7 +357,8 @@ CuResult cuDevicePrimaryCtxRetain(CuContext* context, int device) {
 CuResult cuDevicePrimaryCtxRelease_v2(int device) {
   const int injected = enter(__func__, kUnknown);
   const std::lock_guard lock(world().mutex);
-  if (--world().contexts[device].retained < 0)
+  const auto found = world().contexts.find(device);
+  if (found == world().contexts.end() || --found->second.retained < 0)
     world().violations.push_back("a context released once too often");
   LEAVE(0);
 }
