@@ -47,7 +47,6 @@ bool daemon_found() {
   }
   return false;
 }
-#endif
 
 // The interface that has the address; "" if none has.
 std::string name_of(const std::string& address) {
@@ -66,6 +65,7 @@ std::string name_of(const std::string& address) {
   freeifaddrs(all);
   return name;
 }
+#endif
 
 }  // namespace
 
