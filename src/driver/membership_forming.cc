@@ -115,6 +115,7 @@ void Membership::Impl::try_form() {
     next.insert(after, leaver);
   }
   if (!count_failed_connects()) return;
+  if (restart_unconnected()) return try_form();
   if (config.reset_limit > 0 && resets >= config.reset_limit) {
     const std::string& cause = !link_failure.empty() ? link_failure : lost_any ? last_loss : "hosts changed";
     return finish(false, fmt::format("reset limit {} exceeded: {}", config.reset_limit, cause));
@@ -135,6 +136,25 @@ bool Membership::Impl::count_failed_connects() {
          fmt::format("{} in a row could not be connected though every worker lives; last: {}{}{}",
                      count(failed_connects, "generation"), link_failure, closed.empty() ? "" : "; ", closed));
   return false;
+}
+
+/// A newcomer whose backend hangs would keep those that hold state from ever going on: when a second generation in a row
+/// could not be connected, those that were in none before get fresh processes, and join later.
+bool Membership::Impl::restart_unconnected() {
+  if (failed_connects < kPatientConnects || finishing()) return false;
+  std::vector<uint64_t> fresh_ones;
+  bool holder = false;
+  for (const Worker* w : survivors()) {
+    holder = holder || w->has_state;
+    if (!w->ever_synced && !w->has_state) fresh_ones.push_back(w->id);
+  }
+  if (!holder || fresh_ones.empty()) return false;
+  const std::string why = "the generation could not be connected with it: " + link_failure;
+  for (const uint64_t id : fresh_ones) {
+    out.push_back(StopWorker{id, why});
+    lose(*workers.find(id), why);
+  }
+  return true;
 }
 
 void Membership::Impl::form(const std::vector<Worker*>& chosen) {

@@ -13,6 +13,7 @@
 namespace hvd::driver {
 
 inline constexpr int32_t kMaxFailedConnects = 5;
+inline constexpr int32_t kPatientConnects = 2;  // that fail before newcomers are started anew
 
 /// Who would stay, go and join if a generation were formed now.
 struct Plan {
@@ -55,6 +56,7 @@ struct Membership::Impl {
   void try_form();
   void form(const std::vector<Worker*>& next);
   bool count_failed_connects();
+  bool restart_unconnected();
   bool short_of_workers(const Plan& plan) const;
   bool newcomers_settled(const Plan& plan);
   bool interrupt_due();

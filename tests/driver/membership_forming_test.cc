@@ -164,6 +164,25 @@ TEST(Forming, GenerationsThatNeverConnectEndTheJob) {
       "no route to 10.0.0.1");
 }
 
+TEST(Forming, NewcomersThatCanNotBeConnectedAreStartedAnewAndTheOthersGoOn) {
+  Script s = running(sizes(2, 1, 3));
+  s.hosts({{"a", 3}}).ready(3);
+  s.ready(1, 1, true, 4).ready(2, 1, true, 4);
+  EXPECT_EQ(s.members(), (Ids{1, 2, 3}));
+  const auto fail = [&](uint64_t g) {
+    s.link(1, -1, "rank 2 did not take its place").ready(1, g, true, 4).ready(2, g, true, 4);
+  };
+  fail(2);
+  EXPECT_EQ(s.ready(3, 2).members(), (Ids{1, 2, 3})) << "once may be anything";
+  fail(3);
+  s.ready(3, 3);
+  EXPECT_EQ(s.stopped(), Ids{3});
+  EXPECT_EQ(s.members(), (Ids{1, 2})) << "those that hold state go on";
+  EXPECT_EQ(s.wait(1).started(), Names{"4@a:2"});
+  s.all_synced({1, 2}, 4).ready(4);
+  EXPECT_TRUE(s.one<Notify>().interrupt) << "and it may join";
+}
+
 TEST(Forming, OneThatConnectsBreaksTheRow) {
   Script s(sizes(2, 1, 2));
   s.hosts({{"a", 2}}).ready(1).ready(2);
