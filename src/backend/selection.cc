@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "backend/backend.h"
 #include "backend/choice.h"
 #include "backend/composite.h"
 #include "backend/loader.h"
 #include "backend/local/instance.h"
+#include "backend/relay.h"
 #include "backend/world.h"
 
 namespace hvd::backend {

@@ -3,6 +3,7 @@
 
 #include "backend/backend_double.h"
 #include "backend/composite.h"
+#include "backend/relay.h"
 
 namespace hvd::backend::test {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "backend/backend_double.h"
 #include "backend/frame.h"
+#include "backend/relay.h"
 
 namespace hvd::backend::test {
 namespace {
