@@ -43,9 +43,12 @@ printf '#!/bin/sh\nexec cat "%s/hosts"\n' "$work" >"$work/discover"
 chmod +x "$work/discover"
 
 say() { printf '\n--- %s\n\n' "$*"; }
+# Workers of one host would share memory: a backend that is named carries everything itself.
+local=auto
+[ "$backend" = auto ] || local=off
 say "3 workers, at least 2, at most 4; backend $backend"
 mkfifo "$work/output"
-"$bin/hvdrun" -np 3 --min-np 2 --max-np 4 --host-discovery-script "$work/discover" --backend "$backend" -- \
+"$bin/hvdrun" -np 3 --min-np 2 --max-np 4 --host-discovery-script "$work/discover" --backend "$backend" --set local=$local -- \
   "${worker[@]}" --epochs "$epochs" --target "$target" --report-every 40 >"$work/output" 2>&1 &
 job=$!
 exec 3<"$work/output"
