@@ -181,9 +181,7 @@ TEST(DeviceState, ACopyThatFailsLeavesAllOfTheLastCommit) {
     }
     const Status restored = rank.state->restore();
     EXPECT_EQ(restored.code, told_by_restore ? HVD_INTERNAL : HVD_OK) << restored.message;
-    if (told_by_restore) {
-      EXPECT_TRUE(says(restored.message, {"revision 2", "revision 1 is still"}));
-    }
+    if (told_by_restore) { EXPECT_TRUE(says(restored.message, {"revision 2", "revision 1 is still"})); }
     rank.expect(1);
     EXPECT_EQ(rank.state->revision(), 1U);
     EXPECT_EQ(rank.state->summary().digest, before.digest);
