@@ -12,7 +12,7 @@ target_link_libraries(nccl_double PRIVATE cuda_double)
 
 set(nccl_definitions HVD_NCCL_MODULE="$<TARGET_FILE:hvd_nccl>" HVD_NCCL_DOUBLE="$<TARGET_FILE:nccl_double>"
     HVD_CUDA_DOUBLE="$<TARGET_FILE:cuda_double>")
-foreach(subject collectives copies failure library)
+foreach(subject collectives copies failure library streams)
   hvd_test(backend_nccl_${subject}_test LABEL unit SOURCES nccl_${subject}_test.cc LIBRARIES nccl_double cuda_double)
   target_compile_definitions(backend_nccl_${subject}_test PRIVATE ${nccl_definitions})
   add_dependencies(backend_nccl_${subject}_test hvd_nccl)
