@@ -48,6 +48,37 @@ Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_pt
       discovery_(std::move(discovery)),
       tick_(loop),
       discovery_timer_(loop) {
+  Launcher::Events process;
+  process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
+  process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
+  process.gone = [this](uint64_t worker) { process_gone(worker); };
+  launcher_ = config_.make_launcher(std::move(process));
+}
+
+Supervisor::~Supervisor() { close(Duration(0)); }
+
+void Supervisor::close(Duration grace) {
+  if (std::exchange(closed_, true)) return;
+  const Time deadline = now() + grace;
+  tick_.cancel();
+  discovery_timer_.cancel();
+  for (auto& [id, worker] : workers_) worker.timer.cancel();
+  launcher_->close(grace);
+  discovery_->close(std::max(deadline - now(), Duration(0)));
+  server_.reset();
+}
+
+// ---- hosts ----
+
+void Supervisor::discover_first(std::function<void(const Status& status)> done) {
+  discovery_->discover([this, done = std::move(done)](const Status& status, std::vector<HostSlots> hosts) {
+    hosts_ = std::move(hosts);
+    done(status);
+  });
+}
+
+/// Not before there are workers to admit: those that are there already knock as soon as somebody listens.
+void Supervisor::listen() {
   const Settings& s = config_.settings;
   RendezvousConfig rendezvous;
   rendezvous.job = s.job;
@@ -80,37 +111,10 @@ Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_pt
     worker_lost(worker, kind, why);
   };
   server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
-
-  Launcher::Events process;
-  process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
-  process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
-  process.gone = [this](uint64_t worker) { process_gone(worker); };
-  launcher_ = config_.make_launcher(std::move(process));
-}
-
-Supervisor::~Supervisor() { close(Duration(0)); }
-
-void Supervisor::close(Duration grace) {
-  if (std::exchange(closed_, true)) return;
-  const Time deadline = now() + grace;
-  tick_.cancel();
-  discovery_timer_.cancel();
-  for (auto& [id, worker] : workers_) worker.timer.cancel();
-  launcher_->close(grace);
-  discovery_->close(std::max(deadline - now(), Duration(0)));
-  server_.reset();
-}
-
-// ---- hosts ----
-
-void Supervisor::discover_first(std::function<void(const Status& status)> done) {
-  discovery_->discover([this, done = std::move(done)](const Status& status, std::vector<HostSlots> hosts) {
-    hosts_ = std::move(hosts);
-    done(status);
-  });
 }
 
 void Supervisor::begin() {
+  listen();
   membership_ =
       std::make_unique<Membership>(membership_config(config_.settings, hosts_, discovery_->fixed()), now());
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
