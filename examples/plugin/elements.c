@@ -4,11 +4,17 @@
 #include "plain.h"
 
 /* X(dtype, type): those that C can compute with. */
-#define DTYPES(X)                                                                               \
-  X(HVD_UINT8, uint8_t)                                                                         \
-  X(HVD_INT8, int8_t) X(HVD_UINT16, uint16_t) X(HVD_INT16, int16_t) X(HVD_UINT32, uint32_t)     \
-      X(HVD_INT32, int32_t) X(HVD_UINT64, uint64_t) X(HVD_INT64, int64_t) X(HVD_FLOAT32, float) \
-          X(HVD_FLOAT64, double)
+#define DTYPES(X)         \
+  X(HVD_UINT8, uint8_t)   \
+  X(HVD_INT8, int8_t)     \
+  X(HVD_UINT16, uint16_t) \
+  X(HVD_INT16, int16_t)   \
+  X(HVD_UINT32, uint32_t) \
+  X(HVD_INT32, int32_t)   \
+  X(HVD_UINT64, uint64_t) \
+  X(HVD_INT64, int64_t)   \
+  X(HVD_FLOAT32, float)   \
+  X(HVD_FLOAT64, double)
 
 size_t plain_element(hvd_dtype dtype) {
   switch (dtype) {
