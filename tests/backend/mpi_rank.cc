@@ -86,7 +86,21 @@ class Rank {
     if (command == "connect") return connect(words);
     if (command == "check") return check(*instance_, place_, &sequence_);
     if (command == "loop") return loop(words);
-    if (command == "remember") return remember();
+    if (command == "barrier") {
+      Pending pending;
+      return word_of(run(*instance_, pending.op(HVD_COLLECTIVE_BARRIER, ++sequence_), pending));
+    }
+    if (command == "flash") {  // begins an op and gives it up after so many microseconds
+      int64_t microseconds = 0;
+      words >> microseconds;
+      if (const std::string begun = begin(); begun != "ok") return begun;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(microseconds);
+      while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      aborted_ = generation_;
+      instance_->abort(generation_);
+      return remember();
+    }
+    if (command == "begin") return begin();
     if (command == "untouched") return untouched();
     if (command == "disconnect") {
       instance_->disconnect();
@@ -98,16 +112,6 @@ class Rank {
       return "ok";
     }
     if (command == "signals") return signals();
-    if (command == "begin") {  // an op that stays under way: nobody else begins it
-      left_.push_back(std::make_unique<Pending>());
-      memory_.assign(1 << 20, 1.F);
-      hvd_backend_op op = left_.back()->op(HVD_COLLECTIVE_ALLREDUCE, ++sequence_);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
-      op.count = memory_.size();
-      op.input = op.output = memory_.data();
-      return word_of(instance_->submit(op));
-    }
     return "no such command: " + command;
   }
 
@@ -166,10 +170,22 @@ class Rank {
     }
   }
 
+  // An op that nobody waits for yet.
+  std::string begin() {
+    left_.push_back(std::make_unique<Pending>());
+    memory_.assign(1 << 20, 1.F);
+    hvd_backend_op op = left_.back()->op(HVD_COLLECTIVE_ALLREDUCE, ++sequence_);
+    op.dtype = HVD_FLOAT32;
+    op.reduction = HVD_SUM;
+    op.count = memory_.size();
+    op.input = op.output = memory_.data();
+    return word_of(instance_->submit(op));
+  }
+
   // Fills the memory of the op that was begun and given up.
   std::string remember() {
     const Status status = left_.back()->wait();
-    if (status.code != HVD_PEER_LOST) return "the op ended with " + word_of(status);
+    if (!status.ok() && status.code != HVD_PEER_LOST) return "the op ended with " + word_of(status);
     for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<float>(i % 1000);
     return "ok";
   }
