@@ -149,17 +149,17 @@ void Runtime::initialize() {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
     // Also for errors that belong to no communicator.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   }
   if (level < MPI_THREAD_MULTIPLE) {
     throw Failure(HVD_UNAVAILABLE, begun != 0 ? "the program began MPI without MPI_THREAD_MULTIPLE"
                                               : "this MPI does not offer MPI_THREAD_MULTIPLE");
   }
-  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   World world;
   world.id = world_.id;
+  check(MPI_Comm_dup(launched_ ? MPI_COMM_WORLD : MPI_COMM_SELF, &world.comm), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN);
   if (launched_) {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &world.comm), "MPI_Comm_dup");
-    MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world.comm, &world.rank);
     MPI_Comm_size(world.comm, &world.size);
     check(MPI_Bcast(world.id.data(), static_cast<int>(world.id.size()), MPI_BYTE, 0, world.comm),
@@ -167,8 +167,7 @@ void Runtime::initialize() {
   }
   int* bound = nullptr;
   int known = 0;
-  // Asked of a communicator of ours: attributes of the tag's kind hang on every one of Open MPI's, and on MPICH's
-  // world alone.
+  // The standard has this attribute on the world, and on no other communicator for sure.
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known);
   std::lock_guard<std::mutex> lock(mutex_);
   if (known != 0) tag_bound_ = *bound;
