@@ -187,11 +187,11 @@ Status Composite::choice(hvd_memory memory, hvd_dtype dtype, hvd_collective coll
 
 Status Composite::address(std::vector<uint8_t>* ret_address) {
   std::vector<Offer> offers;
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const Description& d = selected_[i].instance->description();
+  for (const Selected& selected : selected_) {
+    const Description& d = selected.instance->description();
     Offer offer{d.name, "", d.memories, d.dtypes, d.collectives, {}};
-    Status status = selected_[i].instance->address(&offer.address);
-    if (!status.ok() && !selected_[i].optional) return status;
+    Status status = selected.instance->address(&offer.address);
+    if (!status.ok() && !selected.optional) return status;
     if (!status.ok()) {
       logger_->info("backend {} takes no part: {}", d.name, status.message);
       offer.lacking = status.message;
