@@ -778,7 +778,8 @@ typedef struct hvd_backend_selection {
   char reason[512];       /* why this one: "auto: gloo, since no MPI launcher started this process" */
 } hvd_backend_selection;
 
-/* HVD_UNSUPPORTED: none does; the message says why. Never blocks. The dtype of a barrier is not looked at. */
+/* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
+ * blocks. The dtype of a barrier is not looked at. */
 HVD_API hvd_status hvd_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
                                       hvd_collective collective, hvd_backend_selection *ret_selection,
                                       hvd_error *error);
