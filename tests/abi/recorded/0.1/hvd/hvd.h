@@ -314,7 +314,8 @@ typedef int32_t hvd_reduction;
 enum { HVD_SUM = 1, HVD_AVERAGE = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
 
 /* output[i] = reduction over ranks of input[i]. input and output have the same dtype and shape and are
- * either the same memory or disjoint. float16 and bfloat16 accumulate in float32. HVD_AVERAGE of an
+ * either the same memory or disjoint. float16 and bfloat16 are added up in float32; how often a partial sum is
+ * rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way). HVD_AVERAGE of an
  * integer type rounds towards zero. Same bits on every rank. */
 HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const hvd_tensor *input,
                                  hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
@@ -495,8 +496,9 @@ HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_s
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
 /* Runs after a new generation is formed and synced, before the training function is called again (not
- * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED.
- * Collectives may be called from it, by all ranks alike. */
+ * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED. A worker
+ * that is new in that generation runs none: collectives may be called from it only where the newcomers call them too,
+ * at the beginning of their training function. */
 typedef int32_t (*hvd_reset_fn)(void *userdata);
 HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void *userdata,
                                       hvd_destroy_fn destroy, hvd_error *error);
