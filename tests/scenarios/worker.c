@@ -24,7 +24,7 @@
 #include "model.h"
 #include "trace.h"
 
-enum { MAX_GATES = 16 };
+enum { MAX_GATES = 256 };
 
 typedef struct worker {
   identity who;
