@@ -9,9 +9,9 @@ def strip_comments(text):
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
 
 
-def declared_functions(header):
+def declared_functions(header, include=INCLUDE):
     """Names that follow HVD_API in a header, in order of declaration."""
-    text = strip_comments((INCLUDE / header).read_text())
+    text = strip_comments((include / header).read_text())
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
     names = []
     for declaration in re.findall(r"\bHVD_API\b([^;]*);", text):
@@ -22,5 +22,5 @@ def declared_functions(header):
     return names
 
 
-def public_functions():
-    return declared_functions("hvd.h") + declared_functions("driver.h")
+def public_functions(include=INCLUDE):
+    return declared_functions("hvd.h", include) + declared_functions("driver.h", include)
