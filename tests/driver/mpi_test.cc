@@ -61,8 +61,7 @@ TEST(MpiRules, WhatTheUserHasSetStays) {
   EXPECT_TRUE(has(all, "OMPI_MCA_btl_tcp_if_include=lo"));
   const Strings less = environment({"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_btl_tcp_if_exclude"});
   EXPECT_EQ(less.size(), all.size() - 2);
-  EXPECT_FALSE(has(less, "OMPI_MCA_btl_tcp_if_include=lo"))
-      << "include and exclude exclude each other";
+  EXPECT_FALSE(has(less, "OMPI_MCA_btl_tcp_if_include=lo")) << "include and exclude exclude each other";
   place.shared.clear();
   EXPECT_FALSE(has(environment({}), "OMPI_MCA_orte_tmpdir_base=/tmp/s"))
       << "workers elsewhere have no such directory";

@@ -1,0 +1,48 @@
+"""MPICH as a backend, in jobs of fixed size that its own launcher starts: mpich_test.py COLLECTIVES WORKER MODULES"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COLLECTIVES, WORKER, MODULES = sys.argv[1:4]
+del sys.argv[1:4]
+LAUNCHER = shutil.which("mpiexec.mpich")
+MISSING = [what for what, there in (("mpiexec.mpich is not installed", LAUNCHER is not None),
+                                    ("libhvd_mpich.so is not built", os.path.exists(MODULES + "/libhvd_mpich.so")))
+           if not there]
+
+
+@unittest.skipIf(MISSING, "; ".join(MISSING))
+class Mpich(unittest.TestCase):
+    def run_ranks(self, size, program, **variables):
+        foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "MASTER_")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
+        with tempfile.TemporaryDirectory(prefix="hvd-mpich-") as directory:
+            process = subprocess.Popen([LAUNCHER, "-n", str(size), program], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                                       env=clean | {"HVD_PLUGIN_PATH": MODULES, "TMPDIR": directory} | variables)
+            try:
+                out, _ = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                self.fail("mpiexec does not end: " + process.communicate()[0])
+            self.assertEqual(process.returncode, 0, out)
+            return out
+
+    def test_collectives(self):
+        for size in (1, 2, 3):
+            for local in ("off", "auto"):
+                with self.subTest(size=size, local=local):
+                    out = self.run_ranks(size, COLLECTIVES, HVD_LOCAL=local, HVD_BACKEND="mpich")
+                    self.assertEqual(out.count(" checks, 0 failed"), size, out)
+
+    def test_it_is_chosen_under_its_launcher(self):
+        out = self.run_ranks(2, WORKER)
+        self.assertEqual(out.count("mpich (auto: mpich, since PMI_SIZE is set)"), 2, out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
