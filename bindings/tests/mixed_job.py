@@ -112,16 +112,21 @@ class Job:
         self.process.stdout.close()
 
 
+def can_run(path):
+    return os.access(path, os.X_OK) and subprocess.run([path, "--help"], stdout=subprocess.DEVNULL,
+                                                       stderr=subprocess.DEVNULL, timeout=60).returncode != SKIPPED
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hvdrun", default="hvdrun")
     parser.add_argument("--program", action="append", default=[], metavar="LANGUAGE=PATH")
     parser.add_argument("options", nargs="*")
     arguments = parser.parse_args()
-    missing = [program for program in arguments.program if not os.access(program.split("=", 1)[1], os.X_OK)]
+    missing = [program for program in arguments.program if not can_run(program.split("=", 1)[1])]
     arguments.program = [program for program in arguments.program if program not in missing]
     if missing:
-        print("left out, as not built: %s" % ", ".join(missing))
+        print("left out, as not built, or without what it needs: %s" % ", ".join(missing))
     if len(arguments.program) < 2:
         print("skipped: at least two programs are needed")
         return SKIPPED

@@ -144,6 +144,7 @@ def _pointers(*types):
 # Result (None: a status) and arguments but for the last one, `error`, which functions with a status have.
 _PROTOTYPES = {
     "hvd_status_name": (_S, [Status]),
+    "hvd_dtype_size": (c_size_t, [c_int32]),
     "hvd_version": (_S, []),
     "hvd_free": ("void", [_P]),
     "hvd_options_create": (None, _pointers(_P)),
@@ -188,6 +189,7 @@ _PROTOTYPES = {
     "hvd_state_create": (None, [_P, POINTER(_P)]),
     "hvd_state_destroy": ("void", [_P]),
     "hvd_state_add_tensor": (None, [_P, _S, _T]),
+    "hvd_state_add_value": (None, [_P, _S, _P, _N]),
     "hvd_state_add_object": (None, [_P, _S, SaveFn, LoadFn, _P, DestroyFn]),
     "hvd_state_add_sampler": (None, [_P, _S, _P]),
     "hvd_state_remove": (None, [_P, _S]),

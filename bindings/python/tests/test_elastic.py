@@ -50,6 +50,21 @@ def test_names_that_are_taken(alone):
         state.remove("b")
 
 
+def test_values_are_kept_where_they_are(alone):
+    state = elastic.State()
+    step = np.zeros(1, np.int64)
+    state.add_value("step", step)
+    with pytest.raises(hvd.InvalidError):
+        state.add_value("nothing", np.zeros(0, np.int64))
+    with pytest.raises(hvd.InvalidError):
+        state.add_value("too large", bytearray(65537))
+    step[0] = 7
+    state.commit()
+    step[0] = 8
+    state.restore()
+    assert step[0] == 7
+
+
 def test_what_the_codec_refuses_comes_out_of_commit(alone):
     state = elastic.ObjectState(a=1)
     state.commit()

@@ -130,6 +130,14 @@ class State:
             _abi.check(_lib.hvd_state_add_tensor, native, _abi.text(key, "key"), byref(loan.tensor))
         self._memory[key] = loan
 
+    def add_value(self, key: str, memory: Any) -> None:
+        """A little plain data in memory that stays borrowed, 1 to 65536 bytes: what other languages keep in a variable."""
+        loan = borrow(memory, writable=True)
+        with self._in_use("add_value"), self._owned as native:
+            _abi.check(_lib.hvd_state_add_value, native, _abi.text(key, "key"), loan.tensor.data,
+                       loan.count * _lib.hvd_dtype_size(loan.tensor.dtype))
+        self._memory[key] = loan
+
     def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
                    codec: CodecLike = "json") -> None:
         """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
