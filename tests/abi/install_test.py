@@ -11,16 +11,16 @@ CMAKE, BUILD, CC = sys.argv[1:4]
 del sys.argv[1:4]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "minimal.c"
-DEADLINE_S = 120
+DEADLINE_S = 240
 # A worker that is alone, and modules found beside the library or not at all.
 FOREIGN = ("HVD_", "LD_LIBRARY_PATH", "PKG_CONFIG", "OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
-def run(*command, **more):
+def run(*command, cwd=None, **more):
     environment = {**CLEAN, **more}
     result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment, timeout=DEADLINE_S)
+                            env=environment, timeout=DEADLINE_S, cwd=cwd)
     if result.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
     return result.stdout
@@ -54,6 +54,40 @@ class Install(unittest.TestCase):
         plugins = Path(self.pkg_config("--variable=plugindir").replace("\\ ", " "))
         self.assertEqual((self.libdir / "hvd" / "0").resolve(), plugins.resolve())
         self.assertTrue(plugins.is_dir())
+
+    def test_cpp(self):
+        source = self.work / "alone.cc"
+        source.write_text("""#include <hvd/driver.h>
+#include <hvd/hvd.h>
+#include <iostream>
+int main() {
+  hvd_context* context = nullptr;
+  hvd_error error = HVD_ERROR_INIT;
+  if (hvd_init(nullptr, &context, &error) != HVD_OK) return std::cerr << error.message << std::endl, 1;
+  std::cout << "rank " << hvd_rank(context) << " of " << hvd_size(context) << std::endl;
+  hvd_destroy(context);
+}
+""")
+        program = self.work / "by_cpp"
+        run("sh", "-c", f"c++ -std=c++11 -pedantic -Wall -Wextra -Werror '{source}' {self.pkg_config('--cflags', '--libs')} "
+                        f"-Wl,-rpath,'{self.libdir}' -o '{program}'")
+        self.assertEqual("rank 0 of 1\n", run(program))
+
+    def by_pkg_config(self, tool, directory, command, program, **more):
+        if shutil.which(tool) is None:
+            self.skipTest(f"{tool} is not installed")
+        run(*command, cwd=ROOT / directory, PKG_CONFIG_PATH=str(self.libdir / "pkgconfig"), **more)
+        self.assertIn("y = 2.00x + 1.00", run(program, LD_LIBRARY_PATH=str(self.libdir)))
+
+    def test_rust(self):
+        target = self.work / "rust"
+        self.by_pkg_config("cargo", "bindings/rust", ("cargo", "build", "--locked", "--offline", "--example", "minimal"),
+                           target / "debug" / "examples" / "minimal", CARGO_TARGET_DIR=str(target))
+
+    def test_go(self):
+        program = self.work / "go_minimal"
+        self.by_pkg_config("go", "bindings/go", ("go", "build", "-o", program, "./examples/minimal"), program,
+                           GOFLAGS="-mod=readonly", GOPROXY="off", GOTOOLCHAIN="local")
 
     def test_find_package(self):
         build = self.work / "consumer"

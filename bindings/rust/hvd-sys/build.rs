@@ -3,15 +3,16 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-fn pkg_config() -> Result<Vec<String>, String> {
+/// Where the library is, as pkg-config knows it.
+fn pkg_config() -> Result<PathBuf, String> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".into());
     let output =
-        Command::new(&program).args(["--libs", "hvd"]).output().map_err(|e| format!("{program}: {e}"))?;
+        Command::new(&program).args(["--variable=libdir", "hvd"]).output().map_err(|e| format!("{program}: {e}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
     }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(text.split_whitespace().map(str::to_string).collect())
+    // It writes for a shell: a space in a path has a backslash before it.
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().replace("\\ ", " ")))
 }
 
 fn main() {
@@ -19,9 +20,9 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
     let directory = match pkg_config() {
-        Ok(flags) => flags.iter().find_map(|f| f.strip_prefix("-L").map(PathBuf::from)),
+        Ok(directory) => directory,
         Err(why) => match env::var_os("HVD_LIB_DIR") {
-            Some(directory) => Some(PathBuf::from(directory)),
+            Some(directory) => PathBuf::from(directory),
             None => panic!(
                 "libhvd was not found. pkg-config said: {why}\nExpected hvd.pc in PKG_CONFIG_PATH, or libhvd.so \
                  in the directory that HVD_LIB_DIR names"
@@ -29,10 +30,7 @@ fn main() {
         },
     };
     println!("cargo:rustc-link-lib=dylib=hvd");
-    // Without a directory the library lies where the linker looks anyway.
-    if let Some(directory) = directory {
-        let directory = directory.canonicalize().unwrap_or(directory);
-        println!("cargo:rustc-link-search=native={}", directory.display());
-        println!("cargo:lib_dir={}", directory.display());
-    }
+    let directory = directory.canonicalize().unwrap_or(directory);
+    println!("cargo:rustc-link-search=native={}", directory.display());
+    println!("cargo:lib_dir={}", directory.display());
 }
