@@ -1,6 +1,7 @@
 # The library of the build tree by pkg-config, for Go's and Rust's tools.
 set(HVD_BINDING_PC_DIR ${PROJECT_BINARY_DIR}/bindings/pkgconfig)
 file(CONFIGURE OUTPUT ${HVD_BINDING_PC_DIR}/hvd.pc @ONLY CONTENT [[
+libdir=@CMAKE_LIBRARY_OUTPUT_DIRECTORY@
 Name: hvd
 Description: @PROJECT_DESCRIPTION@ (build tree)
 Version: @PROJECT_VERSION@

@@ -11,6 +11,9 @@ fn pkg_config() -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
     }
+    if output.stdout.trim_ascii().is_empty() {
+        return Err("its hvd.pc has no variable libdir".into());
+    }
     // It writes for a shell: a space in a path has a backslash before it.
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().replace("\\ ", " ")))
 }
