@@ -6,16 +6,18 @@ use std::process::Command;
 /// Where the library is, as pkg-config knows it.
 fn pkg_config() -> Result<PathBuf, String> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".into());
-    let output =
-        Command::new(&program).args(["--variable=libdir", "hvd"]).output().map_err(|e| format!("{program}: {e}"))?;
+    let output = Command::new(&program)
+        .args(["--variable=libdir", "hvd"])
+        .output()
+        .map_err(|e| format!("{program}: {e}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
     }
-    if output.stdout.trim_ascii().is_empty() {
-        return Err("its hvd.pc has no variable libdir".into());
-    }
     // It writes for a shell: a space in a path has a backslash before it.
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().replace("\\ ", " ")))
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "" => Err("its hvd.pc has no variable libdir".into()),
+        text => Ok(PathBuf::from(text.replace("\\ ", " "))),
+    }
 }
 
 fn main() {
