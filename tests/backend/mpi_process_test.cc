@@ -153,10 +153,27 @@ TEST(MpiProcesses, LeaveTheProgramsSignalsAlone) {
   expect_all(all_of(ranks), "signals");
 }
 
-// contract 10: the host process ends when it wants to, whatever MPI is doing.
-TEST(MpiProcesses, MayExitInTheMiddleOfAnOperation) {
+// The call on the user's memory blocks, and nothing can end it: the op ends all the same, and so does the process.
+TEST(MpiProcesses, GiveUpAnOpOnTheUsersMemoryThatNobodyElseComesTo) {
   MpiJob job;
-  const std::vector<RankPtr> ranks = start(job, 2);
+  const std::vector<RankPtr> ranks = start(job, 2, {.elastic = false});
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "check");
+  ASSERT_EQ(ranks[0]->ask("flash 20000"), "ok");
+  for (const RankPtr& rank : ranks) {
+    rank->tell("close");
+    EXPECT_EQ(rank->hear(), "(gone)");
+    const int status = rank->wait();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+}
+
+// contract 10: the host process ends when it wants to, whatever MPI is doing.
+class MpiExit : public testing::TestWithParam<bool> {};
+
+TEST_P(MpiExit, InTheMiddleOfAnOperation) {
+  MpiJob job;
+  const std::vector<RankPtr> ranks = start(job, 2, {.elastic = GetParam()});
   must_form(job, all_of(ranks));
   expect_all(all_of(ranks), "signals");
   expect_all({ranks[0].get()}, "begin");
@@ -169,6 +186,10 @@ TEST(MpiProcesses, MayExitInTheMiddleOfAnOperation) {
   const int other = ranks[1]->wait();
   EXPECT_TRUE(WIFEXITED(other) && WEXITSTATUS(other) == 0) << other;
 }
+
+INSTANTIATE_TEST_SUITE_P(, MpiExit, testing::Bool(), [](const testing::TestParamInfo<bool>& info) {
+  return info.param ? "Elastic" : "Direct";
+});
 
 }  // namespace
 }  // namespace hvd::backend::test

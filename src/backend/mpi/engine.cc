@@ -196,7 +196,12 @@ bool Engine::begin() {
       free_.pop_back();
       bool begun = false;
       try {
-        begun = touch([&] { next.number = operation->begin_chunk(*next.slot); });
+        const auto call = [&] { next.number = operation->begin_chunk(*next.slot); };
+        begun = touch([&] {
+          if (!operation->blocks()) call();
+        });
+        // Not under the lock of the user's memory, or abort would wait for the peers.
+        if (begun && operation->blocks()) call();
       } catch (...) {
         keep(std::move(next.slot));
         throw;

@@ -1,5 +1,5 @@
-// One collective as a row of nonblocking MPI calls, chunk by chunk. Every rank makes the same calls in the same
-// order, whatever its own counts are.
+// One collective as a row of MPI calls, chunk by chunk. Every rank makes the same calls in the same order, whatever its own
+// counts are.
 #pragma once
 
 #include <mpi.h>
@@ -39,6 +39,8 @@ class Operation {
   bool can_begin_chunk() const { return issued_ < known_; }
   bool all_begun() const { return agreed_ && issued_ == known_; }
   bool finished() const { return all_begun() && done_ == issued_; }
+  /// begin_chunk returns when the call is done, and works on the user's memory meanwhile.
+  bool blocks() const { return blocks_; }
 
   /// Makes the next call; gives its number, for end_chunk. Reads the user's memory. Throws Failure.
   size_t begin_chunk(Slot& slot);
@@ -67,6 +69,7 @@ class Operation {
   const int n_;
   bool alone_ = false;
   bool whole_ = false;  // one call, with the user's own offsets
+  bool blocks_ = false;
   bool stage_in_ = true, stage_out_ = true;
   std::vector<Part> in_, out_;  // what this rank gives and gets
   size_t span_ = 0;             // elements of a part in one chunk
