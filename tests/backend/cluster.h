@@ -96,12 +96,14 @@ class Inbox {
 // The module alone: the ranks of these tests share a host, and its links are what is tested.
 inline Status open_module(const std::string& name,
                           const std::vector<std::pair<std::string, std::string>>& module_options,
-                          HostHandlers handlers, std::unique_ptr<Instance>* ret_instance) {
+                          HostHandlers handlers, std::unique_ptr<Instance>* ret_instance,
+                          LoggerPtr logger = nullptr) {
   const Options options;
   std::shared_ptr<Module> module;
   Status status = find_module(options, name, &module);
   if (!status.ok()) return status;
-  return open_instance(std::move(module), module_options, std::move(handlers), options.logger, ret_instance);
+  return open_instance(std::move(module), module_options, std::move(handlers),
+                       logger == nullptr ? options.logger : std::move(logger), ret_instance);
 }
 
 /// A worker: an inbox, and an instance of the gloo module on loopback.

@@ -153,6 +153,14 @@ TEST(MpiProcesses, LeaveTheProgramsSignalsAlone) {
   expect_all(all_of(ranks), "signals");
 }
 
+// What MPI's TCP does when it learns of a death depends on the moment, and on most moments nothing bad comes of it.
+TEST(MpiProcesses, KeepDeathsFromMpi) {
+  MpiJob job;
+  const std::vector<RankPtr> ranks = start(job, 2);
+  must_form(job, all_of(ranks));
+  expect_all(all_of(ranks), "shielded");
+}
+
 // The call on the user's memory blocks, and nothing can end it: the op ends all the same, and so does the process.
 TEST(MpiProcesses, GiveUpAnOpOnTheUsersMemoryThatNobodyElseComesTo) {
   MpiJob job;
@@ -160,6 +168,13 @@ TEST(MpiProcesses, GiveUpAnOpOnTheUsersMemoryThatNobodyElseComesTo) {
   must_form(job, all_of(ranks));
   expect_all(all_of(ranks), "check");
   ASSERT_EQ(ranks[0]->ask("flash 20000"), "ok");
+  // Who hangs in MPI says so, and is waited for by nobody for longer than connecting may take.
+  const std::vector<std::string> answers = form(job, all_of(ranks), 3000);
+  EXPECT_TRUE(answers[0].starts_with(std::to_string(HVD_UNAVAILABLE))) << answers[0];
+  EXPECT_NE(answers[0].find("started anew"), std::string::npos) << answers[0];
+  EXPECT_TRUE(answers[1].starts_with(std::to_string(HVD_PEER_LOST)) ||
+              answers[1].starts_with(std::to_string(HVD_TIMEOUT)))
+      << answers[1];
   for (const RankPtr& rank : ranks) {
     rank->tell("close");
     EXPECT_EQ(rank->hear(), "(gone)");

@@ -11,6 +11,7 @@
 #include "backend/cluster.h"
 #include "backend/mpi_checks.h"
 #include "backend/mpi_ranks.h"
+#include "support.h"
 
 namespace hvd::backend::test {
 namespace {
@@ -71,7 +72,7 @@ class Rank {
     opened_ = open_module(
         "mpi",
         {{"interface", "127.0.0.1"}, {"elastic", elastic ? "1" : "0"}, {"segment_bytes", segment_bytes}},
-        std::move(handlers), &instance_);
+        std::move(handlers), &instance_, log_.logger());
   }
 
   std::string answer(std::istringstream& words) {
@@ -112,6 +113,7 @@ class Rank {
       return "ok";
     }
     if (command == "signals") return signals();
+    if (command == "shielded") return shielded();
     return "no such command: " + command;
   }
 
@@ -206,7 +208,15 @@ class Rank {
     return "ok";
   }
 
+  std::string shielded() const {
+    for (const std::string& line : log_.lines.get()) {
+      if (line.find("kept from the deaths") != std::string::npos) return "ok";
+    }
+    return "no word of it";
+  }
+
   const fs::path folder_;
+  hvd::test::LogLines log_;
   Inbox inbox_;
   Status opened_;
   std::unique_ptr<Instance> instance_;

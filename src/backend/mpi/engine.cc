@@ -63,6 +63,7 @@ std::shared_ptr<Engine> Engine::start(const EngineSetup& setup,
                                       std::function<Failure(const Failure&)> failed) {
   auto engine = std::make_shared<Engine>(setup, std::move(failed));
   const hvdlinks::BlockSignals block;
+  Runtime::get().enter();
   // Detached: a call into MPI may never return.
   std::thread([engine] { engine->run(); }).detach();
   return engine;
@@ -139,6 +140,7 @@ void Engine::run() {
   }
   lock.unlock();
   leave_behind();
+  Runtime::get().leave();
   lock.lock();
   exited_ = true;
   gone_.notify_all();

@@ -83,6 +83,7 @@ void Generation::connect(const hvd_backend_group& group) {
       throw Failure(HVD_UNAVAILABLE, std::to_string(stuck) +
                                          " calls into MPI hang in this process: it has to be started anew");
     }
+    Runtime::get().wait_for_others(joining.deadline);
     greet(group, joining);
     try {
       comm = form(joining);
@@ -95,6 +96,7 @@ void Generation::connect(const hvd_backend_group& group) {
       }
       throw;
     }
+    tell_of_shield();
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -110,6 +112,19 @@ void Generation::connect(const hvd_backend_group& group) {
         });
   }
   links_.open();
+}
+
+// Once a process.
+void Generation::tell_of_shield() const {
+  static std::atomic<bool> told{false};
+  Runtime& runtime = Runtime::get();
+  if (runtime.launched() || told.exchange(true)) return;
+  if (runtime.shielded())
+    return host_.log(host_.context, HVD_LOG_DEBUG, "MPI's TCP is kept from the deaths of peers");
+  host_.log(
+      host_.context, HVD_LOG_WARNING,
+      "MPI's TCP can't be kept from the deaths of peers (no component btl/tcp of Open MPI was found, or its calls "
+      "can't be reached): a death may make MPI useless in other workers as well, which then have to start anew");
 }
 
 void Generation::greet(const hvd_backend_group& group, Joining& joining) {

@@ -45,6 +45,7 @@ class Generation {
   struct Joining;
   void greet(const hvd_backend_group& group, Joining& joining);
   MPI_Comm form(Joining& joining);
+  void tell_of_shield() const;
   void wait(Call& call, const std::string& what, Clock::time_point deadline);
   void perform(Joining& joining, const std::string& what, std::function<void()> body,
                const std::function<void()>& succeeded = {});

@@ -6,14 +6,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/links/net.h"
+#include "shield.h"
 
 namespace hvdmpi {
 namespace {
 
 constexpr std::chrono::seconds kFinalize{2};
+constexpr std::chrono::seconds kLeave{5};  // of a thread whose calls take microseconds
 
 bool has_environment(const char* name) {
   const char* value = getenv(name);
@@ -155,6 +158,11 @@ void Runtime::initialize() {
     throw Failure(HVD_UNAVAILABLE, begun != 0 ? "the program began MPI without MPI_THREAD_MULTIPLE"
                                               : "this MPI does not offer MPI_THREAD_MULTIPLE");
   }
+#ifdef OPEN_MPI
+  const bool shielded = !launched_ && shield_tcp();
+#else
+  const bool shielded = false;
+#endif
   World world;
   world.id = world_.id;
   check(MPI_Comm_dup(launched_ ? MPI_COMM_WORLD : MPI_COMM_SELF, &world.comm), "MPI_Comm_dup");
@@ -172,6 +180,7 @@ void Runtime::initialize() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (known != 0) tag_bound_ = *bound;
   mine_ = begun == 0;
+  shielded_ = shielded;
   world_ = launch_world_ = world;
 }
 
@@ -196,6 +205,31 @@ World Runtime::launch_world() {
 void Runtime::adopt(const World& world) {
   std::lock_guard<std::mutex> lock(mutex_);
   world_ = world;
+}
+
+bool Runtime::shielded() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return shielded_;
+}
+
+void Runtime::enter() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++inside_;
+}
+
+void Runtime::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  --inside_;
+  left_.notify_all();
+}
+
+void Runtime::wait_for_others(Clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (left_.wait_until(lock, std::min(deadline, Clock::now() + kLeave), [this] { return inside_ == 0; }))
+    return;
+  throw Failure(
+      HVD_UNAVAILABLE,
+      "a call into MPI for an operation that was given up does not return: this process has to be started anew");
 }
 
 void Runtime::disturbed() {

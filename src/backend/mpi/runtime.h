@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <condition_variable>
 #include <mutex>
 #include <string>
 
@@ -51,6 +52,16 @@ class Runtime {
   World launch_world();  // of the launcher's processes, whatever has been joined since
   void adopt(const World& world);
 
+  /// Whether MPI's TCP is kept from the deaths of peers: see shield.h.
+  bool shielded();
+
+  /// A generation's thread begins and ends to call MPI.
+  void enter();
+  void leave();
+  /// Until no thread of earlier generations calls MPI. Throws Failure(HVD_UNAVAILABLE): a call that does not return keeps
+  /// MPI's progress from all others in this process.
+  void wait_for_others(Clock::time_point deadline);
+
   /// From here on MPI is not ended at exit: something of it was left behind.
   void disturbed();
   /// The largest tag.
@@ -65,8 +76,11 @@ class Runtime {
   const bool launched_;
   int tag_bound_ = 32767;
   std::mutex mutex_;
+  std::condition_variable left_;
+  int inside_ = 0;  // threads between enter and leave
   std::shared_ptr<Call> beginning_;
   bool mine_ = false;  // this module has begun MPI
+  bool shielded_ = false;
   bool disturbed_ = false;
   World world_, launch_world_;
 };
