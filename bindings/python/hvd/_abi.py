@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t,
                     c_uint32, c_uint64, c_void_p)
+from operator import index
+from typing import Any
 
 from ._library import LibraryError, load
 from .errors import BY_STATUS, HvdError, InvalidError
@@ -251,6 +253,21 @@ def text(value: str, what: str) -> bytes:
     if "\0" in value:
         raise InvalidError(f"{what}: {value!r} has a NUL character in it")
     return value.encode()
+
+
+def integer(value: Any, bits: int, what: str) -> int:
+    """A whole number as C takes it: ctypes would silently cut one that does not fit."""
+    number = index(value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise InvalidError(f"{what}: {number} is no {bits}-bit integer")
+    return number
+
+
+def milliseconds(seconds: float, what: str = "timeout") -> int:
+    """Of a number of seconds, at least 0; more than a year, the library's longest, is one."""
+    if not seconds >= 0:  # also what is no number
+        raise InvalidError(f"{what}: {seconds} s is no time to wait: expected 0 or more")
+    return int(min(seconds, 365 * 86400) * 1000)
 
 
 def failure(status: int, error: Error | None = None) -> HvdError:

@@ -8,6 +8,7 @@ the last call is out. A handle of a forked child's parent is refused, and never 
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ class Owned:
                 root._children.add(self)
 
     def __enter__(self) -> int:
-        if self.process != os.getpid():
+        if not self.ours:
             raise InvalidError(f"{self.what} belongs to process {self.process}: a forked process "
                                f"({os.getpid()}) needs one of its own")
         with self._lock:
@@ -68,12 +69,17 @@ class Owned:
         return None
 
     @property
+    def ours(self) -> bool:
+        """Whether this process made it, and not one that it was forked from."""
+        return self.process == os.getpid()
+
+    @property
     def closed(self) -> bool:
         return self._pointer is None
 
     def close(self) -> None:
         """Frees it now, or when the last call that runs on it is out. Again: nothing."""
-        if self.process != os.getpid():
+        if not self.ours:
             return
         for child in list(self._children):
             child.close()
@@ -104,14 +110,12 @@ class Registry:
 
     def __init__(self) -> None:
         self._objects: dict[int, object] = {}
-        self._next = 0
-        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)  # no lock, which a forked child could find locked
 
     def add(self, thing: object) -> int:
-        with self._lock:
-            self._next += 1
-            self._objects[self._next] = thing
-            return self._next
+        number = next(self._numbers)
+        self._objects[number] = thing
+        return number
 
     def get(self, number: int):
         return self._objects.get(number)

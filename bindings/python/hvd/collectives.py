@@ -86,24 +86,24 @@ class Collectives:
                 timeout: float | None = None, group: bool = False) -> Handle:
         if self._kept:
             self._reap()
-        request = _abi.Request(_REQUEST_SIZE, collective, root)
+        request = _abi.Request(_REQUEST_SIZE, collective, _abi.integer(root, 32, "root_rank") if root else 0)
         if inputs:
             request.inputs = _table(inputs)
         if outputs:
             request.outputs = _table(outputs)
         if group:
             request.count = max(len(inputs), len(outputs))
-        request.reduction = reduction
+        request.reduction = _abi.integer(reduction, 32, "op")
         if prescale != 1.0:
             request.prescale = _factor(prescale, "prescale_factor")
         if postscale != 1.0:
             request.postscale = _factor(postscale, "postscale_factor")
         if priority:
-            request.priority = priority
+            request.priority = _abi.integer(priority, 32, "priority")
         if timeout is not None:
-            request.timeout_ms = max(1, int(timeout * 1000))
+            request.timeout_ms = max(1, _abi.milliseconds(timeout))
         if splits is not None:
-            rows = [int(row) for row in splits]
+            rows = [_abi.integer(row, 64, "splits") for row in splits]
             request.splits, request.split_count = (c_int64 * len(rows))(*rows), len(rows)
         pointer = c_void_p()
         with self._owned as native:
@@ -135,7 +135,7 @@ class Collectives:
                 out, target = empty_like(tensor, source)
             else:
                 target = borrow(out, writable=True)
-        return self._submit(_ALLREDUCE, "allreduce", name, (source,), (target,), lambda _: out, reduction=int(op),
+        return self._submit(_ALLREDUCE, "allreduce", name, (source,), (target,), lambda _: out, reduction=op,
                             prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
                             priority=priority, timeout=timeout)
 
@@ -170,7 +170,7 @@ class Collectives:
             targets.append(target)
             results.append(result)
         return self._submit(_ALLREDUCE, "grouped_allreduce", name, sources, targets, lambda _: results,
-                            reduction=int(op), prescale=prescale_factor, postscale=postscale_factor,
+                            reduction=op, prescale=prescale_factor, postscale=postscale_factor,
                             process_set=process_set, priority=priority, timeout=timeout, group=True)
 
     def grouped_allreduce(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
@@ -222,6 +222,7 @@ class Collectives:
                          codec: CodecLike = "json") -> Any:
         """The root's object on every rank; pickle only where every member of the job is trusted."""
         translator = codec_of(codec)
+        root_rank = _abi.integer(root_rank, 32, "root_rank")
         with self._owned as native:
             label = self._name(name, "broadcast_object", native, None)
             data, size = c_void_p(), c_size_t()
@@ -295,7 +296,7 @@ class Collectives:
         source = borrow(tensor)
         targets = () if out is None else (borrow(out, writable=True),)
         return self._submit(_REDUCESCATTER, "reducescatter", name, (source,), targets,
-                            lambda handle: self._gathered(source, out, handle), reduction=int(op), splits=splits,
+                            lambda handle: self._gathered(source, out, handle), reduction=op, splits=splits,
                             prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
                             timeout=timeout)
 

@@ -288,7 +288,7 @@ class Context(Collectives):
         """Says that this worker is done and waits until all are, then closes. Again: nothing."""
         if self._owned.closed or self._shut_down:
             return
-        milliseconds = _abi.DEFAULT_TIMEOUT if timeout is None else max(0, int(timeout * 1000))
+        milliseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.milliseconds(timeout)
 
         def leave() -> None:
             with self._owned as native:
@@ -314,6 +314,14 @@ class Context(Collectives):
             self._owned.close()
             self._reap()
 
+    def __del__(self) -> None:
+        """Operations end with the context, which comes before their memory, and their handles last."""
+        try:
+            self._owned.close()
+            self._reap()
+        except Exception:  # it never came to be, or the interpreter is going down
+            pass
+
     def __enter__(self) -> Context:
         return self
 
@@ -327,7 +335,7 @@ class Context(Collectives):
 
     def _at_exit(self) -> None:
         """A script that ends normally is done; one that ends by an exception is a worker lost."""
-        if self._owned.closed:
+        if self._owned.closed or not self._owned.ours:
             return
         try:
             if not self._shut_down and not self._run_failed and getattr(sys, "last_value", None) is None:
@@ -345,6 +353,8 @@ class Context(Collectives):
 
     def _reap(self) -> None:
         """Frees those that are done. Handles may be dropped, and others reap, at any moment of it."""
+        if not self._owned.ours:  # a forked child: the operations, and the locks in them, are the parent's
+            return
         done = c_int32()
         for _ in range(len(self._kept)):
             try:

@@ -166,7 +166,7 @@ class Driver:
 
         WaitTimeoutError: it goes on. Ctrl-C is seen.
         """
-        left = None if timeout is None else max(0, int(timeout * 1000))
+        left = None if timeout is None else _abi.milliseconds(timeout)
         while True:
             piece = 200 if left is None else min(200, left)
             try:
@@ -209,7 +209,7 @@ class Driver:
         self.close()
 
     def _at_exit(self) -> None:
-        if not self._owned.closed:
+        if not self._owned.closed and self._owned.ours:
             self.stop("the driver's process ends")
             self._owned.wait_until_idle(5)
             self._owned.close()

@@ -97,7 +97,7 @@ class Handle:
         if not self._done:
             pointer = self._check_process()
             error = _abi.Error(_ERROR_SIZE)
-            left = None if timeout is None else max(0, int(timeout * 1000))
+            left = None if timeout is None else _abi.milliseconds(timeout)
             while True:
                 piece = _SLICE_MS if left is None else min(_SLICE_MS, left)
                 status = _wait(pointer, piece, byref(error))

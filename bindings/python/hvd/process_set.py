@@ -43,7 +43,7 @@ class ProcessSet:
             raise InvalidError(f"rule {rule!r}: expected one of {', '.join(RULES)}")
         if (ranks is None) != (rule in ("local", "cross")):
             raise InvalidError(f"rule {rule!r} {'takes no' if ranks is not None else 'needs'} ranks")
-        self._given = None if ranks is None else [int(rank) for rank in ranks]
+        self._given = None if ranks is None else [_abi.integer(rank, 32, "ranks") for rank in ranks]
         self._rule = rule
         self.name = name or (rule if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
         self._owned: Owned | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+import weakref
+from typing import Any, Callable
 
 from . import _abi
 from .errors import InvalidError
@@ -71,15 +72,29 @@ _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # cpu and pinned; cuda and managed
 
 
 class Borrowed:
-    """A descriptor for the library, and what keeps its memory valid. `kind` says how results are to look."""
+    """A descriptor for the library, and what keeps its memory valid. `kind` says how results are to look.
 
-    __slots__ = ("tensor", "owner", "kind", "count", "__weakref__")
+    `where` tells address and bytes of the memory that the object has now, where it could get other memory meanwhile.
+    """
 
-    def __init__(self, tensor: _abi.Tensor, owner: object, kind: str, count: int):
+    __slots__ = ("tensor", "owner", "kind", "count", "where", "__weakref__")
+
+    def __init__(self, tensor: _abi.Tensor, owner: object, kind: str, count: int,
+                 where: Callable[[], tuple[int, int]] | None = None):
         self.tensor = tensor
         self.owner = owner
         self.kind = kind
         self.count = count  # elements
+        self.where = where
+
+    def check(self, what: str) -> None:
+        """InvalidError if the object has left the memory that was borrowed."""
+        if self.where is None or not self.count:
+            return
+        address, size = self.where()
+        if address != self.tensor.data or size < self.count * SIZES[self.dtype]:
+            raise InvalidError(f"{what} has other memory than was registered: change it in place (x[...] = value, "
+                               "x.copy_(value)), or remove it and add it again")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,13 +139,23 @@ def _from_numpy(array, writable: bool) -> Borrowed:
     if writable and not flags.writeable:
         raise _refuse("NumPy array", "it is read-only, and the operation writes to it")
     tensor, count = _describe(array.__array_interface__["data"][0], dtype, array.shape)
-    return Borrowed(tensor, array, "numpy", count)
+    # An array that is referred to weakly can't be resized, not even with refcheck=False.
+    return Borrowed(tensor, (array, weakref.ref(array)), "numpy", count,
+                    lambda: (array.__array_interface__["data"][0], array.nbytes))
 
 
 def _torch_codes(torch) -> dict:
     codes = {getattr(torch, name): code for name, code in CODES.items() if hasattr(torch, name)}
     _torch_codes.cache = codes  # type: ignore[attr-defined]
     return codes
+
+
+def _torch_storage(tensor):
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+
+
+def _torch_memory(tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), _torch_storage(tensor).nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def _from_torch(torch, tensor, writable: bool) -> Borrowed:
@@ -155,12 +180,13 @@ def _from_torch(torch, tensor, writable: bool) -> Borrowed:
     elif device.type != "cpu":
         raise _refuse("PyTorch tensor", f"device {device} is neither cpu nor cuda")
     needed = tensor.storage_offset() * tensor.element_size() + tensor.numel() * tensor.element_size()
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    storage = _torch_storage(tensor)
     have = storage.nbytes()
     if have < needed:
         raise _refuse("PyTorch tensor", f"its storage has {have} bytes and {needed} are needed: was it freed?")
     described, count = _describe(tensor.data_ptr(), dtype, tensor.shape, memory, index, stream)
-    return Borrowed(described, tensor, "torch", count)
+    # The storage, as tensor.data = other lets go of it.
+    return Borrowed(described, (tensor, storage), "torch", count, lambda: _torch_memory(tensor))
 
 
 def _capsule(thing, cuda: bool):

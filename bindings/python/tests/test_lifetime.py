@@ -1,12 +1,17 @@
 """Before init, after shutdown, after a fork, from other threads, at exit: an exception, never a crash."""
 
 import os
+import queue
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
 import pytest
 
 import hvd
+from conftest import PACKAGE, PATIENCE
 
 
 def test_before_init(python):
@@ -125,6 +130,77 @@ def test_a_fork_may_have_a_context_of_its_own(python):
     assert done.stdout == "b'child'\nb'parent'\n"
 
 
+def test_a_child_that_just_ends_leaves_the_parent_alone(python):
+    """By sys.exit, with what the parent has open: contexts, a driver, an operation that nobody waits for."""
+    done = python("""
+        import os, sys, hvd
+        hvd.init()
+        hvd.register_listener(print)
+        state, handle = hvd.elastic.ObjectState(a=1), hvd.allreduce_async(bytearray(1000), op=hvd.Sum)
+        driver = hvd.driver.Driver(["true"], np=1, hosts="localhost:1")
+        child = os.fork()
+        if child == 0:
+            del state, handle
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        state.commit()
+        print(hvd.allgather(b"parent").tobytes(), handle.wait() is not None, driver.status().phase.name)
+    """)
+    assert (done.stdout, done.stderr) == ("b'parent' True NEW\n", "")
+
+
+def test_a_process_of_multiprocessing(python):
+    """Its exception is the child's answer, and a context of the child's own works."""
+    done = python("""
+        import multiprocessing, hvd
+
+        def use(answers):
+            try:
+                hvd.allreduce(bytearray(1), op=hvd.Sum)
+            except hvd.InvalidError as error:
+                answers.put("process" in str(error))
+            hvd.init()
+            answers.put(hvd.allgather(b"child").tobytes())
+            hvd.shutdown()
+
+        context = hvd.init()
+        fork = multiprocessing.get_context("fork")
+        answers = fork.Queue()
+        child = fork.Process(target=use, args=(answers,))
+        child.start()
+        print(answers.get(timeout=30), answers.get(timeout=30))
+        child.join()
+        print(child.exitcode, hvd.context() is context, hvd.allgather(b"parent").tobytes())
+    """)
+    assert (done.stdout, done.stderr) == ("True b'child'\n0 True b'parent'\n", "")
+
+
+def test_a_child_leaves_operations_that_nobody_waits_for(job):
+    def rank(context):
+        if context.rank() == 1:
+            context.allreduce(np.ones(8), "x", hvd.Sum)
+            context.barrier("end")
+            return None
+        handle = context.allreduce_async(np.ones(8), "x", hvd.Sum)
+        pointer, dropped = handle._op.pointer, handle._op
+        context._keep(pointer, dropped.loans)
+        handle.wait()
+        child = os.fork()
+        if child == 0:
+            try:
+                context.barrier("child")
+            except hvd.InvalidError:
+                os._exit(len(context._kept))
+            finally:
+                os._exit(99)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        context._kept.clear()
+        context.barrier("end")
+        return status
+
+    assert job(2, rank)[0] == 1
+
+
 def test_a_state_is_used_by_one_thread_at_a_time(alone):
     inside, go, problems = threading.Event(), threading.Event(), []
 
@@ -197,6 +273,81 @@ def test_leaving_everything_to_the_interpreter(python):
         print("end")
     """)
     assert done.stdout == "end\n"
+
+
+# At the end of the interpreter, after what atexit calls: time for threads of the library to call into it, if there are any.
+LAST = """
+        class Last:
+            def __del__(self, write=__import__("os").write, sleep=__import__("time").sleep):
+                if gate is not None:
+                    write(gate, b"x")
+                sleep(1)
+        last = Last()
+"""
+
+
+def test_a_driver_ends_with_the_interpreter(python):
+    """Without that, a line of a worker's would be brought by a thread of the library: the end of the process by a signal."""
+    done = python(f"""
+        import threading, hvd
+        gate = None
+        {LAST}
+        said = threading.Event()
+        driver = hvd.driver.Driver(["sh", "-c", "while :; do echo line; done"], np=1, hosts="localhost:1",
+                                   output=lambda *line: said.set(), log=lambda *line: None, stop_grace=1)
+        driver.start()
+        assert said.wait(30)
+        print("end")
+    """)
+    assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+def test_a_context_ends_with_the_interpreter(tmp_path):
+    """Its news come from a thread of the library, and none may come once the interpreter is going down."""
+    os.mkfifo(tmp_path / "gate")
+    script = textwrap.dedent(f"""
+        import os, hvd
+        gate = os.open({str(tmp_path / "gate")!r}, os.O_RDWR)
+        hvd.init()
+        rank = hvd.rank()
+        try:
+            hvd.barrier()
+        except hvd.HorovodInternalError:  # rank 0 is out of it, and gone
+            pass
+        if rank == 1:
+            os.read(gate, 1)  # until rank 0 is going down
+            os._exit(0)
+        hvd.register_listener(lambda event: None)
+        {LAST}
+        raise KeyError("uncaught")
+    """)
+
+    class Processes(hvd.driver.Launcher):
+        def __init__(self):
+            self.ends, self.processes = queue.Queue(), []
+
+        def start(self, request):
+            process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True,
+                                       env={**os.environ, **request.environment, "PYTHONPATH": str(PACKAGE)})
+            self.processes.append(process)
+            threading.Thread(target=self.watch, args=(request.worker, process)).start()
+
+        def watch(self, worker, process):
+            said = process.communicate()[1]
+            driver.worker_exited(worker, process.returncode % 256)
+            self.ends.put((process.returncode, said))
+
+        def stop(self, worker, force):
+            for process in self.processes:
+                process.kill()
+
+    launcher = Processes()
+    with hvd.driver.Driver(launcher=launcher, np=2, hosts="here:2", restart=False, log=lambda *line: None) as driver:
+        driver.start()
+        ends = [launcher.ends.get(timeout=60 * PATIENCE)]
+        if "uncaught" not in ends[0][1]:  # that was rank 1
+            ends = [launcher.ends.get(timeout=60 * PATIENCE)]
+    assert ends[0][0] == 1 and "KeyError: 'uncaught'" in ends[0][1] and "Fatal" not in ends[0][1], ends
 
 
 def test_a_context_manager_shuts_down_or_aborts():

@@ -137,22 +137,63 @@ def test_freed_memory_is_refused(alone):
         hvd.allreduce(mapped)
 
 
-def test_memory_can_not_be_freed_while_an_operation_has_it(job):
+@pytest.mark.parametrize("make, free", [
+    (lambda: bytearray(8), lambda data: data.extend(b"more")),
+    (lambda: array.array("B", bytes(8)), lambda data: data.append(1)),
+    (lambda: mmap.mmap(-1, 8), lambda data: data.close()),
+    (lambda: memoryview(bytearray(8)), lambda data: data.release()),
+    (lambda: np.zeros(8), lambda data: data.resize(1000, refcheck=False)),
+])
+def test_memory_can_not_be_freed_while_an_operation_has_it(job, make, free):
     def rank(context):
-        data = bytearray(8)
+        data = make()
         if context.rank() == 0:
             handle = context.allreduce_async_(data, "x", hvd.Sum)
-            with pytest.raises(BufferError):
-                data.extend(b"more")
+            with pytest.raises((BufferError, ValueError)):
+                free(data)
             context.barrier("now")
             handle.wait()
-            data.extend(b"more")
+            del handle
+            free(data)
         else:
             context.barrier("now")
             context.allreduce_(data, "x", hvd.Sum)
-        return len(data)
+        return True
 
-    assert job(2, rank) == [12, 8]
+    assert job(2, rank) == [True, True]
+
+
+def test_what_a_state_holds_stays_where_it_is(alone):
+    state, data, plain = hvd.elastic.State(), np.arange(4.0), bytearray(8)
+    state.add_array("data", data)
+    state.add_value("plain", plain)
+    state.commit()
+    for free in (lambda: data.resize(1000, refcheck=False), lambda: plain.extend(b"more")):
+        with pytest.raises((BufferError, ValueError)):
+            free()
+    data[:] = 0
+    state.restore()
+    assert data.tolist() == [0, 1, 2, 3]
+    state.remove("data")
+    state.close()
+    data.resize(1000, refcheck=False)
+    plain.extend(b"more")
+
+
+@pytest.mark.parametrize("call", [
+    lambda: hvd.broadcast_(bytearray(1), 2**32), lambda: hvd.broadcast_object(1, 2**32),
+    lambda: hvd.allreduce(bytearray(1), op=hvd.Sum + 2**32), lambda: hvd.allreduce(bytearray(1), priority=2**40),
+    lambda: hvd.alltoall(bytearray(1), [2**64 + 1]), lambda: hvd.ProcessSet([2**32]), lambda: hvd.barrier(timeout=-1),
+    lambda: hvd.barrier(timeout=float("nan")), lambda: hvd.barrier_async().wait(-1),
+])
+def test_numbers_that_c_would_cut(alone, call):
+    with pytest.raises(hvd.InvalidError):
+        call()
+
+
+def test_no_time_is_too_long(alone):
+    hvd.barrier(timeout=float("inf"))
+    hvd.barrier_async().wait(1e300)
 
 
 def test_results_outlive_their_operation_and_context(job):
@@ -221,6 +262,44 @@ class TestTorch:
     def test_what_does_not_fit(self, alone, make, match):
         with pytest.raises(ValueError, match=match):
             hvd.allgather(make())
+
+    def test_other_memory_while_an_operation_runs(self, job):
+        """The operation keeps what it was given: nothing that is allocated meanwhile lies there."""
+
+        def rank(context):
+            data = torch.ones(1000)
+            if context.rank() == 0:
+                handle = context.allreduce_async_(data, "x", hvd.Sum)
+                data.data = torch.zeros(1)
+                others = [torch.full((1000,), 7.0) for _ in range(20)]
+                context.barrier("now")
+                handle.wait()
+                return all(bool((other == 7).all()) for other in others)
+            context.barrier("now")
+            return context.allreduce_(data, "x", hvd.Sum)[0].item() == 2
+
+        assert job(2, rank) == [True, True]
+
+    @pytest.mark.parametrize("move", [
+        lambda p: setattr(p, "data", torch.zeros(8)), lambda p: setattr(p, "data", p.data.double()),
+        lambda p: (p.untyped_storage() if hasattr(p, "untyped_storage") else p.storage()).resize_(0),
+    ])
+    def test_a_state_notices_other_memory(self, alone, move):
+        parameter = torch.nn.Parameter(torch.ones(8))
+        state = hvd.elastic.State()
+        state.add_array("weights", parameter)
+        state.commit()
+        kept = parameter.data
+        move(parameter)
+        trained = []
+        for call in (state.commit, state.save, state.restore, state.sync, lambda: hvd.elastic.run(trained.append)(state)):
+            with pytest.raises(hvd.InvalidError, match="'weights' has other memory"):
+                call()
+        assert not trained
+        state.remove("weights")
+        parameter.data = kept.new_ones(8)
+        state.add_array("weights", parameter)
+        state.commit()
 
     def test_freed_storage(self, alone):
         values = torch.ones(8)

@@ -36,6 +36,8 @@ def _advance(state: State, loop: Owned, last: int) -> bool:
     again = c_int32()
     try:
         with loop as native, state._in_use("run"):
+            if last != OK:  # what is to be restored or synced
+                state._check_memory()
             _abi.check(_lib.hvd_run_next, native, last, byref(again))
     except HvdError as error:
         raise state._why(error)
@@ -45,6 +47,7 @@ def _advance(state: State, loop: Owned, last: int) -> bool:
 def _run(state: State, train: Callable[[], R]) -> R:
     context = state._context
     pointer = c_void_p()
+    state._check_memory()
     with context._owned as native, state._owned as native_state:
         _abi.check(_lib.hvd_run_begin, native, native_state, byref(pointer))
     assert pointer.value is not None

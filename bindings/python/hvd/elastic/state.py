@@ -17,7 +17,7 @@ from .._lifetime import Owned, Registry
 from ..codec import CodecLike, codec_of
 from ..context import Context, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
-from ..tensors import borrow
+from ..tensors import Borrowed, borrow
 from .sampler import ElasticSampler
 
 _lib = _abi.lib
@@ -119,7 +119,7 @@ class State:
     _context: Context
     _problem: _Problem
     _user: threading.Lock
-    _memory: dict[str, object]
+    _memory: dict[str, Any]
 
     # ---- what it holds ----
 
@@ -217,9 +217,16 @@ class State:
     def _call(self, what: str, function: Any) -> None:
         try:
             with self._in_use(what), self._owned as native:
+                self._check_memory()
                 _abi.check(function, native)
         except HvdError as error:
             raise self._why(error)
+
+    def _check_memory(self) -> None:
+        """What is registered must still be where it was: else a commit would keep, and a restore change, what nobody sees."""
+        for key, loan in self._memory.items():
+            if isinstance(loan, Borrowed):
+                loan.check(f"{key!r}")
 
     def _why(self, error: HvdError) -> BaseException:
         """The callback's own exception where the status only says that a callback failed."""
