@@ -168,8 +168,9 @@ class Output {
   }
   void event(std::string_view head, int64_t pid, int64_t row, int64_t ts, std::string_view rest) {
     char numbers[128];
+    const int64_t thread = pid * kRowsOfAWorker + row;
     std::snprintf(numbers, sizeof numbers, R"(,"pid":%lld,"tid":%lld,"ts":%lld.%03lld)",
-                  static_cast<long long>(pid), static_cast<long long>(pid * kRowsOfAWorker + row),
+                  static_cast<long long>(pid), static_cast<long long>(thread),
                   static_cast<long long>(ts / 1000), static_cast<long long>(ts % 1000));
     put(count_++ == 0 ? "" : ",\n");
     put(head);

@@ -214,7 +214,7 @@ SignaturePtr ReceivedSignatures::interned(SignaturePtr signature) {
   }
   if (interned_.size() >= sweep_at_) {
     std::erase_if(interned_, [](const auto& entry) { return entry.second.expired(); });
-    sweep_at_ = std::max<size_t>(2 * kSignatures, 2 * interned_.size());
+    sweep_at_ = std::max<size_t>(size_t{2} * kSignatures, 2 * interned_.size());
   }
   interned_.emplace(signature->digest, signature);
   return signature;

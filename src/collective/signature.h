@@ -121,7 +121,7 @@ class ReceivedSignatures {
 
   std::vector<Rank> ranks_;
   std::unordered_multimap<uint64_t, std::weak_ptr<const Signature>> interned_;  // by digest
-  size_t sweep_at_ = 2 * kSignatures;
+  size_t sweep_at_ = size_t{2} * kSignatures;
 };
 
 }  // namespace hvd::collective

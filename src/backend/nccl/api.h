@@ -10,6 +10,9 @@
 
 namespace hvdnccl {
 
+template <class Function>
+using Pointer = Function*;
+
 // ---- CUDA driver API ----
 using CuResult = int;
 using CuDevice = int;
@@ -69,7 +72,7 @@ constexpr uintptr_t kCuStreamPerThread = 2;  // a handle that means another stre
   X(cuGetErrorString, (CuResult, const char**))
 
 struct CudaFunctions {
-#define HVDNCCL_MEMBER(name, parameters) CuResult(*name) parameters = nullptr;
+#define HVDNCCL_MEMBER(name, parameters) Pointer<CuResult parameters> name = nullptr;
   HVDNCCL_CUDA_FUNCTIONS(HVDNCCL_MEMBER)
 #undef HVDNCCL_MEMBER
 };
@@ -128,10 +131,10 @@ constexpr int kNcclOldest = 21800;
   X(ncclGetLastError, (NcclComm))
 
 struct NcclFunctions {
-#define HVDNCCL_MEMBER(name, parameters) NcclResult(*name) parameters = nullptr;
+#define HVDNCCL_MEMBER(name, parameters) Pointer<NcclResult parameters> name = nullptr;
   HVDNCCL_NCCL_FUNCTIONS(HVDNCCL_MEMBER)
 #undef HVDNCCL_MEMBER
-#define HVDNCCL_MEMBER(name, parameters) const char*(*name)parameters = nullptr;
+#define HVDNCCL_MEMBER(name, parameters) Pointer<const char* parameters> name = nullptr;
   HVDNCCL_NCCL_TEXTS(HVDNCCL_MEMBER)
 #undef HVDNCCL_MEMBER
 };

@@ -101,7 +101,7 @@ void Generation::abort_communicators() {
                nccl.ncclGetErrorString(result));
   };
   const bool grouped = all.size() > 1 && nccl.ncclGroupStart() == kNcclSuccess;
-  for (const NcclComm communicator : all) warn("ncclCommAbort", nccl.ncclCommAbort(communicator));
+  for (NcclComm communicator : all) warn("ncclCommAbort", nccl.ncclCommAbort(communicator));
   if (grouped) warn("ncclGroupEnd", nccl.ncclGroupEnd());
 }
 
@@ -124,7 +124,7 @@ void Generation::finish_in_peace() {
     for (const auto& [ranks, communicator] : communicators_)
       await(communicator, "ncclCommFinalize", deadline);
     while (!communicators_.empty()) {
-      const NcclComm communicator = communicators_.begin()->second;
+      NcclComm communicator = communicators_.begin()->second;
       communicators_.erase(communicators_.begin());
       if (const NcclResult result = libraries.nccl.ncclCommDestroy(communicator); result != kNcclSuccess) {
         host_->log(HVD_LOG_WARNING, "ncclCommDestroy: {}", libraries.nccl.ncclGetErrorString(result));

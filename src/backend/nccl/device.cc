@@ -34,7 +34,7 @@ Device::~Device() {
   const CudaFunctions& cuda = libraries_->cuda;
   {
     const Current current(*this, std::nothrow);
-    for (const CuEvent event : events_) cuda.cuEventDestroy_v2(event);
+    for (CuEvent event : events_) cuda.cuEventDestroy_v2(event);
     cuda.cuStreamDestroy_v2(work_stream_);
     cuda.cuStreamDestroy_v2(copy_stream_);
   }

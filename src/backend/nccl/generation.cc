@@ -214,7 +214,7 @@ void Generation::work() {
 
 void Generation::issue(const TaskPtr& task) {
   Device& device = *device_;
-  const CuStream stream = device.work_stream();
+  CuStream stream = device.work_stream();
   NcclComm communicator = nullptr;
   if (needs_communicator(*task)) communicator = this->communicator(task->ranks);
   {

@@ -1,6 +1,8 @@
 // How each collective is said in NCCL's words.
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "base/dtype.h"
 #include "failure.h"
 #include "task.h"
@@ -168,7 +170,7 @@ NcclResult launch(Device& device, const Task& task, NcclComm communicator, CuPoi
     case HVD_COLLECTIVE_REDUCESCATTER: call.reducescatter(); break;
     case HVD_COLLECTIVE_ALLTOALL: call.alltoall(); break;
     default: {  // a barrier: an int of everybody
-      void* const one = reinterpret_cast<void*>(static_cast<uintptr_t>(scratch));
+      void* const one = std::bit_cast<void*>(scratch);
       group.note("ncclAllReduce",
                  group.nccl().ncclAllReduce(one, one, 1, kNcclInt32, kNcclMax, communicator, stream));
     }
