@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -227,8 +228,14 @@ __attribute__((target("avx2,f16c"), flatten)) void narrow_avx2(hvd_dtype dtype, 
   narrow_plain(dtype, out + i, in + i, count - i);
 }
 
+// Clang's __builtin_cpu_supports does not know "f16c". That the system saves the registers follows from AVX2.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  static const bool has = __builtin_cpu_supports("avx2") && has_f16c();
   return has;
 }
 

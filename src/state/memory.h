@@ -43,6 +43,11 @@ class Memory {
 
   uint8_t* data() const { return data_.get(); }
   size_t size() const { return size_; }
+  /// Nobody frees it any more.
+  void leak() noexcept {
+    static_cast<void>(data_.release());
+    size_ = 0;
+  }
 
  private:
   static constexpr size_t kHugePage = 2 << 20;

@@ -28,10 +28,9 @@ State::Impl::~Impl() {
   constexpr Duration kPatience = std::chrono::seconds(10);
   if (thread == nullptr || thread->end(kPatience)) return;
   // A device may still read and write it. Better a leak than a write into freed memory.
-  auto* const kept = new std::vector<Memory>;
   for (auto& [key, variable] : variables) {
-    kept->push_back(std::move(variable.copy.memory));
-    kept->push_back(std::move(variable.next.memory));
+    variable.copy.memory.leak();
+    variable.next.memory.leak();
   }
 }
 
