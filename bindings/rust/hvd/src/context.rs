@@ -10,7 +10,7 @@ use sys::Sized0;
 use crate::elastic::Recovery;
 use crate::error::{check, Result};
 use crate::fork::Process;
-use crate::operation::Handle;
+use crate::operation::Operation;
 use crate::options::Options;
 use crate::raw::{self, c_string};
 
@@ -24,7 +24,7 @@ pub struct Context {
 
 /// An operation whose owner is gone, with the memory that it may still write.
 pub(crate) struct Orphan {
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) op: Arc<Operation>, // no Handle, which would keep the context that keeps it
     pub(crate) memory: Box<dyn Any + Send>,
 }
 
@@ -61,6 +61,10 @@ impl Inner {
         self.process.is_this()
     }
 
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
     /// Keeps the memory of an operation until it has completed.
     pub(crate) fn adopt(&self, orphan: Orphan) {
         lock(&self.orphans).push(orphan);
@@ -72,7 +76,7 @@ impl Inner {
         if orphans.is_empty() {
             return;
         }
-        let (done, pending) = orphans.drain(..).partition(|orphan| orphan.handle.is_done());
+        let (done, pending) = orphans.drain(..).partition(|orphan| orphan.op.is_done());
         *orphans = pending;
         drop(orphans);
         drop::<Vec<Orphan>>(done);
@@ -88,7 +92,7 @@ impl Drop for Inner {
         unsafe { sys::hvd_destroy(self.ptr) };
         for orphan in lock(&self.orphans).drain(..) {
             // Destroying ends every operation; should one not have ended, its memory is better lost than freed.
-            if !orphan.handle.is_done() {
+            if !orphan.op.is_done() {
                 std::mem::forget(orphan.memory);
             }
         }

@@ -10,34 +10,57 @@ use sys::Sized0;
 use crate::call::Call;
 use crate::context::{lock, Context, Inner, Orphan};
 use crate::error::{check, Error, Result, Status};
+use crate::fork::Process;
 use crate::raw::{self, Name};
 use crate::tensor::{self, Element, View, ViewMut};
 
-/// The library's handle of an operation.
+/// The library's operation. It may outlive its context, which keeps those that nobody holds any more.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct Operation {
     ptr: *mut sys::hvd_op,
-    context: Arc<Inner>,
+    process: Process,
 }
 
 // SAFETY: an op may be used by several threads.
-unsafe impl Send for Handle {}
+unsafe impl Send for Operation {}
 // SAFETY: as above.
-unsafe impl Sync for Handle {}
+unsafe impl Sync for Operation {}
 
-impl Handle {
+impl Operation {
     pub(crate) fn is_done(&self) -> bool {
         let mut done = 0;
         // In a forked child nobody works on it any more.
         // SAFETY: the handle is ours. Likewise below.
-        !self.context.is_ours()
+        !self.process.is_this()
             || unsafe { sys::hvd_op_test(self.ptr, &mut done, ptr::null_mut()) } == sys::HVD_OK && done != 0
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // SAFETY: ours. Its memory is seen to by whoever held the handle.
+            unsafe { sys::hvd_op_destroy(self.ptr) }
+        }
+    }
+}
+
+/// An operation for those who wait for it, which keeps its context.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    op: Arc<Operation>,
+    context: Arc<Inner>,
+}
+
+impl Handle {
+    pub(crate) fn is_done(&self) -> bool {
+        self.op.is_done()
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         self.context.get()?;
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_wait(self.ptr, raw::timeout(timeout), e) })
+        check(|e| unsafe { sys::hvd_op_wait(self.op.ptr, raw::timeout(timeout), e) })
     }
 
     /// Returns when the library is done with the operation's memory, whatever became of it. The operation's own time-out
@@ -45,7 +68,7 @@ impl Handle {
     fn settle(&self) {
         while !self.is_done() {
             // SAFETY: as above.
-            unsafe { sys::hvd_op_wait(self.ptr, sys::HVD_DEFAULT_TIMEOUT, ptr::null_mut()) };
+            unsafe { sys::hvd_op_wait(self.op.ptr, sys::HVD_DEFAULT_TIMEOUT, ptr::null_mut()) };
         }
     }
 
@@ -53,7 +76,7 @@ impl Handle {
         self.context.get()?;
         let mut tensor = sys::hvd_tensor::sized();
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_output_at(self.ptr, index, &mut tensor, e) })?;
+        check(|e| unsafe { sys::hvd_op_output_at(self.op.ptr, index, &mut tensor, e) })?;
         Ok(tensor)
     }
 
@@ -61,27 +84,18 @@ impl Handle {
         self.context.get()?;
         let mut count = 0;
         // SAFETY: as above; NULL asks for the number alone.
-        check(|e| unsafe { sys::hvd_op_received_splits(self.ptr, ptr::null_mut(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_op_received_splits(self.op.ptr, ptr::null_mut(), &mut count, e) })?;
         let mut splits = vec![0; count];
         // SAFETY: as above; count is the room.
-        check(|e| unsafe { sys::hvd_op_received_splits(self.ptr, splits.as_mut_ptr(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_op_received_splits(self.op.ptr, splits.as_mut_ptr(), &mut count, e) })?;
         Ok(splits)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.context.is_ours() {
-            // SAFETY: ours. Its memory is seen to by whoever held the handle.
-            unsafe { sys::hvd_op_destroy(self.ptr) }
-        }
     }
 }
 
 /// A tensor of the library's: what came out of an operation whose size others decide.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    _handle: Arc<Handle>, // to which the memory belongs
+    _handle: Handle, // to which the memory belongs
     tensor: sys::hvd_tensor,
 }
 
@@ -131,7 +145,7 @@ pub trait Outcome: Sized {
 /// An operation that has completed with success.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Completed<'a>(pub(crate) &'a Arc<Handle>, pub(crate) usize);
+pub struct Completed<'a>(pub(crate) &'a Handle, pub(crate) usize);
 
 impl Outcome for () {
     fn of(_: &Completed<'_>) -> Result<()> {
@@ -162,7 +176,7 @@ impl Outcome for LastJoined {
     fn of(op: &Completed<'_>) -> Result<LastJoined> {
         let mut rank = -1;
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_last_joined(op.0.ptr, &mut rank, e) })?;
+        check(|e| unsafe { sys::hvd_op_last_joined(op.0.op.ptr, &mut rank, e) })?;
         Ok(LastJoined(rank))
     }
 }
@@ -178,7 +192,7 @@ pub(crate) struct Submission<'a> {
 }
 
 /// An operation under way: its memory is whoever calls this to see to.
-pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Arc<Handle>> {
+pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
     let handle = context.get()?;
     context.inner.sweep();
     let name = Name::new("name", s.call.name)?;
@@ -210,7 +224,8 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Arc<Handle
     let mut op = ptr::null_mut();
     // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until completion.
     check(|e| unsafe { sys::hvd_submit(handle, &request, &mut op, e) })?;
-    Ok(Arc::new(Handle { ptr: op, context: context.inner.clone() }))
+    let op = Arc::new(Operation { ptr: op, process: context.inner.process() });
+    Ok(Handle { op, context: context.inner.clone() })
 }
 
 /// Runs it to its end: the buffers are borrowed for as long as the library may touch them.
@@ -227,7 +242,7 @@ pub(crate) fn run<R: Outcome>(context: &Context, s: &Submission<'_>) -> Result<R
 /// An operation in a [`Scope`], on memory that is borrowed until the scope ends.
 #[derive(Debug)]
 pub struct Op<'scope, R> {
-    handle: Arc<Handle>,
+    handle: Handle,
     count: usize,
     scope: PhantomData<&'scope ()>,
     result: PhantomData<fn() -> R>,
@@ -254,16 +269,26 @@ impl<R: Outcome> Op<'_, R> {
 
 /// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the context
 /// keeps its memory until it has completed; leaked, its memory is leaked too.
+///
+/// Its memory can't be had before [`Pending::wait`] gives it back, and the operation can't be used after that:
+///
+/// ```compile_fail,E0382
+/// # fn f(context: &hvd::Context) -> hvd::Result<()> {
+/// let pending = context.start_allreduce("a", vec![1.0f32; 1000])?;
+/// let (sum, ()) = pending.wait()?;
+/// pending.wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Pending<B: Send + 'static, R> {
-    handle: Arc<Handle>,
+    handle: Handle,
     count: usize,
     memory: Option<B>,
     result: PhantomData<fn() -> R>,
 }
 
 impl<B: Send + 'static, R: Outcome> Pending<B, R> {
-    pub(crate) fn new(handle: Arc<Handle>, count: usize, memory: B) -> Self {
+    pub(crate) fn new(handle: Handle, count: usize, memory: B) -> Self {
         Pending { handle, count, memory: Some(memory), result: PhantomData }
     }
 
@@ -290,7 +315,7 @@ impl<B: Send + 'static, R> Drop for Pending<B, R> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             if !self.handle.is_done() {
-                let orphan = Orphan { handle: self.handle.clone(), memory: Box::new(memory) };
+                let orphan = Orphan { op: self.handle.op.clone(), memory: Box::new(memory) };
                 self.handle.context.adopt(orphan);
             }
         }
@@ -301,7 +326,7 @@ impl<B: Send + 'static, R> Drop for Pending<B, R> {
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     context: &'scope Context,
-    handles: Mutex<Vec<Arc<Handle>>>,
+    handles: Mutex<Vec<Handle>>,
     // Invariant, so that a borrow can be made neither longer nor shorter than the scope.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -341,7 +366,7 @@ impl Context {
     ///
     /// What is lent to an operation can't be used before the scope ends:
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0499
     /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
     /// let mut a = vec![1.0f32; 1000];
     /// context.scope(|s| {
@@ -355,7 +380,7 @@ impl Context {
     ///
     /// Nor can memory be lent that lives shorter than the scope:
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0597
     /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
     /// context.scope(|s| {
     ///     let mut a = vec![1.0f32; 1000];
@@ -367,7 +392,7 @@ impl Context {
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     {
-        struct Settle<'a>(&'a Mutex<Vec<Arc<Handle>>>);
+        struct Settle<'a>(&'a Mutex<Vec<Handle>>);
         impl Drop for Settle<'_> {
             fn drop(&mut self) {
                 for handle in lock(self.0).drain(..) {

@@ -194,6 +194,14 @@ type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
 ///
 /// Ranks commit at the same points. A change of hosts or a loss that a commit or a check tells is returned as an
 /// error, which the training function passes on.
+///
+/// It is one thread's, as its callbacks run in the thread that calls:
+///
+/// ```compile_fail,E0277
+/// # fn f(mut state: hvd::State<Vec<f32>>) {
+/// std::thread::spawn(move || state.commit());
+/// # }
+/// ```
 pub struct State<S> {
     ptr: *mut sys::hvd_state,
     context: Context,

@@ -68,6 +68,12 @@ mod sealed {
 }
 
 /// What a tensor may consist of: types for which any bytes are a value. Sealed.
+///
+/// Anything else does not compile:
+///
+/// ```compile_fail,E0277
+/// let view = hvd::View::from(&[true, false]); // Bool is
+/// ```
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Its dtype.
     const DTYPE: Dtype;
@@ -168,6 +174,17 @@ impl PartialEq for Bool {
 impl Eq for Bool {}
 
 /// A borrowed tensor that is read. Made from slices (one dimension), or with a shape by [`View::new`].
+///
+/// What was freed can't be lent:
+///
+/// ```compile_fail,E0505
+/// # fn f(context: &hvd::Context) -> hvd::Result<()> {
+/// let (a, mut sum) = (vec![1.0f32; 1000], vec![0.0f32; 1000]);
+/// let view = hvd::View::from(&a);
+/// drop(a);
+/// context.allreduce("a", view, &mut sum)
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct View<'a> {

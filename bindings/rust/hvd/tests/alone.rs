@@ -13,6 +13,27 @@ fn alone() -> Context {
     Context::new().expect("a worker that is alone")
 }
 
+/// Two workers of one job, both in this process.
+fn pair() -> (Context, Context) {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let join = move |rank: i32| {
+        let mut options = Options::new().unwrap();
+        options
+            .set("rank", rank)
+            .unwrap()
+            .set("size", 2)
+            .unwrap()
+            .set("rendezvous", address.as_str())
+            .unwrap();
+        options.set("secret", "s".repeat(32)).unwrap().set("operation_timeout", 30.0).unwrap();
+        Context::with_options(&options).expect("a worker of two")
+    };
+    std::thread::scope(|threads| {
+        let second = threads.spawn(|| join(1));
+        (join(0), second.join().unwrap())
+    })
+}
+
 #[track_caller]
 fn expect<T: std::fmt::Debug>(result: hvd::Result<T>, status: Status, names: &[&str]) -> Error {
     let error = result.expect_err("must fail");
@@ -241,14 +262,13 @@ fn after_a_fork_calls_are_errors() {
     let sampler =
         Sampler::new(&c, &SamplerOptions { samples: 4, batch_size: 2, ..Default::default() }).unwrap();
     let pending = c.start_allreduce("pending", vec![1.0f32]).unwrap();
+    let events = c.events(Kinds::ALL).unwrap();
     let driver =
         hvd::driver::Driver::new(Options::new().unwrap().set("hosts", "localhost:1").unwrap()).unwrap();
     // SAFETY: the child only makes calls that must fail at once, and ends.
     let child = unsafe { fork() };
     if child == 0 {
-        let invalid = |error: Option<Error>| {
-            error.is_some_and(|e| e.status() == Status::Invalid && e.message().contains("fork"))
-        };
+        let invalid = expect_in_child;
         let good = [
             invalid(c.barrier("child").err()),
             invalid(c.rank().err()),
@@ -258,8 +278,16 @@ fn after_a_fork_calls_are_errors() {
             invalid(sampler.info().err()),
             invalid(driver.start().err()),
             invalid(pending.wait().err()),
+            invalid(state.restore().err()),
+            invalid(elastic::run(&mut state, |_| Ok::<_, Error>(())).err()),
+            invalid(driver.status().err()),
+            invalid(c.abort("child").err()),
+            invalid(c.events(Kinds::ALL).err()),
+            invalid(c.next_event().err()),
+            invalid(State::with(&c, 0i64, |v, fields| fields.value("v", v)).err()),
+            events.try_next().is_none(),
         ];
-        drop((state, set, sampler, driver, c)); // leaves the parent's worker alone
+        drop((state, set, sampler, driver, events, c)); // leaves the parent's worker alone
         let wrong = good.iter().position(|good| !good).map_or(0, |at| at as i32 + 1);
         // SAFETY: ends the child without running what the parent registered.
         unsafe { _exit(wrong) }
@@ -271,6 +299,84 @@ fn after_a_fork_calls_are_errors() {
     pending.wait().unwrap();
     state.commit().unwrap();
     c.shutdown(None).unwrap();
+}
+
+#[test]
+fn an_operation_under_way_is_the_parents_alone() {
+    let (first, second) = pair();
+    let (mut data, mut others) = ([1.0f32; 8], [2.0f32; 8]);
+    let dropped = first.start_allreduce("dropped", vec![1.0f32; 8]).unwrap();
+    let mut child = -1;
+    let good = first.scope(|s| {
+        let op = s.allreduce_in_place("x", &mut data).unwrap();
+        // SAFETY: the child makes calls that must fail at once, leaves the scope, and ends.
+        child = unsafe { fork() };
+        if child == 0 {
+            return expect_in_child(op.wait().err()) && expect_in_child(op.wait_for(Duration::ZERO).err());
+        }
+        second.allreduce_in_place("x", &mut others).unwrap();
+        op.wait().is_ok()
+    });
+    if child == 0 {
+        drop(dropped);
+        let good = good && expect_in_child(first.barrier("child").err()); // which sweeps what was dropped
+        drop((first, second));
+        // SAFETY: ends the child without running what the parent registered.
+        unsafe { _exit(i32::from(!good)) }
+    }
+    let mut status = -1;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+    assert_eq!((status, good, data, others), (0, true, [3.0; 8], [3.0; 8]));
+    second.allreduce_in_place("dropped", &mut others).unwrap();
+    assert_eq!(dropped.wait().unwrap().0, [4.0; 8]);
+}
+
+fn expect_in_child(error: Option<Error>) -> bool {
+    error.is_some_and(|e| e.status() == Status::Invalid && e.message().contains("fork"))
+}
+
+#[test]
+fn a_worker_that_is_dropped_leaves_the_job_though_an_operation_goes_on() {
+    let (first, second) = pair();
+    drop(second.start_allreduce("never", vec![1.0f32; 1000]).unwrap());
+    drop(second);
+    expect(first.barrier("alone now"), Status::PeerLost, &[]);
+}
+
+#[test]
+fn what_came_out_outlives_its_worker() {
+    let (first, second) = pair();
+    let (a, b) = std::thread::scope(|threads| {
+        let other = threads.spawn(|| second.allgather("rows", &[2i32, 3]).unwrap());
+        (first.allgather("rows", &[1i32]).unwrap(), other.join().unwrap())
+    });
+    drop((first, second));
+    assert_eq!((a.as_slice::<i32>().unwrap(), b.to_vec().unwrap()), (&[1, 2, 3][..], vec![1i32, 2, 3]));
+}
+
+#[test]
+fn an_operation_ends_when_another_thread_closes_its_worker() {
+    let (first, second) = pair();
+    let mut data = [1.0f32; 8];
+    let worker = &first;
+    std::thread::scope(|threads| {
+        let pending = first.start_allreduce("pending", vec![1.0f32; 8]).unwrap();
+        let waiter = threads.spawn(move || pending.wait().map(|_| ()));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let scoped = threads.spawn(move || {
+            worker.scope(|s| {
+                let op = s.allreduce_in_place("scoped", &mut data)?;
+                begun.send(()).unwrap();
+                op.wait()
+            })
+        });
+        begins.recv().unwrap();
+        first.abort("enough").unwrap();
+        expect(waiter.join().unwrap(), Status::Closed, &["enough"]);
+        expect(scoped.join().unwrap(), Status::Closed, &["enough"]);
+    });
+    expect(second.barrier("alone now"), Status::PeerLost, &[]);
 }
 
 #[test]
