@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
 	"os"
 	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +28,30 @@ func alone(t *testing.T) *hvd.Worker {
 	must(t, err)
 	t.Cleanup(w.Close)
 	return w
+}
+
+// pair is two workers of one job, both in this process.
+func pair(t *testing.T) (first, second *hvd.Worker) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := listener.Addr().String()
+	must(t, listener.Close())
+	workers, problems := [2]*hvd.Worker{}, [2]error{}
+	var all sync.WaitGroup
+	for rank := range workers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			workers[rank], problems[rank] = hvd.Init(background, &hvd.Options{Values: map[string]any{"rank": rank, "size": 2,
+				"rendezvous": address, "secret": strings.Repeat("s", 32), "operation_timeout": 30.0}})
+		}()
+	}
+	all.Wait()
+	must(t, errors.Join(problems[:]...))
+	t.Cleanup(workers[0].Close)
+	t.Cleanup(workers[1].Close)
+	return workers[0], workers[1]
 }
 
 func must(t *testing.T, err error) {
@@ -219,7 +247,12 @@ func TestBadInputIsAnError(t *testing.T) {
 	expect(t, reduce("factor", floats, floats, hvd.Prescale(math.NaN())), hvd.Invalid, "scale")
 	expect(t, w.Allreduce(background, "reduction", floats, floats, 99), hvd.Invalid, "99")
 	expect(t, w.Broadcast(background, "root", floats, 1), hvd.Invalid, "root")
-	_, _, err := w.Alltoall(background, "splits", floats, hvd.Splits(5))
+	expect(t, w.Broadcast(background, "root", floats, 1<<32), hvd.Invalid, "root", "4294967296")
+	_, err := w.BroadcastObject(background, "root", nil, 1<<32)
+	expect(t, err, hvd.Invalid, "root", "4294967296")
+	expect(t, reduce("priority", floats, floats, hvd.Priority(1<<40)), hvd.Invalid, "priority")
+	expect(t, reduce("device", hvd.OnDevice(4096, hvd.Float32Type, 1<<32, 0, 4), floats), hvd.Invalid, "device")
+	_, _, err = w.Alltoall(background, "splits", floats, hvd.Splits(5))
 	expect(t, err, hvd.Invalid, "5", "4")
 	_, err = w.AllgatherInto(background, "room", doubles.Reshape(4, 1), hvd.Of(make([]float64, 2)).Reshape(2, 1))
 	expect(t, err, hvd.Invalid, "2")
@@ -331,7 +364,18 @@ func TestAfterAForkCallsAreErrors(t *testing.T) {
 	driver, err := hvd.NewDriver(&hvd.Options{Values: map[string]any{"hosts": "localhost:1"}})
 	must(t, err)
 	t.Cleanup(driver.Close)
-	// The child is one thread of the parent: it makes calls that fail at once, and ends.
+	sampler, err := w.NewSampler(hvd.SamplerOptions{Samples: 4, BatchSize: 2})
+	must(t, err)
+	events, err := w.Events(hvd.EventAll)
+	must(t, err)
+	x := []float32{1}
+	op, err := w.StartAllreduce(background, "before", hvd.Of(x), hvd.Of(x), hvd.Sum)
+	must(t, err)
+	inTime, cancel := context.WithTimeout(background, time.Minute)
+	defer cancel()
+	// The child is one thread of the parent: it makes calls that fail at once, and ends. A collector would wait for the
+	// other threads.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	child, _, errno := syscall.RawSyscall(syscall.SYS_FORK, 0, 0, 0)
 	if errno != 0 {
 		t.Fatal(errno)
@@ -342,12 +386,26 @@ func TestAfterAForkCallsAreErrors(t *testing.T) {
 			w.Barrier(background, "child"), state.Commit(), driver.Start(), w.Abort("child"),
 			func() error { _, err := set.Ranks(); return err }(),
 			func() error { _, err := w.Membership(); return err }(),
+			func() error { _, err := sampler.Next(nil); return err }(),
+			func() error { _, err := op.Output(0); return err }(),
+			func() error { _, err := w.NewState(); return err }(),
+			func() error { _, err := w.Events(hvd.EventAll); return err }(),
+			op.Wait(background), op.Wait(inTime), state.Restore(), driver.Stop("child"), w.Shutdown(background),
+			state.Run(background, func(context.Context) error { return nil }),
 		} {
 			if e, ok := err.(*hvd.Error); !ok || e.Status != hvd.Invalid {
 				code = uintptr(i) + 1
 			}
 		}
-		w.Close() // leaves the parent's worker alone
+		if op.Done() {
+			code = 100
+		}
+		events.Close()
+		set.Close()
+		sampler.Close()
+		state.Close()
+		driver.Close()
+		w.Close() // all of them leave the parent's alone
 		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, code, 0, 0)
 	}
 	var status syscall.WaitStatus
@@ -358,8 +416,69 @@ func TestAfterAForkCallsAreErrors(t *testing.T) {
 	}
 	must(t, err)
 	equal(t, status.ExitStatus(), 0)
+	must(t, op.Wait(background))
+	must(t, state.Commit())
 	must(t, w.Barrier(background, "all is well"))
 	must(t, w.Shutdown(background))
+}
+
+// What nobody refers to any more is not collected before the operation that reads and writes it has completed.
+func TestMemoryIsKeptUntilTheOperationHasCompleted(t *testing.T) {
+	first, second := pair(t)
+	const n = 1 << 16
+	func() {
+		data := slices.Repeat([]float32{1}, n)
+		_, err := first.StartAllreduce(background, "x", hvd.Of(data), hvd.Of(data), hvd.Sum)
+		must(t, err)
+	}()
+	var others [][]float32
+	for range 8 {
+		runtime.GC()
+		others = append(others, slices.Repeat([]float32{7}, n))
+	}
+	mine := slices.Repeat([]float32{2}, n)
+	must(t, second.Allreduce(background, "x", hvd.Of(mine), hvd.Of(mine), hvd.Sum))
+	var both sync.WaitGroup
+	both.Add(1)
+	go func() { defer both.Done(); _ = first.Barrier(background, "behind it") }()
+	must(t, second.Barrier(background, "behind it"))
+	both.Wait()
+	equal(t, [2]float32{mine[0], mine[n-1]}, [2]float32{3, 3})
+	for _, other := range others {
+		if slices.Max(other) != 7 || slices.Min(other) != 7 {
+			t.Fatal("the operation wrote into memory that was another's")
+		}
+	}
+}
+
+func TestAnOperationUnderWayEndsWithItsWorker(t *testing.T) {
+	first, second := pair(t)
+	x := []float32{1}
+	op, err := first.StartAllreduce(background, "x", hvd.Of(x), hvd.Of(x), hvd.Sum)
+	must(t, err)
+	inTime, cancel := context.WithTimeout(background, time.Minute)
+	defer cancel()
+	ends := make(chan error)
+	for _, ctx := range []context.Context{background, inTime} {
+		go func() { ends <- op.Wait(ctx) }()
+	}
+	must(t, first.Abort("enough"))
+	expect(t, <-ends, hvd.Closed)
+	expect(t, <-ends, hvd.Closed)
+	first.Close()
+	expect(t, op.Wait(background), hvd.Closed)
+	_, err = op.Output(0)
+	expect(t, err, hvd.Closed)
+	expect(t, second.Barrier(background, "alone now"), hvd.PeerLost)
+}
+
+func TestWhatCameOutOutlivesItsWorker(t *testing.T) {
+	w := alone(t)
+	buffer, err := w.Allgather(background, "rows", hvd.Of([]int32{1, 2, 3}))
+	must(t, err)
+	w.Close()
+	runtime.GC()
+	equal(t, slice[int32](t, buffer, nil), []int32{1, 2, 3})
 }
 
 func TestOperationsThatNobodyWaitsFor(t *testing.T) {

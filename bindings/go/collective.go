@@ -25,7 +25,7 @@ func allreduce(name string, inputs, outputs []Tensor, reduction Reduction) *requ
 
 func broadcast(name string, outputs []Tensor, root int) *request {
 	r := &request{name: name, outputs: outputs}
-	r.call.collective, r.call.root = C.HVD_COLLECTIVE_BROADCAST, C.int32_t(root)
+	r.call.collective, r.call.root = C.HVD_COLLECTIVE_BROADCAST, r.number("root", root)
 	return r
 }
 
@@ -227,6 +227,9 @@ func (w *Worker) BroadcastObject(ctx context.Context, name string, data []byte, 
 	m, err := w.Membership()
 	if err != nil {
 		return nil, err
+	}
+	if int(C.int32_t(root)) != root {
+		return nil, newError(Invalid, "root is %d: expected a rank", root)
 	}
 	var memory C.uintptr_t // of the library; on root it is read where it is
 	var size C.size_t

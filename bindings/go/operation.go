@@ -39,13 +39,24 @@ type request struct {
 	set             *ProcessSet
 	timeout         time.Duration
 	isJoin          bool
+	err             error // of an argument
+}
+
+// number is an int as C takes it, which would cut one of more than 32 bits.
+func (r *request) number(what string, n int) C.int32_t {
+	if int(C.int32_t(n)) != n && r.err == nil {
+		r.err = newError(Invalid, "%s is %d: expected a 32-bit number", what, n)
+	}
+	return C.int32_t(n)
 }
 
 // On lets only a process set's members take part.
 func On(set *ProcessSet) Option { return func(r *request) { r.set = set } }
 
 // Priority of operations that are ready: higher ones run first.
-func Priority(priority int) Option { return func(r *request) { r.call.priority = C.int32_t(priority) } }
+func Priority(priority int) Option {
+	return func(r *request) { r.call.priority = r.number("priority", priority) }
+}
 
 // Prescale multiplies the inputs before the reduction.
 func Prescale(factor float64) Option { return func(r *request) { r.call.prescale = C.double(factor) } }
@@ -86,6 +97,9 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 	}
 	if ctx.Err() != nil {
 		return nil, false, ended(ctx, r.name)
+	}
+	if r.err != nil {
+		return nil, false, r.err
 	}
 	op = &Op{worker: w, name: r.name}
 	if len(r.inputs) > 0 && len(r.outputs) > 0 && len(r.inputs) != len(r.outputs) {

@@ -51,7 +51,7 @@ func (w *Worker) NewState() (*State, error) {
 	return s, nil
 }
 
-// Close frees the state, and its memory again.
+// Close frees the state, and its memory again. Waits for a call on it that is running: not for use within one.
 func (s *State) Close() {
 	if s == nil || !s.gate.shut() {
 		return

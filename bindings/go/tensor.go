@@ -160,6 +160,9 @@ func OnDevice(address uintptr, dtype Dtype, device int, stream uintptr, shape ..
 	t.c.dtype = C.hvd_dtype(dtype)
 	t.c.memory = C.HVD_MEMORY_CUDA
 	t.c.device = C.int32_t(device)
+	if int(t.c.device) != device {
+		t.err = newError(Invalid, "device is %d: expected a 32-bit number", device)
+	}
 	t.c.stream = C.uintptr_t(stream)
 	return t.Reshape(shape...)
 }

@@ -123,7 +123,8 @@ func (w *Worker) Abort(reason string) error {
 }
 
 // Close frees the worker, its states, samplers and sets; it aborts it if it was not shut down. Waits for calls
-// on it that are running, which end. Not from an event's callback.
+// on it that are running, which end. So it is not for those within a call: the function that Run calls, and an
+// object's methods, end the worker by [Worker.Abort].
 func (w *Worker) Close() {
 	if w == nil {
 		return
