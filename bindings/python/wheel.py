@@ -33,6 +33,7 @@ Requires-Dist: torch>=1.13; extra == "torch"
 """
 WHEEL = f"Wheel-Version: 1.0\nGenerator: libhvd\nRoot-Is-Purelib: false\nTag: {TAG}\n"
 ENTRY_POINTS = "[console_scripts]\nhvdrun = hvd.driver:main\n"
+TEXTS = {"METADATA": METADATA, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS}
 
 
 def native_files(build, staging):
@@ -71,10 +72,19 @@ def pack(build, output):
             add(Path("hvd/_native") / below, path.read_bytes(), os.access(path, os.X_OK))
         if not found:
             raise SystemExit(f"{build} installs no libhvd.so")
-        for path, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("entry_points.txt", ENTRY_POINTS)):
+        for path, text in TEXTS.items():
             add(f"{INFO}/{path}", text.encode())
         wheel.writestr(f"{INFO}/RECORD", "".join(records) + f"{INFO}/RECORD,,\n")
     return name
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """Without it pip would build the library, silently, to read three short files out of the wheel."""
+    info = Path(metadata_directory) / INFO
+    info.mkdir()
+    for path, text in TEXTS.items():
+        (info / path).write_text(text)
+    return INFO
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -83,7 +93,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         subprocess.run(["cmake", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
                         "-DCMAKE_INSTALL_LIBDIR=lib", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
                         "-DHVD_BUILD_BENCH=OFF"], check=True)
-    subprocess.run(["cmake", "--build", str(build), "--parallel", "--target", "runtime"], check=True)
+    # The number is given: without one make starts everything at once, more than a machine's memory holds.
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
+    subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", "runtime"], check=True)
     return pack(build, wheel_directory)
 
 
