@@ -6,10 +6,14 @@
 Slot i of the host runs the i-th program. The job begins with one worker of each, the one of the last program is killed
 with SIGKILL once training runs, and a slot more, for the first program, comes up when it has been replaced. Succeeds if the
 job does: every worker compares its model with the others', bit for bit. Arguments after -- go to the programs.
+
+HVD_TEST_CHURN=N: N changes more before that one, of a random kind to a random worker (HVD_TEST_SEED): SIGKILL, a slot more, a slot
+less. Give the programs epochs enough. Fails also if who lived through them gained threads or descriptors by it.
 """
 
 import argparse
 import os
+import random
 import re
 import select
 import signal
@@ -20,6 +24,20 @@ import time
 
 SILENCE_S = 120
 SKIPPED = 77
+CHURN = int(os.environ.get("HVD_TEST_CHURN", "0"))
+
+
+JOINED = re.compile(r"worker \d+ pid (\d+) joins as rank \d+ of \d+(?: \((.*)\))?")
+
+
+def resources(pid):
+    """Resident MiB, threads and open descriptors; None once it is gone."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["VmRSS"].split()[0]) >> 10, int(fields["Threads"]), len(os.listdir("/proc/%d/fd" % pid))
+    except (OSError, KeyError):
+        return None
 
 
 class Job:
@@ -35,11 +53,13 @@ class Job:
         count = len(self.programs)
         command = [arguments.hvdrun, "-np", str(count), "--min-np", str(count - 1), "--max-np", str(count + 1),
                    "--host-discovery-script", discover, "--set", "discovery_interval=0.1",
-                   "--set", "restart_delay_min=0.1", "--", start, *arguments.options]
+                   "--set", "restart_delay_min=0.1", *(["--set", "blocklist_after=%d" % (2 * CHURN)] if CHURN else []),
+                   "--", start, *arguments.options]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, start_new_session=True)
         self.text = b""
         self.lines = []
+        self.workers = {}  # pid: language, of all that have joined
 
     def script(self, name, commands):
         path = os.path.join(self.directory, name)
@@ -67,6 +87,9 @@ class Job:
         line, self.text = self.text.split(b"\n", 1)
         self.lines.append(line.decode("utf-8", "replace"))
         print(self.lines[-1], flush=True)
+        joined = JOINED.search(self.lines[-1])
+        if joined:
+            self.workers[int(joined[1])] = joined[2] or "C++"
         return self.lines[-1]
 
     def wait(self, pattern):
@@ -81,17 +104,17 @@ class Job:
     def run(self):
         count = len(self.programs)
         victim_language = self.programs[-1][0]
-        victim = None
         for _ in range(count):
-            joined = self.wait(r"worker (\d+) pid (\d+) joins as rank \d+ of \d+(?: \((.*)\))?")
-            if (joined[3] or "C++") == victim_language:
-                victim = int(joined[2])
-        if victim is None:
-            raise SystemExit("no worker of language %s joined" % victim_language)
+            self.wait(JOINED)
         self.wait(r"step \d+ .* workers %d$" % count)
+        self.churn(CHURN)
+        victims = [pid for pid, language in self.alive().items() if language == victim_language]
+        if not victims:
+            raise SystemExit("no worker of language %s joined" % victim_language)
+        victim = victims[-1]
         print("--- SIGKILL to the worker in %s, pid %d" % (victim_language, victim), flush=True)
         os.kill(victim, signal.SIGKILL)
-        self.wait(r"recovery 1: .* %d workers go on" % (count - 1))
+        self.wait(r"recovery \d+: .* %d workers go on" % (count - 1))
         self.wait(r"step \d+ .* workers %d$" % count)
         print("--- it has been replaced; now a slot more, for %s" % self.programs[0][0], flush=True)
         self.set_slots(count + 1)
@@ -101,6 +124,48 @@ class Job:
         while self.line() is not None:
             pass
         return self.process.wait(30)
+
+    def alive(self):
+        return {pid: language for pid, language in self.workers.items() if resources(pid) is not None}
+
+    def churn(self, changes):
+        count = size = len(self.programs)
+        chance = random.Random(os.environ.get("HVD_TEST_SEED", "1"))
+        seen = {}  # pid: what it had after each change of the job back to its first size
+        for change in range(1, changes + 1):
+            kind = chance.choice(("kill", "kill", "resize"))
+            if kind == "kill":
+                pid, language = chance.choice(sorted(self.alive().items()))
+                print("--- change %d: SIGKILL to pid %d, %s" % (change, pid, language), flush=True)
+                os.kill(pid, signal.SIGKILL)
+                self.wait(JOINED)
+            else:
+                before, size = self.alive(), count if size > count else count + 1
+                print("--- change %d: %d slots" % (change, size), flush=True)
+                self.set_slots(size)
+                if size > count:
+                    self.wait(JOINED)
+            self.wait(r"step \d+ .* workers %d$" % size)
+            deadline = time.monotonic() + SILENCE_S
+            while kind == "resize" and size == count and self.alive() == before:
+                if time.monotonic() > deadline:
+                    raise SystemExit("the worker without a slot did not end")
+                time.sleep(0.01)
+            if size == count:
+                for pid in self.alive():
+                    seen.setdefault(pid, []).append(resources(pid))
+        if size != count:
+            self.set_slots(count)
+            self.wait(r"step \d+ .* workers %d$" % count)
+        for pid, history in seen.items():
+            print("--- pid %d, %s: resident MiB, threads, descriptors: %s" % (pid, self.workers[pid], " ".join(
+                "%d/%d/%d" % values for values in history if values)), flush=True)
+            history = [values for values in history if values]
+            if len(history) > 8 and any(last - first > len(history) // 4 for first, last in zip(
+                    history[0][1:], history[-1][1:])):
+                raise SystemExit("a worker in %s has gained threads or descriptors" % self.workers[pid])
+        if changes:
+            print("--- hvdrun: resident MiB, threads, descriptors: %d/%d/%d" % resources(self.process.pid), flush=True)
 
     def close(self):
         if self.process.poll() is None:
