@@ -161,7 +161,7 @@ class Job:
             print("--- pid %d, %s: resident MiB, threads, descriptors: %s" % (pid, self.workers[pid], " ".join(
                 "%d/%d/%d" % values for values in history if values)), flush=True)
             history = [values for values in history if values]
-            if len(history) > 8 and any(last - first > len(history) // 4 for first, last in zip(
+            if len(history) > 4 and any(last - first > len(history) // 2 for first, last in zip(
                     history[0][1:], history[-1][1:])):
                 raise SystemExit("a worker in %s has gained threads or descriptors" % self.workers[pid])
         if changes:
