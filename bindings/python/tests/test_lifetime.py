@@ -1,7 +1,9 @@
 """Before init, after shutdown, after a fork, from other threads, at exit: an exception, never a crash."""
 
+import gc
 import os
 import queue
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import hvd
+from hvd import _abi
 from conftest import PACKAGE, PATIENCE
 
 
@@ -251,6 +254,32 @@ def test_closing_while_others_use_it(alone):
             thread.join(30)
             assert not thread.is_alive()
         assert all(isinstance(p, (hvd.ClosedError, hvd.InvalidError)) for p in problems)
+
+
+def test_a_context_that_nobody_holds_leaves_the_job(monkeypatch):
+    """Also with an operation under way that nobody waits for, whose handle is freed with it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rendezvous = "127.0.0.1:%d" % server.getsockname()[1]
+    contexts = {}
+
+    def join(rank):
+        contexts[rank] = hvd.Context(rank=rank, size=2, rendezvous=rendezvous, secret="s" * 32,
+                                     operation_timeout=30 * PATIENCE)
+
+    second = threading.Thread(target=join, args=(1,))
+    second.start()
+    join(0)
+    second.join()
+    contexts[1].allreduce_async(np.ones(8), "never", hvd.Sum)
+    assert len(contexts[1]._kept) == 1
+    freed, free = [], _abi.lib.hvd_op_destroy
+    monkeypatch.setattr(_abi.lib, "hvd_op_destroy", lambda op: (freed.append(op), free(op)))
+    del contexts[1]
+    gc.collect()
+    assert len(freed) == 1
+    with pytest.raises(hvd.HorovodInternalError):
+        contexts[0].barrier("alone now")
+    contexts[0].close()
 
 
 def test_leaving_everything_to_the_interpreter(python):
