@@ -51,12 +51,15 @@ class Threads(hvd.driver.Launcher):
 
 @pytest.fixture
 def job():
-    """job(size, function): function(context) on each rank, in threads; their results in rank order."""
+    """job(size, function): function(context) on each rank, in threads; their results in rank order.
+
+    Hosts are discovered, so that who has lost a peer may wait for others to come: with fixed ones the job would fail.
+    """
 
     def run(size, function, **options):
         launcher = Threads(function, {"init_timeout": 30 * PATIENCE, "connect_timeout": 20 * PATIENCE,
                                       "operation_timeout": 30 * PATIENCE, "shutdown_timeout": 20 * PATIENCE, **options})
-        with hvd.driver.Driver(launcher=launcher, np=size, min_np=size, max_np=size, hosts=f"here:{size}",
+        with hvd.driver.Driver(launcher=launcher, np=size, min_np=size, max_np=size, discover=lambda: {"here": size},
                                restart=False, log=lambda level, line: None) as driver:
             launcher.driver = driver
             driver.start()

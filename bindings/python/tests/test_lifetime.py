@@ -371,7 +371,8 @@ def test_a_context_ends_with_the_interpreter(tmp_path):
                 process.kill()
 
     launcher = Processes()
-    with hvd.driver.Driver(launcher=launcher, np=2, hosts="here:2", restart=False, log=lambda *line: None) as driver:
+    with hvd.driver.Driver(launcher=launcher, np=2, discover=lambda: {"here": 2}, restart=False,
+                           log=lambda *line: None) as driver:
         driver.start()
         ends = [launcher.ends.get(timeout=60 * PATIENCE)]
         if "uncaught" not in ends[0][1]:  # that was rank 1
