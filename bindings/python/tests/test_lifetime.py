@@ -271,12 +271,12 @@ def test_a_context_that_nobody_holds_leaves_the_job(monkeypatch):
     join(0)
     second.join()
     contexts[1].allreduce_async(np.ones(8), "never", hvd.Sum)
-    assert len(contexts[1]._kept) == 1
+    (pointer, _), = contexts[1]._kept
     freed, free = [], _abi.lib.hvd_op_destroy
     monkeypatch.setattr(_abi.lib, "hvd_op_destroy", lambda op: (freed.append(op), free(op)))
     del contexts[1]
     gc.collect()
-    assert len(freed) == 1
+    assert freed.count(pointer) == 1  # the collector may have found others
     with pytest.raises(hvd.HorovodInternalError):
         contexts[0].barrier("alone now")
     contexts[0].close()
