@@ -14,6 +14,8 @@ install(TARGETS hvd EXPORT hvdTargets
 install(FILES include/hvd/hvd.h include/hvd/driver.h include/hvd/backend.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd COMPONENT devel)
 
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libhvd${HVD_ABI_VERSION} RENAME copyright COMPONENT runtime)
+
 # Everything that a job needs at run time, in one target to build. hvdrun, hvd-guard and the modules say in
 # their own directories how they are installed.
 add_custom_target(runtime)

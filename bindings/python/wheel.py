@@ -33,7 +33,8 @@ Requires-Dist: torch>=1.13; extra == "torch"
 """
 WHEEL = f"Wheel-Version: 1.0\nGenerator: libhvd\nRoot-Is-Purelib: false\nTag: {TAG}\n"
 ENTRY_POINTS = "[console_scripts]\nhvdrun = hvd.driver:main\n"
-TEXTS = {"METADATA": METADATA, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS}
+TEXTS = {"METADATA": METADATA, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS,
+         "LICENSE": (ROOT / "LICENSE").read_text()}
 
 
 def native_files(build, staging):
@@ -79,7 +80,7 @@ def pack(build, output):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """Without it pip would build the library, silently, to read three short files out of the wheel."""
+    """Without it pip would build the library, silently, to read a few short files out of the wheel."""
     info = Path(metadata_directory) / INFO
     info.mkdir()
     for path, text in TEXTS.items():

@@ -22,6 +22,7 @@ int main(int argc, char **argv) {
   float values[3] = {1, 2, 3}, sums[3] = {0, 0, 0};
   hvd_tensor input = HVD_TENSOR_INIT, output = HVD_TENSOR_INIT;
   hvd_status status;
+  int ranks = 1, wrong = 0;
   if (argc != 2) return 2;
   library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
@@ -48,9 +49,11 @@ int main(int argc, char **argv) {
   input.shape[0] = output.shape[0] = 3;
   status = init(NULL, &context, &error);
   if (status == HVD_OK) status = allreduce(context, "sum", &input, &output, HVD_SUM, &error);
-  if (status == HVD_OK) printf("rank %d of %d\n", rank(context), size(context));
+  if (status == HVD_OK) ranks = size(context);
+  for (int i = 0; i < 3; i++) wrong += sums[i] != (float)ranks * values[i];
+  if (status == HVD_OK) printf("rank %d of %d\n", rank(context), ranks);
   if (status == HVD_OK) status = shutdown(context, HVD_DEFAULT_TIMEOUT, &error);
   destroy(context);
   if (status != HVD_OK) fprintf(stderr, "%s: %s\n", status_name(status), error.message);
-  return status != HVD_OK || memcmp(values, sums, sizeof values) != 0;
+  return status != HVD_OK || wrong != 0;
 }

@@ -93,6 +93,7 @@ class Packages(unittest.TestCase):
             archive.extractall(place, filter="data")
         library = next(place.rglob("libhvd.so")).parent
         prefix = next(place.rglob("hvdrun")).parent.parent
+        self.assertEqual([prefix], list(place.iterdir()), "the installed tree is what the tarball's one directory holds")
         program = self.work / "worker"
         run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{library}", "-lhvd", f"-Wl,-rpath,{library}", "-o",
             program)
