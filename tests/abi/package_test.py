@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import unittest
 from pathlib import Path
@@ -89,8 +88,8 @@ class Packages(unittest.TestCase):
 
     def test_the_tarball_works_where_it_is(self):
         place = self.work / "any where"
-        with tarfile.open(self.tarball) as archive:
-            archive.extractall(place, filter="data")
+        place.mkdir()
+        run("tar", "-xzf", self.tarball, "-C", place)
         library = next(place.rglob("libhvd.so")).parent
         prefix = next(place.rglob("hvdrun")).parent.parent
         self.assertEqual([prefix], list(place.iterdir()), "the installed tree is what the tarball's one directory holds")
