@@ -125,6 +125,19 @@ std::optional<Time> HostManager::next_change(Time now) const {
   return next;
 }
 
+int64_t HostManager::lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const {
+  int64_t slots = 0;
+  for (const Host& host : hosts_) {
+    if (host.blocked && !host.blocked_until) continue;
+    for (int32_t slot = 0; slot < host.slots; ++slot) {
+      const auto record = host.records.find(slot);
+      if (record != host.records.end() && record->second.abandoned) continue;
+      slots += counts(host.name, slot) ? 1 : 0;
+    }
+  }
+  return slots;
+}
+
 int64_t HostManager::unblocked_slots(Time now) const {
   int64_t slots = 0;
   for (const Host& host : hosts_) {

@@ -53,6 +53,9 @@ class HostManager {
   /// The next moment after `now` at which a slot becomes usable by itself.
   std::optional<Time> next_change(Time now) const;
 
+  /// Slots that may be used now or some day if no other hosts are discovered, and that `counts` accepts.
+  int64_t lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const;
+
   int64_t unblocked_slots(Time now) const;
   int32_t blocked_hosts(Time now) const;
 

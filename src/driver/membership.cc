@@ -32,6 +32,7 @@ Membership::Impl::Impl(MembershipConfig c, Time t)
 }
 
 void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
+  hosts_told = true;
   HostManager::Change change =
       hosts.set_hosts(list, [&](const std::string& h) { return workers.lives_on(h); });
   if (!change.any()) return;
@@ -142,7 +143,11 @@ void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
 }
 
 void Membership::Impl::worker_lost(uint64_t id, LossKind kind, const std::string& why) {
-  if (Worker* worker = workers.find(id)) lose(*worker, why.empty() ? words(kind) : why);
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) return;
+  std::string text = why.empty() ? words(kind) : why;
+  if (kind == LossKind::kExited && !worker->member() && !worker->ready) text += " before it was ready";
+  lose(*worker, text);
 }
 
 void Membership::Impl::close_joining(const std::string& reason) {

@@ -25,6 +25,7 @@ struct MembershipConfig {
   int32_t np = 1;  // workers wanted for the first generation
   int32_t min_np = 1;
   int32_t max_np = 0;          // 0: no limit
+  bool hosts_fixed = false;    // what hosts_changed tells first never changes
   bool restart = true;         // a lost worker's slot gets a new worker
   int32_t reset_limit = 0;     // 0: none
   Duration stall_shutdown{0};  // 0: who does not come to an operation is warned about and not evicted

@@ -47,6 +47,7 @@ struct Membership::Impl {
   void end_late_starters();
   void end_late_survivors();
   void check_shortage();
+  bool short_for_good(const Plan& plan);
   std::optional<Time> next_tick() const;
 
   // ---- decisions (membership_forming.cc) ----
@@ -115,6 +116,7 @@ struct Membership::Impl {
   int32_t lost_at_end = 0;  // members lost since the first one was done
   std::string last_loss;
   std::string closed;  // why nobody can join any more
+  bool hosts_told = false;
 };
 
 std::string count(int64_t n, const char* what);  // "1 slot", "2 slots"

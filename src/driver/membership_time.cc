@@ -59,6 +59,15 @@ void Membership::Impl::end_late_survivors() {
   short_since = waiting_since;
 }
 
+// There is nothing to wait for: nobody can join, or too few slots are left and there will be no others.
+bool Membership::Impl::short_for_good(const Plan& plan) {
+  if (!closed.empty()) return phase == Phase::kForming && std::ssize(survivors()) < config.min_np;
+  if (!config.hosts_fixed || !hosts_told) return false;
+  const int64_t free = hosts.lasting_slots(
+      [this](const std::string& host, int32_t slot) { return !workers.occupied(host, slot); });
+  return std::ssize(plan.kept) + std::ssize(plan.newcomers) + free < config.min_np;
+}
+
 void Membership::Impl::check_shortage() {
   const Plan plan = this->plan();
   if (!short_of_workers(plan)) {
@@ -66,9 +75,7 @@ void Membership::Impl::check_shortage() {
     return;
   }
   if (!short_since) short_since = now;
-  // Where nobody can join there is nothing to wait for.
-  const bool for_good =
-      !closed.empty() && phase == Phase::kForming && std::ssize(survivors()) < config.min_np;
+  const bool for_good = short_for_good(plan);
   if (!for_good && now < *short_since + config.elastic_timeout) return;
   const auto ready =
       std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
@@ -76,7 +83,11 @@ void Membership::Impl::check_shortage() {
       fmt::format("not enough slots: {} needed (--min-np), {} available after {:g} s", config.min_np,
                   std::ssize(plan.kept) + ready, to_seconds(now - *short_since));
   const int64_t usable = hosts.unblocked_slots(now);
-  if (usable >= config.min_np) sentence += fmt::format("; {} discovered", count(usable, "slot"));
+  if (for_good && closed.empty()) {
+    sentence += "; the hosts are fixed, and no other slot will get a worker";
+  } else if (usable >= config.min_np) {
+    sentence += fmt::format("; {} discovered", count(usable, "slot"));
+  }
   if (const int32_t blocked = hosts.blocked_hosts(now); blocked > 0) {
     sentence += fmt::format("; {} on the blocklist", count(blocked, "host"));
   }

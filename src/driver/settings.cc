@@ -155,6 +155,7 @@ MembershipConfig membership_config(const Settings& settings, const std::vector<H
   config.np = static_cast<int32_t>(np);
   config.min_np = static_cast<int32_t>(min_np);
   config.max_np = static_cast<int32_t>(max_np);
+  config.hosts_fixed = fixed;
   return config;
 }
 

@@ -233,5 +233,46 @@ TEST(Blocklist, LivingMembersOfABlockedHostStay) {
   EXPECT_EQ(s.membership.resets(), 0);
 }
 
+MembershipConfig fixed(MembershipConfig config) {
+  config.hosts_fixed = true;
+  return config;
+}
+
+// Nobody would come: what is left to wait for is the operator.
+TEST(FixedHosts, AJobWhoseHostsAreAllBlockedForGoodEndsAtOnce) {
+  Script s(fixed(sizes(2, 2, 2)));
+  s.hosts({{"a", 2}});
+  s.lost(1, LossKind::kExited).lost(2, LossKind::kExited);
+  EXPECT_EQ(s.wait(1).started(), (Names{"3@a:0", "4@a:1"}));
+  const Finish end = s.lost(3, LossKind::kExited).one<Finish>();  // worker 4 is one too few
+  EXPECT_FALSE(end.success);
+  for (const char* part : {"not enough slots: 2 needed (--min-np), 0 available", "the hosts are fixed",
+                           "1 host on the blocklist"}) {
+    EXPECT_NE(end.sentence.find(part), std::string::npos) << end.sentence;
+  }
+}
+
+TEST(FixedHosts, AHostThatComesOffTheBlocklistIsWaitedFor) {
+  MembershipConfig config = fixed(sizes(1, 1, 1));
+  config.blocklist_cooldown_min = config.blocklist_cooldown_max = seconds(30);
+  Script s(config);
+  s.hosts({{"a", 1}});
+  for (uint64_t worker = 1; worker <= 3; ++worker) {
+    EXPECT_TRUE(s.lost(worker, LossKind::kExited).none<Finish>());
+    EXPECT_FALSE(s.wait(30).none<StartWorker>());
+  }
+}
+
+TEST(FixedHosts, WithoutRestartTheSurvivorsOfTooFewEndAtOnce) {
+  MembershipConfig config = fixed(sizes(2, 2, 2));
+  config.restart = false;
+  EXPECT_FALSE(running(config).lost(2).one<Finish>().success);
+  config.min_np = 1;
+  EXPECT_TRUE(running(config).lost(2).none<Finish>()) << "one is enough";
+  config.min_np = 2;
+  config.hosts_fixed = false;
+  EXPECT_TRUE(running(config).lost(2).none<Finish>()) << "another host may be discovered";
+}
+
 }  // namespace
 }  // namespace hvd::driver::test

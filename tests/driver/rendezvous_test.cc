@@ -76,6 +76,7 @@ TEST_F(Rendezvous, LeavingIsALossWithItsReason) {  // contract 8
 }
 
 TEST_F(Rendezvous, SilenceIsALossAndTheSilentOneIsTold) {
+  set("min_np", "1");  // with fewer the job would end at once
   set("heartbeat_interval", "0.05");
   set("heartbeat_timeout", "0.5");
   start();
