@@ -55,7 +55,7 @@ TEST_F(Job, DoneAndGoneAtOnceIsSuccess) {
 }
 
 TEST_F(Job, FailsWhenAllHoldersAreGone) {  // contract 8
-  set("min_np", "1");  // with fewer the job would end at once
+  set("min_np", "1");                      // with fewer the job would end at once
   start();
   form(2);
   workers[0]->drop();
