@@ -145,7 +145,10 @@ void MpiRank::tell(const std::string& command) {
 std::string MpiRank::hear(std::chrono::milliseconds patience) {
   std::string line;
   bool gone = false;
-  if (read_line(out_, heard_, line, Clock::now() + patience, &gone)) return line;
+  const Clock::time_point deadline = Clock::now() + patience;
+  while (read_line(out_, heard_, line, deadline, &gone)) {
+    if (line.starts_with(kAnswer)) return line.substr(std::strlen(kAnswer));
+  }
   return gone ? "(gone)" : "(nothing)";
 }
 
@@ -190,7 +193,8 @@ std::vector<std::string> form(MpiJob& job, const Ranks& ranks, int timeout_ms) {
 }
 
 void must_form(MpiJob& job, const Ranks& ranks) {
-  // One join in some 60 hangs in Open MPI's accept; a driver forms another generation then, and so does this.
+  // A join may fail that waits within MPI for one who died in an earlier one; a driver forms another generation then, and so
+  // does this.
   constexpr int kAttempts = 3;
   for (int attempt = 1;; ++attempt) {
     const std::vector<std::string> answers = form(job, ranks);

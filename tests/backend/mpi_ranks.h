@@ -15,6 +15,8 @@ namespace hvd::backend::test {
 
 constexpr auto kPatience = std::chrono::seconds(60);  // a deadline, never a duration
 
+constexpr const char* kAnswer = "= ";  // what a rank's own lines begin with
+
 struct RankOptions {
   bool elastic = true;
   size_t segment_bytes = size_t{1} << 20;

@@ -266,7 +266,7 @@ MPI_Comm Generation::form(Joining& joining) {
     const Pairing& pair = pairs[static_cast<size_t>(mine / 2)];
     const bool accepts = pair.accepting == mine;
     std::function<void()> body = [] {};
-    const MPI_Comm before = *result;
+    MPI_Comm before = *result;
     if (pair.connecting >= 0) {
       std::string port;
       if (team.members[0] == rank_) port = port_of(joining, round, mine / 2, accepts);
@@ -292,7 +292,7 @@ MPI_Comm Generation::form(Joining& joining) {
   for (size_t place = 0; place < teams[0].members.size(); ++place) {
     order[static_cast<size_t>(teams[0].members[place])] = static_cast<int>(place);
   }
-  const MPI_Comm all = *result;
+  MPI_Comm all = *result;
   perform(joining, "take its place in MPI",
           [result, all, order, tag_of] { *result = make_group(all, order, tag_of()); });
   return *result;

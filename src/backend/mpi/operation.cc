@@ -207,7 +207,7 @@ void Operation::call(Slot& slot, size_t chunk, const void* in, void* out) {
   const hvd_backend_op& op = task.op;
   if (op.collective == HVD_COLLECTIVE_BARRIER)
     return check(MPI_Ibarrier(comm, &slot.request), "MPI_Ibarrier");
-  const MPI_Datatype type = type_of(op.dtype);
+  MPI_Datatype type = type_of(op.dtype);
   // How the parts lie in the memory that MPI gets: one after the other, the user's memory being whole then.
   const auto lay_out = [&](const std::vector<Part>& parts, std::vector<int>& counts,
                            std::vector<int>& offsets) {

@@ -115,6 +115,12 @@ void Runtime::prepare(const std::string& interface) {
     set("OMPI_MCA_hwloc_base_binding_policy", "none");
     set("OMPI_MCA_pml", "ob1");  // the one that lives through a peer's death
     set("OMPI_MCA_memory", "^patcher");
+    // A process that dies as it joins keeps others waiting for what it did not tell, and with them all joining in their
+    // processes: 7 s with these, 5 minutes or for ever without. Open MPI 4's daemon looks every max_wait seconds, takes
+    // twice that off what is left (10 s for addresses, exchange_timeout for all else), and sees only a second step that
+    // ends at 0 or below.
+    set("OMPI_MCA_pmix_server_max_wait", "7");
+    set("OMPI_MCA_pmix_base_exchange_timeout", "14");
     // By name: large messages hang where Open MPI 4.1 is given the address alone.
     if (const std::string name = name_of(interface); !name.empty()) {
       set("OMPI_MCA_btl_tcp_if_include", name);

@@ -83,6 +83,12 @@ constexpr bool is_slot(uint64_t type) { return type == R_X86_64_JUMP_SLOT || typ
 constexpr bool is_slot(uint64_t type) { return type == R_AARCH64_JUMP_SLOT || type == R_AARCH64_GLOB_DAT; }
 #endif
 
+// ELF has addresses as numbers.
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 // The places where the component's calls of other libraries' functions take their addresses from (ELF gABI, "Dynamic
 // linking": each has a relocation that names the function).
 struct Component {
@@ -101,7 +107,7 @@ Component component_of(const dl_phdr_info& info) {
   const Elf64_Dyn* entry = nullptr;
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     const Elf64_Phdr& header = info.dlpi_phdr[i];
-    if (header.p_type == PT_DYNAMIC) { entry = reinterpret_cast<const Elf64_Dyn*>(it.base + header.p_vaddr); }
+    if (header.p_type == PT_DYNAMIC) { entry = pointer<const Elf64_Dyn>(it.base + header.p_vaddr); }
     if (header.p_type == PT_GNU_RELRO) {
       it.guarded = (it.base + header.p_vaddr) & ~(page - 1);
       it.guarded_end = (it.base + header.p_vaddr + header.p_memsz) & ~(page - 1);
@@ -111,11 +117,11 @@ Component component_of(const dl_phdr_info& info) {
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
     const uint64_t value = entry->d_un.d_val;
     switch (entry->d_tag) {
-      case DT_SYMTAB: it.symbols = reinterpret_cast<const Elf64_Sym*>(at(value)); break;
-      case DT_STRTAB: it.names = reinterpret_cast<const char*>(at(value)); break;
-      case DT_JMPREL: it.tables[0] = reinterpret_cast<const Elf64_Rela*>(at(value)); break;
+      case DT_SYMTAB: it.symbols = pointer<const Elf64_Sym>(at(value)); break;
+      case DT_STRTAB: it.names = pointer<const char>(at(value)); break;
+      case DT_JMPREL: it.tables[0] = pointer<const Elf64_Rela>(at(value)); break;
       case DT_PLTRELSZ: it.counts[0] = value / sizeof(Elf64_Rela); break;
-      case DT_RELA: it.tables[1] = reinterpret_cast<const Elf64_Rela*>(at(value)); break;
+      case DT_RELA: it.tables[1] = pointer<const Elf64_Rela>(at(value)); break;
       case DT_RELASZ: it.counts[1] = value / sizeof(Elf64_Rela); break;
       default: break;
     }
@@ -126,10 +132,10 @@ Component component_of(const dl_phdr_info& info) {
 bool put(const Component& it, uintptr_t slot, uintptr_t function) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const bool guarded = slot >= it.guarded && slot < it.guarded_end;
-  auto* const start = reinterpret_cast<void*>(slot & ~(page - 1));
+  auto* const start = pointer<void>(slot & ~(page - 1));
   if (guarded && mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return false;
   // Other threads may be calling through it.
-  __atomic_store_n(reinterpret_cast<uintptr_t*>(slot), function, __ATOMIC_RELAXED);
+  __atomic_store_n(pointer<uintptr_t>(slot), function, __ATOMIC_RELAXED);
   if (guarded) mprotect(start, page, PROT_READ);
   return true;
 }
