@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 namespace hvdmpi {
 namespace {
@@ -23,14 +24,21 @@ int nothing = -1;
 // What the component knows as this connection is nothing from here on. Who polls it does so in vain.
 void silence(int fd) { dup3(nothing, fd, O_CLOEXEC); }
 
-bool only_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-bool programming_error(int error) { return error == EFAULT || error == EINVAL; }
+bool connection_lost(int error) {
+  for (const int one : {EPIPE, ECONNRESET, ECONNABORTED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, ENETDOWN}) {
+    if (error == one) return true;
+  }
+  return false;
+}
 bool nobody_there(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == ETIMEDOUT; }
 
 ssize_t shielded_writev(int fd, const iovec* parts, int count) {
   const ssize_t size = writev(fd, parts, count);
-  if (size >= 0 || only_later(errno) || programming_error(errno)) return size;
-  silence(fd);
+  if (size >= 0) return size;
+  if (errno != EBADF) {  // else it was silenced before: that end of a pipe can't be written
+    if (!connection_lost(errno)) return size;
+    silence(fd);
+  }
   ssize_t all = 0;
   for (int i = 0; i < count; ++i) all += static_cast<ssize_t>(parts[i].iov_len);
   return all;
@@ -38,7 +46,7 @@ ssize_t shielded_writev(int fd, const iovec* parts, int count) {
 
 ssize_t shielded_readv(int fd, const iovec* parts, int count) {
   const ssize_t size = readv(fd, parts, count);
-  if (size > 0 || (size < 0 && (only_later(errno) || programming_error(errno)))) return size;
+  if (size > 0 || (size < 0 && !connection_lost(errno))) return size;
   silence(fd);
   errno = EAGAIN;
   return -1;
