@@ -97,6 +97,9 @@ TEST(GlooMessages, ARankThatGivesUpIsReportedWithoutBlame) {
   EXPECT_EQ(loss.generation, 4U);
   EXPECT_EQ(loss.peer, -1);
   EXPECT_NE(loss.text.find("rank 0 gave the generation up"), std::string::npos) << loss.text;
+  const Status refused = workers[1]->instance->send_message(0, {});
+  EXPECT_EQ(refused.code, HVD_PEER_LOST);
+  EXPECT_EQ(refused.rank, -1) << refused.message;
 }
 
 // contract 11 and 13: who has no token is refused and disturbs nobody.

@@ -127,11 +127,18 @@ void Links::send(int destination, const void* data, size_t size) {
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up");
     const auto peer = static_cast<size_t>(destination);
     if (peers_[peer] != Peer::kThere) {
-      throw Failure(HVD_PEER_LOST, "the link to " + name_of(destination) + " is closed", destination);
+      if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+      throw Failure(HVD_PEER_LOST, "the link to " + name_of(destination) + " is closed",
+                    peers_[peer] == Peer::kGaveUp ? -1 : destination);
     }
     link = links_[peer];
   }
-  write_frame(*link, Kind::kMessage, data, size);
+  try {
+    write_frame(*link, Kind::kMessage, data, size);
+  } catch (const Failure& failure) {
+    // The peer may have closed it because another was lost, and have said so: that is still to be read.
+    throw blame(destination, failure.what());
+  }
 }
 
 void Links::write_frame(Connection& connection, Kind kind, const void* data, size_t size) {
