@@ -213,7 +213,7 @@ class Rank {
 
   std::string shielded() const {
     for (const std::string& line : log_.lines.get()) {
-      if (line.find("kept from the deaths") != std::string::npos) return "ok";
+      if (line.find("is kept from the deaths") != std::string::npos) return "ok";
     }
     return "no word of it";
   }
