@@ -1,0 +1,168 @@
+// States of a worker that is alone.
+package hvd_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"libhvd/hvd"
+)
+
+type history struct {
+	steps  []byte
+	panics bool
+	refuse error
+}
+
+func (h *history) MarshalBinary() ([]byte, error) {
+	if h.panics {
+		panic("history panics on purpose")
+	}
+	return h.steps, nil
+}
+
+func (h *history) UnmarshalBinary(data []byte) error {
+	h.steps = data
+	return h.refuse
+}
+
+type counters struct {
+	Step int64
+	Rate [2]float64
+}
+
+// Everything in one object, whose other fields hold pointers that are not pinned.
+type everything struct {
+	worker  *hvd.Worker
+	weights [4]float32
+	step    int64
+	bytes   [8]byte
+	splits  [1]int64
+	ranks   [1]int32
+}
+
+func (e *everything) MarshalBinary() ([]byte, error)    { return e.bytes[:], nil }
+func (e *everything) UnmarshalBinary(data []byte) error { copy(e.bytes[:], data); return nil }
+
+func TestMemoryBesidePointers(t *testing.T) {
+	e := &everything{worker: alone(t)}
+	state, err := e.worker.NewState()
+	must(t, err)
+	must(t, state.AddTensor("weights", hvd.Of(e.weights[:])))
+	must(t, hvd.AddValue(state, "step", &e.step))
+	must(t, state.AddObject("bytes", e))
+	e.step, e.bytes[7], e.weights[3], e.splits[0] = 1, 2, 3, 4
+	must(t, state.Commit())
+	e.step, e.bytes[7], e.weights[3] = 0, 0, 0
+	must(t, state.Restore())
+	equal(t, []any{e.step, e.bytes[7], e.weights[3]}, []any{int64(1), byte(2), float32(3)})
+	must(t, e.worker.Allreduce(background, "part", hvd.Of(e.weights[1:3]), hvd.Of(e.weights[1:3]), hvd.Sum))
+	_, _, err = e.worker.Alltoall(background, "splits", hvd.Of(e.weights[:]), hvd.Splits(e.splits[:]...))
+	must(t, err)
+	_, err = e.worker.NewProcessSet("set", hvd.SetRanks, e.ranks[:]...)
+	must(t, err)
+	_, err = e.worker.BroadcastObject(background, "object", e.bytes[:], 0)
+	must(t, err)
+	sampler, err := e.worker.NewSampler(hvd.SamplerOptions{Samples: 1, BatchSize: 1})
+	must(t, err)
+	expect(t, sampler.UnmarshalBinary(e.bytes[:]), hvd.Invalid)
+}
+
+func TestRestoreGivesBackTheLastCommit(t *testing.T) {
+	w := alone(t)
+	state, err := w.NewState()
+	must(t, err)
+	weights, count, past := []float32{1, 2, 3}, counters{0, [2]float64{0.5, 0.25}}, &history{steps: []byte{1, 2}}
+	must(t, state.AddTensor("weights", hvd.Of(weights)))
+	must(t, hvd.AddValue(state, "counters", &count))
+	must(t, state.AddObject("history", past))
+	sampler, err := w.NewSampler(hvd.SamplerOptions{Samples: 10, BatchSize: 4, Seed: 1})
+	must(t, err)
+	must(t, state.AddSampler("sampler", sampler))
+	expect(t, state.Restore(), hvd.Invalid)
+	expect(t, state.AddTensor("weights", hvd.Of(weights)), hvd.Invalid, "weights")
+	expect(t, state.AddTensor("shape", hvd.Of(weights).Reshape(2, 2)), hvd.Invalid)
+	expect(t, state.AddTensor("", hvd.Of(weights)), hvd.Invalid, "key")
+	expect(t, hvd.AddValue(state, "pointer", &[]*int{nil}[0]), hvd.Invalid, "pointers")
+	expect(t, hvd.AddValue[int](state, "nil", nil), hvd.Invalid, "nil")
+	expect(t, state.AddObject("nil", nil), hvd.Invalid, "nil")
+	expect(t, state.Remove("missing"), hvd.Invalid, "missing")
+	batch, err := sampler.Next(nil)
+	must(t, err)
+	equal(t, len(batch.Indices), 4)
+	ahead, err := sampler.Next(batch)
+	must(t, err)
+	equal(t, ahead.Position, uint64(4))
+	must(t, sampler.Record(batch))
+	expect(t, sampler.Record(batch), hvd.Invalid)
+	must(t, state.Commit())
+	equal(t, state.Revision(), uint64(1))
+	weights[1], count.Step, count.Rate[1], past.steps = 9, 9, 9, nil
+	batch, err = sampler.Next(nil)
+	must(t, err)
+	must(t, sampler.Record(batch))
+	must(t, state.Restore())
+	equal(t, weights, []float32{1, 2, 3})
+	equal(t, count, counters{0, [2]float64{0.5, 0.25}})
+	equal(t, past.steps, []byte{1, 2})
+	info, err := sampler.Info()
+	must(t, err)
+	equal(t, info.Processed, uint64(4))
+	saved, err := sampler.MarshalBinary()
+	must(t, err)
+	must(t, sampler.SetEpoch(3))
+	must(t, sampler.UnmarshalBinary(saved))
+	expect(t, sampler.UnmarshalBinary(saved[1:]), hvd.Invalid)
+	// Callbacks that fail or panic.
+	past.panics = true
+	expect(t, state.Commit(), hvd.CallbackFailed, "history panics on purpose")
+	past.panics, past.refuse = false, errors.New("history refuses")
+	err = state.Restore()
+	expect(t, err, hvd.CallbackFailed, "history refuses")
+	if !errors.Is(err, past.refuse) {
+		t.Errorf("%v is not the callback's error", err)
+	}
+	past.refuse = nil
+	must(t, state.Restore())
+	must(t, state.Remove("weights"))
+	must(t, state.Sync())
+	statistics, err := state.Statistics()
+	must(t, err)
+	equal(t, statistics.Commits, uint64(1))
+	state.Close()
+	expect(t, state.Commit(), hvd.Closed, "state")
+}
+
+// An object that uses its state from within: the state is not another call's to have.
+type meddler struct{ state *hvd.State }
+
+func (m meddler) MarshalBinary() ([]byte, error)    { return nil, m.state.Save() }
+func (m meddler) UnmarshalBinary(data []byte) error { return nil }
+
+func TestAStateIsUsedByOneAtATime(t *testing.T) {
+	w := alone(t)
+	state, err := w.NewState()
+	must(t, err)
+	must(t, state.AddObject("meddler", meddler{state}))
+	expect(t, state.Commit(), hvd.CallbackFailed, "one at a time")
+	// From another goroutine than the one that made it, and from many.
+	other, err := w.NewState()
+	must(t, err)
+	weights := make([]float32, 1000)
+	must(t, other.AddTensor("weights", hvd.Of(weights)))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 20 {
+				if err := other.Save(); err != nil {
+					expect(t, err, hvd.Invalid, "one at a time")
+				}
+			}
+		}()
+	}
+	all.Wait()
+	must(t, other.Save())
+}
