@@ -43,9 +43,9 @@ class Selection {
         module_options_(module_options),
         relay_(std::make_shared<Relay>(std::move(handlers))),
         local_(options.string("local")) {
-    if (local_ != "auto" && local_ != "on" && local_ != "off") {
-      throw Error(HVD_INVALID,
-                  fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on or off", local_));
+    if (local_ != "auto" && local_ != "on" && local_ != "messages" && local_ != "off") {
+      throw Error(HVD_INVALID, fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on, messages or off",
+                                           local_));
     }
   }
 
@@ -209,7 +209,8 @@ class Selection {
     }
     // Option local. What carries no messages, or takes no host memory, can't be left out of a generation.
     if (first && takes_host_memory(d) && local_ != "off") {
-      const auto shares = local_ == "auto" && d.local ? local::Shares::kMessages : local::Shares::kAll;
+      const bool messages_alone = local_ == "messages" || (local_ == "auto" && d.local);
+      const auto shares = messages_alone ? local::Shares::kMessages : local::Shares::kAll;
       instance = local::make_instance(std::move(instance), handlers, options_.logger, shares);
     }
     selected_.push_back({std::move(instance), reason, optional});

@@ -29,7 +29,8 @@ constexpr OptionSpec kSpecs[] = {
     {"cuda_library", kString, "", 0, 0,
      "file of the CUDA driver's library, for backend nccl; absent: libcuda.so.1"},
     {"local", kString, "auto", 0, 0,
-     "shared memory among the ranks of a host: on, off, or auto: for messages alone if the backend is fast inside a host"},
+     "what the ranks of a host share memory for: on: all, messages: no data, off: nothing, auto: all, but no data if the "
+     "backend's module says that it is fast inside a host"},
     // Worker.
     {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
     {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},

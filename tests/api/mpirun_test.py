@@ -1,5 +1,6 @@
 """Jobs that mpirun starts: nobody tells the workers where the others are but MPI itself."""
 import os
+import re
 import shutil
 import signal
 import socket
@@ -8,8 +9,8 @@ import sys
 import tempfile
 import unittest
 
-WORKER, HVDRUN, MODULES = sys.argv[1:4]
-del sys.argv[1:4]
+WORKER, HVDRUN, COLLECTIVES, MODULES = sys.argv[1:5]
+del sys.argv[1:5]
 MISSING = [what for what, there in (("mpirun is not installed", shutil.which("mpirun")),
                                     ("libhvd_mpi.so is not built", os.path.exists(MODULES + "/libhvd_mpi.so")))
            if not there]
@@ -54,6 +55,21 @@ class Mpirun(unittest.TestCase):
     def test_mpi_is_chosen(self):
         err = self.check(2, [WORKER])
         self.assertEqual(err.count("mpi (auto: mpi, since OMPI_COMM_WORLD_SIZE is set)"), 2, err)
+
+    def test_collectives(self):
+        for local in ("auto", "messages", "off"):
+            with self.subTest(local=local):
+                status, out, err = self.mpirun(3, [COLLECTIVES], HVD_LOCAL=local)
+                self.assertEqual(status, 0, out + err)
+                self.assertEqual(len(re.findall(r"of 3: \d+ checks, 0 failed", out)), 3, out + err)
+
+    def test_within_a_host_memory_is_shared_unless_mpi_is_to_move_the_data(self):
+        for local, way in (("auto", "through shared memory among 2 ranks of this host"),
+                           ("messages", "data by MPI, process %d of 2, messages by shared memory among 2 ranks")):
+            with self.subTest(local=local):
+                err = self.check(2, [WORKER], HVD_LOCAL=local)
+                for rank in range(2):
+                    self.assertIn(way % rank if "%d" in way else way, err)
 
     def test_another_backend(self):
         self.assertEqual(self.check(3, [WORKER], HVD_BACKEND="gloo").count("gloo (option backend is gloo)"), 3)

@@ -8,6 +8,7 @@ int main(void) {
   hvd_context* context = NULL;
   hvd_tensor tensor = HVD_TENSOR_INIT;
   hvd_backend_selection selection;
+  hvd_backend_information backend;
   int64_t number;
   if (hvd_init(NULL, &context, &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
@@ -20,6 +21,8 @@ int main(void) {
     return 1;
   }
   fprintf(stderr, "%s (%s)\n", selection.name, selection.reason);
+  backend.struct_size = sizeof backend;
+  if (hvd_backend_info(context, &backend, &error) == HVD_OK) fprintf(stderr, "through %s\n", backend.detail);
   number = 1 + hvd_rank(context);
   tensor.data = &number;
   tensor.dtype = HVD_INT64;

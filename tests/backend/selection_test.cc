@@ -7,6 +7,8 @@
 
 #include "backend/cluster.h"
 #include "backend/composite.h"
+#include "backend/frame.h"
+#include "backend/local/address.h"
 
 namespace hvd::backend::test {
 namespace {
@@ -91,6 +93,33 @@ TEST_F(Selecting, WhatIsNoListIsInvalid) {
     EXPECT_EQ(status.code, HVD_INVALID) << text;
     EXPECT_TRUE(has(status.message, "'" + std::string(text) + "'")) << status.message;
   }
+}
+
+// What ranks of a host share memory for shows in their addresses.
+TEST_F(Selecting, OptionLocalSaysWhatMemoryIsSharedFor) {
+  put("tiny", "tiny");
+  put("fast", "fast");  // inside a host, it says
+  const auto shared = [&](const std::string& backend, const std::string& local) -> std::string {
+    Options all = options();
+    all.set("backend", backend);
+    all.set("local", local);
+    instance.reset();
+    const Status status = open(all, backend, {}, {}, &instance);
+    if (!status.ok()) return status.message;
+    std::vector<uint8_t> blob;
+    std::vector<Offer> offers;
+    local::Address address;
+    if (!instance->address(&blob).ok() || !decode(blob, &offers).ok()) return "no address";
+    if (!local::decode(offers.at(0).address, &address).ok()) return "nothing";
+    return address.payload ? "all" : "messages";
+  };
+  for (const auto& [backend, by_itself] : {std::pair("tiny", "all"), std::pair("fast", "messages")}) {
+    EXPECT_EQ(shared(backend, "auto"), by_itself);
+    EXPECT_EQ(shared(backend, "on"), "all");
+    EXPECT_EQ(shared(backend, "messages"), "messages");
+    EXPECT_EQ(shared(backend, "off"), "nothing");
+  }
+  EXPECT_EQ(shared("tiny", "maybe"), "option local (HVD_LOCAL) is 'maybe': expected auto, on, messages or off");
 }
 
 TEST_F(Selecting, WithoutMessagesTheHostsBackendIsFoundBesideIt) {

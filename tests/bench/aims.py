@@ -58,7 +58,8 @@ def judge(report):
                  _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
     aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
                  _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
-    for backend, base, ours, how in (("mpi", "openmpi", "hvd_mpi", "mpi under mpirun"), ("nccl", "nccl", "hvd_nccl", "nccl")):
+    for backend, base, ours, how in (("mpi", "openmpi", "hvd_mpi", "mpi under mpirun"),
+                                     ("mpi", "openmpi", "hvd_mpi_alone", "mpi under mpirun, all data by MPI"), ("nccl", "nccl", "hvd_nccl", "nccl")):
         for operation in ("broadcast", "allreduce"):
             for size in ("1 MiB", "64 MiB", "256 MiB"):
                 cell = (_cell(report, "raw_" + backend, operation, 4, size) or {}).get(ours) or {}

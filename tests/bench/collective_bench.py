@@ -34,6 +34,7 @@ ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
 
 # Each backend's own library, and libhvd over that backend: what a named, checked, elastic operation costs.
 RAW = {"mpi": ("openmpi", {"openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi,
+                           "hvd_mpi_alone": contenders.hvd_mpi_alone,
                            "hvd_mpi_elastic": contenders.hvd_mpi_elastic}),
        "gloo": ("gloo", {"gloo": contenders.gloo,
                          "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})}),

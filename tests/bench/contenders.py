@@ -169,17 +169,22 @@ def module(name):
         raise Unavailable("libhvd_%s.so is not built" % name)
 
 
-def hvd_mpi(size):
+def hvd_mpi(size, name="hvd_mpi", more=None):
     """libhvd as one uses it in a job of mpirun's: no driver, and nothing survives a death."""
     module("mpi")
-    environment = {"HVD_BACKEND": "mpi"}
-    return Group("hvd_mpi", size, lambda directory: [
+    environment = {"HVD_BACKEND": "mpi", **(more or {})}
+    return Group(name, size, lambda directory: [
         (mpirun(size, environment, program("ranks_hvd")), {"TMPDIR": directory, **environment})])
+
+
+def hvd_mpi_alone(size):
+    """The same, and MPI moves all data."""
+    return hvd_mpi(size, "hvd_mpi_alone", {"HVD_LOCAL": "messages"})
 
 
 def hvd_mpi_elastic(size):
     module("mpi")
-    return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "OMPI_MCA_btl": "self,vader"})
+    return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "HVD_LOCAL": "messages", "OMPI_MCA_btl": "self,vader"})
 
 
 def gpus(size):

@@ -223,8 +223,6 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c)
       full.description.collectives |= uint64_t{1} << c;
     full.description.messages = 1;
-    // By shared memory among the processes of one launch, and by nothing of the kind among others.
-    full.description.local = Runtime::get().launched() ? 1 : 0;
     full.description.max_instances = 1;
     full.open = open;
     full.address = address;

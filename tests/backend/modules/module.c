@@ -126,6 +126,9 @@ EXPORT hvd_status hvd_backend_init(uint32_t abi_version, hvd_backend_table *tabl
 #if !defined(HVD_TEST_NO_MESSAGES) && (HVD_TEST_MEMORIES & 1)
   full.description.messages = 1;
 #endif
+#ifdef HVD_TEST_LOCAL
+  full.description.local = 1;
+#endif
   full.description.max_instances = 2;
   full.open = tiny_open;
   full.address = tiny_address;
