@@ -56,7 +56,7 @@ bool Spin::again() {
   }
   if (!yields_) return false;
   const Time before = now();
-  if (until_ == Time()) until_ = before + kLimit;
+  if (until_ == Time()) until_ = std::min(before + kLimit, deadline_);
   sched_yield();
   const Time after = now();
   patience_.yielded(after - before);

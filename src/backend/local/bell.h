@@ -41,19 +41,24 @@ class Patience {
   void yielded(Duration time);
 
  private:
-  static constexpr Duration kLong = std::chrono::microseconds(200);
+  static constexpr Duration kLong = std::chrono::milliseconds(1);  // peers at work on an operation give way sooner
   static constexpr int32_t kMost = 1024;
   std::atomic<int32_t> skip_{0};     // waits that sleep at once (a guess: it may be wrong by some)
   std::atomic<int32_t> penalty_{0};  // from which the next bad experience makes them
 };
 
 /// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
-/// between two looks. In a crowd it gives way at once: the one it waits for may need its processor.
+/// between two looks. In a crowd it gives way at once: the one it waits for may need its processor. Being woken costs more
+/// than a look, and a peer that shares a processor with others takes some hundred microseconds for its part of a MiB.
 class Spin {
  public:
-  static constexpr Duration kLimit = std::chrono::microseconds(100);
-  Spin(bool in_a_crowd, Patience& patience)
-      : left_(pauses(in_a_crowd)), crowd_(in_a_crowd), patience_(patience), yields_(patience.yields()) {}
+  static constexpr Duration kLimit = std::chrono::milliseconds(1);
+  Spin(bool in_a_crowd, Patience& patience, Time deadline = Time::max())
+      : left_(pauses(in_a_crowd)),
+        crowd_(in_a_crowd),
+        patience_(patience),
+        yields_(patience.yields()),
+        deadline_(deadline) {}
   /// False when the time is up.
   bool again();
   void restart() {
@@ -67,6 +72,7 @@ class Spin {
   const bool crowd_;
   Patience& patience_;
   bool yields_;
+  const Time deadline_;
   Time until_{};
 };
 

@@ -92,7 +92,7 @@ class HostGroup {
   bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
   /// Any thread: how one that waits for ranks of this host looks again and again.
-  Spin spin() { return {crowded_, patience_}; }
+  Spin spin(Time deadline = Time::max()) { return {crowded_, patience_, deadline}; }
 
  private:
   struct Held {

@@ -135,7 +135,7 @@ void LocalInstance::progress(const std::atomic<bool>& done, Time deadline) {
   Messages& messages = generation->messages;
   const bool lends = executor_ != nullptr && deadline - now() > kLends;
   bool entered = false;
-  for (Spin spin = generation->group.spin(); !done && !messages.stopped() && spin.again();) {
+  for (Spin spin = generation->group.spin(deadline); !done && !messages.stopped() && spin.again();) {
     bool any = false;
     if (entered || (entered = messages.enter())) {
       if (lends) lender_ = std::this_thread::get_id();
