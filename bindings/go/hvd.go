@@ -234,12 +234,5 @@ func (g *gate) shut() bool {
 	return true
 }
 
-// again lets in whoever is in already.
-func (g *gate) again() {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	g.users++
-}
-
 // ours tells whether this is the process that made it.
 func (g *gate) ours() bool { return os.Getpid() == g.process }

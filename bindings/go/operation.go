@@ -7,9 +7,11 @@ import "C"
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 )
@@ -81,14 +83,17 @@ type Op struct {
 	worker *Worker
 	c      *C.hvd_op
 	pinner runtime.Pinner
-	waiter sync.Once
-	done   chan struct{} // closed by the waiter
 	unpin  sync.Once
 	name   string
 }
 
-// How long a call stays in C before a goroutine waits in its place, so that cancelling is heard.
+// How long a call stays in C, whose thread drives what is small at best, before the goroutine is parked, so that cancelling
+// is heard and the thread free.
 const patience = 2 // ms
+
+// Elements from which on a goroutine is parked at once: while a thread is in C, Go's runtime wakes up every 20 us to look after
+// it, and takes that from those who move the data.
+const manyElements = 1 << 18
 
 // submit starts an operation, and waits for it for a moment if its caller wants to wait anyway.
 func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Option) (op *Op, completed bool, err error) {
@@ -149,7 +154,7 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 	for _, t := range r.outputs {
 		t.pin(&op.pinner)
 	}
-	if wait {
+	if wait && !r.moves(manyElements) {
 		r.call.wait_ms = patience
 		if ctx.Done() == nil {
 			r.call.wait_ms = defaultTimeout
@@ -173,11 +178,22 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		}
 		return op, true, nil
 	}
-	op.done = make(chan struct{})
 	w.mutex.Lock()
 	w.pending[op] = struct{}{}
 	w.mutex.Unlock()
 	return op, false, nil
+}
+
+// moves tells whether a tensor has so many elements.
+func (r *request) moves(elements int) bool {
+	for _, list := range [][]Tensor{r.inputs, r.outputs} {
+		for _, t := range list {
+			if t.length >= elements {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // describe writes the tensors' descriptors where C can read them.
@@ -284,30 +300,45 @@ func (op *Op) Wait(ctx context.Context) error {
 		return err
 	}
 	defer op.worker.gate.leave()
-	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
-	if ctx.Done() != nil && !op.test() {
-		op.waiter.Do(func() {
-			op.worker.gate.again()
-			go func() {
-				defer op.worker.gate.leave()
-				defer close(op.done)
-				for !op.test() {
-					C.hvd_op_wait(op.c, defaultTimeout, nil)
-				}
-			}()
-		})
-		select {
-		case <-op.done:
-		case <-ctx.Done():
-			if !op.test() {
-				return ended(ctx, "wait for "+op.name)
-			}
+	if !op.test() {
+		if err := op.park(ctx); err != nil {
+			return err
+		}
+		if !op.test() {
+			return ended(ctx, "wait for "+op.name)
 		}
 	}
+	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
 	status := C.hvd_op_wait(op.c, defaultTimeout, &e)
 	op.test()
 	if status != C.HVD_OK {
 		return op.because(ctx, failure(status, &e))
+	}
+	return nil
+}
+
+// park returns when it has completed or the context has ended. Meanwhile the goroutine holds no thread.
+func (op *Op) park(ctx context.Context) error {
+	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
+	var fd C.int32_t
+	if status := C.hvd_op_fd(op.c, &fd, &e); status != C.HVD_OK {
+		return failure(status, &e)
+	}
+	own, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	if errno != 0 {
+		return newError(Unavailable, "a descriptor to wait for %q: %v", op.name, errno)
+	}
+	file := os.NewFile(own, "operation "+op.name)
+	defer file.Close()
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, func() { file.SetReadDeadline(time.Unix(0, 1)) })()
+	}
+	poll, err := file.SyscallConn()
+	if err == nil {
+		err = poll.Read(func(uintptr) bool { return op.test() })
+	}
+	if err != nil && ctx.Err() == nil {
+		return newError(Unavailable, "wait for %q: %v", op.name, err)
 	}
 	return nil
 }

@@ -64,6 +64,14 @@ hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ms, hvd_error* error) {
   });
 }
 
+hvd_status hvd_op_fd(hvd_op* op, int32_t* ret_fd, hvd_error* error) {
+  return guarded(error, [&] {
+    Operation& operation = *required(op, "op").operation;
+    int32_t& fd = required(ret_fd, "ret_fd");
+    fd = operation.completion_fd();
+  });
+}
+
 hvd_status hvd_op_error(hvd_op* op, hvd_error* error) {
   return guarded(error, [&] { return completed(*required(op, "op").operation); });
 }

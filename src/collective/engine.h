@@ -76,6 +76,8 @@ class Operation {
   virtual bool done() const = 0;
   /// Waits at most for `timeout`; false if it is still pending.
   virtual bool wait(Duration timeout) = 0;
+  /// Polls readable from completion on; the operation's own. Throws Error(HVD_UNAVAILABLE) if there is none to be had.
+  virtual int completion_fd() = 0;
   /// Of a completed operation.
   virtual Status status() const = 0;
   /// Which ranks it waits for, as far as this rank knows: "rank 2 (host b) has not called 'loss'"; "" if complete.

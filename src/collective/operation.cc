@@ -1,7 +1,13 @@
 #include "collective/operation.h"
 
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/dtype.h"
 
@@ -21,6 +27,10 @@ Buffer allocate(size_t bytes) {
   return Buffer(static_cast<uint8_t*>(std::malloc(std::max<size_t>(bytes, 1))));
 }
 
+PendingOperation::~PendingOperation() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
 bool PendingOperation::wait(Duration timeout) {
   if (done()) return true;
   const Time deadline = now() + std::clamp(timeout, Duration::zero(), kMaxTimeout);
@@ -30,6 +40,25 @@ bool PendingOperation::wait(Duration timeout) {
   }
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [&] { return done(); });
+}
+
+int PendingOperation::completion_fd() {
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) {
+    fd_ = ::eventfd(done() ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd_ < 0) {
+      Status status(HVD_UNAVAILABLE, fmt::format("eventfd: {}", std::strerror(errno)));
+      status.vendor_code = errno;
+      throw Error(status);
+    }
+  }
+  return fd_;
+}
+
+// Nobody reads it, so its counter can't be full.
+void PendingOperation::signal_fd() const {
+  const uint64_t one = 1;
+  if (fd_ >= 0) static_cast<void>(!::write(fd_, &one, sizeof(one)));
 }
 
 std::string PendingOperation::waiting_for() const {
@@ -75,6 +104,7 @@ void PendingOperation::complete(Status status) {
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);
   changed_.notify_all();
+  signal_fd();
 }
 
 }  // namespace hvd::collective

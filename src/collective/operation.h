@@ -31,9 +31,11 @@ class Waiter {
 class PendingOperation final : public Operation {
  public:
   explicit PendingOperation(Submission s) : submission(std::move(s)) {}
+  ~PendingOperation() override;
 
   bool done() const override { return done_.load(std::memory_order_acquire); }
   bool wait(Duration timeout) override;
+  int completion_fd() override;
   Status status() const override { return done() ? status_ : Status(); }
   std::string waiting_for() const override;
   uint64_t word() const override { return result_word; }
@@ -85,6 +87,7 @@ class PendingOperation final : public Operation {
 
  private:
   void record(const Status& status) const;
+  void signal_fd() const;
 
   TimelinePtr timeline_;  // none: it is not on record
   OperationTimes times_;
@@ -92,6 +95,7 @@ class PendingOperation final : public Operation {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> done_{false};
+  int fd_ = -1;  // made when it is asked for
   Status status_;
   const Tensor none_;
 };

@@ -173,6 +173,7 @@ static void null_context(void) {
   CHECK_STATUS(hvd_barrier_async(NULL, "x", &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_test(NULL, &number, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_wait(NULL, 0, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_fd(NULL, &number, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_error(NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_output(NULL, &t, &error), HVD_INVALID);
   hvd_op_destroy(NULL);
@@ -319,6 +320,8 @@ static void collectives(hvd_context *c) {
   CHECK_STATUS(hvd_broadcast_object(c, "x", &data, &size, 0, &error), HVD_INVALID); /* NULL of 3 bytes */
   CHECK_STATUS(hvd_barrier_async(c, "x", &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_test(op, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_fd(op, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("ret_fd");
   CHECK_STATUS(hvd_op_wait(op, -5, &error), HVD_INVALID);
   CHECK_NAMES("-5");
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);

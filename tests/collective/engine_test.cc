@@ -2,6 +2,7 @@
 #include "collective/engine.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <cstring>
 #include <numeric>
@@ -362,6 +363,25 @@ TEST(Engine, ANameInUseIsRefusedAndFreeAfterwards) {
     const auto again = i == 0 ? first : cluster.engine(0).submit(named("n", Kind::kBarrier));
     expect_all({again, other});
   }
+}
+
+TEST(Engine, AnOperationsDescriptorTellsOfItsEnd) {
+  Cluster cluster{{2}};
+  const auto ended = [](const std::shared_ptr<Operation>& op, int timeout_ms) {
+    pollfd what{op->completion_fd(), POLLIN, 0};
+    return poll(&what, 1, timeout_ms) == 1;
+  };
+  const auto good = cluster.engine(0).submit(named("good", Kind::kBarrier));
+  EXPECT_FALSE(ended(good, 0));
+  expect_all({cluster.engine(1).submit(named("good", Kind::kBarrier))});
+  EXPECT_TRUE(ended(good, 60'000));
+  EXPECT_TRUE(good->done());
+
+  const auto bad = cluster.engine(0).submit(named("bad", Kind::kBarrier));
+  EXPECT_FALSE(ended(bad, 0));
+  cluster.engine(0).fail(Status(HVD_PEER_LOST, "rank 1 is gone"));
+  EXPECT_TRUE(ended(bad, 60'000));
+  EXPECT_TRUE(ended(cluster.engine(0).submit(named("late", Kind::kBarrier)), 0));
 }
 
 TEST(Engine, AnswersToWhoeverCallsBeforeStart) {

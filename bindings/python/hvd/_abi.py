@@ -183,6 +183,7 @@ _PROTOTYPES = {
     "hvd_join_async": (None, [_P, POINTER(_P)]),
     "hvd_op_test": (None, [_P, POINTER(_I)]),
     "hvd_op_wait": (None, [_P, _L]),
+    "hvd_op_fd": (None, [_P, POINTER(_I)]),
     "hvd_op_error": (None, [_P]),
     "hvd_op_output_at": (None, [_P, _N, _T]),
     "hvd_op_received_splits": (None, [_P, POINTER(_L), POINTER(_N)]),

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref
 from typing import TYPE_CHECKING, Any, Callable, Generator
 
@@ -22,19 +21,6 @@ _wait = _lib.hvd_op_wait
 _ERROR_SIZE = ctypes.sizeof(_abi.Error)
 # A wait in the library lasts this long at most, so that Ctrl-C and cancelled tasks are seen in between.
 _SLICE_MS = 200
-
-_executor_lock = threading.Lock()
-_executors: dict[int, ThreadPoolExecutor] = {}
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Threads that wait for what tasks await, a set of them for each process."""
-    with _executor_lock:
-        pool = _executors.get(os.getpid())
-        if pool is None:
-            _executors.clear()
-            pool = _executors[os.getpid()] = ThreadPoolExecutor(64, thread_name_prefix="hvd-await")
-        return pool
 
 
 class _Operation:
@@ -141,26 +127,27 @@ class Handle:
                 pass
         return self._failure
 
-    def _wait_unless(self, given_up: threading.Event) -> Any:
-        while not given_up.is_set():
-            try:
-                return self.wait(0.1)
-            except TimeoutError:
-                if self._done:
-                    raise
-        return None
-
     def __await__(self) -> Generator[Any, None, Any]:
         if self.done():
             return self.wait()
         return (yield from self._await().__await__())
 
     async def _await(self) -> Any:
-        given_up = threading.Event()
+        """By the operation's descriptor: no thread waits."""
+        if self._done:
+            return self.wait()
+        loop = asyncio.get_running_loop()
+        descriptor = ctypes.c_int32()
+        _abi.check(_lib.hvd_op_fd, self._check_process(), byref(descriptor))
+        own = os.dup(descriptor.value)  # a loop has one reader of each
+        completed = loop.create_future()
         try:
-            return await asyncio.get_running_loop().run_in_executor(_executor(), self._wait_unless, given_up)
+            loop.add_reader(own, lambda: completed.done() or completed.set_result(None))
+            await completed
         finally:
-            given_up.set()
+            loop.remove_reader(own)
+            os.close(own)
+        return self.wait()
 
     def output(self, index: int = 0) -> Array:
         """The index-th output as the library has it; its memory is valid as long as the array is."""

@@ -1,5 +1,7 @@
 /* Many operations under way at once: in another order on every rank, from several threads, with priorities. */
+#include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "job.h"
 
@@ -163,6 +165,54 @@ static void names_in_use(void) {
   hvd_op_destroy(op);
 }
 
+static int readable(int32_t fd, int timeout_ms) {
+  struct pollfd what;
+  what.fd = fd;
+  what.events = POLLIN;
+  what.revents = 0;
+  return poll(&what, 1, timeout_ms) == 1 && (what.revents & POLLIN) != 0;
+}
+
+/* An event loop needs no thread to wait for an operation, small or large. */
+static void descriptors(void) {
+  static const int64_t counts[] = {2, 1000000};
+  int i;
+  for (i = 0; i < 2; ++i) {
+    hvd_tensor t = vector(HVD_FLOAT32, counts[i]);
+    hvd_op *op = NULL;
+    int32_t fd = -1;
+    int32_t again = -1;
+    int copy;
+    if (rank == 0) {
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK);
+      CHECK(size == 1 || !readable(fd, 0));
+    }
+    CHECK_STATUS(hvd_barrier(context, "it has been looked at", &error), HVD_OK);
+    if (rank != 0) {
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK);
+    }
+    copy = dup(fd);
+    CHECK(readable(fd, 60000));
+    CHECK_STATUS(hvd_op_error(op, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_fd(op, &again, &error), HVD_OK);
+    CHECK(again == fd);
+    hvd_op_destroy(op);
+    CHECK(readable(copy, 0));
+    close(copy);
+    free(t.data);
+
+    t = vector(HVD_FLOAT32, counts[i]);
+    CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK); /* asked for when all is over */
+    CHECK(readable(fd, 0));
+    hvd_op_destroy(op);
+    free(t.data);
+  }
+}
+
 /* A handle may be dropped while the operation goes on. */
 static void dropped_handles(void) {
   hvd_tensor t = vector(HVD_FLOAT32, 100000);
@@ -186,5 +236,6 @@ void test_traffic(void) {
   in_any_order();
   from_several_threads();
   names_in_use();
+  descriptors();
   dropped_handles();
 }

@@ -1316,6 +1316,9 @@ extern "C" {
     pub fn hvd_op_wait(op: *mut hvd_op, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
+    pub fn hvd_op_fd(op: *mut hvd_op, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
+}
+extern "C" {
     pub fn hvd_op_error(op: *mut hvd_op, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {

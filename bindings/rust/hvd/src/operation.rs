@@ -1,5 +1,6 @@
 //! Operations under way, and who keeps their memory.
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,6 +62,15 @@ impl Handle {
         self.context.get()?;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_op_wait(self.op.ptr, raw::timeout(timeout), e) })
+    }
+
+    fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.context.get()?;
+        let mut fd = -1;
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_op_fd(self.op.ptr, &mut fd, e) })?;
+        // SAFETY: the operation's, which self keeps.
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Returns when the library is done with the operation's memory, whatever became of it. The operation's own time-out
@@ -254,6 +264,12 @@ impl<R: Outcome> Op<'_, R> {
         self.handle.is_done()
     }
 
+    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a duplicate of it in
+    /// tokio's `AsyncFd`). It is not to be read from or written to.
+    pub fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.handle.completion_fd()
+    }
+
     /// Waits until it has completed and gives what came out. May be called again, and by several threads.
     pub fn wait(&self) -> Result<R> {
         self.handle.wait(None)?;
@@ -295,6 +311,12 @@ impl<B: Send + 'static, R: Outcome> Pending<B, R> {
     /// Whether it has completed, in success or failure. Never blocks.
     pub fn is_done(&self) -> bool {
         self.handle.is_done()
+    }
+
+    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a duplicate of it in
+    /// tokio's `AsyncFd`). It is not to be read from or written to.
+    pub fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.handle.completion_fd()
     }
 
     /// Waits at most that long: [`Status::Timeout`], naming the ranks that have not called it, while it goes on.
