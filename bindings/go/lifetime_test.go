@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -179,6 +180,45 @@ func TestMemoryIsKeptUntilTheOperationHasCompleted(t *testing.T) {
 		if slices.Max(other) != 7 || slices.Min(other) != 7 {
 			t.Fatal("the operation wrote into memory that was another's")
 		}
+	}
+}
+
+// Goroutines that wait are parked: those whose context can be cancelled, and those that wait for much.
+func TestWaitingTakesNoThreads(t *testing.T) {
+	first, second := pair(t)
+	const many = 40
+	cancellable, cancel := context.WithCancel(background)
+	defer cancel()
+	sum := func(w *hvd.Worker, i int) error {
+		ctx, data := cancellable, slices.Repeat([]float32{1}, 8)
+		if i%2 == 0 {
+			ctx, data = background, slices.Repeat([]float32{1}, 1<<18)
+		}
+		err := w.Allreduce(ctx, "x"+strconv.Itoa(i), hvd.Of(data), hvd.Of(data), hvd.Sum)
+		if err == nil && (data[0] != 2 || data[len(data)-1] != 2) {
+			t.Errorf("operation %d gave %v, %v: expected 2", i, data[0], data[len(data)-1])
+		}
+		return err
+	}
+	ends := make(chan error)
+	for i := range many {
+		go func() { ends <- sum(first, i) }()
+	}
+	stacks := make([]byte, 1<<20)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		parked := strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "[IO wait")
+		if parked >= many {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines are parked: expected %d", parked, many)
+		}
+	}
+	for i := range many {
+		go func() { ends <- sum(second, i) }()
+	}
+	for range 2 * many {
+		must(t, <-ends)
 	}
 }
 
