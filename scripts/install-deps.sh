@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench] [bindings] [torch]
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench] [bindings] [torch] [slurm]
 # (without arguments: build test demo; bench is what libhvd is measured against, bindings and
-# torch what the bindings' tests need). Needs root or sudo only if something is missing.
+# torch what the bindings' tests need, slurm what the test of srun needs: where systemd runs, it starts munged for
+# good). Needs root or sudo only if something is missing.
 set -euo pipefail
 
 declare -A packages=(
@@ -13,6 +14,7 @@ declare -A packages=(
   [bench]="libopenmpi-dev openmpi-bin"
   [bindings]="python3-numpy python3-pytest python3-venv"
   [torch]="python3-torch"
+  [slurm]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 )
 
 [ $# -gt 0 ] || set -- build test demo

@@ -23,12 +23,16 @@ struct Source {
   const char* rank;
   const char* size;
   const char* name;
+  const char* besides = nullptr;  // has to be set as well
 };
+// One may have been started by another, and its children inherit both's: those that run within others come first. Slurm
+// sets rank and size in a batch script too, where there is one process; a step has its number besides.
 constexpr Source kSources[] = {
+    {"RANK", "WORLD_SIZE", "torchrun", "TORCHELASTIC_RUN_ID"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"},
-    {"SLURM_PROCID", "SLURM_NTASKS", "Slurm"},
     {"PMI_RANK", "PMI_SIZE", "PMI"},
     {"RANK", "WORLD_SIZE", "torchrun"},
+    {"SLURM_PROCID", "SLURM_NTASKS", "Slurm", "SLURM_STEP_ID"},
 };
 
 int64_t number(const std::string& variable, const std::string& text) {
@@ -126,7 +130,8 @@ std::string random_secret() {
 
 /// Do all ranks share this host, as far as the launcher tells?
 bool on_one_host(const Options& options, int32_t size) {
-  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
     if (const auto text = options.environment(variable)) return *text == std::to_string(size);
   }
   return false;
@@ -208,6 +213,7 @@ std::optional<Placement> find_placement(const Options& options) {
     const auto rank_text = options.environment(source.rank);
     const auto size_text = options.environment(source.size);
     if (!rank_text || !size_text) continue;
+    if (source.besides != nullptr && !options.environment(source.besides)) continue;
     return checked({number(source.rank, *rank_text), number(source.size, *size_text), source.name});
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "backend/backend.h"
@@ -20,6 +21,7 @@ using ModuleOptions = std::vector<std::pair<std::string, std::string>>;
 
 // Modules of this library whose memory is known without loading them.
 constexpr const char* kForHosts[] = {"gloo", "mpi", "mpich"};
+constexpr const char* kMpis[] = {"mpi", "mpich"};
 constexpr const char* kForDevices[] = {"nccl"};
 
 bool takes_host_memory(const Description& backend) {
@@ -33,6 +35,13 @@ bool takes_device_memory(const Description& backend) {
 template <class List>
 bool contains(const List& list, const std::string& name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+int64_t count_in(const Options& options, const char* variable) {
+  const std::string text = options.environment(variable).value_or("");
+  int64_t count = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), count);
+  return code == std::errc() && end == text.data() + text.size() ? count : 0;
 }
 
 /// Opens backends one by one, and puts them together.
@@ -142,7 +151,7 @@ class Selection {
       // Two MPIs may be installed; the launcher belongs to one of them.
       World world;
       if (status.ok() && i < of_launcher)
-        status = World::of(module, options_.duration("init_timeout"), &world);
+        status = World::of(module, launcher->processes, options_.duration("init_timeout"), &world);
       if (status.ok()) {
         status = takes_host_memory(module->description)
                      ? add(module, how + ": " + reason_for(names[i], launcher, tried), false, true)
@@ -230,14 +239,27 @@ class Selection {
 std::optional<MpiLauncher> mpi_launcher(const Options& options) {
   // hvdrun may itself have been started by mpirun or srun, whose variables its workers inherit.
   if (const auto driver = options.environment("HVD_DRIVER"); driver && !driver->empty()) return std::nullopt;
-  const std::pair<const char*, std::vector<std::string>> launchers[] = {
-      {"OMPI_COMM_WORLD_SIZE", {"mpi"}},
-      {"PMIX_RANK", {"mpi"}},
-      {"PMI_SIZE", {"mpich", "mpi"}},
-      {"PMI_RANK", {"mpich", "mpi"}},
+  if (options.environment("TORCHELASTIC_RUN_ID")) return std::nullopt;
+  struct Known {
+    const char* variable;
+    std::vector<std::string> modules;
+    const char* processes;
   };
-  for (const auto& [variable, modules] : launchers) {
-    if (options.environment(variable)) return MpiLauncher{variable, modules};
+  const Known launchers[] = {
+      {"OMPI_COMM_WORLD_SIZE", {"mpi"}, "OMPI_COMM_WORLD_SIZE"},
+      {"PMIX_RANK", {"mpi"}, "SLURM_STEP_NUM_TASKS"},  // PMIx itself doesn't put it into the environment
+      {"PMI_SIZE", {"mpich", "mpi"}, "PMI_SIZE"},
+      {"PMI_RANK", {"mpich", "mpi"}, "SLURM_STEP_NUM_TASKS"},
+  };
+  for (const auto& [variable, modules, processes] : launchers) {
+    if (!options.environment(variable)) continue;
+    MpiLauncher launcher{variable, modules, count_in(options, processes)};
+    if (const std::string backend = options.string("backend"); backend != "auto") {
+      std::vector<std::string> named = parse_backends(backend);
+      std::erase_if(named, [](const std::string& name) { return !contains(kMpis, name); });
+      if (!named.empty()) launcher.modules = std::move(named);
+    }
+    return launcher;
   }
   return std::nullopt;
 }

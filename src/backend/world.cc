@@ -27,7 +27,7 @@ Status World::open(const Options& options, Duration timeout, World* ret_world) {
   for (const std::string& name : launcher->modules) {
     std::shared_ptr<Module> module;
     Status status = find_module(options, name, &module);
-    if (status.ok()) status = of(std::move(module), timeout, ret_world);
+    if (status.ok()) status = of(std::move(module), launcher->processes, timeout, ret_world);
     // Where it knows the group and fails, another one would not find it.
     if (status.code != HVD_UNAVAILABLE) return status;
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, status.message);
@@ -35,7 +35,7 @@ Status World::open(const Options& options, Duration timeout, World* ret_world) {
   return {HVD_UNAVAILABLE, tried};
 }
 
-Status World::of(std::shared_ptr<Module> module, Duration timeout, World* ret_world) {
+Status World::of(std::shared_ptr<Module> module, int64_t processes, Duration timeout, World* ret_world) {
   World world;
   if (!knows_world(*module)) {
     return {HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", module->description.name)};
@@ -43,6 +43,13 @@ Status World::of(std::shared_ptr<Module> module, Duration timeout, World* ret_wo
   hvd_error error = HVD_ERROR_INIT;
   const hvd_status code = module->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
   if (code != HVD_OK) return Status::from(code, error);
+  if (world.size_ == 1 && processes > 1) {
+    return {
+        HVD_UNAVAILABLE,
+        fmt::format(
+            "MPI ({}) began alone, though {} processes were started: their launcher belongs to another MPI",
+            module->description.version, processes)};
+  }
   world.module_ = std::move(module);
   *ret_world = std::move(world);
   return {};

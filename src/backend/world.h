@@ -19,8 +19,9 @@ class World {
   /// launcher started this process, or no module knows the group; the message says why, module by module.
   static Status open(const Options& options, Duration timeout, World* ret_world);
 
-  /// Asks one module.
-  static Status of(std::shared_ptr<Module> module, Duration timeout, World* ret_world);
+  /// Asks one module. processes: how many the launcher says it has started, or 0. A module that finds itself alone among
+  /// several belongs to another MPI than the launcher: HVD_UNAVAILABLE.
+  static Status of(std::shared_ptr<Module> module, int64_t processes, Duration timeout, World* ret_world);
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }

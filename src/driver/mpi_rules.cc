@@ -33,6 +33,14 @@ bool starts_with_any(const std::string& name, std::initializer_list<const char*>
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* p) { return starts(name, p); });
 }
 
+// A process in an allocation of Slurm takes itself for one that srun has started: Open MPI 4 knows Slurm by the older
+// two of its names for job and nodes, and a step by its number. Programs that want to know their job have the newer
+// names.
+bool of_slurm(const std::string& name) {
+  return name == "SLURM_JOBID" || name == "SLURM_NODELIST" || name == "SLURM_STEP_ID" ||
+         name == "SLURM_STEPID";
+}
+
 // A process under mpirun or srun finds its daemon through these.
 bool of_a_launcher(const std::string& name) {
   return starts_with_any(name, {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_MCA_ess",
@@ -88,7 +96,10 @@ std::vector<std::string> without_launcher(const std::vector<std::string>& enviro
   });
   std::vector<std::string> result;
   std::copy_if(environment.begin(), environment.end(), std::back_inserter(result),
-               [&](const std::string& entry) { return !launched || !of_a_launcher(name_of(entry)); });
+               [&](const std::string& entry) {
+                 const std::string name = name_of(entry);
+                 return !of_slurm(name) && !(launched && of_a_launcher(name));
+               });
   return result;
 }
 

@@ -17,7 +17,7 @@ MISSING = [what for what, there in (("mpiexec.mpich is not installed", LAUNCHER 
 
 @unittest.skipIf(MISSING, "; ".join(MISSING))
 class Mpich(unittest.TestCase):
-    def run_ranks(self, size, program, **variables):
+    def run_ranks(self, size, program, succeeds=True, **variables):
         foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "MASTER_")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
         with tempfile.TemporaryDirectory(prefix="hvd-mpich-") as directory:
@@ -29,7 +29,7 @@ class Mpich(unittest.TestCase):
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 self.fail("mpiexec does not end: " + process.communicate()[0])
-            self.assertEqual(process.returncode, 0, out)
+            self.assertEqual(process.returncode == 0, succeeds, out)
             return out
 
     def test_collectives(self):
@@ -42,6 +42,11 @@ class Mpich(unittest.TestCase):
     def test_it_is_chosen_under_its_launcher(self):
         out = self.run_ranks(2, WORKER)
         self.assertEqual(out.count("mpich (auto: mpich, since PMI_SIZE is set)"), 2, out)
+
+    @unittest.skipUnless(os.path.exists(MODULES + "/libhvd_mpi.so"), "libhvd_mpi.so is not built")
+    def test_another_mpi_does_not_leave_each_rank_alone(self):
+        out = self.run_ranks(2, WORKER, succeeds=False, HVD_BACKEND="mpi")
+        self.assertIn("began alone, though 2 processes were started: their launcher belongs to another MPI", out)
 
 
 if __name__ == "__main__":

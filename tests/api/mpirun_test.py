@@ -74,6 +74,12 @@ class Mpirun(unittest.TestCase):
     def test_another_backend(self):
         self.assertEqual(self.check(3, [WORKER], HVD_BACKEND="gloo").count("gloo (option backend is gloo)"), 3)
 
+    @unittest.skipUnless(os.path.exists(MODULES + "/libhvd_mpich.so"), "libhvd_mpich.so is not built")
+    def test_another_mpi_does_not_leave_each_rank_alone(self):
+        status, out, err = self.mpirun(2, [WORKER], HVD_BACKEND="mpich")
+        self.assertNotEqual(status, 0, out)
+        self.assertIn("began alone, though 2 processes were started: their launcher belongs to another MPI", err)
+
     def test_a_secret_of_rank_0_is_everybodys(self):
         self.check(2, ["sh", "-c", "export HVD_SECRET=secret-of-rank-$OMPI_COMM_WORLD_RANK-0123456789abcdef0123; "
                        "exec " + WORKER])

@@ -48,10 +48,10 @@ class Standalone(unittest.TestCase):
             self.assertEqual(out.split(), [str(rank), str(size), str(rank), str(size),
                                            str(size * (size + 1) // 2)])
 
-    def launcher(self, rank_name, size_name, size=3):
+    def launcher(self, rank_name, size_name, size=3, **others):
         """Only the variables of a launcher: there is no MPI behind them that could be asked."""
         port = free_port()
-        self.check(size, lambda rank: {rank_name: rank, size_name: size, "HVD_SECRET": SECRET,
+        self.check(size, lambda rank: {**others, rank_name: rank, size_name: size, "HVD_SECRET": SECRET,
                                        "HVD_BACKEND": "gloo", "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
 
     def test_own_variables(self):
@@ -61,7 +61,17 @@ class Standalone(unittest.TestCase):
         self.launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
     def test_slurm(self):
-        self.launcher("SLURM_PROCID", "SLURM_NTASKS")
+        self.launcher("SLURM_PROCID", "SLURM_NTASKS", SLURM_STEP_ID=0)
+
+    def test_a_batch_script_of_slurm_runs_one_process(self):
+        self.check(1, lambda rank: {"SLURM_PROCID": 0, "SLURM_NTASKS": 4})
+
+    def test_the_innermost_launcher_counts(self):
+        outer = {"SLURM_PROCID": 0, "SLURM_NTASKS": 2, "SLURM_STEP_ID": 0}
+        self.launcher("PMI_RANK", "PMI_SIZE", **outer)
+        self.launcher("RANK", "WORLD_SIZE", **outer)
+        self.launcher("RANK", "WORLD_SIZE", TORCHELASTIC_RUN_ID="x", PMI_RANK=0, PMI_SIZE=2, OMPI_COMM_WORLD_RANK=0,
+                      OMPI_COMM_WORLD_SIZE=2)
 
     def test_pmi(self):
         self.launcher("PMI_RANK", "PMI_SIZE")

@@ -1,9 +1,29 @@
-/* One worker of a job without a driver: prints its place and the sum of all ranks' numbers. */
+/* One worker of a job without a driver: prints its place and the sum of all ranks' numbers. With argument lost=N rank N
+ * then kills itself, and the others go on until they learn of it and print the status. */
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "hvd/hvd.h"
 
-int main(void) {
+static int until_lost(hvd_context* context, int lost) {
+  hvd_error error = HVD_ERROR_INIT;
+  hvd_tensor tensor = HVD_TENSOR_INIT;
+  int64_t number = 1;
+  tensor.data = &number;
+  tensor.dtype = HVD_INT64;
+  while (hvd_allreduce(context, "again", &tensor, &tensor, HVD_MAX, &error) == HVD_OK) {
+    if ((int)hvd_rank(context) == lost)
+      raise(SIGKILL); /* the others have come this far: they have their sum */
+  }
+  printf("%d: %s: %s\n", (int)hvd_rank(context), hvd_status_name(error.status), error.message);
+  fflush(stdout);
+  hvd_destroy(context);
+  return 3;
+}
+
+int main(int argc, char** argv) {
   hvd_error error = HVD_ERROR_INIT;
   hvd_context* context = NULL;
   hvd_tensor tensor = HVD_TENSOR_INIT;
@@ -32,6 +52,7 @@ int main(void) {
   }
   printf("%d %d %d %d %lld\n", (int)hvd_rank(context), (int)hvd_size(context), (int)hvd_local_rank(context),
          (int)hvd_local_size(context), (long long)number);
+  if (argc > 1 && strncmp(argv[1], "lost=", 5) == 0) return until_lost(context, atoi(argv[1] + 5));
   if (hvd_shutdown(context, HVD_DEFAULT_TIMEOUT, &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;

@@ -174,10 +174,26 @@ TEST_F(Selecting, UnderAnMpiLauncherAutoPrefersItsMpi) {
   }
   environment = {{"PMI_SIZE", "2"}};
   EXPECT_EQ(mpi_launcher(options())->modules, (std::vector<std::string>{"mpich", "mpi"}));
+  EXPECT_EQ(mpi_launcher(options())->processes, 2);
   environment["HVD_DRIVER"] = "localhost:1";  // hvdrun started this one, and had been started by mpirun
+  EXPECT_FALSE(mpi_launcher(options()));
+  environment = {{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}};
+  EXPECT_EQ(mpi_launcher(options())->processes, 3);
+  environment = {{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3x"}};
+  EXPECT_EQ(mpi_launcher(options())->processes, 0);
+  environment["TORCHELASTIC_RUN_ID"] = "none";  // torchrun started this one, and had been started by srun
   EXPECT_FALSE(mpi_launcher(options()));
   environment.clear();
   EXPECT_FALSE(mpi_launcher(options()));
+}
+
+TEST_F(Selecting, UnderAnMpiLauncherNoMpiIsAskedBesidesTheOneThatIsNamed) {
+  environment = {{"PMI_SIZE", "2"}};
+  Options named = options();
+  named.set("backend", std::string("nccl,mpi"));
+  EXPECT_EQ(mpi_launcher(named)->modules, std::vector<std::string>{"mpi"});
+  named.set("backend", std::string("nccl,gloo"));
+  EXPECT_EQ(mpi_launcher(named)->modules, (std::vector<std::string>{"mpich", "mpi"}));
 }
 
 // A module that does not know the launcher's group would be alone in every process.

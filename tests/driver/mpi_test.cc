@@ -77,6 +77,9 @@ TEST(MpiRules, ADriverUnderALauncherLeavesItsVariablesToItself) {
   EXPECT_EQ(without_launcher(given), (Strings{"PATH=/bin", "OMPI_MCA_btl=tcp"}));
   const Strings own = {"PATH=/bin", "OMPI_MCA_orte_tmpdir_base=/fast", "OMPI_MCA_pmix_server_uri=file:/x"};
   EXPECT_EQ(without_launcher(own), own) << "what the user sets without a launcher is meant";
+  const Strings allocation = {"SLURM_JOBID=7",   "SLURM_JOB_ID=7", "SLURM_NODELIST=a",
+                              "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_JOB_NODELIST=a"};
+  EXPECT_EQ(without_launcher(allocation), (Strings{"SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=a"}));
   EXPECT_EQ(ompi_server_environment({"", "/tmp/s", "", false}, own),
             (Strings{"PATH=/bin", "OMPI_MCA_orte_tmpdir_base=/tmp/s"}));
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "backend/links/net.h"
+#include "launch.h"
 #include "shield.h"
 
 namespace hvdmpi {
@@ -85,20 +86,13 @@ Runtime& Runtime::get() {
   return *runtime;
 }
 
-Runtime::Runtime()
-#ifdef OPEN_MPI
-    : launched_(has_environment("OMPI_COMM_WORLD_SIZE") || has_environment("PMIX_RANK") ||
-                has_environment("PMI_RANK")) {
-#else
-    : launched_(has_environment("PMI_RANK") || has_environment("PMI_SIZE") || has_environment("PMIX_RANK")) {
-#endif
-  world_.id = hvdlinks::random_token();
-}
+Runtime::Runtime() : launched_(launched_in_group()) { world_.id = hvdlinks::random_token(); }
 
 void Runtime::prepare(const std::string& interface) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun != 0) return;
+  forget_launcher();
 #ifdef OPEN_MPI
   if (!launched_ && !daemon_found()) {
     throw Failure(
