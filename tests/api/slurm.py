@@ -1,4 +1,5 @@
-"""A Slurm of a test's own: munged, slurmctld and a slurmd for each of two nodes, on this machine and in one directory.
+"""A Slurm of a test's own: munged, slurmctld and a slurmd for each of two nodes, in one directory. The nodes share this
+machine as it is, or are hosts "one" and "two" of a network (../network.py), where slurmctld is on the first.
 
 Nothing of the machine's own Slurm is used or changed. What it starts is ended by pid; tasks that are left are known
 by the SLURM_CONF in their environment.
@@ -16,7 +17,7 @@ SBIN = "/usr/sbin"
 NODES = ("one", "two")
 CONFIGURATION = """
 ClusterName=hvdtest
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={hosts[0]}({addresses[0]})
 SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
@@ -39,8 +40,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 KillWait=2
-NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8
-NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=8
+NodeName=one NodeHostname={hosts[0]} NodeAddr={addresses[0]} Port={ports[1]} CPUs=8
+NodeName=two NodeHostname={hosts[1]} NodeAddr={addresses[1]} Port={ports[2]} CPUs=8
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -67,7 +68,8 @@ def free_ports(count):
 
 
 class Slurm:
-    def __init__(self, environment):
+    def __init__(self, environment, network=None):
+        self.network = network
         self.directory = tempfile.mkdtemp(prefix="hvd-slurm-")
         self.environment = environment | {"SLURM_CONF": self.directory + "/slurm.conf"}
         self.daemons = []
@@ -81,7 +83,9 @@ class Slurm:
         for name in ("state", "tmp-one", "tmp-two", "spool-one", "spool-two"):
             os.mkdir(os.path.join(self.directory, name))
         self._write("munge.key", os.urandom(1024), 0o400)
-        text = CONFIGURATION.format(host=socket.gethostname().split(".")[0], directory=self.directory, ports=free_ports(3))
+        here = socket.gethostname().split(".")[0]
+        text = CONFIGURATION.format(directory=self.directory, ports=free_ports(3), hosts=NODES if self.network else (here, here),
+                                    addresses=[self.network.address(n) for n in NODES] if self.network else ["127.0.0.1"] * 2)
         self._write("slurm.conf", text.encode(), 0o644)
         files = [argument for option, name in (("key-file", "munge.key"), ("socket", "munge.sock"), ("pid-file", "munge.pid"),
                                                ("seed-file", "munge.seed"), ("log-file", "munge.log"))
@@ -90,7 +94,7 @@ class Slurm:
         self._daemon(["munged", "--foreground", "--force", "--num-threads", "2"] + files, b"Created 2 work threads")
         self._daemon(["slurmctld", "-D"], b"Running as primary controller")
         for node in NODES:
-            self._daemon(["slurmd", "-D", "-N", node], b"slurmd started on")
+            self._daemon(["slurmd", "-D", "-N", node], b"slurmd started on", node)
         # Waits until both nodes have registered.
         status, out, err = self.run(["srun", "-N", "2", "true"])
         if status != 0:
@@ -101,11 +105,14 @@ class Slurm:
         os.write(handle, content)
         os.close(handle)
 
-    def _daemon(self, command, ready):
+    def _there(self, node):
+        return self.network.enter(node) if self.network else []
+
+    def _daemon(self, command, ready, node="one"):
         """Starts it and waits until it says that it is ready."""
         name = "%s-%d.out" % (command[0], len(self.daemons))
         end, log = os.pipe()
-        daemon = subprocess.Popen([os.path.join(SBIN, command[0])] + command[1:], stdin=subprocess.DEVNULL, stdout=log,
+        daemon = subprocess.Popen(self._there(node) + [os.path.join(SBIN, command[0])] + command[1:], stdin=subprocess.DEVNULL, stdout=log,
                                   stderr=log, env=self.environment, cwd=self.directory, start_new_session=True)
         os.close(log)
         self.daemons.append(daemon)
@@ -134,7 +141,7 @@ class Slurm:
 
     def run(self, command, timeout=60, **variables):
         """(exit status, stdout, stderr) of srun, sbatch and the like; its job is over afterwards."""
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        process = subprocess.Popen(self._there("one") + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=self.environment | variables, cwd=self.directory, start_new_session=True)
         try:
             out, err = process.communicate(timeout=timeout)

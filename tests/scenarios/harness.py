@@ -70,7 +70,7 @@ class Job:
 
     def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
                  flags=(), environment=None, gates=(), script=True, discover=None,
-                 sink=False):
+                 sink=False, prepare=None):
         self.test = test
         self.directory = tempfile.mkdtemp(prefix="hvd-scenario-")
         self.events = []
@@ -106,7 +106,8 @@ class Job:
             self.environment["HVD_TEST_SINK"] = path
             self._read_in_thread(self._read_sink)
         self.worker = [os.path.join(BIN, "scenario_worker")] + list(worker)
-        command = [os.path.join(BIN, "hvdrun"), "--verbose"]
+        # prepare(job): another program that takes hvdrun's options and speaks as it does, to be started as it says.
+        command = (prepare(self) if prepare else [os.path.join(BIN, "hvdrun")]) + ["--verbose"]
         for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np)):
             if value is not None:
                 command += [flag, str(value)]

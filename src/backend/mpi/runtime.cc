@@ -19,12 +19,12 @@ namespace {
 constexpr std::chrono::seconds kFinalize{2};
 constexpr std::chrono::seconds kLeave{5};  // of a thread whose calls take microseconds
 
+#ifdef OPEN_MPI
 bool has_environment(const char* name) {
   const char* value = getenv(name);
   return value != nullptr && *value != 0;
 }
 
-#ifdef OPEN_MPI
 // Open MPI starts its daemon beside a process that no launcher has started, and ends the process if it can't.
 bool daemon_found() {
   const auto runs = [](const std::string& path) { return access(path.c_str(), X_OK) == 0; };
