@@ -1,7 +1,9 @@
-/* hvdrun with a launcher of one's own, for hosts that are not this one: remote_driver ENTER [options as hvdrun's] worker...
+/* hvdrun with a launcher of one's own, for hosts that are not this one: remote_driver ENTER [options as
+ * hvdrun's] worker...
  *
- * A worker is started as "ENTER HOST worker...", with the environment that the driver hands over added to this
- * process's. What workers print goes to stdout, a line at a time behind "[host:slot] ", and the last line is hvdrun's.
+ * A worker is started as "ENTER HOST worker...", with the environment that the driver hands over added to
+ * this process's. What workers print goes to stdout, a line at a time behind "[host:slot] ", and the last
+ * line is hvdrun's.
  */
 #define _GNU_SOURCE
 #include <hvd/driver.h>
@@ -14,34 +16,34 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char** environ;
+extern char **environ;
 
 enum { MAX_WORKERS = 200 };
 
 typedef struct worker {
-  struct job* job;
+  struct job *job;
   uint64_t id;
   pid_t pid; /* 0: it has ended */
-  FILE* output;
+  FILE *output;
   char name[300];
   pthread_t reader;
 } worker;
 
 typedef struct job {
-  hvd_driver* driver;
-  const char* enter;
-  char** command;
+  hvd_driver *driver;
+  const char *enter;
+  char **command;
   pthread_mutex_t mutex; /* of workers' pids */
   worker workers[MAX_WORKERS];
   int count;
 } job;
 
-static void say(const char* text) {
+static void say(const char *text) {
   printf("hvdrun: %s\n", text);
   fflush(stdout);
 }
 
-static int fail(const hvd_error* error) {
+static int fail(const hvd_error *error) {
   char text[sizeof error->message + 16];
   snprintf(text, sizeof text, "job failed: %s", error->message);
   say(text);
@@ -49,9 +51,9 @@ static int fail(const hvd_error* error) {
 }
 
 /* A thread for each worker: its lines, then its end. */
-static void* read_worker(void* argument) {
-  worker* w = argument;
-  char* line = NULL;
+static void *read_worker(void *argument) {
+  worker *w = argument;
+  char *line = NULL;
   size_t capacity = 0;
   while (getline(&line, &capacity, w->output) > 0) {
     printf("[%s] %s%s", w->name, line, strchr(line, '\n') != NULL ? "" : "\n");
@@ -70,27 +72,27 @@ static void* read_worker(void* argument) {
   return NULL;
 }
 
-static char** joined(char* const* first, const char* const* second) {
+static char **joined(char *const *first, const char *const *second) {
   size_t count = 0, at = 0;
-  for (char* const* p = first; *p != NULL; ++p) ++count;
-  for (const char* const* p = second; *p != NULL; ++p) ++count;
-  char** all = calloc(count + 1, sizeof *all);
-  for (const char* const* p = second; all != NULL && *p != NULL; ++p)
-    all[at++] = (char*)*p; /* getenv takes the first */
-  for (char* const* p = first; all != NULL && *p != NULL; ++p) all[at++] = *p;
+  for (char *const *p = first; *p != NULL; ++p) ++count;
+  for (const char *const *p = second; *p != NULL; ++p) ++count;
+  char **all = calloc(count + 1, sizeof *all);
+  for (const char *const *p = second; all != NULL && *p != NULL; ++p)
+    all[at++] = (char *)*p; /* getenv takes the first */
+  for (char *const *p = first; all != NULL && *p != NULL; ++p) all[at++] = *p;
   return all;
 }
 
-static int32_t start(void* userdata, const hvd_launch* launch) {
-  job* j = userdata;
+static int32_t start(void *userdata, const hvd_launch *launch) {
+  job *j = userdata;
   if (j->count == MAX_WORKERS) return 1;
-  worker* w = &j->workers[j->count];
+  worker *w = &j->workers[j->count];
   w->job = j;
   w->id = launch->worker;
   snprintf(w->name, sizeof w->name, "%s:%d", launch->host, (int)launch->slot);
-  char* prefix[] = {(char*)j->enter, (char*)launch->host, NULL};
-  char** argv = joined(j->command, (const char* const*)prefix);
-  char** environment = joined(environ, launch->environment);
+  char *prefix[] = {(char *)j->enter, (char *)launch->host, NULL};
+  char **argv = joined(j->command, (const char *const *)prefix);
+  char **environment = joined(environ, launch->environment);
   int ends[2] = {-1, -1};
   if (argv == NULL || environment == NULL || pipe(ends) != 0) return 1;
   w->output = fdopen(ends[0], "r");
@@ -119,8 +121,8 @@ static int32_t start(void* userdata, const hvd_launch* launch) {
   return 1;
 }
 
-static void stop(void* userdata, uint64_t id, int32_t force) {
-  job* j = userdata;
+static void stop(void *userdata, uint64_t id, int32_t force) {
+  job *j = userdata;
   pthread_mutex_lock(&j->mutex);
   for (int i = 0; i < j->count; ++i) {
     if (j->workers[i].id == id && j->workers[i].pid > 0)
@@ -129,8 +131,8 @@ static void stop(void* userdata, uint64_t id, int32_t force) {
   pthread_mutex_unlock(&j->mutex);
 }
 
-static void* stop_on_signal(void* argument) {
-  job* j = argument;
+static void *stop_on_signal(void *argument) {
+  job *j = argument;
   sigset_t set;
   int number = 0;
   sigemptyset(&set);
@@ -140,7 +142,7 @@ static void* stop_on_signal(void* argument) {
   return NULL;
 }
 
-static void log_line(void* userdata, hvd_log_level level, const char* message) {
+static void log_line(void *userdata, hvd_log_level level, const char *message) {
   (void)userdata;
   char text[2000];
   snprintf(text, sizeof text, "%s%s", level >= 5 ? "error: " : level == 4 ? "warning: " : "", message);
@@ -148,7 +150,7 @@ static void log_line(void* userdata, hvd_log_level level, const char* message) {
 }
 
 /* Takes hvdrun's options; returns where the command begins. */
-static int take_options(int argc, char** argv, hvd_options* options, hvd_error* error) {
+static int take_options(int argc, char **argv, hvd_options *options, hvd_error *error) {
   static const struct {
     const char *flag, *key;
   } flags[] = {{"-np", "np"},
@@ -168,7 +170,7 @@ static int take_options(int argc, char** argv, hvd_options* options, hvd_error* 
     char pair[1000];
     if (strcmp(argv[at], "--set") == 0) {
       snprintf(pair, sizeof pair, "%s", value);
-      char* equals = strchr(pair, '=');
+      char *equals = strchr(pair, '=');
       if (equals == NULL) return -1;
       *equals = '\0';
       key = pair;
@@ -183,10 +185,10 @@ static int take_options(int argc, char** argv, hvd_options* options, hvd_error* 
   return at < argc ? at : -1;
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   static job j = {.mutex = PTHREAD_MUTEX_INITIALIZER};
   hvd_error error = HVD_ERROR_INIT;
-  hvd_options* options = NULL;
+  hvd_options *options = NULL;
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
