@@ -3,6 +3,7 @@ starts workers on all of them."""
 
 import os
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -37,6 +38,23 @@ class SeveralHosts(ScenarioTest):
                 job.finish(0)
                 job.verify(20, workers=5)
                 self.assertEqual(job.generations(), [(1, 5)])
+
+    @unittest.skipUnless(BACKEND == "mpi", "for backend mpi")
+    def test_a_daemon_that_starts_does_not_end_another_that_starts(self):
+        """Each of Open MPI's daemons begins by removing its host's session directory if it is empty. Here somebody does
+        nothing else."""
+        job = self.job("two:6", ["steps=5"], np=6, options={"restart": "false"})
+        place = os.path.join(job.directory, "two", "ompi.two.%d" % os.geteuid())
+        remove = "import os\nwhile True:\n try: os.rmdir(%r)\n except OSError: pass" % place
+        removers = [subprocess.Popen([sys.executable, "-c", remove]) for _ in range(3)]
+        try:
+            job.finish(0)
+        finally:
+            for remover in removers:
+                remover.kill()
+                remover.wait()
+        job.verify(5, workers=6)
+        self.assertEqual(job.generations(), [(1, 6)])
 
     def test_the_driver_has_an_ipv6_address(self):
         """Which is what the backend takes then; Open MPI finds its own way."""

@@ -2,9 +2,10 @@
 
 #include <mpi.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,31 @@ void forget_launcher() {
     if (of_a_launcher(name)) names.push_back(std::move(name));
   }
   for (const std::string& name : names) unsetenv(name.c_str());
+}
+
+SessionHold::SessionHold() {
+#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 5
+  constexpr int kAttempts = 1000;  // each is undone by a daemon that starts at that very moment
+  std::string base = "/tmp";
+  for (const char* variable : {"TMP", "TEMP", "TMPDIR", "OMPI_MCA_orte_tmpdir_base"}) {
+    if (has_environment(variable)) base = getenv(variable);
+  }
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) return;
+  const std::string name = host;
+  const std::string common =
+      base + "/ompi." + name.substr(0, name.find('.')) + "." + std::to_string(geteuid());
+  const std::string own = common + "/hvd." + std::to_string(getpid());
+  for (int i = 0; i < kAttempts; ++i) {
+    mkdir(common.c_str(), S_IRWXU);
+    if (mkdir(own.c_str(), S_IRWXU) == 0) path_ = own;
+    if (!path_.empty() || errno != ENOENT) return;
+  }
+#endif
+}
+
+SessionHold::~SessionHold() {
+  if (!path_.empty()) rmdir(path_.c_str());
 }
 
 }  // namespace hvdmpi

@@ -1,6 +1,8 @@
 // Who has started this process, as far as MPI is concerned.
 #pragma once
 
+#include <string>
+
 namespace hvdmpi {
 
 /// True if an MPI launcher has started it in a group. A worker that a driver has started is in none, though the driver
@@ -9,5 +11,19 @@ bool launched_in_group();
 
 /// Takes from the environment of a driver's worker what would make MPI look for a group that the worker isn't in.
 void forget_launcher();
+
+/// Open MPI 4 starts a daemon beside each process, and as it starts it removes the host's session directory if that is
+/// empty; another one that is about to make its own part there ends then, and its process with it. While one of these
+/// lives the directory isn't empty. Does nothing where it can't.
+class SessionHold {
+ public:
+  SessionHold();
+  ~SessionHold();
+  SessionHold(const SessionHold&) = delete;
+  SessionHold& operator=(const SessionHold&) = delete;
+
+ private:
+  std::string path_;
+};
 
 }  // namespace hvdmpi

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "backend/links/net.h"
 #include "launch.h"
@@ -149,6 +150,8 @@ void Runtime::initialize() {
   if (begun != 0) {
     MPI_Query_thread(&level);
   } else {
+    std::optional<SessionHold> hold;
+    if (!launched_) hold.emplace();
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
     // Also for errors that belong to no communicator.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
