@@ -22,7 +22,7 @@ NAMES = ("one", "two")
 def environment():
     foreign = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_", "MPIEXEC_", "HYDRA_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
-    return clean | {"HVD_PLUGIN_PATH": MODULES, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return clean | {"HVD_PLUGIN_PATH": MODULES, "HVD_LOCAL": "off", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class SeveralHosts(unittest.TestCase):
@@ -60,7 +60,7 @@ class SeveralHosts(unittest.TestCase):
     def test_mpirun(self):
         self.need("mpi", "mpirun")
         command = ["mpirun", "--mca", "plm_rsh_agent", self.network.remote_shell(), "--oversubscribe", "-H", "one:2,two:2",
-                   "-np", "4", "-x", "HVD_PLUGIN_PATH"]
+                   "-np", "4", "-x", "HVD_PLUGIN_PATH", "-x", "HVD_LOCAL"]
         self.check(*self.run_there(command + [WORKER]), "mpi (auto: mpi, since OMPI_COMM_WORLD_SIZE is set)")
         self.check(*self.run_there(command + ["-x", "HVD_BACKEND=gloo", WORKER]), "gloo (option backend is gloo)")
         status, out, err = self.run_there(command + [WORKER, "lost=3"])

@@ -23,7 +23,8 @@ def setUpModule():
         raise unittest.SkipTest(MISSING)
     foreign = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
-    Srun.slurm = slurm.Slurm(clean | {"HVD_PLUGIN_PATH": MODULES})
+    # Both nodes have this machine's name: ranks would share memory, and not ask the backend.
+    Srun.slurm = slurm.Slurm(clean | {"HVD_PLUGIN_PATH": MODULES, "HVD_LOCAL": "off"})
     Srun.plugins = Srun.slurm.run(["srun", "--mpi=list"])[1].split()
 
 
@@ -69,7 +70,7 @@ class Srun(unittest.TestCase):
         for mpi in FLAVOURS:
             with self.subTest(mpi=mpi):
                 module, _ = self.flavour(mpi)
-                status, out, err = self.srun(mpi, 3, [COLLECTIVES], 2, HVD_BACKEND=module, HVD_LOCAL="off")
+                status, out, err = self.srun(mpi, 3, [COLLECTIVES], 2, HVD_BACKEND=module)
                 self.assertEqual(status, 0, out + err)
                 self.assertEqual((out + err).count(" checks, 0 failed"), 3, out + err)
 
@@ -116,7 +117,7 @@ class Srun(unittest.TestCase):
                     self.assertRegex(out, r"(?m)^%d: HVD_PEER_LOST: rank " % rank, err)
 
     def test_hvdrun_in_an_allocation_is_a_job_of_its_own(self):
-        """MPI is asked (HVD_LOCAL=off), and not misled by what Slurm says of the step or the batch script."""
+        """MPI is not misled by what Slurm says of the step or the batch script."""
         wanted = ["[0] 0 2 0 2 3", "[1] 1 2 1 2 3"]
         for backend in ("gloo", "mpi"):
             if not os.path.exists("%s/libhvd_%s.so" % (MODULES, backend)):
@@ -124,11 +125,11 @@ class Srun(unittest.TestCase):
             command = [HVDRUN, "-np", "2", "--backend", backend, WORKER]
             for mpi in ["none"] + [mpi for mpi in FLAVOURS if mpi in self.plugins]:
                 with self.subTest(backend=backend, mpi=mpi):
-                    status, out, err = self.srun(mpi, 1, command, HVD_LOCAL="off")
+                    status, out, err = self.srun(mpi, 1, command)
                     self.assertEqual(status, 0, out + err)
                     self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["), wanted, out + err)
             with self.subTest(backend=backend, batch=True):
-                out = self.batch(" ".join(command), 2, HVD_LOCAL="off")
+                out = self.batch(" ".join(command), 2)
                 self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["), wanted, out)
 
     def test_a_driver_whose_workers_srun_starts(self):
@@ -139,12 +140,12 @@ class Srun(unittest.TestCase):
                 with self.subTest(backend=backend, mpi=mpi):
                     start = "exec srun --mpi=%s -N 1 -n 1 -w $HVD_HOST %s" % (mpi, WORKER)
                     status, out, err = self.slurm.run([HVDRUN, "--backend", backend, "-H", "one:1,two:1", "--set",
-                                                       "restart=false", "--", "sh", "-c", start], HVD_LOCAL="off")
+                                                       "restart=false", "--", "sh", "-c", start])
                     self.assertEqual(status, 0, out + err)
                     self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["),
                                      ["[0] 0 2 0 1 3", "[1] 1 2 0 1 3"], out + err)
 
-    def batch(self, script, size, **variables):
+    def batch(self, script, size):
         """What the script prints. It says through a FIFO that it has ended: sbatch --wait asks every ten seconds."""
         with tempfile.TemporaryDirectory(dir=self.slurm.directory) as directory:
             path, out, err, done = (os.path.join(directory, name) for name in ("script", "out", "err", "done"))
@@ -153,7 +154,7 @@ class Srun(unittest.TestCase):
             try:
                 with open(path, "w") as file:
                     file.write("#!/bin/sh\n%s\necho $? > %s\n" % (script, done))
-                status, _, said = self.slurm.run(["sbatch", "-n", str(size), "-o", out, "-e", err, path], **variables)
+                status, _, said = self.slurm.run(["sbatch", "-n", str(size), "-o", out, "-e", err, path])
                 self.assertEqual(status, 0, said)
                 ended = select.select([handle], [], [], 60)[0]
                 ended = os.read(handle, 100) if ended else b"it does not end"
