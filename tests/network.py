@@ -107,9 +107,11 @@ class Network:
 
     def remote_shell(self):
         """The same as ssh would: a line for the shell there, in an environment of its own; options are passed over."""
-        keep = "env -i HOME=\"$HOME\" PATH=\"$PATH\""
-        cases = "".join("%s|%s) exec %s %s TMPDIR=%s sh -c \"$*\";;\n" % (
-            name, self.address(name), " ".join(self.enter(name)), keep, os.path.join(self.directory, name)) for name in self.names)
+        cases = ""
+        for name in self.names:
+            own = "env -i HOME=\"$HOME\" PATH=\"$PATH\" TMPDIR=" + os.path.join(self.directory, name)
+            cases += "%s|%s) exec %s %s sh -c \"$*\";;\n" % (
+                name, self.address(name), " ".join(self.enter(name)), own)
         return self._script("shell", "while [ \"${1#-}\" != \"$1\" ]; do shift; done\n"
                             "host=$1\nshift\ncase $host in\n%sesac\necho no host $host >&2\nexit 1\n" % cases)
 

@@ -22,7 +22,8 @@ NAMES = ("one", "two")
 def environment():
     foreign = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_", "MPIEXEC_", "HYDRA_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
-    return clean | {"HVD_PLUGIN_PATH": MODULES, "HVD_LOCAL": "off", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return clean | {"HVD_PLUGIN_PATH": MODULES, "HVD_LOCAL": "off",
+                    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class SeveralHosts(unittest.TestCase):

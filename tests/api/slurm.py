@@ -112,8 +112,8 @@ class Slurm:
         """Starts it and waits until it says that it is ready."""
         name = "%s-%d.out" % (command[0], len(self.daemons))
         end, log = os.pipe()
-        daemon = subprocess.Popen(self._there(node) + [os.path.join(SBIN, command[0])] + command[1:], stdin=subprocess.DEVNULL, stdout=log,
-                                  stderr=log, env=self.environment, cwd=self.directory, start_new_session=True)
+        daemon = subprocess.Popen(self._there(node) + [os.path.join(SBIN, command[0])] + command[1:],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, cwd=self.directory, start_new_session=True)
         os.close(log)
         self.daemons.append(daemon)
         said, deadline = b"", time.monotonic() + 20
@@ -141,8 +141,9 @@ class Slurm:
 
     def run(self, command, timeout=60, **variables):
         """(exit status, stdout, stderr) of srun, sbatch and the like; its job is over afterwards."""
-        process = subprocess.Popen(self._there("one") + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, env=self.environment | variables, cwd=self.directory, start_new_session=True)
+        process = subprocess.Popen(self._there("one") + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment | variables,
+                                   cwd=self.directory, start_new_session=True)
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -47,7 +47,8 @@ class Srun(unittest.TestCase):
         return module, variable
 
     def srun(self, mpi, size, command, nodes=1, arguments=(), **variables):
-        return self.slurm.run(["srun", "--mpi=" + mpi, "-N", str(nodes), "-n", str(size)] + list(arguments) + command, **variables)
+        start = ["srun", "--mpi=" + mpi, "-N", str(nodes), "-n", str(size)]
+        return self.slurm.run(start + list(arguments) + command, **variables)
 
     def check(self, mpi, size, nodes=1, **variables):
         status, out, err = self.srun(mpi, size, [WORKER], nodes, **variables)

@@ -81,6 +81,22 @@ class SeveralHosts(ScenarioTest):
         job.finish(0)
         job.verify(10, workers=2)
 
+    def test_hvdrun_starts_commands_that_go_to_other_hosts(self):
+        start = 'exec "$HVD_TEST_DIR/start" "$HVD_HOST" "$@"'
+
+        def prepare(job):
+            self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"))
+            self.network.starter()
+            return self.network.enter("one") + [os.path.join(BIN, "hvdrun")]
+        job = Job(self, "one:1,two:2,three:1", ["steps=15", "commit=5", "gate=12"], np=4, prepare=prepare,
+                  options={"listen": "10.77.0.1"}, flags=["--", "sh", "-c", start, "sh"],
+                  faults="before_allreduce:two/*/*/1/7/*=kill")
+        job.wait("start", host="two", count=3)
+        job.open("step.12")
+        job.finish(0)
+        job.verify(15)
+        self.assertEqual({e["host"] for e in job.find("done")}, {"one", "two", "three"})
+
     def test_F1_a_worker_of_another_host_is_killed(self):
         job = self.job("one:1,two:2", ["steps=15", "commit=5"], np=3, min_np=2, options={"restart": "false"},
                        faults="before_allreduce:*/*/1/*/7/*=kill")
