@@ -122,6 +122,10 @@ class Network:
         except OSError:
             return False
 
+    def leave_loopback(self, name):
+        """Takes the host's only other interface away."""
+        run(*self._in(self.hosts[name]), "ip", "link", "set", "eth0", "down")
+
     def cut(self, name):
         """Pulls the host's cable: nobody is told."""
         run(*self._in(self.switch), "ip", "link", "set", self._port(name), "down")

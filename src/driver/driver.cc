@@ -22,6 +22,10 @@ bool names(const std::vector<std::string>& environment, const std::string& name)
   });
 }
 
+bool on_loopback(const std::string& endpoint) {
+  return endpoint.starts_with("127.") || endpoint.starts_with("[::1]:") || endpoint.starts_with("localhost:");
+}
+
 bool job_over(hvd_job_phase phase) { return phase == HVD_JOB_SUCCEEDED || phase == HVD_JOB_FAILED_PHASE; }
 
 }  // namespace
@@ -131,7 +135,7 @@ void Driver::start_mpi() {
   MpiServerConfig config;
   config.program = ompi_server_path_;
   config.local = !launch_.start;
-  config.loopback = settings_.listen.starts_with("127.") && !options_.is_set("interface");
+  config.loopback = on_loopback(settings_.listen) && !options_.is_set("interface");
   run_on_loop([&] {
     MpiServer::Events events;
     events.started = [told](const Status& status) { told->set_value(status); };

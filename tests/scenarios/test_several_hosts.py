@@ -97,6 +97,19 @@ class SeveralHosts(ScenarioTest):
         job.verify(15)
         self.assertEqual({e["host"] for e in job.find("done")}, {"one", "two", "three"})
 
+    def test_a_host_with_nothing_but_a_loopback(self):
+        for listen in ("127.0.0.1", "[::1]", "localhost"):
+            with self.subTest(listen=listen):
+                def prepare(job):
+                    network = Network(self.addCleanup, job.directory, ("one",))
+                    network.leave_loopback("one")
+                    return network.enter("one") + [os.path.join(BIN, "hvdrun")]
+                job = Job(self, "localhost:2", ["steps=10", "commit=5"], np=2, prepare=prepare, options={"listen": listen},
+                          environment={"HVD_LOCAL": "off"})
+                job.finish(0)
+                job.verify(10, workers=2)
+                self.assertEqual(job.generations(), [(1, 2)])
+
     def test_F1_a_worker_of_another_host_is_killed(self):
         job = self.job("one:1,two:2", ["steps=15", "commit=5"], np=3, min_np=2, options={"restart": "false"},
                        faults="before_allreduce:*/*/1/*/7/*=kill")
