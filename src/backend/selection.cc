@@ -53,8 +53,9 @@ class Selection {
         relay_(std::make_shared<Relay>(std::move(handlers))),
         local_(options.string("local")) {
     if (local_ != "auto" && local_ != "on" && local_ != "messages" && local_ != "off") {
-      throw Error(HVD_INVALID, fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on, messages or off",
-                                           local_));
+      throw Error(
+          HVD_INVALID,
+          fmt::format("option local (HVD_LOCAL) is '{}': expected auto, on, messages or off", local_));
     }
   }
 
