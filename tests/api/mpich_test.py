@@ -1,4 +1,4 @@
-"""MPICH as a backend, in jobs of fixed size that its own launcher starts: mpich_test.py COLLECTIVES WORKER MODULES"""
+"""MPICH as a backend, in jobs of fixed size that its own launcher starts: mpich_test.py COLLECTIVES WORKER MODULES LAUNCHER"""
 import os
 import shutil
 import signal
@@ -7,10 +7,10 @@ import sys
 import tempfile
 import unittest
 
-COLLECTIVES, WORKER, MODULES = sys.argv[1:4]
-del sys.argv[1:4]
-LAUNCHER = shutil.which("mpiexec.mpich")
-MISSING = [what for what, there in (("mpiexec.mpich is not installed", LAUNCHER is not None),
+COLLECTIVES, WORKER, MODULES, NAME = sys.argv[1:5]
+del sys.argv[1:5]
+LAUNCHER = shutil.which(NAME)
+MISSING = [what for what, there in ((NAME + " is not installed", LAUNCHER is not None),
                                     ("libhvd_mpich.so is not built", os.path.exists(MODULES + "/libhvd_mpich.so")))
            if not there]
 

@@ -10,7 +10,7 @@ struct Case {
   RankOptions options;
 };
 
-class MpiCollectives : public testing::TestWithParam<Case> {};
+class MpiCollectives : public StartedApart, public testing::WithParamInterface<Case> {};
 
 TEST_P(MpiCollectives, AreRight) {
   MpiJob job;
@@ -35,7 +35,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, MpiCollectives,
                                   std::to_string(info.param.options.segment_bytes);
                          });
 
-TEST(MpiOptions, RefuseToMixStagedAndDirect) {
+using MpiOptions = StartedApart;
+
+TEST_F(MpiOptions, RefuseToMixStagedAndDirect) {
   MpiJob job;
   MpiRank one(job), other(job, {false, 1 << 20});
   const std::vector<std::string> answers = form(job, {&one, &other});

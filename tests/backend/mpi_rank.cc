@@ -73,7 +73,7 @@ class Rank {
       instance_->abort(loss.generation);
     };
     opened_ = open_module(
-        "mpi",
+        module_name(),
         {{"interface", "127.0.0.1"}, {"elastic", elastic ? "1" : "0"}, {"segment_bytes", segment_bytes}},
         std::move(handlers), &instance_, log_.logger());
   }

@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <thread>
+
+#include "hvd/hvd.h"
 
 extern char** environ;
 
@@ -92,10 +95,16 @@ bool read_line(int fd, std::string& heard, std::string& line, Clock::time_point 
 
 }  // namespace
 
+std::string module_name() {
+  const char* const name = std::getenv("HVD_TEST_MPI");
+  return name != nullptr ? name : "mpi";
+}
+
 MpiJob::MpiJob() {
   std::string name = (fs::temp_directory_path() / "hvd-mpi-XXXXXX").string();
   EXPECT_NE(mkdtemp(name.data()), nullptr);
   folder_ = name;
+  if (module_name() != "mpi") return;
   const Spawned server = spawn({"ompi-server", "--no-daemonize", "--report-uri", (folder_ / "uri").string()},
                                {{"OMPI_MCA_oob_tcp_if_include", "lo"}});
   close(server.in);
@@ -113,8 +122,10 @@ MpiJob::MpiJob() {
 }
 
 MpiJob::~MpiJob() {
-  ::kill(server_, SIGTERM);
-  waitpid(server_, nullptr, 0);
+  if (server_ > 0) {
+    ::kill(server_, SIGTERM);
+    waitpid(server_, nullptr, 0);
+  }
   std::error_code ignored;
   fs::remove_all(folder_, ignored);
 }
@@ -212,6 +223,19 @@ std::vector<RankPtr> start(const MpiJob& job, int count, const RankOptions& opti
   std::vector<RankPtr> ranks;
   for (int i = 0; i < count; ++i) ranks.push_back(std::make_unique<MpiRank>(job, options));
   return ranks;
+}
+
+const std::string& why_apart() {
+  static const std::string why = [] {
+    MpiJob job;
+    const std::vector<RankPtr> ranks = start(job, 2);
+    const std::string unavailable = std::to_string(HVD_UNAVAILABLE) + " ";
+    for (const std::string& answer : form(job, all_of(ranks))) {
+      if (answer.starts_with(unavailable)) return answer.substr(unavailable.size());
+    }
+    return std::string();
+  }();
+  return why;
 }
 
 Ranks all_of(const std::vector<RankPtr>& ranks) {

@@ -13,6 +13,9 @@
 
 namespace hvd::backend::test {
 
+/// The module that is tested: HVD_TEST_MPI, else mpi.
+std::string module_name();
+
 constexpr auto kPatience = std::chrono::seconds(60);  // a deadline, never a duration
 
 constexpr const char* kAnswer = "= ";  // what a rank's own lines begin with
@@ -22,7 +25,7 @@ struct RankOptions {
   size_t segment_bytes = size_t{1} << 20;
 };
 
-/// A folder, with an ompi-server that lives as long as it.
+/// A folder, with an ompi-server that lives as long as it where Open MPI is tested.
 class MpiJob {
  public:
   MpiJob();
@@ -76,6 +79,17 @@ void must_form(MpiJob& job, const Ranks& ranks);
 
 std::vector<RankPtr> start(const MpiJob& job, int count, const RankOptions& options = {});
 Ranks all_of(const std::vector<RankPtr>& ranks);
+
+/// What this MPI says, once, if it can't join processes that were started apart; "" if it can.
+const std::string& why_apart();
+
+/// Tests of processes that were started apart: skipped where they can't come together.
+class StartedApart : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!why_apart().empty()) GTEST_SKIP() << why_apart();
+  }
+};
 
 /// The rank's own side: to be called first in main. True if this process is one; *ret_status is main's result.
 bool run_as_rank(int argc, char** argv, int* ret_status);

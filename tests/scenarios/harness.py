@@ -464,8 +464,8 @@ class ScenarioTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        module = os.path.join(BIN, "..", "lib", "hvd", "0", "libhvd_%s.so" % BACKEND)
-        if BACKEND and not os.path.exists(module):
+        places = [os.path.join(BIN, "..", "lib", "hvd", "0")] + os.environ.get("HVD_PLUGIN_PATH", "").split(":")
+        if BACKEND and not any(os.path.exists(os.path.join(place, "libhvd_%s.so" % BACKEND)) for place in places):
             raise unittest.SkipTest("libhvd_%s.so is not built" % BACKEND)
 
 

@@ -98,6 +98,11 @@ void Engine::abort() {
   }
 }
 
+void Engine::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  in_peace_ = true;
+}
+
 void Engine::stop() {
   std::unique_lock<std::mutex> lock(mutex_);
   stopping_ = true;
@@ -280,7 +285,15 @@ void Engine::fail(const OperationPtr& operation, const Failure& failure) {
 }
 
 void Engine::leave_behind() {
-  if (running_.empty()) return;
+  if (running_.empty()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!in_peace_) return;  // a peer's message for an op that began there and not here may still come
+    }
+    Runtime::get().discard(setup_.comm);
+    for (const auto& [ranks, comm] : parties_) Runtime::get().discard(comm);
+    return;
+  }
   Runtime::get().disturbed();
   revoke(setup_.comm);
   for (const auto& [ranks, comm] : parties_) revoke(comm);

@@ -40,6 +40,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void submit(Task task);
   /// Ends every op with HVD_PEER_LOST; from here on no user's memory is touched. Any thread, idempotent.
   void abort();
+  /// Before abort: all ranks are done with all ops.
+  void leave();
   /// After abort: waits a moment for the thread. `failed` and `done` are not called after it.
   void stop();
 
@@ -81,7 +83,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable wake_, gone_;
   std::deque<OperationPtr> submitted_;
   std::vector<OperationPtr> open_;  // whose `done` has not been called
-  bool aborted_ = false, stopping_ = false, exited_ = false;
+  bool in_peace_ = false, aborted_ = false, stopping_ = false, exited_ = false;
   int thread_ = 0;
 };
 

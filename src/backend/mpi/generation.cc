@@ -121,10 +121,16 @@ void Generation::tell_of_shield() const {
   if (runtime.launched() || told.exchange(true)) return;
   if (runtime.shielded())
     return host_.log(host_.context, HVD_LOG_DEBUG, "MPI's TCP is kept from the deaths of peers");
-  host_.log(
-      host_.context, HVD_LOG_WARNING,
-      "MPI's TCP can't be kept from the deaths of peers (no component btl/tcp of Open MPI was found, or its calls "
-      "can't be reached): a death may make MPI useless in other workers as well, which then have to start anew");
+#ifdef OPEN_MPI
+  const std::string library = "component btl/tcp of Open MPI";
+#else
+  const std::string library = "libfabric under MPICH";
+#endif
+  const std::string text =
+      "MPI's TCP can't be kept from the deaths of peers (no " + library +
+      " was found, or its calls can't be reached): a death may make MPI useless in other workers as well, which then "
+      "have to start anew";
+  host_.log(host_.context, HVD_LOG_WARNING, text.c_str());
 }
 
 void Generation::greet(const hvd_backend_group& group, Joining& joining) {
@@ -248,10 +254,15 @@ MPI_Comm Generation::form(Joining& joining) {
   }
 
   const std::vector<int> survivors = teams[team_of(teams, rank_)].world_ranks;
-  perform(joining, "find its peers of before in MPI", [result, survivors, tag_of] {
+  std::vector<size_t> sizes;
+  for (const Team& team : teams) sizes.push_back(team.members.size());
+  perform(joining, "find its peers of before in MPI", [result, survivors, tag_of, sizes] {
     Runtime& mpi = Runtime::get();
     mpi.ready(Clock::now() + kLaunch);
+    if (sizes.size() > 1) mpi.check_joining(sizes);
+    mpi.sweep();
     *result = make_group(mpi.world().comm, survivors, tag_of() + 1);
+    if (sizes.size() == 1) acquaint(*result);
   });
   if (teams.size() == 1) {
     // In the world's order; the generation's may be another.
@@ -278,7 +289,9 @@ MPI_Comm Generation::form(Joining& joining) {
       if (pair.connecting < 0) return;
       const auto place = std::find(with.members.begin(), with.members.end(), rank_);
       runtime.adopt({with.world, static_cast<int>(place - with.members.begin()),
-                     static_cast<int>(with.members.size()), *result});
+                     static_cast<int>(with.members.size()), *result},
+                    static_cast<int>(with.members.size() - team.members.size()));
+      if (round == 0) runtime.discard(before);
     };
     perform(joining,
             "join rank " + std::to_string(teams[static_cast<size_t>(pair.accepting)].members[0]) +
@@ -293,8 +306,10 @@ MPI_Comm Generation::form(Joining& joining) {
     order[static_cast<size_t>(teams[0].members[place])] = static_cast<int>(place);
   }
   MPI_Comm all = *result;
-  perform(joining, "take its place in MPI",
-          [result, all, order, tag_of] { *result = make_group(all, order, tag_of()); });
+  perform(joining, "take its place in MPI", [result, all, order, tag_of] {
+    *result = make_group(all, order, tag_of());
+    acquaint(*result);
+  });
   return *result;
 }
 
@@ -314,6 +329,14 @@ void Generation::send(int destination, const void* data, size_t size) {
     if (aborted_ || engine_ == nullptr) throw Failure(HVD_PEER_LOST, "the generation was given up");
   }
   links_.send(destination, data, size);
+}
+
+void Generation::leave() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (engine_ != nullptr) engine_->leave();
+  }
+  links_.leave();
 }
 
 void Generation::abort() {

@@ -37,7 +37,7 @@ class Generation {
   void connect(const hvd_backend_group& group);
   void submit(Task task);
   void send(int destination, const void* data, size_t size);
-  void leave() { links_.leave(); }
+  void leave();
   void abort();
   void teardown();
 

@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace hvdmpi {
 namespace {
+
+#ifndef OPEN_MPI
+constexpr const char* kPatience = "5";  // seconds
+#endif
 
 uint64_t mixed(uint64_t a, uint64_t b) {  // splitmix64's finish
   uint64_t x = a + 0x9e3779b97f4a7c15ULL * (b + 1);
@@ -138,6 +143,26 @@ MPI_Comm make_group(MPI_Comm parent, const std::vector<int>& ranks, int tag) {
   return result;
 }
 
+void acquaint(MPI_Comm comm) {
+#ifdef OPEN_MPI
+  static_cast<void>(comm);
+#else
+  // MPICH makes a connection as there is something to send, and waits for it inside whatever call that is, under its
+  // lock. Alltoallv is the one that has every pair talk to each other directly.
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  const auto count = static_cast<size_t>(size);
+  const std::vector<char> mine(count);
+  std::vector<char> theirs(count);
+  const std::vector<int> ones(count, 1);
+  std::vector<int> offsets(count);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  check(MPI_Alltoallv(mine.data(), ones.data(), offsets.data(), MPI_CHAR, theirs.data(), ones.data(),
+                      offsets.data(), MPI_CHAR, comm),
+        "MPI_Alltoallv");
+#endif
+}
+
 std::string open_port() {
   char name[MPI_MAX_PORT_NAME] = {};
   check(MPI_Open_port(MPI_INFO_NULL, name), "MPI_Open_port");
@@ -146,15 +171,25 @@ std::string open_port() {
 
 MPI_Comm join(MPI_Comm team, bool accepts, const std::string& port) {
   MPI_Comm both = MPI_COMM_NULL;
-  if (accepts) {
-    check(MPI_Comm_accept(port.c_str(), MPI_INFO_NULL, 0, team, &both), "MPI_Comm_accept");
-  } else {
-    check(MPI_Comm_connect(port.c_str(), MPI_INFO_NULL, 0, team, &both), "MPI_Comm_connect");
-  }
+  MPI_Info info = MPI_INFO_NULL;
+#ifndef OPEN_MPI
+  // While it waits for the other side MPICH keeps its lock, and with it all calls of this process. Both sides are here
+  // at the same time, but for one that dies.
+  MPI_Info_create(&info);
+  MPI_Info_set(info, "timeout", kPatience);
+#endif
+  const int code = accepts ? MPI_Comm_accept(port.c_str(), info, 0, team, &both)
+                           : MPI_Comm_connect(port.c_str(), info, 0, team, &both);
+#ifndef OPEN_MPI
+  MPI_Info_free(&info);
+  if (accepts && !port.empty()) MPI_Close_port(port.c_str());
+#endif
+  check(code, accepts ? "MPI_Comm_accept" : "MPI_Comm_connect");
   check(MPI_Comm_set_errhandler(both, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   MPI_Comm merged = MPI_COMM_NULL;
   check(MPI_Intercomm_merge(both, accepts ? 0 : 1, &merged), "MPI_Intercomm_merge");
   check(MPI_Comm_set_errhandler(merged, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  Runtime::get().discard(both);
   return merged;
 }
 

@@ -42,9 +42,12 @@ size_t team_of(const std::vector<Team>& teams, int member);
 
 /// What follows blocks, for ever if a peer dies meanwhile: in a Call. Communicators return errors.
 ///
-/// tag: of two attempts on one parent the later has the lower one. Open MPI lets the attempt with the lowest
+/// tag: of two attempts on one parent the later has the lower one. Open MPI and MPICH let the attempt with the lowest
 /// number go first, and an attempt that hangs would keep all higher ones waiting.
 MPI_Comm make_group(MPI_Comm parent, const std::vector<int>& ranks, int tag);
+/// Has every two members of a new communicator exchange a byte, where a first message to a peer that makes no progress
+/// would hold the sender up in the middle of a collective.
+void acquaint(MPI_Comm comm);
 std::string open_port();
 /// Both sides' processes in one communicator: first those that accept, each side in its order. `port` is looked at
 /// by each side's rank 0.

@@ -8,6 +8,8 @@
 //   group that it isn't in.
 // - OMPI_MCA_* variables that are set are left alone. Those that the module would like, and sets before MPI_Init
 //   where they are missing: see Runtime::prepare. (Open MPI itself writes to the process's environment there.)
+// What it expects with MPICH: a launcher around the driver has left nothing there either (PMI_*); a process that was started
+// apart launches itself (pmi.h).
 // Processes started apart talk over TCP, on one host too: Open MPI finds out who shares a host only for those of one
 // launch.
 #include <charconv>
@@ -81,7 +83,7 @@ hvd_status open(const hvd_backend_host* host, const hvd_backend_option* options,
     }
     config.ip = hvdlinks::local_address(config.interface, route);
     if (!config.interface.empty()) config.interface = config.ip;
-    Runtime::get().prepare(config.interface);
+    Runtime::get().prepare(config.interface, config.ip);
     auto instance = std::make_unique<Instance>(*host, config);
     Runtime::get().begin();  // takes its time: meanwhile the job forms
     *ret_instance = instance.release();
@@ -147,7 +149,7 @@ World launched_world(Clock::time_point deadline) {
   if (!runtime.launched()) {
     throw Failure(HVD_UNAVAILABLE, "this process was not started by a launcher of MPI");
   }
-  runtime.prepare("");
+  runtime.prepare("", "");
   runtime.ready(deadline);
   return runtime.launch_world();
 }

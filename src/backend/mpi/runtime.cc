@@ -3,15 +3,19 @@
 #include <dlfcn.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "backend/links/net.h"
 #include "launch.h"
+#include "pmi.h"
 #include "shield.h"
 
 namespace hvdmpi {
@@ -19,6 +23,39 @@ namespace {
 
 constexpr std::chrono::seconds kFinalize{2};
 constexpr std::chrono::seconds kLeave{5};  // of a thread whose calls take microseconds
+
+#ifndef OPEN_MPI
+// Limits of MPICH (5.0): 1024 processes that were started apart, where it does not look, and 99 of them on one side of a
+// join, where it ends the process.
+constexpr int kMostMet = 1000;
+constexpr std::chrono::seconds kProbe{7};  // a join that was given up may hold MPICH's lock for 5
+constexpr size_t kMostInATeam = 100;
+
+// MPICH takes this signal for itself and says what it does when it comes: contract 10.
+class KeepSignal {
+ public:
+  KeepSignal() { sigaction(SIGUSR1, nullptr, &before_); }
+  ~KeepSignal() { sigaction(SIGUSR1, &before_, nullptr); }
+  KeepSignal(const KeepSignal&) = delete;
+  KeepSignal& operator=(const KeepSignal&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+std::string why_apart(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  MPI_Get_library_version(version, &length);
+  const std::string first(version, std::strcspn(version, "\n"));
+  const char* const last = std::strrchr(text, '\n');  // of a stack of calls the innermost
+  return "this MPICH can't join processes that were started apart, as an elastic job needs it: MPICH 5 with libfabric can, "
+         "and here is '" +
+         first + "', which says: " + (last == nullptr ? text : last + 1);
+}
+#endif
 
 #ifdef OPEN_MPI
 bool has_environment(const char* name) {
@@ -52,6 +89,7 @@ bool daemon_found() {
   }
   return false;
 }
+#endif
 
 // The interface that has the address; "" if none has.
 std::string name_of(const std::string& address) {
@@ -70,7 +108,6 @@ std::string name_of(const std::string& address) {
   freeifaddrs(all);
   return name;
 }
-#endif
 
 }  // namespace
 
@@ -89,12 +126,13 @@ Runtime& Runtime::get() {
 
 Runtime::Runtime() : launched_(launched_in_group()) { world_.id = hvdlinks::random_token(); }
 
-void Runtime::prepare(const std::string& interface) {
+void Runtime::prepare(const std::string& interface, const std::string& links) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun != 0) return;
   forget_launcher();
 #ifdef OPEN_MPI
+  static_cast<void>(links);  // the driver names the loopback where it is enough
   if (!launched_ && !daemon_found()) {
     throw Failure(
         HVD_UNAVAILABLE,
@@ -123,7 +161,15 @@ void Runtime::prepare(const std::string& interface) {
     }
   }
 #else
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 0); };
+  set("MPIR_CVAR_NO_COLLECTIVE_FINALIZE", "1");  // ranks leave when they are done, not when all are
+  if (launched_) return;
+  // Over UCX it does not connect all who join one after the other (5.0.2), and its ports are longer than they may be
+  // on a host with several interfaces.
+  set("MPIR_CVAR_CH4_NETMOD", "ofi");
+  set("FI_PROVIDER", "tcp");
   static_cast<void>(interface);
+  if (const std::string name = name_of(links); !name.empty()) set("FI_TCP_IFACE", name);
 #endif
 }
 
@@ -152,7 +198,17 @@ void Runtime::initialize() {
   } else {
     std::optional<SessionHold> hold;
     if (!launched_) hold.emplace();
+#ifndef OPEN_MPI
+    const KeepSignal keep;
+    std::optional<OwnLauncher> launcher;
+    if (!launched_) launcher.emplace();
+#endif
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+#ifndef OPEN_MPI
+    // MPICH 5 tells its launcher in an exit handler that the process has ended in peace, if MPI_Finalize came before: this
+    // handler runs before that one.
+    std::atexit([] { Runtime::get().at_exit(); });
+#endif
     // Also for errors that belong to no communicator.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
@@ -164,7 +220,7 @@ void Runtime::initialize() {
 #ifdef OPEN_MPI
   const bool shielded = !launched_ && shield_tcp();
 #else
-  const bool shielded = false;
+  const bool shielded = !launched_ && shield_fabric();
 #endif
   World world;
   world.id = world_.id;
@@ -176,6 +232,15 @@ void Runtime::initialize() {
     check(MPI_Bcast(world.id.data(), static_cast<int>(world.id.size()), MPI_BYTE, 0, world.comm),
           "MPI_Bcast");
   }
+  std::string apart;
+#ifndef OPEN_MPI
+  char port[MPI_MAX_PORT_NAME] = {};
+  if (!launched_) {
+    const int code = MPI_Open_port(MPI_INFO_NULL, port);
+    if (code == MPI_SUCCESS) MPI_Close_port(port);
+    if (code != MPI_SUCCESS) apart = why_apart(code);
+  }
+#endif
   int* bound = nullptr;
   int known = 0;
   // The standard has this attribute on the world, and on no other communicator for sure.
@@ -184,6 +249,7 @@ void Runtime::initialize() {
   if (known != 0) tag_bound_ = *bound;
   mine_ = begun == 0;
   shielded_ = shielded;
+  apart_ = apart;
   world_ = launch_world_ = world;
 }
 
@@ -205,9 +271,53 @@ World Runtime::launch_world() {
   return launch_world_;
 }
 
-void Runtime::adopt(const World& world) {
+void Runtime::adopt(const World& world, int met) {
+  const MPI_Comm before = [&] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    met_ += met;
+    return std::exchange(world_, world).comm;
+  }();
+  if (before != launch_world_.comm) discard(before);
+}
+
+void Runtime::check_joining(const std::vector<size_t>& teams) {
+#ifdef OPEN_MPI
+  static_cast<void>(teams);
+#else
   std::lock_guard<std::mutex> lock(mutex_);
-  world_ = world;
+  if (!apart_.empty()) throw Failure(HVD_UNAVAILABLE, apart_);
+  if (met_ > kMostMet) {
+    throw Failure(HVD_UNAVAILABLE,
+                  "this process has met " + std::to_string(met_) +
+                      " others in MPICH, which counts no further: it has to be started anew");
+  }
+  for (const size_t team : teams) {
+    if (team < kMostInATeam) continue;
+    throw Failure(HVD_UNAVAILABLE, "MPICH joins fewer than " + std::to_string(kMostInATeam) +
+                                       " processes that were started apart to others, and here are " +
+                                       std::to_string(team));
+  }
+#endif
+}
+
+void Runtime::discard(MPI_Comm comm) {
+#ifdef OPEN_MPI
+  static_cast<void>(comm);
+#else
+  if (comm == MPI_COMM_NULL || comm == MPI_COMM_SELF || comm == MPI_COMM_WORLD) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  discarded_.push_back(comm);
+#endif
+}
+
+void Runtime::sweep() {
+  if (Call::stuck() > 0) return;  // one of them may still use it
+  std::vector<MPI_Comm> discarded;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    discarded.swap(discarded_);
+  }
+  for (MPI_Comm& comm : discarded) MPI_Comm_free(&comm);  // local in MPICH
 }
 
 bool Runtime::shielded() {
@@ -228,11 +338,34 @@ void Runtime::leave() {
 
 void Runtime::wait_for_others(Clock::time_point deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (left_.wait_until(lock, std::min(deadline, Clock::now() + kLeave), [this] { return inside_ == 0; }))
+  if (left_.wait_until(lock, std::min(deadline, Clock::now() + kLeave), [this] { return inside_ == 0; })) {
+    lock.unlock();
+    check_usable(deadline);
     return;
+  }
   throw Failure(
       HVD_UNAVAILABLE,
       "a call into MPI for an operation that was given up does not return: this process has to be started anew");
+}
+
+// MPICH gives out the numbers of communicators from two stocks, each of which a call that makes one holds until all its
+// members have answered. Two that hang may hold both.
+void Runtime::check_usable(Clock::time_point deadline) {
+#ifdef OPEN_MPI
+  static_cast<void>(deadline);
+#else
+  if (Call::stuck() == 0) return;
+  const std::shared_ptr<Call> probe = Call::start([] {
+    MPI_Comm comm = MPI_COMM_NULL;
+    check(MPI_Comm_dup(MPI_COMM_SELF, &comm), "MPI_Comm_dup");
+    MPI_Comm_free(&comm);
+  });
+  if (probe->wait(std::min(deadline, Clock::now() + kProbe))) return probe->rethrow();
+  probe->abandon();
+  throw Failure(HVD_UNAVAILABLE,
+                "MPICH makes no more communicators in this process, since peers died in the middle of " +
+                    std::to_string(Call::stuck() - 1) + " joins: it has to be started anew");
+#endif
 }
 
 void Runtime::disturbed() {
@@ -255,9 +388,11 @@ void Runtime::at_exit() {
   if (!call->wait(Clock::now() + kFinalize)) call->abandon();
 }
 
+#ifdef OPEN_MPI
 namespace {
 // The module is never unloaded: this runs when the program's exit handlers do.
 __attribute__((destructor)) void leave() { Runtime::get().at_exit(); }
 }  // namespace
+#endif
 
 }  // namespace hvdmpi

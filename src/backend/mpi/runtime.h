@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "backend/links/failure.h"
 #include "call.h"
@@ -38,8 +39,9 @@ class Runtime {
   bool launched() const { return launched_; }
 
   /// What MPI reads as it begins, where the environment doesn't say otherwise. interface: an address of this host
-  /// for MPI's TCP, or "". Throws Failure(HVD_UNAVAILABLE) with what is missing.
-  void prepare(const std::string& interface);
+  /// for MPI's TCP, or "" if the user named none; links: the one that the links use, or "". Throws
+  /// Failure(HVD_UNAVAILABLE) with what is missing.
+  void prepare(const std::string& interface, const std::string& links);
   /// Begins MPI, once. Any thread; returns at once.
   std::shared_ptr<Call> begin();
   /// Begins it and waits. Throws Failure.
@@ -47,10 +49,18 @@ class Runtime {
 
   /// Whether processes that were started apart can come together.
   bool can_join() const;
+  /// The same, once MPI has begun: throws Failure(HVD_UNAVAILABLE) if this MPI can't join them, or no more than it has.
+  void check_joining(const std::vector<size_t>& teams);
+
+  /// A communicator that is used no more and on which nothing is left behind. MPICH has 2048 for a process's life.
+  void discard(MPI_Comm comm);
+  /// Frees those: what is under way in MPI blocks it.
+  void sweep();
 
   World world();
   World launch_world();  // of the launcher's processes, whatever has been joined since
-  void adopt(const World& world);
+  /// met: how many more processes that makes.
+  void adopt(const World& world, int met);
 
   /// Whether MPI's TCP is kept from the deaths of peers: see shield.h.
   bool shielded();
@@ -72,6 +82,7 @@ class Runtime {
  private:
   Runtime();
   void initialize();  // in the call's thread
+  void check_usable(Clock::time_point deadline);
 
   const bool launched_;
   int tag_bound_ = 32767;
@@ -82,6 +93,9 @@ class Runtime {
   bool mine_ = false;  // this module has begun MPI
   bool shielded_ = false;
   bool disturbed_ = false;
+  std::string apart_;  // why MPI can't join processes, "" if it can
+  int met_ = 0;
+  std::vector<MPI_Comm> discarded_;
   World world_, launch_world_;
 };
 
