@@ -62,8 +62,11 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
 
   phase = Phase::kForming;
   waiting_since = now;
-  // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3).
-  if (!interrupted) abort(describe(*worker) + " left the generation", worker->rank, id);
+  // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker that lost
+  // a peer may be here before its word of whom, and before the driver itself notices: it is not the one to blame.
+  if (interrupted) return;
+  if (event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
+  abort(describe(*worker) + " left the generation", worker->rank, id);
 }
 
 void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64_t revision) {

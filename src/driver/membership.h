@@ -47,7 +47,8 @@ struct ReadyEvent {
   bool has_state = false;
   uint64_t revision = 0;
   Digest digest;
-  std::string host;  // as the worker reports it
+  std::string host;        // as the worker reports it
+  bool lost_peer = false;  // that is why it left
 };
 
 /// What rank 0 says of an operation that some ranks do not come to.

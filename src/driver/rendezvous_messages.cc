@@ -143,6 +143,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       event.revision = ready.revision;
       event.digest = wire::to_digest(ready.digest.get());
       event.host = connection->host;
+      event.lost_peer = ready.cause == wire::Cause::PeerLost;
       return events_.ready(worker, event);
     }
     case wire::Body::Synced:

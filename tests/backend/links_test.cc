@@ -124,6 +124,29 @@ TEST(Links, APeerThatIsGoneIsReportedByItsRank) {
   EXPECT_EQ(failure.get(), "1:rank 1 closed its link: its process is gone");
 }
 
+TEST(Links, WhoGivesUpBehindAMessageThatWaitsIsNotToBlame) {
+  Rank zero;
+  auto one = std::make_unique<Rank>();
+  LinkGroup group{7, 0, {zero.links.blob(), one->links.blob()}};
+  LinkGroup other = group;
+  other.rank = 1;
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  auto greeted = std::async(std::launch::async, [&] { one->links.greet(other, {{}, {}}, deadline); });
+  zero.links.greet(group, {{}, {}}, deadline);
+  greeted.get();
+  one->links.open();
+  one->links.send(0, "early", 5);
+  one->links.abort();
+  one.reset();
+  try {
+    zero.links.wait_steps(1, 1, "come", deadline);
+    FAIL() << "no step was told";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status, HVD_PEER_LOST);
+    EXPECT_EQ(failure.rank, -1) << failure.what();
+  }
+}
+
 TEST(Links, AStrangerIsRefusedAndDisturbsNobody) {
   Pair pair;
   const Clock::time_point deadline = Clock::now() + kPatience;

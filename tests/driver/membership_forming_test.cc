@@ -129,6 +129,15 @@ TEST(Forming, MemberThatLeavesWithoutAnAgreementAbortsTheOthers) {  // contract 
   Script s = running(sizes(3, 1, 3));
   s.ready(2, 1, true);
   EXPECT_EQ(s.one<Abort>().to, (Ids{1, 3}));
+  EXPECT_EQ(s.one<Abort>().rank, 1);
+}
+
+TEST(Forming, AMemberThatLeavesBecauseItLostAPeerIsNotToBlame) {  // its word of whom may come later
+  Script s = running(sizes(3, 1, 3));
+  s.ready_after_a_loss(2, 1);
+  EXPECT_EQ(s.one<Abort>().to, (Ids{1, 3}));
+  EXPECT_EQ(s.one<Abort>().rank, -1);
+  EXPECT_EQ(s.one<Abort>().worker, 0U);
 }
 
 TEST(Forming, LocalRanksFollowTheReportedHost) {

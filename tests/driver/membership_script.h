@@ -20,6 +20,9 @@ class Script {
   Script& ready(uint64_t worker, uint64_t left = 0, bool has_state = false, uint64_t revision = 0) {
     return took(membership.worker_ready(worker, ReadyEvent{left, has_state, revision, {}, ""}, now));
   }
+  Script& ready_after_a_loss(uint64_t worker, uint64_t left) {
+    return took(membership.worker_ready(worker, ReadyEvent{left, true, 0, {}, "", true}, now));
+  }
   Script& ready_on(const std::string& host, uint64_t worker) {
     return took(membership.worker_ready(worker, ReadyEvent{0, false, 0, {}, host}, now));
   }

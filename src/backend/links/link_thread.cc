@@ -254,6 +254,19 @@ void Links::forget(const ConnectionPtr& connection) {
   }
 }
 
+// Behind messages that came before the generation was open the peer may have said that it goes.
+Links::Peer Links::last_word(const Connection& connection) {
+  Peer word = Peer::kGone;
+  Header header;
+  for (size_t at = 0; connection.in.size() - at >= sizeof(header); at += sizeof(header) + header.size) {
+    std::memcpy(&header, connection.in.data() + at, sizeof(header));
+    if (header.kind == Kind::kBye) word = Peer::kLeft;
+    if (header.kind == Kind::kGaveUp) word = Peer::kGaveUp;
+    if (header.size > connection.in.size() - at - sizeof(header)) break;
+  }
+  return word;
+}
+
 void Links::lost(const ConnectionPtr& connection, const std::string& why) {
   if (connection != nullptr && connection->peer < 0) return forget(connection);  // a stranger
   const int peer = connection != nullptr ? connection->peer : -1;
@@ -264,7 +277,7 @@ void Links::lost(const ConnectionPtr& connection, const std::string& why) {
     Peer state = Peer::kGone;
     if (peer >= 0) {
       Peer& kept = peers_[static_cast<size_t>(peer)];
-      if (kept == Peer::kThere) kept = Peer::kGone;
+      if (kept == Peer::kThere) kept = last_word(*connection);
       state = kept;
     }
     if (state != Peer::kLeft && !aborted_ && !stopping_ && !failed_) {

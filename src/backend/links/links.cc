@@ -8,6 +8,9 @@
 #include <cerrno>
 
 namespace hvdlinks {
+namespace {
+constexpr std::chrono::seconds kLastWord{1};  // much longer than a thread that is ready waits for a processor
+}  // namespace
 
 Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
   listener_ = listen_at(ip, &blob_);
@@ -180,9 +183,11 @@ Failure Links::blame(int peer, const std::string& text) {
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   const bool known = peer >= 0 && static_cast<size_t>(peer) < peers_.size();
   const auto state = [&] { return known ? peers_[static_cast<size_t>(peer)] : Peer::kThere; };
-  // A rank that gives up says so before it closes its pairs: it is not the one that was lost.
-  changed_.wait_for(lock, std::chrono::milliseconds(10),
-                    [&] { return aborted_ || failed_ || state() != Peer::kThere; });
+  // A rank that gives up says so before it closes its link: it is not the one that was lost. The thread reads its last word,
+  // or that there is none, as soon as it runs.
+  const bool mine = std::this_thread::get_id() == thread_.get_id();
+  if (!mine) changed_.wait_for(lock, kLastWord, [&] { return aborted_ || failed_ || state() != Peer::kThere; });
+  if (mine && !failed_ && state() == Peer::kThere) return {HVD_PEER_LOST, text, -1};
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   return {HVD_PEER_LOST, text, state() == Peer::kGaveUp || aborted_ ? -1 : peer};
 }

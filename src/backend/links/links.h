@@ -83,6 +83,8 @@ class Links {
   };
   struct Hello;
 
+  enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
+
   // link_thread.cc: runs in the links' thread.
   void run();
   void accept_all();
@@ -92,6 +94,7 @@ class Links {
   void take_hello(const ConnectionPtr& connection, const uint8_t* data, size_t size);
   void flush(const ConnectionPtr& connection);
   void lost(const ConnectionPtr& connection, const std::string& why);
+  static Peer last_word(const Connection& connection);
   void forget(const ConnectionPtr& connection);
   void watch(int fd, void* tag, uint32_t events, int operation);
 
@@ -118,7 +121,6 @@ class Links {
   std::vector<ConnectionPtr> links_;  // by rank; set once greeted
   std::vector<Greeting> theirs_;
   std::vector<int> steps_;
-  enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
   std::vector<Peer> peers_;
   int greeted_ = 0;
   bool open_ = false, left_ = false, aborted_ = false, stopping_ = false;

@@ -135,7 +135,7 @@ typedef struct hvd_context hvd_context;
 
 /* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
  * With option `driver` (hvdrun sets it) the driver gives ranks. Without it, rank and size come from
- * HVD_RANK and HVD_SIZE, else from Open MPI's, Slurm's, PMI's or torchrun's variables, and rank 0
+ * HVD_RANK and HVD_SIZE, else from torchrun's, Open MPI's, PMI's or Slurm's variables, and rank 0
  * serves the others at option `rendezvous`; with none of them the worker is alone: rank 0 of 1.
  * `options` may be NULL (environment only); it is read during the call and not kept.
  * Errors: HVD_INVALID, HVD_TIMEOUT, HVD_REFUSED, HVD_DRIVER_LOST, HVD_UNAVAILABLE, HVD_REMOVED,
