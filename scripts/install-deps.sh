@@ -7,7 +7,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libssl-dev libfmt-dev libflatbuffers-dev
-           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev libopenmpi-dev file"
+           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev libopenmpi-dev libpmix-dev file"
   [test]="libgtest-dev openmpi-bin mpich libmpich-dev libbenchmark-dev python3 iproute2 binutils abigail-tools"
   [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [lint]="clang-format clang-tidy git"

@@ -90,7 +90,8 @@ constexpr OptionSpec kSpecs[] = {
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},
     {"ompi_server", kString, "", 0, 0,
-     "Open MPI's ompi-server, which the driver runs for backend mpi; absent: found in PATH; off: none"},
+     "the server through which MPI processes meet, which the driver runs for backend mpi: Open MPI 4's ompi-server, for "
+     "later versions hvd-pmix-server; absent: found in PATH, and beside the module; off: none"},
     {"guard", kString, "", 0, 0,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };

@@ -7,6 +7,7 @@
 #include <future>
 #include <utility>
 
+#include "backend/loader.h"
 #include "driver/guard.h"
 #include "driver/process.h"
 
@@ -122,19 +123,28 @@ std::shared_ptr<Guard> Driver::guard() {
 }
 
 void Driver::find_mpi() {
+  // The workers' MPI is the one that the module is built with. If it does not load here they have more to say of it.
+  std::shared_ptr<backend::Module> module;
+  const Status found = backend::find_module(options_, "mpi", &module);
+  mpi_config_.pmix = found.ok() && meets_through_pmix_server(module->description.version);
   const std::string option = options_.string("ompi_server");
-  // Perhaps the user runs one.
-  const bool other = names(without_launcher(merged_environment(environment_)), "OMPI_MCA_pmix_server_uri");
-  ompi_server_path_ = option == "off" || (option.empty() && other) ? "" : find_ompi_server(option);
+  // Perhaps the user runs one. A worker of another job, which this may be, has that job's PMIx server, where it is known by its
+  // number: the workers of this job would be taken for others of that one.
+  const std::vector<std::string> given = without_launcher(merged_environment(environment_));
+  const bool other =
+      names(given, server_variable(mpi_config_.pmix)) && !(mpi_config_.pmix && names(given, "HVD_WORKER"));
+  if (option == "off" || (option.empty() && other)) return;
+  if (mpi_config_.pmix) mpi_config_.library = module->path;
+  mpi_config_.program = mpi_config_.pmix ? find_pmix_server(option, module->path) : find_ompi_server(option);
 }
 
 /// Waits for the server: the workers need its address when they start.
 void Driver::start_mpi() {
   auto told = std::make_shared<std::promise<Status>>();
   std::future<Status> started = told->get_future();
-  MpiServerConfig config;
-  config.program = ompi_server_path_;
+  MpiServerConfig config = mpi_config_;
   config.local = !launch_.start;
+  config.address = pmix_address(settings_.listen);
   config.loopback = on_loopback(settings_.listen) && !options_.is_set("interface");
   run_on_loop([&] {
     MpiServer::Events events;
@@ -148,7 +158,7 @@ void Driver::start_mpi() {
   });
   const Duration patience = config.timeout + kLastPatience;
   if (started.wait_for(patience) != std::future_status::ready) {
-    throw Error(HVD_UNAVAILABLE, "ompi-server gave no answer");
+    throw Error(HVD_UNAVAILABLE, config.program + " gave no answer");
   }
   if (Status status = started.get(); !status.ok()) throw Error(status);
 }

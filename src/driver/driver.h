@@ -68,7 +68,8 @@ class Driver {
   LaunchFunctions launch_;
   OutputFunction output_function_;
 
-  std::string program_, guard_path_, ompi_server_path_;
+  std::string program_, guard_path_;
+  MpiServerConfig mpi_config_;
   bool with_mpi_ = false;
   std::unique_ptr<wire::Loop> loop_;
   // The loop's thread only.

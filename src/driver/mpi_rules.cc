@@ -9,8 +9,11 @@ namespace hvd::driver {
 namespace {
 
 constexpr const char* kServer = "OMPI_MCA_pmix_server_uri";
+constexpr const char* kPmixServer = "HVD_PMIX_SERVER";
+constexpr std::string_view kPmixLine = "hvd-pmix: ";
 constexpr const char* kSessions = "OMPI_MCA_orte_tmpdir_base";
 constexpr const char* kShared = "OMPI_MCA_btl_vader_backing_directory";
+constexpr const char* kShared5 = "OMPI_MCA_btl_sm_backing_directory";
 constexpr const char* kLoopback =
     "lo";  // by name: large messages hang where Open MPI 4.1 is given an address
 
@@ -44,7 +47,7 @@ bool of_slurm(const std::string& name) {
 // A process under mpirun or srun finds its daemon through these.
 bool of_a_launcher(const std::string& name) {
   return starts_with_any(name, {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_MCA_ess",
-                                "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir"});
+                                "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "PRTE_LAUNCHED"});
 }
 
 }  // namespace
@@ -68,16 +71,35 @@ bool meets_through_ompi_server(std::string_view backend) {
   return false;
 }
 
+bool meets_through_pmix_server(std::string_view version) {
+  constexpr std::string_view kName = "Open MPI ";
+  if (!starts(version, kName)) return false;
+  int major = 0;
+  for (size_t i = kName.size(); i < version.size() && version[i] >= '0' && version[i] <= '9'; ++i)
+    major = 10 * major + (version[i] - '0');
+  return major >= 5;
+}
+
+std::string pmix_address(std::string_view listen) {
+  const std::string_view address = listen.substr(0, listen.rfind(':'));
+  if (starts(address, "127.") || address == "[::1]" || address == "localhost") return "";
+  // PMIx listens at one address, of IPv4, and takes no names.
+  const bool number = address.find_first_not_of("0123456789.") == std::string_view::npos;
+  return number && address != "0.0.0.0" ? std::string(address) : "any";
+}
+
+const char* server_variable(bool pmix) { return pmix ? kPmixServer : kServer; }
+
 std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
                                                 const std::function<bool(const std::string& name)>& is_set) {
   std::vector<std::string> result;
   const auto add = [&](const std::string& name, const std::string& value) {
     if (!is_set(name)) result.push_back(name + "=" + value);
   };
-  if (!place.uri.empty()) result.push_back(std::string(kServer) + "=" + place.uri);
+  if (!place.uri.empty()) result.push_back(std::string(server_variable(place.pmix)) + "=" + place.uri);
   if (!place.shared.empty()) {
     add(kSessions, place.sessions);
-    add(kShared, place.shared);
+    add(place.pmix ? kShared5 : kShared, place.shared);
   }
   if (place.loopback) {
     // Of either pair the user may have set the one that excludes this one.
@@ -108,7 +130,7 @@ std::vector<std::string> ompi_server_environment(const MpiPlace& place,
   std::vector<std::string> result = without_launcher(environment);
   std::erase_if(result, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    return name == kServer || name == kSessions;
+    return name == kServer || name == kPmixServer || name == kSessions;
   });
   const bool chosen = std::any_of(result.begin(), result.end(), [](const std::string& entry) {
     return starts(entry, "OMPI_MCA_oob_tcp_if_");
@@ -119,6 +141,9 @@ std::vector<std::string> ompi_server_environment(const MpiPlace& place,
 }
 
 std::optional<std::string> uri_of(std::string_view line) {
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r' || line.back() == ' '))
+    line.remove_suffix(1);
+  if (starts(line, kPmixLine)) return std::string(line.substr(kPmixLine.size()));
   // Two numbers, then addresses.
   size_t i = 0;
   const auto digits = [&] {
@@ -128,8 +153,6 @@ std::optional<std::string> uri_of(std::string_view line) {
   };
   if (!digits() || i >= line.size() || line[i++] != '.' || !digits()) return std::nullopt;
   if (line.substr(i, 4) != ";tcp") return std::nullopt;
-  while (!line.empty() && (line.back() == '\n' || line.back() == '\r' || line.back() == ' '))
-    line.remove_suffix(1);
   return std::string(line);
 }
 

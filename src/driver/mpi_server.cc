@@ -24,9 +24,22 @@ std::string find_ompi_server(const std::string& option) {
     throw Error(
         HVD_UNAVAILABLE,
         fmt::format("backend mpi needs ompi-server, through which workers of an elastic job find each other: "
-                    "{}. It comes with Open MPI 4 (Debian and Ubuntu: package openmpi-bin; Open MPI 5 has "
-                    "none); option ompi_server names its file",
+                    "{}. It comes with Open MPI 4 (Debian and Ubuntu: package openmpi-bin); option "
+                    "ompi_server names its file",
                     error.what()));
+  }
+}
+
+std::string find_pmix_server(const std::string& option, const std::string& module) {
+  const std::string beside = module.substr(0, module.rfind('/') + 1) + "hvd-pmix-server";
+  try {
+    return find_program(option.empty() ? beside : option);
+  } catch (const Error& error) {
+    throw Error(HVD_UNAVAILABLE,
+                fmt::format("backend mpi needs hvd-pmix-server, through which workers of an elastic job find "
+                            "each other: {}. It is built with libhvd_mpi.so where PMIx's headers are found "
+                            "(Debian and Ubuntu: package libpmix-dev); option ompi_server names its file",
+                            error.what()));
   }
 }
 
@@ -38,6 +51,7 @@ MpiServer::MpiServer(wire::Loop& loop, MpiServerConfig config, std::shared_ptr<G
       events_(std::move(events)),
       loop_(loop),
       deadline_(loop) {
+  place_.pmix = config_.pmix;
   place_.loopback = config_.loopback;
   try {
     make_directories();
@@ -86,6 +100,11 @@ void MpiServer::start_program() {
   spec.path = config_.program;
   // To stderr: what goes to stdout it keeps in a buffer as long as it lives.
   spec.argv = {config_.program, "--no-daemonize", "--report-uri", "+"};
+  if (config_.pmix) {
+    spec.argv = {config_.program, config_.library, place_.sessions};
+    if (!config_.address.empty()) spec.argv.push_back(config_.address);
+    if (!config_.address.empty() && !config_.local) spec.argv.push_back("elsewhere");
+  }
   spec.environment = ompi_server_environment(place_, merged_environment({}));
   Process::Handlers handlers;
   handlers.output = [this](bool, std::string_view bytes) { take(bytes); };
@@ -110,13 +129,13 @@ void MpiServer::line(std::string text) {
   if (place_.uri.empty()) {
     if (const auto uri = uri_of(text)) {
       place_.uri = *uri;
-      logger_->debug("ompi-server (process {}) serves at {}", process_->pid(), *uri);
+      logger_->debug("{} (process {}) serves at {}", config_.program, process_->pid(), *uri);
       return tell({});
     }
   }
   if (text.empty()) return;
   if (!told_ && said_.size() < kMostSaid) said_ += (said_.empty() ? "; it says: " : " | ") + text;
-  logger_->debug("ompi-server: {}", text);
+  logger_->debug("{}: {}", config_.program, text);
 }
 
 void MpiServer::exited(int32_t status) {

@@ -1,5 +1,5 @@
-// Open MPI's ompi-server, through which the workers' MPI processes find each other, and the private directories of
-// the job in which they leave their files. What is set for whom is decided in mpi_rules.
+// The server through which the workers' MPI processes find each other (Open MPI's ompi-server, or hvd-pmix-server where Open
+// MPI has none), and the private directories of the job in which they leave their files. What is set for whom is decided in mpi_rules.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,10 @@
 namespace hvd::driver {
 
 struct MpiServerConfig {
-  std::string program;   // ompi-server's file; empty: none is run, somebody else's is used
+  bool pmix = false;     // hvd-pmix-server
+  std::string program;   // the server's file; empty: none is run, somebody else's is used
+  std::string library;   // the module mpi, for hvd-pmix-server
+  std::string address;   // where that listens; empty: on the loopback
   bool local = true;     // workers are processes of this machine
   bool loopback = true;  // and talk through its loopback
   Duration timeout = seconds(20);
@@ -28,6 +31,9 @@ struct MpiServerConfig {
 
 /// Looks ompi-server up: option `ompi_server`, else PATH. Throws Error(HVD_UNAVAILABLE) that says where to get it.
 std::string find_ompi_server(const std::string& option);
+
+/// Looks hvd-pmix-server up: option `ompi_server`, else beside the module. Throws Error(HVD_UNAVAILABLE).
+std::string find_pmix_server(const std::string& option, const std::string& module);
 
 /// Everything on the loop's thread.
 class MpiServer {

@@ -17,18 +17,19 @@ MISSING = [what for what, there in (("mpirun is not installed", shutil.which("mp
 
 
 def environment(**more):
-    foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "MASTER_")
+    foreign = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "PRTE_", "MASTER_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
     return clean | {"HVD_PLUGIN_PATH": MODULES, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"} | more
+                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                    "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE"} | more  # of Open MPI 5
 
 
 @unittest.skipIf(MISSING, "; ".join(MISSING))
 class Mpirun(unittest.TestCase):
-    def mpirun(self, size, command, **variables):
-        """(exit status, stdout, stderr); all that it started is gone afterwards."""
+    def mpirun(self, size, command, arguments=(), **variables):
+        """(exit status, stdout, stderr); all that it started is gone afterwards. arguments: mpirun's own."""
         with tempfile.TemporaryDirectory(prefix="hvd-mpirun-") as directory:  # its sessions, out of others' way
-            process = subprocess.Popen(["mpirun", "-np", str(size)] + command, stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(["mpirun", *arguments, "-np", str(size)] + command, stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                        start_new_session=True, env=environment(TMPDIR=directory, **variables))
             try:
@@ -102,6 +103,21 @@ class Mpirun(unittest.TestCase):
     def test_a_worker_that_is_lost_ends_the_job_by_mpiruns_rules(self):
         status, _, _ = self.mpirun(3, ["sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; exec " + WORKER])
         self.assertNotEqual(status, 0)
+
+    def test_survivors_of_a_fault_tolerant_mpi_are_told_and_end_well(self):
+        ulfm = ("--with-ft", "ulfm")
+        if self.mpirun(1, ["true"], ulfm)[0] != 0:
+            self.skipTest("this mpirun has no ULFM")
+        for local in ("auto", "off"):  # with "off" the op that is under way is a blocking call of MPI
+            for victim in (1, 0):
+                with self.subTest(local=local, victim=victim):
+                    _, out, err = self.mpirun(3, [WORKER, "lost=%d" % victim], ulfm, HVD_LOCAL=local)
+                    ends = sorted(re.findall(r"^(\d): (\w+): (.*)$", out, re.M))
+                    self.assertEqual([end[0] for end in ends], [str(r) for r in range(3) if r != victim], out + err)
+                    lost = {"HVD_PEER_LOST"} if victim else {"HVD_PEER_LOST", "HVD_DRIVER_LOST"}  # rank 0 has it
+                    self.assertLessEqual({end[1] for end in ends}, lost, out)
+                    self.assertTrue(victim == 0 or any("rank %d" % victim in end[2] for end in ends),
+                                    "nobody blames the rank that was lost: " + out)
 
     def test_hvdrun_under_mpirun_is_a_job_of_its_own(self):
         for backend in ("gloo", "mpi"):

@@ -16,6 +16,8 @@
 #include <map>
 #include <thread>
 
+#include "backend/loader.h"
+#include "driver/mpi_rules.h"
 #include "hvd/hvd.h"
 
 extern char** environ;
@@ -31,7 +33,9 @@ struct Spawned {
   int in = -1, out = -1;
 };
 
-Spawned spawn(const std::vector<std::string>& command, const std::map<std::string, std::string>& more) {
+// with_errors: what it says on stderr comes through the same pipe.
+Spawned spawn(const std::vector<std::string>& command, const std::map<std::string, std::string>& more,
+              bool with_errors = false) {
   int to[2], from[2];
   EXPECT_EQ(pipe2(to, O_CLOEXEC), 0);
   EXPECT_EQ(pipe2(from, O_CLOEXEC), 0);
@@ -39,6 +43,7 @@ Spawned spawn(const std::vector<std::string>& command, const std::map<std::strin
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to[0], 0);
   posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+  if (with_errors) posix_spawn_file_actions_adddup2(&actions, from[1], 2);
   posix_spawnattr_t attributes;  // SIGPIPE as a program has it by default
   posix_spawnattr_init(&attributes);
   sigset_t defaults;
@@ -105,37 +110,43 @@ MpiJob::MpiJob() {
   EXPECT_NE(mkdtemp(name.data()), nullptr);
   folder_ = name;
   if (module_name() != "mpi") return;
-  const Spawned server = spawn({"ompi-server", "--no-daemonize", "--report-uri", (folder_ / "uri").string()},
-                               {{"OMPI_MCA_oob_tcp_if_include", "lo"}});
+  const Options options;
+  std::shared_ptr<Module> module;
+  const Status status = find_module(options, "mpi", &module);
+  EXPECT_TRUE(status.ok()) << status.message;
+  std::vector<std::string> command = {"ompi-server", "--no-daemonize", "--report-uri", "+"};
+  if (module != nullptr && driver::meets_through_pmix_server(module->description.version)) {
+    variable_ = "HVD_PMIX_SERVER";
+    command = {fs::path(module->path).parent_path() / "hvd-pmix-server", module->path, folder_};
+  }
+  const Spawned server = spawn(command, {{"OMPI_MCA_oob_tcp_if_include", "lo"}}, true);
   close(server.in);
   server_ = server.pid;
-  // It writes the file when it is ready, and tells nobody.
+  output_ = server.out;
   const Clock::time_point deadline = Clock::now() + kPatience;
-  std::string uri;
-  while (uri.empty() && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    std::ifstream file(folder_ / "uri");
-    if (std::string line; std::getline(file, line) && !file.eof()) uri = line;
+  std::string heard, line;
+  bool gone = false;
+  while (uri_.empty() && read_line(output_, heard, line, deadline, &gone)) {
+    if (const auto uri = driver::uri_of(line)) uri_ = *uri;
   }
-  EXPECT_FALSE(uri.empty()) << "ompi-server did not say where it is";
-  close(server.out);
+  EXPECT_FALSE(uri_.empty()) << command[0] << " did not say where it is; last: " << line;
 }
 
 MpiJob::~MpiJob() {
   if (server_ > 0) {
     ::kill(server_, SIGTERM);
     waitpid(server_, nullptr, 0);
+    close(output_);
   }
   std::error_code ignored;
   fs::remove_all(folder_, ignored);
 }
 
-std::string MpiJob::server_uri() const { return "file:" + (folder_ / "uri").string(); }
-
 MpiRank::MpiRank(const MpiJob& job, const RankOptions& options) {
-  const Spawned child = spawn({"/proc/self/exe", "--mpi-rank", options.elastic ? "1" : "0",
-                               std::to_string(options.segment_bytes), job.folder().string()},
-                              {{"OMPI_MCA_pmix_server_uri", job.server_uri()}});
+  const Spawned child =
+      spawn({"/proc/self/exe", "--mpi-rank", options.elastic ? "1" : "0",
+             std::to_string(options.segment_bytes), job.folder().string()},
+            {{job.server_variable(), job.server_uri()}, {"HVD_WORKER", std::to_string(job.next_worker())}});
   pid_ = child.pid;
   in_ = child.in;
   out_ = child.out;

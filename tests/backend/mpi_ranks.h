@@ -25,7 +25,7 @@ struct RankOptions {
   size_t segment_bytes = size_t{1} << 20;
 };
 
-/// A folder, with an ompi-server that lives as long as it where Open MPI is tested.
+/// A folder, with a server through which ranks meet as long as it lives: that of the Open MPI which the module is built with.
 class MpiJob {
  public:
   MpiJob();
@@ -33,13 +33,17 @@ class MpiJob {
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;
   const std::filesystem::path& folder() const { return folder_; }
-  std::string server_uri() const;
+  const std::string& server_variable() const { return variable_; }
+  const std::string& server_uri() const { return uri_; }
+  uint64_t next_worker() const { return ++worker_; }
   uint64_t next_generation() { return ++generation_; }
 
  private:
   std::filesystem::path folder_;
-  int server_ = -1;
+  std::string variable_ = "OMPI_MCA_pmix_server_uri", uri_;
+  int server_ = -1, output_ = -1;
   uint64_t generation_ = 0;
+  mutable uint64_t worker_ = 0;
 };
 
 /// A rank: takes one command a line and answers with one line.

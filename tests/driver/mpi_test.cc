@@ -1,4 +1,5 @@
 // What the driver does for workers that use Open MPI: ompi-server, private directories, nothing left behind.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -42,6 +43,30 @@ TEST(MpiRules, AddressIsToldFromOtherLines) {
        {"", "7", "7.0", ".0;tcp://x", "7.;tcp", "warning: 7.0;tcp://127.0.0.1:5", "7.0;usock"}) {
     EXPECT_FALSE(uri_of(no)) << no;
   }
+}
+
+TEST(MpiRules, WhichMpiMeetsThroughWhat) {
+  for (const char* own : {"Open MPI 5.0.11", "Open MPI 6.1.0", "Open MPI 10.0.0"})
+    EXPECT_TRUE(meets_through_pmix_server(own)) << own;
+  for (const char* other : {"Open MPI 4.1.4", "Open MPI", "MPICH 5.0.2", ""})
+    EXPECT_FALSE(meets_through_pmix_server(other)) << other;
+  EXPECT_EQ(uri_of("hvd-pmix: PMIX_NAMESPACE=hvd7|PMIX_RANK=0\n"), "PMIX_NAMESPACE=hvd7|PMIX_RANK=0");
+  MpiPlace place{"PMIX_NAMESPACE=hvd7", "/tmp/s", "/dev/shm/s", true, true};
+  const Strings workers = mpi_worker_environment(place, [](const std::string&) { return false; });
+  const auto has = [&](const char* entry) {
+    return std::find(workers.begin(), workers.end(), entry) != workers.end();
+  };
+  EXPECT_TRUE(has("HVD_PMIX_SERVER=PMIX_NAMESPACE=hvd7"));
+  EXPECT_TRUE(has("OMPI_MCA_btl_sm_backing_directory=/dev/shm/s"));
+}
+
+TEST(MpiRules, WorkersOnOtherHostsReachTheServerWhereTheyReachTheDriver) {
+  EXPECT_EQ(pmix_address("127.0.0.1:0"), "");
+  EXPECT_EQ(pmix_address("[::1]:7"), "");
+  EXPECT_EQ(pmix_address("10.0.0.1:7000"), "10.0.0.1");
+  EXPECT_EQ(pmix_address("0.0.0.0:0"), "any");
+  EXPECT_EQ(pmix_address("[fd00::1]:0"), "any");
+  EXPECT_EQ(pmix_address("node1:0"), "any");
 }
 
 TEST(MpiRules, WhatTheUserHasSetStays) {
@@ -166,6 +191,10 @@ class Server : public testing::Test {
     MpiServerConfig config;
     config.program = path;
     config.timeout = timeout;
+    return start(config);
+  }
+
+  Status start(const MpiServerConfig& config) {
     run([&] {
       MpiServer::Events events;
       events.started = [this](const Status& status) { started_.set_value(status); };
@@ -220,6 +249,46 @@ TEST_F(Server, OneThatSaysNothingIsAnErrorAtTheDeadline) {
   const Status status = start("exec sleep 1000\n", milliseconds(50));
   EXPECT_EQ(status.code, HVD_UNAVAILABLE);
   EXPECT_NE(status.message.find("did not report its address"), std::string::npos) << status.message;
+}
+
+// The program itself, with the system's libpmix.
+TEST_F(Server, OfPmixServesAndSaysWhatItDoesNotFind) {
+#ifdef HVD_PMIX_SERVER_FILE
+  MpiServerConfig config;
+  config.pmix = true;
+  config.program = HVD_PMIX_SERVER_FILE;
+  config.library = "libc.so.6";
+  Status status = start(config);
+  EXPECT_EQ(status.code, HVD_UNAVAILABLE);
+  EXPECT_NE(status.message.find("libc.so.6 brings no PMIx"), std::string::npos) << status.message;
+  run([&] { server_.reset(); });
+  config.library = "libpmix.so.2";
+  if (::dlopen(config.library.c_str(), RTLD_LAZY) == nullptr) GTEST_SKIP() << ::dlerror();
+  started_ = {};
+  status = start(config);
+  ASSERT_TRUE(status.ok()) << status.message;
+  EXPECT_TRUE(server_->place().uri.starts_with("PMIX_NAMESPACE=")) << server_->place().uri;
+  EXPECT_NE(server_->place().uri.find("|PMIX_SERVER_URI"), std::string::npos) << server_->place().uri;
+#else
+  GTEST_SKIP() << "hvd-pmix-server is not built: PMIx's headers were not found";
+#endif
+}
+
+TEST(PmixServer, IsBesideTheModuleAndSaidToBeAbsent) {
+  const std::string folder = make_job_directory("/tmp");
+  const std::string program = folder + "/hvd-pmix-server";
+  std::ofstream(program) << "#!/bin/sh\n";
+  fs::permissions(program, fs::perms::owner_all);
+  EXPECT_EQ(find_pmix_server("", folder + "/libhvd_mpi.so"), program);
+  EXPECT_EQ(find_pmix_server(program, "/nonesuch/libhvd_mpi.so"), program);
+  remove_job_directories({folder}, std::chrono::milliseconds(0));
+  try {
+    find_pmix_server("", "/nonesuch/libhvd_mpi.so");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code, HVD_UNAVAILABLE);
+    EXPECT_NE(std::string(error.what()).find("libpmix-dev"), std::string::npos) << error.what();
+  }
 }
 
 TEST(OmpiServer, AnAbsentOneIsAnErrorThatNamesThePackage) {

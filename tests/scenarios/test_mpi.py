@@ -1,14 +1,20 @@
-"""What only MPI has: ompi-server, files that Open MPI leaves, and jobs that mpirun starts."""
+"""What only MPI has: the server through which processes meet, and files that Open MPI leaves."""
 
 import os
+import re
 import signal
+import subprocess
 import tempfile
 import unittest
 
-from harness import BACKEND, Job, ScenarioTest, containing, main, wait_for_exit
+from harness import BACKEND, BIN, Job, ScenarioTest, containing, main, wait_for_exit
 
 NO_RESTART = {"restart": "false"}
-SHARED = "OMPI_MCA_btl_vader_backing_directory"
+BUILD = subprocess.run([os.path.join(BIN, "hvdrun"), "--check-build"], stdout=subprocess.PIPE, text=True).stdout
+OLD = re.search(r"Open MPI [1-4]\.", BUILD)
+SERVER = "ompi-server" if OLD else "hvd-pmix-server"
+PACKAGE = "openmpi-bin" if OLD else "libpmix-dev"
+SHARED = "OMPI_MCA_btl_vader_backing_directory" if OLD else "OMPI_MCA_btl_sm_backing_directory"
 SESSIONS = "OMPI_MCA_orte_tmpdir_base"
 
 
@@ -71,7 +77,7 @@ class Mpi(ScenarioTest):
         job.verify(12, workers=1)
         self.assertEqual([p for p in places if os.path.exists(p)], [])
         self.assertEqual([f for f in foreign if not os.path.exists(f)], [])
-        self.assertEqual(named(job, "ompi-server"), [])
+        self.assertEqual(named(job, SERVER), [])
 
     def test_a_killed_driver_leaves_nothing(self):
         job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2, sink=True,
@@ -79,13 +85,13 @@ class Mpi(ScenarioTest):
         job.wait("gate", step=7)
         places = self._places(job)
         foreign = self._foreign(job)
-        servers = named(job, "ompi-server")
+        servers = named(job, SERVER)
         self.assertEqual(len(servers), 1)
         guards = [pid for pid in children(job.process.pid) if program(pid) == "hvd-guard"]
         self.assertEqual(len(guards), 1)
         job.process.kill()
         job.open("step.7")
-        self.assertTrue(wait_for_exit(servers[0], 20), "ompi-server lives on")
+        self.assertTrue(wait_for_exit(servers[0], 20), SERVER + " lives on")
         self.assertTrue(wait_for_exit(guards[0], 20), "the guard does not end")
         self.assertEqual([p for p in places if os.path.exists(p)], [])
         self.assertEqual([f for f in foreign if not os.path.exists(f)], [])
@@ -94,8 +100,8 @@ class Mpi(ScenarioTest):
     def test_without_its_server_the_job_goes_on_with_the_members_it_has(self):
         job = Job(self, "a:3", ["steps=20", "commit=1", "gate=5", "gate=10"], np=3, min_np=2, max_np=3)
         job.wait("gate", step=5)
-        os.kill(named(job, "ompi-server")[0], signal.SIGKILL)
-        job.wait("hvdrun", text=containing(r"ompi-server.*killed by signal 9.*goes on with the workers"))
+        os.kill(named(job, SERVER)[0], signal.SIGKILL)
+        job.wait("hvdrun", text=containing(SERVER + r".*killed by signal 9.*goes on with the workers"))
         job.open("step.5")
         job.wait("gate", step=10)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
@@ -105,8 +111,8 @@ class Mpi(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3, "nobody could join: nobody is started")
 
     def test_an_absent_server_is_said(self):
-        job = Job(self, "a:2", ["steps=5"], np=2, options={"ompi_server": "/nonesuch/ompi-server"})
-        job.finish(1, sentence="openmpi-bin")
+        job = Job(self, "a:2", ["steps=5"], np=2, options={"ompi_server": "/nonesuch/server"})
+        job.finish(1, sentence=PACKAGE)
         self.assertEqual(job.find("start"), [])
 
 

@@ -11,6 +11,7 @@ from harness import BACKEND, BIN, Job, ScenarioTest, containing, main
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
+from test_mpi import OLD  # noqa: E402
 
 
 class SeveralHosts(ScenarioTest):
@@ -34,7 +35,8 @@ class SeveralHosts(ScenarioTest):
                 self.check_places(job.find("train"))
                 if BACKEND == "mpi":
                     with open("/proc/%d/environ" % job.find("train", host="two")[0]["pid"]) as file:
-                        self.assertRegex(file.read(), r"OMPI_MCA_pmix_server_uri=[^\0]*tcp://10\.77\.0\.1[:,]")
+                        server = r"(OMPI_MCA_pmix_server_uri|HVD_PMIX_SERVER)=[^\0]*tcp4?://10\.77\.0\.1[:,]"
+                        self.assertRegex(file.read(), server)
                 job.finish(0)
                 job.verify(20, workers=5)
                 self.assertEqual(job.generations(), [(1, 5)])
@@ -64,6 +66,7 @@ class SeveralHosts(ScenarioTest):
         self.assertTrue(job.find("hvdrun", text=containing(r"listens at \[fd77::1\]:\d+")))
         self.assertEqual(len(job.find("log", msg=containing(r"^backend .* tcp fd77::[12]"))), 3)
 
+    @unittest.skipUnless(OLD or BACKEND != "mpi", "PMIx, as Open MPI 5 has it, meets over IPv4")
     def test_there_is_nothing_but_ipv6(self):
         job = self.job("one:1,two:2", ["steps=10", "commit=5"], np=3, versions=(6,), listen="::")
         job.finish(0)

@@ -21,6 +21,8 @@ constexpr size_t kWindow = 8;     // and this many segments of memory under them
 constexpr int kEagerTurns = 200;  // that found nothing, before the thread begins to doze
 constexpr std::chrono::microseconds kDoze{50};
 constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::seconds kAnswering{5};  // as long as peers wait for their own threads
+constexpr std::chrono::milliseconds kStep{1};
 
 // Memory that MPI may still touch. What it has finished with after all is freed at the next opportunity.
 class Kept {
@@ -50,12 +52,25 @@ class Kept {
 
 void keep(std::unique_ptr<Slot> slot) { Kept::get().keep(std::move(slot)); }
 
+// Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends when that one's MPI has
+// looked at it: so MPI is kept going here, until the peers meet again or would have to.
+void free_calls(const std::vector<MPI_Comm>& comms, uint64_t generation) {
+  for (MPI_Comm comm : comms) revoke(comm);
+  const Clock::time_point deadline = Clock::now() + kAnswering;
+  while (Runtime::get().reached() <= generation && Clock::now() < deadline) {
+    int arrived = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_SELF, &arrived, MPI_STATUS_IGNORE);
+    std::this_thread::sleep_for(kStep);
+  }
+}
+
 }  // namespace
 
 Engine::Engine(const EngineSetup& setup, std::function<Failure(const Failure&)> failed)
     : setup_(setup), failed_(std::move(failed)) {
   // Before there is a failure to cope with.
   for (size_t i = 0; i < kSlots; ++i) free_.push_back(std::make_unique<Slot>());
+  if (setup_.comm != MPI_COMM_NULL) comms_.push_back(setup_.comm);
   running_.reserve(kSlots);
 }
 
@@ -82,13 +97,20 @@ void Engine::submit(Task task) {
 
 void Engine::abort() {
   std::vector<OperationPtr> open;
+  std::vector<MPI_Comm> comms;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) return;
     aborted_ = true;
     open.swap(open_);
+    comms = comms_;
   }
   wake_.notify_all();
+  if (setup_.fault_tolerant && !comms.empty()) {
+    Runtime::get().disturbed();
+    Call::start(
+        [comms = std::move(comms), generation = setup_.generation] { free_calls(comms, generation); });
+  }
   { std::lock_guard<std::mutex> lock(memory_); }  // no copy is under way from here on
   const Failure failure(HVD_PEER_LOST, "the generation was given up");
   hvd_error error = HVD_ERROR_INIT;
@@ -175,7 +197,10 @@ MPI_Comm Engine::comm_of(const Operation& operation) {
   // Blocks. All members come: an op is submitted when every rank has it, and in the same order.
   const auto bound = static_cast<uint64_t>(setup_.tag_bound);
   const auto tag = static_cast<int>(bound - 1 - operation.task.op.sequence % (bound - 1));
-  return parties_[ranks] = make_group(setup_.comm, ranks, tag);
+  MPI_Comm comm = make_group(setup_.comm, ranks, tag);
+  std::lock_guard<std::mutex> lock(mutex_);
+  comms_.push_back(comm);
+  return parties_[ranks] = comm;
 }
 
 // Calls of one communicator have to be made in the same order on every rank: one op after the other, and of an op
@@ -279,7 +304,7 @@ void Engine::fail(const OperationPtr& operation, const Failure& failure) {
       std::lock_guard<std::mutex> lock(mutex_);
       if (aborted_) return;
     }
-    verdict = failed_(failure);
+    verdict = failed_(setup_.fault_tolerant ? blamed(failure, setup_.comm) : failure);
   }
   complete(operation, &verdict);
 }
@@ -295,8 +320,6 @@ void Engine::leave_behind() {
     return;
   }
   Runtime::get().disturbed();
-  revoke(setup_.comm);
-  for (const auto& [ranks, comm] : parties_) revoke(comm);
   for (Running& running : running_) {
     if (running.slot != nullptr) keep(std::move(running.slot));
   }

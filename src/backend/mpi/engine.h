@@ -28,6 +28,7 @@ struct EngineSetup {
   bool staged = true;
   size_t segment_bytes = 0;
   int tag_bound = 0;
+  bool fault_tolerant = false;  // see ulfm.h
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
@@ -83,6 +84,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable wake_, gone_;
   std::deque<OperationPtr> submitted_;
   std::vector<OperationPtr> open_;  // whose `done` has not been called
+  std::vector<MPI_Comm> comms_;     // the generation's, and those of parties_
   bool in_peace_ = false, aborted_ = false, stopping_ = false, exited_ = false;
   int thread_ = 0;
 };

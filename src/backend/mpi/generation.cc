@@ -85,6 +85,7 @@ void Generation::connect(const hvd_backend_group& group) {
     }
     Runtime::get().wait_for_others(joining.deadline);
     greet(group, joining);
+    Runtime::get().reach(number_);
     try {
       comm = form(joining);
     } catch (...) {
@@ -101,15 +102,17 @@ void Generation::connect(const hvd_backend_group& group) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
-    engine_ = Engine::start(
-        {comm, rank_, size_, number_, config_.elastic, joining.segment_bytes, Runtime::get().tag_bound()},
-        [this](const Failure& failure) {
-          const Failure verdict = failure.status == HVD_PEER_LOST && failure.rank < 0
-                                      ? links_.blame(-1, failure.what())
-                                      : failure;
-          if (!reported_.exchange(true)) host_.failure(host_.context, number_, verdict.rank, verdict.what());
-          return Failure(verdict.status, verdict.what(), verdict.rank, failure.vendor_code);
-        });
+    engine_ =
+        Engine::start({comm, rank_, size_, number_, config_.elastic, joining.segment_bytes,
+                       Runtime::get().tag_bound(), Runtime::get().fault_tolerant()},
+                      [this](const Failure& failure) {
+                        const Failure verdict = failure.status == HVD_PEER_LOST && failure.rank < 0
+                                                    ? links_.blame(-1, failure.what())
+                                                    : failure;
+                        if (!reported_.exchange(true))
+                          host_.failure(host_.context, number_, verdict.rank, verdict.what());
+                        return Failure(verdict.status, verdict.what(), verdict.rank, failure.vendor_code);
+                      });
   }
   links_.open();
 }
@@ -249,8 +252,8 @@ MPI_Comm Generation::form(Joining& joining) {
   if (teams.size() > 1 && !runtime.can_join()) {
     throw Failure(
         HVD_UNAVAILABLE,
-        "the processes of this generation were started apart, and MPI joins them by way of ompi-server: "
-        "OMPI_MCA_pmix_server_uri has to say where it is");
+        "the processes of this generation were started apart, and MPI joins them by way of a server: "
+        "OMPI_MCA_pmix_server_uri (Open MPI 4) or HVD_PMIX_SERVER (5 and later) has to say where it is");
   }
 
   const std::vector<int> survivors = teams[team_of(teams, rank_)].world_ranks;

@@ -3,9 +3,9 @@
 // What the module expects of its environment (Open MPI):
 // - A process that mpirun or srun started in a group: nothing. It finds its peers in MPI_COMM_WORLD.
 // - A process that was started apart (by a driver): OMPI_MCA_pmix_server_uri says where the job's ompi-server is
-//   ("file:<path>" or its URI), and orted is in PATH or beside libmpi. What OMPI_COMM_WORLD_*, PMIX_* and PMI_*
-//   variables a launcher around the driver has left are not in its environment: they would make it look for a
-//   group that it isn't in.
+//   ("file:<path>" or its URI), and orted is in PATH or beside libmpi. From Open MPI 5 on HVD_PMIX_SERVER says how to reach
+//   hvd-pmix-server (see pmix_client.h), and HVD_WORKER who this is. What OMPI_COMM_WORLD_*, PMIX_* and PMI_* variables
+//   a launcher around the driver has left are not in its environment: they would make it look for a group that it isn't in.
 // - OMPI_MCA_* variables that are set are left alone. Those that the module would like, and sets before MPI_Init
 //   where they are missing: see Runtime::prepare. (Open MPI itself writes to the process's environment there.)
 // What it expects with MPICH: a launcher around the driver has left nothing there either (PMI_*); a process that was started

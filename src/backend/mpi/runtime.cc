@@ -16,7 +16,9 @@
 #include "backend/links/net.h"
 #include "launch.h"
 #include "pmi.h"
+#include "pmix_client.h"
 #include "shield.h"
+#include "ulfm.h"
 
 namespace hvdmpi {
 namespace {
@@ -63,10 +65,14 @@ bool has_environment(const char* name) {
   return value != nullptr && *value != 0;
 }
 
-// Open MPI starts its daemon beside a process that no launcher has started, and ends the process if it can't.
+// Version 4 meets through ompi-server, later ones through hvd-pmix-server.
+constexpr bool kPmixServer = OMPI_MAJOR_VERSION >= 5;
+constexpr const char* kServer = kPmixServer ? "HVD_PMIX_SERVER" : "OMPI_MCA_pmix_server_uri";
+
+// Open MPI 4 starts its daemon beside a process that no launcher has started, and ends the process if it can't.
 bool daemon_found() {
   const auto runs = [](const std::string& path) { return access(path.c_str(), X_OK) == 0; };
-  const char* names[] = {"/orted", "/prte", "/prterun"};
+  const char* names[] = {"/orted"};
   std::string folders = has_environment("PATH") ? getenv("PATH") : "/usr/local/bin:/usr/bin";
   for (const char* variable : {"OPAL_PREFIX", "OPAL_BINDIR"}) {
     if (!has_environment(variable)) continue;
@@ -133,7 +139,9 @@ void Runtime::prepare(const std::string& interface, const std::string& links) {
   forget_launcher();
 #ifdef OPEN_MPI
   static_cast<void>(links);  // the driver names the loopback where it is enough
-  if (!launched_ && !daemon_found()) {
+  if (!launched_ && kPmixServer && has_environment(kServer))
+    meet_through(getenv(kServer), has_environment("HVD_WORKER") ? getenv("HVD_WORKER") : "1");
+  if (!launched_ && !kPmixServer && !daemon_found()) {
     throw Failure(
         HVD_UNAVAILABLE,
         "Open MPI needs its daemon 'orted' (Debian: openmpi-bin) in a process that mpirun did not start, "
@@ -146,7 +154,8 @@ void Runtime::prepare(const std::string& interface, const std::string& links) {
   set("UCX_ERROR_SIGNALS", "");
   if (!launched_) {
     set("OMPI_MCA_hwloc_base_binding_policy", "none");
-    set("OMPI_MCA_pml", "ob1");  // the one that lives through a peer's death
+    set("OMPI_MCA_pml", "ob1");                        // the one that lives through a peer's death
+    if (kPmixServer) set("OMPI_MCA_btl", "self,tcp");  // the ones from which deaths are kept
     set("OMPI_MCA_memory", "^patcher");
     // A process that dies as it joins keeps others waiting for what it did not tell, and with them all joining in their
     // processes: 7 s with these, 5 minutes or for ever without. Open MPI 4's daemon looks every max_wait seconds, takes
@@ -219,6 +228,7 @@ void Runtime::initialize() {
   }
 #ifdef OPEN_MPI
   const bool shielded = !launched_ && shield_tcp();
+  if (!launched_ && kPmixServer && has_environment(kServer)) outlive_server();
 #else
   const bool shielded = !launched_ && shield_fabric();
 #endif
@@ -245,8 +255,10 @@ void Runtime::initialize() {
   int known = 0;
   // The standard has this attribute on the world, and on no other communicator for sure.
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known);
+  const bool fault_tolerance = hvdmpi::fault_tolerant();
   std::lock_guard<std::mutex> lock(mutex_);
   if (known != 0) tag_bound_ = *bound;
+  fault_tolerant_ = fault_tolerance;
   mine_ = begun == 0;
   shielded_ = shielded;
   apart_ = apart;
@@ -255,7 +267,7 @@ void Runtime::initialize() {
 
 bool Runtime::can_join() const {
 #ifdef OPEN_MPI
-  return has_environment("OMPI_MCA_pmix_server_uri");
+  return has_environment(kServer);
 #else
   return true;  // or it says so itself
 #endif

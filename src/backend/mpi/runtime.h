@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -72,10 +73,16 @@ class Runtime {
   /// MPI's progress from all others in this process.
   void wait_for_others(Clock::time_point deadline);
 
+  /// The newest generation whose members have met: none of them is in a call of an earlier one.
+  uint64_t reached() const { return reached_.load(); }
+  void reach(uint64_t generation) { reached_.store(generation); }
+
   /// From here on MPI is not ended at exit: something of it was left behind.
   void disturbed();
   /// The largest tag.
   int tag_bound() const { return tag_bound_; }
+  /// Whether MPI tells of deaths, and can end what waits for others: see ulfm.h.
+  bool fault_tolerant() const { return fault_tolerant_; }
 
   void at_exit();
 
@@ -85,7 +92,9 @@ class Runtime {
   void check_usable(Clock::time_point deadline);
 
   const bool launched_;
+  std::atomic<uint64_t> reached_{0};
   int tag_bound_ = 32767;
+  bool fault_tolerant_ = false;
   std::mutex mutex_;
   std::condition_variable left_;
   int inside_ = 0;  // threads between enter and leave

@@ -16,7 +16,9 @@
 namespace hvdmpi {
 namespace {
 
-constexpr const char* kComponent = "mca_btl_tcp.so";
+// Where btl/tcp is: a library of its own (version 4), or else within the one that it is built into (version 5), in which nothing
+// else calls the functions that are replaced.
+constexpr const char* kComponents[] = {"mca_btl_tcp.so", "libopen-pal.so"};
 
 // The end of a pipe that is never written: nothing can be read, and it never becomes writable.
 int nothing = -1;
@@ -85,7 +87,10 @@ bool shield_tcp() {
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
   nothing = ends[0];  // both ends stay open: without a writer, reading would end
-  return replace_calls(kComponent, kReplacements);
+  for (const char* component : kComponents) {
+    if (replace_calls(component, kReplacements)) return true;
+  }
+  return false;
 }
 
 }  // namespace hvdmpi

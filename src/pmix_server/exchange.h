@@ -1,0 +1,75 @@
+// What MPI processes tell each other as they join: values under keys, of which the other side waits for one. Who waits for a
+// process that has died is told so at once. Pure: time comes in, answers come out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace hvd::pmix_server {
+
+using Time = std::chrono::steady_clock::time_point;
+using Value = std::shared_ptr<const void>;
+
+/// How a look-up ends. A ticket is the caller's name for it.
+struct Answer {
+  enum class Result { kFound, kAbsent, kLost, kTimeout };
+  uint64_t ticket = 0;
+  Result result = Result::kAbsent;
+  std::string key, owner;  // of the value, if it was found
+  Value value;
+};
+using Answers = std::vector<Answer>;
+
+/// Two processes that join publish and look up keys "<port>:<what>", port itself having one colon in it ("12.0:345"). All who
+/// have done so for one port are partners: if one of them dies, the others' look-ups under this port end.
+class Exchange {
+ public:
+  explicit Exchange(std::chrono::milliseconds patience) : patience_(patience) {}
+
+  /// once: goes with the first look-up that finds it.
+  Answers publish(const std::string& process, const std::string& key, Value value, bool once);
+  /// waits: for the value to come, until `patience` is over.
+  Answers look_up(const std::string& process, const std::string& key, uint64_t ticket, bool waits, Time now);
+  void unpublish(const std::string& process, const std::string& key);
+  /// What it has published goes as well.
+  Answers died(const std::string& process);
+  Answers expire(Time now);
+  /// When the next look-up expires.
+  std::optional<Time> next() const;
+
+  /// Ports and values that are remembered.
+  size_t size() const { return ports_.size() + items_.size(); }
+
+ private:
+  struct Item {
+    std::string owner;
+    Value value;
+    bool once = false;
+  };
+  struct Waiting {
+    std::string process, key;
+    uint64_t ticket = 0;
+    Time until;
+  };
+  struct Port {
+    std::set<std::string> partners;
+    bool lost = false;  // one of them has died
+  };
+  bool meet(const std::string& process, const std::string& key);  // false: a partner has died
+
+  const std::chrono::milliseconds patience_;
+  std::map<std::string, Item> items_;  // by key
+  std::map<std::string, Port> ports_;  // by name
+  std::vector<Waiting> waiting_;       // in the order in which they came
+};
+
+/// "12.0:345" of "12.0:345:accept"; all of a key that is no port's.
+std::string port_of(const std::string& key);
+
+}  // namespace hvd::pmix_server
