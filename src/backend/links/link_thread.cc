@@ -16,6 +16,7 @@ constexpr size_t kMaxStrangers = 256;  // connections that have not greeted yet
 }  // namespace
 
 void Links::run() {
+  reader_ = std::this_thread::get_id();
   scratch_.resize(kReadSize);
   epoll_event events[64];
   bool delivering = false;

@@ -9,7 +9,9 @@
 
 namespace hvdlinks {
 namespace {
-constexpr std::chrono::seconds kLastWord{1};  // much longer than a thread that is ready waits for a processor
+constexpr std::chrono::milliseconds kLastWord{
+    1000};  // much longer than a thread that is ready waits for a processor
+constexpr std::chrono::milliseconds kNews{10};
 }  // namespace
 
 Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
@@ -183,13 +185,16 @@ Failure Links::blame(int peer, const std::string& text) {
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   const bool known = peer >= 0 && static_cast<size_t>(peer) < peers_.size();
   const auto state = [&] { return known ? peers_[static_cast<size_t>(peer)] : Peer::kThere; };
-  // A rank that gives up says so before it closes its link: it is not the one that was lost. The thread reads its last word,
-  // or that there is none, as soon as it runs.
-  const bool mine = std::this_thread::get_id() == thread_.get_id();
-  if (!mine) changed_.wait_for(lock, kLastWord, [&] { return aborted_ || failed_ || state() != Peer::kThere; });
-  if (mine && !failed_ && state() == Peer::kThere) return {HVD_PEER_LOST, text, -1};
+  // A rank that gives up says so before it closes its link: it is not the one that was lost. The links' thread reads its last
+  // word, or that there is none, as soon as it runs. That thread itself can't wait for it, and blames nobody.
+  const bool reads = std::this_thread::get_id() == reader_.load();
+  if (!reads) {
+    changed_.wait_for(lock, known ? kLastWord : kNews,
+                      [&] { return aborted_ || failed_ || state() != Peer::kThere; });
+  }
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
-  return {HVD_PEER_LOST, text, state() == Peer::kGaveUp || aborted_ ? -1 : peer};
+  const bool innocent = aborted_ || state() == Peer::kGaveUp || (reads && state() == Peer::kThere);
+  return {HVD_PEER_LOST, text, innocent ? -1 : peer};
 }
 
 void Links::tell_all(Kind kind) {

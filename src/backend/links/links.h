@@ -113,6 +113,7 @@ class Links {
   std::vector<Greeting> mine_;
 
   std::thread thread_;
+  std::atomic<std::thread::id> reader_{};   // the same, for whoever asks while it is joined
   std::vector<ConnectionPtr> connections_;  // all of them; the thread's own, but before it starts
   std::vector<uint8_t> scratch_;            // the thread's, for reading
 

@@ -41,7 +41,8 @@ class Patience {
   void yielded(Duration time);
 
  private:
-  static constexpr Duration kLong = std::chrono::milliseconds(1);  // peers at work on an operation give way sooner
+  static constexpr Duration kLong =
+      std::chrono::milliseconds(1);  // peers at work on an operation give way sooner
   static constexpr int32_t kMost = 1024;
   std::atomic<int32_t> skip_{0};     // waits that sleep at once (a guess: it may be wrong by some)
   std::atomic<int32_t> penalty_{0};  // from which the next bad experience makes them
