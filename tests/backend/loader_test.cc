@@ -162,7 +162,7 @@ TEST(Loader, OptionLocalPutsSharedMemoryAroundTheModule) {
   std::unique_ptr<Instance> instance;
   const Status status = open(options, "tiny", {}, {}, &instance);
   EXPECT_EQ(status.code, HVD_INVALID);
-  EXPECT_NE(status.message.find("auto, on or off"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("auto, on, messages or off"), std::string::npos) << status.message;
 }
 
 TEST(Loader, KeepsToTheModulesLimitOfInstances) {

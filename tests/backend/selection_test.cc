@@ -119,8 +119,6 @@ TEST_F(Selecting, OptionLocalSaysWhatMemoryIsSharedFor) {
     EXPECT_EQ(shared(backend, "messages"), "messages");
     EXPECT_EQ(shared(backend, "off"), "nothing");
   }
-  EXPECT_EQ(shared("tiny", "maybe"),
-            "option local (HVD_LOCAL) is 'maybe': expected auto, on, messages or off");
 }
 
 TEST_F(Selecting, WithoutMessagesTheHostsBackendIsFoundBesideIt) {
