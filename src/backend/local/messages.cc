@@ -139,7 +139,9 @@ bool Messages::pending() const {
 }
 
 bool Messages::enter() {
-  if (role_.load(std::memory_order_relaxed) || role_.exchange(true)) return false;
+  uint32_t role = kFree;
+  if (role_.load(std::memory_order_relaxed) != kFree || !role_.compare_exchange_strong(role, kHeld))
+    return false;
   replace(own_.message_bell, kAsleep, kAwake);
   return true;
 }
@@ -149,7 +151,7 @@ bool Messages::enter() {
 // who will look again.
 void Messages::leave() {
   for (int round = 0;; ++round) {
-    role_ = false;
+    if (role_.exchange(kFree) == kAwaited) wake_sleeper(role_);
     replace(own_.message_bell, kAwake, kAsleep);
     if (!pending()) return;
     if (round == kLastLooks)
@@ -166,9 +168,9 @@ void Messages::run() {
       leave();
       sleep_on(own_.message_bell, kAsleep);
     } else {
-      const uint32_t word = own_.message_bell.load(std::memory_order_seq_cst);
-      if (word == kClosed) return;
-      sleep_on(own_.message_bell, word);
+      // Not on the bell: it may have been hung up and rung again before this thread sleeps, and looks as it did.
+      uint32_t role = kHeld;
+      if (role_.compare_exchange_strong(role, kAwaited) || role == kAwaited) sleep_on(role_, kAwaited);
     }
   }
 }
