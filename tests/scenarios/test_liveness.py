@@ -4,6 +4,8 @@ import signal
 
 from harness import Job, ScenarioTest, containing, main, wait_for_exit
 
+NO_RESTART = {"restart": "false"}
+
 
 class Liveness(ScenarioTest):
     def test_F6_a_stopped_worker_is_replaced_and_fenced_when_it_comes_back(self):
@@ -27,6 +29,22 @@ class Liveness(ScenarioTest):
         job.finish(0)
         job.verify(30)
         self.assertNotIn(stopped["pid"], {e["pid"] for e in job.find("done")})
+
+    def test_F6_workers_that_are_stopped_for_moments_only_miss_nothing(self):
+        """Every stop wakes threads out of turn."""
+        job = Job(self, "a:3", ["steps=2000", "commit=100", "gate=1", "gate=1999"], np=3, min_np=3, max_np=3, options=NO_RESTART)
+        job.wait("gate", step=1)
+        workers = job.find("train", gen=1)
+        job.open("step.1")
+        for turn in range(600):
+            if job.find("gate", step=1999):
+                break
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                job.kill_if_alive(workers[turn % 3], number)
+        job.wait("gate", step=1999)
+        job.finish(0)
+        job.verify(2000, workers=3)
+        self.assertEqual(job.generations(), [(1, 3)])
 
     def test_F6_a_stopped_worker_is_killed_where_the_grace_is_short(self):
         job = Job(self, "a:3", ["steps=15", "commit=5"], np=3, min_np=2, max_np=3,
