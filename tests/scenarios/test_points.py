@@ -1,5 +1,7 @@
 """Death at every point of a worker's life (F4). The others go on in the same processes."""
 
+import signal
+
 from harness import Job, ScenarioTest, containing, main
 
 NO_RESTART = {"restart": "false"}
@@ -47,8 +49,11 @@ class Points(ScenarioTest):
         self._death("step_begin", 0, [0])
 
     def test_F4_at_shutdown(self):
-        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART,
-                  faults="before_shutdown:*/*/1/*/*/*=kill")
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART, gates=["end"],
+                  faults="before_shutdown:*/*/1/*/*/*=gate(end)")
+        # Not before all have what the last step gives: one that has not would go on alone from its last commit.
+        job.wait("done", count=3)
+        job.send_signal(job.wait("fault"), signal.SIGKILL)
         job.finish(0)
         job.verify(12)
         self.assertEqual(len(job.find("shutdown", status="HVD_OK")), 2)

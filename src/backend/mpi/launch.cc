@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,14 @@ void forget_launcher() {
     if (of_a_launcher(name)) names.push_back(std::move(name));
   }
   for (const std::string& name : names) unsetenv(name.c_str());
+}
+
+void remove_segments() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t at = line.find("/dev/shm/mpich_shm_");
+    if (at != std::string::npos) unlink(line.c_str() + at);  // mapped more than once: the first one does it
+  }
 }
 
 SessionHold::SessionHold() {

@@ -214,6 +214,7 @@ void Runtime::initialize() {
 #endif
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
 #ifndef OPEN_MPI
+    if (!launched_) remove_segments();
     // MPICH 5 tells its launcher in an exit handler that the process has ended in peace, if MPI_Finalize came before: this
     // handler runs before that one.
     std::atexit([] { Runtime::get().at_exit(); });
