@@ -184,7 +184,7 @@ def hvd_mpi_alone(size):
 
 def hvd_mpi_elastic(size):
     module("mpi")
-    return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "HVD_LOCAL": "messages", "OMPI_MCA_btl": "self,vader"})
+    return hvd("hvd_mpi_elastic", size, {"HVD_BACKEND": "mpi", "HVD_LOCAL": "messages"})
 
 
 def gpus(size):

@@ -15,6 +15,9 @@ namespace hvd::backend::local {
 inline constexpr uint32_t kAwake = 0;
 inline constexpr uint32_t kAsleep = 1;
 inline constexpr uint32_t kClosed = 2;  // stays
+// The bits of the above. The others count how often it was rung: a word that was hung up and rung again meanwhile is another.
+inline constexpr uint32_t kState = 3;
+inline constexpr uint32_t kRung = 4;
 
 /// Sleeps while the word is `value`; may wake without a reason.
 void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
@@ -22,8 +25,10 @@ void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
 void wake_sleeper(std::atomic<uint32_t>& bell);  // whatever the word says
 
 inline void ring(std::atomic<uint32_t>& bell) {
-  uint32_t expected = bell.load(std::memory_order_seq_cst);
-  if (expected == kAsleep && bell.compare_exchange_strong(expected, kAwake)) wake_sleeper(bell);
+  uint32_t word = bell.load(std::memory_order_seq_cst);
+  if ((word & kState) == kAsleep && bell.compare_exchange_strong(word, (word & ~kState) + kRung + kAwake)) {
+    wake_sleeper(bell);
+  }
 }
 
 /// Whether so many threads that wait for each other are more than there are processors for them.

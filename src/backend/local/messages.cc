@@ -11,7 +11,8 @@ constexpr int kAtOnce = 64;  // messages of one peer before the next one's turn
 constexpr int kLastLooks = 4;
 
 void replace(std::atomic<uint32_t>& word, uint32_t from, uint32_t to) {
-  word.compare_exchange_strong(from, to, std::memory_order_seq_cst);
+  uint32_t seen = word.load(std::memory_order_seq_cst);
+  if ((seen & kState) == from) word.compare_exchange_strong(seen, (seen & ~kState) | to);
 }
 
 }  // namespace
@@ -139,9 +140,7 @@ bool Messages::pending() const {
 }
 
 bool Messages::enter() {
-  uint32_t role = kFree;
-  if (role_.load(std::memory_order_relaxed) != kFree || !role_.compare_exchange_strong(role, kHeld))
-    return false;
+  if (role_.load(std::memory_order_relaxed) || role_.exchange(true)) return false;
   replace(own_.message_bell, kAsleep, kAwake);
   return true;
 }
@@ -151,7 +150,7 @@ bool Messages::enter() {
 // who will look again.
 void Messages::leave() {
   for (int round = 0;; ++round) {
-    if (role_.exchange(kFree) == kAwaited) wake_sleeper(role_);
+    role_ = false;
     replace(own_.message_bell, kAwake, kAsleep);
     if (!pending()) return;
     if (round == kLastLooks)
@@ -163,15 +162,16 @@ void Messages::leave() {
 
 void Messages::run() {
   while (!stopped()) {
+    // Looked at before the role: whoever has that may leave and the bell be rung before this thread sleeps.
+    uint32_t word = own_.message_bell.load(std::memory_order_seq_cst);
+    if ((word & kState) == kClosed) return;
     if (enter()) {
       while (poll() && !stopped()) {}
       leave();
-      sleep_on(own_.message_bell, kAsleep);
-    } else {
-      // Not on the bell: it may have been hung up and rung again before this thread sleeps, and looks as it did.
-      uint32_t role = kHeld;
-      if (role_.compare_exchange_strong(role, kAwaited) || role == kAwaited) sleep_on(role_, kAwaited);
+      word = own_.message_bell.load(std::memory_order_seq_cst);
+      if ((word & kState) != kAsleep) continue;
     }
+    sleep_on(own_.message_bell, word);
   }
 }
 

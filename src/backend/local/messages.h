@@ -65,9 +65,7 @@ class Messages {
   const HostHandlers& handlers_;
   const LoggerPtr logger_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by index; none for this rank
-  // Whether somebody has it, and whether the message thread, woken for nothing, waits for that one to leave.
-  static constexpr uint32_t kFree = 0, kHeld = 1, kAwaited = 2;
-  std::atomic<uint32_t> role_{kFree};
+  std::atomic<bool> role_{false};             // whether somebody has it
   std::atomic<bool> stopped_{false};
 };
 
