@@ -444,9 +444,9 @@ HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
  * completes, which its time-out bounds. May be called again, and by several threads. */
 HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ms, hvd_error *error);
 
-/* A descriptor that polls readable from the moment it has completed, for event loops: epoll, libuv, asyncio and the
- * like. It belongs to the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. Never blocks. While
- * nobody is in hvd_op_wait the library's threads alone drive the operation, which costs small ones some microseconds. */
+/* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv, asyncio). It belongs to
+ * the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. HVD_UNAVAILABLE: none is to be had.
+ * Never blocks. While nobody is in hvd_op_wait the library's threads alone drive it: some microseconds more if it is small. */
 HVD_API hvd_status hvd_op_fd(hvd_op *op, int32_t *ret_fd, hvd_error *error);
 
 /* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */

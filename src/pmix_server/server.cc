@@ -1,16 +1,13 @@
-// hvd-pmix-server LIBRARY SESSIONS [ADDRESS [elsewhere]]: a PMIx server for the workers of one elastic job, through which MPI processes
-// that were started apart find each other (Open MPI 5 and later, which has no ompi-server). It starts nobody and tells
-// nobody of anybody's end. When it serves it prints one line for the module mpi to stderr:
+// hvd-pmix-server LIBRARY SESSIONS [ADDRESS [elsewhere]]: a PMIx server for the workers of one elastic job, through which
+// MPI processes that were started apart find each other (Open MPI 5 and later, which has no ompi-server). It starts nobody
+// and tells nobody of anybody's end. When it serves it prints one line for the module mpi to stderr:
 //   hvd-pmix: PMIX_NAMESPACE=<job>|PMIX_RANK=0|PMIX_SERVER_URI41=...|...
 // where worker number N is process 0 of the namespace <job>@N. SIGTERM ends it.
 //
 // LIBRARY: a file that is libpmix, or needs it (the module mpi does): so that the server is of the same version as its clients,
 // and this program needs PMIx's headers alone. SESSIONS: a directory of the job's. ADDRESS: where it listens, "any" for whatever
 // is no loopback; without it, the loopback. elsewhere: workers are on other hosts, whose directories are their own affair.
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <pmix.h>
-#include <pmix_server.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -19,7 +16,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +24,7 @@
 #include <vector>
 
 #include "pmix_server/exchange.h"
+#include "pmix_server/library.h"
 
 namespace hvd::pmix_server {
 namespace {
@@ -35,92 +32,6 @@ namespace {
 // Namespaces that are ready beyond the highest number that has been seen: a worker's has to be there when it connects.
 constexpr uint64_t kAhead = 512;
 constexpr std::chrono::seconds kPatience{7};  // of who waits for one that does not come: as with ompi-server
-
-// libpmix's functions, as its headers declare them.
-struct Library {
-  decltype(&PMIx_server_init) init = nullptr;
-  decltype(&PMIx_server_register_nspace) register_namespace = nullptr;
-  decltype(&PMIx_server_register_client) register_client = nullptr;
-  decltype(&PMIx_server_setup_fork) setup_fork = nullptr;
-  decltype(&PMIx_generate_regex) node_map = nullptr;
-  decltype(&PMIx_generate_ppn) process_map = nullptr;
-  decltype(&PMIx_Register_event_handler) register_handler = nullptr;
-  pmix_status_t (*load)(pmix_info_t*, const char*, const void*, pmix_data_type_t) = nullptr;
-  pmix_status_t (*copy)(pmix_value_t*, const pmix_value_t*) = nullptr;
-  const char* (*text)(pmix_status_t) = nullptr;
-} pmix;
-
-[[noreturn]] void fail(const std::string& text) {
-  std::fprintf(stderr, "%s\n", text.c_str());
-  _exit(1);
-}
-
-void load_library(const char* file) {
-  void* const handle = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) fail(dlerror());
-  const auto find = [&](auto& function, const char* name) {
-    void* const address = dlsym(handle, name);
-    if (address == nullptr) fail(std::string(file) + " brings no PMIx: " + dlerror());
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-  };
-  find(pmix.init, "PMIx_server_init");
-  find(pmix.register_namespace, "PMIx_server_register_nspace");
-  find(pmix.register_client, "PMIx_server_register_client");
-  find(pmix.setup_fork, "PMIx_server_setup_fork");
-  find(pmix.node_map, "PMIx_generate_regex");
-  find(pmix.process_map, "PMIx_generate_ppn");
-  find(pmix.register_handler, "PMIx_Register_event_handler");
-  find(pmix.load, "PMIx_Info_load");
-  find(pmix.copy, "PMIx_Value_xfer");
-  find(pmix.text, "PMIx_Error_string");
-}
-
-// For calls that give their result to a callback.
-class Waiter {
- public:
-  static void done(pmix_status_t status, void* self) { static_cast<Waiter*>(self)->end(status); }
-  void check(pmix_status_t status, const char* what) {
-    if (status == PMIX_SUCCESS) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return ended_; });  // libpmix's own thread answers, and waits for nobody
-      status = status_;
-    }
-    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
-      fail(std::string(what) + ": " + pmix.text(status));
-  }
-
- private:
-  void end(pmix_status_t status) {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-    status_ = status;
-    changed_.notify_all();
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  pmix_status_t status_ = PMIX_SUCCESS;
-};
-
-// Infos for one call. What they point to is never freed: it is little, and differs in who would have to free it from
-// version to version.
-class Infos {
- public:
-  void add(const char* key, const void* value, pmix_data_type_t type) {
-    pmix_info_t info;
-    std::memset(&info, 0, sizeof info);
-    if (pmix.load(&info, key, value, type) != PMIX_SUCCESS) fail(std::string("PMIx does not take ") + key);
-    all_.push_back(info);
-  }
-  void add(const char* key, const std::string& value) { add(key, value.c_str(), PMIX_STRING); }
-  void add32(const char* key, uint32_t value) { add(key, &value, PMIX_UINT32); }
-  void add16(const char* key, uint16_t value) { add(key, &value, PMIX_UINT16); }
-  pmix_info_t* data() { return all_.data(); }
-  size_t size() const { return all_.size(); }
-
- private:
-  std::vector<pmix_info_t> all_;
-};
 
 class Server {
  public:

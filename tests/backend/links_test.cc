@@ -42,6 +42,19 @@ struct Pair {
   }
 };
 
+// Rank 1 of two, which may go before rank 0.
+std::unique_ptr<Rank> greeted_by(Rank& zero) {
+  auto one = std::make_unique<Rank>();
+  LinkGroup group{7, 0, {zero.links.blob(), one->links.blob()}};
+  LinkGroup other = group;
+  other.rank = 1;
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  auto greeted = std::async(std::launch::async, [&] { one->links.greet(other, {{}, {}}, deadline); });
+  zero.links.greet(group, {{}, {}}, deadline);
+  greeted.get();
+  return one;
+}
+
 TEST(Links, GreetingsAreBytesOfAnyLength) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{193}, kMaxGreeting}) {
     Pair pair;
@@ -109,14 +122,7 @@ TEST(Links, MessagesThatComeBeforeTheGenerationIsOpenWait) {
 
 TEST(Links, APeerThatIsGoneIsReportedByItsRank) {
   Rank zero;
-  auto one = std::make_unique<Rank>();
-  LinkGroup group{7, 0, {zero.links.blob(), one->links.blob()}};
-  LinkGroup other = group;
-  other.rank = 1;
-  const Clock::time_point deadline = Clock::now() + kPatience;
-  auto greeted = std::async(std::launch::async, [&] { one->links.greet(other, {{}, {}}, deadline); });
-  zero.links.greet(group, {{}, {}}, deadline);
-  greeted.get();
+  std::unique_ptr<Rank> one = greeted_by(zero);
   zero.links.open();
   auto failure = zero.failure.get_future();
   one.reset();  // its sockets close without a word
@@ -126,20 +132,13 @@ TEST(Links, APeerThatIsGoneIsReportedByItsRank) {
 
 TEST(Links, WhoGivesUpBehindAMessageThatWaitsIsNotToBlame) {
   Rank zero;
-  auto one = std::make_unique<Rank>();
-  LinkGroup group{7, 0, {zero.links.blob(), one->links.blob()}};
-  LinkGroup other = group;
-  other.rank = 1;
-  const Clock::time_point deadline = Clock::now() + kPatience;
-  auto greeted = std::async(std::launch::async, [&] { one->links.greet(other, {{}, {}}, deadline); });
-  zero.links.greet(group, {{}, {}}, deadline);
-  greeted.get();
+  std::unique_ptr<Rank> one = greeted_by(zero);
   one->links.open();
   one->links.send(0, "early", 5);
   one->links.abort();
   one.reset();
   try {
-    zero.links.wait_steps(1, 1, "come", deadline);
+    zero.links.wait_steps(1, 1, "come", Clock::now() + kPatience);
     FAIL() << "no step was told";
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.status, HVD_PEER_LOST);

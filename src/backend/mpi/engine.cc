@@ -52,8 +52,8 @@ class Kept {
 
 void keep(std::unique_ptr<Slot> slot) { Kept::get().keep(std::move(slot)); }
 
-// Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends when that one's MPI has
-// looked at it: so MPI is kept going here, until the peers meet again or would have to.
+// Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends when that
+// one's MPI has looked at it: so MPI is kept going here, until the peers meet again or would have to.
 void free_calls(const std::vector<MPI_Comm>& comms, uint64_t generation) {
   for (MPI_Comm comm : comms) revoke(comm);
   const Clock::time_point deadline = Clock::now() + kAnswering;

@@ -22,6 +22,8 @@ bool of_driver() { return has_environment("HVD_DRIVER"); }
 
 bool starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
+// The driver takes away much of the same before it starts a worker: see driver/mpi_rules.cc. This is about what a launcher
+// between the two has left.
 bool of_a_launcher(const std::string& name) {
   if (starts(name, "PMIX_MCA_") || name == "OMPI_MCA_orte_tmpdir_base") return false;
   for (const char* prefix :

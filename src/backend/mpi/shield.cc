@@ -1,9 +1,7 @@
 #include "shield.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "silence.h"
 
 namespace hvdmpi {
 namespace {
@@ -19,12 +18,6 @@ namespace {
 // Where btl/tcp is: a library of its own (version 4), or else within the one that it is built into (version 5), in which nothing
 // else calls the functions that are replaced.
 constexpr const char* kComponents[] = {"mca_btl_tcp.so", "libopen-pal.so"};
-
-// The end of a pipe that is never written: nothing can be read, and it never becomes writable.
-int nothing = -1;
-
-// What the component knows as this connection is nothing from here on. Who polls it does so in vain.
-void silence(int fd) { dup3(nothing, fd, O_CLOEXEC); }
 
 bool connection_lost(int error) {
   for (const int one : {EPIPE, ECONNRESET, ECONNABORTED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, ENETDOWN}) {
@@ -84,9 +77,7 @@ const std::vector<Replacement> kReplacements = {
 }  // namespace
 
 bool shield_tcp() {
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
-  nothing = ends[0];  // both ends stay open: without a writer, reading would end
+  if (!prepare_silence()) return false;
   for (const char* component : kComponents) {
     if (replace_calls(component, kReplacements)) return true;
   }

@@ -21,6 +21,7 @@
 
 #include "calls.h"
 #include "shield.h"
+#include "silence.h"
 
 namespace hvdmpi {
 namespace {
@@ -28,12 +29,6 @@ namespace {
 constexpr size_t kType = 1;  // its place in the header: libfabric's enum of control messages
 constexpr char kAnswer = 1;
 constexpr size_t kLongest = 1024;  // of a request
-
-// The end of a pipe that is never written.
-int nothing = -1;
-
-// What libfabric knows as this connection is nothing from here on.
-void silence(int fd) { dup3(nothing, fd, O_CLOEXEC); }
 
 bool lost(int error) {
   for (const int one :
@@ -230,9 +225,7 @@ int shielded_close(int fd) {
 }  // namespace
 
 bool shield_fabric() {
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
-  nothing = ends[0];  // both ends stay open: without a writer, reading would end
+  if (!prepare_silence()) return false;
   return replace_calls("libfabric.so", {
                                            {"send", address_of(&shielded_send)},
                                            {"sendmsg", address_of(&shielded_sendmsg)},
