@@ -33,7 +33,7 @@ std::vector<std::string> strings(const char* const* list) {
 
 /// What add(sink, ...) of a discovery callback fills in.
 struct HostSink {
-  std::vector<hvd::driver::HostSlots>* hosts;
+  std::vector<hvd::membership::HostSlots>* hosts;
   bool unnamed = false;
 };
 
@@ -72,7 +72,7 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
   return guarded(error, [&, callback = Callback<hvd_discover_fn>(discover, userdata, destroy)] {
     required(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "discover is NULL");
-    driver->driver.set_discovery([callback](std::vector<hvd::driver::HostSlots>* hosts) -> int32_t {
+    driver->driver.set_discovery([callback](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
       HostSink sink{hosts};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
       if (sink.unnamed)
@@ -88,8 +88,8 @@ hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_
     required(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "start is NULL");
     if (stop == nullptr) throw Error(HVD_INVALID, "stop is NULL");
-    hvd::driver::LaunchFunctions functions;
-    functions.start = [callback](const hvd::driver::LaunchRequest& request) {
+    hvd::launch::LaunchFunctions functions;
+    functions.start = [callback](const hvd::launch::LaunchRequest& request) {
       std::vector<const char*> environment;
       for (const std::string& entry : request.environment) environment.push_back(entry.c_str());
       environment.push_back(nullptr);
@@ -126,7 +126,7 @@ hvd_status hvd_driver_set_output(hvd_driver* driver, hvd_output_fn output, void*
   return guarded(error, [&, callback = Callback<hvd_output_fn>(output, userdata, destroy)] {
     required(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "output is NULL");
-    driver->driver.set_output([callback](const hvd::driver::OutputLine& line) {
+    driver->driver.set_output([callback](const hvd::launch::OutputLine& line) {
       callback(line.rank, line.host.c_str(), line.slot, line.is_stderr ? 1 : 0, line.text.c_str());
     });
   });

@@ -4,7 +4,7 @@
 
 #include "api/guard.h"
 #include "api/handles.h"
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 using hvd::api::guarded;
 using hvd::api::required;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::api {
 

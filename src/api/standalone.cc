@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "api/handles.h"
-#include "backend/selection.h"
-#include "backend/world.h"
 #include "base/status.h"
+#include "selection/selection.h"
+#include "selection/world.h"
 
 namespace hvd::api {
 
@@ -170,8 +170,8 @@ StandaloneDriver meet_through_mpi(Options& options, Placement place) {
       "0, and secret (HVD_SECRET); or MASTER_ADDR and MASTER_PORT; or an MPI that knows the others",
       place.rank, place.size, place.source);
   const Duration timeout = options.duration("init_timeout");
-  backend::World world;
-  if (Status status = backend::World::open(options, timeout, &world); !status.ok()) {
+  selection::World world;
+  if (Status status = selection::World::open(options, timeout, &world); !status.ok()) {
     if (status.code != HVD_UNAVAILABLE) throw Error(status);
     throw Error(HVD_INVALID, fmt::format("{} ({})", wanted, status.message));
   }

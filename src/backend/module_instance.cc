@@ -8,7 +8,7 @@
 #include <new>
 
 #include "backend/module.h"
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::backend {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "backend/module.h"
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::backend {
 namespace {

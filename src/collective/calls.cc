@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/reduce.h"
 #include "collective/engine_impl.h"
+#include "numeric/reduce.h"
 
 namespace hvd::collective {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 

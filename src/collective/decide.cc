@@ -7,9 +7,9 @@
 #include <limits>
 #include <numeric>
 
-#include "base/dtype.h"
-#include "base/reduce.h"
 #include "collective/pending.h"
+#include "numeric/dtype.h"
+#include "numeric/reduce.h"
 
 namespace hvd::collective {
 

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/timeline.h"
+#include "timeline/timeline.h"
 
 namespace hvd::collective {
 

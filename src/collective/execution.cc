@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/dtype.h"
-#include "base/reduce.h"
 #include "collective/engine_impl.h"
+#include "numeric/dtype.h"
+#include "numeric/reduce.h"
 
 namespace hvd::collective {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "base/dtype.h"
 #include "matching_generated.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 

@@ -5,8 +5,8 @@
 #include <bit>
 #include <functional>
 
-#include "base/dtype.h"
 #include "collective/matcher.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 

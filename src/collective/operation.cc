@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/digest.h"
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 

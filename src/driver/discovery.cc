@@ -45,13 +45,14 @@ std::optional<std::string> bad_name(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<std::string> bad_slots(const HostSlots& host) {
+std::optional<std::string> bad_slots(const membership::HostSlots& host) {
   if (host.slots >= 1 && host.slots <= kMaxSlots) return std::nullopt;
   return fmt::format("host {} has {} slots: expected 1 to {}", shown(host.name), host.slots, kMaxSlots);
 }
 
 /// "host", "host:slots", "[address]:slots". Returns what is wrong.
-std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_host, HostSlots* ret_host) {
+std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_host,
+                                      membership::HostSlots* ret_host) {
   std::string_view name = text;
   std::optional<std::string_view> slots;
   if (!text.empty() && text.front() == '[') {
@@ -83,26 +84,27 @@ std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_h
   return bad_slots(*ret_host);
 }
 
-const HostSlots* find_host(const std::vector<HostSlots>& hosts, const std::string& name) {
-  const auto found =
-      std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& h) { return h.name == name; });
+const membership::HostSlots* find_host(const std::vector<membership::HostSlots>& hosts,
+                                       const std::string& name) {
+  const auto found = std::find_if(hosts.begin(), hosts.end(),
+                                  [&](const membership::HostSlots& h) { return h.name == name; });
   return found == hosts.end() ? nullptr : &*found;
 }
 
 class FixedDiscovery final : public HostDiscovery {
  public:
-  explicit FixedDiscovery(std::vector<HostSlots> hosts) : hosts_(std::move(hosts)) {}
+  explicit FixedDiscovery(std::vector<membership::HostSlots> hosts) : hosts_(std::move(hosts)) {}
   void discover(Done done) override { done(Status(), hosts_); }
   bool fixed() const override { return true; }
   void close(Duration) override {}
 
  private:
-  const std::vector<HostSlots> hosts_;
+  const std::vector<membership::HostSlots> hosts_;
 };
 
 class CallbackDiscovery final : public HostDiscovery {
  public:
-  CallbackDiscovery(wire::Loop& loop, DiscoverFunction discover, Duration timeout)
+  CallbackDiscovery(Loop& loop, DiscoverFunction discover, Duration timeout)
       : shared_(std::make_shared<Shared>()), loop_(loop), timeout_(timeout), timer_(loop) {
     shared_->discover = std::move(discover);
   }
@@ -120,7 +122,7 @@ class CallbackDiscovery final : public HostDiscovery {
       shared_->calling = true;
       shared_->loop = &loop_;
       shared_->answer = [this, alive = std::weak_ptr<int>(alive_), call = ++call_](
-                            const Status& status, std::vector<HostSlots> hosts) {
+                            const Status& status, std::vector<membership::HostSlots> hosts) {
         if (!alive.expired()) finish(call, status, std::move(hosts));
       };
     }
@@ -162,7 +164,7 @@ class CallbackDiscovery final : public HostDiscovery {
     bool calling = false;
     bool closed = false;
     bool ended = false;
-    wire::Loop* loop = nullptr;  // while not closed
+    Loop* loop = nullptr;  // while not closed
     Done answer;
   };
 
@@ -172,7 +174,7 @@ class CallbackDiscovery final : public HostDiscovery {
       shared.changed.wait(lock, [&] { return shared.closed || shared.calling; });
       if (shared.closed) break;
       lock.unlock();
-      std::vector<HostSlots> hosts;
+      std::vector<membership::HostSlots> hosts;
       Status status;
       try {
         const int32_t result = shared.discover(&hosts);
@@ -198,16 +200,16 @@ class CallbackDiscovery final : public HostDiscovery {
     shared.changed.notify_all();
   }
 
-  void finish(uint64_t call, const Status& status, std::vector<HostSlots> hosts) {
+  void finish(uint64_t call, const Status& status, std::vector<membership::HostSlots> hosts) {
     if (call != call_ || !done_) return;  // a late answer
     timer_.cancel();
     std::exchange(done_, nullptr)(status, std::move(hosts));
   }
 
   const std::shared_ptr<Shared> shared_;
-  wire::Loop& loop_;
+  Loop& loop_;
   const Duration timeout_;
-  wire::Loop::Timer timer_;
+  Loop::Timer timer_;
   std::thread thread_;
   uint64_t call_ = 0;
   Done done_;
@@ -216,10 +218,10 @@ class CallbackDiscovery final : public HostDiscovery {
 
 }  // namespace
 
-std::string describe_hosts(const std::vector<HostSlots>& hosts) {
+std::string describe_hosts(const std::vector<membership::HostSlots>& hosts) {
   if (hosts.empty()) return "no hosts";
   std::string text;
-  for (const HostSlots& host : hosts) {
+  for (const membership::HostSlots& host : hosts) {
     const bool address = host.name.find(':') != std::string::npos;
     text += fmt::format("{}{}{}{}:{}", text.empty() ? "" : ", ", address ? "[" : "", host.name,
                         address ? "]" : "", host.slots);
@@ -227,15 +229,15 @@ std::string describe_hosts(const std::vector<HostSlots>& hosts) {
   return text;
 }
 
-std::vector<HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host) {
+std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host) {
   const auto fail = [&](const std::string& what) {
     throw Error(HVD_INVALID, fmt::format("option hosts is '{}': {}; expected host:slots separated by commas",
                                          shown(text), what));
   };
-  std::vector<HostSlots> hosts;
+  std::vector<membership::HostSlots> hosts;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    HostSlots host;
+    membership::HostSlots host;
     if (auto bad =
             parse_host(trimmed(std::string_view(text).substr(begin, end - begin)), slots_per_host, &host)) {
       fail(*bad);
@@ -247,8 +249,8 @@ std::vector<HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_
   return hosts;
 }
 
-std::vector<HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host) {
-  std::vector<HostSlots> hosts;
+std::vector<membership::HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host) {
+  std::vector<membership::HostSlots> hosts;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -257,7 +259,7 @@ std::vector<HostSlots> parse_discovery_output(const std::string& text, int32_t s
     ++number;
     line = trimmed(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    HostSlots host;
+    membership::HostSlots host;
     std::optional<std::string> bad = parse_host(line, slots_per_host, &host);
     if (!bad && find_host(hosts, host.name) != nullptr)
       bad = fmt::format("host {} is named twice", host.name);
@@ -267,9 +269,9 @@ std::vector<HostSlots> parse_discovery_output(const std::string& text, int32_t s
   return hosts;
 }
 
-void check_hosts(const std::vector<HostSlots>& hosts) {
-  std::vector<HostSlots> before;
-  for (const HostSlots& host : hosts) {
+void check_hosts(const std::vector<membership::HostSlots>& hosts) {
+  std::vector<membership::HostSlots> before;
+  for (const membership::HostSlots& host : hosts) {
     std::optional<std::string> bad = bad_name(host.name);
     if (!bad) bad = bad_slots(host);
     if (!bad && find_host(before, host.name) != nullptr)
@@ -281,11 +283,11 @@ void check_hosts(const std::vector<HostSlots>& hosts) {
   }
 }
 
-std::unique_ptr<HostDiscovery> make_fixed_discovery(std::vector<HostSlots> hosts) {
+std::unique_ptr<HostDiscovery> make_fixed_discovery(std::vector<membership::HostSlots> hosts) {
   return std::make_unique<FixedDiscovery>(std::move(hosts));
 }
 
-std::unique_ptr<HostDiscovery> make_callback_discovery(wire::Loop& loop, DiscoverFunction discover,
+std::unique_ptr<HostDiscovery> make_callback_discovery(Loop& loop, DiscoverFunction discover,
                                                        Duration timeout) {
   return std::make_unique<CallbackDiscovery>(loop, std::move(discover), timeout);
 }

@@ -8,30 +8,30 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/status.h"
-#include "driver/membership.h"
-#include "wire/loop.h"
+#include "membership/membership.h"
 
 namespace hvd::driver {
 
 /// "a:2, b:1"; "no hosts".
-std::string describe_hosts(const std::vector<HostSlots>& hosts);
+std::string describe_hosts(const std::vector<membership::HostSlots>& hosts);
 
 /// "a:2,b,[::1]:2"; a host without slots has slots_per_host. Throws Error(HVD_INVALID): empty, twice the
 /// same host, slots < 1, not a name.
-std::vector<HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host);
+std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host);
 
 /// What a discovery script printed: a line "host[:slots]" for each host; blank lines and what follows a # do not
 /// count. Throws Error(HVD_UNAVAILABLE) that names the line.
-std::vector<HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host);
+std::vector<membership::HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host);
 
 /// Checks hosts that a callback named. Throws Error(HVD_UNAVAILABLE).
-void check_hosts(const std::vector<HostSlots>& hosts);
+void check_hosts(const std::vector<membership::HostSlots>& hosts);
 
 class HostDiscovery {
  public:
   /// On the loop's thread, once for each discover: HVD_OK with hosts, or why they can't be told.
-  using Done = std::function<void(const Status& status, std::vector<HostSlots> hosts)>;
+  using Done = std::function<void(const Status& status, std::vector<membership::HostSlots> hosts)>;
 
   virtual ~HostDiscovery() = default;
   /// Asks once; `done` comes at the latest after the time-out. Not again before that. On the loop's thread.
@@ -42,21 +42,20 @@ class HostDiscovery {
   virtual void close(Duration grace) = 0;
 };
 
-std::unique_ptr<HostDiscovery> make_fixed_discovery(std::vector<HostSlots> hosts);
+std::unique_ptr<HostDiscovery> make_fixed_discovery(std::vector<membership::HostSlots> hosts);
 
 /// Runs the program anew for each discovery, in a process group of its own; its stderr goes to the log.
 /// One that does not end in time is killed with its group.
-std::unique_ptr<HostDiscovery> make_script_discovery(wire::Loop& loop, std::string program,
-                                                     int32_t slots_per_host, Duration timeout,
-                                                     LoggerPtr logger);
+std::unique_ptr<HostDiscovery> make_script_discovery(Loop& loop, std::string program, int32_t slots_per_host,
+                                                     Duration timeout, LoggerPtr logger);
 
 /// Adds hosts; returns 0, or nonzero if they can't be told.
-using DiscoverFunction = std::function<int32_t(std::vector<HostSlots>* hosts)>;
+using DiscoverFunction = std::function<int32_t(std::vector<membership::HostSlots>* hosts)>;
 
 /// Calls `discover` from a thread of its own. A call that outlasts the time-out counts as failed, and so do all
 /// until it returns; its late answer is dropped. close waits for it at most for `grace` and then leaves
 /// the thread behind: it owns what it uses, and ends when the call returns.
-std::unique_ptr<HostDiscovery> make_callback_discovery(wire::Loop& loop, DiscoverFunction discover,
+std::unique_ptr<HostDiscovery> make_callback_discovery(Loop& loop, DiscoverFunction discover,
                                                        Duration timeout);
 
 }  // namespace hvd::driver

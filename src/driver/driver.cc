@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "backend/loader.h"
-#include "driver/guard.h"
-#include "driver/process.h"
+#include "launch/guard.h"
+#include "launch/process.h"
 
 namespace hvd::driver {
 namespace {
@@ -81,11 +81,11 @@ void Driver::set_discovery(DiscoverFunction discover) {
   change([&] { discover_ = std::move(discover); });
 }
 
-void Driver::set_launcher(LaunchFunctions launch) {
+void Driver::set_launcher(launch::LaunchFunctions launch) {
   change([&] { launch_ = std::move(launch); });
 }
 
-void Driver::set_output(OutputFunction output) {
+void Driver::set_output(launch::OutputFunction output) {
   change([&] { output_function_ = std::move(output); });
 }
 
@@ -108,7 +108,7 @@ std::vector<std::string> Driver::worker_options() const {
     result.push_back(fmt::format("HVD_STALL_WARNING={}", std::max(warning, 0.001)));
   }
   if (mpi_ != nullptr) {
-    const std::vector<std::string> given = without_launcher(merged_environment(environment_));
+    const std::vector<std::string> given = without_launcher(launch::merged_environment(environment_));
     const auto is_set = [&](const std::string& name) { return names(given, name); };
     const std::vector<std::string> ours = mpi_worker_environment(mpi_->place(), is_set);
     result.insert(result.end(), ours.begin(), ours.end());
@@ -117,8 +117,8 @@ std::vector<std::string> Driver::worker_options() const {
   return result;
 }
 
-std::shared_ptr<Guard> Driver::guard() {
-  if (guard_ == nullptr) guard_ = std::make_shared<Guard>(guard_path_, settings_.stop_grace, logger_);
+std::shared_ptr<launch::Guard> Driver::guard() {
+  if (guard_ == nullptr) guard_ = std::make_shared<launch::Guard>(guard_path_, settings_.stop_grace, logger_);
   return guard_;
 }
 
@@ -130,7 +130,7 @@ void Driver::find_mpi() {
   const std::string option = options_.string("ompi_server");
   // Perhaps the user runs one. A worker of another job, which this may be, has that job's PMIx server, where it is known by its
   // number: the workers of this job would be taken for others of that one.
-  const std::vector<std::string> given = without_launcher(merged_environment(environment_));
+  const std::vector<std::string> given = without_launcher(launch::merged_environment(environment_));
   const bool other =
       names(given, server_variable(mpi_config_.pmix)) && !(mpi_config_.pmix && names(given, "HVD_WORKER"));
   if (option == "off" || (option.empty() && other)) return;
@@ -172,19 +172,19 @@ std::unique_ptr<HostDiscovery> Driver::make_discovery() {
   return make_fixed_discovery(parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host));
 }
 
-std::unique_ptr<Launcher> Driver::make_launcher(Launcher::Events events) {
+std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events events) {
   if (launch_.start) {
-    auto launcher = make_callback_launcher(*loop_, launch_, logger_, std::move(events));
+    auto launcher = launch::make_callback_launcher(*loop_, launch_, logger_, std::move(events));
     callback_launcher_ = launcher.get();
     return launcher;
   }
-  LocalLauncherConfig config;
+  launch::LocalLauncherConfig config;
   config.program = program_;
   config.argv = argv_;
-  config.environment = merged_environment(environment_);
+  config.environment = launch::merged_environment(environment_);
   if (with_mpi_) config.environment = without_launcher(config.environment);
   config.output_directory = options_.string("output_directory");
-  return make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
+  return launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
 }
 
 void Driver::run_on_loop(const std::function<void()>& fn) {
@@ -200,12 +200,13 @@ void Driver::run_on_loop(const std::function<void()>& fn) {
 }
 
 void Driver::build() {
-  output_ = std::make_shared<OutputThread>(output_function_ ? output_function_ : standard_output(), logger_);
+  output_ = std::make_shared<launch::OutputThread>(
+      output_function_ ? output_function_ : launch::standard_output(), logger_);
   SupervisorConfig config;
   config.settings = settings_;
   config.environment = worker_options();
   config.logger = logger_;
-  config.make_launcher = [this](Launcher::Events events) { return make_launcher(std::move(events)); };
+  config.make_launcher = [this](launch::Launcher::Events events) { return make_launcher(std::move(events)); };
   config.changed = [this](const DriverStatus& status) {
     {
       std::lock_guard lock(mutex_);
@@ -247,12 +248,12 @@ void Driver::start() {
     starting_ = true;
   }
   try {
-    if (!launch_.start) program_ = find_program(argv_.front());
+    if (!launch_.start) program_ = launch::find_program(argv_.front());
     with_mpi_ = meets_through_ompi_server(backend_of_workers(options_.string("backend"), environment_));
     if (with_mpi_) find_mpi();
-    if (!launch_.start || with_mpi_) guard_path_ = find_guard(options_.string("guard"));
+    if (!launch_.start || with_mpi_) guard_path_ = launch::find_guard(options_.string("guard"));
     {
-      auto loop = std::make_unique<wire::Loop>("hvd-driver");
+      auto loop = std::make_unique<Loop>("hvd-driver");
       std::lock_guard lock(mutex_);
       loop_ = std::move(loop);
     }
@@ -280,7 +281,7 @@ void Driver::tear_down(Duration grace) {
     mpi_death_.clear();
   });
   output_.reset();
-  std::unique_ptr<wire::Loop> loop;
+  std::unique_ptr<Loop> loop;
   {
     std::lock_guard lock(mutex_);
     loop = std::move(loop_);

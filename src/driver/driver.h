@@ -11,10 +11,10 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "driver/discovery.h"
-#include "driver/launcher.h"
 #include "driver/mpi_server.h"
-#include "driver/output.h"
 #include "driver/supervisor.h"
+#include "launch/launcher.h"
+#include "launch/output.h"
 
 namespace hvd::driver {
 
@@ -29,8 +29,8 @@ class Driver {
   // Before start; they throw Error(HVD_INVALID) after it.
   void set_command(std::vector<std::string> argv, std::vector<std::string> environment);
   void set_discovery(DiscoverFunction discover);
-  void set_launcher(LaunchFunctions launch);
-  void set_output(OutputFunction output);
+  void set_launcher(launch::LaunchFunctions launch);
+  void set_output(launch::OutputFunction output);
 
   /// Listens, asks for the hosts, starts workers. Throws Error: HVD_INVALID, HVD_UNAVAILABLE. After a failure
   /// it may be called again.
@@ -50,9 +50,9 @@ class Driver {
   void start_mpi();
   void begin();
   void tear_down(Duration grace);
-  std::shared_ptr<Guard> guard();
+  std::shared_ptr<launch::Guard> guard();
   std::unique_ptr<HostDiscovery> make_discovery();
-  std::unique_ptr<Launcher> make_launcher(Launcher::Events events);
+  std::unique_ptr<launch::Launcher> make_launcher(launch::Launcher::Events events);
   std::vector<std::string> worker_options() const;
 
   const Options options_;
@@ -65,19 +65,19 @@ class Driver {
   DriverStatus status_;
   std::vector<std::string> argv_, environment_;
   DiscoverFunction discover_;
-  LaunchFunctions launch_;
-  OutputFunction output_function_;
+  launch::LaunchFunctions launch_;
+  launch::OutputFunction output_function_;
 
   std::string program_, guard_path_;
   MpiServerConfig mpi_config_;
   bool with_mpi_ = false;
-  std::unique_ptr<wire::Loop> loop_;
+  std::unique_ptr<Loop> loop_;
   // The loop's thread only.
-  std::shared_ptr<OutputThread> output_;
-  std::shared_ptr<Guard> guard_;
+  std::shared_ptr<launch::OutputThread> output_;
+  std::shared_ptr<launch::Guard> guard_;
   std::unique_ptr<MpiServer> mpi_;
-  std::string mpi_death_;                          // of a server that died before there was a supervisor
-  CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
+  std::string mpi_death_;  // of a server that died before there was a supervisor
+  launch::CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
   std::unique_ptr<Supervisor> supervisor_;
 };
 

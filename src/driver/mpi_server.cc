@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "driver/job_directory.h"
+#include "launch/job_directory.h"
 
 namespace hvd::driver {
 namespace {
@@ -19,7 +19,7 @@ constexpr size_t kMostSaid = 2000;
 
 std::string find_ompi_server(const std::string& option) {
   try {
-    return find_program(option.empty() ? "ompi-server" : option);
+    return launch::find_program(option.empty() ? "ompi-server" : option);
   } catch (const Error& error) {
     throw Error(
         HVD_UNAVAILABLE,
@@ -33,7 +33,7 @@ std::string find_ompi_server(const std::string& option) {
 std::string find_pmix_server(const std::string& option, const std::string& module) {
   const std::string beside = module.substr(0, module.rfind('/') + 1) + "hvd-pmix-server";
   try {
-    return find_program(option.empty() ? beside : option);
+    return launch::find_program(option.empty() ? beside : option);
   } catch (const Error& error) {
     throw Error(HVD_UNAVAILABLE,
                 fmt::format("backend mpi needs hvd-pmix-server, through which workers of an elastic job find "
@@ -43,8 +43,8 @@ std::string find_pmix_server(const std::string& option, const std::string& modul
   }
 }
 
-MpiServer::MpiServer(wire::Loop& loop, MpiServerConfig config, std::shared_ptr<Guard> guard, LoggerPtr logger,
-                     Events events)
+MpiServer::MpiServer(Loop& loop, MpiServerConfig config, std::shared_ptr<launch::Guard> guard,
+                     LoggerPtr logger, Events events)
     : config_(std::move(config)),
       guard_(std::move(guard)),
       logger_(std::move(logger)),
@@ -57,7 +57,7 @@ MpiServer::MpiServer(wire::Loop& loop, MpiServerConfig config, std::shared_ptr<G
     make_directories();
     if (!config_.program.empty()) start_program();
   } catch (...) {
-    remove_job_directories(directories_, std::chrono::milliseconds(0));
+    launch::remove_job_directories(directories_, std::chrono::milliseconds(0));
     throw;
   }
   if (!config_.program.empty()) return;
@@ -70,7 +70,7 @@ MpiServer::~MpiServer() {
   deadline_.cancel();
   told_ = true;
   if (process_) process_->abandon();
-  for (const std::string& directory : remove_job_directories(directories_, kPatience)) {
+  for (const std::string& directory : launch::remove_job_directories(directories_, kPatience)) {
     logger_->warning("directory {} of this job could not be removed: {}", directory, std::strerror(errno));
   }
 }
@@ -79,7 +79,7 @@ void MpiServer::make_directories() {
   const char* const temporary = std::getenv("TMPDIR");
   const std::string base = temporary != nullptr && *temporary == '/' ? temporary : "/tmp";
   const auto make = [&](const std::string& where) {
-    std::string path = make_job_directory(where);
+    std::string path = launch::make_job_directory(where);
     if (path.empty()) return path;
     directories_.push_back(path);
     if (guard_) guard_->add_directory(path);
@@ -96,7 +96,7 @@ void MpiServer::make_directories() {
 }
 
 void MpiServer::start_program() {
-  SpawnSpec spec;
+  launch::SpawnSpec spec;
   spec.path = config_.program;
   // To stderr: what goes to stdout it keeps in a buffer as long as it lives.
   spec.argv = {config_.program, "--no-daemonize", "--report-uri", "+"};
@@ -105,15 +105,15 @@ void MpiServer::start_program() {
     if (!config_.address.empty()) spec.argv.push_back(config_.address);
     if (!config_.address.empty() && !config_.local) spec.argv.push_back("elsewhere");
   }
-  spec.environment = ompi_server_environment(place_, merged_environment({}));
-  Process::Handlers handlers;
+  spec.environment = ompi_server_environment(place_, launch::merged_environment({}));
+  launch::Process::Handlers handlers;
   handlers.output = [this](bool, std::string_view bytes) { take(bytes); };
   handlers.reaping = [this] {
     if (guard_) guard_->remove(process_->pid());
   };
   handlers.exited = [this](int32_t status) { exited(status); };
   handlers.gone = [this] { gone(); };
-  process_ = Process::start(loop_, std::move(spec), std::move(handlers));
+  process_ = launch::Process::start(loop_, std::move(spec), std::move(handlers));
   if (guard_) guard_->add_helper(process_->pid());
   deadline_.start(config_.timeout, [this] {
     tell(Status(HVD_UNAVAILABLE, fmt::format("{} did not report its address within {:g} s{}", config_.program,
@@ -139,7 +139,7 @@ void MpiServer::line(std::string text) {
 }
 
 void MpiServer::exited(int32_t status) {
-  ending_ = fmt::format("{} (process {}) {}", config_.program, process_->pid(), exit_text(status));
+  ending_ = fmt::format("{} (process {}) {}", config_.program, process_->pid(), launch::exit_text(status));
   if (!told_) return;  // what it still says belongs to the reason
   if (const auto died = std::exchange(events_.died, nullptr)) died(ending_);
 }

@@ -10,12 +10,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/status.h"
-#include "driver/guard.h"
 #include "driver/mpi_rules.h"
-#include "driver/output.h"
-#include "driver/process.h"
-#include "wire/loop.h"
+#include "launch/guard.h"
+#include "launch/output.h"
+#include "launch/process.h"
 
 namespace hvd::driver {
 
@@ -45,7 +45,7 @@ class MpiServer {
 
   /// Makes the directories and starts the program. Throws Error(HVD_UNAVAILABLE). `guard` may be null: then
   /// nothing ends the server of a driver that is killed.
-  MpiServer(wire::Loop& loop, MpiServerConfig config, std::shared_ptr<Guard> guard, LoggerPtr logger,
+  MpiServer(Loop& loop, MpiServerConfig config, std::shared_ptr<launch::Guard> guard, LoggerPtr logger,
             Events events);
   ~MpiServer();  // ends it and removes the directories; the workers are gone by then
   MpiServer(const MpiServer&) = delete;
@@ -64,15 +64,15 @@ class MpiServer {
   void tell(const Status& status);
 
   const MpiServerConfig config_;
-  const std::shared_ptr<Guard> guard_;
+  const std::shared_ptr<launch::Guard> guard_;
   const LoggerPtr logger_;
   Events events_;
-  wire::Loop& loop_;
+  Loop& loop_;
   MpiPlace place_;
   std::vector<std::string> directories_;
-  std::shared_ptr<Process> process_;
-  wire::Loop::Timer deadline_;
-  LineSplitter lines_;
+  std::shared_ptr<launch::Process> process_;
+  Loop::Timer deadline_;
+  launch::LineSplitter lines_;
   std::string said_;    // what it printed before its address
   std::string ending_;  // how it ended
   bool told_ = false;

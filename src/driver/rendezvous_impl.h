@@ -27,11 +27,11 @@ inline wire::AddressT copy(const wire::AddressT& address) {
 }
 
 struct RendezvousServer::Connection {
-  explicit Connection(wire::Loop& loop) : deadline(loop) {}
+  explicit Connection(Loop& loop) : deadline(loop) {}
   std::shared_ptr<wire::Channel> channel;
-  wire::Loop::Timer deadline;  // for hello
-  uint64_t worker = 0;         // 0 until its hello was accepted
-  uint64_t claimed = 0;        // whom it says to be
+  Loop::Timer deadline;  // for hello
+  uint64_t worker = 0;   // 0 until its hello was accepted
+  uint64_t claimed = 0;  // whom it says to be
   std::string host;
   std::string backends;     // as it told last
   uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits

@@ -41,7 +41,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
       refused.reason = why;
       return refused;
     }());
-    lose(connection, LossKind::kConnectionClosed, why);
+    lose(connection, membership::LossKind::kConnectionClosed, why);
   }
 }
 
@@ -109,7 +109,7 @@ void RendezvousServer::stalled(uint64_t worker, const wire::EnvelopeT& message) 
     throw Error(HVD_INVALID, fmt::format("a stall that waits for {} ranks: expected at most {}",
                                          stall.missing.size(), kMaxMissing));
   }
-  StallEvent event;
+  membership::StallEvent event;
   event.text = cut(stall.message, kMaxStallText);
   event.missing = stall.missing;
   event.waited = milliseconds(stall.waited_ms);
@@ -137,7 +137,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
         connection->backends = std::move(backends);
         logger_->info("worker {} on host {} uses {}", worker, connection->host, connection->backends);
       }
-      ReadyEvent event;
+      membership::ReadyEvent event;
       event.left_generation = message.generation;
       event.has_state = ready.has_state;
       event.revision = ready.revision;
@@ -163,7 +163,8 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::Done:
       // It may have crossed the abort of its generation: that its work was complete stays true.
       return events_.done(worker, message.generation);
-    case wire::Body::Leave: return lose(connection, LossKind::kLeft, cut(message.body.AsLeave()->message));
+    case wire::Body::Leave:
+      return lose(connection, membership::LossKind::kLeft, cut(message.body.AsLeave()->message));
     case wire::Body::KvSet: {
       wire::KvSetT& set = *message.body.AsKvSet();
       if (set.key.empty() || set.key.size() > kMaxKey) {

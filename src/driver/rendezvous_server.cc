@@ -13,7 +13,7 @@ constexpr Duration kLinger = std::chrono::seconds(5);
 
 }  // namespace
 
-RendezvousServer::RendezvousServer(wire::Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events)
+RendezvousServer::RendezvousServer(Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events)
     : loop_(loop),
       config_(std::move(config)),
       logger_(std::move(logger)),
@@ -80,7 +80,7 @@ void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why
     remove(connection);
     return;
   }
-  lose(connection, LossKind::kConnectionClosed, "connection closed");
+  lose(connection, membership::LossKind::kConnectionClosed, "connection closed");
 }
 
 void RendezvousServer::reject(const ConnectionPtr& connection, wire::Refusal code,
@@ -91,7 +91,7 @@ void RendezvousServer::reject(const ConnectionPtr& connection, wire::Refusal cod
   refused.reason = reason;
   send(*connection, 0, std::move(refused));
   connection->channel->close(kLinger);
-  if (connection->worker != 0) return lose(connection, LossKind::kConnectionClosed, reason);
+  if (connection->worker != 0) return lose(connection, membership::LossKind::kConnectionClosed, reason);
   remove(connection);
 }
 
@@ -105,9 +105,10 @@ void RendezvousServer::remove(const ConnectionPtr& connection) {
   kv_.forget(connection->worker);
 }
 
-void RendezvousServer::lose(const ConnectionPtr& connection, LossKind kind, const std::string& why) {
+void RendezvousServer::lose(const ConnectionPtr& connection, membership::LossKind kind,
+                            const std::string& why) {
   // A closed connection is noticed at once: only a worker that fell silent took time to be missed.
-  if (kind == LossKind::kSilent) silence_[connection->worker] = now() - connection->heard;
+  if (kind == membership::LossKind::kSilent) silence_[connection->worker] = now() - connection->heard;
   while (silence_.size() > 4096) silence_.erase(silence_.begin());
   remove(connection);
   connection->channel->close(kLinger);
@@ -144,18 +145,18 @@ void RendezvousServer::look_for_silence() {
     refused.code = wire::Refusal::Evicted;
     refused.reason = why;
     send(*connection, connection->generation, std::move(refused));
-    lose(connection, LossKind::kSilent, why);
+    lose(connection, membership::LossKind::kSilent, why);
   }
   watch();
 }
 
-void RendezvousServer::assign(const Assign& assign) {
+void RendezvousServer::assign(const membership::Assign& assign) {
   answer(kv_.begin(assign.generation));
   wire::AssignmentT assignment;
   assignment.epoch = assign.epoch;
   assignment.root = assign.root;
   assignment.reason = cut(assign.reason);
-  for (const MemberPlace& place : assign.members) {
+  for (const membership::MemberPlace& place : assign.members) {
     auto member = std::make_unique<wire::MemberT>();
     member->worker = place.worker;
     member->host = place.host;
@@ -169,7 +170,7 @@ void RendezvousServer::assign(const Assign& assign) {
     assignment.members.push_back(std::move(member));
   }
   wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
-  for (const MemberPlace& place : assign.members) {
+  for (const membership::MemberPlace& place : assign.members) {
     const auto found = connections_.find(place.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
@@ -180,7 +181,7 @@ void RendezvousServer::assign(const Assign& assign) {
   }
 }
 
-void RendezvousServer::abort(const Abort& abort) {
+void RendezvousServer::abort(const membership::Abort& abort) {
   wire::AbortT body;
   body.reason = abort.reason;
   body.rank = abort.rank;
@@ -197,7 +198,7 @@ void RendezvousServer::abort(const Abort& abort) {
   if (kv_.generation() == abort.generation) answer(kv_.begin(0));
 }
 
-void RendezvousServer::notify(const Notify& notify) {
+void RendezvousServer::notify(const membership::Notify& notify) {
   set_epoch(notify.epoch);
   wire::HostsUpdatedT body;
   body.epoch = notify.epoch;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "driver/kv_store.h"
-#include "driver/membership.h"
+#include "membership/membership.h"
 #include "wire/channel.h"
 
 namespace hvd::driver {
@@ -39,18 +39,18 @@ class RendezvousServer {
     /// Whether this worker may connect: nothing, or why not.
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
     std::function<void(uint64_t worker)> connected;
-    std::function<void(uint64_t worker, const ReadyEvent& event)> ready;
+    std::function<void(uint64_t worker, const membership::ReadyEvent& event)> ready;
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
         failure;
-    std::function<void(uint64_t worker, uint64_t generation, const StallEvent& event)> stalled;
+    std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     /// The connection is over: closed by the worker, silent, or by a Leave.
-    std::function<void(uint64_t worker, LossKind kind, const std::string& why)> lost;
+    std::function<void(uint64_t worker, membership::LossKind kind, const std::string& why)> lost;
   };
 
   /// Throws Error(HVD_UNAVAILABLE) if it can't listen.
-  RendezvousServer(wire::Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events);
+  RendezvousServer(Loop& loop, RendezvousConfig config, LoggerPtr logger, Events events);
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -60,9 +60,9 @@ class RendezvousServer {
 
   /// Newest epoch, for Welcome.
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
-  void assign(const Assign& assign);
-  void abort(const Abort& abort);
-  void notify(const Notify& notify);
+  void assign(const membership::Assign& assign);
+  void abort(const membership::Abort& abort);
+  void notify(const membership::Notify& notify);
   /// Tells a connected worker, and leaves the connection open.
   void refuse(uint64_t worker, wire::Refusal code, const std::string& reason);
   /// Tells a connected worker why and closes the connection; no `lost` follows.
@@ -84,14 +84,14 @@ class RendezvousServer {
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
   void remove(const ConnectionPtr& connection);
-  void lose(const ConnectionPtr& connection, LossKind kind, const std::string& why);
+  void lose(const ConnectionPtr& connection, membership::LossKind kind, const std::string& why);
   void answer(const std::vector<KvStore::Answer>& answers);
   void watch();
   void look_for_silence();
   template <class Body>
   void send(Connection& connection, uint64_t generation, Body body);
 
-  wire::Loop& loop_;
+  Loop& loop_;
   const RendezvousConfig config_;
   const LoggerPtr logger_;
   const Events events_;
@@ -102,7 +102,7 @@ class RendezvousServer {
   std::map<uint64_t, Duration> silence_;                       // of workers that were lost
   std::map<uint64_t, std::vector<wire::AddressT>> addresses_;  // as each worker's Ready told last
   KvStore kv_;
-  wire::Loop::Timer timer_;
+  Loop::Timer timer_;
   Time watch_at_{};
   std::unique_ptr<wire::Listener> listener_;
 };

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "driver/discovery.h"
-#include "driver/output.h"
-#include "driver/process.h"
+#include "launch/output.h"
+#include "launch/process.h"
 
 namespace hvd::driver {
 namespace {
@@ -15,8 +15,7 @@ constexpr size_t kMaxLoggedLine = 512;
 
 class ScriptDiscovery final : public HostDiscovery {
  public:
-  ScriptDiscovery(wire::Loop& loop, std::string program, int32_t slots_per_host, Duration timeout,
-                  LoggerPtr logger)
+  ScriptDiscovery(Loop& loop, std::string program, int32_t slots_per_host, Duration timeout, LoggerPtr logger)
       : loop_(loop),
         program_(std::move(program)),
         slots_per_host_(slots_per_host),
@@ -29,18 +28,18 @@ class ScriptDiscovery final : public HostDiscovery {
   void discover(Done done) override {
     done_ = std::move(done);
     output_.clear();
-    errors_ = LineSplitter(kMaxLoggedLine);
+    errors_ = launch::LineSplitter(kMaxLoggedLine);
     exit_status_ = 0;
     try {
-      SpawnSpec spec;
-      spec.path = find_program(program_);
+      launch::SpawnSpec spec;
+      spec.path = launch::find_program(program_);
       spec.argv = {program_};
-      spec.environment = merged_environment({});
-      Process::Handlers handlers;
+      spec.environment = launch::merged_environment({});
+      launch::Process::Handlers handlers;
       handlers.output = [this](bool is_stderr, std::string_view bytes) { take(is_stderr, bytes); };
       handlers.exited = [this](int32_t status) { exit_status_ = status; };
       handlers.gone = [this] { ended(); };
-      process_ = Process::start(loop_, std::move(spec), std::move(handlers));
+      process_ = launch::Process::start(loop_, std::move(spec), std::move(handlers));
     } catch (const Error& error) {
       fail(error.what());
       return;
@@ -84,8 +83,8 @@ class ScriptDiscovery final : public HostDiscovery {
     process_ = nullptr;
     timer_.cancel();
     if (output_.size() > kMaxOutput) return fail(fmt::format("printed more than {} bytes", kMaxOutput));
-    if (exit_status_ != 0) return fail(exit_text(exit_status_));
-    std::vector<HostSlots> hosts;
+    if (exit_status_ != 0) return fail(launch::exit_text(exit_status_));
+    std::vector<membership::HostSlots> hosts;
     try {
       hosts = parse_discovery_output(output_, slots_per_host_);
     } catch (const Error& error) { return fail(error.what()); }
@@ -99,24 +98,23 @@ class ScriptDiscovery final : public HostDiscovery {
         Status(HVD_UNAVAILABLE, fmt::format("discovery script {}: {}", program_, why)), {});
   }
 
-  wire::Loop& loop_;
+  Loop& loop_;
   const std::string program_;
   const int32_t slots_per_host_;
   const Duration timeout_;
   const LoggerPtr logger_;
-  wire::Loop::Timer timer_;
-  std::shared_ptr<Process> process_;
+  Loop::Timer timer_;
+  std::shared_ptr<launch::Process> process_;
   std::string output_;
-  LineSplitter errors_{kMaxLoggedLine};
+  launch::LineSplitter errors_{kMaxLoggedLine};
   int32_t exit_status_ = 0;
   Done done_;
 };
 
 }  // namespace
 
-std::unique_ptr<HostDiscovery> make_script_discovery(wire::Loop& loop, std::string program,
-                                                     int32_t slots_per_host, Duration timeout,
-                                                     LoggerPtr logger) {
+std::unique_ptr<HostDiscovery> make_script_discovery(Loop& loop, std::string program, int32_t slots_per_host,
+                                                     Duration timeout, LoggerPtr logger) {
   return std::make_unique<ScriptDiscovery>(loop, std::move(program), slots_per_host, timeout,
                                            std::move(logger));
 }

@@ -59,7 +59,7 @@ void check_times(const Settings& s) {
         "to be less than half of the time-out",
         to_seconds(s.heartbeat_interval), to_seconds(s.heartbeat_timeout)));
   }
-  const MembershipConfig& m = s.membership;
+  const membership::MembershipConfig& m = s.membership;
   if (m.restart_delay_min > m.restart_delay_max) {
     invalid(
         fmt::format("option restart_delay_min is {:g} s and restart_delay_max is {:g} s: expected min <= max",
@@ -131,10 +131,10 @@ Settings read_settings(const Options& o) {
   return s;
 }
 
-MembershipConfig membership_config(const Settings& settings, const std::vector<HostSlots>& hosts,
-                                   bool fixed) {
+membership::MembershipConfig membership_config(const Settings& settings,
+                                               const std::vector<membership::HostSlots>& hosts, bool fixed) {
   int64_t slots = 0;
-  for (const HostSlots& host : hosts) slots += host.slots;
+  for (const membership::HostSlots& host : hosts) slots += host.slots;
   // Where np is left open it is one for each slot, within the bounds that were given.
   int64_t np = settings.np;
   if (np == 0) {
@@ -151,7 +151,7 @@ MembershipConfig membership_config(const Settings& settings, const std::vector<H
             "workers are wanted (np {}, min_np {})",
             describe_hosts(hosts), slots, min_np, settings.np, settings.min_np));
   }
-  MembershipConfig config = settings.membership;
+  membership::MembershipConfig config = settings.membership;
   config.np = static_cast<int32_t>(np);
   config.min_np = static_cast<int32_t>(min_np);
   config.max_np = static_cast<int32_t>(max_np);

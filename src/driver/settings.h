@@ -7,15 +7,15 @@
 
 #include "base/clock.h"
 #include "base/options.h"
-#include "driver/membership.h"
+#include "membership/membership.h"
 
 namespace hvd::driver {
 
 struct Settings {
   std::string job, secret;
-  std::string listen;                      // "address:port", as wire::Listener takes it
-  int64_t np = 0, min_np = 0, max_np = 0;  // as given; 0 is resolved by membership_config
-  MembershipConfig membership;             // but for np, min_np and max_np
+  std::string listen;                       // "address:port", as wire::Listener takes it
+  int64_t np = 0, min_np = 0, max_np = 0;   // as given; 0 is resolved by membership_config
+  membership::MembershipConfig membership;  // but for np, min_np and max_np
   Duration discovery_interval{}, discovery_timeout{};
   Duration heartbeat_interval{}, heartbeat_timeout{};
   Duration stop_grace{};
@@ -28,7 +28,8 @@ Settings read_settings(const Options& options);
 
 /// np, min_np and max_np for the hosts found first. `fixed`: the hosts can't change. Throws
 /// Error(HVD_UNAVAILABLE) if fixed hosts can never be enough.
-MembershipConfig membership_config(const Settings& settings, const std::vector<HostSlots>& hosts, bool fixed);
+membership::MembershipConfig membership_config(const Settings& settings,
+                                               const std::vector<membership::HostSlots>& hosts, bool fixed);
 
 /// `bytes` random bytes from the kernel, as hexadecimal digits.
 std::string random_hex(size_t bytes);

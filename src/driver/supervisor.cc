@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "driver/process.h"
+#include "launch/process.h"
 
 namespace hvd::driver {
 namespace {
@@ -18,11 +18,11 @@ constexpr Duration kLastWord = std::chrono::seconds(1);
 constexpr Duration kHeldOpen = std::chrono::milliseconds(500);
 constexpr size_t kRemembered = 4096;  // workers that are gone
 
-const char* of(LossKind kind) {
+const char* of(membership::LossKind kind) {
   switch (kind) {
-    case LossKind::kSilent:
-    case LossKind::kEvicted: return "evicted";
-    case LossKind::kLeft: return "left";
+    case membership::LossKind::kSilent:
+    case membership::LossKind::kEvicted: return "evicted";
+    case membership::LossKind::kLeft: return "left";
     default: return "lost";
   }
 }
@@ -30,7 +30,7 @@ const char* of(LossKind kind) {
 }  // namespace
 
 struct Supervisor::Worker {
-  explicit Worker(wire::Loop& loop) : timer(loop) {}
+  explicit Worker(Loop& loop) : timer(loop) {}
   std::string host;
   int32_t slot = 0;
   int32_t rank = -1;    // last one
@@ -38,17 +38,17 @@ struct Supervisor::Worker {
   bool lost = false, done = false;
   std::optional<int32_t> exit_status;
   std::optional<Refusal> fate;  // why it may not connect (again)
-  wire::Loop::Timer timer;      // until its process is ended, or its loss told
+  Loop::Timer timer;            // until its process is ended, or its loss told
 };
 
-Supervisor::Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery)
+Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery)
     : loop_(loop),
       config_(std::move(config)),
       logger_(config_.logger),
       discovery_(std::move(discovery)),
       tick_(loop),
       discovery_timer_(loop) {
-  Launcher::Events process;
+  launch::Launcher::Events process;
   process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
   process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
   process.gone = [this](uint64_t worker) { process_gone(worker); };
@@ -71,10 +71,11 @@ void Supervisor::close(Duration grace) {
 // ---- hosts ----
 
 void Supervisor::discover_first(std::function<void(const Status& status)> done) {
-  discovery_->discover([this, done = std::move(done)](const Status& status, std::vector<HostSlots> hosts) {
-    hosts_ = std::move(hosts);
-    done(status);
-  });
+  discovery_->discover(
+      [this, done = std::move(done)](const Status& status, std::vector<membership::HostSlots> hosts) {
+        hosts_ = std::move(hosts);
+        done(status);
+      });
 }
 
 /// Not before there are workers to admit: those that are there already knock as soon as somebody listens.
@@ -89,7 +90,7 @@ void Supervisor::listen() {
   RendezvousServer::Events events;
   events.admit = [this](uint64_t worker) { return admit(worker); };
   events.connected = [this](uint64_t) { publish(); };
-  events.ready = [this](uint64_t worker, const ReadyEvent& event) {
+  events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
     apply(membership_->worker_ready(worker, event, now()));
   };
   events.synced = [this](uint64_t worker, uint64_t generation, uint64_t revision) {
@@ -98,7 +99,7 @@ void Supervisor::listen() {
   events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
     apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
   };
-  events.stalled = [this](uint64_t worker, uint64_t generation, const StallEvent& event) {
+  events.stalled = [this](uint64_t worker, uint64_t generation, const membership::StallEvent& event) {
     apply(membership_->worker_stalled(worker, generation, event, now()));
   };
   events.done = [this](uint64_t worker, uint64_t generation) {
@@ -107,7 +108,7 @@ void Supervisor::listen() {
       found->second.done = true;
     apply(membership_->worker_done(worker, generation, now()));
   };
-  events.lost = [this](uint64_t worker, LossKind kind, const std::string& why) {
+  events.lost = [this](uint64_t worker, membership::LossKind kind, const std::string& why) {
     worker_lost(worker, kind, why);
   };
   server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
@@ -115,8 +116,8 @@ void Supervisor::listen() {
 
 void Supervisor::begin() {
   listen();
-  membership_ =
-      std::make_unique<Membership>(membership_config(config_.settings, hosts_, discovery_->fixed()), now());
+  membership_ = std::make_unique<membership::Membership>(
+      membership_config(config_.settings, hosts_, discovery_->fixed()), now());
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
                 describe_hosts(hosts_));
   if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
@@ -127,12 +128,13 @@ void Supervisor::begin() {
 void Supervisor::discover_later() {
   if (discovery_->fixed() || finish_) return;
   discovery_timer_.start(config_.settings.discovery_interval, [this] {
-    discovery_->discover(
-        [this](const Status& status, std::vector<HostSlots> hosts) { discovered(status, std::move(hosts)); });
+    discovery_->discover([this](const Status& status, std::vector<membership::HostSlots> hosts) {
+      discovered(status, std::move(hosts));
+    });
   });
 }
 
-void Supervisor::discovered(const Status& status, std::vector<HostSlots> hosts) {
+void Supervisor::discovered(const Status& status, std::vector<membership::HostSlots> hosts) {
   if (finish_) return;
   if (!status.ok()) {
     // The hosts known so far stay: a discovery that fails says nothing about them.
@@ -154,12 +156,12 @@ void Supervisor::discovered(const Status& status, std::vector<HostSlots> hosts) 
 
 // ---- actions ----
 
-void Supervisor::apply(std::vector<Action> actions) {
+void Supervisor::apply(std::vector<membership::Action> actions) {
   // What workers wait for goes first; a slow reader of the log holds nobody up (contract 3).
-  for (Action& action : actions) {
+  for (membership::Action& action : actions) {
     std::visit([this](auto& a) { perform(a); }, action);
   }
-  for (const LogLine& line : std::exchange(lines_, {})) logger_->write(line.level, line.text);
+  for (const membership::LogLine& line : std::exchange(lines_, {})) logger_->write(line.level, line.text);
   if (const std::optional<Time> next = membership_->next_tick(); next && !finish_) {
     tick_.start(std::max(*next - now(), Duration(0)), [this] { apply(membership_->tick(now())); });
   } else {
@@ -187,7 +189,7 @@ std::string Supervisor::name_of(uint64_t id) const {
   return fmt::format("worker {} (host {}, slot {}{})", id, worker.host, worker.slot, rank);
 }
 
-void Supervisor::perform(StartWorker& action) {
+void Supervisor::perform(membership::StartWorker& action) {
   // Those that are long gone are forgotten: refused as unknown, should they come back.
   for (auto it = workers_.begin(); workers_.size() > kRemembered && it != workers_.end();) {
     it = it->second.process ? std::next(it) : workers_.erase(it);
@@ -196,7 +198,7 @@ void Supervisor::perform(StartWorker& action) {
   worker.host = action.host;
   worker.slot = action.slot;
   note(HVD_LOG_DEBUG, "starting " + name_of(action.worker));
-  LaunchRequest request{action.worker, action.host, action.slot, config_.environment};
+  launch::LaunchRequest request{action.worker, action.host, action.slot, config_.environment};
   const Settings& s = config_.settings;
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"HVD_DRIVER", driver_endpoint()},
                                     {"HVD_JOB", s.job},
@@ -209,7 +211,7 @@ void Supervisor::perform(StartWorker& action) {
   launcher_->start(std::move(request));
 }
 
-void Supervisor::perform(StopWorker& action) {
+void Supervisor::perform(membership::StopWorker& action) {
   const auto found = workers_.find(action.worker);
   if (found == workers_.end()) return;
   Worker& worker = found->second;
@@ -222,7 +224,7 @@ void Supervisor::perform(StopWorker& action) {
   end_process(action.worker, told ? config_.settings.stop_grace : Duration(0));
 }
 
-void Supervisor::perform(Assign& action) {
+void Supervisor::perform(membership::Assign& action) {
   server_->assign(action);
   std::map<std::string, int32_t> hosts;
   for (size_t rank = 0; rank < action.members.size(); ++rank) {
@@ -232,23 +234,23 @@ void Supervisor::perform(Assign& action) {
       found->second.rank = static_cast<int32_t>(rank);
     ++hosts[action.members[rank].host];
   }
-  std::vector<HostSlots> list;
+  std::vector<membership::HostSlots> list;
   for (const auto& [name, members] : hosts) list.push_back({name, members});
   note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", action.generation,
                                  action.generation > 1 ? " formed after a reset" : " formed",
                                  action.members.size(), describe_hosts(list)));
 }
 
-void Supervisor::perform(Abort& action) { server_->abort(action); }
-void Supervisor::perform(Notify& action) { server_->notify(action); }
+void Supervisor::perform(membership::Abort& action) { server_->abort(action); }
+void Supervisor::perform(membership::Notify& action) { server_->notify(action); }
 
-void Supervisor::perform(Refuse& action) {
+void Supervisor::perform(membership::Refuse& action) {
   note(finish_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
        fmt::format("{} refused: {}", name_of(action.worker), action.reason));
   server_->refuse(action.worker, wire::Refusal::Stale, action.reason);
 }
 
-void Supervisor::perform(Finish& action) {
+void Supervisor::perform(membership::Finish& action) {
   if (finish_) return;
   finish_ = action;
   tick_.cancel();
@@ -280,20 +282,20 @@ std::optional<Refusal> Supervisor::admit(uint64_t id) const {
   return std::nullopt;
 }
 
-void Supervisor::worker_lost(uint64_t id, LossKind kind, std::string why) {
+void Supervisor::worker_lost(uint64_t id, membership::LossKind kind, std::string why) {
   const auto found = workers_.find(id);
   if (found == workers_.end() || found->second.lost) return;
   Worker& worker = found->second;
   worker.lost = true;
-  if (kind == LossKind::kConnectionClosed) {
+  if (kind == membership::LossKind::kConnectionClosed) {
     // How its process ended says more, if that is known by now.
     if (!worker.exit_status) worker.exit_status = launcher_->ended(id);
     if (worker.exit_status && *worker.exit_status >= 0) {
-      kind = LossKind::kExited;
-      why = exit_text(*worker.exit_status);
+      kind = membership::LossKind::kExited;
+      why = launch::exit_text(*worker.exit_status);
     }
   }
-  worker.fate = Refusal{kind == LossKind::kSilent ? wire::Refusal::Evicted : wire::Refusal::Stale,
+  worker.fate = Refusal{kind == membership::LossKind::kSilent ? wire::Refusal::Evicted : wire::Refusal::Stale,
                         fmt::format("worker {} was {}: {}", id, of(kind), why)};
   const std::string name = name_of(id);
   if (worker.done || finish_) {
@@ -312,7 +314,7 @@ void Supervisor::launch_failed(uint64_t id, const std::string& why) {
   found->second.process = false;
   found->second.lost = true;
   found->second.fate = Refusal{wire::Refusal::Stale, why};
-  if (!finish_) return apply(membership_->worker_lost(id, LossKind::kStartFailed, why, now()));
+  if (!finish_) return apply(membership_->worker_lost(id, membership::LossKind::kStartFailed, why, now()));
   publish();
 }
 
@@ -320,7 +322,7 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
   const auto found = workers_.find(id);
   if (found == workers_.end()) return;
   Worker& worker = found->second;
-  const std::string text = exit_text(exit_status);
+  const std::string text = launch::exit_text(exit_status);
   worker.exit_status = exit_status;
   if (worker.done || finish_) {
     // The job's success is its workers' word, not their exit status (contract 8).
@@ -330,11 +332,11 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
     logger_->info("{} {}", name_of(id), text);
   }
   if (worker.lost || finish_) return;
-  if (!server_->connected(id)) return worker_lost(id, LossKind::kExited, text);
+  if (!server_->connected(id)) return worker_lost(id, membership::LossKind::kExited, text);
   // What it said before it ended, and the end of its connection, are on their way and count first.
   worker.timer.start(kHeldOpen, [this, id, text] {
     server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
-    worker_lost(id, LossKind::kExited, text);
+    worker_lost(id, membership::LossKind::kExited, text);
   });
 }
 
@@ -395,7 +397,7 @@ void Supervisor::publish() {
     status.phase = !over() ? HVD_JOB_ENDING : finish_->success ? HVD_JOB_SUCCEEDED : HVD_JOB_FAILED_PHASE;
     status.sentence = finish_->sentence;
   } else {
-    status.phase = membership_->phase() == Phase::kRunning ? HVD_JOB_RUNNING : HVD_JOB_FORMING;
+    status.phase = membership_->phase() == membership::Phase::kRunning ? HVD_JOB_RUNNING : HVD_JOB_FORMING;
     status.sentence = membership_->waiting_for();
   }
   status.stall = membership_->stall();

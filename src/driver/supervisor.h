@@ -12,11 +12,11 @@
 
 #include "base/log.h"
 #include "driver/discovery.h"
-#include "driver/launcher.h"
-#include "driver/membership.h"
 #include "driver/rendezvous_server.h"
 #include "driver/settings.h"
 #include "hvd/driver.h"
+#include "launch/launcher.h"
+#include "membership/membership.h"
 
 namespace hvd::driver {
 
@@ -32,7 +32,7 @@ struct SupervisorConfig {
   Settings settings;
   std::vector<std::string> environment;  // for workers, besides address, identity and secret
   LoggerPtr logger;
-  std::function<std::unique_ptr<Launcher>(Launcher::Events events)> make_launcher;
+  std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
   std::function<void(const DriverStatus& status)>
       changed;  // after every event; the last one tells how the job ended
 };
@@ -41,7 +41,7 @@ struct SupervisorConfig {
 class Supervisor {
  public:
   /// Listens. Throws Error(HVD_UNAVAILABLE).
-  Supervisor(wire::Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery);
+  Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -63,22 +63,22 @@ class Supervisor {
   struct Worker;
 
   void listen();
-  void discovered(const Status& status, std::vector<HostSlots> hosts);
+  void discovered(const Status& status, std::vector<membership::HostSlots> hosts);
   void discover_later();
 
-  void apply(std::vector<Action> actions);
-  void perform(StartWorker& action);
-  void perform(StopWorker& action);
-  void perform(Assign& action);
-  void perform(Abort& action);
-  void perform(Notify& action);
-  void perform(Refuse& action);
-  void perform(Finish& action);
-  void perform(LogLine& action) { lines_.push_back(std::move(action)); }
+  void apply(std::vector<membership::Action> actions);
+  void perform(membership::StartWorker& action);
+  void perform(membership::StopWorker& action);
+  void perform(membership::Assign& action);
+  void perform(membership::Abort& action);
+  void perform(membership::Notify& action);
+  void perform(membership::Refuse& action);
+  void perform(membership::Finish& action);
+  void perform(membership::LogLine& action) { lines_.push_back(std::move(action)); }
   void note(hvd_log_level level, std::string text) { lines_.push_back({level, std::move(text)}); }
 
   std::optional<Refusal> admit(uint64_t worker) const;
-  void worker_lost(uint64_t worker, LossKind kind, std::string why);
+  void worker_lost(uint64_t worker, membership::LossKind kind, std::string why);
   void launch_failed(uint64_t worker, const std::string& why);
   void process_exited(uint64_t worker, int32_t exit_status);
   void process_gone(uint64_t worker);
@@ -90,20 +90,20 @@ class Supervisor {
   std::string driver_endpoint() const;
   std::string name_of(uint64_t worker) const;
 
-  wire::Loop& loop_;
+  Loop& loop_;
   const SupervisorConfig config_;
   const LoggerPtr logger_;
   std::unique_ptr<HostDiscovery> discovery_;
   std::unique_ptr<RendezvousServer> server_;
-  std::unique_ptr<Launcher> launcher_;
-  std::unique_ptr<Membership> membership_;
-  wire::Loop::Timer tick_, discovery_timer_;
-  std::vector<HostSlots> hosts_;
+  std::unique_ptr<launch::Launcher> launcher_;
+  std::unique_ptr<membership::Membership> membership_;
+  Loop::Timer tick_, discovery_timer_;
+  std::vector<membership::HostSlots> hosts_;
   std::string discovery_failure_;
   std::string joining_closed_;  // why
   std::map<uint64_t, Worker> workers_;
-  std::optional<Finish> finish_;
-  std::vector<LogLine> lines_;  // written when the actions are done
+  std::optional<membership::Finish> finish_;
+  std::vector<membership::LogLine> lines_;  // written when the actions are done
   bool stopped_ = false, closed_ = false;
 };
 

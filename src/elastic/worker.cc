@@ -6,7 +6,8 @@
 #include <cstring>
 #include <map>
 
-#include "backend/choice.h"
+#include "backend/capabilities.h"
+#include "selection/selection.h"
 
 namespace hvd::elastic {
 
@@ -119,7 +120,7 @@ Status Worker::open(const Options& options) {
     if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);
   }
   if (alone) {
-    Status status = backend::open(options, "self", module_options, std::move(handlers), &instance_);
+    Status status = selection::open(options, "self", module_options, std::move(handlers), &instance_);
     if (!status.ok()) return status;
     copies_->open(*instance_);
     backend_ = instance_->description();
@@ -141,7 +142,8 @@ Status Worker::open(const Options& options) {
   Status status = session_->start();
   if (!status.ok()) return status;
   module_options.emplace_back("route", session_->local_address());
-  status = backend::open(options, options.string("backend"), module_options, std::move(handlers), &instance_);
+  status =
+      selection::open(options, options.string("backend"), module_options, std::move(handlers), &instance_);
   if (!status.ok()) {
     session_->leave(status.message);
     return status;

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/loop.h"
 #include "base/options.h"
-#include "base/timeline.h"
 #include "collective/engine.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
 #include "elastic/recovery_log.h"
 #include "session/session.h"
 #include "state/device_copies.h"
-#include "wire/loop.h"
+#include "timeline/timeline.h"
 
 namespace hvd::elastic {
 
@@ -166,8 +166,8 @@ class Worker {
   uint64_t revision_ = 0;
 
   std::mutex close_mutex_;
-  wire::Loop timers_;  // its thread runs the engine's deadlines
-  std::unique_ptr<wire::Loop::Timer> engine_timer_;
+  Loop timers_;  // its thread runs the engine's deadlines
+  std::unique_ptr<Loop::Timer> engine_timer_;
   Time engine_wakes_ = Time::max();
   backend::Description backend_;
   std::string backend_detail_;

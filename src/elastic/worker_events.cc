@@ -54,7 +54,7 @@ void Worker::wake_engine_at(Time when) {
   timers_.post([this, when] {
     if (when >= engine_wakes_) return;
     engine_wakes_ = when;
-    if (engine_timer_ == nullptr) engine_timer_ = std::make_unique<wire::Loop::Timer>(timers_);
+    if (engine_timer_ == nullptr) engine_timer_ = std::make_unique<Loop::Timer>(timers_);
     engine_timer_->start(std::max(when - now(), Duration(0)), [this] {
       engine_wakes_ = Time::max();
       if (EngineUse use = engine()) use->tick(now());

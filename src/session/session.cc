@@ -178,8 +178,8 @@ struct Session::Impl {
 
   std::mutex closing;   // one close at a time
   bool joined = false;  // the loop's thread is gone
-  wire::Loop loop;      // after all that its thread uses
-  std::unique_ptr<wire::Loop::Timer> timer = std::make_unique<wire::Loop::Timer>(loop);
+  Loop loop;            // after all that its thread uses
+  std::unique_ptr<Loop::Timer> timer = std::make_unique<Loop::Timer>(loop);
 };
 
 Session::Session(SessionConfig config, SessionEvents events)

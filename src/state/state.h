@@ -12,9 +12,9 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/timeline.h"
 #include "collective/engine.h"
 #include "state/device_copies.h"
+#include "timeline/timeline.h"
 
 namespace hvd::state {
 

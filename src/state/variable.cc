@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::state {
 namespace {

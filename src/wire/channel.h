@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/status.h"
-#include "wire/loop.h"
 #include "wire/messages.h"
 
 namespace hvd::wire {

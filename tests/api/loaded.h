@@ -5,32 +5,34 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#define LOADED(X)                                                                                          \
-  X(hvd_init) X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size)                \
-  X(hvd_cross_rank) X(hvd_cross_size) X(hvd_backend_name) X(hvd_allreduce) X(hvd_broadcast)                \
-  X(hvd_allgather) X(hvd_allgather_async) X(hvd_op_wait) X(hvd_op_output) X(hvd_op_destroy) X(hvd_barrier) \
-  X(hvd_broadcast_variables) X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create)                       \
-  X(hvd_state_add_tensor) X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run)                        \
-  X(hvd_state_revision) X(hvd_state_restore) X(hvd_state_commit) X(hvd_state_destroy) X(hvd_shutdown)      \
-  X(hvd_destroy) X(hvd_status_name) X(hvd_reducescatter) X(hvd_alltoall) X(hvd_grouped_allreduce)          \
-  X(hvd_broadcast_variables_async) X(hvd_process_set_create) X(hvd_process_set_ranks)                      \
-  X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join)
+#define LOADED(X)                                                                                         \
+  X(hvd_init)                                                                                             \
+  X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size) X(hvd_cross_rank)         \
+      X(hvd_cross_size) X(hvd_backend_name) X(hvd_allreduce) X(hvd_broadcast) X(hvd_allgather)            \
+          X(hvd_allgather_async) X(hvd_op_wait) X(hvd_op_output) X(hvd_op_destroy) X(hvd_barrier)         \
+              X(hvd_broadcast_variables) X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create)          \
+                  X(hvd_state_add_tensor) X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run)       \
+                      X(hvd_state_revision) X(hvd_state_restore) X(hvd_state_commit) X(hvd_state_destroy) \
+                          X(hvd_shutdown) X(hvd_destroy) X(hvd_status_name) X(hvd_reducescatter)          \
+                              X(hvd_alltoall) X(hvd_grouped_allreduce) X(hvd_broadcast_variables_async)   \
+                                  X(hvd_process_set_create) X(hvd_process_set_ranks)                      \
+                                      X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join)
 
-#define DECLARE(name) static __typeof__(name) *loaded_##name;
+#define DECLARE(name) static __typeof__(name)* loaded_##name;
 LOADED(DECLARE)
 #undef DECLARE
 
-static int load_hvd(const char *path) {
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+static int load_hvd(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
-#define FIND(name)                                             \
-  *(void **)&loaded_##name = dlsym(library, #name);            \
-  if (loaded_##name == NULL) {                                 \
-    fprintf(stderr, "%s: no symbol %s\n", path, #name);        \
-    return 1;                                                  \
+#define FIND(name)                                      \
+  *(void**)&loaded_##name = dlsym(library, #name);      \
+  if (loaded_##name == NULL) {                          \
+    fprintf(stderr, "%s: no symbol %s\n", path, #name); \
+    return 1;                                           \
   }
   LOADED(FIND)
 #undef FIND

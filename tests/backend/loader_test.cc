@@ -4,8 +4,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "backend/cluster.h"
-#include "backend/frame.h"
+#include "modules/cluster.h"
+#include "selection/frame.h"
+#include "selection/selection.h"
 
 namespace hvd::backend::test {
 namespace {
@@ -22,7 +23,7 @@ Options with_path(const std::string& path) {
 Status try_open(const std::string& name, const std::string& path = HVD_TEST_MODULES,
                 const std::vector<std::pair<std::string, std::string>>& module_options = {}) {
   std::unique_ptr<Instance> instance;
-  Status status = open(with_path(path), name, module_options, {}, &instance);
+  Status status = selection::open(with_path(path), name, module_options, {}, &instance);
   EXPECT_EQ(instance != nullptr, status.ok());
   return status;
 }
@@ -67,7 +68,7 @@ TEST(Loader, OpensAModuleMadeWithTheHeaderAlone) {
     return Status();
   };
   std::unique_ptr<Instance> instance;
-  const Status status = open(with_path(HVD_TEST_MODULES), "tiny", {}, handlers, &instance);
+  const Status status = selection::open(with_path(HVD_TEST_MODULES), "tiny", {}, handlers, &instance);
   ASSERT_TRUE(status.ok()) << status.message;
   EXPECT_EQ(instance->description().name, "tiny");
   EXPECT_EQ(instance->description().path, fs::canonical(HVD_TEST_MODULES) / "libhvd_tiny.so");
@@ -75,8 +76,8 @@ TEST(Loader, OpensAModuleMadeWithTheHeaderAlone) {
 
   std::vector<uint8_t> address;
   ASSERT_TRUE(instance->address(&address).ok());
-  std::vector<Offer> offers;
-  ASSERT_TRUE(decode(address, &offers).ok());
+  std::vector<selection::Offer> offers;
+  ASSERT_TRUE(selection::decode(address, &offers).ok());
   EXPECT_EQ(offers[0].name, "tiny");
   EXPECT_EQ(offers[0].address, std::vector<uint8_t>(5000, 7));  // asked twice: the first room was too small
   ASSERT_TRUE(instance->connect(3, 0, {{1, "here", address}}, seconds(1)).ok());
@@ -130,14 +131,14 @@ TEST(Loader, AutoTakesWhatLoads) {
   fs::copy(HVD_TEST_MODULES "/libhvd_away.so", directory.path / "libhvd_a.so");
   fs::copy(HVD_TEST_MODULES "/libhvd_tiny.so", directory.path / "libhvd_b.so");
   std::unique_ptr<Instance> instance;
-  Status status = open(with_path(directory.path), "auto", {}, {}, &instance);
+  Status status = selection::open(with_path(directory.path), "auto", {}, {}, &instance);
   ASSERT_TRUE(status.ok()) << status.message;
   // Gloo comes first, where it is found beside the program; else the one of the two that serves.
   EXPECT_TRUE(instance->description().name == "gloo" || instance->description().name == "tiny");
 
   fs::remove(directory.path / "libhvd_b.so");
   instance.reset();
-  status = open(with_path(directory.path), "auto", {}, {}, &instance);
+  status = selection::open(with_path(directory.path), "auto", {}, {}, &instance);
   if (!status.ok()) {
     EXPECT_EQ(status.code, HVD_UNAVAILABLE);
     EXPECT_NE(status.message.find("libhvd_gloo.so: "), std::string::npos) << status.message;
@@ -153,14 +154,14 @@ TEST(Loader, OptionLocalPutsSharedMemoryAroundTheModule) {
     Options options = with_path(HVD_TEST_MODULES);
     options.set("local", option);
     std::unique_ptr<Instance> instance;
-    ASSERT_TRUE(open(options, "tiny", {}, {}, &instance).ok()) << option;
+    ASSERT_TRUE(selection::open(options, "tiny", {}, {}, &instance).ok()) << option;
     EXPECT_EQ(instance->description().name, "tiny");
     EXPECT_EQ(instance->description().local, shares) << option;
   }
   Options options = with_path(HVD_TEST_MODULES);
   options.set("local", std::string("maybe"));
   std::unique_ptr<Instance> instance;
-  const Status status = open(options, "tiny", {}, {}, &instance);
+  const Status status = selection::open(options, "tiny", {}, {}, &instance);
   EXPECT_EQ(status.code, HVD_INVALID);
   EXPECT_NE(status.message.find("auto, on, messages or off"), std::string::npos) << status.message;
 }
@@ -168,12 +169,12 @@ TEST(Loader, OptionLocalPutsSharedMemoryAroundTheModule) {
 TEST(Loader, KeepsToTheModulesLimitOfInstances) {
   std::unique_ptr<Instance> a, b, c;
   const Options options = with_path(HVD_TEST_MODULES);
-  ASSERT_TRUE(open(options, "tiny", {}, {}, &a).ok());
-  ASSERT_TRUE(open(options, "tiny", {}, {}, &b).ok());
-  const Status status = open(options, "tiny", {}, {}, &c);
+  ASSERT_TRUE(selection::open(options, "tiny", {}, {}, &a).ok());
+  ASSERT_TRUE(selection::open(options, "tiny", {}, {}, &b).ok());
+  const Status status = selection::open(options, "tiny", {}, {}, &c);
   expect_reason(status, "libhvd_tiny.so", "allows 2");
   b.reset();
-  EXPECT_TRUE(open(options, "tiny", {}, {}, &c).ok());
+  EXPECT_TRUE(selection::open(options, "tiny", {}, {}, &c).ok());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The built-in backend of a worker that is alone.
-#include "backend/cluster.h"
+#include "modules/cluster.h"
 
 namespace hvd::backend::test {
 namespace {

@@ -7,10 +7,10 @@
 #include <csignal>
 #include <filesystem>
 
-#include "driver/process.h"
-#include "driver/support.h"
+#include "launch/process.h"
+#include "loop_support.h"
 
-namespace hvd::driver {
+namespace hvd::launch {
 namespace {
 
 class Hvdrun : public ::testing::Test {
@@ -262,4 +262,4 @@ TEST_F(Hvdrun, KeepsOutputInFiles) {
 }
 
 }  // namespace
-}  // namespace hvd::driver
+}  // namespace hvd::launch

@@ -8,13 +8,13 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "base/timeline.h"
-#include "driver/support.h"
+#include "loop_support.h"
+#include "timeline/timeline.h"
 
 namespace hvd::cli {
 namespace {
 
-using driver::test::read_file;
+using test::read_file;
 
 class Merge : public testing::Test {
  protected:
@@ -55,7 +55,7 @@ class Merge : public testing::Test {
     return answer;
   }
 
-  driver::test::Folder folder;
+  test::Folder folder;
 };
 
 TEST_F(Merge, BringsClocksIntoLine) {

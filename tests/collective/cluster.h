@@ -14,6 +14,7 @@
 #include "base/callback.h"
 #include "collective/engine.h"
 #include "collective/in_process_backend.h"
+#include "selection/selection.h"
 
 namespace hvd::collective::testing {
 
@@ -61,8 +62,8 @@ class Cluster {
         link.instance = std::make_unique<InProcessBackend>(hub, r, std::move(handlers));
         continue;
       }
-      open_status = backend::open(Options(), config.backend, {{"interface", "lo"}}, std::move(handlers),
-                                  &link.instance);
+      open_status = selection::open(Options(), config.backend, {{"interface", "lo"}}, std::move(handlers),
+                                    &link.instance);
       if (!open_status.ok()) return;
     }
     make_engines(config);

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/dtype.h"
 #include "collective/cluster.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective {
 namespace {

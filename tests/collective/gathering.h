@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/dtype.h"
-#include "base/reduce.h"
+#include "numeric/dtype.h"
+#include "numeric/reduce.h"
 
 namespace hvd::collective::testing {
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/dtype.h"
 #include "collective/gathering.h"
 #include "device_memory.h"
+#include "numeric/dtype.h"
 
 namespace hvd::collective::testing {
 

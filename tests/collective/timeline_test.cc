@@ -1,5 +1,5 @@
 // What the engine puts on a timeline, and whom a stall report names.
-#include "base/timeline.h"
+#include "timeline/timeline.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "driver/settings.h"
-#include "driver/support.h"
+#include "loop_support.h"
 
 namespace hvd::driver {
 namespace {
@@ -13,7 +13,7 @@ using test::on_loop;
 using test::RecordedLog;
 using test::Recorder;
 
-using Hosts = std::vector<HostSlots>;
+using Hosts = std::vector<membership::HostSlots>;
 struct Answer {
   Status status;
   Hosts hosts;
@@ -94,7 +94,7 @@ class Discovery : public ::testing::Test {
   RecordedLog log;
   Recorder<Answer> answers;
   std::unique_ptr<HostDiscovery> discovery;
-  wire::Loop loop{"test"};
+  Loop loop{"test"};
 };
 
 TEST_F(Discovery, ScriptTellsHosts) {
@@ -216,7 +216,7 @@ TEST(Settings, LadderIsChecked) {  // contract 12
 TEST(Settings, SizesFollowFromTheHosts) {
   Options options([](const std::string&) { return std::nullopt; });
   const Hosts hosts{{"a", 2}, {"b", 2}};
-  MembershipConfig config = membership_config(read_settings(options), hosts, false);
+  membership::MembershipConfig config = membership_config(read_settings(options), hosts, false);
   EXPECT_EQ(config.np, 4);
   EXPECT_EQ(config.min_np, 4);
   EXPECT_EQ(config.max_np, 0);

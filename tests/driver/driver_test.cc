@@ -144,7 +144,7 @@ TEST_F(Job, HostsThatComeAndGoAreTold) {  // contract 1
   set("min_np", "1");
   set("join_settle", "0.05");
   make();
-  driver->set_discovery([&](std::vector<HostSlots>* hosts) {
+  driver->set_discovery([&](std::vector<membership::HostSlots>* hosts) {
     if (phase == 2) return 1;
     hosts->push_back({"a", 1});
     if (phase == 1) hosts->push_back({"b", 1});
@@ -192,7 +192,7 @@ TEST_F(Job, HostsThatComeAndGoAreTold) {  // contract 1
 TEST_F(Job, FirstDiscoveryIsFatal) {  // H9
   options = Options([](const std::string&) { return std::nullopt; });
   make();
-  driver->set_discovery([](std::vector<HostSlots>*) { return 3; });
+  driver->set_discovery([](std::vector<membership::HostSlots>*) { return 3; });
   const std::string why = start_error(HVD_UNAVAILABLE);
   EXPECT_NE(why.find("first discovery failed"), std::string::npos) << why;
   EXPECT_EQ(driver->status().phase, HVD_JOB_NEW);
@@ -225,8 +225,8 @@ TEST_F(Job, TheSecretIsInNoArgumentList) {  // contract 13
   set("guard", HVD_GUARD_FILE);
   set("secret", std::string(40, 's'));
   driver = std::make_unique<Driver>(options);
-  test::Recorder<OutputLine> lines;
-  driver->set_output([&](const OutputLine& line) { lines.add(line); });
+  test::Recorder<launch::OutputLine> lines;
+  driver->set_output([&](const launch::OutputLine& line) { lines.add(line); });
   driver->set_command(
       {"sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; echo; echo $HVD_SECRET; echo $MINE; sleep 1000"},
       {"MINE=yes"});
@@ -234,7 +234,7 @@ TEST_F(Job, TheSecretIsInNoArgumentList) {  // contract 13
   ASSERT_TRUE(lines.wait_count(6)) << log.text();
   size_t with = 0;
   size_t mine = 0;
-  for (const OutputLine& line : lines.all()) {
+  for (const launch::OutputLine& line : lines.all()) {
     mine += line.text == "yes";
     if (line.text == std::string(40, 's')) ++with;
     if (line.text.find("sh -c") != std::string::npos) {
@@ -250,13 +250,13 @@ TEST_F(Job, DestroyingEndsRealWorkers) {
   const test::Folder folder;
   set("guard", HVD_GUARD_FILE);
   driver = std::make_unique<Driver>(options);
-  test::Recorder<OutputLine> lines;
-  driver->set_output([&](const OutputLine& line) { lines.add(line); });
+  test::Recorder<launch::OutputLine> lines;
+  driver->set_output([&](const launch::OutputLine& line) { lines.add(line); });
   driver->set_command({"sh", "-c", "trap '' TERM; echo $$; while true; do sleep 1000; done"}, {});
   driver->start();
   ASSERT_TRUE(lines.wait_count(2)) << log.text();
   driver.reset();
-  for (const OutputLine& line : lines.all()) EXPECT_FALSE(test::alive(std::stoi(line.text)));
+  for (const launch::OutputLine& line : lines.all()) EXPECT_FALSE(test::alive(std::stoi(line.text)));
 }
 
 }  // namespace

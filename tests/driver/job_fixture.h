@@ -29,8 +29,8 @@ class JobTest : public ::testing::Test {
 
   void make() {
     driver = std::make_unique<Driver>(options);
-    LaunchFunctions functions;
-    functions.start = [this](const LaunchRequest& request) {
+    launch::LaunchFunctions functions;
+    functions.start = [this](const launch::LaunchRequest& request) {
       launched.add({request.worker, request.host, request.slot, request.environment});
       return start_result;
     };
@@ -84,7 +84,7 @@ class JobTest : public ::testing::Test {
   Recorder<Launched> launched;
   Recorder<Stopped> stopped;
   int32_t start_result = 0;
-  wire::Loop loop{"workers"};
+  Loop loop{"workers"};
   std::unique_ptr<Driver> driver;
   std::vector<std::unique_ptr<ScriptedWorker>> workers;
 };

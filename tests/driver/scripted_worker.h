@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "driver/support.h"
+#include "loop_support.h"
 #include "wire/channel.h"
 
 namespace hvd::driver::test {
+
+using namespace hvd::test;
 
 struct Launched {
   uint64_t worker = 0;
@@ -26,7 +28,7 @@ struct Launched {
 
 class ScriptedWorker {
  public:
-  ScriptedWorker(wire::Loop& loop, const Launched& launched)
+  ScriptedWorker(Loop& loop, const Launched& launched)
       : loop_(loop),
         worker(launched.worker),
         driver(launched.variable("HVD_DRIVER")),
@@ -122,7 +124,7 @@ class ScriptedWorker {
   }
 
  private:
-  wire::Loop& loop_;
+  Loop& loop_;
   std::shared_ptr<wire::Channel> channel_;
 
  public:

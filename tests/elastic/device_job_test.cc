@@ -6,8 +6,8 @@
 #include <future>
 #include <utility>
 
-#include "backend/nccl_double/nccl_double.h"
 #include "elastic/job.h"
+#include "modules/nccl/double/nccl_double.h"
 
 namespace hvd::test {
 namespace {

@@ -19,9 +19,9 @@ typedef struct position {
 } position;
 
 /* Does what a fault of `point` says. Returns FAULT_ERROR or FAULT_LEAVE where the caller has to act. */
-int fault(const identity *who, const char *point, position at);
+int fault(const identity* who, const char* point, position at);
 
 /* The same for points written log(text): `message` is a line of the library's log that contains text. */
-void fault_on_log(const identity *who, const char *message, position at);
+void fault_on_log(const identity* who, const char* message, position at);
 
 #endif

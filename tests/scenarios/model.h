@@ -21,23 +21,23 @@ typedef struct model {
   double velocity[MODEL_WEIGHTS + 1];
   float embedding[MODEL_EMBEDDING];
   model_counters counters;
-  uint16_t *history; /* size of each step: counters.step of them */
+  uint16_t* history; /* size of each step: counters.step of them */
   int64_t history_length;
-  uint8_t *pad; /* ballast that makes syncs take time */
+  uint8_t* pad; /* ballast that makes syncs take time */
   size_t pad_size;
 } model;
 
-void model_init(model *m, size_t pad_size);
-void model_free(model *m);
+void model_init(model* m, size_t pad_size);
+void model_free(model* m);
 
 /* This rank's part: weights' gradient and then the bias's; the embedding's. */
-void model_gradients(const model *m, int rank, double *gradient, float *embedding);
+void model_gradients(const model* m, int rank, double* gradient, float* embedding);
 
 /* One step with the sums over all ranks. */
-void model_apply(model *m, const double *gradient, const float *embedding, int64_t samples, int size);
+void model_apply(model* m, const double* gradient, const float* embedding, int64_t samples, int size);
 
 /* Over everything but the ballast. */
-uint64_t model_checksum(const model *m);
-uint64_t model_pad_checksum(const model *m);
+uint64_t model_checksum(const model* m);
+uint64_t model_pad_checksum(const model* m);
 
 #endif

@@ -85,7 +85,7 @@ class Driver {
     events_.change([&] { received_.push_back(std::move(e)); });
   }
 
-  wire::Loop loop_{"driver"};
+  Loop loop_{"driver"};
   std::unique_ptr<wire::Listener> listener_;
   std::shared_ptr<wire::Channel> channel_;
   uint64_t sequence_ = 0, received_sequence_ = 0;

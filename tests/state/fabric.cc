@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/dtype.h"
+#include "numeric/dtype.h"
 
 namespace hvd::state {
 

@@ -48,7 +48,7 @@ class Events {
 
 /// Runs f on the loop and gives back what it returns.
 template <class F>
-auto run_on(wire::Loop& loop, F f) {
+auto run_on(Loop& loop, F f) {
   using Result = decltype(f());
   auto task = std::make_shared<std::packaged_task<Result()>>(std::move(f));
   auto result = task->get_future();
@@ -87,7 +87,7 @@ class LogLines {
 /// One end of a connection: records frames and the end, or echoes.
 class Peer : public std::enable_shared_from_this<Peer> {
  public:
-  explicit Peer(wire::Loop& loop) : loop_(loop) {}
+  explicit Peer(Loop& loop) : loop_(loop) {}
 
   void use(std::shared_ptr<wire::Channel> channel, bool echo = false) {  // on the loop
     channel_ = std::move(channel);
@@ -135,7 +135,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
       closed = why;
     });
   }
-  wire::Loop& loop_;
+  Loop& loop_;
   std::shared_ptr<wire::Channel> channel_;
 };
 
@@ -166,16 +166,15 @@ class Server {
   }
 
   LogLines log;
-  wire::Loop loop{"server"};
+  Loop loop{"server"};
   std::unique_ptr<wire::Listener> listener;
   Events events;
   std::vector<std::shared_ptr<Peer>> peers;
 };
 
 /// Connects; the result is connected, or closed says why not.
-inline std::shared_ptr<Peer> connect(wire::Loop& loop, const std::string& endpoint,
-                                     wire::ChannelLimits limits = {}, const std::string& secret = kSecret,
-                                     Duration timeout = seconds(30)) {
+inline std::shared_ptr<Peer> connect(Loop& loop, const std::string& endpoint, wire::ChannelLimits limits = {},
+                                     const std::string& secret = kSecret, Duration timeout = seconds(30)) {
   auto peer = std::make_shared<Peer>(loop);
   wire::connect_channel(loop, endpoint, secret, limits, timeout,
                         [peer](std::shared_ptr<wire::Channel> channel, const Status& why) {

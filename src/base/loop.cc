@@ -1,0 +1,139 @@
+#include "base/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "base/status.h"
+
+namespace hvd {
+namespace {
+
+// The host program's handlers run in its own threads, never in ours, and a broken socket raises no
+// SIGPIPE here (contract 10). What a fault of the thread itself raises stays as it is.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+struct Loop::Impl {
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::mutex mutex;  // guards posted and stopped
+  std::deque<std::function<void()>> posted;
+  bool stopped = false;
+  std::atomic<std::thread::id> id{};
+  std::mutex join;
+  std::thread thread;
+
+  void run(const std::string& name) {
+    id = std::this_thread::get_id();
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    for (;;) {
+      try {
+        io.run();
+        return;
+      } catch (...) {
+        // What was running has failed; the others on this loop, and the host process, go on (contract 10).
+      }
+    }
+  }
+
+  void run_posted() {
+    std::function<void()> fn;
+    {
+      std::lock_guard lock(mutex);
+      if (stopped || posted.empty()) return;
+      fn = std::move(posted.front());
+      posted.pop_front();
+    }
+    fn();
+  }
+};
+
+Loop::Loop(std::string thread_name) : impl_(std::make_unique<Impl>()) {
+  SignalsBlocked blocked;  // a new thread inherits the mask
+  try {
+    impl_->thread = std::thread([impl = impl_.get(), name = std::move(thread_name)] { impl->run(name); });
+  } catch (const std::system_error& e) {
+    throw Error(HVD_UNAVAILABLE, std::string("can't start a thread: ") + e.what());
+  }
+}
+
+Loop::~Loop() { stop(); }
+
+void Loop::post(std::function<void()> fn) {
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->stopped) {
+    lock.unlock();
+    return;  // fn is destroyed here, with no lock held
+  }
+  impl_->posted.push_back(std::move(fn));
+  asio::post(impl_->io, [impl = impl_.get()] { impl->run_posted(); });
+}
+
+bool Loop::in_loop() const { return impl_->id.load() == std::this_thread::get_id(); }
+
+void Loop::stop() {
+  std::deque<std::function<void()>> dropped;
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stopped = true;
+    impl_->posted.swap(dropped);
+  }
+  impl_->io.stop();
+  {
+    std::lock_guard lock(impl_->join);
+    if (impl_->thread.joinable()) impl_->thread.join();
+  }
+}
+
+void* Loop::native() { return &impl_->io; }
+
+// A handler that asio has already queued can't be cancelled there; its count tells that it was.
+struct Loop::Timer::Impl {
+  explicit Impl(asio::io_context& io) : timer(io) {}
+  asio::steady_timer timer;
+  std::shared_ptr<uint64_t> count = std::make_shared<uint64_t>(0);
+};
+
+Loop::Timer::Timer(Loop& loop)
+    : impl_(std::make_unique<Impl>(*static_cast<asio::io_context*>(loop.native()))) {}
+
+Loop::Timer::~Timer() { cancel(); }
+
+void Loop::Timer::start(Duration after, std::function<void()> fn) {
+  const uint64_t started = ++*impl_->count;
+  impl_->timer.expires_after(after);
+  impl_->timer.async_wait([count = impl_->count, started, fn = std::move(fn)](const asio::error_code&) {
+    if (*count == started) fn();
+  });
+}
+
+void Loop::Timer::cancel() {
+  ++*impl_->count;
+  impl_->timer.cancel();
+}
+
+}  // namespace hvd

@@ -1,0 +1,44 @@
+// The driver's end of hvd-guard, a small program that outlives the driver and, if the driver is killed, ends the
+// process groups that it started and removes the job's directories.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace hvd::launch {
+
+/// The guard's file: option `guard`, else beside this library, else where it is installed. Throws
+/// Error(HVD_UNAVAILABLE) that names what was tried.
+std::string find_guard(const std::string& option);
+
+/// Methods from one thread.
+class Guard {
+ public:
+  /// Starts the program. Throws Error(HVD_UNAVAILABLE).
+  Guard(const std::string& path, Duration grace, LoggerPtr logger);
+  ~Guard();  // the guard ends what was not removed, then itself
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  void add(pid_t group);
+  /// A group that serves the others: ended when they are gone.
+  void add_helper(pid_t group);
+  /// At last the guard removes it, if it is still there; made by make_job_directory.
+  void add_directory(const std::string& path);
+  /// Before the group's leader is reaped: afterwards the number may be somebody else's.
+  void remove(pid_t group);
+  pid_t pid() const { return pid_; }
+
+ private:
+  void send(const std::string& line);
+
+  const LoggerPtr logger_;
+  int socket_ = -1;
+  pid_t pid_ = -1;
+};
+
+}  // namespace hvd::launch

@@ -1,0 +1,84 @@
+// Starts workers and ends them: as processes of this machine, or through callbacks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "launch/guard.h"
+#include "launch/output.h"
+
+namespace hvd::launch {
+
+struct LaunchRequest {
+  uint64_t worker = 0;
+  std::string host;
+  int32_t slot = 0;
+  std::vector<std::string> environment;  // "NAME=value": what must reach the worker
+};
+
+/// All on the loop's thread.
+class Launcher {
+ public:
+  struct Events {
+    /// It could not be started; `gone` is not called for it.
+    std::function<void(uint64_t worker, const std::string& why)> failed;
+    /// Its process has ended (as hvd_driver_worker_exited counts), its output may still be coming.
+    std::function<void(uint64_t worker, int32_t exit_status)> exited;
+    /// Nothing is left of it: once for each that was started.
+    std::function<void(uint64_t worker)> gone;
+  };
+
+  virtual ~Launcher() = default;
+  /// Events come from a later turn of the loop on.
+  virtual void start(LaunchRequest request) = 0;
+  /// SIGTERM, after the grace SIGKILL. Does nothing for one that is gone.
+  virtual void stop(uint64_t worker, Duration grace) = 0;
+  /// SIGKILL.
+  virtual void kill(uint64_t worker) = 0;
+  /// For the prefix of its output.
+  virtual void set_rank(uint64_t worker, int32_t rank) = 0;
+  /// Its exit status if it has ended already, though `exited` was not called yet.
+  virtual std::optional<int32_t> ended(uint64_t worker) const = 0;
+  /// Ends everything at once, without events.
+  virtual void close(Duration grace) = 0;
+};
+
+struct LocalLauncherConfig {
+  std::string program;  // its file
+  std::vector<std::string> argv;
+  std::vector<std::string> environment;  // all of it; a request's own variables win
+  std::string output_directory;          // or ""
+  bool poll_exit = false;                // as on kernels without pidfd_open
+};
+
+/// guard may be null: then nothing ends the workers of a driver that is killed.
+std::unique_ptr<Launcher> make_local_launcher(Loop& loop, LocalLauncherConfig config,
+                                              std::shared_ptr<OutputThread> output,
+                                              std::shared_ptr<Guard> guard, LoggerPtr logger,
+                                              Launcher::Events events);
+
+/// Launch by callbacks, called from one thread that does nothing else.
+struct LaunchFunctions {
+  std::function<int32_t(const LaunchRequest&)> start;
+  std::function<void(uint64_t worker, bool force)> stop;
+};
+
+class CallbackLauncher : public Launcher {
+ public:
+  /// A worker started by callback has ended.
+  virtual void worker_exited(uint64_t worker, int32_t exit_status) = 0;
+};
+
+/// A worker whose end is not reported within the grace and five seconds after it was stopped by force counts as gone.
+/// close waits for a callback under way at most for its grace and then leaves the thread behind: it owns what it uses.
+std::unique_ptr<CallbackLauncher> make_callback_launcher(Loop& loop, LaunchFunctions functions,
+                                                         LoggerPtr logger, Launcher::Events events);
+
+}  // namespace hvd::launch

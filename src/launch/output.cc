@@ -1,0 +1,198 @@
+#include "launch/output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+namespace hvd::launch {
+
+void LineSplitter::feed(std::string_view bytes, const std::function<void(std::string line)>& line) {
+  while (!bytes.empty()) {
+    const size_t newline = bytes.find('\n');
+    const size_t room = max_line_ - rest_.size();
+    const size_t take =
+        std::min({newline == std::string_view::npos ? bytes.size() : newline, room, bytes.size()});
+    rest_.append(bytes.substr(0, take));
+    bytes.remove_prefix(take);
+    if (!bytes.empty() && bytes.front() == '\n') {
+      bytes.remove_prefix(1);
+      if (!cut_ || !rest_.empty()) line(std::exchange(rest_, {}));
+      cut_ = false;
+    } else if (rest_.size() == max_line_) {
+      line(std::exchange(rest_, {}));
+      cut_ = true;
+    }
+  }
+}
+
+void LineSplitter::finish(const std::function<void(std::string line)>& line) {
+  if (!rest_.empty()) line(std::exchange(rest_, {}));
+  cut_ = false;
+}
+
+std::string prefixed(const OutputLine& line) {
+  if (line.rank >= 0) return fmt::format("[{}] {}\n", line.rank, line.text);
+  return fmt::format("[{}:{}] {}\n", line.host, line.slot, line.text);
+}
+
+namespace {
+
+/// Blocks until all is written or the reader is gone.
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+}  // namespace
+
+OutputFunction standard_output() {
+  return [](const OutputLine& line) {
+    write_all(line.is_stderr ? STDERR_FILENO : STDOUT_FILENO, prefixed(line));
+  };
+}
+
+struct OutputThread::State {
+  struct Item {
+    std::function<void()> run;
+    size_t bytes = 0;
+  };
+  OutputFunction output;
+  LoggerPtr logger;
+  size_t max_queued = 0;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Item> queue;
+  size_t queued = 0;
+  bool stopping = false;
+  bool ended = false;
+  std::vector<std::function<void()>> drained;
+  std::map<std::string, int> files;  // the thread's own
+
+  void push(std::function<void()> run, size_t bytes) {
+    {
+      std::lock_guard lock(mutex);
+      if (stopping) return;
+      queue.push_back({std::move(run), bytes});
+      queued += bytes;
+    }
+    changed.notify_all();
+  }
+
+  void append(const std::string& path, const std::string& bytes) {
+    auto file = files.find(path);
+    if (file == files.end()) {
+      const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      if (fd < 0) logger->error("output file {} can't be opened: {}", path, std::strerror(errno));
+      file = files.emplace(path, fd).first;
+    }
+    if (bytes.empty()) {
+      if (file->second >= 0) ::close(file->second);
+      files.erase(file);
+      return;
+    }
+    if (file->second >= 0 && !write_all(file->second, bytes)) {
+      logger->error("output file {} can't be written, its output is lost from here on: {}", path,
+                    std::strerror(errno));
+      ::close(file->second);
+      file->second = -1;
+    }
+  }
+
+  void run() {
+    // A reader that is gone must not end the program that embeds the driver (contract 10).
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return stopping || !queue.empty(); });
+      if (queue.empty()) break;
+      Item item = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      item.run();
+      item.run = nullptr;
+      lock.lock();
+      queued -= item.bytes;
+      if (queued <= max_queued / 2 && !drained.empty()) {
+        std::vector<std::function<void()>> ready = std::exchange(drained, {});
+        lock.unlock();
+        for (auto& fn : ready) fn();
+        lock.lock();
+      }
+    }
+    for (const auto& [path, fd] : files) {
+      if (fd >= 0) ::close(fd);
+    }
+    ended = true;
+    changed.notify_all();
+  }
+};
+
+OutputThread::OutputThread(OutputFunction output, LoggerPtr logger, size_t max_queued)
+    : state_(std::make_shared<State>()) {
+  state_->output = std::move(output);
+  state_->logger = std::move(logger);
+  state_->max_queued = max_queued;
+  thread_ = std::thread([state = state_] { state->run(); });
+}
+
+OutputThread::~OutputThread() {
+  {
+    std::unique_lock lock(state_->mutex);
+    state_->stopping = true;
+    state_->changed.notify_all();
+    state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->ended; });
+    state_->queue.clear();
+    state_->drained.clear();
+    state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->ended; });
+    // A write that blocks for ever can't be interrupted: the thread keeps its state and is left behind.
+    if (!state_->ended) {
+      thread_.detach();
+      return;
+    }
+  }
+  thread_.join();
+}
+
+void OutputThread::line(OutputLine line) {
+  const size_t bytes = line.text.size() + 64;
+  state_->push([state = state_.get(), line = std::move(line)] { state->output(line); }, bytes);
+}
+
+void OutputThread::append(const std::string& path, std::string bytes) {
+  const size_t size = bytes.size() + 64;
+  state_->push([state = state_.get(), path, bytes = std::move(bytes)] { state->append(path, bytes); }, size);
+}
+
+bool OutputThread::full() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->queued > state_->max_queued;
+}
+
+void OutputThread::when_drained(std::function<void()> fn) {
+  {
+    std::lock_guard lock(state_->mutex);
+    if (state_->queued > state_->max_queued / 2) {
+      state_->drained.push_back(std::move(fn));
+      return;
+    }
+  }
+  fn();
+}
+
+void OutputThread::flush(std::function<void()> fn) { state_->push(std::move(fn), 0); }
+
+}  // namespace hvd::launch

@@ -1,0 +1,75 @@
+// What workers print, line by line, told by a thread of its own: a reader of the job's output that is
+// slow holds up the workers' printing, never the driver.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+
+namespace hvd::launch {
+
+/// Cuts a stream into lines. A line longer than `max_line` comes in pieces of that size.
+class LineSplitter {
+ public:
+  explicit LineSplitter(size_t max_line = size_t{64} << 10) : max_line_(max_line) {}
+  /// `line` is called for each line that is complete, without its newline.
+  void feed(std::string_view bytes, const std::function<void(std::string line)>& line);
+  /// The last line, if no newline ended it.
+  void finish(const std::function<void(std::string line)>& line);
+
+ private:
+  size_t max_line_;
+  std::string rest_;
+  bool cut_ = false;  // the line went out in pieces: its newline alone is no line
+};
+
+struct OutputLine {
+  int32_t rank = -1;
+  std::string host;
+  int32_t slot = 0;
+  bool is_stderr = false;
+  std::string text;
+};
+
+/// "[rank] text", or "[host:slot] text" before the first assignment; ends with a newline.
+std::string prefixed(const OutputLine& line);
+
+using OutputFunction = std::function<void(const OutputLine&)>;
+
+/// Writes prefixed lines to the process's stdout and stderr.
+OutputFunction standard_output();
+
+class OutputThread {
+ public:
+  OutputThread(OutputFunction output, LoggerPtr logger, size_t max_queued = size_t{4} << 20);
+  ~OutputThread();  // tells what is queued, at most for a second, then ends
+  OutputThread(const OutputThread&) = delete;
+  OutputThread& operator=(const OutputThread&) = delete;
+
+  void line(OutputLine line);
+  /// Appends to a file, which is created with its folders' rights as they are; "" forgets it.
+  void append(const std::string& path, std::string bytes);
+
+  bool full() const;
+  /// `fn` is called once, from this thread, when the queue is no longer full.
+  void when_drained(std::function<void()> fn);
+  /// `fn` is called from this thread when all that was queued before is told.
+  void flush(std::function<void()> fn);
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace hvd::launch

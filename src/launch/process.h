@@ -1,0 +1,72 @@
+// A child process in a process group of its own, watched on the loop: what it prints, how it ends, and
+// that nothing of its group is left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/loop.h"
+
+namespace hvd::launch {
+
+struct SpawnSpec {
+  std::string path;  // of the file
+  std::vector<std::string> argv;
+  std::vector<std::string> environment;  // all of it: "NAME=value"
+  int in = -1, out = -1, err = -1;       // -1: /dev/null
+  bool own_session = false;              // else a process group of its own
+};
+
+/// Starts a program with default signal mask and dispositions. Throws Error(HVD_UNAVAILABLE).
+pid_t spawn(const SpawnSpec& spec);
+
+/// The file that `name` stands for, looked up in PATH unless it has a slash. Throws Error(HVD_UNAVAILABLE).
+std::string find_program(const std::string& name);
+
+/// This process's environment with `ours` replacing variables of the same name.
+std::vector<std::string> merged_environment(const std::vector<std::string>& ours);
+
+/// "exited with status 3", "killed by signal 9 (SIGKILL)". As hvd_driver_worker_exited counts; -1: not known.
+std::string exit_text(int32_t exit_status);
+
+class Process : public std::enable_shared_from_this<Process> {
+ public:
+  /// All on the loop's thread.
+  struct Handlers {
+    std::function<void(bool is_stderr, std::string_view bytes)> output;
+    std::function<void()> reaping;                    // once, before its pid can be used again
+    std::function<void(int32_t exit_status)> exited;  // once; what was left of its group got SIGKILL
+    std::function<void()> gone;                       // once, after exited: no more output
+  };
+
+  /// Starts `spec` with pipes for stdout and stderr. On the loop's thread. Throws Error(HVD_UNAVAILABLE).
+  /// poll_exit: notice the end by polling, as on kernels without pidfd_open.
+  static std::shared_ptr<Process> start(Loop& loop, SpawnSpec spec, Handlers handlers,
+                                        bool poll_exit = false);
+  ~Process();
+
+  pid_t pid() const;
+  bool running() const;  // exited was not called yet
+  /// To the whole group, as long as it can't be somebody else's.
+  void signal_group(int signal);
+  /// Its exit status if it has ended, though nobody was told yet.
+  std::optional<int32_t> ended() const;
+  /// Stops reading what it prints, or goes on.
+  void hold_output(bool hold);
+  /// SIGKILL to the group, reaped, closed; no handler but `reaping` is called.
+  void abandon();
+
+ private:
+  struct Impl;
+  explicit Process(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvd::launch

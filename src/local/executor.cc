@@ -1,0 +1,89 @@
+#include "local/executor.h"
+
+#include "local/generation.h"
+#include "local/thread.h"
+
+namespace hvd::local {
+namespace {
+constexpr size_t kSpare = 64;
+}
+
+Executor::Executor(Run run) : run_(std::move(run)) {
+  thread_ = start_thread("hvd-local-exec", [this] { loop(); });
+}
+
+Executor::~Executor() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::unique_ptr<Job> Executor::blank() {
+  const std::lock_guard lock(mutex_);
+  if (spare_.empty()) return std::make_unique<Job>();
+  std::unique_ptr<Job> job = std::move(spare_.back());
+  spare_.pop_back();
+  return job;
+}
+
+void Executor::submit(std::unique_ptr<Job> job, bool later) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    waiting_ = true;
+    wake = !later && asleep_ && !executing_;
+  }
+  if (wake) changed_.notify_one();
+}
+
+void Executor::execute(std::unique_lock<std::mutex>& lock) {
+  executing_ = true;
+  std::unique_ptr<Job> job = std::move(jobs_.front());
+  jobs_.pop_front();
+  waiting_ = !jobs_.empty();
+  lock.unlock();
+  run_(*job);
+  job->generation.reset();
+  lock.lock();
+  executing_ = false;
+  if (ending_ && asleep_) changed_.notify_one();
+  if (spare_.size() < kSpare) spare_.push_back(std::move(job));
+}
+
+bool Executor::lend() {
+  if (!waiting_.load()) return false;
+  std::unique_lock lock(mutex_);
+  if (executing_ || jobs_.empty()) return false;
+  execute(lock);
+  return true;
+}
+
+void Executor::nudge() {
+  if (!waiting_.load()) return;
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wake = asleep_ && !executing_ && !jobs_.empty();
+  }
+  if (wake) changed_.notify_one();
+}
+
+void Executor::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!executing_ && !jobs_.empty()) {
+      execute(lock);
+      continue;
+    }
+    if (ending_ && jobs_.empty() && !executing_) return;
+    asleep_ = true;
+    changed_.wait(lock);
+    asleep_ = false;
+  }
+}
+
+}  // namespace hvd::local

@@ -1,0 +1,171 @@
+// Allreduce on one host. Block k belongs to member k mod n. All others copy theirs of it into their ring; its
+// owner reduces straight from the rings and its own input, and puts the result into its ring for all to
+// copy. A rank does whatever is possible at the moment and runs ahead as far as its segments allow, so
+// that ranks which share a processor seldom have to hand it over.
+#include <algorithm>
+
+#include "local/host_collectives.h"
+#include "numeric/dtype.h"
+#include "numeric/reduce.h"
+
+namespace hvd::local {
+namespace {
+
+constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces everything
+constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
+
+class Allreduce {
+ public:
+  Allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction, int32_t divisor)
+      : team_(team), tensors_(tensors), dtype_(dtype), reduction_(reduction), divisor_(divisor) {
+    const size_t members = static_cast<size_t>(team.size());
+    blocks_.total = tensors.count();
+    one_round_ = tensors.bytes() <= kOneRound;
+    if (one_round_) {
+      blocks_.each = std::max<size_t>(1, tensors.count());
+    } else {
+      const size_t share = (tensors.bytes() / members + kLine) / kLine * kLine;
+      blocks_.each = std::clamp(share, kLeastBlock, kSegmentBytes) / tensors.element();
+    }
+    count_ = blocks_.count();
+    reduced_ = static_cast<size_t>(team.me);
+    contributed_ = team.me == 0 ? 1 : 0;
+    copied_.resize(members);
+    for (size_t member = 0; member < members; ++member) copied_[member] = member;
+    found_.resize(members);
+    inputs_.resize(members);
+  }
+
+  Status run() {
+    if (one_round_) return run_one_round();
+    return work(team_.group, [this] {
+      // Reducing first frees most segments; contributing last runs ahead.
+      if (reduce() || copy() || contribute()) return Step::kWorked;
+      return finished() ? Step::kDone : Step::kStuck;
+    });
+  }
+
+ private:
+  size_t members() const { return static_cast<size_t>(team_.size()); }
+  bool finished() const {
+    if (reduced_ < count_ || contributed_ < count_) return false;
+    for (size_t member = 0; member < members(); ++member) {
+      if (static_cast<int32_t>(member) != team_.me && copied_[member] < count_) return false;
+    }
+    return true;
+  }
+
+  // Segments are used in the order of blocks, for the last one of which nobody has to wait then.
+  bool writable(size_t block) {
+    if (block >= kSegments) {
+      const size_t before = block - kSegments;
+      if (before % members() == static_cast<size_t>(team_.me) ? reduced_ <= before : contributed_ <= before) {
+        return false;
+      }
+    }
+    return team_.group.released(team_.segment(block));
+  }
+
+  bool contribute() {
+    const size_t block = contributed_;
+    if (block >= count_ || !writable(block)) return false;
+    const size_t segment = team_.segment(block);
+    tensors_.gather(blocks_.first(block), blocks_.length(block), team_.group.segment(segment));
+    const int32_t owner = team_.members[block % members()];
+    team_.group.put(segment, team_.stamp(block), {&owner, 1});
+    ++contributed_;
+    if (contributed_ % members() == static_cast<size_t>(team_.me)) ++contributed_;
+    return true;
+  }
+
+  // Whether the others' contributions to a block are there.
+  bool collect(size_t block) {
+    for (size_t member = 0; member < members(); ++member) {
+      if (static_cast<int32_t>(member) == team_.me || found_[member].has_value()) continue;
+      found_[member] = find(team_, team_.members[member], block);
+      if (!found_[member].has_value()) return false;
+    }
+    return true;
+  }
+
+  void reduce_into(size_t block, uint8_t* to) {
+    const size_t element = tensors_.element();
+    tensors_.visit(blocks_.first(block), blocks_.length(block),
+                   [&](const uint8_t* input, uint8_t* output, size_t offset, size_t n) {
+                     for (size_t member = 0; member < members(); ++member) {
+                       inputs_[member] = static_cast<int32_t>(member) == team_.me
+                                             ? input
+                                             : found_[member]->data + offset * element;
+                     }
+                     uint8_t* const out = to == nullptr ? output : to + offset * element;
+                     reduce_many(dtype_, reduction_, out, inputs_.data(), inputs_.size(), n, divisor_);
+                   });
+    for (size_t member = 0; member < members(); ++member) {
+      if (static_cast<int32_t>(member) == team_.me) continue;
+      release(team_, team_.members[member], *found_[member], block);
+      found_[member].reset();
+    }
+  }
+
+  bool reduce() {
+    const size_t block = reduced_;
+    if (block >= count_ || !writable(block) || !collect(block)) return false;
+    const size_t segment = team_.segment(block);
+    uint8_t* const result = team_.group.segment(segment);
+    reduce_into(block, result);
+    team_.group.put(segment, team_.stamp(block), team_.others);
+    tensors_.scatter(blocks_.first(block), blocks_.length(block), result);
+    reduced_ += members();
+    return true;
+  }
+
+  bool copy() {
+    for (size_t i = 1; i < members(); ++i) {
+      const size_t member = (static_cast<size_t>(team_.me) + i) % members();
+      const size_t block = copied_[member];
+      if (block >= count_) continue;
+      const std::optional<Found> found = find(team_, team_.members[member], block);
+      if (!found.has_value()) continue;
+      tensors_.scatter(blocks_.first(block), blocks_.length(block), found->data);
+      release(team_, team_.members[member], *found, block);
+      copied_[member] += members();
+      return true;
+    }
+    return false;
+  }
+
+  Status run_one_round() {
+    if (count_ == 0) return {};
+    HostGroup& group = team_.group;
+    const size_t segment = team_.segment(0);
+    if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+    tensors_.gather(0, tensors_.count(), group.segment(segment));
+    group.put(segment, team_.stamp(0), team_.others);
+    if (Status status = group.wait([&] { return collect(0); }); !status.ok()) return status;
+    reduce_into(0, nullptr);
+    return {};
+  }
+
+  Team& team_;
+  const Tensors& tensors_;
+  const hvd_dtype dtype_;
+  const hvd_reduction reduction_;
+  const int32_t divisor_;
+  bool one_round_ = false;
+  Blocks blocks_;
+  size_t count_ = 0;
+  size_t contributed_ = 0;      // next block of another's that this rank has not put into its ring
+  size_t reduced_ = 0;          // next block of its own that it has not reduced
+  std::vector<size_t> copied_;  // next block of each member's that it has not copied
+  std::vector<std::optional<Found>> found_;
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace
+
+Status host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
+                      int32_t divisor) {
+  return Allreduce(team, tensors, dtype, reduction, divisor).run();
+}
+
+}  // namespace hvd::local

@@ -1,0 +1,42 @@
+#include <algorithm>
+
+#include "local/host_collectives.h"
+
+namespace hvd::local {
+namespace {
+
+// Little is not worth cutting; in between, readers begin while the root still writes.
+size_t block_bytes(size_t bytes) { return std::clamp(bytes / 8, size_t{32} << 10, kSegmentBytes); }
+
+}  // namespace
+
+Status host_broadcast(Team& team, const Tensors& tensors, int32_t root) {
+  const size_t each = std::max<size_t>(1, block_bytes(tensors.bytes()) / tensors.element());
+  const Blocks blocks{tensors.count(), each};
+  HostGroup& group = team.group;
+  const bool is_root = team.me == root;
+  if (is_root && team.size() == 1) return {};
+  const int32_t source = team.member(root);
+  for (size_t block = 0; block < blocks.count(); ++block) {
+    if (is_root) {
+      const size_t segment = team.segment(block);
+      if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+      tensors.gather(blocks.first(block), blocks.length(block), group.segment(segment));
+      group.put(segment, team.stamp(block), team.others);
+    } else {
+      std::optional<Found> found;
+      Status status = group.wait(
+          [&] {
+            found = find(team, source, block);
+            return found.has_value();
+          },
+          source);
+      if (!status.ok()) return status;
+      tensors.scatter(blocks.first(block), blocks.length(block), found->data);
+      release(team, source, *found, block);
+    }
+  }
+  return {};
+}
+
+}  // namespace hvd::local

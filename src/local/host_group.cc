@@ -1,0 +1,57 @@
+#include "local/host_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "local/bell.h"
+
+namespace hvd::local {
+
+HostGroup::HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index)
+    : boxes_(std::move(boxes)),
+      ranks_(std::move(ranks)),
+      index_(index),
+      own_(boxes_[static_cast<size_t>(index)].get()),
+      crowded_(crowded(ranks_.size())) {}
+
+int32_t HostGroup::index_of(int32_t rank) const {
+  const auto at = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  return at == ranks_.end() || *at != rank ? -1 : static_cast<int32_t>(at - ranks_.begin());
+}
+
+void HostGroup::wake(Box& box) { ring(box.exec_bell); }
+
+void HostGroup::abort() {
+  aborted_.store(true, std::memory_order_seq_cst);
+  wake();
+}
+
+Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose) {
+  for (;;) {
+    for (Spin looks = spin(); looks.again();) {
+      if (aborted()) return lost(whose);
+      if (ready(context)) return {};
+    }
+    own_->exec_bell.store(kAsleep, std::memory_order_seq_cst);
+    const bool over = aborted();
+    if (over || ready(context)) {
+      own_->exec_bell.store(kAwake, std::memory_order_seq_cst);
+      return over ? lost(whose) : Status();
+    }
+    sleep_on(own_->exec_bell, kAsleep);
+    own_->exec_bell.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
+  }
+}
+
+Status HostGroup::lost(int32_t whose) const {
+  Status status(HVD_PEER_LOST, "the generation was given up");
+  if (whose >= 0 && whose < size()) {
+    status.message += fmt::format(" while rank {} was awaited", rank(whose));
+    status.rank = rank(whose);
+  }
+  status.backend = "local";
+  return status;
+}
+
+}  // namespace hvd::local

@@ -1,0 +1,118 @@
+// The ranks of one host in one generation, as the algorithms that move payload between them see them: a ring
+// of segments of each, and a way to wait for what is in them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "base/status.h"
+#include "local/bell.h"
+#include "local/layout.h"
+
+namespace hvd::local {
+
+/// Everything is for the one thread that executes operations, but for abort, aborted and wake.
+///
+/// Rules for what is built on it:
+///  - A segment has one writer, its owner. The stamp of what it holds bears the operation's sequence, so that
+///    no operation needs to know where the one before it left off, whichever ranks took part in that.
+///  - What a peer says is not trusted: compare it with what this operation expects, never use it as an
+///    index or a length.
+///  - A segment is written again only when it is released. An operation may end before all who read its
+///    segments are through: the next one that writes waits for them.
+class HostGroup {
+ public:
+  /// boxes and ranks by index, ranks ascending; boxes[index] is this rank's own. The boxes are mapped memory
+  /// and live as long as somebody holds them.
+  HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index);
+
+  int32_t index() const { return index_; }
+  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+  std::span<const int32_t> ranks() const { return ranks_; }  // in the generation
+  int32_t rank(int32_t index) const { return ranks_[static_cast<size_t>(index)]; }
+  int32_t index_of(int32_t rank) const;  // -1: on another host
+
+  /// Segment number % kSegments of a ring, kSegmentBytes long, aligned to pages.
+  uint8_t* segment(uint64_t number) { return own_->segments[number % kSegments]; }
+  const uint8_t* segment(int32_t index, uint64_t number) const {
+    return box(index).segments[number % kSegments];
+  }
+
+  /// What a segment holds: the operation, and which part of it (below 2^24).
+  static constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 24 | progress; }
+
+  /// What `index` has put into a segment of its ring: a stamp, 0 at first.
+  uint64_t holds(int32_t index, size_t segment) const {
+    return box(index).holds.value[segment].load(std::memory_order_seq_cst);
+  }
+  /// Whether all who were to read this rank's segment are through: it may be written again.
+  bool released(size_t segment) {
+    Held& held = held_[segment];
+    while (!held.readers.empty()) {
+      const Box& reader = box(held.readers.back());
+      if (reader.taken[index_].value[segment].load(std::memory_order_seq_cst) != held.stamp) return false;
+      held.readers.pop_back();
+    }
+    return true;
+  }
+  /// Says that this rank's segment, which was released, holds `stamp`, written completely. Wakes the readers.
+  void put(size_t segment, uint64_t stamp, std::span<const int32_t> readers) {
+    held_[segment].stamp = stamp;
+    held_[segment].readers.assign(readers.begin(), readers.end());
+    own_->holds.value[segment].store(stamp, std::memory_order_seq_cst);  // before the bells are looked at
+    for (int32_t reader : readers) wake(*boxes_[static_cast<size_t>(reader)]);
+  }
+  /// Says that this rank reads `stamp` in a segment of `owner` no more. Wakes the owner.
+  void take(int32_t owner, size_t segment, uint64_t stamp) {
+    own_->taken[owner].value[segment].store(stamp, std::memory_order_seq_cst);
+    wake(*boxes_[static_cast<size_t>(owner)]);
+  }
+
+  /// Returns when ready() is true: evaluated again after every put or take of a peer and every wake. Spins
+  /// for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
+  /// error; -1: several.
+  template <class Ready>
+  Status wait(Ready&& ready, int32_t whose = -1) {
+    if (aborted()) return lost(whose);
+    if (ready()) return {};
+    using Function = std::remove_reference_t<Ready>;
+    return wait_slowly([](void* function) -> bool { return (*static_cast<Function*>(function))(); },
+                       const_cast<void*>(static_cast<const void*>(&ready)), whose);
+  }
+
+  /// Any thread: the one that waits looks at its condition again.
+  void wake() { wake(*own_); }
+
+  /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
+  void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
+
+  /// Any thread: how one that waits for ranks of this host looks again and again.
+  Spin spin(Time deadline = Time::max()) { return {crowded_, patience_, deadline}; }
+
+ private:
+  struct Held {
+    uint64_t stamp = 0;
+    std::vector<int32_t> readers;  // who may not be through
+  };
+
+  const Box& box(int32_t index) const { return *boxes_[static_cast<size_t>(index)]; }
+  static void wake(Box& box);
+  Status wait_slowly(bool (*ready)(void*), void* context, int32_t whose);
+  Status lost(int32_t whose) const;
+
+  const std::vector<std::shared_ptr<Box>> boxes_;
+  const std::vector<int32_t> ranks_;
+  const int32_t index_;
+  Box* const own_;
+  const bool crowded_;  // more ranks than processors
+  Patience patience_;
+  std::array<Held, kSegments> held_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace hvd::local

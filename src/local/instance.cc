@@ -1,0 +1,266 @@
+// The life of generations: addresses, shared memory, the other backend, and how they end.
+#include "local/instance.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "local/bell.h"
+#include "local/local_instance.h"
+#include "local/thread.h"
+
+namespace hvd::local {
+namespace {
+
+// Before there was a generation: for peers that have it already.
+void give_up(Box& own, const std::vector<std::shared_ptr<Box>>& boxes) {
+  own.state = static_cast<uint32_t>(BoxState::kGaveUp);
+  for (const auto& box : boxes) {
+    if (box != nullptr && box.get() != &own) ring(box->message_bell);
+  }
+}
+
+const char* what_travels(bool payload) { return payload ? "messages and data" : "messages alone"; }
+
+}  // namespace
+
+LocalInstance::LocalInstance(std::unique_ptr<backend::Instance> inner, backend::HostHandlers handlers,
+                             LoggerPtr logger, Shares shares)
+    : inner_(std::move(inner)),
+      handlers_(std::move(handlers)),
+      logger_(std::move(logger)),
+      description_(inner_->description()),
+      shares_(shares != Shares::kNothing) {
+  if (shares != Shares::kMessages) {
+    description_.collectives = kCollectives;
+    description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
+    executor_ = std::make_unique<Executor>([this](Job& job) { execute(job); });
+  }
+  description_.messages = description_.local = true;
+  if (Status status = own_identity(&identity_); !status.ok()) stop_sharing(HVD_LOG_DEBUG, status.message);
+  message_thread_ = start_thread("hvd-local", [this] { carry_messages(); });
+}
+
+LocalInstance::~LocalInstance() {
+  end(take_current(), BoxState::kGaveUp);
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  message_thread_.join();
+}
+
+void LocalInstance::stop_sharing(hvd_log_level level, const std::string& why) {
+  if (!shares_.exchange(false)) return;
+  logger_->write(level, fmt::format("local: no memory is shared with the ranks of this host: {}", why));
+}
+
+Status LocalInstance::address(std::vector<uint8_t>* ret_address) {
+  Address address;
+  address.payload = executor_ != nullptr;
+  if (Status status = inner_->address(&address.inner); !status.ok()) return status;
+  std::unique_ptr<OwnBox> box;
+  if (shares_) {
+    if (Status status = OwnBox::create(&box); status.ok()) {
+      address.place = Place{identity_, getpid(), box->descriptor(), box->token()};
+    } else {
+      stop_sharing(HVD_LOG_DEBUG, status.message);
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    next_ = std::move(box);
+    announced_ = true;
+  }
+  *ret_address = encode(address);
+  return {};
+}
+
+Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
+                                const std::vector<backend::Member>& members, const std::shared_ptr<Box>& own,
+                                std::vector<std::shared_ptr<Box>>* ret_boxes) {
+  for (const int32_t other : hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])]) {
+    if (other == rank) {
+      ret_boxes->push_back(own);
+      continue;
+    }
+    const Place& place = *addresses[static_cast<size_t>(other)].place;
+    std::string reason;
+    const Opening opening =
+        open_box(place.process, place.descriptor, place.token, &ret_boxes->emplace_back(), &reason);
+    if (opening == Opening::kDone) continue;
+    Status status =
+        error(HVD_PEER_LOST, fmt::format("rank {} ({}): its shared memory can't be had: {}", other,
+                                         members[static_cast<size_t>(other)].host, reason));
+    if (opening == Opening::kRefused) stop_sharing(HVD_LOG_WARNING, status.message);
+    return status.at_rank(other);
+  }
+  return {};
+}
+
+Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<backend::Member>& members,
+                              Duration timeout) {
+  end(take_current(), BoxState::kGaveUp);
+  std::unique_ptr<OwnBox> own;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(announced_, false)) {
+      return error(HVD_INVALID,
+                   fmt::format("connect to generation {}: address was not called for it", number));
+    }
+    own = std::move(next_);
+    if (any_aborted_ && number <= aborted_) return given_up(number);
+  }
+  if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
+    return error(HVD_INVALID, fmt::format("rank {} of {}", rank, members.size()));
+  }
+  std::vector<Address> addresses(members.size());
+  std::vector<backend::Member> inner_members = members;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (Status status = decode(members[i].address, &addresses[i]); !status.ok()) {
+      status.message = fmt::format("address of rank {} ({}): {}", i, members[i].host, status.message);
+      status.backend = "local";
+      return status.at_rank(static_cast<int32_t>(i));
+    }
+    if (addresses[i].payload != (executor_ != nullptr)) {
+      Status status =
+          error(HVD_INVALID, fmt::format("rank {} ({}) shares {} with the ranks of its host, this rank {}: "
+                                         "option local must be the same on all workers",
+                                         i, members[i].host, what_travels(addresses[i].payload),
+                                         what_travels(executor_ != nullptr)));
+      return status.at_rank(static_cast<int32_t>(i));
+    }
+    inner_members[i].address = addresses[i].inner;
+  }
+  const auto& place = addresses[static_cast<size_t>(rank)].place;
+  if (place.has_value() != (own != nullptr) || (own != nullptr && place->token != own->token())) {
+    return error(HVD_INVALID, fmt::format("the address of rank {} is not the one that this rank gave", rank));
+  }
+  Hosts hosts = group_by_host(members, addresses);
+  const std::shared_ptr<Box> memory = own != nullptr ? own->memory() : private_box();
+  std::vector<std::shared_ptr<Box>> boxes;
+  if (Status status = map_peers(hosts, rank, addresses, members, memory, &boxes); !status.ok()) {
+    give_up(*memory, boxes);
+    return status.in_generation(number);
+  }
+  const auto generation = std::make_shared<Generation>(number, rank, std::move(hosts), std::move(own),
+                                                       std::move(boxes), handlers_, logger_);
+  for (int32_t i = 0; i < generation->size(); ++i) {
+    generation->all.push_back(i);
+    generation->indices.push_back(generation->index_of(i));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (any_aborted_ && number <= aborted_) {
+      generation->messages.stop(BoxState::kGaveUp);
+      return given_up(number);
+    }
+    current_ = generation;
+  }
+  if (needs_inner(*generation)) {
+    if (Status status = inner_->connect(number, rank, inner_members, timeout); !status.ok()) {
+      GenerationPtr mine;
+      {
+        const std::lock_guard lock(mutex_);
+        if (current_ == generation) mine = std::move(current_);  // else abort has taken it
+      }
+      end(std::move(mine), BoxState::kGaveUp);
+      return status;
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (current_ != generation) return given_up(number);
+    connected_ = true;
+  }
+  changed_.notify_all();
+  return {};
+}
+
+void LocalInstance::end(GenerationPtr generation, BoxState last) {
+  if (generation == nullptr) return;
+  generation->messages.stop(last);
+  generation->group.abort();
+  if (needs_inner(*generation)) {
+    if (last == BoxState::kLeft) {
+      inner_->disconnect();
+    } else {
+      inner_->abort(generation->number);
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::move(generation));  // its memory is not given back here
+  }
+  changed_.notify_all();
+}
+
+void LocalInstance::abort(uint64_t number) {
+  GenerationPtr generation;
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
+    any_aborted_ = true;
+    if (current_ == nullptr || current_->number != number) return;
+    generation = std::move(current_);
+    connected_ = false;
+  }
+  end(std::move(generation), BoxState::kGaveUp);
+}
+
+void LocalInstance::carry_messages() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::vector<GenerationPtr> ended = std::move(ended_);
+    ended_.clear();
+    GenerationPtr generation = connected_ ? current_ : nullptr;
+    if (!ended.empty() || generation != nullptr) {
+      lock.unlock();
+      ended.clear();
+      if (generation != nullptr) generation->messages.run();
+      generation.reset();
+      lock.lock();
+      continue;
+    }
+    if (closing_) return;
+    changed_.wait(lock);
+  }
+}
+
+Status LocalInstance::send_message(int32_t destination, std::span<const uint8_t> data) {
+  const GenerationPtr generation = current();
+  if (generation == nullptr) return error(HVD_PEER_LOST, "no generation is connected");
+  if (destination < 0 || destination >= generation->size() || destination == generation->rank) {
+    return error(HVD_INVALID, fmt::format("a message to rank {} from rank {} of {}", destination,
+                                          generation->rank, generation->size()));
+  }
+  if (data.size() > kMostMessage) {
+    return error(HVD_INVALID,
+                 fmt::format("a message of {} bytes: expected at most {}", data.size(), kMostMessage));
+  }
+  const int32_t index = generation->indices[static_cast<size_t>(destination)];
+  if (index < 0) return inner_->send_message(destination, data);
+  Status status = generation->messages.send(index, data);
+  if (!status.ok()) status.backend = "local";
+  return status;
+}
+
+std::string LocalInstance::detail() const {
+  const GenerationPtr generation = current();
+  const size_t local = generation == nullptr ? 1 : generation->local.size();
+  if (local == 1) return inner_->detail();
+  if (executor_ == nullptr) {
+    return fmt::format("{}, messages by shared memory among {} ranks of this host", inner_->detail(), local);
+  }
+  const std::string shared = fmt::format("shared memory among {} ranks of this host", local);
+  return generation->joins_hosts() ? shared + ", " + inner_->detail() + " between hosts" : shared;
+}
+
+std::unique_ptr<backend::Instance> make_instance(std::unique_ptr<backend::Instance> inner,
+                                                 backend::HostHandlers handlers, LoggerPtr logger,
+                                                 Shares shares) {
+  return std::make_unique<LocalInstance>(std::move(inner), std::move(handlers), std::move(logger), shares);
+}
+
+}  // namespace hvd::local

@@ -1,0 +1,100 @@
+// The instance behind make_instance. Files by subject: instance.cc has the life of generations, operations.cc
+// what is submitted and who executes it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "local/address.h"
+#include "local/executor.h"
+#include "local/generation.h"
+#include "local/instance.h"
+
+namespace hvd::local {
+
+using GenerationPtr = std::shared_ptr<Generation>;
+
+constexpr uint64_t kCollectives =
+    uint64_t{1} << HVD_COLLECTIVE_BROADCAST | uint64_t{1} << HVD_COLLECTIVE_ALLREDUCE |
+    uint64_t{1} << HVD_COLLECTIVE_ALLGATHER | uint64_t{1} << HVD_COLLECTIVE_BARRIER |
+    uint64_t{1} << HVD_COLLECTIVE_REDUCESCATTER | uint64_t{1} << HVD_COLLECTIVE_ALLTOALL;
+class LocalInstance final : public backend::Instance {
+ public:
+  LocalInstance(std::unique_ptr<backend::Instance> inner, backend::HostHandlers handlers, LoggerPtr logger,
+                Shares shares);
+  ~LocalInstance() override;
+
+  const backend::Description& description() const override { return description_; }
+  Status address(std::vector<uint8_t>* ret_address) override;
+  Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+                 Duration timeout) override;
+  using backend::Instance::submit;
+  Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
+  Status send_message(int32_t destination, std::span<const uint8_t> data) override;
+  void progress(const std::atomic<bool>& done, Time deadline) override;
+  void abort(uint64_t generation) override;
+  void disconnect() override { end(take_current(), BoxState::kLeft); }
+  std::string detail() const override;
+
+ private:
+  static Status error(hvd_status code, std::string message) {
+    Status status(code, std::move(message));
+    status.backend = "local";
+    return status;
+  }
+  static Status given_up(uint64_t generation) {
+    Status status = error(HVD_PEER_LOST, fmt::format("generation {} was given up", generation));
+    return status.in_generation(generation);
+  }
+
+  GenerationPtr current() const {
+    const std::lock_guard lock(mutex_);
+    return current_;
+  }
+  GenerationPtr take_current() {
+    const std::lock_guard lock(mutex_);
+    connected_ = false;
+    return std::move(current_);
+  }
+  /// Whether the other backend is connected in this generation.
+  bool needs_inner(const Generation& generation) const {
+    return executor_ == nullptr || generation.joins_hosts();
+  }
+
+  void stop_sharing(hvd_log_level level, const std::string& why);
+  Status map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
+                   const std::vector<backend::Member>& members, const std::shared_ptr<Box>& own,
+                   std::vector<std::shared_ptr<Box>>* ret_boxes);
+  void end(GenerationPtr generation, BoxState last);
+  void carry_messages();
+  Status check(const Generation& generation, const hvd_backend_op& op) const;
+  void execute(Job& job);
+  void pass_on(Job& job);
+
+  const std::unique_ptr<backend::Instance> inner_;
+  const backend::HostHandlers handlers_;
+  const LoggerPtr logger_;
+  backend::Description description_;
+  Identity identity_;
+  std::atomic<bool> shares_{true};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<OwnBox> next_;  // has its address and no generation yet
+  bool announced_ = false;        // address was called for the next generation
+  GenerationPtr current_;
+  bool connected_ = false;  // current_ has all its peers; messages may be told
+  std::vector<GenerationPtr> ended_;
+  bool any_aborted_ = false, closing_ = false;
+  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  std::atomic<std::thread::id> lender_{};
+
+  std::thread message_thread_;
+  std::unique_ptr<Executor>
+      executor_;  // NULL: shares messages alone. Ends first: what it executes uses the rest
+};
+
+}  // namespace hvd::local

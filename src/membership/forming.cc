@@ -1,0 +1,248 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "membership/impl.h"
+
+namespace hvd::membership {
+namespace {
+
+/// The best of those that hold state: highest revision, lowest rank among equals. Null if nobody does.
+Worker* best_holder(const std::vector<Worker*>& group) {
+  Worker* best = nullptr;
+  for (Worker* w : group) {
+    if (w->has_state && (best == nullptr || w->revision > best->revision)) best = w;
+  }
+  return best;
+}
+
+}  // namespace
+
+Plan Membership::Impl::plan() {
+  Plan plan;
+  const int64_t cap = capacity();
+  for (Worker* w : survivors()) {
+    // While the job is finishing, whoever is still in the work ends it.
+    const bool stays = finishing() || (hosts.has_slot(w->host, w->slot) && std::ssize(plan.kept) < cap);
+    (stays ? plan.kept : plan.leaving).push_back(w);
+  }
+  for (auto& [id, w] : workers.living()) {
+    if (!w.member()) (hosts.has_slot(w.host, w.slot) ? plan.newcomers : plan.homeless).push_back(&w);
+  }
+  const auto place = [&](const Worker* w) { return std::tuple(hosts.position(w->host), w->slot); };
+  if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
+    std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
+      return std::tuple(!a->ready, place(a)) < std::tuple(!b->ready, place(b));
+    });
+    const auto fit = plan.newcomers.begin() + std::max<int64_t>(0, cap - std::ssize(plan.kept));
+    plan.surplus.assign(fit, plan.newcomers.end());
+    plan.newcomers.erase(fit, plan.newcomers.end());
+  }
+  std::sort(plan.newcomers.begin(), plan.newcomers.end(),
+            [&](const Worker* a, const Worker* b) { return place(a) < place(b); });
+  return plan;
+}
+
+void Membership::Impl::stop_misplaced() {
+  if (finishing()) return;  // they end with the job
+  Plan now_placed = plan();
+  for (Worker* w : now_placed.homeless) {
+    stop_worker(w->id,
+                fmt::format("{} was removed from the job",
+                            hosts.has_slot(w->host, 0) ? fmt::format("slot {} of host {}", w->slot, w->host)
+                                                       : "host " + w->host));
+  }
+  for (Worker* w : now_placed.surplus) {
+    stop_worker(w->id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")));
+  }
+}
+
+void Membership::Impl::start_workers() {
+  if (finishing() || !closed.empty()) return;
+  int64_t room = capacity() - std::ssize(plan().kept);
+  for (const auto& [id, w] : workers.living()) room -= w.member() ? 0 : 1;
+  if (room <= 0) return;
+  hosts.for_each_usable(now, [&](const std::string& host, int32_t slot) {
+    if (workers.occupied(host, slot)) return true;
+    const Worker& worker = workers.start(host, slot, now);
+    out.push_back(StartWorker{worker.id, host, slot});
+    return --room > 0;
+  });
+}
+
+bool Membership::Impl::short_of_workers(const Plan& plan) const {
+  if (finishing()) return false;
+  const auto ready =
+      std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
+  return std::ssize(plan.kept) + ready < config.min_np;
+}
+
+void Membership::Impl::try_form() {
+  if (phase != Phase::kForming) return;
+  Plan plan = this->plan();
+  const bool all_started_ready =
+      std::all_of(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
+  std::erase_if(plan.newcomers, [](Worker* w) { return !w->ready; });
+  if (initial) {
+    const bool complete = all_started_ready && std::ssize(plan.newcomers) >= first_size();
+    const bool late = now >= waiting_since + config.start_timeout;
+    if (!short_of_workers(plan) && (complete || late)) form(plan.newcomers);
+    return;
+  }
+  const std::vector<Worker*> all = survivors();
+  if (!std::all_of(all.begin(), all.end(), [](Worker* w) { return w->ready; })) return;
+
+  std::vector<Worker*> next = plan.kept;
+  if (!finishing()) next.insert(next.end(), plan.newcomers.begin(), plan.newcomers.end());
+  Worker* holder = best_holder(next);
+  Worker* leaver = best_holder(plan.leaving);
+  // Of a generation that began without state, a survivor that was never synced in it proves that no step of
+  // the training was made: to begin again loses nothing, whoever had been synced before it was lost.
+  if (state_exists && !fresh && holder == nullptr && leaver == nullptr) {
+    std::string sentence = "no survivor holds state: ";
+    for (const Worker* w : all) sentence += fmt::format("{}{}", w == all.front() ? "" : ", ", describe(*w));
+    if (!last_loss.empty()) sentence += "; last: " + last_loss;
+    return finish(false, std::move(sentence));
+  }
+  if (short_of_workers(plan)) return;
+  // contract 5: a commit that only a leaving worker holds is handed over before it goes.
+  if (leaver != nullptr && (holder == nullptr || leaver->revision > holder->revision)) {
+    auto after = std::find_if(next.begin(), next.end(),
+                              [&](Worker* w) { return !w->member() || w->rank > leaver->rank; });
+    next.insert(after, leaver);
+  }
+  if (!count_failed_connects()) return;
+  if (restart_unconnected()) return try_form();
+  if (config.reset_limit > 0 && resets >= config.reset_limit) {
+    const std::string& cause = !link_failure.empty() ? link_failure : lost_any ? last_loss : "hosts changed";
+    return finish(false, fmt::format("reset limit {} exceeded: {}", config.reset_limit, cause));
+  }
+  form(next);
+}
+
+/// Counts generations that broke for no worker's fault; false: too many in a row, the job has ended.
+bool Membership::Impl::count_failed_connects() {
+  const std::vector<Worker*> all = survivors();
+  const bool connected = std::all_of(all.begin(), all.end(), [](Worker* w) { return w->synced; });
+  if (link_failure.empty() || lost_any || connected) {
+    failed_connects = 0;
+    return true;
+  }
+  if (++failed_connects < kMaxFailedConnects) return true;
+  finish(false,
+         fmt::format("{} in a row could not be connected though every worker lives; last: {}{}{}",
+                     count(failed_connects, "generation"), link_failure, closed.empty() ? "" : "; ", closed));
+  return false;
+}
+
+/// A newcomer whose backend hangs would keep those that hold state from ever going on: when a second generation in a row
+/// could not be connected, those that were in none before get fresh processes, and join later.
+bool Membership::Impl::restart_unconnected() {
+  if (failed_connects < kPatientConnects || finishing()) return false;
+  std::vector<uint64_t> fresh_ones;
+  bool holder = false;
+  for (const Worker* w : survivors()) {
+    holder = holder || w->has_state;
+    if (!w->ever_synced && !w->has_state) fresh_ones.push_back(w->id);
+  }
+  if (!holder || fresh_ones.empty()) return false;
+  const std::string why = "the generation could not be connected with it: " + link_failure;
+  for (const uint64_t id : fresh_ones) {
+    out.push_back(StopWorker{id, why});
+    lose(*workers.find(id), why);
+  }
+  return true;
+}
+
+void Membership::Impl::form(const std::vector<Worker*>& chosen) {
+  std::vector<Worker*> next = chosen;
+  // contract 7: survivors in their order, then newcomers; but rank 0 holds state if anybody does.
+  if (!next.front()->has_state) {
+    std::stable_partition(next.begin(), next.end(), [](Worker* w) { return w->has_state; });
+  }
+  std::vector<uint64_t> left_out;
+  for (Worker* w : survivors()) {
+    if (std::find(next.begin(), next.end(), w) == next.end()) left_out.push_back(w->id);
+  }
+  if (announced) ++epoch;  // an interrupt of the old generation must not reach into the new one
+  if (generation++ > 0) ++resets;
+  if (initial) {
+    unheard = false;
+    added.clear();
+    removed.clear();
+  }
+
+  const Worker* root = best_holder(next);  // contract 5
+  fresh = root == nullptr;
+  if (fresh) state_exists = false;
+  Assign assign{generation, epoch, 0, {}, lost_any ? last_loss : link_failure};
+  std::map<std::string, int32_t> on_host;
+  members.clear();
+  for (Worker* w : next) {
+    const auto rank = static_cast<int32_t>(members.size());
+    if (w == root) assign.root = rank;
+    const std::string& host = w->reported_host();
+    assign.members.push_back(MemberPlace{w->id, host, on_host[host]++, w->event});
+    members.push_back(w->id);
+    w->rank = rank;
+    w->ready = w->synced = false;
+  }
+  out.push_back(std::move(assign));
+  for (uint64_t id : left_out) {
+    const Worker& w = *workers.find(id);
+    stop_worker(id, hosts.has_slot(w.host, w.slot)
+                        ? fmt::format("no place is left: {} are the maximum", count(capacity(), "worker"))
+                    : hosts.has_slot(w.host, 0)
+                        ? fmt::format("slot {} of host {} was removed from the job", w.slot, w.host)
+                        : fmt::format("host {} was removed from the job", w.host));
+  }
+  phase = Phase::kRunning;
+  initial = aborted = interrupted = announced = settled = lost_any = false;
+  link_failure.clear();
+  stall.clear();
+  short_since.reset();
+  if (unheard) ++epoch;  // what was seen while forming is told to the new members as an epoch of its own
+}
+
+bool Membership::Impl::newcomers_settled(const Plan& plan) {
+  std::optional<Time> first;
+  bool all = true;
+  for (const Worker* w : plan.newcomers) {
+    if (w->ready) first = first ? std::min(*first, w->ready_since) : w->ready_since;
+    all = all && w->ready;
+  }
+  if (!first) return settled = false;
+  return settled = settled || all || now >= *first + config.join_settle;
+}
+
+/// Would the generation be another one if its members left it now?
+bool Membership::Impl::interrupt_due() {
+  if (finishing()) return false;  // who is done takes part in no agreement
+  const Plan plan = this->plan();
+  std::vector<Worker*> joining;
+  if (newcomers_settled(plan)) {
+    std::copy_if(plan.newcomers.begin(), plan.newcomers.end(), std::back_inserter(joining),
+                 [](Worker* w) { return w->ready; });
+  }
+  if (std::ssize(plan.kept) + std::ssize(joining) < config.min_np) return false;
+  if (!joining.empty()) return true;
+  const bool hand_over = best_holder(plan.kept) == nullptr && best_holder(plan.leaving) != nullptr;
+  return plan.leaving.size() > (hand_over ? 1u : 0u);
+}
+
+// contract 2: the flag tells the truth about the newest epoch, and a new truth is a new epoch.
+void Membership::Impl::announce() {
+  if (!running()) return;
+  const bool interrupt = interrupt_due();
+  if (!unheard && interrupt == announced) return;
+  if (!unheard) ++epoch;
+  out.push_back(Notify{epoch, interrupt, std::exchange(added, {}), std::exchange(removed, {}), inside()});
+  unheard = false;
+  announced = interrupt;
+  interrupted = interrupted || interrupt;
+}
+
+}  // namespace hvd::membership

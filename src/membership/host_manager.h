@@ -1,0 +1,93 @@
+// Which slots may be used now: the discovered hosts in stable order, the back-off of slots that failed and
+// the blocklist of hosts that fail again and again. Pure: time is an argument.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "membership/membership.h"
+
+namespace hvd::membership {
+
+class HostManager {
+ public:
+  struct Change {
+    std::vector<std::string> added, removed;  // hosts that gained slots, hosts that lost some
+    bool any() const { return !added.empty() || !removed.empty(); }
+  };
+  struct Failure {
+    Duration delay{0};                 // until the slot may be used again
+    bool blocked = false;              // this failure put the host on the blocklist
+    std::optional<Duration> cooldown;  // how long; absent: for good
+  };
+
+  explicit HostManager(const MembershipConfig& config) : config_(config) {}
+
+  /// Takes the full list. Known hosts keep their place and their record, new ones are appended. A host that
+  /// is gone is forgotten when nothing speaks against it and in_use says that no worker lives there.
+  Change set_hosts(const std::vector<HostSlots>& hosts,
+                   const std::function<bool(const std::string&)>& in_use);
+
+  /// The slot is among the discovered ones, blocked or not.
+  bool has_slot(const std::string& host, int32_t slot) const;
+
+  /// Place of the host in the stable order; after all others if it is unknown.
+  size_t position(const std::string& host) const;
+
+  /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false.
+  void for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& use) const;
+
+  /// A worker of this slot failed. Members of one generation that fail together count once for their host
+  /// (generation 0: not a member): a host that went down once has failed once.
+  Failure record_failure(const std::string& host, int32_t slot, uint64_t generation, Time now);
+  /// A worker of this slot came so far as to be synced: what counts is failures in a row.
+  void record_success(const std::string& host, int32_t slot);
+
+  /// Takes hosts whose cooldown is over off the blocklist; returns those of them that are discovered.
+  std::vector<std::string> end_cooldowns(Time now);
+
+  /// The next moment after `now` at which a slot becomes usable by itself.
+  std::optional<Time> next_change(Time now) const;
+
+  /// Slots that may be used now or some day if no other hosts are discovered, and that `counts` accepts.
+  int64_t lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const;
+
+  int64_t unblocked_slots(Time now) const;
+  int32_t blocked_hosts(Time now) const;
+
+ private:
+  struct Slot {
+    int32_t failures = 0;
+    Time usable_from{};
+    bool abandoned = false;  // restart is off
+  };
+  struct Host {
+    std::string name;
+    int32_t slots = 0;     // 0: not discovered now
+    int32_t failures = 0;  // in a row
+    int32_t blockings = 0;
+    uint64_t failed_generation = 0;
+    bool blocked = false;
+    std::optional<Time> blocked_until;  // absent: for good
+    std::map<int32_t, Slot> records;    // of slots that failed
+
+    bool blocked_at(Time now) const { return blocked && (!blocked_until || now < *blocked_until); }
+  };
+
+  Host* find(const std::string& name);
+  const Host* find(const std::string& name) const;
+  void reindex();
+
+  const MembershipConfig& config_;
+  std::vector<Host> hosts_;
+  std::unordered_map<std::string, size_t> index_;
+};
+
+/// base * 2^(times - 1), at most limit (or base, if that is more).
+Duration doubled(Duration base, int32_t times, Duration limit);
+
+}  // namespace hvd::membership

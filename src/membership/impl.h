@@ -1,0 +1,124 @@
+// The parts of Membership: membership.cc takes events, membership_time.cc what time brings,
+// membership_forming.cc decides and forms generations, membership_views.cc tells.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "membership/host_manager.h"
+#include "membership/membership.h"
+#include "membership/worker_registry.h"
+
+namespace hvd::membership {
+
+inline constexpr int32_t kMaxFailedConnects = 5;
+inline constexpr int32_t kPatientConnects = 2;  // that fail before newcomers are started anew
+
+/// Who would stay, go and join if a generation were formed now.
+struct Plan {
+  std::vector<Worker*> kept;       // members with a place, by rank
+  std::vector<Worker*> leaving;    // living members without one, by rank
+  std::vector<Worker*> newcomers;  // started workers that fit, in slot order, ready or not
+  std::vector<Worker*> homeless;   // started workers whose slot is gone
+  std::vector<Worker*> surplus;    // started workers beyond the maximum
+
+  size_t placed() const { return kept.size() + newcomers.size(); }
+};
+
+struct Membership::Impl {
+  Impl(MembershipConfig c, Time now);
+
+  // ---- events (membership.cc) ----
+  void hosts_changed(const std::vector<HostSlots>& hosts);
+  void worker_ready(uint64_t id, const ReadyEvent& event);
+  void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
+  void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
+  void worker_stalled(uint64_t id, uint64_t generation, const StallEvent& event);
+  void worker_done(uint64_t id, uint64_t generation);
+  void worker_lost(uint64_t id, LossKind kind, const std::string& why);
+  void close_joining(const std::string& reason);
+  void stop(const std::string& reason);
+  std::vector<Action> take(Time now);  // advances, and hands out what there is to do
+
+  // ---- time (membership_time.cc) ----
+  void advance();
+  void end_cooldowns();
+  void end_late_starters();
+  void end_late_survivors();
+  void check_shortage();
+  bool short_for_good(const Plan& plan);
+  std::optional<Time> next_tick() const;
+
+  // ---- decisions (membership_forming.cc) ----
+  Plan plan();
+  void stop_misplaced();
+  void start_workers();
+  void try_form();
+  void form(const std::vector<Worker*>& next);
+  bool count_failed_connects();
+  bool restart_unconnected();
+  bool short_of_workers(const Plan& plan) const;
+  bool newcomers_settled(const Plan& plan);
+  bool interrupt_due();
+  void announce();
+
+  // ---- losses and ends (membership.cc) ----
+  void lose(Worker& worker, const std::string& why);
+  void abort(const std::string& reason, int32_t rank, uint64_t worker);
+  void all_members_gone();
+  void stop_worker(uint64_t id, const std::string& reason);
+  void finish(bool success, std::string sentence);
+  void refuse(uint64_t id, std::string reason) { out.push_back(Refuse{id, std::move(reason)}); }
+  void log(hvd_log_level level, std::string text) { out.push_back(LogLine{level, std::move(text)}); }
+
+  bool running() const { return phase == Phase::kRunning; }
+  bool finishing() const { return done > 0; }
+  int32_t first_size() const;        // workers wanted for the first generation
+  int64_t capacity() const;          // most workers in the next generation
+  std::vector<Worker*> survivors();  // living members, by rank
+  std::vector<uint64_t> inside();    // living members that have not left the current generation
+  std::string describe(const Worker& worker) const;  // "rank 2 (worker 5 on b)", "worker 5 on b"
+
+  MembershipConfig config;
+  HostManager hosts;
+  WorkerStateRegistry workers;
+  Time now;
+  Phase phase = Phase::kForming;
+  std::vector<Action> out;
+
+  uint64_t generation = 0;
+  uint64_t epoch = 0;
+  int32_t resets = 0;
+  std::vector<uint64_t> members;  // of the current generation, by rank; also those that ended since
+
+  bool initial = true;              // no generation has formed yet, or all that did were lost before any sync
+  bool state_exists = false;        // some member has been synced: from now on a holder is needed
+  Time waiting_since;               // start of the first forming, or end of the last generation
+  std::optional<Time> short_since;  // fewer than min_np since then
+
+  // Of the current generation.
+  bool aborted = false;
+  bool interrupted = false;  // an interrupt was sent: members may leave by agreement
+  bool announced = false;    // what its members were told last: does the newest epoch interrupt?
+  bool settled = false;      // ready newcomers have waited long enough for others
+  bool lost_any = false;
+  bool fresh = false;        // no member held state when it was formed
+  std::string link_failure;  // it ended by this
+  std::string stall;         // the newest report of an operation that waits for somebody
+
+  // Changes of hosts that listeners have not heard of.
+  std::vector<std::string> added, removed;
+  bool unheard = false;
+
+  int32_t failed_connects = 0;  // generations in a row that ended unsynced, with nobody lost
+  int32_t done = 0;
+  int32_t lost_at_end = 0;  // members lost since the first one was done
+  std::string last_loss;
+  std::string closed;  // why nobody can join any more
+  bool hosts_told = false;
+};
+
+std::string count(int64_t n, const char* what);  // "1 slot", "2 slots"
+
+}  // namespace hvd::membership

@@ -1,0 +1,254 @@
+#include "membership/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "membership/impl.h"
+
+namespace hvd::membership {
+namespace {
+
+const char* words(LossKind kind) {
+  switch (kind) {
+    case LossKind::kConnectionClosed: return "connection closed";
+    case LossKind::kSilent: return "no sign of life";
+    case LossKind::kExited: return "exited";
+    case LossKind::kStartFailed: return "could not be started";
+    case LossKind::kLeft: return "left without being done";
+    case LossKind::kEvicted: return "evicted";
+  }
+  return "lost";
+}
+
+}  // namespace
+
+std::string count(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+Membership::Impl::Impl(MembershipConfig c, Time t)
+    : config(std::move(c)), hosts(config), now(t), waiting_since(t), short_since(t) {
+  config.min_np = std::max(config.min_np, 1);
+}
+
+void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
+  hosts_told = true;
+  HostManager::Change change =
+      hosts.set_hosts(list, [&](const std::string& h) { return workers.lives_on(h); });
+  if (!change.any()) return;
+  ++epoch;
+  unheard = true;
+  std::move(change.added.begin(), change.added.end(), std::back_inserter(added));
+  std::move(change.removed.begin(), change.removed.end(), std::back_inserter(removed));
+}
+
+void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) return refuse(id, workers.objection(id));  // contract 11
+  if (event.left_generation > generation) {
+    return refuse(id, fmt::format("worker {} says that it left generation {}, but the newest is {}", id,
+                                  event.left_generation, generation));
+  }
+  // A member said this before it was given its place; the assignment is on its way to it. Even when that
+  // generation is lost already, the worker may have committed in it: only what it says after leaving it
+  // counts.
+  if (worker->member() && event.left_generation < generation) return;
+  if (!worker->ready) worker->ready_since = now;
+  worker->ready = true;
+  worker->event = event;
+  worker->has_state = event.has_state;
+  worker->revision = event.revision;
+  if (!worker->member() || !running()) return;
+
+  phase = Phase::kForming;
+  waiting_since = now;
+  // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker that lost
+  // a peer may be here before its word of whom, and before the driver itself notices: it is not the one to blame.
+  if (interrupted) return;
+  if (event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
+  abort(describe(*worker) + " left the generation", worker->rank, id);
+}
+
+void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64_t revision) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) {
+    if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
+    return;
+  }
+  if (!worker->member() || in_generation != generation || worker->synced) return;
+  state_exists = true;
+  worker->synced = worker->has_state = true;
+  worker->revision = std::max(worker->revision, revision);
+  if (!worker->ever_synced) hosts.record_success(worker->host, worker->slot);
+  worker->ever_synced = true;
+}
+
+void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, int32_t rank,
+                                          const std::string& message) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) {
+    if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
+    return;
+  }
+  if (!worker->member() || worker->ready || in_generation != generation || aborted) return;
+  const bool named = rank >= 0 && static_cast<size_t>(rank) < members.size();
+  link_failure = fmt::format("{}: {}", describe(*worker), message);
+  abort(link_failure, named ? rank : -1, named ? members[static_cast<size_t>(rank)] : 0);
+}
+
+void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) {
+    if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
+    return;
+  }
+  if (in_generation != generation || worker->rank != 0) {
+    return refuse(id, fmt::format("{} reports a stall in generation {}: expected that of rank 0 of {}",
+                                  describe(*worker), in_generation, generation));
+  }
+  if (aborted || worker->ready) return;  // it is over already
+  for (const int32_t rank : event.missing) {
+    if (rank >= 0 && static_cast<size_t>(rank) < members.size()) continue;
+    return refuse(id, fmt::format("a stall that waits for rank {} of {}", rank, members.size()));
+  }
+  stall = event.text;
+  log(HVD_LOG_WARNING, stall);
+  if (config.stall_shutdown <= Duration(0) || event.waited < config.stall_shutdown) return;
+  // Those that wait are told of the loss and go on without them (contract 3).
+  const std::string why =
+      fmt::format("evicted: others waited {:.1f} s for it (stall_shutdown is {:g} s): {}",
+                  to_seconds(event.waited), to_seconds(config.stall_shutdown), event.text);
+  for (const int32_t rank : event.missing) {
+    const uint64_t late = members[static_cast<size_t>(rank)];
+    Worker* missing = workers.find(late);
+    if (missing == nullptr || missing->ready) continue;
+    out.push_back(StopWorker{late, why});
+    lose(*missing, why);
+    if (phase == Phase::kEnded) return;
+  }
+}
+
+void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) {
+    if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
+    return;  // a repeated request counts once (contract 11)
+  }
+  if (!worker->member() || in_generation != generation) {
+    return refuse(id,
+                  fmt::format("worker {} says that it is done in generation {}, but {}", id, in_generation,
+                              worker->member() ? fmt::format("the current one is {}", generation)
+                                               : "it was never a member"));
+  }
+  ++done;
+  workers.end(id, Ending::kDone, "");
+  if (survivors().empty()) all_members_gone();
+}
+
+void Membership::Impl::worker_lost(uint64_t id, LossKind kind, const std::string& why) {
+  Worker* worker = workers.find(id);
+  if (worker == nullptr) return;
+  std::string text = why.empty() ? words(kind) : why;
+  if (kind == LossKind::kExited && !worker->member() && !worker->ready) text += " before it was ready";
+  lose(*worker, text);
+}
+
+void Membership::Impl::close_joining(const std::string& reason) {
+  if (!closed.empty()) return;
+  closed = reason;
+  if (initial) return finish(false, closed);
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, worker] : workers.living()) {
+    if (!worker.member()) waiting.push_back(id);
+  }
+  for (uint64_t id : waiting) stop_worker(id, "nobody can join any more: " + closed);
+}
+
+void Membership::Impl::stop(const std::string& reason) {
+  finish(false, reason);
+  std::vector<uint64_t> rest;
+  for (const auto& [id, worker] : workers.living()) rest.push_back(id);
+  for (uint64_t id : rest) stop_worker(id, reason);
+}
+
+void Membership::Impl::lose(Worker& lost, const std::string& why) {
+  const Worker worker = lost;
+  last_loss = fmt::format("{} lost: {}", describe(worker), why);
+  workers.end(worker.id, Ending::kLost, why);
+  // A worker of a host that is going anyway says nothing about the host.
+  if (hosts.has_slot(worker.host, worker.slot)) {
+    const auto failure =
+        hosts.record_failure(worker.host, worker.slot, worker.member() ? generation : 0, now);
+    if (failure.blocked) {
+      log(HVD_LOG_WARNING,
+          fmt::format(
+              "host {} is on the blocklist {} after {} in a row; last: {}", worker.host,
+              failure.cooldown ? fmt::format("for {:g} s", to_seconds(*failure.cooldown)) : "for good",
+              count(config.blocklist_after, "failure"), last_loss));
+    }
+  }
+  if (!worker.member()) {
+    log(HVD_LOG_WARNING, last_loss);
+    return;
+  }
+  lost_any = true;
+  if (finishing()) ++lost_at_end;
+  if (!aborted) abort(last_loss, worker.rank, worker.id);
+  if (survivors().empty()) all_members_gone();
+}
+
+// contract 3: at once, to everyone who may be waiting for somebody
+void Membership::Impl::abort(const std::string& reason, int32_t rank, uint64_t worker) {
+  aborted = true;
+  stall.clear();
+  phase = Phase::kForming;
+  waiting_since = now;
+  std::vector<uint64_t> to = inside();
+  if (!to.empty()) out.push_back(Abort{generation, reason, rank, worker, std::move(to)});
+}
+
+// contract 8
+void Membership::Impl::all_members_gone() {
+  if (finishing()) {
+    std::string sentence =
+        fmt::format("{} done after {}", done == 1 ? "the worker is" : fmt::format("all {} workers are", done),
+                    count(resets + 1, "generation"));
+    if (lost_at_end > 0) {
+      sentence += fmt::format("; {} lost at the end: {}",
+                              lost_at_end == 1 ? "1 was" : fmt::format("{} were", lost_at_end), last_loss);
+    }
+    return finish(true, std::move(sentence));
+  }
+  if (state_exists) {
+    return finish(false, fmt::format("all workers failed: no survivor holds state; last: {}", last_loss));
+  }
+  if (!closed.empty()) return finish(false, fmt::format("all workers failed: {}; {}", last_loss, closed));
+  // Nothing is lost that anybody had: begin again.
+  initial = true;
+  waiting_since = now;
+  short_since = now;
+}
+
+void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
+  workers.end(id, Ending::kStopped, reason);
+  out.push_back(StopWorker{id, reason});
+}
+
+void Membership::Impl::finish(bool success, std::string sentence) {
+  if (phase == Phase::kEnded) return;
+  phase = Phase::kEnded;
+  out.push_back(Finish{success, sentence});
+  std::vector<uint64_t> waiting;
+  for (const auto& [id, worker] : workers.living()) {
+    if (!worker.member()) waiting.push_back(id);
+  }
+  for (uint64_t id : waiting) stop_worker(id, "the job has ended: " + sentence);
+}
+
+std::vector<Action> Membership::Impl::take(Time t) {
+  now = std::max(now, t);
+  if (phase != Phase::kEnded) advance();
+  return std::exchange(out, {});
+}
+
+}  // namespace hvd::membership

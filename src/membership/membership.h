@@ -1,0 +1,161 @@
+// Who is in the next generation, who may join, when the job ends. A pure class: events and time go in,
+// actions come out. No sockets, threads, clocks or randomness.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "hvd/hvd.h"
+
+namespace hvd::membership {
+
+struct HostSlots {
+  std::string name;
+  int32_t slots = 0;
+  bool operator==(const HostSlots&) const = default;
+};
+
+struct MembershipConfig {
+  int32_t np = 1;  // workers wanted for the first generation
+  int32_t min_np = 1;
+  int32_t max_np = 0;          // 0: no limit
+  bool hosts_fixed = false;    // what hosts_changed tells first never changes
+  bool restart = true;         // a lost worker's slot gets a new worker
+  int32_t reset_limit = 0;     // 0: none
+  Duration stall_shutdown{0};  // 0: who does not come to an operation is warned about and not evicted
+  Duration elastic_timeout = seconds(600);
+  Duration start_timeout = seconds(120);
+  Duration join_settle = seconds(0.5);
+  Duration restart_delay_min = seconds(1), restart_delay_max = seconds(60);
+  int32_t blocklist_after = 3;
+  Duration blocklist_cooldown_min{0}, blocklist_cooldown_max{0};  // 0: for good
+};
+
+// ---- events ----
+
+enum class LossKind { kConnectionClosed, kSilent, kExited, kStartFailed, kLeft, kEvicted };
+
+/// What a worker says when it is ready for the next generation.
+struct ReadyEvent {
+  uint64_t left_generation = 0;
+  bool has_state = false;
+  uint64_t revision = 0;
+  Digest digest;
+  std::string host;        // as the worker reports it
+  bool lost_peer = false;  // that is why it left
+};
+
+/// What rank 0 says of an operation that some ranks do not come to.
+struct StallEvent {
+  std::string text;              // one line, ready to be logged
+  std::vector<int32_t> missing;  // ranks
+  Duration waited{0};
+};
+
+// ---- actions ----
+
+struct StartWorker {
+  uint64_t worker;
+  std::string host;
+  int32_t slot;
+};
+/// The worker's place is gone: tell it (reason), and end its process if it stays.
+struct StopWorker {
+  uint64_t worker;
+  std::string reason;
+};
+struct MemberPlace {
+  uint64_t worker;
+  std::string host;
+  int32_t local_rank;
+  ReadyEvent ready;
+};
+struct Assign {
+  uint64_t generation;
+  uint64_t epoch;
+  int32_t root;
+  std::vector<MemberPlace> members;
+  std::string reason;
+};
+/// To every living member of the generation.
+struct Abort {
+  uint64_t generation;
+  std::string reason;
+  int32_t rank;
+  uint64_t worker;
+  std::vector<uint64_t> to;
+};
+/// To every living member of the current generation, and to nobody else.
+struct Notify {
+  uint64_t epoch;
+  bool interrupt;
+  std::vector<std::string> added, removed;
+  std::vector<uint64_t> to;
+};
+/// A message was stale or foreign: tell the worker, change nothing.
+struct Refuse {
+  uint64_t worker;
+  std::string reason;
+};
+struct Finish {
+  bool success;
+  std::string sentence;
+};
+struct LogLine {
+  hvd_log_level level;
+  std::string text;
+};
+using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine>;
+
+enum class Phase { kForming, kRunning, kEnded };
+
+class Membership {
+ public:
+  Membership(MembershipConfig config, Time now);
+
+  // Each event returns what to do about it, in order.
+  std::vector<Action> hosts_changed(std::vector<HostSlots> hosts, Time now);
+  std::vector<Action> worker_ready(uint64_t worker, const ReadyEvent& event, Time now);
+  std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
+  std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
+                                         const std::string& message, Time now);
+  std::vector<Action> worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event, Time now);
+  std::vector<Action> worker_done(uint64_t worker, uint64_t generation, Time now);
+  std::vector<Action> worker_lost(uint64_t worker, LossKind kind, const std::string& why, Time now);
+  /// From now on nobody can join (`reason`): the job goes on with the members it has.
+  std::vector<Action> close_joining(const std::string& reason, Time now);
+  std::vector<Action> stop(const std::string& reason, Time now);
+  std::vector<Action> tick(Time now);
+  /// When tick wants to be called next.
+  std::optional<Time> next_tick() const;
+
+  // Views for status and tests.
+  Phase phase() const;
+  uint64_t generation() const;
+  uint64_t epoch() const;
+  int32_t resets() const;
+  int32_t size() const;                  // members of the current generation that live
+  int32_t usable_slots(Time now) const;  // discovered, not blocked, within max_np
+  int32_t blocked_hosts(Time now) const;
+  bool expects(uint64_t worker) const;  // it was started by an action and not lost, stopped or done
+  bool is_member(uint64_t worker) const;
+  int32_t rank_of(uint64_t worker) const;  // in the current generation, -1
+  std::string waiting_for() const;         // one sentence; "" while running
+  const std::string& stall() const;        // the newest report of a stall in the current generation, or ""
+  bool ended() const;
+
+ private:
+  struct Impl;
+  struct Deleter {
+    void operator()(Impl*) const;
+  };
+  std::unique_ptr<Impl, Deleter> impl_;
+};
+
+}  // namespace hvd::membership

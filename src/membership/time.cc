@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "membership/impl.h"
+
+namespace hvd::membership {
+
+void Membership::Impl::advance() {
+  end_cooldowns();
+  end_late_starters();
+  end_late_survivors();
+  if (phase == Phase::kEnded) return;
+  stop_misplaced();
+  try_form();
+  if (phase != Phase::kEnded) check_shortage();
+  if (phase == Phase::kEnded) return;
+  start_workers();
+  announce();
+}
+
+void Membership::Impl::end_cooldowns() {
+  for (const std::string& host : hosts.end_cooldowns(now)) {
+    ++epoch;
+    unheard = true;
+    added.push_back(host);
+    log(HVD_LOG_INFO, fmt::format("host {} is off the blocklist", host));
+  }
+}
+
+void Membership::Impl::end_late_starters() {
+  std::vector<uint64_t> late;
+  for (const auto& [id, w] : workers.living()) {
+    if (!w.member() && !w.ready && now >= w.started + config.start_timeout) late.push_back(id);
+  }
+  for (uint64_t id : late) {
+    const std::string why =
+        fmt::format("not ready within {:g} s of its start", to_seconds(config.start_timeout));
+    out.push_back(StopWorker{id, why});
+    lose(*workers.find(id), why);
+  }
+}
+
+void Membership::Impl::end_late_survivors() {
+  if (phase != Phase::kForming || initial || now < waiting_since + config.elastic_timeout) return;
+  const std::vector<uint64_t> late = inside();
+  if (late.empty()) return;
+  const std::string why = fmt::format("did not rejoin within {:g} s", to_seconds(config.elastic_timeout));
+  aborted = true;  // all that are still inside are ended here: nobody is left to be told
+  for (uint64_t id : late) {
+    Worker* worker = workers.find(id);
+    if (worker == nullptr) continue;  // the job has ended with an earlier one
+    out.push_back(StopWorker{id, why});
+    lose(*worker, why);
+    if (phase == Phase::kEnded) return;
+  }
+  if (initial) return;
+  // The time is up for all: go on with those that came, or not at all.
+  short_since = waiting_since;
+}
+
+// There is nothing to wait for: nobody can join, or too few slots are left and there will be no others.
+bool Membership::Impl::short_for_good(const Plan& plan) {
+  if (!closed.empty()) return phase == Phase::kForming && std::ssize(survivors()) < config.min_np;
+  if (!config.hosts_fixed || !hosts_told) return false;
+  const int64_t free = hosts.lasting_slots(
+      [this](const std::string& host, int32_t slot) { return !workers.occupied(host, slot); });
+  return std::ssize(plan.kept) + std::ssize(plan.newcomers) + free < config.min_np;
+}
+
+void Membership::Impl::check_shortage() {
+  const Plan plan = this->plan();
+  if (!short_of_workers(plan)) {
+    short_since.reset();
+    return;
+  }
+  if (!short_since) short_since = now;
+  const bool for_good = short_for_good(plan);
+  if (!for_good && now < *short_since + config.elastic_timeout) return;
+  const auto ready =
+      std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
+  std::string sentence =
+      fmt::format("not enough slots: {} needed (--min-np), {} available after {:g} s", config.min_np,
+                  std::ssize(plan.kept) + ready, to_seconds(now - *short_since));
+  const int64_t usable = hosts.unblocked_slots(now);
+  if (for_good && closed.empty()) {
+    sentence += "; the hosts are fixed, and no other slot will get a worker";
+  } else if (usable >= config.min_np) {
+    sentence += fmt::format("; {} discovered", count(usable, "slot"));
+  }
+  if (const int32_t blocked = hosts.blocked_hosts(now); blocked > 0) {
+    sentence += fmt::format("; {} on the blocklist", count(blocked, "host"));
+  }
+  if (!last_loss.empty()) sentence += "; last: " + last_loss;
+  if (!closed.empty()) sentence += "; " + closed;
+  finish(false, std::move(sentence));
+}
+
+std::optional<Time> Membership::Impl::next_tick() const {
+  if (phase == Phase::kEnded) return std::nullopt;
+  std::optional<Time> next = finishing() ? std::nullopt : hosts.next_change(now);
+  const auto consider = [&](Time t) {
+    if (t > now && (!next || t < *next)) next = t;
+  };
+  for (const auto& [id, w] : workers.living()) {
+    if (w.member()) continue;
+    consider(w.ready ? w.ready_since + config.join_settle : w.started + config.start_timeout);
+  }
+  if (phase == Phase::kForming) {
+    consider(waiting_since + (initial ? config.start_timeout : config.elastic_timeout));
+  }
+  if (short_since) consider(*short_since + config.elastic_timeout);
+  return next;
+}
+
+}  // namespace hvd::membership

@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "membership/impl.h"
+
+namespace hvd::membership {
+
+int32_t Membership::Impl::first_size() const {
+  const int32_t wanted = std::max(config.np, config.min_np);
+  return config.max_np > 0 ? std::min(wanted, config.max_np) : wanted;
+}
+
+int64_t Membership::Impl::capacity() const {
+  if (initial) return first_size();
+  return config.max_np > 0 ? config.max_np : std::numeric_limits<int32_t>::max();
+}
+
+std::vector<Worker*> Membership::Impl::survivors() {
+  std::vector<Worker*> living;
+  if (initial) return living;
+  for (uint64_t id : members) {
+    if (Worker* w = workers.find(id)) living.push_back(w);
+  }
+  return living;
+}
+
+std::vector<uint64_t> Membership::Impl::inside() {
+  std::vector<uint64_t> ids;
+  for (const Worker* w : survivors()) {
+    if (!w->ready) ids.push_back(w->id);
+  }
+  return ids;
+}
+
+std::string Membership::Impl::describe(const Worker& worker) const {
+  if (!worker.member()) return fmt::format("worker {} on {}", worker.id, worker.host);
+  return fmt::format("rank {} (worker {} on {})", worker.rank, worker.id, worker.host);
+}
+
+void Membership::Deleter::operator()(Impl* impl) const { delete impl; }
+
+Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::move(config), now)) {}
+
+std::vector<Action> Membership::hosts_changed(std::vector<HostSlots> hosts, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->hosts_changed(hosts);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_ready(uint64_t worker, const ReadyEvent& event, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) {
+    impl_->worker_ready(worker, event);
+  } else {
+    impl_->refuse(worker, "the job has ended");
+  }
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_synced(uint64_t worker, uint64_t generation, uint64_t revision,
+                                              Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->worker_synced(worker, generation, revision);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
+                                                   const std::string& message, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->worker_failed_link(worker, generation, rank, message);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event,
+                                               Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->worker_stalled(worker, generation, event);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_done(uint64_t worker, uint64_t generation, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->worker_done(worker, generation);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_lost(uint64_t worker, LossKind kind, const std::string& why,
+                                            Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) {
+    impl_->worker_lost(worker, kind, why);
+  } else {
+    impl_->workers.end(worker, Ending::kLost, why);
+  }
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::close_joining(const std::string& reason, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->close_joining(reason);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::stop(const std::string& reason, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) impl_->stop(reason);
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::tick(Time now) { return impl_->take(now); }
+
+std::optional<Time> Membership::next_tick() const { return impl_->next_tick(); }
+
+Phase Membership::phase() const { return impl_->phase; }
+uint64_t Membership::generation() const { return impl_->generation; }
+uint64_t Membership::epoch() const { return impl_->epoch; }
+int32_t Membership::resets() const { return impl_->resets; }
+int32_t Membership::size() const { return static_cast<int32_t>(impl_->survivors().size()); }
+
+int32_t Membership::usable_slots(Time now) const {
+  int64_t slots = impl_->hosts.unblocked_slots(now);
+  if (impl_->config.max_np > 0) slots = std::min<int64_t>(slots, impl_->config.max_np);
+  return static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
+}
+
+int32_t Membership::blocked_hosts(Time now) const { return impl_->hosts.blocked_hosts(now); }
+bool Membership::expects(uint64_t worker) const { return impl_->workers.find(worker) != nullptr; }
+bool Membership::is_member(uint64_t worker) const { return expects(worker) && rank_of(worker) >= 0; }
+
+int32_t Membership::rank_of(uint64_t worker) const {
+  auto found = std::find(impl_->members.begin(), impl_->members.end(), worker);
+  return found == impl_->members.end() ? -1 : static_cast<int32_t>(found - impl_->members.begin());
+}
+
+bool Membership::ended() const { return impl_->phase == Phase::kEnded; }
+
+std::string Membership::waiting_for() const {
+  Impl& m = *impl_;
+  if (m.phase != Phase::kForming) return "";
+  const Plan plan = m.plan();
+  std::vector<const Worker*> late;
+  const std::vector<Worker*> survivors = m.survivors();
+  std::copy_if(survivors.begin(), survivors.end(), std::back_inserter(late),
+               [](Worker* w) { return !w->ready; });
+  const char* verb = "rejoin";
+  if (late.empty() && (m.initial || m.short_of_workers(plan))) {
+    std::copy_if(plan.newcomers.begin(), plan.newcomers.end(), std::back_inserter(late),
+                 [](Worker* w) { return !w->ready; });
+    verb = "become ready";
+  }
+  const std::string who = fmt::format("generation {} waits for ", m.generation + 1);
+  if (!late.empty()) {
+    const std::string others =
+        late.size() > 1 ? fmt::format(" and {}", count(std::ssize(late) - 1, "other")) : "";
+    return fmt::format("{}{}{} to {}", who, m.describe(*late.front()), others, verb);
+  }
+  const int64_t wanted = m.initial ? m.first_size() : m.config.min_np;
+  const int64_t missing = std::max<int64_t>(1, wanted - std::ssize(plan.kept) - std::ssize(plan.newcomers));
+  return fmt::format("{}{} ({} needed)", who, count(missing, "more slot"), wanted);
+}
+
+const std::string& Membership::stall() const { return impl_->stall; }
+
+}  // namespace hvd::membership

@@ -1,0 +1,62 @@
+#include "membership/worker_registry.h"
+
+#include <fmt/format.h>
+
+namespace hvd::membership {
+
+Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time now) {
+  Worker& worker = living_[next_];
+  worker.id = next_++;
+  worker.host = host;
+  worker.slot = slot;
+  worker.started = now;
+  places_[{host, slot}] = worker.id;
+  return worker;
+}
+
+Worker* WorkerStateRegistry::find(uint64_t id) {
+  auto found = living_.find(id);
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+const Worker* WorkerStateRegistry::find(uint64_t id) const {
+  auto found = living_.find(id);
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+bool WorkerStateRegistry::occupied(const std::string& host, int32_t slot) const {
+  return places_.contains({host, slot});
+}
+
+bool WorkerStateRegistry::lives_on(const std::string& host) const {
+  auto first = places_.lower_bound({host, 0});
+  return first != places_.end() && first->first.first == host;
+}
+
+void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why) {
+  auto found = living_.find(id);
+  if (found == living_.end()) return;
+  places_.erase({found->second.host, found->second.slot});
+  ended_[id] = End{ending, why};
+  living_.erase(found);
+}
+
+std::optional<Ending> WorkerStateRegistry::ending(uint64_t id) const {
+  auto found = ended_.find(id);
+  if (found == ended_.end()) return std::nullopt;
+  return found->second.ending;
+}
+
+std::string WorkerStateRegistry::objection(uint64_t id) const {
+  if (living_.contains(id)) return "";
+  auto found = ended_.find(id);
+  if (found == ended_.end()) return fmt::format("worker {} is unknown to this job", id);
+  switch (found->second.ending) {
+    case Ending::kLost: return fmt::format("worker {} was given up: {}", id, found->second.why);
+    case Ending::kStopped: return fmt::format("worker {} was stopped: {}", id, found->second.why);
+    case Ending::kDone: break;
+  }
+  return fmt::format("worker {} has said that it is done", id);
+}
+
+}  // namespace hvd::membership

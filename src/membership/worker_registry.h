@@ -1,0 +1,68 @@
+// What the driver knows of each worker: where it lives, whether it is ready, what state it holds, how it
+// ended. Pure.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "membership/membership.h"
+
+namespace hvd::membership {
+
+/// A worker that was started and is not lost, stopped or done.
+struct Worker {
+  uint64_t id = 0;
+  std::string host;  // of its slot
+  int32_t slot = 0;
+  Time started{};
+  int32_t rank = -1;   // in the current generation; -1: it never was a member
+  bool ready = false;  // it waits for a generation; a member that is ready has left the current one
+  Time ready_since{};
+  ReadyEvent event;     // the newest
+  bool synced = false;  // in the current generation
+  bool ever_synced = false;
+  bool has_state = false;
+  uint64_t revision = 0;  // as far as the driver knows
+
+  bool member() const { return rank >= 0; }
+  const std::string& reported_host() const { return event.host.empty() ? host : event.host; }
+};
+
+enum class Ending { kLost, kStopped, kDone };
+
+class WorkerStateRegistry {
+ public:
+  using Living = std::map<uint64_t, Worker>;
+
+  /// The next worker, in a slot where none lives. Identities grow from 1 and are never used twice.
+  Worker& start(const std::string& host, int32_t slot, Time now);
+  Worker* find(uint64_t id);
+  const Worker* find(uint64_t id) const;
+  bool occupied(const std::string& host, int32_t slot) const;
+  bool lives_on(const std::string& host) const;
+
+  /// From now on it is not expected any more.
+  void end(uint64_t id, Ending ending, const std::string& why);
+  std::optional<Ending> ending(uint64_t id) const;
+
+  /// Why a message of this worker is refused; empty if the worker is expected.
+  std::string objection(uint64_t id) const;
+
+  Living& living() { return living_; }
+  const Living& living() const { return living_; }
+
+ private:
+  struct End {
+    Ending ending;
+    std::string why;
+  };
+  Living living_;
+  std::map<std::pair<std::string, int32_t>, uint64_t> places_;
+  std::map<uint64_t, End> ended_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace hvd::membership

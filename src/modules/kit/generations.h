@@ -1,0 +1,149 @@
+// What an instance does about generations, whatever they are made of: the one that is connected, the next one,
+// which has its address and no number yet, and a thread that takes ended ones apart, off the critical path.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "modules/kit/failure.h"
+#include "modules/kit/net.h"
+
+namespace hvdkit {
+
+/// Generation has number(); assign(group), which takes the place that the group gives; connect(group), which may
+/// block and throws Failure; leave() in peace; abort() from any thread, bounded, also during connect; teardown()
+/// after either, which may block for long.
+template <class Generation>
+class Generations {
+ public:
+  using Ptr = std::shared_ptr<Generation>;
+
+  /// make: a generation that has its address.
+  explicit Generations(std::function<Ptr()> make) : make_(std::move(make)) {
+    const BlockSignals block;
+    reaper_ = std::thread([this] { reap(); });
+  }
+  Generations(const Generations&) = delete;
+  Generations& operator=(const Generations&) = delete;
+
+  ~Generations() {
+    end(take(current_), false);
+    end(take(next_), false);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    reaper_.join();
+  }
+
+  /// A new one for the next connect. The generation that is connected stays: members of it may not all be out yet.
+  Ptr next() {
+    end(take(next_), false);
+    Ptr generation = make_();
+    std::lock_guard<std::mutex> lock(mutex_);
+    return next_ = generation;
+  }
+
+  void connect(const hvd_backend_group& group) {
+    end(take(current_), false);
+    Ptr generation;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (next_ == nullptr) {
+        throw Failure(HVD_INVALID, "connect to generation " + std::to_string(group.generation) +
+                                       ": address was not called for it");
+      }
+      if (any_aborted_ && group.generation <= aborted_) {
+        throw Failure(HVD_PEER_LOST, "generation " + std::to_string(group.generation) + " was given up");
+      }
+      next_->assign(group);
+      generation = current_ = std::exchange(next_, nullptr);
+    }
+    try {
+      generation->connect(group);
+    } catch (...) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const bool mine = current_ == generation;  // else abort has taken it
+      if (mine) current_.reset();
+      lock.unlock();
+      if (mine) end(std::move(generation), false);
+      throw;
+    }
+  }
+
+  Ptr current() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (current_ == nullptr) throw Failure(HVD_PEER_LOST, "no generation is connected");
+    return current_;
+  }
+
+  void abort(uint64_t number) {
+    Ptr generation;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
+      any_aborted_ = true;
+      if (current_ == nullptr || current_->number() != number) return;
+      generation = std::move(current_);
+      current_.reset();
+    }
+    end(std::move(generation), false);
+  }
+
+  void disconnect() { end(take(current_), true); }
+
+ private:
+  Ptr take(Ptr& held) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(held, nullptr);
+  }
+
+  void end(Ptr generation, bool in_peace) {
+    if (generation == nullptr) return;
+    if (in_peace) generation->leave();
+    generation->abort();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ended_.push_back(std::move(generation));
+    }
+    changed_.notify_all();
+  }
+
+  void reap() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return closing_ || !ended_.empty(); });
+      if (ended_.empty()) return;
+      Ptr generation = std::move(ended_.front());
+      ended_.pop_front();
+      lock.unlock();
+      generation->teardown();
+      generation.reset();
+      lock.lock();
+    }
+  }
+
+  const std::function<Ptr()> make_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Ptr current_, next_;
+  bool any_aborted_ = false;
+  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  std::deque<Ptr> ended_;
+  bool closing_ = false;
+  std::thread reaper_;
+};
+
+/// The checks of `connect` and `send_message`, and the result of `address`. Throw Failure.
+void check_group(const hvd_backend_group& group);
+void check_message(int32_t destination, int rank, int size, const void* data, size_t bytes);
+void give_address(const void* blob, size_t bytes, void* data, size_t* size);
+
+}  // namespace hvdkit

@@ -1,0 +1,246 @@
+// What the generation's and the users' threads call. See link_thread.cc for the thread behind.
+#include "modules/kit/links.h"
+
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+namespace hvdkit {
+namespace {
+constexpr std::chrono::milliseconds kLastWord{
+    1000};  // much longer than a thread that is ready waits for a processor
+constexpr std::chrono::milliseconds kNews{10};
+}  // namespace
+
+Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
+  listener_ = listen_at(ip, &blob_);
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (epoll_.get() < 0 || wake_.get() < 0) {
+    throw Failure(HVD_UNAVAILABLE, std::string("epoll or eventfd: ") + std::strerror(errno), -1, errno);
+  }
+  watch(wake_.get(), &wake_, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+Links::~Links() { stop(); }
+
+void Links::watch(int fd, void* tag, uint32_t events, int operation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = tag;
+  (void)epoll_ctl(epoll_.get(), operation, fd, &event);
+}
+
+std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
+                                   Clock::time_point deadline) {
+  const size_t size = group.members.size();
+  for (const Greeting& greeting : greetings) {
+    if (greeting.size() > kMaxGreeting) {
+      throw Failure(HVD_INVALID, "a greeting of " + std::to_string(greeting.size()) +
+                                     " bytes: expected at most " + std::to_string(kMaxGreeting));
+    }
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+    group_ = std::move(group);
+    mine_ = greetings;
+    links_.resize(size);
+    theirs_.resize(size);
+    steps_.assign(size, 0);
+    peers_.assign(size, Peer::kThere);
+  }
+  for (int peer = 0; peer < group_.rank; ++peer) connect_to(peer, group_.members[static_cast<size_t>(peer)]);
+  watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
+  {
+    const BlockSignals block;
+    thread_ = std::thread([this] { run(); });
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait(
+      lock, deadline, [&] { return greeted_ == static_cast<int>(size) - 1; },
+      [&] {
+        std::string missing;
+        for (size_t peer = 0; peer < size; ++peer) {
+          if (static_cast<int>(peer) == group_.rank || links_[peer] != nullptr) continue;
+          missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+        }
+        return "no greeting from rank " + missing;
+      });
+  return theirs_;
+}
+
+void Links::connect_to(int peer, const Blob& blob) {
+  socklen_t length = 0;
+  const sockaddr_storage address = blob.sockaddr_of(&length);
+  auto connection = std::make_shared<Connection>();
+  connection->peer = peer;
+  connection->outgoing = true;
+  connection->connecting = true;
+  connection->fd = Fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int fd = connection->fd.get();
+  if (fd < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
+    throw Failure(HVD_PEER_LOST, name_of(peer) + " can't be reached: " + std::strerror(errno), peer, errno);
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  watch(fd, connection.get(), EPOLLOUT, EPOLL_CTL_ADD);
+  connections_.push_back(std::move(connection));
+}
+
+void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                 const std::function<bool()>& ready, const std::function<std::string()>& missing) {
+  const bool in_time = changed_.wait_until(lock, deadline, [&] { return aborted_ || failed_ || ready(); });
+  if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+  if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+  if (!in_time) throw Failure(HVD_TIMEOUT, missing() + " before the deadline");
+}
+
+void Links::tell_step(int peer) {
+  ConnectionPtr link;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    link = links_[static_cast<size_t>(peer)];
+  }
+  write_frame(*link, Kind::kStep, nullptr, 0);
+}
+
+void Links::wait_steps(int peer, int steps, const std::string& what, Clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait(
+      lock, deadline, [&] { return steps_[static_cast<size_t>(peer)] >= steps; },
+      [&] { return name_of(peer) + " did not " + what; });
+}
+
+void Links::open() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
+  if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+  open_ = true;
+  // What came early waits in the connections: the thread looks at them again.
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+void Links::send(int destination, const void* data, size_t size) {
+  ConnectionPtr link;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up");
+    const auto peer = static_cast<size_t>(destination);
+    if (peers_[peer] != Peer::kThere) {
+      if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
+      throw Failure(HVD_PEER_LOST, "the link to " + name_of(destination) + " is closed",
+                    peers_[peer] == Peer::kGaveUp ? -1 : destination);
+    }
+    link = links_[peer];
+  }
+  try {
+    write_frame(*link, Kind::kMessage, data, size);
+  } catch (const Failure& failure) {
+    // The peer may have closed it because another was lost, and have said so: that is still to be read.
+    throw blame(destination, failure.what());
+  }
+}
+
+void Links::write_frame(Connection& connection, Kind kind, const void* data, size_t size) {
+  Header header{static_cast<uint32_t>(size), kind};
+  std::lock_guard<std::mutex> lock(connection.mutex);
+  if (connection.dead) {
+    throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " is closed", connection.peer);
+  }
+  size_t written = 0;
+  if (connection.out.empty()) {
+    iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = size > 0 ? 2 : 1;
+    ssize_t sent = 0;
+    do {
+      sent = ::sendmsg(connection.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      throw Failure(HVD_PEER_LOST,
+                    "the link to " + name_of(connection.peer) + " broke: " + std::strerror(errno),
+                    connection.peer, errno);
+    }
+    written = sent > 0 ? static_cast<size_t>(sent) : 0;
+    if (written == sizeof(header) + size) return;
+  }
+  std::vector<uint8_t> rest(sizeof(header) + size);
+  std::memcpy(rest.data(), &header, sizeof(header));
+  if (size > 0) std::memcpy(rest.data() + sizeof(header), data, size);
+  if (connection.out.empty()) {
+    connection.out_offset = written;
+    watch(connection.fd.get(), &connection, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+  }
+  connection.out.push_back(std::move(rest));
+}
+
+Failure Links::blame(int peer, const std::string& text) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
+  const bool known = peer >= 0 && static_cast<size_t>(peer) < peers_.size();
+  const auto state = [&] { return known ? peers_[static_cast<size_t>(peer)] : Peer::kThere; };
+  // A rank that gives up says so before it closes its link: it is not the one that was lost. The links' thread reads its last
+  // word, or that there is none, as soon as it runs. That thread itself can't wait for it, and blames nobody.
+  const bool reads = std::this_thread::get_id() == reader_.load();
+  if (!reads) {
+    changed_.wait_for(lock, known ? kLastWord : kNews,
+                      [&] { return aborted_ || failed_ || state() != Peer::kThere; });
+  }
+  if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
+  const bool innocent = aborted_ || state() == Peer::kGaveUp || (reads && state() == Peer::kThere);
+  return {HVD_PEER_LOST, text, innocent ? -1 : peer};
+}
+
+void Links::tell_all(Kind kind) {
+  std::vector<ConnectionPtr> links;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    links = links_;
+  }
+  for (const ConnectionPtr& link : links) {
+    if (link == nullptr) continue;
+    try {
+      write_frame(*link, kind, nullptr, 0);
+    } catch (const Failure&) {
+      // It is gone: there is nobody to tell.
+    }
+  }
+}
+
+void Links::leave() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_ = true;
+  }
+  tell_all(Kind::kBye);
+}
+
+void Links::abort() {
+  bool left = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    left = left_;
+  }
+  changed_.notify_all();
+  if (!left) tell_all(Kind::kGaveUp);
+}
+
+void Links::stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace hvdkit

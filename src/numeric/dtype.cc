@@ -1,0 +1,21 @@
+#include "numeric/dtype.h"
+
+namespace hvd {
+
+namespace {
+struct Entry {
+  size_t size;
+  const char* name;
+};
+constexpr Entry kEntries[] = {
+    {0, "unknown dtype"}, {1, "uint8"},   {1, "int8"},    {2, "uint16"}, {2, "int16"},
+    {4, "uint32"},        {4, "int32"},   {8, "uint64"},  {8, "int64"},  {2, "float16"},
+    {2, "bfloat16"},      {4, "float32"}, {8, "float64"}, {1, "bool"},
+};
+const Entry& entry(hvd_dtype dtype) { return kEntries[dtype >= HVD_UINT8 && dtype <= HVD_BOOL ? dtype : 0]; }
+}  // namespace
+
+size_t dtype_size(hvd_dtype dtype) { return entry(dtype).size; }
+const char* dtype_name(hvd_dtype dtype) { return entry(dtype).name; }
+
+}  // namespace hvd

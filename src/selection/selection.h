@@ -1,0 +1,37 @@
+// Which backends a worker uses, and why.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/options.h"
+
+namespace hvd::selection {
+
+/// The MPI launcher that has started this process, and the modules for its MPI in order: the one that option backend
+/// names if it names one, since a process can't run two MPIs. Nothing for a worker that a driver of this library or
+/// torchrun has started, whatever their own environment was.
+struct MpiLauncher {
+  std::string variable;  // that tells of it
+  std::vector<std::string> modules;
+  int64_t processes = 0;  // that it says it has started; 0: it doesn't say
+};
+std::optional<MpiLauncher> mpi_launcher(const Options& options);
+
+/// "nccl, gloo" to its names; throws Error(HVD_INVALID) for what is none.
+std::vector<std::string> parse_backends(const std::string& text);
+
+/// Opens what option `backend` names: one backend for host memory and those for device memory beside it, behind one
+/// instance that is named after the one for host memory (docs/backends.md). name: "auto", "self" (a worker that is
+/// alone), a name, or several separated by commas. Looks for lib/hvd/<abi>/libhvd_<name>.so beside the library, then
+/// in the install directory, then in option plugin_path. module_options (key, value) go to the modules: interface,
+/// route, segment_bytes. On failure the message lists every path tried with its reason (HVD_UNAVAILABLE).
+Status open(const Options& options, const std::string& name,
+            const std::vector<std::pair<std::string, std::string>>& module_options,
+            backend::HostHandlers handlers, std::unique_ptr<backend::Instance>* ret_instance);
+
+}  // namespace hvd::selection

@@ -1,0 +1,65 @@
+#include "selection/world.h"
+
+#include <fmt/format.h>
+
+#include "backend/loader.h"
+#include "selection/selection.h"
+
+namespace hvd::selection {
+namespace {
+
+int64_t milliseconds_of(Duration timeout) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+}
+
+bool knows_world(const backend::Module& module) {
+  const hvd_backend_table& table = module.table;
+  return table.struct_size > offsetof(hvd_backend_table, world_broadcast) && table.world != nullptr &&
+         table.world_broadcast != nullptr;
+}
+
+}  // namespace
+
+Status World::open(const Options& options, Duration timeout, World* ret_world) {
+  const auto launcher = mpi_launcher(options);
+  if (!launcher) return {HVD_UNAVAILABLE, "no MPI launcher started this process"};
+  std::string tried;
+  for (const std::string& name : launcher->modules) {
+    std::shared_ptr<backend::Module> module;
+    Status status = backend::find_module(options, name, &module);
+    if (status.ok()) status = of(std::move(module), launcher->processes, timeout, ret_world);
+    // Where it knows the group and fails, another one would not find it.
+    if (status.code != HVD_UNAVAILABLE) return status;
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", name, status.message);
+  }
+  return {HVD_UNAVAILABLE, tried};
+}
+
+Status World::of(std::shared_ptr<backend::Module> module, int64_t processes, Duration timeout,
+                 World* ret_world) {
+  World world;
+  if (!knows_world(*module)) {
+    return {HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", module->description.name)};
+  }
+  hvd_error error = HVD_ERROR_INIT;
+  const hvd_status code = module->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
+  if (code != HVD_OK) return Status::from(code, error);
+  if (world.size_ == 1 && processes > 1) {
+    return {
+        HVD_UNAVAILABLE,
+        fmt::format(
+            "MPI ({}) began alone, though {} processes were started: their launcher belongs to another MPI",
+            module->description.version, processes)};
+  }
+  world.module_ = std::move(module);
+  *ret_world = std::move(world);
+  return {};
+}
+
+Status World::broadcast(void* data, size_t size, Duration timeout) const {
+  hvd_error error = HVD_ERROR_INIT;
+  const hvd_status code = module_->table.world_broadcast(data, size, milliseconds_of(timeout), &error);
+  return code == HVD_OK ? Status() : Status::from(code, error);
+}
+
+}  // namespace hvd::selection

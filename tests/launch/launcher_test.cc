@@ -1,0 +1,306 @@
+#include "launch/launcher.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "base/status.h"
+#include "launch/process.h"
+#include "loop_support.h"
+
+namespace hvd::launch {
+namespace {
+
+using test::Folder;
+using test::on_loop;
+using test::RecordedLog;
+using test::Recorder;
+
+TEST(LineSplitter, GivesLinesAndPieces) {
+  std::vector<std::string> lines;
+  const auto add = [&](std::string line) { lines.push_back(std::move(line)); };
+  LineSplitter splitter(4);
+  splitter.feed("ab", add);
+  splitter.feed("c\n\nlonger", add);
+  splitter.feed("!!\nfour\nx", add);
+  EXPECT_EQ(lines, (std::vector<std::string>{"abc", "", "long", "er!!", "four"}));
+  splitter.finish(add);
+  EXPECT_EQ(lines.back(), "x");
+}
+
+TEST(Output, IsPrefixed) {
+  EXPECT_EQ(prefixed({3, "a", 1, false, "hello"}), "[3] hello\n");
+  EXPECT_EQ(prefixed({-1, "a", 1, true, "hello"}), "[a:1] hello\n");
+}
+
+TEST(ExitText, NamesStatusAndSignal) {
+  EXPECT_EQ(exit_text(3), "exited with status 3");
+  EXPECT_EQ(exit_text(256 + SIGKILL), "killed by signal 9 (SIGKILL)");
+}
+
+struct Exit {
+  uint64_t worker;
+  int32_t status;
+};
+
+/// Both ways of noticing an end: by pidfd and by polling.
+class LocalLauncher : public ::testing::TestWithParam<bool> {
+ protected:
+  void make(const std::string& script, std::unique_ptr<Guard> guard = nullptr) {
+    LocalLauncherConfig config;
+    config.program = "/bin/sh";
+    config.argv = {"/bin/sh", "-c", script};
+    config.environment = merged_environment({"GREETING=hello"});
+    config.output_directory = output_directory;
+    config.poll_exit = GetParam();
+    Launcher::Events events;
+    events.failed = [this](uint64_t worker, const std::string& why) {
+      failed.add(std::to_string(worker) + why);
+    };
+    events.exited = [this](uint64_t worker, int32_t status) { exits.add({worker, status}); };
+    events.gone = [this](uint64_t worker) { gone.add(worker); };
+    output =
+        std::make_shared<OutputThread>([this](const OutputLine& line) { lines.add(line); }, log.logger());
+    on_loop(loop, [&] {
+      launcher = make_local_launcher(loop, std::move(config), output, std::move(guard), log.logger(),
+                                     std::move(events));
+    });
+  }
+  void start(uint64_t worker, const std::string& host = "a", int32_t slot = 0) {
+    on_loop(loop, [&] { launcher->start({worker, host, slot, {"HVD_WORKER=" + std::to_string(worker)}}); });
+  }
+  int32_t exit_status() {
+    EXPECT_TRUE(gone.wait_count(1)) << log.text();
+    return exits.all().empty() ? -2 : exits.all().front().status;
+  }
+  std::string text(bool is_stderr) {
+    std::string all;
+    for (const OutputLine& line : lines.all()) {
+      if (line.is_stderr == is_stderr) all += line.text + "\n";
+    }
+    return all;
+  }
+  pid_t pid_in(const std::string& file) {
+    EXPECT_TRUE(
+        test::eventually([&] { return test::read_file(folder.path(file)).find('\n') != std::string::npos; }));
+    return std::stoi(test::read_file(folder.path(file)));
+  }
+  void TearDown() override {
+    on_loop(loop, [&] { launcher.reset(); });
+    output.reset();
+  }
+
+  Folder folder;
+  RecordedLog log;
+  Recorder<OutputLine> lines;
+  Recorder<Exit> exits;
+  Recorder<uint64_t> gone;
+  Recorder<std::string> failed;
+  std::string output_directory;
+  Loop loop{"test"};
+  std::shared_ptr<OutputThread> output;
+  std::unique_ptr<Launcher> launcher;
+};
+
+TEST_P(LocalLauncher, PassesOnWhatIsPrinted) {
+  output_directory = folder.path("out");
+  make("echo $GREETING $HVD_WORKER; echo bad >&2; printf partial; exit 3");
+  start(4, "a", 1);
+  EXPECT_EQ(exit_status(), 3);
+  EXPECT_EQ(text(false), "hello 4\npartial\n");
+  EXPECT_EQ(text(true), "bad\n");
+  EXPECT_EQ(lines.all().front().host, "a");
+  EXPECT_EQ(lines.all().front().slot, 1);
+  EXPECT_EQ(lines.all().front().rank, -1);
+  output.reset();
+  TearDown();
+  EXPECT_EQ(test::read_file(folder.path("out/a.1.4/stdout")), "hello 4\npartial");
+  EXPECT_EQ(test::read_file(folder.path("out/a.1.4/stderr")), "bad\n");
+}
+
+TEST_P(LocalLauncher, LosesNoOutput) {
+  make("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done");
+  start(1);
+  EXPECT_EQ(exit_status(), 0);
+  const auto all = lines.all();
+  ASSERT_EQ(all.size(), 20000u);
+  for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i].text, "line " + std::to_string(i));
+}
+
+TEST_P(LocalLauncher, LongLinesComeInPieces) {
+  make("head -c 200000 /dev/zero | tr '\\0' x; echo");
+  start(1);
+  EXPECT_EQ(exit_status(), 0);
+  size_t bytes = 0;
+  for (const OutputLine& line : lines.all()) bytes += line.text.size();
+  EXPECT_EQ(bytes, 200000u);
+  EXPECT_EQ(lines.all().size(), 4u);  // 64 KiB each
+}
+
+TEST_P(LocalLauncher, TellsTheSignal) {
+  make("kill -SEGV $$");
+  start(1);
+  EXPECT_EQ(exit_status(), 256 + SIGSEGV);
+}
+
+TEST_P(LocalLauncher, WorkersStartWithDefaultSignals) {
+  make("grep -E 'Sig(Blk|Ign)' /proc/self/status; cat; echo end");  // stdin is empty
+  start(1);
+  EXPECT_EQ(exit_status(), 0);
+  EXPECT_NE(text(false).find("SigBlk:\t0000000000000000"), std::string::npos) << text(false);
+  // 32 and 33 are the C library's own.
+  EXPECT_TRUE(text(false).find("SigIgn:\t0000000000000000") != std::string::npos ||
+              text(false).find("SigIgn:\t0000000180000000") != std::string::npos)
+      << text(false);
+  EXPECT_NE(text(false).find("end"), std::string::npos);
+}
+
+TEST_P(LocalLauncher, WhatAWorkerLeavesBehindIsKilled) {
+  make("sleep 1000 >/dev/null 2>&1 & echo $! > " + folder.path("child") + "\nexit 0");
+  start(1);
+  EXPECT_EQ(exit_status(), 0);
+  const pid_t child = pid_in("child");
+  EXPECT_TRUE(test::eventually([&] { return !test::alive(child); }));
+}
+
+TEST_P(LocalLauncher, AProcessThatHoldsThePipeDoesNotHoldUpTheEnd) {
+  make("setsid sleep 1000 & echo $! > " + folder.path("child") + "\necho said\nsleep 0.2; exit 0");
+  start(1);
+  EXPECT_EQ(exit_status(), 0);
+  EXPECT_EQ(text(false), "said\n");
+  ::kill(pid_in("child"), SIGKILL);  // out of the group by its own will
+}
+
+TEST_P(LocalLauncher, StopAsksThenKillsTheGroup) {
+  make("trap 'echo asked' TERM; sleep 1000 & echo $! > " + folder.path("child") +
+       "\necho ready\nwhile true; do wait; done");
+  start(1);
+  ASSERT_TRUE(lines.wait_count(1));
+  const pid_t child = pid_in("child");
+  on_loop(loop, [&] { launcher->stop(1, milliseconds(300)); });
+  EXPECT_EQ(exit_status(), 256 + SIGKILL);
+  EXPECT_NE(text(false).find("asked"), std::string::npos);
+  EXPECT_TRUE(test::eventually([&] { return !test::alive(child); }));
+}
+
+TEST_P(LocalLauncher, ClosingLeavesNobody) {
+  make("echo $$ > " + folder.path("self") + "\nsleep 1000 & echo $! > " + folder.path("child") + "\nwait");
+  start(1);
+  const pid_t self = pid_in("self");
+  const pid_t child = pid_in("child");
+  on_loop(loop, [&] { launcher->close(Duration(0)); });
+  EXPECT_TRUE(test::eventually([&] { return !test::alive(self) && !test::alive(child); }));
+  EXPECT_TRUE(gone.all().empty());
+}
+
+TEST_P(LocalLauncher, SaysWhyAWorkerCanNotStart) {
+  output_directory = "/dev/null/out";
+  make("true");
+  start(5);
+  ASSERT_TRUE(failed.wait_count(1));
+  EXPECT_NE(failed.all()[0].find("/dev/null/out"), std::string::npos);
+}
+
+TEST_P(LocalLauncher, ASlowReaderHoldsUpWorkersOnly) {
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  make("i=0; while [ $i -lt 3000 ]; do head -c 4000 /dev/zero | tr '\\0' y; echo; i=$((i+1)); done");
+  output = std::make_shared<OutputThread>(
+      [this, released](const OutputLine& line) {
+        released.wait();
+        lines.add(line);
+      },
+      log.logger(), size_t{100} << 10);
+  LocalLauncherConfig config;
+  config.program = "/bin/sh";
+  config.argv = {"/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' y"};
+  config.environment = merged_environment({});
+  Launcher::Events events;
+  events.failed = [](uint64_t, const std::string&) {};
+  events.exited = [this](uint64_t worker, int32_t status) { exits.add({worker, status}); };
+  events.gone = [this](uint64_t worker) { gone.add(worker); };
+  on_loop(loop, [&] {
+    launcher = make_local_launcher(loop, config, output, nullptr, log.logger(), std::move(events));
+  });
+  start(1);
+  ASSERT_TRUE(test::eventually([&] { return output->full(); }));
+  on_loop(loop, [] {});  // the loop is free
+  EXPECT_TRUE(exits.all().empty());
+  release.set_value();
+  EXPECT_EQ(exit_status(), 0);
+  size_t bytes = 0;
+  for (const OutputLine& line : lines.all()) bytes += line.text.size();
+  EXPECT_EQ(bytes, 3000000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Noticing, LocalLauncher, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "ByPolling" : "ByPidfd"; });
+
+TEST(FindProgram, NamesWhatItTried) {
+  EXPECT_EQ(find_program("/bin/sh"), "/bin/sh");
+  EXPECT_NE(find_program("sh").find("/sh"), std::string::npos);
+  try {
+    find_program("no-such-program");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code, HVD_UNAVAILABLE);
+    EXPECT_NE(std::string(error.what()).find("no-such-program"), std::string::npos);
+  }
+}
+
+TEST(FindGuard, NamesWhatItTried) {
+  try {
+    find_guard("/nowhere/hvd-guard");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code, HVD_UNAVAILABLE);
+    EXPECT_NE(std::string(error.what()).find("/nowhere/hvd-guard"), std::string::npos);
+  }
+}
+
+/// A child that is in a group of its own and ends with the test.
+pid_t start_group(const std::string& script) {
+  SpawnSpec spec;
+  spec.path = "/bin/sh";
+  spec.argv = {"/bin/sh", "-c", script};
+  spec.environment = merged_environment({});
+  return spawn(spec);
+}
+
+TEST(Guard, EndsWhatIsLeftWhenTheDriverIsGone) {
+  RecordedLog log;
+  const Folder folder;
+  const std::string ready = folder.path("ready");
+  const pid_t polite = start_group("exec sleep 1000");
+  const pid_t stubborn = start_group("trap '' TERM; echo > " + ready + "; while true; do sleep 1000; done");
+  const pid_t removed = start_group("exec sleep 1000");
+  ASSERT_TRUE(test::eventually([&] { return test::read_file(ready) == "\n"; }));
+  {
+    Guard guard(HVD_GUARD_FILE, milliseconds(200), log.logger());
+    guard.add(polite);
+    guard.add(stubborn);
+    guard.add(removed);
+    guard.remove(removed);
+  }  // its socket is closed, as the kernel does for a driver that is killed
+  int status = 0;
+  EXPECT_EQ(::waitpid(polite, &status, 0), polite);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  EXPECT_EQ(::waitpid(stubborn, &status, 0), stubborn);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(::waitpid(removed, &status, WNOHANG), 0) << "one that was removed is somebody else's";
+  ::kill(-removed, SIGKILL);
+  ::waitpid(removed, &status, 0);
+}
+
+TEST(Guard, ThatIsGoneIsReported) {
+  RecordedLog log;
+  Guard guard(HVD_GUARD_FILE, milliseconds(200), log.logger());
+  ::kill(guard.pid(), SIGKILL);
+  ASSERT_TRUE(test::eventually([&] { return !test::alive(guard.pid()); }));
+  guard.add(1 << 30);
+  EXPECT_TRUE(log.wait_for("hvd-guard")) << log.text();
+}
+
+}  // namespace
+}  // namespace hvd::launch

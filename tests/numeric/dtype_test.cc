@@ -1,0 +1,39 @@
+#include "numeric/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace hvd {
+namespace {
+
+TEST(Dtype, EachHasItsSizeAndAName) {
+  const struct {
+    hvd_dtype dtype;
+    size_t size;
+    const char* name;
+  } expected[] = {
+      {HVD_UINT8, 1, "uint8"},       {HVD_INT8, 1, "int8"},       {HVD_UINT16, 2, "uint16"},
+      {HVD_INT16, 2, "int16"},       {HVD_UINT32, 4, "uint32"},   {HVD_INT32, 4, "int32"},
+      {HVD_UINT64, 8, "uint64"},     {HVD_INT64, 8, "int64"},     {HVD_FLOAT16, 2, "float16"},
+      {HVD_BFLOAT16, 2, "bfloat16"}, {HVD_FLOAT32, 4, "float32"}, {HVD_FLOAT64, 8, "float64"},
+      {HVD_BOOL, 1, "bool"},
+  };
+  std::set<uint64_t> bits;
+  for (const auto& e : expected) {
+    EXPECT_EQ(dtype_size(e.dtype), e.size) << e.name;
+    EXPECT_STREQ(dtype_name(e.dtype), e.name);
+    EXPECT_TRUE(bits.insert(dtype_bit(e.dtype)).second) << e.name;
+  }
+}
+
+TEST(Dtype, OthersAreUnknown) {
+  for (hvd_dtype dtype : {0, -1, HVD_BOOL + 1, 1 << 30}) {
+    EXPECT_EQ(dtype_size(dtype), 0U) << dtype;
+    EXPECT_STREQ(dtype_name(dtype), "unknown dtype") << dtype;
+  }
+}
+
+}  // namespace
+}  // namespace hvd
