@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <asio/error.hpp>
+#include <asio/ssl/error.hpp>
 #include <cerrno>
 #include <utility>
 #include <vector>
