@@ -77,11 +77,11 @@ double ms(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; 
 
 void report_recoveries(Job* job) {
   size_t count = 0;
-  if (hvd_recovery_count(job->context, &count, nullptr) != HVD_OK) return;
+  if (hvd_get_recovery_count(job->context, &count, nullptr) != HVD_OK) return;
   for (; job->reported < count; ++job->reported) {
-    hvd_recovery r = {};
+    hvd_recovery_info r = {};
     r.struct_size = sizeof r;
-    if (job->rank != 0 || hvd_recovery_get(job->context, job->reported, &r, nullptr) != HVD_OK) continue;
+    if (job->rank != 0 || hvd_get_recovery(job->context, job->reported, &r, nullptr) != HVD_OK) continue;
     const char* cause = r.reason[0] != 0 ? r.reason : "unknown cause";
     const char* verb = r.cause == HVD_PEER_LOST  ? "go on"
                        : r.to_size > r.from_size ? "from now on"
@@ -99,9 +99,9 @@ hvd_status step(Job* job, const hvd_sampler_batch& batch, std::vector<float>* su
   gather(job->train, job->chosen, &job->batch, &job->labels);
   (*sums)[parameters] = job->model.gradient(job->parameters.data(), job->batch, job->labels, sums->data());
 
-  hvd_tensor t = tensor(sums->data(), HVD_FLOAT32, sums->size());
+  hvd_tensor t = tensor(sums->data(), HVD_DTYPE_FLOAT32, sums->size());
   hvd_error error = HVD_ERROR_INIT;
-  const hvd_status status = hvd_allreduce(job->context, "gradient", &t, &t, HVD_SUM, &error);
+  const hvd_status status = hvd_allreduce(job->context, "gradient", &t, &t, HVD_REDUCTION_SUM, &error);
   if (status != HVD_OK) return status;
 
   const float scale = 1.0f / static_cast<float>(batch.total);
@@ -124,8 +124,8 @@ hvd_status evaluate(Job* job) {
   std::vector<uint8_t> labels;
   gather(job->test, chosen, &x, &labels);
   int64_t correct = job->model.count_correct(job->parameters.data(), x, labels);
-  hvd_tensor t = tensor(&correct, HVD_INT64, 1);
-  const hvd_status status = hvd_allreduce(job->context, "correct", &t, &t, HVD_SUM, nullptr);
+  hvd_tensor t = tensor(&correct, HVD_DTYPE_INT64, 1);
+  const hvd_status status = hvd_allreduce(job->context, "correct", &t, &t, HVD_REDUCTION_SUM, nullptr);
   if (status == HVD_OK) job->accuracy = static_cast<double>(correct) / static_cast<double>(job->test.count);
   return status;
 }
@@ -139,9 +139,10 @@ hvd_status compare_models(Job* job) {
     hash = (hash ^ bits) * 1099511628211u;
   }
   uint64_t lowest = hash, highest = hash;
-  hvd_tensor low = tensor(&lowest, HVD_UINT64, 1), high = tensor(&highest, HVD_UINT64, 1);
-  hvd_status status = hvd_allreduce(job->context, "lowest hash", &low, &low, HVD_MIN, nullptr);
-  if (status == HVD_OK) status = hvd_allreduce(job->context, "highest hash", &high, &high, HVD_MAX, nullptr);
+  hvd_tensor low = tensor(&lowest, HVD_DTYPE_UINT64, 1), high = tensor(&highest, HVD_DTYPE_UINT64, 1);
+  hvd_status status = hvd_allreduce(job->context, "lowest hash", &low, &low, HVD_REDUCTION_MIN, nullptr);
+  if (status == HVD_OK)
+    status = hvd_allreduce(job->context, "highest hash", &high, &high, HVD_REDUCTION_MAX, nullptr);
   if (status != HVD_OK) return status;
   if (lowest == highest) {
     if (job->rank == 0) {
@@ -242,14 +243,14 @@ hvd_status open_job(Job* job, hvd_error* error) {
   hvd_options_destroy(options);
   if (status != HVD_OK) return status;
 
-  hvd_membership place = {};
+  hvd_membership_info place = {};
   place.struct_size = sizeof place;
   status = hvd_get_membership(job->context, &place, error);
   printf("worker %llu pid %d joins as rank %d of %d\n", static_cast<unsigned long long>(place.worker),
          getpid(), place.rank, place.size);
 
-  hvd_tensor parameters = tensor(job->parameters.data(), HVD_FLOAT32, job->parameters.size());
-  hvd_tensor velocity = tensor(job->velocity.data(), HVD_FLOAT32, job->velocity.size());
+  hvd_tensor parameters = tensor(job->parameters.data(), HVD_DTYPE_FLOAT32, job->parameters.size());
+  hvd_tensor velocity = tensor(job->velocity.data(), HVD_DTYPE_FLOAT32, job->velocity.size());
   if (status == HVD_OK) status = hvd_state_create(job->context, &job->state, error);
   if (status == HVD_OK) status = hvd_state_add_tensor(job->state, "parameters", &parameters, error);
   if (status == HVD_OK) status = hvd_state_add_tensor(job->state, "velocity", &velocity, error);

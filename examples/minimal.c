@@ -6,7 +6,7 @@ typedef struct { hvd_context *ctx; hvd_state *state; float w[2]; int64_t step; }
 
 static hvd_tensor floats(float *data, int64_t n) {
   hvd_tensor t = HVD_TENSOR_INIT;
-  t.data = data, t.dtype = HVD_FLOAT32, t.ndim = 1, t.shape[0] = n;
+  t.data = data, t.dtype = HVD_DTYPE_FLOAT32, t.ndim = 1, t.shape[0] = n;
   return t;
 }
 
@@ -17,7 +17,7 @@ static hvd_status train(void *userdata) {
     float x = (float)((j->step * hvd_size(j->ctx) + hvd_rank(j->ctx)) % 17) / 17;
     float wrong = j->w[0] * x + j->w[1] - (2 * x + 1), gradient[2] = {wrong * x, wrong};
     hvd_tensor g = floats(gradient, 2);
-    if ((s = hvd_allreduce(j->ctx, "gradient", &g, &g, HVD_AVERAGE, NULL)) != HVD_OK) return s;
+    if ((s = hvd_allreduce(j->ctx, "gradient", &g, &g, HVD_REDUCTION_AVERAGE, NULL)) != HVD_OK) return s;
     for (int i = 0; i < 2; i++) j->w[i] -= 0.5f * gradient[i];
     if (++j->step % 10 == 0 && (s = hvd_state_commit(j->state, NULL)) != HVD_OK) return s;
   }

@@ -98,7 +98,7 @@ hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *err
 }
 
 hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_error *error) {
-  return hvd_op_output_at(op, index, (hvd_tensor *)ret_output, error);
+  return hvd_op_get_output(op, index, (hvd_tensor *)ret_output, error);
 }
 hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error) {
   return hvd_state_add_tensor(state, key, (const hvd_tensor *)tensor, error);

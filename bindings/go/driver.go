@@ -213,12 +213,12 @@ type Phase int32
 
 // Phases of a job.
 const (
-	PhaseNew       Phase = C.HVD_JOB_NEW
-	PhaseForming   Phase = C.HVD_JOB_FORMING
-	PhaseRunning   Phase = C.HVD_JOB_RUNNING
-	PhaseEnding    Phase = C.HVD_JOB_ENDING
-	PhaseSucceeded Phase = C.HVD_JOB_SUCCEEDED
-	PhaseFailed    Phase = C.HVD_JOB_FAILED_PHASE
+	PhaseNew       Phase = C.HVD_PHASE_NEW
+	PhaseForming   Phase = C.HVD_PHASE_FORMING
+	PhaseRunning   Phase = C.HVD_PHASE_RUNNING
+	PhaseEnding    Phase = C.HVD_PHASE_ENDING
+	PhaseSucceeded Phase = C.HVD_PHASE_SUCCEEDED
+	PhaseFailed    Phase = C.HVD_PHASE_FAILED
 )
 
 // JobStatus is how a job is.
@@ -239,7 +239,7 @@ type JobStatus struct {
 // Status tells how the job is.
 func (d *Driver) Status() (JobStatus, error) {
 	s := C.hvd_driver_status_info{struct_size: C.sizeof_hvd_driver_status_info}
-	if err := d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_status(d.c, &s, e) }); err != nil {
+	if err := d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_get_status(d.c, &s, e) }); err != nil {
 		return JobStatus{}, err
 	}
 	return JobStatus{Phase(s.phase), int(s.size), int(s.workers), int(s.slots), int(s.resets), uint64(s.generation),

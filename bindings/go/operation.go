@@ -23,11 +23,11 @@ type Reduction int32
 
 // Reductions.
 const (
-	Sum     Reduction = C.HVD_SUM
-	Average Reduction = C.HVD_AVERAGE // of integers rounded towards zero
-	Min     Reduction = C.HVD_MIN
-	Max     Reduction = C.HVD_MAX
-	Product Reduction = C.HVD_PRODUCT
+	Sum     Reduction = C.HVD_REDUCTION_SUM
+	Average Reduction = C.HVD_REDUCTION_AVERAGE // of integers rounded towards zero
+	Min     Reduction = C.HVD_REDUCTION_MIN
+	Max     Reduction = C.HVD_REDUCTION_MAX
+	Product Reduction = C.HVD_REDUCTION_PRODUCT
 )
 
 // Option of a collective. What a collective does not use is [Invalid].
@@ -321,7 +321,7 @@ func (op *Op) Wait(ctx context.Context) error {
 func (op *Op) park(ctx context.Context) error {
 	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
 	var fd C.int32_t
-	if status := C.hvd_op_fd(op.c, &fd, &e); status != C.HVD_OK {
+	if status := C.hvd_op_get_fd(op.c, &fd, &e); status != C.HVD_OK {
 		return failure(status, &e)
 	}
 	own, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
@@ -376,11 +376,11 @@ func (op *Op) ReceivedSplits() ([]int64, error) {
 	var splits []int64
 	var count C.size_t
 	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		if status := C.hvd_op_received_splits(op.c, nil, &count, e); status != C.HVD_OK {
+		if status := C.hvd_op_get_received_splits(op.c, nil, &count, e); status != C.HVD_OK {
 			return status
 		}
 		splits = make([]int64, count)
-		return C.hvd_op_received_splits(op.c, (*C.int64_t)(unsafe.SliceData(splits)), &count, e)
+		return C.hvd_op_get_received_splits(op.c, (*C.int64_t)(unsafe.SliceData(splits)), &count, e)
 	})
 	return splits, err
 }
@@ -392,7 +392,7 @@ func (op *Op) LastJoined() (int, error) {
 	}
 	rank := C.int32_t(-1)
 	err := op.worker.call(func(_ *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		return C.hvd_op_last_joined(op.c, &rank, e)
+		return C.hvd_op_get_last_joined(op.c, &rank, e)
 	})
 	return int(rank), err
 }

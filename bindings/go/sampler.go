@@ -134,8 +134,8 @@ type SamplerInfo struct {
 
 // Info tells where the sampler is.
 func (s *Sampler) Info() (SamplerInfo, error) {
-	i := C.hvd_sampler_information{struct_size: C.sizeof_hvd_sampler_information}
-	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_sampler_info(s.c, &i, e) }); err != nil {
+	i := C.hvd_sampler_info{struct_size: C.sizeof_hvd_sampler_information}
+	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_sampler_get_info(s.c, &i, e) }); err != nil {
 		return SamplerInfo{}, err
 	}
 	return SamplerInfo{uint64(i.epoch), uint64(i.samples), uint64(i.batch_size), uint64(i.processed), uint64(i.remaining),

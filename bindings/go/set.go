@@ -15,11 +15,11 @@ type SetRule int32
 
 // Rules of sets.
 const (
-	SetWorkers SetRule = C.HVD_SET_WORKERS // the same workers, whatever their ranks are then
-	SetRanks   SetRule = C.HVD_SET_RANKS   // the same rank numbers, as far as there are so many
-	SetLocal   SetRule = C.HVD_SET_LOCAL   // all ranks of this worker's host; without a list of ranks
-	SetCross   SetRule = C.HVD_SET_CROSS   // all ranks with this worker's local rank; without a list of ranks
-	SetEnd     SetRule = C.HVD_SET_END     // nobody
+	SetWorkers SetRule = C.HVD_SET_RULE_WORKERS // the same workers, whatever their ranks are then
+	SetRanks   SetRule = C.HVD_SET_RULE_RANKS   // the same rank numbers, as far as there are so many
+	SetLocal   SetRule = C.HVD_SET_RULE_LOCAL   // all ranks of this worker's host; without a list of ranks
+	SetCross   SetRule = C.HVD_SET_RULE_CROSS   // all ranks with this worker's local rank; without a list of ranks
+	SetEnd     SetRule = C.HVD_SET_RULE_END     // nobody
 )
 
 // ProcessSet is a subset of the ranks, for collectives among them ([On]). Each member makes it by itself, with the same name
@@ -84,8 +84,8 @@ type SetInfo struct {
 
 // Info never blocks.
 func (s *ProcessSet) Info() (SetInfo, error) {
-	i := C.hvd_process_set_information{struct_size: C.sizeof_hvd_process_set_information}
-	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_process_set_info(s.c, &i, e) }); err != nil {
+	i := C.hvd_process_set_info{struct_size: C.sizeof_hvd_process_set_information}
+	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_process_set_get_info(s.c, &i, e) }); err != nil {
 		return SetInfo{}, err
 	}
 	return SetInfo{int(i.rank), int(i.size), int(i.local_rank), int(i.local_size), int(i.cross_rank), int(i.cross_size),
@@ -97,11 +97,11 @@ func (s *ProcessSet) Ranks() ([]int32, error) {
 	var ranks []int32
 	err := s.call(func(e *C.hvd_error) C.hvd_status {
 		var count C.size_t
-		if status := C.hvd_process_set_ranks(s.c, nil, &count, e); status != C.HVD_OK {
+		if status := C.hvd_process_set_get_ranks(s.c, nil, &count, e); status != C.HVD_OK {
 			return status
 		}
 		ranks = make([]int32, count)
-		return C.hvd_process_set_ranks(s.c, (*C.int32_t)(unsafe.SliceData(ranks)), &count, e)
+		return C.hvd_process_set_get_ranks(s.c, (*C.int32_t)(unsafe.SliceData(ranks)), &count, e)
 	})
 	return ranks, err
 }

@@ -249,8 +249,8 @@ type StateStatistics struct {
 
 // Statistics tells what commits, restores and syncs did.
 func (s *State) Statistics() (StateStatistics, error) {
-	c := C.hvd_state_statistics{struct_size: C.sizeof_hvd_state_statistics}
-	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_stats(s.c, &c, e) }); err != nil {
+	c := C.hvd_state_info{struct_size: C.sizeof_hvd_state_statistics}
+	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_get_info(s.c, &c, e) }); err != nil {
 		return StateStatistics{}, err
 	}
 	return StateStatistics{uint64(c.revision), uint64(c.commits), uint64(c.restores), uint64(c.syncs), uint64(c.bytes),

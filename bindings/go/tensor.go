@@ -16,19 +16,19 @@ type Dtype int32
 
 // Element types.
 const (
-	Uint8Type    Dtype = C.HVD_UINT8
-	Int8Type     Dtype = C.HVD_INT8
-	Uint16Type   Dtype = C.HVD_UINT16
-	Int16Type    Dtype = C.HVD_INT16
-	Uint32Type   Dtype = C.HVD_UINT32
-	Int32Type    Dtype = C.HVD_INT32
-	Uint64Type   Dtype = C.HVD_UINT64
-	Int64Type    Dtype = C.HVD_INT64
-	Float16Type  Dtype = C.HVD_FLOAT16
-	BFloat16Type Dtype = C.HVD_BFLOAT16
-	Float32Type  Dtype = C.HVD_FLOAT32
-	Float64Type  Dtype = C.HVD_FLOAT64
-	BoolType     Dtype = C.HVD_BOOL
+	Uint8Type    Dtype = C.HVD_DTYPE_UINT8
+	Int8Type     Dtype = C.HVD_DTYPE_INT8
+	Uint16Type   Dtype = C.HVD_DTYPE_UINT16
+	Int16Type    Dtype = C.HVD_DTYPE_INT16
+	Uint32Type   Dtype = C.HVD_DTYPE_UINT32
+	Int32Type    Dtype = C.HVD_DTYPE_INT32
+	Uint64Type   Dtype = C.HVD_DTYPE_UINT64
+	Int64Type    Dtype = C.HVD_DTYPE_INT64
+	Float16Type  Dtype = C.HVD_DTYPE_FLOAT16
+	BFloat16Type Dtype = C.HVD_DTYPE_BFLOAT16
+	Float32Type  Dtype = C.HVD_DTYPE_FLOAT32
+	Float64Type  Dtype = C.HVD_DTYPE_FLOAT64
+	BoolType     Dtype = C.HVD_DTYPE_BOOL
 )
 
 // Size of one element in bytes, or 0 if the dtype is unknown.

@@ -164,7 +164,7 @@ type Membership struct {
 
 // Membership never blocks.
 func (w *Worker) Membership() (Membership, error) {
-	m := C.hvd_membership{struct_size: C.sizeof_hvd_membership}
+	m := C.hvd_membership_info{struct_size: C.sizeof_hvd_membership}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_membership(c, &m, e) })
 	if err != nil {
 		return Membership{Rank: -1}, err
@@ -199,8 +199,8 @@ type Backend struct {
 
 // Backend tells of the backend in use.
 func (w *Worker) Backend() (Backend, error) {
-	b := C.hvd_backend_information{struct_size: C.sizeof_hvd_backend_information}
-	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_backend_info(c, &b, e) })
+	b := C.hvd_backend_info{struct_size: C.sizeof_hvd_backend_information}
+	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_backend(c, &b, e) })
 	if err != nil {
 		return Backend{}, err
 	}
@@ -255,13 +255,13 @@ func Backends(options *Options) ([]BackendReport, error) {
 	}
 	defer free()
 	var count C.size_t
-	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_backend_count(o, &count, e) }); err != nil {
+	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_get_available_backend_count(o, &count, e) }); err != nil {
 		return nil, err
 	}
 	reports := make([]BackendReport, count)
 	for i := range reports {
 		r := C.hvd_backend_report{struct_size: C.sizeof_hvd_backend_report}
-		err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_backend_get(o, C.size_t(i), &r, e) })
+		err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_get_available_backend(o, C.size_t(i), &r, e) })
 		if err != nil {
 			return nil, err
 		}
@@ -273,9 +273,9 @@ func Backends(options *Options) ([]BackendReport, error) {
 
 // BackendChoice tells which backend serves an operation in the current generation, and why this one. Never blocks.
 func (w *Worker) BackendChoice(memory Memory, dtype Dtype, collective Collective) (name, reason string, err error) {
-	s := C.hvd_backend_selection{struct_size: C.sizeof_hvd_backend_selection}
+	s := C.hvd_backend_choice_info{struct_size: C.sizeof_hvd_backend_selection}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		return C.hvd_backend_choice(c, C.hvd_memory(memory), C.hvd_dtype(dtype), C.hvd_collective(collective), &s, e)
+		return C.hvd_get_backend_choice(c, C.hvd_memory(memory), C.hvd_dtype(dtype), C.hvd_collective(collective), &s, e)
 	})
 	return text(s.name[:]), text(s.reason[:]), err
 }
@@ -302,15 +302,15 @@ type Recovery struct {
 // Recoveries of this worker, oldest first (the last 1024).
 func (w *Worker) Recoveries() ([]Recovery, error) {
 	var count C.size_t
-	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_recovery_count(c, &count, e) })
+	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_recovery_count(c, &count, e) })
 	if err != nil {
 		return nil, err
 	}
 	recoveries := make([]Recovery, count)
 	for i := range recoveries {
-		r := C.hvd_recovery{struct_size: C.sizeof_hvd_recovery}
+		r := C.hvd_recovery_info{struct_size: C.sizeof_hvd_recovery}
 		err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
-			return C.hvd_recovery_get(c, C.size_t(i), &r, e)
+			return C.hvd_get_recovery(c, C.size_t(i), &r, e)
 		})
 		if err != nil {
 			return nil, err

@@ -109,7 +109,7 @@ static void broadcast(run* r) {
 /* `own` is this rank's part; the others' are taken in rank order, so that the bits depend on nothing else. */
 static void reduce_into(run* r, void* into, const void* own, size_t count) {
   const hvd_dtype dtype = r->op->dtype;
-  const int half = dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
+  const int half = dtype == HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BFLOAT16;
   const size_t bytes = count * plain_element(dtype);
   void* part = malloc(bytes + 1);
   float* sum = (float*)malloc(half ? count * sizeof(float) + 1 : 1);
@@ -121,12 +121,12 @@ static void reduce_into(run* r, void* into, const void* own, size_t count) {
     if (!mine) take(r, r->op->ranks[i], part, bytes);
     if (r->status != HVD_OK || count == 0) continue;
     if (half) plain_widen(dtype, i == 0 ? sum : next, mine ? own : part, count);
-    if (half && i > 0) plain_combine(HVD_FLOAT32, r->op->reduction, sum, next, count);
+    if (half && i > 0) plain_combine(HVD_DTYPE_FLOAT32, r->op->reduction, sum, next, count);
     if (!half && i == 0) memcpy(into, mine ? own : part, bytes);
     if (!half && i > 0) plain_combine(dtype, r->op->reduction, into, mine ? own : part, count);
   }
-  if (r->status == HVD_OK && r->op->reduction == HVD_AVERAGE) {
-    plain_divide(half ? HVD_FLOAT32 : dtype, half ? (void*)sum : into, count, r->op->rank_count);
+  if (r->status == HVD_OK && r->op->reduction == HVD_REDUCTION_AVERAGE) {
+    plain_divide(half ? HVD_DTYPE_FLOAT32 : dtype, half ? (void*)sum : into, count, r->op->rank_count);
   }
   if (r->status == HVD_OK && half) plain_narrow(dtype, into, sum, count);
   free(part);

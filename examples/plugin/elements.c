@@ -5,25 +5,25 @@
 
 /* X(dtype, type): those that C can compute with. */
 #define DTYPES(X)         \
-  X(HVD_UINT8, uint8_t)   \
-  X(HVD_INT8, int8_t)     \
-  X(HVD_UINT16, uint16_t) \
-  X(HVD_INT16, int16_t)   \
-  X(HVD_UINT32, uint32_t) \
-  X(HVD_INT32, int32_t)   \
-  X(HVD_UINT64, uint64_t) \
-  X(HVD_INT64, int64_t)   \
-  X(HVD_FLOAT32, float)   \
-  X(HVD_FLOAT64, double)
+  X(HVD_DTYPE_UINT8, uint8_t)   \
+  X(HVD_DTYPE_INT8, int8_t)     \
+  X(HVD_DTYPE_UINT16, uint16_t) \
+  X(HVD_DTYPE_INT16, int16_t)   \
+  X(HVD_DTYPE_UINT32, uint32_t) \
+  X(HVD_DTYPE_INT32, int32_t)   \
+  X(HVD_DTYPE_UINT64, uint64_t) \
+  X(HVD_DTYPE_INT64, int64_t)   \
+  X(HVD_DTYPE_FLOAT32, float)   \
+  X(HVD_DTYPE_FLOAT64, double)
 
 size_t plain_element(hvd_dtype dtype) {
   switch (dtype) {
 #define SIZE(name, type) \
   case name: return sizeof(type);
     DTYPES(SIZE)
-    case HVD_FLOAT16:
-    case HVD_BFLOAT16: return 2;
-    case HVD_BOOL: return 1;
+    case HVD_DTYPE_FLOAT16:
+    case HVD_DTYPE_BFLOAT16: return 2;
+    case HVD_DTYPE_BOOL: return 1;
     default: return 0;
   }
 }
@@ -39,9 +39,9 @@ size_t plain_element(hvd_dtype dtype) {
     const type* y = (const type*)from;                             \
     for (i = 0; i < count; ++i) {                                  \
       switch (reduction) {                                         \
-        case HVD_MIN: x[i] = y[i] < x[i] ? y[i] : x[i]; break;     \
-        case HVD_MAX: x[i] = y[i] > x[i] ? y[i] : x[i]; break;     \
-        case HVD_PRODUCT: x[i] = PRODUCT(type, x[i], y[i]); break; \
+        case HVD_REDUCTION_MIN: x[i] = y[i] < x[i] ? y[i] : x[i]; break;     \
+        case HVD_REDUCTION_MAX: x[i] = y[i] > x[i] ? y[i] : x[i]; break;     \
+        case HVD_REDUCTION_PRODUCT: x[i] = PRODUCT(type, x[i], y[i]); break; \
         default: x[i] = SUM(type, x[i], y[i]); break;              \
       }                                                            \
     }                                                              \
@@ -51,10 +51,10 @@ void plain_combine(hvd_dtype dtype, hvd_reduction reduction, void* into, const v
   size_t i;
   switch (dtype) {
     DTYPES(COMBINE)
-    case HVD_BOOL: { /* sum and maximum: any; product and minimum: all */
+    case HVD_DTYPE_BOOL: { /* sum and maximum: any; product and minimum: all */
       unsigned char* x = (unsigned char*)into;
       const unsigned char* y = (const unsigned char*)from;
-      const int all = reduction == HVD_MIN || reduction == HVD_PRODUCT;
+      const int all = reduction == HVD_REDUCTION_MIN || reduction == HVD_REDUCTION_PRODUCT;
       for (i = 0; i < count; ++i) x[i] = all ? x[i] && y[i] : x[i] || y[i];
       break;
     }
@@ -119,11 +119,11 @@ void plain_widen(hvd_dtype dtype, float* into, const void* from, size_t count) {
   const uint16_t* x = (const uint16_t*)from;
   size_t i;
   for (i = 0; i < count; ++i)
-    into[i] = dtype == HVD_FLOAT16 ? widen_half(x[i]) : from_bits((uint32_t)x[i] << 16);
+    into[i] = dtype == HVD_DTYPE_FLOAT16 ? widen_half(x[i]) : from_bits((uint32_t)x[i] << 16);
 }
 
 void plain_narrow(hvd_dtype dtype, void* into, const float* from, size_t count) {
   uint16_t* x = (uint16_t*)into;
   size_t i;
-  for (i = 0; i < count; ++i) x[i] = dtype == HVD_FLOAT16 ? narrow_half(from[i]) : narrow_bfloat(from[i]);
+  for (i = 0; i < count; ++i) x[i] = dtype == HVD_DTYPE_FLOAT16 ? narrow_half(from[i]) : narrow_bfloat(from[i]);
 }

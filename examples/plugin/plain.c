@@ -324,7 +324,7 @@ __attribute__((visibility("default"))) hvd_status hvd_backend_init(uint32_t abi_
   full.description.name = "plain";
   full.description.version = "1.0";
   full.description.memories = (uint64_t)1 << HVD_MEMORY_HOST;
-  for (dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+  for (dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     if (plain_element(dtype) > 0) full.description.dtypes |= (uint64_t)1 << dtype;
   }
   for (collective = HVD_COLLECTIVE_BROADCAST; collective <= HVD_COLLECTIVE_ALLTOALL; ++collective) {

@@ -77,13 +77,13 @@ HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ms, hvd_e
  * tells when they are gone. From any thread. Called again, it kills what is left at once. */
 HVD_API hvd_status hvd_driver_stop(hvd_driver *driver, const char *reason, hvd_error *error);
 
-typedef int32_t hvd_job_phase;
-enum { HVD_JOB_NEW = 0, HVD_JOB_FORMING = 1, HVD_JOB_RUNNING = 2, HVD_JOB_ENDING = 3,
-       HVD_JOB_SUCCEEDED = 4, HVD_JOB_FAILED_PHASE = 5 };
+typedef int32_t hvd_phase;
+enum { HVD_PHASE_NEW = 0, HVD_PHASE_FORMING = 1, HVD_PHASE_RUNNING = 2, HVD_PHASE_ENDING = 3,
+       HVD_PHASE_SUCCEEDED = 4, HVD_PHASE_FAILED = 5 };
 
 typedef struct hvd_driver_status_info {
   size_t struct_size;
-  hvd_job_phase phase;
+  hvd_phase phase;
   int32_t size;                 /* members of the current generation */
   int32_t workers;              /* alive, members or not */
   int32_t slots;                /* usable slots discovered now */
@@ -96,7 +96,7 @@ typedef struct hvd_driver_status_info {
   char stall[512];              /* newest report of an operation that some ranks do not come to (a warning in the log
                                    as well); "" if there was none in the current generation */
 } hvd_driver_status_info;
-HVD_API hvd_status hvd_driver_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
+HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
 
 /* Stops the job if it runs, ends what it started, frees the driver. Takes at most stop_grace and a few
  * seconds. NULL is allowed. Not from a callback of the driver. */

@@ -159,7 +159,7 @@ HVD_API hvd_status hvd_abort(hvd_context *context, const char *reason, hvd_error
 HVD_API void hvd_destroy(hvd_context *context);
 
 /* Place of this worker in the current generation. Never blocks. HVD_CLOSED after shutdown. */
-typedef struct hvd_membership {
+typedef struct hvd_membership_info {
   size_t struct_size;
   int32_t rank, size;               /* among all workers */
   int32_t local_rank, local_size;   /* among the workers of this host */
@@ -167,8 +167,8 @@ typedef struct hvd_membership {
   uint64_t generation;              /* counts from 1; 0 for a worker that is alone without a driver */
   uint64_t membership_epoch;        /* changes of hosts that this generation takes into account */
   uint64_t worker;                  /* identity of this worker, kept through all generations */
-} hvd_membership;
-HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership *ret_membership, hvd_error *error);
+} hvd_membership_info;
+HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership_info *ret_membership, hvd_error *error);
 
 /* Shorthands for the above; -1 if the context is NULL or closed. */
 HVD_API int32_t hvd_rank(hvd_context *context);
@@ -179,9 +179,9 @@ HVD_API int32_t hvd_cross_rank(hvd_context *context);
 HVD_API int32_t hvd_cross_size(hvd_context *context);
 HVD_API uint64_t hvd_generation(hvd_context *context); /* 0 if NULL or closed */
 
-/* The backend in use for host memory; hvd_backend_choice tells of each operation. Strings are NUL-terminated; a longer
+/* The backend in use for host memory; hvd_get_backend_choice tells of each operation. Strings are NUL-terminated; a longer
  * one is cut. */
-typedef struct hvd_backend_information {
+typedef struct hvd_backend_info {
   size_t struct_size;
   char name[16];        /* "gloo"; "self" for a worker that is alone */
   char version[64];     /* of the library underneath */
@@ -189,8 +189,8 @@ typedef struct hvd_backend_information {
   char detail[256];     /* interface, address */
   uint64_t dtypes;      /* bit 1 << dtype for each supported one */
   uint64_t collectives; /* bit 1 << hvd_collective for each supported one */
-} hvd_backend_information;
-HVD_API hvd_status hvd_backend_info(hvd_context *context, hvd_backend_information *ret_info, hvd_error *error);
+} hvd_backend_info;
+HVD_API hvd_status hvd_get_backend(hvd_context *context, hvd_backend_info *ret_info, hvd_error *error);
 /* Name of the backend in use; valid until the context is destroyed. "" if NULL. */
 HVD_API const char *hvd_backend_name(hvd_context *context);
 
@@ -198,9 +198,9 @@ HVD_API const char *hvd_backend_name(hvd_context *context);
 
 /* Element types. Values are stable. */
 typedef int32_t hvd_dtype;
-enum { HVD_UINT8 = 1, HVD_INT8 = 2, HVD_UINT16 = 3, HVD_INT16 = 4, HVD_UINT32 = 5, HVD_INT32 = 6,
-       HVD_UINT64 = 7, HVD_INT64 = 8, HVD_FLOAT16 = 9, HVD_BFLOAT16 = 10, HVD_FLOAT32 = 11,
-       HVD_FLOAT64 = 12, HVD_BOOL = 13 };
+enum { HVD_DTYPE_UINT8 = 1, HVD_DTYPE_INT8 = 2, HVD_DTYPE_UINT16 = 3, HVD_DTYPE_INT16 = 4, HVD_DTYPE_UINT32 = 5, HVD_DTYPE_INT32 = 6,
+       HVD_DTYPE_UINT64 = 7, HVD_DTYPE_INT64 = 8, HVD_DTYPE_FLOAT16 = 9, HVD_DTYPE_BFLOAT16 = 10, HVD_DTYPE_FLOAT32 = 11,
+       HVD_DTYPE_FLOAT64 = 12, HVD_DTYPE_BOOL = 13 };
 
 /* Bytes of one element, or 0 if the dtype is unknown. */
 HVD_API size_t hvd_dtype_size(hvd_dtype dtype);
@@ -244,15 +244,15 @@ typedef struct hvd_process_set hvd_process_set;
 
 typedef int32_t hvd_set_rule;
 enum {
-  HVD_SET_WORKERS = 1, /* the same workers, whatever their ranks are then; those that are gone are out */
-  HVD_SET_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows again */
-  HVD_SET_LOCAL = 3,   /* all ranks of this worker's host; `ranks` must be NULL */
-  HVD_SET_CROSS = 4,   /* all ranks with this worker's local rank, on all hosts; `ranks` must be NULL */
-  HVD_SET_END = 5      /* none: in a later generation every call on it gives HVD_INVALID */
+  HVD_SET_RULE_WORKERS = 1, /* the same workers, whatever their ranks are then; those that are gone are out */
+  HVD_SET_RULE_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows again */
+  HVD_SET_RULE_LOCAL = 3,   /* all ranks of this worker's host; `ranks` must be NULL */
+  HVD_SET_RULE_CROSS = 4,   /* all ranks with this worker's local rank, on all hosts; `ranks` must be NULL */
+  HVD_SET_RULE_END = 5      /* none: in a later generation every call on it gives HVD_INVALID */
 };
 
 /* ranks: `count` different ranks of the current generation, in any order; copied. rule 0 is
- * HVD_SET_WORKERS. Never blocks. HVD_INVALID; HVD_CLOSED. */
+ * HVD_SET_RULE_WORKERS. Never blocks. HVD_INVALID; HVD_CLOSED. */
 HVD_API hvd_status hvd_process_set_create(hvd_context *context, const char *name, const int32_t *ranks,
                                           size_t count, hvd_set_rule rule, hvd_process_set **ret_set,
                                           hvd_error *error);
@@ -260,19 +260,19 @@ HVD_API hvd_status hvd_process_set_create(hvd_context *context, const char *name
 HVD_API void hvd_process_set_destroy(hvd_process_set *set);
 
 /* Place of this worker in the set, in the current generation. Never blocks. */
-typedef struct hvd_process_set_information {
+typedef struct hvd_process_set_info {
   size_t struct_size;
   int32_t rank, size;               /* among the members, by ascending rank; rank is -1 if not a member */
   int32_t local_rank, local_size;   /* among the members on this host */
   int32_t cross_rank, cross_size;   /* among the members with the same local_rank on all hosts */
   uint64_t generation;              /* for which this holds */
-} hvd_process_set_information;      /* not a member: local_rank and cross_rank -1, their sizes 0 */
-HVD_API hvd_status hvd_process_set_info(hvd_process_set *set, hvd_process_set_information *ret_info,
+} hvd_process_set_info;      /* not a member: local_rank and cross_rank -1, their sizes 0 */
+HVD_API hvd_status hvd_process_set_get_info(hvd_process_set *set, hvd_process_set_info *ret_info,
                                         hvd_error *error);
 
 /* The members' ranks in the current generation, ascending. *count is the room of `ret_ranks` in entries,
  * and then their number; ret_ranks NULL asks for the number alone. Too small a room: HVD_INVALID. */
-HVD_API hvd_status hvd_process_set_ranks(hvd_process_set *set, int32_t *ret_ranks, size_t *count,
+HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_ranks, size_t *count,
                                          hvd_error *error);
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
@@ -311,11 +311,11 @@ enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIV
        HVD_COLLECTIVE_JOIN = 7 };
 
 typedef int32_t hvd_reduction;
-enum { HVD_SUM = 1, HVD_AVERAGE = 2, HVD_MIN = 3, HVD_MAX = 4, HVD_PRODUCT = 5 };
+enum { HVD_REDUCTION_SUM = 1, HVD_REDUCTION_AVERAGE = 2, HVD_REDUCTION_MIN = 3, HVD_REDUCTION_MAX = 4, HVD_REDUCTION_PRODUCT = 5 };
 
 /* output[i] = reduction over ranks of input[i]. input and output have the same dtype and shape and are
  * either the same memory or disjoint. float16 and bfloat16 are added up in float32; how often a partial sum is
- * rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way). HVD_AVERAGE of an
+ * rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way). HVD_REDUCTION_AVERAGE of an
  * integer type rounds towards zero. Same bits on every rank. */
 HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const hvd_tensor *input,
                                  hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
@@ -379,7 +379,7 @@ typedef struct hvd_op hvd_op;
 
 /* Asynchronous forms: return at once; tensors' descriptors, splits and names are copied, tensors' memory is
  * borrowed until the operation has completed. What is known to be wrong at once is the return value, and
- * there is no op then. Descriptors are not written to: hvd_op_output gives an output's data and shape. */
+ * there is no op then. Descriptors are not written to: hvd_op_get_output gives an output's data and shape. */
 HVD_API hvd_status hvd_allreduce_async(hvd_context *context, const char *name, const hvd_tensor *input,
                                        hvd_tensor *output, hvd_reduction reduction, hvd_op **ret_op,
                                        hvd_error *error);
@@ -419,7 +419,7 @@ typedef struct hvd_request {
   const hvd_tensor *outputs;     /* of these as many as inputs; broadcast: the tensors. NULL, or an entry's
                                     data NULL, where the output may be allocated: the library does it */
   size_t count;                  /* tensors: a group for broadcast, allreduce, allgather; 0: one */
-  hvd_reduction reduction;       /* allreduce, reducescatter; 0: HVD_SUM */
+  hvd_reduction reduction;       /* allreduce, reducescatter; 0: HVD_REDUCTION_SUM */
   int32_t priority;              /* of operations that are ready, higher ones run first; may be negative */
   double prescale, postscale;    /* allreduce, reducescatter: factor of the inputs before, of the result
                                     after the reduction; finite; 0: 1. Integers round towards zero
@@ -447,22 +447,21 @@ HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ms, hvd_error *error)
 /* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv, asyncio). It belongs to
  * the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. HVD_UNAVAILABLE: none is to be had.
  * Never blocks. While nobody is in hvd_op_wait the library's threads alone drive it: some microseconds more if it is small. */
-HVD_API hvd_status hvd_op_fd(hvd_op *op, int32_t *ret_fd, hvd_error *error);
+HVD_API hvd_status hvd_op_get_fd(hvd_op *op, int32_t *ret_fd, hvd_error *error);
 
 /* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */
-HVD_API hvd_status hvd_op_error(hvd_op *op, hvd_error *error);
+HVD_API hvd_status hvd_op_get_error(hvd_op *op, hvd_error *error);
 
 /* Results of a completed operation; HVD_INVALID while it is pending or if it has no such result, and its
  * own status if it failed.
  * The output, of a group the index-th one: the tensor as it was given, with the dtype and the shape that
  * came out. Memory that the library allocated belongs to the op and is valid until hvd_op_destroy. */
-HVD_API hvd_status hvd_op_output(hvd_op *op, hvd_tensor *ret_output, hvd_error *error);
-HVD_API hvd_status hvd_op_output_at(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
+HVD_API hvd_status hvd_op_get_output(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
 /* alltoall: rows that came from each member. *count is the room of `ret_splits` in entries, and then their
  * number; ret_splits NULL asks for the number alone. Too small a room: HVD_INVALID. */
-HVD_API hvd_status hvd_op_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count, hvd_error *error);
+HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count, hvd_error *error);
 /* join: the rank that joined last. */
-HVD_API hvd_status hvd_op_last_joined(hvd_op *op, int32_t *ret_rank, hvd_error *error);
+HVD_API hvd_status hvd_op_get_last_joined(hvd_op *op, int32_t *ret_rank, hvd_error *error);
 
 /* Frees the handle at any time, without blocking. A pending operation goes on: its memory stays
  * borrowed until it completes (wait first, or shut the context down). NULL is allowed. */
@@ -541,7 +540,7 @@ HVD_API hvd_status hvd_state_sync(hvd_state *state, hvd_error *error);
  * NULL. */
 HVD_API uint64_t hvd_state_revision(hvd_state *state);
 
-typedef struct hvd_state_statistics {
+typedef struct hvd_state_info {
   size_t struct_size;
   uint64_t revision;
   uint64_t commits, restores, syncs;
@@ -549,8 +548,8 @@ typedef struct hvd_state_statistics {
   uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
   uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
-} hvd_state_statistics;
-HVD_API hvd_status hvd_state_stats(hvd_state *state, hvd_state_statistics *ret_statistics, hvd_error *error);
+} hvd_state_info;
+HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
 
 /* ---- Sampler --------------------------------------------------------------------------------- */
 
@@ -626,15 +625,15 @@ HVD_API hvd_status hvd_sampler_record(hvd_sampler *sampler, const hvd_sampler_ba
  * that a training function may set the epoch whenever it is called. */
 HVD_API hvd_status hvd_sampler_set_epoch(hvd_sampler *sampler, uint64_t epoch, hvd_error *error);
 
-typedef struct hvd_sampler_information {
+typedef struct hvd_sampler_info {
   size_t struct_size;
   uint64_t epoch;
   uint64_t samples, batch_size;  /* as in the options */
   uint64_t processed;            /* of this epoch, by all ranks */
   uint64_t remaining;            /* samples - processed */
   uint64_t rounds;               /* left in this epoch with the present size; the same on every rank */
-} hvd_sampler_information;
-HVD_API hvd_status hvd_sampler_info(hvd_sampler *sampler, hvd_sampler_information *ret_info, hvd_error *error);
+} hvd_sampler_info;
+HVD_API hvd_status hvd_sampler_get_info(hvd_sampler *sampler, hvd_sampler_info *ret_info, hvd_error *error);
 
 /* For a checkpoint of the program's own: writes HVD_SAMPLER_SAVED_BYTES bytes, the same on every rank and on
  * every platform. They can be loaded, on all ranks alike, with any number of ranks, batch size and padding;
@@ -671,7 +670,7 @@ HVD_API hvd_status hvd_run_next(hvd_run_loop *loop, hvd_status last, int32_t *re
 HVD_API void hvd_run_end(hvd_run_loop *loop);
 
 /* One recovery or planned reset of this worker, times in nanoseconds. Phases that did not happen are 0. */
-typedef struct hvd_recovery {
+typedef struct hvd_recovery_info {
   size_t struct_size;
   uint64_t from_generation, to_generation;
   hvd_status cause;        /* HVD_PEER_LOST or HVD_HOSTS_UPDATED */
@@ -688,11 +687,11 @@ typedef struct hvd_recovery {
   int64_t total;           /* from began_at until the training function is called again */
   uint64_t sync_bytes;     /* payload received and sent by this rank */
   char reason[256];        /* "rank 2 on host b lost: connection closed" */
-} hvd_recovery;
+} hvd_recovery_info;
 
 /* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */
-HVD_API hvd_status hvd_recovery_count(hvd_context *context, size_t *ret_count, hvd_error *error);
-HVD_API hvd_status hvd_recovery_get(hvd_context *context, size_t index, hvd_recovery *ret_recovery,
+HVD_API hvd_status hvd_get_recovery_count(hvd_context *context, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_get_recovery(hvd_context *context, size_t index, hvd_recovery_info *ret_recovery,
                                     hvd_error *error);
 
 /* ---- Notifications --------------------------------------------------------------------------- */
@@ -735,7 +734,7 @@ HVD_API hvd_status hvd_remove_listener(hvd_context *context, uint64_t listener, 
 
 /* A descriptor that polls readable while hvd_next_event has something to give. Events are queued from
  * this call on. It belongs to the context: don't read, write or close it. */
-HVD_API hvd_status hvd_event_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
+HVD_API hvd_status hvd_get_event_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
 /* Takes the next event; *ret_available = 0 if there is none. Never blocks. */
 HVD_API hvd_status hvd_next_event(hvd_context *context, hvd_event *ret_event, int32_t *ret_available,
                                   hvd_error *error);
@@ -774,21 +773,21 @@ typedef struct hvd_backend_report {
 
 /* How many, and the index-th of them, in the order in which they are searched. `options` may be NULL. The modules are
  * loaded for it, and stay loaded. */
-HVD_API hvd_status hvd_backend_count(const hvd_options *options, size_t *ret_count, hvd_error *error);
-HVD_API hvd_status hvd_backend_get(const hvd_options *options, size_t index, hvd_backend_report *ret_report,
+HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index, hvd_backend_report *ret_report,
                                    hvd_error *error);
 
 /* Which backend of this context serves an operation in the current generation. */
-typedef struct hvd_backend_selection {
+typedef struct hvd_backend_choice_info {
   size_t struct_size;
   char name[16];
   char reason[512];       /* why this one: "auto: gloo, since no MPI launcher started this process" */
-} hvd_backend_selection;
+} hvd_backend_choice_info;
 
 /* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
  * blocks. The dtype of a barrier is not looked at. */
-HVD_API hvd_status hvd_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
-                                      hvd_collective collective, hvd_backend_selection *ret_selection,
+HVD_API hvd_status hvd_get_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
+                                      hvd_collective collective, hvd_backend_choice_info *ret_selection,
                                       hvd_error *error);
 
 #ifdef __cplusplus

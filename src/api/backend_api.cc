@@ -18,15 +18,15 @@ Options options_of(const hvd_options* options) { return options != nullptr ? opt
 
 extern "C" {
 
-hvd_status hvd_backend_count(const hvd_options* options, size_t* ret_count, hvd_error* error) {
+hvd_status hvd_get_available_backend_count(const hvd_options* options, size_t* ret_count, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_count, "ret_count");
     *ret_count = hvd::backend::survey(options_of(options)).size();
   });
 }
 
-hvd_status hvd_backend_get(const hvd_options* options, size_t index, hvd_backend_report* ret_report,
-                           hvd_error* error) {
+hvd_status hvd_get_available_backend(const hvd_options* options, size_t index, hvd_backend_report* ret_report,
+                                     hvd_error* error) {
   return guarded(error, [&] {
     required(ret_report, "ret_report");
     const std::vector<hvd::backend::Report> all = hvd::backend::survey(options_of(options));
@@ -50,16 +50,16 @@ hvd_status hvd_backend_get(const hvd_options* options, size_t index, hvd_backend
   });
 }
 
-hvd_status hvd_backend_choice(hvd_context* context, hvd_memory memory, hvd_dtype dtype,
-                              hvd_collective collective, hvd_backend_selection* ret_selection,
-                              hvd_error* error) {
+hvd_status hvd_get_backend_choice(hvd_context* context, hvd_memory memory, hvd_dtype dtype,
+                                  hvd_collective collective, hvd_backend_choice_info* ret_selection,
+                                  hvd_error* error) {
   return guarded(error, [&]() -> hvd::Status {
     hvd::elastic::Worker& worker = open_worker(context);
     required(ret_selection, "ret_selection");
     hvd::backend::Choice choice;
     hvd::Status status = worker.backend_choice(memory, dtype, collective, &choice);
     if (!status.ok()) return status;
-    hvd_backend_selection selection{};
+    hvd_backend_choice_info selection{};
     copy_text(selection.name, choice.name);
     copy_text(selection.reason, choice.reason);
     copy_out(ret_selection, selection, "ret_selection");

@@ -85,7 +85,7 @@ void hvd_destroy(hvd_context* context) {
   });
 }
 
-hvd_status hvd_get_membership(hvd_context* context, hvd_membership* ret_membership, hvd_error* error) {
+hvd_status hvd_get_membership(hvd_context* context, hvd_membership_info* ret_membership, hvd_error* error) {
   return guarded(error,
                  [&] { copy_out(ret_membership, open_worker(context).membership(), "ret_membership"); });
 }
@@ -95,7 +95,7 @@ hvd_status hvd_get_membership(hvd_context* context, hvd_membership* ret_membersh
 namespace {
 
 template <class Field>
-Field place(hvd_context* context, Field hvd_membership::*field, Field otherwise) {
+Field place(hvd_context* context, Field hvd_membership_info::*field, Field otherwise) {
   Field value = otherwise;
   guarded(nullptr, [&] { value = open_worker(context).membership().*field; });
   return value;
@@ -105,20 +105,20 @@ Field place(hvd_context* context, Field hvd_membership::*field, Field otherwise)
 
 extern "C" {
 
-int32_t hvd_rank(hvd_context* context) { return place(context, &hvd_membership::rank, -1); }
-int32_t hvd_size(hvd_context* context) { return place(context, &hvd_membership::size, -1); }
-int32_t hvd_local_rank(hvd_context* context) { return place(context, &hvd_membership::local_rank, -1); }
-int32_t hvd_local_size(hvd_context* context) { return place(context, &hvd_membership::local_size, -1); }
-int32_t hvd_cross_rank(hvd_context* context) { return place(context, &hvd_membership::cross_rank, -1); }
-int32_t hvd_cross_size(hvd_context* context) { return place(context, &hvd_membership::cross_size, -1); }
+int32_t hvd_rank(hvd_context* context) { return place(context, &hvd_membership_info::rank, -1); }
+int32_t hvd_size(hvd_context* context) { return place(context, &hvd_membership_info::size, -1); }
+int32_t hvd_local_rank(hvd_context* context) { return place(context, &hvd_membership_info::local_rank, -1); }
+int32_t hvd_local_size(hvd_context* context) { return place(context, &hvd_membership_info::local_size, -1); }
+int32_t hvd_cross_rank(hvd_context* context) { return place(context, &hvd_membership_info::cross_rank, -1); }
+int32_t hvd_cross_size(hvd_context* context) { return place(context, &hvd_membership_info::cross_size, -1); }
 uint64_t hvd_generation(hvd_context* context) {
-  return place(context, &hvd_membership::generation, uint64_t{0});
+  return place(context, &hvd_membership_info::generation, uint64_t{0});
 }
 
-hvd_status hvd_backend_info(hvd_context* context, hvd_backend_information* ret_info, hvd_error* error) {
+hvd_status hvd_get_backend(hvd_context* context, hvd_backend_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
     const hvd::elastic::Worker& worker = open_worker(context);
-    hvd_backend_information info{};
+    hvd_backend_info info{};
     copy_text(info.name, worker.backend().name);
     copy_text(info.version, worker.backend().version);
     copy_text(info.path, worker.backend().path);
@@ -133,14 +133,14 @@ const char* hvd_backend_name(hvd_context* context) {
   return context == nullptr ? "" : context->backend_name.c_str();
 }
 
-hvd_status hvd_recovery_count(hvd_context* context, size_t* ret_count, hvd_error* error) {
+hvd_status hvd_get_recovery_count(hvd_context* context, size_t* ret_count, hvd_error* error) {
   return guarded(error, [&] {
     const size_t count = required(context, "context").worker->recoveries().count();
     required(ret_count, "ret_count") = count;
   });
 }
 
-hvd_status hvd_recovery_get(hvd_context* context, size_t index, hvd_recovery* ret_recovery,
+hvd_status hvd_get_recovery(hvd_context* context, size_t index, hvd_recovery_info* ret_recovery,
                             hvd_error* error) {
   return guarded(error, [&] {
     copy_out(ret_recovery, required(context, "context").worker->recoveries().at(index), "ret_recovery");
@@ -161,7 +161,7 @@ hvd_status hvd_remove_listener(hvd_context* context, uint64_t listener, hvd_erro
   return guarded(error, [&] { open_worker(context).notifications().remove(listener); });
 }
 
-hvd_status hvd_event_fd(hvd_context* context, int32_t* ret_fd, hvd_error* error) {
+hvd_status hvd_get_event_fd(hvd_context* context, int32_t* ret_fd, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_fd, "ret_fd");
     *ret_fd = open_worker(context).notifications().event_fd();

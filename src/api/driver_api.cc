@@ -154,7 +154,7 @@ hvd_status hvd_driver_stop(hvd_driver* driver, const char* reason, hvd_error* er
   });
 }
 
-hvd_status hvd_driver_status(hvd_driver* driver, hvd_driver_status_info* ret_status, hvd_error* error) {
+hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret_status, hvd_error* error) {
   return guarded(error, [&] {
     const hvd::driver::DriverStatus status = required(driver, "driver").driver.status();
     hvd_driver_status_info info{};

@@ -64,7 +64,7 @@ hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ms, hvd_error* error) {
   });
 }
 
-hvd_status hvd_op_fd(hvd_op* op, int32_t* ret_fd, hvd_error* error) {
+hvd_status hvd_op_get_fd(hvd_op* op, int32_t* ret_fd, hvd_error* error) {
   return guarded(error, [&] {
     Operation& operation = *required(op, "op").operation;
     int32_t& fd = required(ret_fd, "ret_fd");
@@ -72,19 +72,15 @@ hvd_status hvd_op_fd(hvd_op* op, int32_t* ret_fd, hvd_error* error) {
   });
 }
 
-hvd_status hvd_op_error(hvd_op* op, hvd_error* error) {
+hvd_status hvd_op_get_error(hvd_op* op, hvd_error* error) {
   return guarded(error, [&] { return completed(*required(op, "op").operation); });
 }
 
-hvd_status hvd_op_output(hvd_op* op, hvd_tensor* ret_output, hvd_error* error) {
-  return guarded(error, [&] { return write_output(required(op, "op"), 0, ret_output); });
-}
-
-hvd_status hvd_op_output_at(hvd_op* op, size_t index, hvd_tensor* ret_output, hvd_error* error) {
+hvd_status hvd_op_get_output(hvd_op* op, size_t index, hvd_tensor* ret_output, hvd_error* error) {
   return guarded(error, [&] { return write_output(required(op, "op"), index, ret_output); });
 }
 
-hvd_status hvd_op_received_splits(hvd_op* op, int64_t* ret_splits, size_t* count, hvd_error* error) {
+hvd_status hvd_op_get_received_splits(hvd_op* op, int64_t* ret_splits, size_t* count, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     const Operation& operation = *required(op, "op").operation;
     required(count, "count");
@@ -96,7 +92,7 @@ hvd_status hvd_op_received_splits(hvd_op* op, int64_t* ret_splits, size_t* count
   });
 }
 
-hvd_status hvd_op_last_joined(hvd_op* op, int32_t* ret_rank, hvd_error* error) {
+hvd_status hvd_op_get_last_joined(hvd_op* op, int32_t* ret_rank, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     const Operation& operation = *required(op, "op").operation;
     required(ret_rank, "ret_rank");

@@ -37,11 +37,10 @@ hvd_status hvd_process_set_create(hvd_context* context, const char* name, const 
 
 void hvd_process_set_destroy(hvd_process_set* set) { delete set; }
 
-hvd_status hvd_process_set_info(hvd_process_set* set, hvd_process_set_information* ret_info,
-                                hvd_error* error) {
+hvd_status hvd_process_set_get_info(hvd_process_set* set, hvd_process_set_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
     const auto place = place_of(set);
-    hvd_process_set_information info{};
+    hvd_process_set_info info{};
     info.rank = place->rank;
     info.size = static_cast<int32_t>(place->ranks.size());
     info.local_rank = place->local_rank;
@@ -53,7 +52,8 @@ hvd_status hvd_process_set_info(hvd_process_set* set, hvd_process_set_informatio
   });
 }
 
-hvd_status hvd_process_set_ranks(hvd_process_set* set, int32_t* ret_ranks, size_t* count, hvd_error* error) {
+hvd_status hvd_process_set_get_ranks(hvd_process_set* set, int32_t* ret_ranks, size_t* count,
+                                     hvd_error* error) {
   return guarded(error, [&] {
     const auto place = place_of(set);
     hvd::api::copy_list(place->ranks, ret_ranks, &required(count, "count"));

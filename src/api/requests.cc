@@ -49,8 +49,9 @@ void read_place(const hvd_tensor& tensor, const TensorArray& array, size_t index
 
 Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t index) {
   if (dtype_size(value.dtype) == 0) {
-    throw Error(HVD_INVALID, fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}",
-                                         entry_name(array, index), value.dtype, HVD_UINT8, HVD_BOOL));
+    throw Error(HVD_INVALID,
+                fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}", entry_name(array, index),
+                            value.dtype, HVD_DTYPE_UINT8, HVD_DTYPE_BOOL));
   }
   if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
     throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", entry_name(array, index),
@@ -129,9 +130,9 @@ Submission submission(Kind kind, const char* name) {
 }
 
 hvd_reduction checked_reduction(hvd_reduction reduction) {
-  if (reduction >= HVD_SUM && reduction <= HVD_PRODUCT) return reduction;
+  if (reduction >= HVD_REDUCTION_SUM && reduction <= HVD_REDUCTION_PRODUCT) return reduction;
   throw Error(HVD_INVALID, fmt::format("reduction is {}: expected one of hvd_reduction, {} to {}", reduction,
-                                       HVD_SUM, HVD_PRODUCT));
+                                       HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT));
 }
 
 double checked_factor(double factor, const char* name) {
@@ -292,7 +293,7 @@ Call request_call(hvd_context* context, const hvd_request* given) {
   const size_t count = std::max<size_t>(request.count, 1);
   const TensorArray inputs{request.inputs, count, "inputs"};
   const TensorArray outputs{request.outputs, count, "outputs"};
-  const hvd_reduction reduction = request.reduction == 0 ? HVD_SUM : request.reduction;
+  const hvd_reduction reduction = request.reduction == 0 ? HVD_REDUCTION_SUM : request.reduction;
 
   Call call;
   switch (request.collective) {

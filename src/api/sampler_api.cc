@@ -25,7 +25,7 @@ Sampler& sampler_of(hvd_sampler* sampler) { return *required(sampler, "sampler")
 
 /// Asked for at each call, so that nobody works with an old rank or size.
 Place place_of(hvd_sampler* sampler) {
-  const hvd_membership place = open_worker(&required(sampler, "sampler").context).membership();
+  const hvd_membership_info place = open_worker(&required(sampler, "sampler").context).membership();
   return {place.generation, place.rank, place.size};
 }
 
@@ -109,12 +109,12 @@ hvd_status hvd_sampler_set_epoch(hvd_sampler* sampler, uint64_t epoch, hvd_error
   return guarded(error, [&] { sampler_of(sampler).set_epoch(epoch); });
 }
 
-hvd_status hvd_sampler_info(hvd_sampler* sampler, hvd_sampler_information* ret_info, hvd_error* error) {
+hvd_status hvd_sampler_get_info(hvd_sampler* sampler, hvd_sampler_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
     const Place place = place_of(sampler);
     const Sampler& inner = sampler_of(sampler);
     const hvd::elastic::SamplerProgress progress = inner.progress(place);
-    hvd_sampler_information info{};
+    hvd_sampler_info info{};
     info.epoch = progress.epoch;
     info.samples = inner.config().samples;
     info.batch_size = inner.config().batch_size;

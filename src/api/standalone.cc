@@ -153,7 +153,7 @@ StandaloneDriver invite(Options& options, const Placement& place, Invitation* re
   hvd_error error = HVD_ERROR_INIT;
   hvd_driver_status_info info{};
   info.struct_size = sizeof info;
-  if (const hvd_status status = hvd_driver_status(driver.get(), &info, &error); status != HVD_OK) {
+  if (const hvd_status status = hvd_driver_get_status(driver.get(), &info, &error); status != HVD_OK) {
     throw Error(Status::from(status, error));
   }
   put(ret_invitation->endpoint, fmt::format("{}:{}", here ? "127.0.0.1" : host_name(), info.port));

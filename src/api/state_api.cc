@@ -141,11 +141,11 @@ uint64_t hvd_state_revision(hvd_state* state) {
   return state == nullptr ? 0 : state->elastic.state.revision();
 }
 
-hvd_status hvd_state_stats(hvd_state* state, hvd_state_statistics* ret_statistics, hvd_error* error) {
+hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, hvd_error* error) {
   return guarded(error, [&] {
     const hvd::state::State& inner = elastic_of(state).state;
     const hvd::state::Statistics numbers = inner.statistics();
-    hvd_state_statistics out{};
+    hvd_state_info out{};
     out.revision = inner.revision();
     out.commits = numbers.commits;
     out.restores = numbers.restores;

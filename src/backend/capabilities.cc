@@ -49,7 +49,7 @@ std::string describe_choices(const Instance& instance) {
   std::string text;
   for (const hvd_memory memory : {HVD_MEMORY_HOST, HVD_MEMORY_CUDA}) {
     Choice choice{"none", ""};
-    const Status status = instance.choice(memory, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &choice);
+    const Status status = instance.choice(memory, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &choice);
     text += fmt::format("{}{} for {} memory ({})", text.empty() ? "" : ", ", choice.name, memory_name(memory),
                         status.ok() ? choice.reason : status.message);
   }

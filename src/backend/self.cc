@@ -16,7 +16,8 @@ class SelfInstance final : public Instance {
     description_.name = "self";
     description_.version = HVD_VERSION_STRING;
     description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
-    for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) description_.dtypes |= dtype_bit(dtype);
+    for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype)
+      description_.dtypes |= dtype_bit(dtype);
     for (hvd_collective c : {HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLGATHER,
                              HVD_COLLECTIVE_BARRIER, HVD_COLLECTIVE_REDUCESCATTER, HVD_COLLECTIVE_ALLTOALL}) {
       description_.collectives |= uint64_t{1} << c;

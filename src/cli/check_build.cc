@@ -26,7 +26,7 @@ std::string memories_of(const hvd_backend_report& report) {
 
 std::string dtypes_of(const hvd_backend_report& report) {
   std::vector<std::string> names;
-  for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+  for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     if (has(report.dtypes, dtype)) names.emplace_back(hvd_dtype_name(dtype));
   }
   return joined(names);
@@ -58,12 +58,12 @@ void check(hvd_status status, const hvd_error& error) {
 std::string table(const hvd_options* options, bool* ret_usable) {
   hvd_error error = HVD_ERROR_INIT;
   size_t count = 0;
-  check(hvd_backend_count(options, &count, &error), error);
+  check(hvd_get_available_backend_count(options, &count, &error), error);
   std::vector<hvd_backend_report> reports(count);
   size_t name_width = 7, version_width = 7;
   for (size_t i = 0; i < count; ++i) {
     reports[i].struct_size = sizeof(reports[i]);
-    check(hvd_backend_get(options, i, &reports[i], &error), error);
+    check(hvd_get_available_backend(options, i, &reports[i], &error), error);
     name_width = std::max(name_width, std::string(reports[i].name).size());
     version_width = std::max(version_width, std::string(reports[i].version).size());
   }

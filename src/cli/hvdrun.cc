@@ -360,7 +360,7 @@ class Job {
   int finish(hvd_status status, const hvd_error& error, int signal) {
     hvd_driver_status_info info{};
     info.struct_size = sizeof info;
-    hvd_driver_status(driver_.get(), &info, nullptr);
+    hvd_driver_get_status(driver_.get(), &info, nullptr);
     driver_.reset();  // before the last line: it may have something to say
     errors_->line(status == HVD_OK ? std::string("job succeeded: ") + info.sentence
                                    : std::string("job failed: ") + error.message);

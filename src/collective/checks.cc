@@ -103,7 +103,7 @@ class Check {
 
   /// By any backend in use. Broadcasts move bytes.
   Status served(hvd_memory memory, hvd_dtype dtype) const {
-    if (is_broadcast(s_.kind)) dtype = HVD_UINT8;
+    if (is_broadcast(s_.kind)) dtype = HVD_DTYPE_UINT8;
     if (instance_.supports(memory, dtype, collective_of(s_.kind))) return {};
     backend::Choice none;
     Status status = instance_.choice(memory, dtype, collective_of(s_.kind), &none);
@@ -195,15 +195,15 @@ class Check {
   }
 
   Status reduction() const {
-    if (s_.reduction < HVD_SUM || s_.reduction > HVD_PRODUCT) {
+    if (s_.reduction < HVD_REDUCTION_SUM || s_.reduction > HVD_REDUCTION_PRODUCT) {
       return invalid(fmt::format("unknown reduction {}", s_.reduction));
     }
     for (const Tensor& t : s_.inputs) {
-      if (s_.reduction == HVD_AVERAGE && t.dtype == HVD_BOOL) {
+      if (s_.reduction == HVD_REDUCTION_AVERAGE && t.dtype == HVD_DTYPE_BOOL) {
         return Status(HVD_UNSUPPORTED,
                       fmt::format("{} '{}': there is no average of bool", kind_name(s_.kind), s_.name));
       }
-      if ((s_.prescale != 1 || s_.postscale != 1) && t.dtype == HVD_BOOL) {
+      if ((s_.prescale != 1 || s_.postscale != 1) && t.dtype == HVD_DTYPE_BOOL) {
         return Status(HVD_UNSUPPORTED,
                       fmt::format("{} '{}': bool can't be scaled", kind_name(s_.kind), s_.name));
       }
@@ -336,7 +336,7 @@ class Check {
     return {};
   }
 
-  Status object() const { return served(HVD_MEMORY_HOST, HVD_UINT8); }
+  Status object() const { return served(HVD_MEMORY_HOST, HVD_DTYPE_UINT8); }
 
   const Submission& s_;
   const int32_t rank_, size_;

@@ -28,7 +28,8 @@ size_t row_bytes(const Spec& spec) {
 }
 
 bool is_float(hvd_dtype dtype) {
-  return dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64 || dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
+  return dtype == HVD_DTYPE_FLOAT32 || dtype == HVD_DTYPE_FLOAT64 || dtype == HVD_DTYPE_FLOAT16 ||
+         dtype == HVD_DTYPE_BFLOAT16;
 }
 
 void append(std::vector<uint8_t>* to, const uint8_t* from, size_t bytes) {
@@ -325,7 +326,8 @@ bool Matcher::fusable(const Pending& pending, const std::vector<int32_t>& partic
   if (std::any_of(call.specs.begin(), call.specs.end(), [&](const Spec& s) { return s.dtype != dtype; })) {
     return false;
   }
-  const bool by_position = is_float(dtype) && call.reduction != HVD_MIN && call.reduction != HVD_MAX;
+  const bool by_position =
+      is_float(dtype) && call.reduction != HVD_REDUCTION_MIN && call.reduction != HVD_REDUCTION_MAX;
   if (!by_position || !config_.keep_order) return true;
   if (config_.keep_order_on_a_host || call.on_device()) return false;
   return std::all_of(participants.begin(), participants.end(), [&](int32_t r) {

@@ -45,7 +45,7 @@ struct Tensor {  // borrowed
 struct Submission {
   std::string name;  // user names and the core's own ("hvd....")
   Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = HVD_SUM;   // allreduce, reducescatter
+  hvd_reduction reduction = HVD_REDUCTION_SUM;  // allreduce, reducescatter
   double prescale = 1, postscale = 1;  // allreduce, reducescatter: of the input before, of the result after
   int32_t root = 0;                    // rank in the generation, also with a process set
   std::vector<Tensor> inputs;          // allreduce, allgather, reducescatter, alltoall

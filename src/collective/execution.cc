@@ -95,7 +95,7 @@ Status Engine::Impl::plan(Batch& batch, const Outcome& outcome) const {
     if (Status status = plan_one(batch, *batch.ops[0], outcome); !status.ok()) return status;
   } else {
     auto& step =
-        batch.add(first, first.submission.kind == Kind::kBroadcast ? hvd_dtype(HVD_UINT8)
+        batch.add(first, first.submission.kind == Kind::kBroadcast ? hvd_dtype(HVD_DTYPE_UINT8)
                                                                    : first.submission.inputs[0].dtype);
     for (const auto& op : batch.ops) {
       for (size_t i = 0; i < op->submission.outputs.size(); ++i) {
@@ -148,7 +148,7 @@ Status Engine::Impl::plan_one(Batch& batch, PendingOperation& op, const Outcome&
         data = memory.data.get();
       }
       op.buffers.push_back(std::move(memory));
-      batch.add(op, HVD_UINT8).parts.push_back({data, data, static_cast<size_t>(outcome.object_size)});
+      batch.add(op, HVD_DTYPE_UINT8).parts.push_back({data, data, static_cast<size_t>(outcome.object_size)});
       return {};
     }
     default: return plan_counted(batch, op, outcome);
@@ -164,7 +164,7 @@ void Engine::Impl::plan_parts(Batch& batch, const PendingOperation& op) const {
     const backend::Part part = part_of(op, i);
     if (part.count == 0) continue;
     const size_t bytes = s.outputs[i].bytes();
-    const hvd_dtype dtype = s.kind == Kind::kBroadcast ? hvd_dtype(HVD_UINT8) : s.outputs[i].dtype;
+    const hvd_dtype dtype = s.kind == Kind::kBroadcast ? hvd_dtype(HVD_DTYPE_UINT8) : s.outputs[i].dtype;
     if (bytes >= kSmallTensor) {
       batch.add(op, dtype).parts.push_back(part);
       open = nullptr;  // its address may have changed

@@ -107,7 +107,8 @@ void check_kind(const Signature& call, size_t members) {
     default: require(call.specs.empty(), "request with tensors that it has no use for"); break;
   }
   if (call.kind == Kind::kAllreduce || call.kind == Kind::kReducescatter) {
-    require(call.reduction >= HVD_SUM && call.reduction <= HVD_PRODUCT, "request of an unknown reduction");
+    require(call.reduction >= HVD_REDUCTION_SUM && call.reduction <= HVD_REDUCTION_PRODUCT,
+            "request of an unknown reduction");
   }
 }
 

@@ -39,11 +39,11 @@ std::string describe_shape(Kind kind, const Spec& spec) {
 
 const char* reduction_name(hvd_reduction reduction) {
   switch (reduction) {
-    case HVD_SUM: return "sum";
-    case HVD_AVERAGE: return "average";
-    case HVD_MIN: return "min";
-    case HVD_MAX: return "max";
-    case HVD_PRODUCT: return "product";
+    case HVD_REDUCTION_SUM: return "sum";
+    case HVD_REDUCTION_AVERAGE: return "average";
+    case HVD_REDUCTION_MIN: return "min";
+    case HVD_REDUCTION_MAX: return "max";
+    case HVD_REDUCTION_PRODUCT: return "product";
   }
   return "unknown reduction";
 }

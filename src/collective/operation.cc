@@ -83,7 +83,8 @@ void PendingOperation::record(const Status& status) const {
   for (const Tensor& t : tensors) bytes += t.bytes();
   if (s.kind == Kind::kBroadcastObject && bytes == 0) bytes = buffer_size(0);
   const TimelineField of_bytes{"bytes", static_cast<int64_t>(bytes)};
-  const TimelineField dtype{"dtype", dtype_name(tensors.empty() ? hvd_dtype(HVD_UINT8) : tensors[0].dtype)};
+  const TimelineField dtype{"dtype",
+                            dtype_name(tensors.empty() ? hvd_dtype(HVD_DTYPE_UINT8) : tensors[0].dtype)};
   const TimelineField fused{"fused", static_cast<int64_t>(fused_)};
   const auto add = [&](TimelineFields fields) {
     timeline_->operation(s.name, kind_name(s.kind), times_, now(), fields);

@@ -27,7 +27,7 @@ bool on_loopback(const std::string& endpoint) {
   return endpoint.starts_with("127.") || endpoint.starts_with("[::1]:") || endpoint.starts_with("localhost:");
 }
 
-bool job_over(hvd_job_phase phase) { return phase == HVD_JOB_SUCCEEDED || phase == HVD_JOB_FAILED_PHASE; }
+bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase == HVD_PHASE_FAILED; }
 
 }  // namespace
 
@@ -301,7 +301,7 @@ Status Driver::wait(Duration timeout) {
                               to_seconds(timeout), status_.generation, status_.workers,
                               status_.sentence.empty() ? "" : "; ", status_.sentence));
   }
-  if (status_.phase == HVD_JOB_SUCCEEDED) return {};
+  if (status_.phase == HVD_PHASE_SUCCEEDED) return {};
   Status failed(HVD_JOB_FAILED, status_.sentence);
   failed.generation = status_.generation;
   return failed;

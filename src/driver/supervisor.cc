@@ -394,10 +394,11 @@ void Supervisor::publish() {
   if (closed_ || !membership_) return;
   DriverStatus status;
   if (finish_) {
-    status.phase = !over() ? HVD_JOB_ENDING : finish_->success ? HVD_JOB_SUCCEEDED : HVD_JOB_FAILED_PHASE;
+    status.phase = !over() ? HVD_PHASE_ENDING : finish_->success ? HVD_PHASE_SUCCEEDED : HVD_PHASE_FAILED;
     status.sentence = finish_->sentence;
   } else {
-    status.phase = membership_->phase() == membership::Phase::kRunning ? HVD_JOB_RUNNING : HVD_JOB_FORMING;
+    status.phase =
+        membership_->phase() == membership::Phase::kRunning ? HVD_PHASE_RUNNING : HVD_PHASE_FORMING;
     status.sentence = membership_->waiting_for();
   }
   status.stall = membership_->stall();

@@ -21,7 +21,7 @@
 namespace hvd::driver {
 
 struct DriverStatus {
-  hvd_job_phase phase = HVD_JOB_NEW;
+  hvd_phase phase = HVD_PHASE_NEW;
   int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
   uint64_t generation = 0, epoch = 0;
   std::string sentence;

@@ -98,7 +98,7 @@ int NotificationManager::event_fd() {
 bool NotificationManager::next(hvd_event* ret_event) {
   std::lock_guard lock(mutex_);
   if (fd_ < 0)
-    throw Error(HVD_INVALID, "events are queued from the first call of hvd_event_fd on: call it first");
+    throw Error(HVD_INVALID, "events are queued from the first call of hvd_get_event_fd on: call it first");
   if (polled_.events.empty()) return false;
   *ret_event = polled_.pop();
   if (polled_.events.empty()) {

@@ -9,11 +9,11 @@ namespace hvd::elastic {
 namespace {
 
 hvd_set_rule checked_rule(const std::string& name, hvd_set_rule rule) {
-  if (rule == 0) return HVD_SET_WORKERS;
-  if (rule < HVD_SET_WORKERS || rule > HVD_SET_END) {
+  if (rule == 0) return HVD_SET_RULE_WORKERS;
+  if (rule < HVD_SET_RULE_WORKERS || rule > HVD_SET_RULE_END) {
     throw Error(HVD_INVALID,
                 fmt::format("rule of process set '{}' is {}: expected one of hvd_set_rule, {} to {}", name,
-                            rule, HVD_SET_WORKERS, HVD_SET_END));
+                            rule, HVD_SET_RULE_WORKERS, HVD_SET_RULE_END));
   }
   return rule;
 }
@@ -71,12 +71,12 @@ void find_places(const session::Assignment& assignment, size_t self, SetPlace* p
 ProcessSet::ProcessSet(std::string name, hvd_set_rule rule, std::optional<std::vector<int32_t>> ranks,
                        const session::Assignment& assignment)
     : name_(std::move(name)), rule_(checked_rule(name_, rule)), generation_(assignment.generation) {
-  const bool finds_members = rule_ == HVD_SET_LOCAL || rule_ == HVD_SET_CROSS;
+  const bool finds_members = rule_ == HVD_SET_RULE_LOCAL || rule_ == HVD_SET_RULE_CROSS;
   if (finds_members && ranks) {
     throw Error(
         HVD_INVALID,
         fmt::format("ranks of process set '{}' are given: expected NULL and a count of 0 with rule {}", name_,
-                    rule_ == HVD_SET_LOCAL ? "HVD_SET_LOCAL" : "HVD_SET_CROSS"));
+                    rule_ == HVD_SET_RULE_LOCAL ? "HVD_SET_RULE_LOCAL" : "HVD_SET_RULE_CROSS"));
   }
   if (finds_members) return;
   ranks_ = checked_ranks(name_, std::move(ranks).value_or(std::vector<int32_t>()), assignment.members.size());
@@ -92,9 +92,11 @@ std::vector<int32_t> ProcessSet::resolve(const session::Assignment& assignment) 
     const auto rank = static_cast<int32_t>(i);
     bool in = false;
     switch (rule_) {
-      case HVD_SET_LOCAL: in = member.host == self.host; break;
-      case HVD_SET_CROSS: in = member.local_rank == self.local_rank; break;
-      case HVD_SET_WORKERS: in = std::binary_search(workers_.begin(), workers_.end(), member.worker); break;
+      case HVD_SET_RULE_LOCAL: in = member.host == self.host; break;
+      case HVD_SET_RULE_CROSS: in = member.local_rank == self.local_rank; break;
+      case HVD_SET_RULE_WORKERS:
+        in = std::binary_search(workers_.begin(), workers_.end(), member.worker);
+        break;
       default: in = std::binary_search(ranks_.begin(), ranks_.end(), rank);
     }
     if (in) members.push_back(rank);
@@ -103,7 +105,7 @@ std::vector<int32_t> ProcessSet::resolve(const session::Assignment& assignment) 
 }
 
 std::shared_ptr<const SetPlace> ProcessSet::in(const session::Assignment& assignment) {
-  if (rule_ == HVD_SET_END && assignment.generation != generation_) {
+  if (rule_ == HVD_SET_RULE_END && assignment.generation != generation_) {
     throw Error(HVD_INVALID,
                 fmt::format("process set '{}' ended with generation {}, in which it was made: this is "
                             "generation {}",

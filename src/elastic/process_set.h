@@ -26,7 +26,7 @@ struct SetPlace {
 /// Thread-safe.
 class ProcessSet {
  public:
-  /// rule 0 is HVD_SET_WORKERS. `ranks`: nothing for the rules that find the members by themselves. Throws
+  /// rule 0 is HVD_SET_RULE_WORKERS. `ranks`: nothing for the rules that find the members by themselves. Throws
   /// Error(HVD_INVALID).
   ProcessSet(std::string name, hvd_set_rule rule, std::optional<std::vector<int32_t>> ranks,
              const session::Assignment& assignment);

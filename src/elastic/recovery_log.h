@@ -13,7 +13,7 @@ inline constexpr size_t kRecoveriesKept = 1024;
 /// Thread-safe.
 class RecoveryLog {
  public:
-  void add(const hvd_recovery& recovery) {
+  void add(const hvd_recovery_info& recovery) {
     std::lock_guard lock(mutex_);
     if (recoveries_.size() == kRecoveriesKept) recoveries_.pop_front();
     recoveries_.push_back(recovery);
@@ -25,7 +25,7 @@ class RecoveryLog {
   }
 
   /// Throws Error(HVD_INVALID) if there is none.
-  hvd_recovery at(size_t index) const {
+  hvd_recovery_info at(size_t index) const {
     std::lock_guard lock(mutex_);
     if (index >= recoveries_.size()) {
       throw Error(HVD_INVALID, "recovery " + std::to_string(index) + " of " +
@@ -37,7 +37,7 @@ class RecoveryLog {
 
  private:
   mutable std::mutex mutex_;
-  std::deque<hvd_recovery> recoveries_;
+  std::deque<hvd_recovery_info> recoveries_;
 };
 
 }  // namespace hvd::elastic

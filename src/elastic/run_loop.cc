@@ -21,7 +21,7 @@ int64_t count(Duration d) { return d.count(); }
 /// A recovery on the timeline, from what came before this worker learnt of it until it is over, however that ends.
 class RecoverySlice {
  public:
-  RecoverySlice(const TimelinePtr& timeline, const hvd_recovery& recovery)
+  RecoverySlice(const TimelinePtr& timeline, const hvd_recovery_info& recovery)
       : timeline_(timeline), recovery_(recovery) {}
   RecoverySlice(const RecoverySlice&) = delete;
   RecoverySlice& operator=(const RecoverySlice&) = delete;
@@ -47,7 +47,7 @@ class RecoverySlice {
 
  private:
   const TimelinePtr& timeline_;
-  const hvd_recovery& recovery_;
+  const hvd_recovery_info& recovery_;
   bool begun_ = false;
 };
 
@@ -56,7 +56,7 @@ class RecoverySlice {
 Status sync_now(Worker& worker, ElasticState& elastic) {
   EngineUse engine = worker.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
-  const hvd_membership place = worker.membership();
+  const hvd_membership_info place = worker.membership();
   state::SyncResult result;
   return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result, true);
 }
@@ -165,7 +165,7 @@ Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult
   if (elastic_ == nullptr) return {};
   EngineUse engine = worker_.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
-  const hvd_membership place = worker_.membership();
+  const hvd_membership_info place = worker_.membership();
   return elastic_->state.sync(*engine, place.rank, place.size, known, worker_.operation_timeout(), result);
 }
 
@@ -188,7 +188,7 @@ void RunLoop::record(const char* phase, Time began) const {
   if (is_on(timeline)) timeline->slice(TimelineRow::kGenerations, phase, began, now());
 }
 
-Status RunLoop::settle(hvd_recovery* recovery, const std::vector<state::Summary>& known) {
+Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known) {
   const Time began = now();
   state::SyncResult result;
   Status status = sync(known, &result);
@@ -205,8 +205,8 @@ Status RunLoop::settle(hvd_recovery* recovery, const std::vector<state::Summary>
 }
 
 Status RunLoop::recover(hvd_status cause) {
-  const hvd_membership from = worker_.membership();
-  hvd_recovery recovery{};
+  const hvd_membership_info from = worker_.membership();
+  hvd_recovery_info recovery{};
   recovery.struct_size = sizeof(recovery);
   recovery.cause = cause;
   recovery.from_generation = from.generation;
@@ -260,7 +260,7 @@ Status RunLoop::recover(hvd_status cause) {
 
   // The driver knows better than a broken link who was lost.
   if (const std::string told = worker_.assignment().reason; !told.empty()) reason = told;
-  const hvd_membership to = worker_.membership();
+  const hvd_membership_info to = worker_.membership();
   recovery.to_generation = to.generation;
   recovery.to_size = to.size;
   recovery.total = count(now() - began);

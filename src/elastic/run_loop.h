@@ -46,7 +46,7 @@ class RunLoop {
   Status keep_live_values();
   Status settle_commit();
   void record(const char* phase, Time began) const;
-  Status settle(hvd_recovery* recovery, const std::vector<state::Summary>& known);
+  Status settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known);
   Status run_reset_callbacks();
   Status sync(const std::vector<state::Summary>& known, state::SyncResult* result);
   session::ReadyInfo ready(hvd_status cause) const;

@@ -43,8 +43,8 @@ session::SessionConfig session_config(const Options& options) {
 
 }  // namespace
 
-hvd_membership membership_of(const session::Assignment& assignment, uint64_t worker) {
-  hvd_membership m{};
+hvd_membership_info membership_of(const session::Assignment& assignment, uint64_t worker) {
+  hvd_membership_info m{};
   m.struct_size = sizeof(m);
   m.rank = assignment.rank;
   m.size = static_cast<int32_t>(assignment.members.size());

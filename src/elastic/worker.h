@@ -24,7 +24,7 @@
 namespace hvd::elastic {
 
 /// Where a worker stands, derived from an assignment.
-hvd_membership membership_of(const session::Assignment& assignment, uint64_t worker);
+hvd_membership_info membership_of(const session::Assignment& assignment, uint64_t worker);
 
 /// What an agreed epoch word means in a generation that takes `epoch` into account: HVD_HOSTS_UPDATED, or HVD_OK.
 Status verdict_on(uint64_t word, uint64_t epoch);
@@ -76,7 +76,7 @@ class Worker {
   /// Leaves at once; everything pending and later fails with `why`.
   void abort(const Status& why);
 
-  hvd_membership membership() const;
+  hvd_membership_info membership() const;
   const backend::Description& backend() const { return backend_; }
   const std::string& backend_detail() const { return backend_detail_; }
   /// See backend::Instance::choice; between generations, why there is none.
@@ -155,7 +155,7 @@ class Worker {
 
   mutable std::mutex mutex_;
   session::Assignment assignment_;
-  hvd_membership membership_{};
+  hvd_membership_info membership_{};
   std::condition_variable engine_unused_;
   int engine_uses_ = 0;
   std::shared_ptr<collective::Engine> engine_;

@@ -132,7 +132,7 @@ void Worker::on_ended(const Status& why) {
 
 // The engine has logged it.
 void Worker::on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited) {
-  const hvd_membership place = membership();
+  const hvd_membership_info place = membership();
   if (session_ != nullptr) session_->report_stall(place.generation, text, missing, waited);
   post_event(HVD_EVENT_STALLED, place.generation, missing.empty() ? -1 : missing.front(), place.size, text);
 }
@@ -154,7 +154,7 @@ void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, 
   notifications_.post(event);
 }
 
-hvd_membership Worker::membership() const {
+hvd_membership_info Worker::membership() const {
   std::lock_guard lock(mutex_);
   return membership_;
 }

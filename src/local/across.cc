@@ -203,11 +203,11 @@ Status broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& ten
 
 Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants) {
   const Plan plan(tensors.count(), tensors.element());
-  const bool average = op.reduction == HVD_AVERAGE;
+  const bool average = op.reduction == HVD_REDUCTION_AVERAGE;
   // The sum of all ranks may be more than a narrow float holds: each host's is divided as long as it is wide.
   const bool early = average && is_narrow_float(op.dtype);
   Upward upward(span.team, tensors, plan.blocks, op.dtype,
-                average && !early ? hvd_reduction{HVD_SUM} : op.reduction, participants);
+                average && !early ? hvd_reduction{HVD_REDUCTION_SUM} : op.reduction, participants);
   Downward downward(span.team, tensors, plan.blocks);
   if (!span.leads()) {
     const int32_t leader = span.team.member(span.leader);
@@ -219,7 +219,7 @@ Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& ten
   // A leader that is alone on its host has nothing to reduce first.
   const bool alone = span.team.size() == 1 && !early;
   hvd_backend_op between = op;
-  if (average) between.reduction = HVD_SUM;
+  if (average) between.reduction = HVD_REDUCTION_SUM;
   Flight flight(span.inner);
   const size_t chunks = plan.chunks.count();
   Status failure;

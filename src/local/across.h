@@ -24,7 +24,7 @@ struct Span {
 /// op.root is a leader.
 Status broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& tensors);
 
-/// participants: on all hosts; HVD_AVERAGE divides by it.
+/// participants: on all hosts; HVD_REDUCTION_AVERAGE divides by it.
 Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants);
 
 /// counts: elements of each participant's part, in the order of `ranks`; each host's ranks are neighbours

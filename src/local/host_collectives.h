@@ -14,7 +14,7 @@ namespace hvd::local {
 Status host_broadcast(Team& team, const Tensors& tensors, int32_t root);
 
 /// Each block is reduced by one rank in the order of ranks: the bits depend on the inputs alone.
-/// HVD_AVERAGE divides by `divisor`.
+/// HVD_REDUCTION_AVERAGE divides by `divisor`.
 Status host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
                       int32_t divisor);
 

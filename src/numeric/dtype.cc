@@ -12,7 +12,9 @@ constexpr Entry kEntries[] = {
     {4, "uint32"},        {4, "int32"},   {8, "uint64"},  {8, "int64"},  {2, "float16"},
     {2, "bfloat16"},      {4, "float32"}, {8, "float64"}, {1, "bool"},
 };
-const Entry& entry(hvd_dtype dtype) { return kEntries[dtype >= HVD_UINT8 && dtype <= HVD_BOOL ? dtype : 0]; }
+const Entry& entry(hvd_dtype dtype) {
+  return kEntries[dtype >= HVD_DTYPE_UINT8 && dtype <= HVD_DTYPE_BOOL ? dtype : 0];
+}
 }  // namespace
 
 size_t dtype_size(hvd_dtype dtype) { return entry(dtype).size; }

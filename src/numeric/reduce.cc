@@ -67,16 +67,16 @@ void reduce_as(hvd_reduction reduction, void* out, const void* left, const void*
   const auto* a = static_cast<const T*>(left);
   const auto* b = static_cast<const T*>(right);
   switch (reduction) {
-    case HVD_MIN: return loop<Min>(o, a, b, count);
-    case HVD_MAX: return loop<Max>(o, a, b, count);
-    case HVD_PRODUCT: return loop<Product>(o, a, b, count);
-    default: return loop<Sum>(o, a, b, count);  // HVD_SUM, HVD_AVERAGE
+    case HVD_REDUCTION_MIN: return loop<Min>(o, a, b, count);
+    case HVD_REDUCTION_MAX: return loop<Max>(o, a, b, count);
+    case HVD_REDUCTION_PRODUCT: return loop<Product>(o, a, b, count);
+    default: return loop<Sum>(o, a, b, count);  // HVD_REDUCTION_SUM, HVD_REDUCTION_AVERAGE
   }
 }
 
 void reduce_bool(hvd_reduction reduction, uint8_t* out, const uint8_t* left, const uint8_t* right,
                  size_t count) {
-  if (reduction == HVD_MIN || reduction == HVD_PRODUCT) {
+  if (reduction == HVD_REDUCTION_MIN || reduction == HVD_REDUCTION_PRODUCT) {
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>((left[i] != 0) & (right[i] != 0));
   } else {
@@ -164,17 +164,17 @@ namespace {
 void reduce_plain(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
                   size_t count) {
   switch (dtype) {
-    case HVD_UINT8: return reduce_as<uint8_t>(reduction, out, left, right, count);
-    case HVD_INT8: return reduce_as<int8_t>(reduction, out, left, right, count);
-    case HVD_UINT16: return reduce_as<uint16_t>(reduction, out, left, right, count);
-    case HVD_INT16: return reduce_as<int16_t>(reduction, out, left, right, count);
-    case HVD_UINT32: return reduce_as<uint32_t>(reduction, out, left, right, count);
-    case HVD_INT32: return reduce_as<int32_t>(reduction, out, left, right, count);
-    case HVD_UINT64: return reduce_as<uint64_t>(reduction, out, left, right, count);
-    case HVD_INT64: return reduce_as<int64_t>(reduction, out, left, right, count);
-    case HVD_FLOAT32: return reduce_as<float>(reduction, out, left, right, count);
-    case HVD_FLOAT64: return reduce_as<double>(reduction, out, left, right, count);
-    case HVD_BOOL:
+    case HVD_DTYPE_UINT8: return reduce_as<uint8_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_INT8: return reduce_as<int8_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_UINT16: return reduce_as<uint16_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_INT16: return reduce_as<int16_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_UINT32: return reduce_as<uint32_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_INT32: return reduce_as<int32_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_UINT64: return reduce_as<uint64_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_INT64: return reduce_as<int64_t>(reduction, out, left, right, count);
+    case HVD_DTYPE_FLOAT32: return reduce_as<float>(reduction, out, left, right, count);
+    case HVD_DTYPE_FLOAT64: return reduce_as<double>(reduction, out, left, right, count);
+    case HVD_DTYPE_BOOL:
       return reduce_bool(reduction, static_cast<uint8_t*>(out), static_cast<const uint8_t*>(left),
                          static_cast<const uint8_t*>(right), count);
     default: return;
@@ -182,7 +182,7 @@ void reduce_plain(hvd_dtype dtype, hvd_reduction reduction, void* out, const voi
 }
 
 void widen_plain(hvd_dtype dtype, float* out, const uint16_t* in, size_t count) {
-  if (dtype == HVD_FLOAT16) {
+  if (dtype == HVD_DTYPE_FLOAT16) {
     for (size_t i = 0; i < count; ++i) out[i] = half_to_float(in[i]);
   } else {
     for (size_t i = 0; i < count; ++i) out[i] = bfloat_to_float(in[i]);
@@ -190,7 +190,7 @@ void widen_plain(hvd_dtype dtype, float* out, const uint16_t* in, size_t count) 
 }
 
 void narrow_plain(hvd_dtype dtype, uint16_t* out, const float* in, size_t count) {
-  if (dtype == HVD_FLOAT16) {
+  if (dtype == HVD_DTYPE_FLOAT16) {
     for (size_t i = 0; i < count; ++i) out[i] = float_to_half(in[i]);
   } else {
     for (size_t i = 0; i < count; ++i) out[i] = float_to_bfloat(in[i]);
@@ -207,7 +207,7 @@ __attribute__((target("avx2"), flatten)) void reduce_avx2(hvd_dtype dtype, hvd_r
 __attribute__((target("avx2,f16c"), flatten)) void widen_avx2(hvd_dtype dtype, float* out, const uint16_t* in,
                                                               size_t count) {
   size_t i = 0;
-  if (dtype == HVD_FLOAT16) {
+  if (dtype == HVD_DTYPE_FLOAT16) {
     for (; i + 8 <= count; i += 8) {
       _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
     }
@@ -218,7 +218,7 @@ __attribute__((target("avx2,f16c"), flatten)) void widen_avx2(hvd_dtype dtype, f
 __attribute__((target("avx2,f16c"), flatten)) void narrow_avx2(hvd_dtype dtype, uint16_t* out,
                                                                const float* in, size_t count) {
   size_t i = 0;
-  if (dtype == HVD_FLOAT16) {
+  if (dtype == HVD_DTYPE_FLOAT16) {
     for (; i + 8 <= count; i += 8) {
       _mm_storeu_si128(
           reinterpret_cast<__m128i*>(out + i),
@@ -257,16 +257,16 @@ void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* lef
 
 void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor) {
   switch (dtype) {
-    case HVD_UINT8: return divide_as<uint8_t>(data, count, divisor);
-    case HVD_INT8: return divide_as<int8_t>(data, count, divisor);
-    case HVD_UINT16: return divide_as<uint16_t>(data, count, divisor);
-    case HVD_INT16: return divide_as<int16_t>(data, count, divisor);
-    case HVD_UINT32: return divide_as<uint32_t>(data, count, divisor);
-    case HVD_INT32: return divide_as<int32_t>(data, count, divisor);
-    case HVD_UINT64: return divide_as<uint64_t>(data, count, divisor);
-    case HVD_INT64: return divide_as<int64_t>(data, count, divisor);
-    case HVD_FLOAT32: return divide_as<float>(data, count, divisor);
-    case HVD_FLOAT64: return divide_as<double>(data, count, divisor);
+    case HVD_DTYPE_UINT8: return divide_as<uint8_t>(data, count, divisor);
+    case HVD_DTYPE_INT8: return divide_as<int8_t>(data, count, divisor);
+    case HVD_DTYPE_UINT16: return divide_as<uint16_t>(data, count, divisor);
+    case HVD_DTYPE_INT16: return divide_as<int16_t>(data, count, divisor);
+    case HVD_DTYPE_UINT32: return divide_as<uint32_t>(data, count, divisor);
+    case HVD_DTYPE_INT32: return divide_as<int32_t>(data, count, divisor);
+    case HVD_DTYPE_UINT64: return divide_as<uint64_t>(data, count, divisor);
+    case HVD_DTYPE_INT64: return divide_as<int64_t>(data, count, divisor);
+    case HVD_DTYPE_FLOAT32: return divide_as<float>(data, count, divisor);
+    case HVD_DTYPE_FLOAT64: return divide_as<double>(data, count, divisor);
     default: return;
   }
 }
@@ -279,7 +279,7 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
   constexpr size_t kTile = 1024;
   alignas(64) uint8_t sums[kTile * sizeof(uint64_t)];
   alignas(64) float wide[kTile];
-  const hvd_dtype work = narrow_float ? HVD_FLOAT32 : dtype;
+  const hvd_dtype work = narrow_float ? HVD_DTYPE_FLOAT32 : dtype;
   for (size_t first = 0; first < count; first += kTile) {
     const size_t n = std::min(kTile, count - first);
     const auto part = [&](size_t input) {
@@ -294,7 +294,7 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
       }
     } else if (input_count > 1) {
       // The last step reads every input's tile for the last time, so that it may write to any of them.
-      uint8_t* const last = reduction == HVD_AVERAGE ? sums : to;
+      uint8_t* const last = reduction == HVD_REDUCTION_AVERAGE ? sums : to;
       reduce(work, reduction, input_count == 2 ? last : sums, part(0), part(1), n);
       for (size_t i = 2; i < input_count; ++i) {
         reduce(work, reduction, i + 1 == input_count ? last : sums, sums, part(i), n);
@@ -303,7 +303,7 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
     } else {
       std::memcpy(sums, part(0), n * element);
     }
-    if (reduction == HVD_AVERAGE) divide(work, sums, n, divisor);
+    if (reduction == HVD_REDUCTION_AVERAGE) divide(work, sums, n, divisor);
     if (narrow_float) {
       narrow(dtype, to, reinterpret_cast<const float*>(sums), n);
     } else {
@@ -314,18 +314,18 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
 
 void scale(hvd_dtype dtype, void* data, size_t count, double factor) {
   switch (dtype) {
-    case HVD_UINT8: return scale_as<uint8_t>(data, count, factor);
-    case HVD_INT8: return scale_as<int8_t>(data, count, factor);
-    case HVD_UINT16: return scale_as<uint16_t>(data, count, factor);
-    case HVD_INT16: return scale_as<int16_t>(data, count, factor);
-    case HVD_UINT32: return scale_as<uint32_t>(data, count, factor);
-    case HVD_INT32: return scale_as<int32_t>(data, count, factor);
-    case HVD_UINT64: return scale_as<uint64_t>(data, count, factor);
-    case HVD_INT64: return scale_as<int64_t>(data, count, factor);
-    case HVD_FLOAT32: return scale_as<float>(data, count, factor);
-    case HVD_FLOAT64: return scale_as<double>(data, count, factor);
-    case HVD_FLOAT16:
-    case HVD_BFLOAT16: {
+    case HVD_DTYPE_UINT8: return scale_as<uint8_t>(data, count, factor);
+    case HVD_DTYPE_INT8: return scale_as<int8_t>(data, count, factor);
+    case HVD_DTYPE_UINT16: return scale_as<uint16_t>(data, count, factor);
+    case HVD_DTYPE_INT16: return scale_as<int16_t>(data, count, factor);
+    case HVD_DTYPE_UINT32: return scale_as<uint32_t>(data, count, factor);
+    case HVD_DTYPE_INT32: return scale_as<int32_t>(data, count, factor);
+    case HVD_DTYPE_UINT64: return scale_as<uint64_t>(data, count, factor);
+    case HVD_DTYPE_INT64: return scale_as<int64_t>(data, count, factor);
+    case HVD_DTYPE_FLOAT32: return scale_as<float>(data, count, factor);
+    case HVD_DTYPE_FLOAT64: return scale_as<double>(data, count, factor);
+    case HVD_DTYPE_FLOAT16:
+    case HVD_DTYPE_BFLOAT16: {
       auto* values = static_cast<uint16_t*>(data);
       float wide[256];
       for (size_t first = 0; first < count; first += 256) {
@@ -340,7 +340,7 @@ void scale(hvd_dtype dtype, void* data, size_t count, double factor) {
   }
 }
 
-bool is_narrow_float(hvd_dtype dtype) { return dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16; }
+bool is_narrow_float(hvd_dtype dtype) { return dtype == HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BFLOAT16; }
 
 void widen(hvd_dtype dtype, float* out, const void* in, size_t count) {
   (has_avx2() ? widen_avx2 : widen_plain)(dtype, out, static_cast<const uint16_t*>(in), count);

@@ -8,14 +8,14 @@
 
 namespace hvd {
 
-/// out[i] = left[i] op right[i]. `out` may be `left` or `right`. HVD_AVERAGE sums: see divide. dtype is none
+/// out[i] = left[i] op right[i]. `out` may be `left` or `right`. HVD_REDUCTION_AVERAGE sums: see divide. dtype is none
 /// of float16 and bfloat16, which are widened first.
 void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
             size_t count);
 
 /// out[i] = inputs[0][i] op inputs[1][i] op ..., from left to right for every i: the same bits whoever
 /// computes it and however the array is cut. `out` may be one of the inputs. float16 and bfloat16
-/// accumulate in float32 and are rounded once. HVD_AVERAGE: the sum divided by `divisor`.
+/// accumulate in float32 and are rounded once. HVD_REDUCTION_AVERAGE: the sum divided by `divisor`.
 void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* const* inputs,
                  size_t input_count, size_t count, int32_t divisor);
 

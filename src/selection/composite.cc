@@ -13,7 +13,8 @@ namespace hvd::selection {
 namespace {
 
 // What hvd.h knows of; anything beyond is served by nobody.
-constexpr int32_t kMemories = HVD_MEMORY_CUDA + 1, kDtypes = HVD_BOOL + 1, kCollectives = HVD_COLLECTIVE_JOIN;
+constexpr int32_t kMemories = HVD_MEMORY_CUDA + 1, kDtypes = HVD_DTYPE_BOOL + 1,
+                  kCollectives = HVD_COLLECTIVE_JOIN;
 
 /// Which backend serves what: read with each operation, written when a generation is connected.
 class Routes {

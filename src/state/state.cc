@@ -224,7 +224,7 @@ void State::add_tensor(const std::string& key, const collective::Tensor& tensor)
 void State::add_value(const std::string& key, void* value, size_t size) {
   collective::Tensor live;
   live.data = value;
-  impl_->add({key, VariableKind::kValue, HVD_UINT8, {static_cast<int64_t>(size)}}, live, {}, {});
+  impl_->add({key, VariableKind::kValue, HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}}, live, {}, {});
 }
 
 void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,

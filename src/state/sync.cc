@@ -26,7 +26,7 @@ struct Head {
 static_assert(sizeof(Head) == 56 && sizeof(Version) == 24, "no padding on the wire");
 
 collective::Tensor bytes_tensor(const void* data, size_t size) {
-  return {const_cast<void*>(data), HVD_UINT8, {static_cast<int64_t>(size)}};
+  return {const_cast<void*>(data), HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}};
 }
 
 Status at_rank(size_t rank, hvd_status code, std::string message) {

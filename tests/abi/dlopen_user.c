@@ -44,11 +44,11 @@ int main(int argc, char **argv) {
   if (strcmp(version(), HVD_VERSION_STRING) != 0) return 1;
   input.data = values;
   output.data = sums;
-  input.dtype = output.dtype = HVD_FLOAT32;
+  input.dtype = output.dtype = HVD_DTYPE_FLOAT32;
   input.ndim = output.ndim = 1;
   input.shape[0] = output.shape[0] = 3;
   status = init(NULL, &context, &error);
-  if (status == HVD_OK) status = allreduce(context, "sum", &input, &output, HVD_SUM, &error);
+  if (status == HVD_OK) status = allreduce(context, "sum", &input, &output, HVD_REDUCTION_SUM, &error);
   if (status == HVD_OK) ranks = size(context);
   for (int i = 0; i < 3; i++) wrong += sums[i] != (float)ranks * values[i];
   if (status == HVD_OK) printf("rank %d of %d\n", rank(context), ranks);

@@ -47,14 +47,14 @@ static hvd_status train(void *userdata) {
   int i;
   ++j->calls;
   gradient.data = g;
-  gradient.dtype = HVD_FLOAT32;
+  gradient.dtype = HVD_DTYPE_FLOAT32;
   gradient.ndim = 2;
   gradient.shape[0] = 2;
   gradient.shape[1] = 4;
   while (j->step < 5) {
     hvd_status status;
     for (i = 0; i < 8; ++i) g[i] = (float)i;
-    status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_AVERAGE, &error);
+    status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, &error);
     if (status != HVD_OK) return status;
     for (i = 0; i < 8; ++i) j->weights[i] += g[i];
     ++j->step;
@@ -75,17 +75,17 @@ static void collectives(hvd_context *c) {
   void *object = "object";
   size_t size = 6;
   a.data = in;
-  a.dtype = HVD_INT32;
+  a.dtype = HVD_DTYPE_INT32;
   a.ndim = 1;
   a.shape[0] = 3;
   b = a;
   b.data = out;
-  CHECK_STATUS(hvd_allreduce(c, "sum", &a, &b, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_allreduce(c, "sum", &a, &b, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK(memcmp(in, out, sizeof(in)) == 0);
   CHECK_STATUS(hvd_broadcast(c, "broadcast", &a, 0, &error), HVD_OK);
   CHECK(in[1] == -6);
   CHECK_STATUS(hvd_allgather(c, "gather", &a, &gathered, &error), HVD_OK);
-  CHECK(gathered.ndim == 1 && gathered.shape[0] == 3 && gathered.dtype == HVD_INT32);
+  CHECK(gathered.ndim == 1 && gathered.shape[0] == 3 && gathered.dtype == HVD_DTYPE_INT32);
   CHECK(gathered.data != NULL && memcmp(gathered.data, in, sizeof(in)) == 0);
   hvd_free(gathered.data);
   memset(out, 0, sizeof(out));
@@ -94,7 +94,7 @@ static void collectives(hvd_context *c) {
   gathered.data = NULL;
   CHECK_STATUS(hvd_allgather_async(c, "gather", &a, &gathered, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_output(op, &gathered, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &gathered, &error), HVD_OK);
   CHECK(gathered.data != NULL && memcmp(gathered.data, in, sizeof(in)) == 0);
   hvd_op_destroy(op);
   CHECK_STATUS(hvd_barrier(c, "barrier", &error), HVD_OK);
@@ -104,7 +104,7 @@ static void collectives(hvd_context *c) {
   CHECK(size == 6);
   a.shape[0] = 0;
   a.data = NULL;
-  CHECK_STATUS(hvd_allreduce(c, "empty", &a, &a, HVD_MAX, &error), HVD_OK);
+  CHECK_STATUS(hvd_allreduce(c, "empty", &a, &a, HVD_REDUCTION_MAX, &error), HVD_OK);
 }
 
 /* The operations of several tensors, of rows and of some ranks, for a rank that has only itself. */
@@ -124,12 +124,12 @@ static void more_collectives(hvd_context *c) {
   hvd_process_set *set = NULL;
   hvd_op *op = NULL;
   a.data = in;
-  a.dtype = HVD_INT32;
+  a.dtype = HVD_DTYPE_INT32;
   a.ndim = 1;
   a.shape[0] = 4;
   b = a;
   b.data = out;
-  CHECK_STATUS(hvd_reducescatter(c, "scatter", &a, &b, HVD_AVERAGE, &error), HVD_OK);
+  CHECK_STATUS(hvd_reducescatter(c, "scatter", &a, &b, HVD_REDUCTION_AVERAGE, &error), HVD_OK);
   CHECK(memcmp(in, out, sizeof(in)) == 0);
   memset(out, 0, sizeof(out));
   CHECK_STATUS(hvd_alltoall(c, "exchange", &a, splits, &b, received, &error), HVD_OK);
@@ -140,13 +140,13 @@ static void more_collectives(hvd_context *c) {
   pair[0] = a;
   pair[1] = a;
   pair[1].shape[0] = 2;
-  CHECK_STATUS(hvd_grouped_allreduce(c, "group", pair, pair, 2, HVD_SUM, &error), HVD_OK);
-  CHECK_STATUS(hvd_grouped_allreduce(c, "group", NULL, NULL, 0, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "group", pair, pair, 2, HVD_REDUCTION_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "group", NULL, NULL, 0, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK_STATUS(hvd_broadcast_variables_async(c, "group", pair, 2, 0, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
   hvd_op_destroy(op);
-  CHECK_STATUS(hvd_process_set_create(c, "me", NULL, 0, HVD_SET_LOCAL, &set, &error), HVD_OK);
-  CHECK_STATUS(hvd_process_set_ranks(set, &member, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_create(c, "me", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, &member, &count, &error), HVD_OK);
   CHECK(member == 0 && count == 1);
   r.collective = HVD_COLLECTIVE_ALLREDUCE;
   r.name = "request";
@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
   more_collectives(j.context);
   CHECK_STATUS(hvd_state_create(j.context, &j.state, &error), HVD_OK);
   weights.data = j.weights;
-  weights.dtype = HVD_FLOAT32;
+  weights.dtype = HVD_DTYPE_FLOAT32;
   weights.ndim = 1;
   weights.shape[0] = 8;
   CHECK_STATUS(hvd_state_add_tensor(j.state, "weights", &weights, &error), HVD_OK);

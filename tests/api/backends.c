@@ -10,12 +10,12 @@ static hvd_error error;
 /* The report on a file of the test modules. */
 static int find(const hvd_options* options, const char* file, hvd_backend_report* ret_report) {
   size_t count = 0, i;
-  CHECK_STATUS(hvd_backend_count(options, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_available_backend_count(options, &count, &error), HVD_OK);
   CHECK(count > 0);
   for (i = 0; i < count; ++i) {
     memset(ret_report, 0, sizeof(*ret_report));
     ret_report->struct_size = sizeof(*ret_report);
-    CHECK_STATUS(hvd_backend_get(options, i, ret_report, &error), HVD_OK);
+    CHECK_STATUS(hvd_get_available_backend(options, i, ret_report, &error), HVD_OK);
     if (i == 0)
       CHECK(strcmp(ret_report->name, "self") == 0 && ret_report->path[0] == 0 && ret_report->usable);
     if (strstr(ret_report->path, file) != NULL) return 1;
@@ -31,7 +31,7 @@ static void reports(const char* directory) {
   CHECK_STATUS(hvd_options_set(options, "plugin_path", directory, &error), HVD_OK);
   if (find(options, "/libhvd_tiny.so", &r)) {
     CHECK(strcmp(r.name, "tiny") == 0 && strcmp(r.version, "1") == 0 && r.usable && r.abi_version == 1);
-    CHECK(r.memories == (uint64_t)1 << HVD_MEMORY_HOST && r.dtypes == (uint64_t)1 << HVD_FLOAT32);
+    CHECK(r.memories == (uint64_t)1 << HVD_MEMORY_HOST && r.dtypes == (uint64_t)1 << HVD_DTYPE_FLOAT32);
     CHECK(r.collectives == (uint64_t)1 << HVD_COLLECTIVE_BARRIER);
     CHECK(r.local == 0 && r.max_instances == 2 && r.reason[0] == 0);
     CHECK(strncmp(r.path, directory, strlen(directory)) == 0);
@@ -52,51 +52,51 @@ static void reports(const char* directory) {
   /* A program of an older header gets no more than it knows. */
   memset(&r, 0x5a, sizeof(r));
   r.struct_size = sizeof(size_t) + 16;
-  CHECK_STATUS(hvd_backend_get(options, 0, &r, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_available_backend(options, 0, &r, &error), HVD_OK);
   CHECK(strcmp(r.name, "self") == 0 && r.version[0] == 0x5a);
   r.struct_size = 0;
-  CHECK_STATUS(hvd_backend_get(options, 0, &r, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_backend_get(options, 0, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_backend_count(options, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_backend_count(NULL, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_available_backend(options, 0, &r, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_available_backend(options, 0, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_available_backend_count(options, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_available_backend_count(NULL, &count, &error), HVD_OK);
   r.struct_size = sizeof(r);
-  CHECK_STATUS(hvd_backend_get(NULL, 9999, &r, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_available_backend(NULL, 9999, &r, &error), HVD_INVALID);
   CHECK_NAMES("9999");
   hvd_options_destroy(options);
 }
 
 static void choices(const char* name) {
   hvd_context* c = NULL;
-  hvd_backend_selection s;
-  hvd_backend_information info;
+  hvd_backend_choice_info s;
+  hvd_backend_info info;
   memset(&s, 0, sizeof(s));
   s.struct_size = sizeof(s);
-  CHECK_STATUS(hvd_backend_choice(NULL, HVD_MEMORY_HOST, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+  CHECK_STATUS(hvd_get_backend_choice(NULL, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                HVD_INVALID);
   CHECK_STATUS(hvd_init(NULL, &c, &error), HVD_OK);
   if (c == NULL) return;
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                HVD_OK);
   CHECK(strcmp(s.name, name) == 0);
   CHECK(strstr(s.reason, strcmp(name, "self") == 0 ? "alone" : name) != NULL);
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_backend_info(c, &info, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_backend(c, &info, &error), HVD_OK);
   CHECK(strcmp(info.name, name) == 0);
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_BARRIER, &s, &error), HVD_OK);
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_BARRIER, &s, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, HVD_FLOAT32, 1000, &s, &error), HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_backend_choice(c, 63, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error), HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, NULL, &error),
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, 1000, &s, &error), HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_get_backend_choice(c, 63, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error), HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, NULL, &error),
                HVD_INVALID);
   if (getenv("HVD_BACKEND") != NULL && strcmp(getenv("HVD_BACKEND"), "gloo") == 0) { /* host memory alone */
-    CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_CUDA, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+    CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                  HVD_UNSUPPORTED);
     CHECK_NAMES("option backend is");
   }
   CHECK_STATUS(hvd_shutdown(c, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-  CHECK_STATUS(hvd_backend_choice(c, HVD_MEMORY_HOST, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                HVD_CLOSED);
   hvd_destroy(c);
 }

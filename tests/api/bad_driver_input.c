@@ -69,7 +69,7 @@ int main(void) {
   CHECK_STATUS(hvd_driver_start(NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_wait(NULL, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_stop(NULL, "x", &error), HVD_INVALID);
-  CHECK_STATUS(hvd_driver_status(NULL, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_get_status(NULL, &info, &error), HVD_INVALID);
   hvd_driver_destroy(NULL);
 
   ladder("min_np", "3", "np", "2");
@@ -97,11 +97,11 @@ int main(void) {
   CHECK_STATUS(hvd_driver_set_output(d, NULL, NULL, count_destroy, &error), HVD_INVALID);
   CHECK(destroyed == 4);
   CHECK_STATUS(hvd_driver_start(d, &error), HVD_INVALID); /* nothing to start */
-  CHECK_STATUS(hvd_driver_status(d, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_driver_status(d, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_get_status(d, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_get_status(d, &info, &error), HVD_INVALID);
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_driver_status(d, &info, &error), HVD_OK);
-  CHECK(info.phase == HVD_JOB_NEW && info.port == 0);
+  CHECK_STATUS(hvd_driver_get_status(d, &info, &error), HVD_OK);
+  CHECK(info.phase == HVD_PHASE_NEW && info.port == 0);
   CHECK_STATUS(hvd_driver_wait(d, 10, &error), HVD_INVALID); /* not started */
   CHECK_STATUS(hvd_driver_set_command(d, missing, NULL, &error), HVD_OK);
   CHECK_STATUS(hvd_driver_start(d, &error), HVD_UNAVAILABLE);

@@ -38,7 +38,7 @@ static hvd_status on_train(void *userdata) { return *(hvd_status *)userdata; }
 static hvd_tensor floats(float *data, int64_t count) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = count;
   return tensor;
@@ -48,8 +48,8 @@ static void names_and_errors(void) {
   hvd_error small;
   CHECK(strcmp(hvd_status_name(HVD_PEER_LOST), "HVD_PEER_LOST") == 0);
   CHECK(strcmp(hvd_status_name(-7), "unknown status") == 0);
-  CHECK(hvd_dtype_size(HVD_BFLOAT16) == 2 && hvd_dtype_size(0) == 0 && hvd_dtype_size(99) == 0 && hvd_dtype_size(-1) == 0);
-  CHECK(strcmp(hvd_dtype_name(HVD_INT64), "int64") == 0 && strcmp(hvd_dtype_name(77), "unknown dtype") == 0);
+  CHECK(hvd_dtype_size(HVD_DTYPE_BFLOAT16) == 2 && hvd_dtype_size(0) == 0 && hvd_dtype_size(99) == 0 && hvd_dtype_size(-1) == 0);
+  CHECK(strcmp(hvd_dtype_name(HVD_DTYPE_INT64), "int64") == 0 && strcmp(hvd_dtype_name(77), "unknown dtype") == 0);
   CHECK(strcmp(hvd_version(), HVD_VERSION_STRING) == 0);
   hvd_free(NULL);
   /* An error of an older, shorter layout is written no further than its size. */
@@ -136,9 +136,9 @@ static void null_context(void) {
   hvd_process_set *set = NULL;
   hvd_state *state = NULL;
   hvd_run_loop *loop = NULL;
-  hvd_membership m;
-  hvd_backend_information b;
-  hvd_recovery r;
+  hvd_membership_info m;
+  hvd_backend_info b;
+  hvd_recovery_info r;
   hvd_event event;
   void *data = NULL;
   size_t size = 0;
@@ -159,42 +159,42 @@ static void null_context(void) {
   CHECK_STATUS(hvd_get_membership(NULL, &m, &error), HVD_INVALID);
   CHECK(hvd_rank(NULL) == -1 && hvd_size(NULL) == -1 && hvd_local_rank(NULL) == -1 && hvd_local_size(NULL) == -1);
   CHECK(hvd_cross_rank(NULL) == -1 && hvd_cross_size(NULL) == -1 && hvd_generation(NULL) == 0);
-  CHECK_STATUS(hvd_backend_info(NULL, &b, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_backend(NULL, &b, &error), HVD_INVALID);
   CHECK(strcmp(hvd_backend_name(NULL), "") == 0);
-  CHECK_STATUS(hvd_allreduce(NULL, "x", &t, &t, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast(NULL, "x", &t, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allgather(NULL, "x", &t, &t, &error), HVD_INVALID);
   CHECK_STATUS(hvd_barrier(NULL, "x", &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast_variables(NULL, "x", &t, 1, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast_object(NULL, "x", &data, &size, 0, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_allreduce_async(NULL, "x", &t, &t, HVD_SUM, &op, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce_async(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast_async(NULL, "x", &t, 0, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allgather_async(NULL, "x", &t, &t, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_barrier_async(NULL, "x", &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_test(NULL, &number, &error), HVD_INVALID);
   CHECK_STATUS(hvd_op_wait(NULL, 0, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_fd(NULL, &number, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_error(NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_output(NULL, &t, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_fd(NULL, &number, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_error(NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_output(NULL, 0, &t, &error), HVD_INVALID);
   hvd_op_destroy(NULL);
-  CHECK_STATUS(hvd_op_output_at(NULL, 0, &t, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_received_splits(NULL, NULL, &size, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_last_joined(NULL, &number, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_reducescatter(NULL, "x", &t, &t, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_output(NULL, 0, &t, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_received_splits(NULL, NULL, &size, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_last_joined(NULL, &number, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_reducescatter(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_alltoall(NULL, "x", &t, NULL, &t, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_grouped_allreduce(NULL, "x", &t, &t, 1, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce(NULL, "x", &t, &t, 1, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_grouped_allgather(NULL, "x", &t, &t, 1, &error), HVD_INVALID);
   CHECK_STATUS(hvd_join(NULL, &number, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_reducescatter_async(NULL, "x", &t, &t, HVD_SUM, &op, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_reducescatter_async(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_alltoall_async(NULL, "x", &t, NULL, &t, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast_variables_async(NULL, "x", &t, 1, 0, &op, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_grouped_allreduce_async(NULL, "x", &t, &t, 1, HVD_SUM, &op, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce_async(NULL, "x", &t, &t, 1, HVD_REDUCTION_SUM, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_grouped_allgather_async(NULL, "x", &t, &t, 1, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_join_async(NULL, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_submit(NULL, NULL, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_process_set_create(NULL, "s", &number, 1, 0, &set, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_process_set_info(NULL, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_process_set_ranks(NULL, &number, &size, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_info(NULL, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_ranks(NULL, &number, &size, &error), HVD_INVALID);
   hvd_process_set_destroy(NULL);
   CHECK(op == NULL && set == NULL);
   CHECK_STATUS(hvd_state_create(NULL, &state, &error), HVD_INVALID);
@@ -213,15 +213,15 @@ static void null_context(void) {
   CHECK_STATUS(hvd_state_restore(NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_sync(NULL, &error), HVD_INVALID);
   CHECK(hvd_state_revision(NULL) == 0);
-  CHECK_STATUS(hvd_state_stats(NULL, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_get_info(NULL, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_run(NULL, NULL, on_train, &train_result, &error), HVD_INVALID);
   CHECK_STATUS(hvd_run_begin(NULL, NULL, &loop, &error), HVD_INVALID);
   CHECK_STATUS(hvd_run_next(NULL, HVD_OK, &number, &error), HVD_INVALID);
   hvd_run_end(NULL);
-  CHECK_STATUS(hvd_recovery_count(NULL, &size, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_recovery_get(NULL, 0, &r, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_recovery_count(NULL, &size, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_recovery(NULL, 0, &r, &error), HVD_INVALID);
   CHECK_STATUS(hvd_remove_listener(NULL, 1, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_event_fd(NULL, &number, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_event_fd(NULL, &number, &error), HVD_INVALID);
   CHECK_STATUS(hvd_next_event(NULL, &event, &number, &error), HVD_INVALID);
 }
 
@@ -240,43 +240,43 @@ static void collectives(hvd_context *c) {
   memset(long_name, 'n', sizeof(long_name) - 1);
   long_name[sizeof(long_name) - 1] = 0;
 
-  CHECK_STATUS(hvd_allreduce(c, NULL, &x, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, NULL, &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("name");
-  CHECK_STATUS(hvd_allreduce(c, "", &x, &y, HVD_SUM, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_allreduce(c, long_name, &x, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, long_name, &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("299");
-  CHECK_STATUS(hvd_allreduce(c, "hvd.mine", &x, &y, HVD_SUM, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_allreduce(c, "x", NULL, &y, HVD_SUM, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_allreduce(c, "x", &x, NULL, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "hvd.mine", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", NULL, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &x, NULL, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, 17, &error), HVD_INVALID);
   CHECK_NAMES("17");
   bad = x;
   bad.struct_size = 0;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("struct_size");
   bad = x;
   bad.dtype = 55;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("55");
   bad = x;
   bad.ndim = 9;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("9");
   bad = x;
   bad.shape[0] = -1;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("-1");
   bad = x;
   bad.ndim = 2;
   bad.shape[0] = bad.shape[1] = INT64_MAX;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &bad, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &bad, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   bad = x;
   bad.data = NULL;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   bad = x;
   bad.memory = HVD_MEMORY_CUDA;
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_UNSUPPORTED);
   CHECK_STATUS(hvd_broadcast(c, "x", &bad, 0, &error), HVD_UNSUPPORTED);
   bad.device = -1;
   CHECK_STATUS(hvd_broadcast(c, "x", &bad, 0, &error), HVD_INVALID);
@@ -286,14 +286,14 @@ static void collectives(hvd_context *c) {
   CHECK_NAMES("memory is 7");
   bad = floats(a + 1, 3);
   y = floats(a, 3);
-  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_SUM, &error), HVD_INVALID); /* they overlap */
+  CHECK_STATUS(hvd_allreduce(c, "x", &bad, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID); /* they overlap */
   y = floats(b, 3);
-  CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, HVD_SUM, &error), HVD_INVALID); /* shapes differ */
+  CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID); /* shapes differ */
   y = floats(b, 4);
-  y.dtype = HVD_INT32;
-  CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, HVD_SUM, &error), HVD_INVALID); /* dtypes differ */
+  y.dtype = HVD_DTYPE_INT32;
+  CHECK_STATUS(hvd_allreduce(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID); /* dtypes differ */
   y = floats(b, 4);
-  CHECK_STATUS(hvd_allreduce_async(c, "x", &x, &y, HVD_SUM, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allreduce_async(c, "x", &x, &y, HVD_REDUCTION_SUM, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast(c, "x", NULL, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast(c, "x", &x, 1, &error), HVD_INVALID);
   CHECK_NAMES("root");
@@ -320,20 +320,20 @@ static void collectives(hvd_context *c) {
   CHECK_STATUS(hvd_broadcast_object(c, "x", &data, &size, 0, &error), HVD_INVALID); /* NULL of 3 bytes */
   CHECK_STATUS(hvd_barrier_async(c, "x", &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_test(op, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_fd(op, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_fd(op, NULL, &error), HVD_INVALID);
   CHECK_NAMES("ret_fd");
   CHECK_STATUS(hvd_op_wait(op, -5, &error), HVD_INVALID);
   CHECK_NAMES("-5");
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   CHECK_STATUS(hvd_op_test(op, &number, &error), HVD_OK);
   CHECK(number == 1);
-  CHECK_STATUS(hvd_op_output(op, &y, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &y, &error), HVD_INVALID);
   hvd_op_destroy(op);
 }
 
 static void state(hvd_context *c) {
   hvd_state *s = NULL;
-  hvd_state_statistics stats;
+  hvd_state_info stats;
   float a[2] = {1, 2};
   hvd_tensor t = floats(a, 2);
   int32_t number = 5;
@@ -377,10 +377,10 @@ static void state(hvd_context *c) {
   CHECK(a[0] == 1 && number == 5);
   CHECK_STATUS(hvd_state_sync(s, &error), HVD_OK);
   CHECK_STATUS(hvd_state_check_host_updates(s, &error), HVD_OK);
-  CHECK_STATUS(hvd_state_stats(s, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_state_stats(s, &stats, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_get_info(s, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_get_info(s, &stats, &error), HVD_INVALID);
   stats.struct_size = sizeof(stats);
-  CHECK_STATUS(hvd_state_stats(s, &stats, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_get_info(s, &stats, &error), HVD_OK);
   CHECK(stats.revision == 1 && stats.commits == 1);
   CHECK_STATUS(hvd_state_remove(s, "nope", &error), HVD_INVALID);
   CHECK_NAMES("nope");
@@ -431,8 +431,8 @@ static void notifications(hvd_context *c) {
   CHECK(destroyed == 4);
   event.struct_size = sizeof(event);
   CHECK_STATUS(hvd_next_event(c, &event, &available, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_event_fd(c, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_event_fd(c, &fd, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_event_fd(c, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_event_fd(c, &fd, &error), HVD_OK);
   CHECK(fd >= 0);
   CHECK_STATUS(hvd_next_event(c, NULL, &available, &error), HVD_INVALID);
   CHECK_STATUS(hvd_next_event(c, &event, &available, &error), HVD_OK);
@@ -445,28 +445,28 @@ static void after_shutdown(hvd_context *c) {
   hvd_state *s = NULL;
   hvd_op *op = NULL;
   hvd_status result = HVD_OK;
-  hvd_membership m;
+  hvd_membership_info m;
   hvd_request r = HVD_REQUEST_INIT;
   hvd_process_set *kept = NULL;
   hvd_process_set *set = NULL;
-  hvd_process_set_information info;
+  hvd_process_set_info info;
   int32_t number = 0;
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
   r.collective = HVD_COLLECTIVE_BARRIER;
   r.name = "x";
-  CHECK_STATUS(hvd_process_set_create(c, "kept", NULL, 0, HVD_SET_LOCAL, &kept, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_create(c, "kept", NULL, 0, HVD_SET_RULE_LOCAL, &kept, &error), HVD_OK);
   memset(&m, 0, sizeof(m));
   m.struct_size = sizeof(m);
   CHECK_STATUS(hvd_shutdown(c, -2, &error), HVD_INVALID);
   CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
   CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
-  CHECK_STATUS(hvd_allreduce(c, "x", &t, &t, HVD_SUM, &error), HVD_CLOSED);
+  CHECK_STATUS(hvd_allreduce(c, "x", &t, &t, HVD_REDUCTION_SUM, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_barrier_async(c, "x", &op, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_submit(c, &r, &op, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_join(c, NULL, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_process_set_create(c, "s", &number, 1, 0, &set, &error), HVD_CLOSED);
-  CHECK_STATUS(hvd_process_set_info(kept, &info, &error), HVD_CLOSED);
+  CHECK_STATUS(hvd_process_set_get_info(kept, &info, &error), HVD_CLOSED);
   hvd_process_set_destroy(kept);
   CHECK_STATUS(hvd_state_create(c, &s, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_run(c, NULL, on_train, &result, &error), HVD_CLOSED);
@@ -477,9 +477,9 @@ static void after_shutdown(hvd_context *c) {
 
 int main(void) {
   hvd_context *c = NULL;
-  hvd_membership m;
-  hvd_backend_information info;
-  hvd_recovery recovery;
+  hvd_membership_info m;
+  hvd_backend_info info;
+  hvd_recovery_info recovery;
   size_t count = 1;
   names_and_errors();
   options();
@@ -496,17 +496,17 @@ int main(void) {
   m.struct_size = 16;
   CHECK_STATUS(hvd_get_membership(c, &m, &error), HVD_OK);
   CHECK(m.rank == 0 && m.size == 1 && m.local_rank == 0x5a5a5a5a && m.struct_size == 16);
-  CHECK_STATUS(hvd_backend_info(c, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_backend(c, NULL, &error), HVD_INVALID);
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_backend_info(c, &info, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_backend(c, &info, &error), HVD_OK);
   CHECK(strcmp(info.name, "self") == 0);
-  CHECK_STATUS(hvd_recovery_count(c, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_recovery_count(c, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_get_recovery_count(c, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_recovery_count(c, &count, &error), HVD_OK);
   CHECK(count == 0);
   memset(&recovery, 0, sizeof(recovery));
   recovery.struct_size = sizeof(recovery);
-  CHECK_STATUS(hvd_recovery_get(c, 0, &recovery, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_get_recovery(c, 0, &recovery, &error), HVD_INVALID);
   collectives(c);
   state(c);
   run(c);

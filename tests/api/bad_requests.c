@@ -7,7 +7,7 @@ static hvd_error error;
 static hvd_tensor floats(float *data, int64_t count) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = count;
   return tensor;
@@ -45,17 +45,17 @@ static void rows(hvd_context *c) {
   CHECK_NAMES("4");
   y = floats(a + 2, 4);
   CHECK_STATUS(hvd_alltoall(c, "x", &x, splits, &y, NULL, &error), HVD_INVALID); /* they overlap */
-  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   y = floats(b, 4);
-  y.dtype = HVD_INT32;
-  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_SUM, &error), HVD_INVALID);
+  y.dtype = HVD_DTYPE_INT32;
+  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   y = floats(b, 4);
   CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, 0, &error), HVD_INVALID);
   CHECK_NAMES("reduction is 0");
-  CHECK_STATUS(hvd_reducescatter(c, "x", &scalar, &y, HVD_SUM, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_reducescatter(c, "x", &x, NULL, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_reducescatter(c, "x", &scalar, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_reducescatter(c, "x", &x, NULL, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   y = floats(b, 2);
-  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_SUM, &error), HVD_INVALID); /* too small a room */
+  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID); /* too small a room */
   CHECK_NAMES("4");
   y = floats(NULL, 0);
   y.memory = HVD_MEMORY_CUDA; /* the library allocates no device memory */
@@ -64,18 +64,18 @@ static void rows(hvd_context *c) {
 
   pair[0] = floats(a, 4);
   pair[1] = floats(a + 4, 4);
-  CHECK_STATUS(hvd_grouped_allreduce(c, "x", NULL, pair, 2, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "x", NULL, pair, 2, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("inputs");
-  CHECK_STATUS(hvd_grouped_allreduce(c, "x", pair, NULL, 2, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "x", pair, NULL, 2, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("outputs");
   CHECK_STATUS(hvd_grouped_allreduce(c, "x", pair, pair, 2, 9, &error), HVD_INVALID);
   CHECK_NAMES("9");
   CHECK_STATUS(hvd_grouped_allgather(c, "x", pair, NULL, 2, &error), HVD_INVALID);
   CHECK_NAMES("outputs");
   pair[1].dtype = 99;
-  CHECK_STATUS(hvd_grouped_allreduce(c, "x", pair, pair, 2, HVD_SUM, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce(c, "x", pair, pair, 2, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("inputs[1].dtype is 99");
-  pair[1].dtype = HVD_FLOAT32;
+  pair[1].dtype = HVD_DTYPE_FLOAT32;
   pair[1].struct_size = 16;
   CHECK_STATUS(hvd_grouped_allgather(c, "x", pair, pair, 2, &error), HVD_INVALID);
   CHECK_NAMES("inputs[1].struct_size is 16");
@@ -153,7 +153,7 @@ static void requests(hvd_context *c) {
   refused(c, &r, "inputs");
   r.inputs = NULL, r.root = 1;
   refused(c, &r, "root is 1");
-  r.root = 0, r.reduction = HVD_SUM;
+  r.root = 0, r.reduction = HVD_REDUCTION_SUM;
   refused(c, &r, "reduction is 1");
   r.reduction = 0, r.prescale = 1;
   refused(c, &r, "prescale is 1");
@@ -188,13 +188,13 @@ static void requests(hvd_context *c) {
 
   /* Sets of another context, and of this one where they have no place. */
   CHECK_STATUS(hvd_init(NULL, &other, &error), HVD_OK);
-  CHECK_STATUS(hvd_process_set_create(other, "elsewhere", NULL, 0, HVD_SET_LOCAL, &set, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_create(other, "elsewhere", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
   r = good, r.process_set = set;
   refused(c, &r, "elsewhere");
   CHECK_NAMES("another context");
   hvd_destroy(other);
   hvd_process_set_destroy(set); /* also after its context */
-  CHECK_STATUS(hvd_process_set_create(c, "here", NULL, 0, HVD_SET_LOCAL, &set, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_create(c, "here", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
   r = empty, r.collective = HVD_COLLECTIVE_JOIN, r.process_set = set;
   refused(c, &r, "process_set");
   hvd_process_set_destroy(set);
@@ -211,7 +211,7 @@ static void process_sets(hvd_context *c) {
   int32_t found[2] = {7, 7};
   size_t count = 0;
   hvd_process_set *set = NULL;
-  hvd_process_set_information info;
+  hvd_process_set_info info;
   CHECK_STATUS(hvd_process_set_create(c, NULL, ranks, 1, 0, &set, &error), HVD_INVALID);
   CHECK_STATUS(hvd_process_set_create(c, "", ranks, 1, 0, &set, &error), HVD_INVALID);
   CHECK_STATUS(hvd_process_set_create(c, "hvd.mine", ranks, 1, 0, &set, &error), HVD_INVALID);
@@ -224,26 +224,26 @@ static void process_sets(hvd_context *c) {
   CHECK_NAMES("rank 1: expected 0 to 0");
   CHECK_STATUS(hvd_process_set_create(c, "s", ranks, 1, 6, &set, &error), HVD_INVALID);
   CHECK_NAMES("6");
-  CHECK_STATUS(hvd_process_set_create(c, "s", ranks, 1, HVD_SET_CROSS, &set, &error), HVD_INVALID);
-  CHECK_NAMES("HVD_SET_CROSS");
+  CHECK_STATUS(hvd_process_set_create(c, "s", ranks, 1, HVD_SET_RULE_CROSS, &set, &error), HVD_INVALID);
+  CHECK_NAMES("HVD_SET_RULE_CROSS");
   CHECK_STATUS(hvd_process_set_create(c, "s", ranks, 1, 0, NULL, &error), HVD_INVALID);
   CHECK(set == NULL);
   CHECK_STATUS(hvd_process_set_create(c, "s", ranks, 1, 0, &set, &error), HVD_OK);
   memset(&info, 0, sizeof(info));
-  CHECK_STATUS(hvd_process_set_info(set, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_process_set_info(set, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_info(set, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_info(set, &info, &error), HVD_INVALID);
   CHECK_NAMES("struct_size");
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_process_set_info(set, &info, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_info(set, &info, &error), HVD_OK);
   CHECK(info.rank == 0 && info.size == 1 && info.local_size == 1 && info.cross_size == 1 && info.generation == 0);
-  CHECK_STATUS(hvd_process_set_ranks(set, found, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_process_set_ranks(set, found, &count, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, found, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, found, &count, &error), HVD_INVALID);
   CHECK_NAMES("1");
   CHECK(count == 0 && found[0] == 7);
-  CHECK_STATUS(hvd_process_set_ranks(set, NULL, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, NULL, &count, &error), HVD_OK);
   CHECK(count == 1);
   count = 2;
-  CHECK_STATUS(hvd_process_set_ranks(set, found, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, found, &count, &error), HVD_OK);
   CHECK(count == 1 && found[0] == 0 && found[1] == 7);
   hvd_process_set_destroy(set);
 }

@@ -41,8 +41,8 @@ int main(void) {
   long long available = available_kib();
   hvd_tensor number = HVD_TENSOR_INIT;
   number.data = &available;
-  number.dtype = HVD_INT64;
-  hvd_status status = hvd_allreduce(context, "memory", &number, &number, HVD_MIN, &error);
+  number.dtype = HVD_DTYPE_INT64;
+  hvd_status status = hvd_allreduce(context, "memory", &number, &number, HVD_REDUCTION_MIN, &error);
   int result = 1;
   if (status == HVD_OK && available < wanted) {
     printf("skipped: %lld MiB of memory are available, %lld are needed\n", available >> 10, wanted >> 10);
@@ -51,7 +51,7 @@ int main(void) {
     unsigned char* data = malloc((size_t)kBytes);
     hvd_tensor tensor = HVD_TENSOR_INIT;
     tensor.data = data;
-    tensor.dtype = HVD_UINT8;
+    tensor.dtype = HVD_DTYPE_UINT8;
     tensor.ndim = 1;
     tensor.shape[0] = kBytes;
     if (hvd_rank(context) == 1) {
@@ -61,7 +61,7 @@ int main(void) {
     status = hvd_broadcast(context, "large", &tensor, 1, &error);
     if (status == HVD_OK) wrong = first_wrong(data, 1);
     if (status == HVD_OK && wrong < 0) {
-      status = hvd_allreduce(context, "large", &tensor, &tensor, HVD_SUM, &error);
+      status = hvd_allreduce(context, "large", &tensor, &tensor, HVD_REDUCTION_SUM, &error);
       if (status == HVD_OK) wrong = first_wrong(data, 2);
     }
     if (wrong >= 0) fprintf(stderr, "rank %d: byte %lld is wrong\n", hvd_rank(context), (long long)wrong);

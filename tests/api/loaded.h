@@ -9,13 +9,13 @@
   X(hvd_init)                                                                                             \
   X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size) X(hvd_cross_rank)         \
       X(hvd_cross_size) X(hvd_backend_name) X(hvd_allreduce) X(hvd_broadcast) X(hvd_allgather)            \
-          X(hvd_allgather_async) X(hvd_op_wait) X(hvd_op_output) X(hvd_op_destroy) X(hvd_barrier)         \
+          X(hvd_allgather_async) X(hvd_op_wait) X(hvd_op_get_output) X(hvd_op_destroy) X(hvd_barrier)         \
               X(hvd_broadcast_variables) X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create)          \
                   X(hvd_state_add_tensor) X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run)       \
                       X(hvd_state_revision) X(hvd_state_restore) X(hvd_state_commit) X(hvd_state_destroy) \
                           X(hvd_shutdown) X(hvd_destroy) X(hvd_status_name) X(hvd_reducescatter)          \
                               X(hvd_alltoall) X(hvd_grouped_allreduce) X(hvd_broadcast_variables_async)   \
-                                  X(hvd_process_set_create) X(hvd_process_set_ranks)                      \
+                                  X(hvd_process_set_create) X(hvd_process_set_get_ranks)                      \
                                       X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join)
 
 #define DECLARE(name) static __typeof__(name)* loaded_##name;
@@ -53,7 +53,7 @@ static int load_hvd(const char* path) {
 #define hvd_allgather loaded_hvd_allgather
 #define hvd_allgather_async loaded_hvd_allgather_async
 #define hvd_op_wait loaded_hvd_op_wait
-#define hvd_op_output loaded_hvd_op_output
+#define hvd_op_get_output loaded_hvd_op_get_output
 #define hvd_op_destroy loaded_hvd_op_destroy
 #define hvd_barrier loaded_hvd_barrier
 #define hvd_broadcast_variables loaded_hvd_broadcast_variables
@@ -76,7 +76,7 @@ static int load_hvd(const char* path) {
 #define hvd_grouped_allreduce loaded_hvd_grouped_allreduce
 #define hvd_broadcast_variables_async loaded_hvd_broadcast_variables_async
 #define hvd_process_set_create loaded_hvd_process_set_create
-#define hvd_process_set_ranks loaded_hvd_process_set_ranks
+#define hvd_process_set_get_ranks loaded_hvd_process_set_get_ranks
 #define hvd_process_set_destroy loaded_hvd_process_set_destroy
 #define hvd_submit loaded_hvd_submit
 #define hvd_join loaded_hvd_join

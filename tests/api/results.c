@@ -40,19 +40,19 @@ static void put(hvd_dtype dtype, void* data, int64_t i, int32_t of_rank, uint64_
   const uint64_t bits = mixed(of_rank, i, seed);
   const int64_t small = (int64_t)(bits % 31U) - 15;
   switch (dtype) {
-    case HVD_UINT8: ((uint8_t*)data)[i] = (uint8_t)(bits % 32U); break;
-    case HVD_INT8: ((int8_t*)data)[i] = (int8_t)small; break;
-    case HVD_UINT16: ((uint16_t*)data)[i] = (uint16_t)(bits % 8000U); break;
-    case HVD_INT16: ((int16_t*)data)[i] = (int16_t)(small * 100); break;
-    case HVD_UINT32: ((uint32_t*)data)[i] = (uint32_t)(bits >> 36); break;
-    case HVD_INT32: ((int32_t*)data)[i] = (int32_t)(small * 1000003); break;
-    case HVD_UINT64: ((uint64_t*)data)[i] = bits >> 8; break;
-    case HVD_INT64: ((int64_t*)data)[i] = small * 1000000000039; break;
+    case HVD_DTYPE_UINT8: ((uint8_t*)data)[i] = (uint8_t)(bits % 32U); break;
+    case HVD_DTYPE_INT8: ((int8_t*)data)[i] = (int8_t)small; break;
+    case HVD_DTYPE_UINT16: ((uint16_t*)data)[i] = (uint16_t)(bits % 8000U); break;
+    case HVD_DTYPE_INT16: ((int16_t*)data)[i] = (int16_t)(small * 100); break;
+    case HVD_DTYPE_UINT32: ((uint32_t*)data)[i] = (uint32_t)(bits >> 36); break;
+    case HVD_DTYPE_INT32: ((int32_t*)data)[i] = (int32_t)(small * 1000003); break;
+    case HVD_DTYPE_UINT64: ((uint64_t*)data)[i] = bits >> 8; break;
+    case HVD_DTYPE_INT64: ((int64_t*)data)[i] = small * 1000000000039; break;
     /* Any finite value but 0 in 16 bits: an exponent that is not all ones, a fraction that is not 0. */
-    case HVD_FLOAT16: ((uint16_t*)data)[i] = (uint16_t)((bits & 0xbbffU) | 1U); break;
-    case HVD_BFLOAT16: ((uint16_t*)data)[i] = (uint16_t)((bits & 0xbfffU) | 1U); break;
-    case HVD_FLOAT32: ((float*)data)[i] = (float)real(of_rank, i, seed); break;
-    case HVD_FLOAT64: ((double*)data)[i] = real(of_rank, i, seed); break;
+    case HVD_DTYPE_FLOAT16: ((uint16_t*)data)[i] = (uint16_t)((bits & 0xbbffU) | 1U); break;
+    case HVD_DTYPE_BFLOAT16: ((uint16_t*)data)[i] = (uint16_t)((bits & 0xbfffU) | 1U); break;
+    case HVD_DTYPE_FLOAT32: ((float*)data)[i] = (float)real(of_rank, i, seed); break;
+    case HVD_DTYPE_FLOAT64: ((double*)data)[i] = real(of_rank, i, seed); break;
     default: ((uint8_t*)data)[i] = (uint8_t)(bits & 1U);
   }
 }
@@ -104,21 +104,21 @@ static void reduced(hvd_dtype dtype, hvd_reduction reduction, const char* what, 
 static void float_sum(hvd_dtype dtype, int64_t count, uint64_t seed) {
   hvd_error error = HVD_ERROR_INIT;
   hvd_tensor in = input(dtype, count, seed), out = tensor(dtype, count);
-  const double unit = dtype == HVD_FLOAT32 ? ldexp(1, -24) : ldexp(1, -53);
+  const double unit = dtype == HVD_DTYPE_FLOAT32 ? ldexp(1, -24) : ldexp(1, -53);
   const double factor = (size - 1) * unit / (1 - (size - 1) * unit);
   char name[80];
   int64_t i;
   int32_t r;
   snprintf(name, sizeof(name), "sum.%s", hvd_dtype_name(dtype));
-  must(hvd_allreduce(context, name, &in, &out, HVD_SUM, &error), &error, name);
+  must(hvd_allreduce(context, name, &in, &out, HVD_REDUCTION_SUM, &error), &error, name);
   for (i = 0; i < count && failures < 5; ++i) {
     long double exact = 0, absolute = 0, got;
     for (r = 0; r < size; ++r) {
-      const long double x = dtype == HVD_FLOAT32 ? (float)real(r, i, seed) : real(r, i, seed);
+      const long double x = dtype == HVD_DTYPE_FLOAT32 ? (float)real(r, i, seed) : real(r, i, seed);
       exact += x;
       absolute += fabsl(x);
     }
-    got = dtype == HVD_FLOAT32 ? (long double)((float*)out.data)[i] : (long double)((double*)out.data)[i];
+    got = dtype == HVD_DTYPE_FLOAT32 ? (long double)((float*)out.data)[i] : (long double)((double*)out.data)[i];
     if (fabsl(got - exact) <= (long double)factor * absolute) continue;
     ++failures;
     fprintf(stderr, "rank %d: %s: element %lld of %lld is off by %Lg: expected at most %Lg\n", (int)rank,
@@ -162,14 +162,14 @@ int main(void) {
   results = fopen(path, "w");
   if (results == NULL) return 2;
   for (c = 0; c < sizeof(counts) / sizeof(counts[0]); ++c) {
-    for (dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
-      const int whole = dtype < HVD_FLOAT16 || dtype == HVD_BOOL;
-      if (c == 2 && dtype != HVD_FLOAT32 && dtype != HVD_INT64) continue; /* large ones are slow */
-      reduced(dtype, HVD_MIN, "min", counts[c], ++seed);
-      reduced(dtype, HVD_MAX, "max", counts[c], ++seed);
-      if (whole) reduced(dtype, HVD_SUM, "sum", counts[c], ++seed);
-      if (whole && dtype != HVD_BOOL) reduced(dtype, HVD_AVERAGE, "average", counts[c], ++seed);
-      if (dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64) float_sum(dtype, counts[c], ++seed);
+    for (dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
+      const int whole = dtype < HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BOOL;
+      if (c == 2 && dtype != HVD_DTYPE_FLOAT32 && dtype != HVD_DTYPE_INT64) continue; /* large ones are slow */
+      reduced(dtype, HVD_REDUCTION_MIN, "min", counts[c], ++seed);
+      reduced(dtype, HVD_REDUCTION_MAX, "max", counts[c], ++seed);
+      if (whole) reduced(dtype, HVD_REDUCTION_SUM, "sum", counts[c], ++seed);
+      if (whole && dtype != HVD_DTYPE_BOOL) reduced(dtype, HVD_REDUCTION_AVERAGE, "average", counts[c], ++seed);
+      if (dtype == HVD_DTYPE_FLOAT32 || dtype == HVD_DTYPE_FLOAT64) float_sum(dtype, counts[c], ++seed);
       moved(dtype, counts[c], ++seed);
     }
   }

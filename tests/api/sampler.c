@@ -23,10 +23,10 @@ static hvd_sampler_batch new_batch(void) {
 }
 
 static uint64_t processed(hvd_sampler *sampler) {
-  hvd_sampler_information info;
+  hvd_sampler_info info;
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_sampler_info(sampler, &info, &error), HVD_OK);
+  CHECK_STATUS(hvd_sampler_get_info(sampler, &info, &error), HVD_OK);
   CHECK(info.processed + info.remaining == info.samples);
   CHECK(info.rounds == (info.remaining + info.batch_size - 1) / info.batch_size);
   return info.processed;
@@ -36,7 +36,7 @@ static void bad_input(hvd_context *c) {
   hvd_sampler_options o = options_of(10, 4);
   hvd_sampler_batch batch = new_batch();
   hvd_sampler_batch other = new_batch();
-  hvd_sampler_information info;
+  hvd_sampler_info info;
   hvd_sampler *s = NULL;
   hvd_sampler *kept = NULL;
   hvd_state *state = NULL;
@@ -101,9 +101,9 @@ static void bad_input(hvd_context *c) {
   CHECK_STATUS(hvd_sampler_record(s, &other, &error), HVD_INVALID);
   CHECK_NAMES("dealt in generation 12");
   CHECK_STATUS(hvd_sampler_set_epoch(NULL, 1, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_sampler_info(NULL, &info, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_sampler_info(s, NULL, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_sampler_info(s, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_sampler_get_info(NULL, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_sampler_get_info(s, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_sampler_get_info(s, &info, &error), HVD_INVALID);
   CHECK_NAMES("struct_size");
   CHECK_STATUS(hvd_sampler_save(NULL, bytes, sizeof(bytes), &error), HVD_INVALID);
   CHECK_STATUS(hvd_sampler_save(s, NULL, sizeof(bytes), &error), HVD_INVALID);

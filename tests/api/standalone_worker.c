@@ -12,8 +12,8 @@ static int until_lost(hvd_context* context, int lost) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   int64_t number = 1;
   tensor.data = &number;
-  tensor.dtype = HVD_INT64;
-  while (hvd_allreduce(context, "again", &tensor, &tensor, HVD_MAX, &error) == HVD_OK) {
+  tensor.dtype = HVD_DTYPE_INT64;
+  while (hvd_allreduce(context, "again", &tensor, &tensor, HVD_REDUCTION_MAX, &error) == HVD_OK) {
     if ((int)hvd_rank(context) == lost)
       raise(SIGKILL); /* the others have come this far: they have their sum */
   }
@@ -27,26 +27,26 @@ int main(int argc, char** argv) {
   hvd_error error = HVD_ERROR_INIT;
   hvd_context* context = NULL;
   hvd_tensor tensor = HVD_TENSOR_INIT;
-  hvd_backend_selection selection;
-  hvd_backend_information backend;
+  hvd_backend_choice_info selection;
+  hvd_backend_info backend;
   int64_t number;
   if (hvd_init(NULL, &context, &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;
   }
   selection.struct_size = sizeof selection;
-  if (hvd_backend_choice(context, HVD_MEMORY_HOST, HVD_INT64, HVD_COLLECTIVE_ALLREDUCE, &selection, &error) !=
+  if (hvd_get_backend_choice(context, HVD_MEMORY_HOST, HVD_DTYPE_INT64, HVD_COLLECTIVE_ALLREDUCE, &selection, &error) !=
       HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;
   }
   fprintf(stderr, "%s (%s)\n", selection.name, selection.reason);
   backend.struct_size = sizeof backend;
-  if (hvd_backend_info(context, &backend, &error) == HVD_OK) fprintf(stderr, "through %s\n", backend.detail);
+  if (hvd_get_backend(context, &backend, &error) == HVD_OK) fprintf(stderr, "through %s\n", backend.detail);
   number = 1 + hvd_rank(context);
   tensor.data = &number;
-  tensor.dtype = HVD_INT64;
-  if (hvd_allreduce(context, "sum", &tensor, &tensor, HVD_SUM, &error) != HVD_OK) {
+  tensor.dtype = HVD_DTYPE_INT64;
+  if (hvd_allreduce(context, "sum", &tensor, &tensor, HVD_REDUCTION_SUM, &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;
   }

@@ -17,8 +17,8 @@ TEST(Self, CollectivesAreCopies) {
     const size_t counts[] = {3};
     Pending pending;
     hvd_backend_op op = pending.op(collective, 1);
-    op.dtype = HVD_INT32;
-    op.reduction = HVD_AVERAGE;
+    op.dtype = HVD_DTYPE_INT32;
+    op.reduction = HVD_REDUCTION_AVERAGE;
     op.count = 3;
     op.counts = counts;
     op.input = input.data();

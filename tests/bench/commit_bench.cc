@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   std::vector<uint8_t> target(bytes, 1);
 
   hvd::state::State state(nullptr);
-  state.add_tensor("tensor", {source.data(), HVD_UINT64, {static_cast<int64_t>(source.size())}});
+  state.add_tensor("tensor", {source.data(), HVD_DTYPE_UINT64, {static_cast<int64_t>(source.size())}});
   if (!state.save().ok()) return 1;
 
   std::vector<double> copies, commits, ratios;

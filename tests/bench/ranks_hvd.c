@@ -36,7 +36,7 @@ static int failed(hvd_status status, const hvd_error *error) {
 static hvd_tensor floats(float *data, size_t count) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = (int64_t)count;
   return tensor;
@@ -110,7 +110,7 @@ static int allreduce(void *self, const bench_buffer *buffer) {
   rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
-  return failed(hvd_allreduce(mine->context, "gradients", &mine->whole, &mine->whole, HVD_SUM, &error),
+  return failed(hvd_allreduce(mine->context, "gradients", &mine->whole, &mine->whole, HVD_REDUCTION_SUM, &error),
                 &error);
 }
 
@@ -162,7 +162,7 @@ static int allreduce_each_async(void *self, const bench_buffer *buffer) {
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
     variable *it = &mine->variables[mine->order[i]];
-    if (failed(hvd_allreduce_async(mine->context, it->name, &it->tensor, &it->tensor, HVD_SUM, &mine->ops[i],
+    if (failed(hvd_allreduce_async(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM, &mine->ops[i],
                                    &error),
                &error)) {
       return 1;
@@ -177,7 +177,7 @@ static int allreduce_each(void *self, const bench_buffer *buffer) {
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
     variable *it = &mine->variables[i];
-    if (failed(hvd_allreduce(mine->context, it->name, &it->tensor, &it->tensor, HVD_SUM, &error), &error))
+    if (failed(hvd_allreduce(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM, &error), &error))
       return 1;
   }
   return 0;

@@ -127,7 +127,7 @@ static int collective(const rank* mine, const bench_buffer* buffer, int broadcas
                                  mine->stream));
   }
   tensor.data = data_of(mine);
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = (int64_t)count;
   tensor.memory = HVD_MEMORY_CUDA;
@@ -137,7 +137,7 @@ static int collective(const rank* mine, const bench_buffer* buffer, int broadcas
     return failed_hvd(hvd_broadcast(mine->context, names[buffer->root % 8], &tensor, buffer->root, &error),
                       &error);
   }
-  return failed_hvd(hvd_allreduce(mine->context, "gradients", &tensor, &tensor, HVD_SUM, &error), &error);
+  return failed_hvd(hvd_allreduce(mine->context, "gradients", &tensor, &tensor, HVD_REDUCTION_SUM, &error), &error);
 }
 
 /* Until the device is done. Where the result is checked, from the host's buffer and back. */

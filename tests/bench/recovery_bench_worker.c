@@ -27,7 +27,7 @@ static int64_t now_ns(void) {
 static hvd_tensor floats(float *data, int64_t length) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = length;
   return tensor;
@@ -45,7 +45,7 @@ static hvd_status train(void *userdata) {
   hvd_tensor gradient = floats(j->gradient, GRADIENT_FLOATS);
   for (int64_t done = 0;; ++done) {
     if (generation > 1 && done == COMMIT_EVERY) return HVD_OK;
-    hvd_status status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_AVERAGE, NULL);
+    hvd_status status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
     if (status != HVD_OK) return lost(j, status);
     if (generation > 1 && done == 0) {
       printf("{\"first\":%lld,\"generation\":%llu}\n", (long long)now_ns(), (unsigned long long)generation);
@@ -63,10 +63,10 @@ static hvd_status train(void *userdata) {
 }
 
 static void print_recovery(const job *j) {
-  hvd_recovery r;
+  hvd_recovery_info r;
   memset(&r, 0, sizeof r);
   r.struct_size = sizeof r;
-  if (hvd_recovery_get(j->context, 0, &r, NULL) != HVD_OK) return;
+  if (hvd_get_recovery(j->context, 0, &r, NULL) != HVD_OK) return;
   printf(
       "{\"recovery\":{\"began_at\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
       "\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu,\"attempts\":%d}}\n",

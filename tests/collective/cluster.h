@@ -200,7 +200,7 @@ inline Submission named(const std::string& name, Kind kind) {
 
 template <class T>
 Submission allreduce(const std::string& name, std::vector<T>& in, std::vector<T>& out, hvd_dtype dtype,
-                     hvd_reduction reduction = HVD_SUM) {
+                     hvd_reduction reduction = HVD_REDUCTION_SUM) {
   Submission s = named(name, Kind::kAllreduce);
   s.inputs = {tensor(in, dtype)};
   s.outputs = {tensor(out, dtype)};

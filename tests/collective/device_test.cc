@@ -21,15 +21,15 @@ class Device : public ::testing::Test {
     return c;
   }
   /// Of a rank: each has its own numbers for devices and streams.
-  Tensor on(int32_t rank, void* data, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32,
+  Tensor on(int32_t rank, void* data, std::vector<int64_t> shape, hvd_dtype dtype = HVD_DTYPE_FLOAT32,
             int stream = 0) {
     return {data, dtype, std::move(shape), HVD_MEMORY_CUDA, rank, &streams[rank][stream]};
   }
   Tensor values(int32_t rank, const std::vector<float>& of, int stream = 0) {
-    return on(rank, memory.put(of), {static_cast<int64_t>(of.size())}, HVD_FLOAT32, stream);
+    return on(rank, memory.put(of), {static_cast<int64_t>(of.size())}, HVD_DTYPE_FLOAT32, stream);
   }
   Tensor room(int32_t rank, int64_t count, int stream = 0) {
-    return on(rank, memory.allocate(static_cast<size_t>(count) * 4), {count}, HVD_FLOAT32, stream);
+    return on(rank, memory.allocate(static_cast<size_t>(count) * 4), {count}, HVD_DTYPE_FLOAT32, stream);
   }
   std::vector<float> read(const Tensor& t) {
     return memory.get<float>(t.data, static_cast<size_t>(t.elements()));
@@ -119,7 +119,7 @@ TEST_F(Device, HostAndDeviceGoSideBySide) {
     const auto d =
         cluster.submit([&](int32_t r) { return sum("d" + n, device[size_t(r)], device[size_t(r)]); });
     const auto h = cluster.submit(
-        [&](int32_t r) { return allreduce("h" + n, host[size_t(r)], host[size_t(r)], HVD_FLOAT32); });
+        [&](int32_t r) { return allreduce("h" + n, host[size_t(r)], host[size_t(r)], HVD_DTYPE_FLOAT32); });
     expect_all(d);
     expect_all(h);
     expect_all(cluster.submit([&](int32_t) { return named("b" + n, Kind::kBarrier); }));
@@ -184,7 +184,7 @@ TEST_F(Device, OnlyCallsOfOnePlaceOnEveryRankTravelTogether) {
     auto call = std::make_shared<Signature>();
     call->kind = Kind::kAllreduce;
     call->memory = memory;
-    call->specs = {{HVD_FLOAT32, {4}}};
+    call->specs = {{HVD_DTYPE_FLOAT32, {4}}};
     Fusion::Item i;
     i.call = call;
     i.participants = {0, 1};
@@ -210,7 +210,7 @@ TEST_F(Device, OtherMemoryIsAMismatchWithRanksAndValues) {  // contract 9
   Cluster cluster(config());
   std::vector<float> host{1, 2};
   const auto ops = cluster.submit([&](int32_t r) {
-    if (r == 1) return allreduce("x", host, host, HVD_FLOAT32);
+    if (r == 1) return allreduce("x", host, host, HVD_DTYPE_FLOAT32);
     return sum("x", values(r, {1, 2}), room(r, 2));
   });
   expect_all(ops, HVD_MISMATCH);
@@ -267,7 +267,7 @@ TEST_F(Device, WhatCantBeServedIsRefusedAtOnce) {
       EXPECT_NE(op->status().message.find(part), std::string::npos) << op->status().message;
     }
   };
-  Submission mixed = sum("mixed", values(0, {1, 2}), tensor(host, HVD_FLOAT32));
+  Submission mixed = sum("mixed", values(0, {1, 2}), tensor(host, HVD_DTYPE_FLOAT32));
   refused(mixed, HVD_INVALID, {"'mixed'", "device memory (CUDA) of device 0", "output in host memory"});
   refused(sum("devices", values(0, {1, 2}), room(1, 2)), HVD_INVALID, {"of device 0", "of device 1"});
   refused(sum("streams", values(0, {1, 2}), room(0, 2, 1)), HVD_INVALID, {"stream"});

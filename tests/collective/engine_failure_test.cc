@@ -50,7 +50,8 @@ TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
   std::vector<float> in(10), out(10);
   const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
   cluster.hub.hold(true);
-  const auto running = cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
+  const auto running =
+      cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_DTYPE_FLOAT32); });
   eventually("rank 0's part is in the backend", [&] { return cluster.hub.in_flight() == 1; });
   cluster.engine(0).fail(lost());
   EXPECT_TRUE(unmatched->done());
@@ -71,7 +72,8 @@ TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
   std::vector<float> in(10);
   cluster.hub.hold(true);
   const auto unmatched = cluster.engine(0).submit(barrier("unmatched"));
-  const auto running = cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_FLOAT32); });
+  const auto running =
+      cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_DTYPE_FLOAT32); });
   eventually("both parts are in the backend", [&] { return cluster.hub.in_flight() == 1; });
   eventually("operation fails", [&] {
     cluster.hub.fail_operations(0, lost());
@@ -90,7 +92,7 @@ TEST(EngineFailure, TheDestructorWaitsForTheBackend) {
   {
     Cluster cluster{in_backend(2)};
     cluster.hub.hold(true);
-    const auto ops = cluster.submit([&](int32_t) { return allreduce("x", in, in, HVD_FLOAT32); });
+    const auto ops = cluster.submit([&](int32_t) { return allreduce("x", in, in, HVD_DTYPE_FLOAT32); });
     eventually("in the backend", [&] { return cluster.hub.in_flight() == 1; });
     op = ops[1];
   }
@@ -149,7 +151,7 @@ TEST(EngineFailure, ASilentCoordinatorIsATimeout) {
   Cluster cluster{{2}};
   cluster.hub.mute(1);
   std::vector<float> in(1);
-  const auto op = cluster.engine(1).submit(allreduce("x", in, in, HVD_FLOAT32));
+  const auto op = cluster.engine(1).submit(allreduce("x", in, in, HVD_DTYPE_FLOAT32));
   EXPECT_EQ(cluster.wakes(1), 1);
   cluster.engine(1).tick(now() + seconds(609));
   EXPECT_FALSE(op->done());
@@ -166,10 +168,10 @@ TEST(EngineFailure, ASilentCoordinatorIsATimeout) {
 TEST(EngineFailure, AnAnswerAfterGivingUpBreaksTheGeneration) {
   Cluster cluster{in_backend(2)};
   std::vector<float> a(1), b(1);
-  const auto given_up = cluster.engine(1).submit(allreduce("x", a, a, HVD_FLOAT32));
+  const auto given_up = cluster.engine(1).submit(allreduce("x", a, a, HVD_DTYPE_FLOAT32));
   cluster.engine(1).tick(now() + seconds(611));
   expect_all({nullptr, given_up}, HVD_TIMEOUT);
-  const auto op = cluster.engine(0).submit(allreduce("x", b, b, HVD_FLOAT32));
+  const auto op = cluster.engine(0).submit(allreduce("x", b, b, HVD_DTYPE_FLOAT32));
   eventually("rank 1 leaves the generation",
              [&] { return cluster.engine(1).submit(barrier("y"))->status().code == HVD_PEER_LOST; });
   EXPECT_FALSE(op->done()) << "that is the driver's to end";
@@ -222,13 +224,13 @@ TEST(EngineFailure, BadBytes) {
   const auto encode = [&](const auto& message) { return bytes_of(encoder.encode(message)); };
   testing::Call request = testing::call("fuzz", Kind::kBroadcast);
   const auto sent = [&] { return encode(Request(request)); };
-  request.specs = {{HVD_FLOAT32, {2, 3}}, {HVD_INT8, {}}};
+  request.specs = {{HVD_DTYPE_FLOAT32, {2, 3}}, {HVD_DTYPE_INT8, {}}};
   seeds.push_back(sent());
   request.specs.resize(1);
   request.members = {0, 1, 2};
   seeds.push_back(sent());
   testing::Call scatter = testing::call("scatter", Kind::kAlltoall);
-  scatter.specs = {{HVD_UINT8, {6}}};
+  scatter.specs = {{HVD_DTYPE_UINT8, {6}}};
   scatter.splits = {1, 2, 3};
   scatter.carries = true;
   scatter.bytes.assign(6, 1);
@@ -283,7 +285,7 @@ TEST(EngineFailure, BadBytes) {
   refused(sent(), 1, 3);
   request.specs = {{99, {1}}};
   refused(sent(), 1, 3);
-  request.specs = {{HVD_INT8, {1}}};
+  request.specs = {{HVD_DTYPE_INT8, {1}}};
   request.name.assign(600, 'n');
   refused(sent(), 1, 3);
   scatter.splits = {1, 2};
@@ -340,7 +342,7 @@ TEST_P(EngineRaces, ManyThreadsManyNames) {
             const std::string name = std::to_string(t) + "." + std::to_string(i);
             auto& values = data[static_cast<size_t>(i)];
             values.assign(5, r + i);
-            ops.push_back(cluster.engine(r).submit(allreduce(name, values, values, HVD_INT64)));
+            ops.push_back(cluster.engine(r).submit(allreduce(name, values, values, HVD_DTYPE_INT64)));
             cluster.engine(r).submit(barrier("dropped." + name + "." + std::to_string(round)));
           }
           expect_all(ops);
@@ -367,8 +369,8 @@ TEST_P(EngineRaces, FailAtAnyMoment) {
         workers.emplace_back([&, r, t] {
           auto& values = data[static_cast<size_t>(r * 2 + t)];
           for (int i = 0;; ++i) {
-            const auto op =
-                cluster.engine(r).submit(allreduce("x" + std::to_string(t), values, values, HVD_FLOAT32));
+            const auto op = cluster.engine(r).submit(
+                allreduce("x" + std::to_string(t), values, values, HVD_DTYPE_FLOAT32));
             const auto word = cluster.engine(r).submit(named("w" + std::to_string(t), Kind::kAgree));
             (void)op->waiting_for();
             ASSERT_TRUE(op->wait(kDeadline)) << "rank " << r;

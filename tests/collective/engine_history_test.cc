@@ -25,7 +25,7 @@ struct Plan {  // one use of one name
   std::vector<std::vector<int64_t>> rows;    // by rank and tensor
   std::vector<std::vector<int64_t>> splits;  // by rank
   int64_t width = 1;
-  hvd_reduction reduction = HVD_SUM;
+  hvd_reduction reduction = HVD_REDUCTION_SUM;
   double prescale = 1, postscale = 1;
   int32_t root = 0;
   int32_t priority = 0;
@@ -127,7 +127,7 @@ class History {
                        ? 1
                        : static_cast<size_t>(choose(1, 3));
     plan.width = choose(1, 3);
-    plan.reduction = choose(HVD_SUM, HVD_MAX);
+    plan.reduction = choose(HVD_REDUCTION_SUM, HVD_REDUCTION_MAX);
     if (choose(0, 3) == 0) plan.prescale = 2, plan.postscale = 3;
     plan.priority = choose(0, 2);
     plan.allocate = sim_.chance(2);
@@ -394,11 +394,11 @@ class History {
       }
       for (size_t t = 0; t < plan.tensors; ++t) {
         const std::vector<int64_t> shape = {rows[t], plan.width};
-        if (plan.kind != Kind::kBroadcast) s.inputs.push_back({use.in[t].data(), HVD_INT32, shape});
+        if (plan.kind != Kind::kBroadcast) s.inputs.push_back({use.in[t].data(), HVD_DTYPE_INT32, shape});
         if (plan.kind == Kind::kBroadcast || plan.kind == Kind::kAllreduce) {
-          s.outputs.push_back({use.out[t].data(), HVD_INT32, shape});
+          s.outputs.push_back({use.out[t].data(), HVD_DTYPE_INT32, shape});
         } else if (!plan.allocate) {
-          s.outputs.push_back({use.out[t].data(), HVD_INT32, {200 / plan.width, plan.width}});
+          s.outputs.push_back({use.out[t].data(), HVD_DTYPE_INT32, {200 / plan.width, plan.width}});
         }
       }
       s.splits = plan.splits[static_cast<size_t>(r)];
@@ -421,16 +421,16 @@ class History {
       const auto v = static_cast<int64_t>(value(r, index, t, i) * plan.prescale);
       if (first) {
         result = v;
-      } else if (plan.reduction == HVD_MIN) {
+      } else if (plan.reduction == HVD_REDUCTION_MIN) {
         result = std::min(result, v);
-      } else if (plan.reduction == HVD_MAX) {
+      } else if (plan.reduction == HVD_REDUCTION_MAX) {
         result = std::max(result, v);
       } else {
         result += v;
       }
       first = false;
     }
-    if (plan.reduction == HVD_AVERAGE) result /= static_cast<int64_t>(plan.ranks.size());
+    if (plan.reduction == HVD_REDUCTION_AVERAGE) result /= static_cast<int64_t>(plan.ranks.size());
     return static_cast<int32_t>(static_cast<double>(result) * plan.postscale);
   }
 

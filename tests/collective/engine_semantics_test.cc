@@ -48,7 +48,8 @@ TEST(Engine, FactorsMustAgreeAndAreApplied) {
     Cluster cluster{config};
     std::vector<std::vector<float>> in(3, {1, 2}), out = in;
     const auto scaled = [&](int32_t r, double prescale, double postscale) {
-      Submission s = allreduce("f", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_FLOAT32);
+      Submission s =
+          allreduce("f", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_DTYPE_FLOAT32);
       s.prescale = prescale;
       s.postscale = postscale;
       return s;
@@ -105,14 +106,15 @@ TEST(Engine, JoinedRanksTakeNoPartUntilHostsChange) {
   const auto join = [](int32_t) { return named("hvd.join", Kind::kJoin); };
   const auto joined = cluster.submit(join, {1});
   std::vector<double> in = {6}, a(1), b(1);
-  expect_all({cluster.engine(0).submit(allreduce("x", in, a, HVD_FLOAT64, HVD_AVERAGE)), nullptr,
-              cluster.engine(2).submit(allreduce("x", in, b, HVD_FLOAT64, HVD_AVERAGE))});
+  expect_all({cluster.engine(0).submit(allreduce("x", in, a, HVD_DTYPE_FLOAT64, HVD_REDUCTION_AVERAGE)),
+              nullptr,
+              cluster.engine(2).submit(allreduce("x", in, b, HVD_DTYPE_FLOAT64, HVD_REDUCTION_AVERAGE))});
   EXPECT_EQ(a[0], 6);
   EXPECT_EQ(b[0], 6);
   const auto ops = cluster.submit(
       [&](int32_t) {
         Submission s = named("b", Kind::kBroadcast);
-        s.outputs = {tensor(in, HVD_FLOAT64)};
+        s.outputs = {tensor(in, HVD_DTYPE_FLOAT64)};
         s.root = 1;
         return s;
       },
@@ -122,7 +124,7 @@ TEST(Engine, JoinedRanksTakeNoPartUntilHostsChange) {
   const auto exchange = cluster.submit(
       [&](int32_t r) {
         Submission s = named("e", Kind::kReducescatter);
-        s.inputs = {tensor(r == 0 ? a : b, HVD_FLOAT64)};
+        s.inputs = {tensor(r == 0 ? a : b, HVD_DTYPE_FLOAT64)};
         return s;
       },
       {0, 2});
@@ -158,7 +160,7 @@ TEST(Engine, ReadyOperationsAreFusedWhileOthersRun) {
   for (int i = 0; i < count; ++i) {
     ops.push_back(cluster.submit([&](int32_t r) {
       auto& values = data[static_cast<size_t>(r)][static_cast<size_t>(i)];
-      return allreduce("g" + std::to_string(i), values, values, HVD_INT64);
+      return allreduce("g" + std::to_string(i), values, values, HVD_DTYPE_INT64);
     }));
   }
   // All have called everything when a later one, which needs no backend, is complete.

@@ -42,51 +42,51 @@ TEST_P(Kinds, Allreduce) {
   out.resize(in.size(), std::vector<double>(3));
   const double n = size(), sum = n * (n - 1) / 2;
   const std::vector<std::pair<hvd_reduction, std::vector<double>>> expected = {
-      {HVD_SUM, {sum, 2 * sum, -n}},
-      {HVD_AVERAGE, {sum / n, 2 * sum / n, -1}},
-      {HVD_MIN, {0, 0, -1}},
-      {HVD_MAX, {n - 1, 2 * (n - 1), -1}}};
+      {HVD_REDUCTION_SUM, {sum, 2 * sum, -n}},
+      {HVD_REDUCTION_AVERAGE, {sum / n, 2 * sum / n, -1}},
+      {HVD_REDUCTION_MIN, {0, 0, -1}},
+      {HVD_REDUCTION_MAX, {n - 1, 2 * (n - 1), -1}}};
   for (const auto& [reduction, result] : expected) {
     expect_all(cluster->submit([&, how = reduction](int32_t r) {
-      return allreduce("a", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_FLOAT64, how);
+      return allreduce("a", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_DTYPE_FLOAT64, how);
     }));
     for (const auto& got : out) EXPECT_EQ(got, result);
   }
   // In place, and of nothing.
   expect_all(cluster->submit([&](int32_t r) {
-    return allreduce("a", in[static_cast<size_t>(r)], in[static_cast<size_t>(r)], HVD_FLOAT64);
+    return allreduce("a", in[static_cast<size_t>(r)], in[static_cast<size_t>(r)], HVD_DTYPE_FLOAT64);
   }));
   EXPECT_EQ(in.back(), expected[0].second);
   std::vector<double> nothing;
-  expect_all(cluster->submit([&](int32_t) { return allreduce("a", nothing, nothing, HVD_FLOAT64); }));
+  expect_all(cluster->submit([&](int32_t) { return allreduce("a", nothing, nothing, HVD_DTYPE_FLOAT64); }));
 }
 
 template <class T>
 void allreduce_of(Cluster& cluster, hvd_dtype dtype) {
   std::vector<std::vector<T>> in(static_cast<size_t>(cluster.size), {1, 2, 0}), out = in;
   expect_all(cluster.submit([&](int32_t r) {
-    return allreduce("d", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], dtype, HVD_MAX);
+    return allreduce("d", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], dtype, HVD_REDUCTION_MAX);
   }));
   for (const auto& got : out) EXPECT_EQ(got, in[0]) << dtype_name(dtype);
 }
 
 TEST_P(Kinds, EveryDtype) {
-  allreduce_of<uint8_t>(*cluster, HVD_UINT8);
-  allreduce_of<int8_t>(*cluster, HVD_INT8);
-  allreduce_of<uint16_t>(*cluster, HVD_UINT16);
-  allreduce_of<int16_t>(*cluster, HVD_INT16);
-  allreduce_of<uint32_t>(*cluster, HVD_UINT32);
-  allreduce_of<int32_t>(*cluster, HVD_INT32);
-  allreduce_of<uint64_t>(*cluster, HVD_UINT64);
-  allreduce_of<int64_t>(*cluster, HVD_INT64);
-  allreduce_of<float>(*cluster, HVD_FLOAT32);
-  allreduce_of<double>(*cluster, HVD_FLOAT64);
-  allreduce_of<uint16_t>(*cluster, HVD_FLOAT16);  // tiny positive numbers: the largest bits win
-  allreduce_of<uint16_t>(*cluster, HVD_BFLOAT16);
+  allreduce_of<uint8_t>(*cluster, HVD_DTYPE_UINT8);
+  allreduce_of<int8_t>(*cluster, HVD_DTYPE_INT8);
+  allreduce_of<uint16_t>(*cluster, HVD_DTYPE_UINT16);
+  allreduce_of<int16_t>(*cluster, HVD_DTYPE_INT16);
+  allreduce_of<uint32_t>(*cluster, HVD_DTYPE_UINT32);
+  allreduce_of<int32_t>(*cluster, HVD_DTYPE_INT32);
+  allreduce_of<uint64_t>(*cluster, HVD_DTYPE_UINT64);
+  allreduce_of<int64_t>(*cluster, HVD_DTYPE_INT64);
+  allreduce_of<float>(*cluster, HVD_DTYPE_FLOAT32);
+  allreduce_of<double>(*cluster, HVD_DTYPE_FLOAT64);
+  allreduce_of<uint16_t>(*cluster, HVD_DTYPE_FLOAT16);  // tiny positive numbers: the largest bits win
+  allreduce_of<uint16_t>(*cluster, HVD_DTYPE_BFLOAT16);
 }
 
 TEST_P(Kinds, BroadcastOfEveryDtype) {
-  for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+  for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     const int32_t root = dtype % size();
     std::vector<std::vector<uint8_t>> data;
     for (int r = 0; r < size(); ++r) data.emplace_back(24, static_cast<uint8_t>(r == root));
@@ -111,7 +111,7 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
   const auto rows = static_cast<int64_t>(expected.size() / 2);
   const auto gather = [&](int32_t r) {
     Submission s = named("g", Kind::kAllgather);
-    s.inputs = {tensor(in[static_cast<size_t>(r)], HVD_INT32,
+    s.inputs = {tensor(in[static_cast<size_t>(r)], HVD_DTYPE_INT32,
                        {static_cast<int64_t>(in[static_cast<size_t>(r)].size() / 2), 2})};
     return s;
   };
@@ -129,7 +129,8 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
                                         std::vector<int32_t>(expected.size() + 2, -1));
   ops = cluster->submit([&](int32_t r) {
     Submission s = gather(r);
-    s.outputs = {tensor(out[static_cast<size_t>(r)], HVD_INT32, {r == size() - 1 ? rows - 1 : rows + 1, 2})};
+    s.outputs = {
+        tensor(out[static_cast<size_t>(r)], HVD_DTYPE_INT32, {r == size() - 1 ? rows - 1 : rows + 1, 2})};
     return s;
   });
   for (int r = 0; r + 1 < size(); ++r) {
@@ -150,7 +151,7 @@ TEST_P(Kinds, AllgatherAllocatesOrUsesTheRoom) {
   std::vector<int32_t> none;
   ops = cluster->submit([&](int32_t) {
     Submission s = named("g", Kind::kAllgather);
-    s.inputs = {tensor(none, HVD_INT32, {0, 2})};
+    s.inputs = {tensor(none, HVD_DTYPE_INT32, {0, 2})};
     return s;
   });
   expect_all(ops);
@@ -180,7 +181,7 @@ TEST_P(Kinds, VariablesSmallAndLarge) {
   expect_all(cluster->submit([&](int32_t r) {
     Submission s = named("v", Kind::kBroadcast);
     s.root = root;
-    for (auto& v : data[static_cast<size_t>(r)]) s.outputs.push_back(tensor(v, HVD_UINT8));
+    for (auto& v : data[static_cast<size_t>(r)]) s.outputs.push_back(tensor(v, HVD_DTYPE_UINT8));
     return s;
   }));
   for (const auto& of_rank : data) EXPECT_EQ(of_rank, data.back());
@@ -192,7 +193,7 @@ TEST_P(Kinds, VariablesSmallAndLarge) {
     Submission s = named("v", Kind::kBroadcast);
     s.root = root;
     for (size_t i = 0; i < many; ++i) {
-      s.outputs.push_back({floats[static_cast<size_t>(r)].data() + i * 10000, HVD_FLOAT32, {100, 100}});
+      s.outputs.push_back({floats[static_cast<size_t>(r)].data() + i * 10000, HVD_DTYPE_FLOAT32, {100, 100}});
     }
     return s;
   }));
@@ -232,7 +233,7 @@ TEST_P(Kinds, TransferGoesToSomeOnly) {
         Submission s = named("t", Kind::kBroadcast);
         s.root = size() - 1;
         s.members = ranks;
-        s.outputs = {tensor(data[static_cast<size_t>(r)], HVD_UINT8)};
+        s.outputs = {tensor(data[static_cast<size_t>(r)], HVD_DTYPE_UINT8)};
         return s;
       },
       ranks);
@@ -249,7 +250,7 @@ TEST_P(Kinds, MismatchHarmsNothing) {
   for (int r = 0; r < size(); ++r) in[static_cast<size_t>(r)].resize(r == 0 ? 3 : 4);
   out = in;
   auto ops = cluster->submit([&](int32_t r) {
-    return allreduce("m", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_FLOAT32);
+    return allreduce("m", in[static_cast<size_t>(r)], out[static_cast<size_t>(r)], HVD_DTYPE_FLOAT32);
   });
   expect_all(ops, HVD_MISMATCH);
   for (const auto& op : ops) EXPECT_EQ(op->status().message, ops[0]->status().message);
@@ -281,7 +282,7 @@ struct Refusals : ::testing::Test {
 };
 
 TEST_F(Refusals, BadArguments) {
-  const auto good = [&] { return allreduce("x", a, b, HVD_FLOAT32); };
+  const auto good = [&] { return allreduce("x", a, b, HVD_DTYPE_FLOAT32); };
   Submission s = good();
   s.name.clear();
   refused(s);
@@ -291,7 +292,7 @@ TEST_F(Refusals, BadArguments) {
   s.inputs[0].dtype = 99;
   EXPECT_EQ(refused(s), "allreduce 'x': input has the unknown dtype 99");
   s = good();
-  s.outputs[0].dtype = HVD_INT32;
+  s.outputs[0].dtype = HVD_DTYPE_INT32;
   EXPECT_EQ(refused(s), "allreduce 'x': input is float32, output int32");
   s = good();
   s.outputs[0].shape = {2, 4};
@@ -315,10 +316,10 @@ TEST_F(Refusals, BadArguments) {
   s.outputs[0].data = a.data() + 1;
   refused(s);
   s = good();
-  s.inputs[0].dtype = s.outputs[0].dtype = HVD_BOOL;
-  s.reduction = HVD_AVERAGE;
+  s.inputs[0].dtype = s.outputs[0].dtype = HVD_DTYPE_BOOL;
+  s.reduction = HVD_REDUCTION_AVERAGE;
   refused(s, HVD_UNSUPPORTED);
-  cluster.backend_of(0).description_.dtypes = dtype_bit(HVD_INT32);
+  cluster.backend_of(0).description_.dtypes = dtype_bit(HVD_DTYPE_INT32);
   EXPECT_EQ(refused(good(), HVD_UNSUPPORTED), "allreduce 'x': backend threads does not support float32");
   cluster.backend_of(0).description_.collectives = 0;
   EXPECT_EQ(refused(good(), HVD_UNSUPPORTED), "allreduce 'x': backend threads has no allreduce");
@@ -326,24 +327,24 @@ TEST_F(Refusals, BadArguments) {
 
 TEST_F(Refusals, BadBroadcastsAndGathers) {
   Submission s = named("x", Kind::kBroadcast);
-  s.outputs = {tensor(a, HVD_FLOAT32)};
+  s.outputs = {tensor(a, HVD_DTYPE_FLOAT32)};
   s.root = 1;
   EXPECT_EQ(refused(s), "broadcast 'x': root is 1, expected 0 to 0");
   s.root = -1;
   refused(s);
   s = named("x", Kind::kAllgather);
-  s.inputs = {{a.data(), HVD_FLOAT32, {}}};
+  s.inputs = {{a.data(), HVD_DTYPE_FLOAT32, {}}};
   EXPECT_EQ(refused(s), "allgather 'x': input is a scalar, expected at least one dimension");
-  s.inputs = {{a.data(), HVD_FLOAT32, {2, 2}}};
-  s.outputs = {{b.data(), HVD_FLOAT32, {2, 3}}};
+  s.inputs = {{a.data(), HVD_DTYPE_FLOAT32, {2, 2}}};
+  s.outputs = {{b.data(), HVD_DTYPE_FLOAT32, {2, 3}}};
   refused(s);
-  s.outputs = {{a.data() + 1, HVD_FLOAT32, {3, 2}}};
+  s.outputs = {{a.data() + 1, HVD_DTYPE_FLOAT32, {3, 2}}};
   EXPECT_EQ(refused(s), "allgather 'x': input and output overlap");
   s = named("x", Kind::kBroadcast);
-  s.outputs.resize(20000, {a.data(), HVD_FLOAT32, {1, 1, 1, 1, 1, 1, 1, 1}});
+  s.outputs.resize(20000, {a.data(), HVD_DTYPE_FLOAT32, {1, 1, 1, 1, 1, 1, 1, 1}});
   refused(s);
   s = named("x", Kind::kBroadcast);
-  s.outputs = {tensor(a, HVD_FLOAT32)};
+  s.outputs = {tensor(a, HVD_DTYPE_FLOAT32)};
   s.members = {0, 0};
   refused(s);
   s.members = {0};

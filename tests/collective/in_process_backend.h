@@ -150,7 +150,7 @@ inline InProcessBackend::InProcessBackend(InProcessHub& hub, int32_t rank, backe
   description_.name = "threads";
   description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
   if (hub.device != nullptr) description_.memories |= uint64_t{1} << HVD_MEMORY_CUDA;
-  for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
+  for (hvd_dtype d = HVD_DTYPE_UINT8; d <= HVD_DTYPE_BOOL; ++d) description_.dtypes |= dtype_bit(d);
   for (hvd_collective c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
     description_.collectives |= uint64_t{1} << c;
   }

@@ -94,12 +94,12 @@ class History {
       base.kind = kKinds[pick(0, 5)];
       const bool some = pick(0, 4) == 0;  // of the ranks only
       base.timeout = timeouts_ ? Duration(pick(20, 200)) : Duration(1'000'000'000);
-      if (base.kind == Kind::kAllreduce) base.reduction = pick(HVD_SUM, HVD_PRODUCT);
+      if (base.kind == Kind::kAllreduce) base.reduction = pick(HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT);
       if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcastObject) {
         base.root = pick(0, size_ - 1);
       }
       if (base.kind != Kind::kBarrier && base.kind != Kind::kAgree && base.kind != Kind::kBroadcastObject) {
-        base.specs = {{HVD_FLOAT32, {pick(1, 3), pick(0, 3)}}};
+        base.specs = {{HVD_DTYPE_FLOAT32, {pick(1, 3), pick(0, 3)}}};
       }
       std::vector<int32_t> members;
       for (int r = 0; r < size_; ++r) {

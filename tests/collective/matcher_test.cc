@@ -17,8 +17,8 @@ Time at(int64_t s) { return Time{} + std::chrono::seconds(s); }
 using testing::Call;
 using testing::call;
 
-Call allreduce(const std::string& name, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32,
-               hvd_reduction reduction = HVD_SUM) {
+Call allreduce(const std::string& name, std::vector<int64_t> shape, hvd_dtype dtype = HVD_DTYPE_FLOAT32,
+               hvd_reduction reduction = HVD_REDUCTION_SUM) {
   return testing::allreduce_call(name, std::move(shape), dtype, reduction);
 }
 
@@ -87,18 +87,18 @@ TEST_F(MatcherTest, ShapeMismatch) {
 
 TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   matcher.request(0, allreduce("m", {3}), at(0));
-  matcher.request(1, allreduce("m", {3}, HVD_FLOAT64), at(0));
+  matcher.request(1, allreduce("m", {3}, HVD_DTYPE_FLOAT64), at(0));
   matcher.request(2, allreduce("m", {3}), at(0));
   expect_failure(HVD_MISMATCH,
                  "allreduce 'm': dtype float32 on ranks 0 (host a), 2 (host b), float64 on rank 1 (host a)");
   matcher.request(0, allreduce("m", {3}), at(0));
-  matcher.request(1, allreduce("m", {3}, HVD_FLOAT32, HVD_MAX), at(0));
+  matcher.request(1, allreduce("m", {3}, HVD_DTYPE_FLOAT32, HVD_REDUCTION_MAX), at(0));
   matcher.request(2, allreduce("m", {3}), at(0));
   expect_failure(HVD_MISMATCH,
                  "allreduce 'm': reduction sum on ranks 0 (host a), 2 (host b), max on rank 1 (host a)");
   for (int32_t r = 0; r < 3; ++r) {
     Call b = call("m", Kind::kBroadcast);
-    b.specs = {{HVD_UINT8, {2}}};
+    b.specs = {{HVD_DTYPE_UINT8, {2}}};
     b.root = r == 1 ? 1 : 0;
     matcher.request(r, b, at(0));
   }
@@ -109,7 +109,7 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
   expect_failure(HVD_MISMATCH, "'m': barrier on ranks 0 (host a), 1 (host a), allreduce on rank 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
     Call v = call("m", Kind::kBroadcast);
-    v.specs = {{HVD_UINT8, {2}}, {HVD_UINT8, {r == 2 ? 5 : 4}}};
+    v.specs = {{HVD_DTYPE_UINT8, {2}}, {HVD_DTYPE_UINT8, {r == 2 ? 5 : 4}}};
     matcher.request(r, v, at(0));
   }
   expect_failure(
@@ -120,20 +120,20 @@ TEST_F(MatcherTest, DtypeReductionRootKindVariablesMismatch) {
 TEST_F(MatcherTest, AllgatherTellsAllRows) {
   for (int32_t r = 0; r < 3; ++r) {
     Call g = call("g", Kind::kAllgather);
-    g.specs = {{HVD_INT32, {r, 2}}};
+    g.specs = {{HVD_DTYPE_INT32, {r, 2}}};
     matcher.request(r, g, at(0));
   }
   for (const auto& [rank, outcome] : outcomes()) EXPECT_EQ(outcome->rows, (std::vector<int64_t>{0, 1, 2}));
   for (int32_t r = 0; r < 3; ++r) {
     Call g = call("g", Kind::kAllgather);
-    g.specs = {{HVD_INT32, {r, r == 0 ? 7 : 2}}};
+    g.specs = {{HVD_DTYPE_INT32, {r, r == 0 ? 7 : 2}}};
     matcher.request(r, g, at(0));
   }
   expect_failure(HVD_MISMATCH,
                  "allgather 'g': shape [*, 7] on rank 0 (host a), [*, 2] on ranks 1 (host a), 2 (host b)");
   for (int32_t r = 0; r < 3; ++r) {
     Call g = call("g", Kind::kAllgather);
-    g.specs = {{HVD_UINT8, {int64_t{1} << 62}}};
+    g.specs = {{HVD_DTYPE_UINT8, {int64_t{1} << 62}}};
     matcher.request(r, g, at(0));
   }
   for (const auto& [rank, outcome] : outcomes()) EXPECT_EQ(outcome->status.code, HVD_INVALID);
@@ -224,7 +224,7 @@ TEST_F(MatcherTest, ObjectAndWordComeWithTheOutcome) {
 TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   for (const int32_t r : {2, 0}) {
     Call t = call("t", Kind::kBroadcast);
-    t.specs = {{HVD_UINT8, {100}}};
+    t.specs = {{HVD_DTYPE_UINT8, {100}}};
     t.members = {0, 2};
     matcher.request(r, t, at(0));
   }
@@ -233,7 +233,7 @@ TEST_F(MatcherTest, TransferConcernsItsRanksOnly) {
   EXPECT_GT(got.at(0)->sequence, 0u);
   // Ranks that disagree about who takes part.
   Call two = call("t", Kind::kBroadcast), three = two;
-  two.specs = three.specs = {{HVD_UINT8, {100}}};
+  two.specs = three.specs = {{HVD_DTYPE_UINT8, {100}}};
   two.members = {0, 2};
   three.members = {0, 1, 2};
   matcher.request(0, two, at(0));
@@ -271,7 +271,7 @@ TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
 TEST_F(MatcherTest, RankZeroMayFinishAndGoOnCoordinating) {
   matcher.finish(0);
   Call t = call("t", Kind::kBroadcast);
-  t.specs = {{HVD_UINT8, {1}}};
+  t.specs = {{HVD_DTYPE_UINT8, {1}}};
   t.root = 1;
   t.members = {1, 2};
   matcher.request(1, t, at(0));

@@ -56,7 +56,7 @@ TEST_F(EngineTimeline, HasPhasesBytesAndDtype) {
   std::vector<std::vector<double>> values(2, std::vector<double>(1000, 1.0));
   expect_all(cluster->submit([&](int32_t r) {
     auto& mine = values[static_cast<size_t>(r)];
-    return allreduce("gradient", mine, mine, HVD_FLOAT64);
+    return allreduce("gradient", mine, mine, HVD_DTYPE_FLOAT64);
   }));
   EXPECT_EQ(lines({R"("name":"gradient","cat":"operation")", R"("kind":"allreduce")", R"("bytes":8000)",
                    R"("dtype":"float64")", R"("fused":1)"}),
@@ -72,7 +72,7 @@ TEST_F(EngineTimeline, SmallDataIsNeverQueued) {
   std::vector<std::vector<double>> values(2, std::vector<double>(10, 1.0));
   expect_all(cluster->submit([&](int32_t r) {
     auto& mine = values[static_cast<size_t>(r)];
-    return allreduce("gradient", mine, mine, HVD_FLOAT64);
+    return allreduce("gradient", mine, mine, HVD_DTYPE_FLOAT64);
   }));
   expect_all(cluster->submit([&](int32_t) { return named("all", Kind::kBarrier); }));
   EXPECT_EQ(lines({R"("name":"gradient","cat":"operation")", R"("bytes":80)"}), 1u);

@@ -40,7 +40,7 @@ TEST_F(Job, SucceedsWhenItsWorkersSaySo) {  // contract 8
   driver->worker_exited(workers[0]->worker, 0);
   driver->worker_exited(workers[1]->worker, 3);  // only their word counts
   EXPECT_EQ(driver->wait(test::kDeadline).code, HVD_OK);
-  EXPECT_EQ(driver->status().phase, HVD_JOB_SUCCEEDED);
+  EXPECT_EQ(driver->status().phase, HVD_PHASE_SUCCEEDED);
 }
 
 TEST_F(Job, DoneAndGoneAtOnceIsSuccess) {
@@ -195,7 +195,7 @@ TEST_F(Job, FirstDiscoveryIsFatal) {  // H9
   driver->set_discovery([](std::vector<membership::HostSlots>*) { return 3; });
   const std::string why = start_error(HVD_UNAVAILABLE);
   EXPECT_NE(why.find("first discovery failed"), std::string::npos) << why;
-  EXPECT_EQ(driver->status().phase, HVD_JOB_NEW);
+  EXPECT_EQ(driver->status().phase, HVD_PHASE_NEW);
 }
 
 TEST_F(Job, WhatIsMissingIsSaid) {

@@ -28,7 +28,7 @@ TEST_F(Rendezvous, FormsAGenerationOfThoseWhoAreReady) {
   EXPECT_EQ(assignment.members[1]->worker,
             workers[1]->await(&wire::BodyUnion::AsAssignment)->members[1]->worker);
   EXPECT_TRUE(log.wait_for("generation 1 formed: 2 workers on a:2"));
-  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_JOB_RUNNING; }));
+  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_PHASE_RUNNING; }));
 }
 
 TEST_F(Rendezvous, HeartbeatsAreAnswered) {
@@ -120,7 +120,7 @@ TEST_F(Rendezvous, StaleMessagesChangeNothing) {  // contract 11
   EXPECT_EQ(value->status, HVD_PEER_LOST);
   EXPECT_EQ(workers[0]->count(wire::Body::Abort), 0u);
   EXPECT_EQ(workers[1]->count(wire::Body::Abort), 0u);
-  EXPECT_EQ(driver->status().phase, HVD_JOB_RUNNING);
+  EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
 }
 
 // A worker may say that it is done before it hears that its generation was aborted: nobody waits for it to

@@ -62,7 +62,7 @@ class Trainer {
       outcome.begun_at = begun_at_;
       outcome.revision = hvd_state_revision(state);
       outcome.shutdown = hvd_shutdown(context, 60000, nullptr);
-      hvd_recovery_count(context, &outcome.recoveries, nullptr);
+      hvd_get_recovery_count(context, &outcome.recoveries, nullptr);
       hvd_state_destroy(state);
       hvd_destroy(context);
     }
@@ -86,7 +86,7 @@ class Trainer {
   hvd_tensor tensor(float* data) const {
     hvd_tensor t = HVD_TENSOR_INIT;
     t.data = data;
-    t.dtype = HVD_FLOAT32;
+    t.dtype = HVD_DTYPE_FLOAT32;
     t.ndim = 1;
     t.shape[0] = kCount;
     t.memory = HVD_MEMORY_CUDA;
@@ -119,7 +119,7 @@ class Trainer {
     while (step < steps_) {
       hvddouble::enqueue(stream, [g = gradient_] { std::fill(g, g + kCount, 1.0F); });
       hvd_tensor t = tensor(gradient_);
-      hvd_status status = hvd_allreduce(context, "gradient", &t, &t, HVD_AVERAGE, nullptr);
+      hvd_status status = hvd_allreduce(context, "gradient", &t, &t, HVD_REDUCTION_AVERAGE, nullptr);
       if (status != HVD_OK) return status;
       hvddouble::enqueue(stream, [g = gradient_, w = weights] {
         for (size_t i = 0; i < kCount; ++i) w[i] += g[i];

@@ -68,7 +68,7 @@ hvd_driver_status_info Job::status() const {
   hvd_driver_status_info info{};
   info.struct_size = sizeof(info);
   hvd_error error = HVD_ERROR_INIT;
-  check(hvd_driver_status(driver_, &info, &error), error);
+  check(hvd_driver_get_status(driver_, &info, &error), error);
   return info;
 }
 

@@ -14,7 +14,7 @@ namespace {
 hvd_tensor vector_of(std::vector<float>& values) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = values.data();
-  tensor.dtype = HVD_FLOAT32;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
   tensor.ndim = 1;
   tensor.shape[0] = static_cast<int64_t>(values.size());
   return tensor;
@@ -33,7 +33,7 @@ struct Outcome {
   hvd_status run = HVD_OK, shutdown = HVD_OK;
   std::string message, end;  // of run and of shutdown
   std::vector<float> weights;
-  std::vector<hvd_recovery> recoveries;
+  std::vector<hvd_recovery_info> recoveries;
 };
 
 struct Record {
@@ -60,11 +60,11 @@ class Trainer {
       outcome.shutdown = hvd_shutdown(context, 60000, &end);
       outcome.end = end.message;
       size_t count = 0;
-      hvd_recovery_count(context, &count, nullptr);
+      hvd_get_recovery_count(context, &count, nullptr);
       for (size_t i = 0; i < count; ++i) {
-        hvd_recovery recovery{};
+        hvd_recovery_info recovery{};
         recovery.struct_size = sizeof(recovery);
-        EXPECT_EQ(hvd_recovery_get(context, i, &recovery, nullptr), HVD_OK);
+        EXPECT_EQ(hvd_get_recovery(context, i, &recovery, nullptr), HVD_OK);
         outcome.recoveries.push_back(recovery);
       }
       hvd_state_destroy(state);
@@ -106,7 +106,7 @@ class Trainer {
   }
 
   hvd_status train() {
-    const hvd_membership place = membership();
+    const hvd_membership_info place = membership();
     record.sights.update([&](auto& all) {
       all.push_back({seat.worker, place.rank, place.size, place.generation, step});
     });
@@ -116,7 +116,8 @@ class Trainer {
       }
       std::vector<float> gradient(weights.size(), 1.0F);
       hvd_tensor tensor = vector_of(gradient);
-      hvd_status status = hvd_allreduce(context, "gradient", &tensor, &tensor, HVD_AVERAGE, nullptr);
+      hvd_status status =
+          hvd_allreduce(context, "gradient", &tensor, &tensor, HVD_REDUCTION_AVERAGE, nullptr);
       if (status != HVD_OK) return status;
       for (size_t i = 0; i < weights.size(); ++i) weights[i] += gradient[i];
       ++step;
@@ -127,8 +128,8 @@ class Trainer {
     return HVD_OK;
   }
 
-  hvd_membership membership() const {
-    hvd_membership place{};
+  hvd_membership_info membership() const {
+    hvd_membership_info place{};
     place.struct_size = sizeof(place);
     EXPECT_EQ(hvd_get_membership(context, &place, nullptr), HVD_OK);
     return place;
@@ -189,7 +190,7 @@ TEST(Job, SurvivorsGoOnWhenAWorkerIsLost) {
     for (const Outcome& outcome : record.outcomes.get()) {
       if (outcome.worker == victim) continue;
       ASSERT_EQ(outcome.recoveries.size(), 1U);
-      const hvd_recovery& recovery = outcome.recoveries[0];
+      const hvd_recovery_info& recovery = outcome.recoveries[0];
       EXPECT_EQ(recovery.cause, static_cast<hvd_status>(HVD_PEER_LOST));
       EXPECT_EQ(recovery.from_size, 3);
       EXPECT_EQ(recovery.to_size, 2);
@@ -305,7 +306,7 @@ TEST(Job, AMismatchIsNoFailure) {
       std::vector<float> values(static_cast<size_t>(hvd_rank(t.context) == 2 ? 4 : 3));
       hvd_tensor tensor = vector_of(values);
       hvd_error error = HVD_ERROR_INIT;
-      EXPECT_EQ(hvd_allreduce(t.context, "odd", &tensor, &tensor, HVD_SUM, &error), HVD_MISMATCH);
+      EXPECT_EQ(hvd_allreduce(t.context, "odd", &tensor, &tensor, HVD_REDUCTION_SUM, &error), HVD_MISMATCH);
       messages.update([&](auto& all) { all.emplace_back(error.message); });
       return hvd_status{HVD_OK};
     };

@@ -29,9 +29,9 @@ class Member {
     hvd_error error = HVD_ERROR_INIT;
     EXPECT_EQ(hvd_init(options, &context_, &error), HVD_OK) << error.message;
     if (context_ == nullptr) return seen_;
-    for (const hvd_set_rule rule :
-         {HVD_SET_WORKERS, HVD_SET_RANKS, HVD_SET_LOCAL, HVD_SET_CROSS, HVD_SET_END}) {
-      const bool by_place = rule == HVD_SET_LOCAL || rule == HVD_SET_CROSS;
+    for (const hvd_set_rule rule : {HVD_SET_RULE_WORKERS, HVD_SET_RULE_RANKS, HVD_SET_RULE_LOCAL,
+                                    HVD_SET_RULE_CROSS, HVD_SET_RULE_END}) {
+      const bool by_place = rule == HVD_SET_RULE_LOCAL || rule == HVD_SET_RULE_CROSS;
       const int32_t ranks[] = {0, 1, 2, 3};
       hvd_process_set* set = nullptr;
       EXPECT_EQ(hvd_process_set_create(context_, ("rule " + std::to_string(rule)).c_str(),
@@ -53,7 +53,7 @@ class Member {
     hvd_tensor tensor = HVD_TENSOR_INIT;
     int64_t one = 1;
     tensor.data = &one;
-    tensor.dtype = HVD_INT64;
+    tensor.dtype = HVD_DTYPE_INT64;
     hvd_request request = HVD_REQUEST_INIT;
     request.collective = HVD_COLLECTIVE_ALLREDUCE;
     request.name = "members";
@@ -77,7 +77,10 @@ class Member {
       if (status == HVD_PEER_LOST) return status;
       if (!lost) {
         EXPECT_EQ(status, HVD_OK) << error.message;
-        EXPECT_EQ(members, rule == HVD_SET_LOCAL ? 2 : rule == HVD_SET_CROSS ? 2 : 4) << "rule " << rule;
+        EXPECT_EQ(members, rule == HVD_SET_RULE_LOCAL   ? 2
+                           : rule == HVD_SET_RULE_CROSS ? 2
+                                                        : 4)
+            << "rule " << rule;
         continue;
       }
       seen_.sums[rule] = status == HVD_OK ? members : -status;
@@ -117,12 +120,13 @@ TEST(ProcessSetJob, EachRuleThroughALoss) {
     for (auto& [worker, seen] : all) {
       if (worker == victim) continue;
       SCOPED_TRACE("worker " + std::to_string(worker) + " after the loss of " + std::to_string(victim));
-      EXPECT_EQ(seen.sums[HVD_SET_WORKERS], 3);
-      EXPECT_EQ(seen.sums[HVD_SET_RANKS], 3);
-      EXPECT_EQ(seen.sums[HVD_SET_END], -HVD_INVALID) << seen.messages[HVD_SET_END];
-      EXPECT_NE(seen.messages[HVD_SET_END].find("rule 5"), std::string::npos) << seen.messages[HVD_SET_END];
-      ++hosts["local " + std::to_string(seen.sums[HVD_SET_LOCAL])];
-      ++hosts["cross " + std::to_string(seen.sums[HVD_SET_CROSS])];
+      EXPECT_EQ(seen.sums[HVD_SET_RULE_WORKERS], 3);
+      EXPECT_EQ(seen.sums[HVD_SET_RULE_RANKS], 3);
+      EXPECT_EQ(seen.sums[HVD_SET_RULE_END], -HVD_INVALID) << seen.messages[HVD_SET_RULE_END];
+      EXPECT_NE(seen.messages[HVD_SET_RULE_END].find("rule 5"), std::string::npos)
+          << seen.messages[HVD_SET_RULE_END];
+      ++hosts["local " + std::to_string(seen.sums[HVD_SET_RULE_LOCAL])];
+      ++hosts["cross " + std::to_string(seen.sums[HVD_SET_RULE_CROSS])];
     }
     // One host is left with one worker; of the two local ranks one is left on one host alone.
     const std::map<std::string, int> expected = {

@@ -90,8 +90,8 @@ TEST(ProcessSets, WorkersKeepTheirIdentities) {
     const std::vector<int32_t> ranks = history.some_ranks();
     std::set<uint64_t> ids;
     for (const int32_t rank : ranks) ids.insert(history.workers()[static_cast<size_t>(rank)].id);
-    // rule 0 is HVD_SET_WORKERS
-    ProcessSet set("some", history.below(2) == 0 ? 0 : HVD_SET_WORKERS, ranks, history.assignment(0));
+    // rule 0 is HVD_SET_RULE_WORKERS
+    ProcessSet set("some", history.below(2) == 0 ? 0 : HVD_SET_RULE_WORKERS, ranks, history.assignment(0));
     for (int step = 0; step < 8; ++step, history.next()) {
       std::vector<int32_t> expected;
       for (int32_t i = 0; i < history.size(); ++i) {
@@ -105,7 +105,7 @@ TEST(ProcessSets, WorkersKeepTheirIdentities) {
 TEST(ProcessSets, RanksKeepTheirNumbers) {
   through_histories([](History& history) {
     const std::vector<int32_t> ranks = history.some_ranks();
-    ProcessSet set("some", HVD_SET_RANKS, ranks, history.assignment(0));
+    ProcessSet set("some", HVD_SET_RULE_RANKS, ranks, history.assignment(0));
     for (int step = 0; step < 8; ++step) {
       std::vector<int32_t> expected = ranks;
       std::sort(expected.begin(), expected.end());
@@ -128,8 +128,8 @@ TEST(ProcessSets, LocalAndCrossFollowTheWorker) {
       if (rank == history.size()) return;
       const session::Assignment assignment = history.assignment(rank);
       if (!local) {
-        local.emplace("host", HVD_SET_LOCAL, std::nullopt, assignment);
-        cross.emplace("column", HVD_SET_CROSS, std::nullopt, assignment);
+        local.emplace("host", HVD_SET_RULE_LOCAL, std::nullopt, assignment);
+        cross.emplace("column", HVD_SET_RULE_CROSS, std::nullopt, assignment);
       }
       const session::Member& self = assignment.members[static_cast<size_t>(rank)];
       std::vector<int32_t> on_host;
@@ -159,7 +159,7 @@ TEST(ProcessSets, LocalAndCrossFollowTheWorker) {
 TEST(ProcessSets, EndsWithItsGeneration) {
   through_histories([](History& history) {
     const std::vector<int32_t> ranks = history.some_ranks();
-    ProcessSet set("short", HVD_SET_END, ranks, history.assignment(0));
+    ProcessSet set("short", HVD_SET_RULE_END, ranks, history.assignment(0));
     EXPECT_EQ(set.in(history.assignment(0))->ranks.size(), ranks.size());
     history.next();
     try {
@@ -180,7 +180,7 @@ TEST(ProcessSets, MembersAgreeOnTheirPlaces) {
     std::map<uint64_t, std::unique_ptr<ProcessSet>> sets;  // by worker
     for (int32_t rank = 0; rank < history.size(); ++rank) {
       sets[history.workers()[static_cast<size_t>(rank)].id] =
-          std::make_unique<ProcessSet>("some", HVD_SET_WORKERS, ranks, history.assignment(rank));
+          std::make_unique<ProcessSet>("some", HVD_SET_RULE_WORKERS, ranks, history.assignment(rank));
     }
     for (int step = 0; step < 8; ++step, history.next()) {
       std::optional<std::vector<int32_t>> agreed;
@@ -229,14 +229,16 @@ TEST(ProcessSets, BadDefinitionsAreNamed) {
   const int32_t size = history.size();
   EXPECT_EQ(message(6, std::vector<int32_t>{0}),
             "rule of process set 'team' is 6: expected one of hvd_set_rule, 1 to 5");
-  EXPECT_EQ(message(HVD_SET_RANKS, std::nullopt), "process set 'team' has no ranks: expected one or more");
-  EXPECT_EQ(message(HVD_SET_RANKS, std::vector<int32_t>{0, size}),
+  EXPECT_EQ(message(HVD_SET_RULE_RANKS, std::nullopt),
+            "process set 'team' has no ranks: expected one or more");
+  EXPECT_EQ(message(HVD_SET_RULE_RANKS, std::vector<int32_t>{0, size}),
             fmt::format("process set 'team' has rank {}: expected 0 to {}", size, size - 1));
-  EXPECT_EQ(message(HVD_SET_END, std::vector<int32_t>{-1}),
+  EXPECT_EQ(message(HVD_SET_RULE_END, std::vector<int32_t>{-1}),
             fmt::format("process set 'team' has rank -1: expected 0 to {}", size - 1));
-  EXPECT_EQ(message(HVD_SET_WORKERS, std::vector<int32_t>{0, 0}), "process set 'team' has rank 0 twice");
-  EXPECT_EQ(message(HVD_SET_LOCAL, std::vector<int32_t>{0}),
-            "ranks of process set 'team' are given: expected NULL and a count of 0 with rule HVD_SET_LOCAL");
+  EXPECT_EQ(message(HVD_SET_RULE_WORKERS, std::vector<int32_t>{0, 0}), "process set 'team' has rank 0 twice");
+  EXPECT_EQ(
+      message(HVD_SET_RULE_LOCAL, std::vector<int32_t>{0}),
+      "ranks of process set 'team' are given: expected NULL and a count of 0 with rule HVD_SET_RULE_LOCAL");
 }
 
 TEST(ProcessSets, WhoIsNoMemberIsToldWhoIs) {
@@ -251,7 +253,7 @@ TEST(ProcessSets, WhoIsNoMemberIsToldWhoIs) {
     assignment.members.push_back(member);
   }
   const auto message = [&](std::vector<int32_t> ranks) {
-    ProcessSet set("team", HVD_SET_RANKS, std::move(ranks), assignment);
+    ProcessSet set("team", HVD_SET_RULE_RANKS, std::move(ranks), assignment);
     try {
       set.member_of(assignment);
     } catch (const Error& error) { return error.status().message; }

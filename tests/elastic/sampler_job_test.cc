@@ -24,7 +24,7 @@ struct Outcome {
 hvd_tensor tensor_of(std::vector<int64_t>& values) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = values.data();
-  tensor.dtype = HVD_INT64;
+  tensor.dtype = HVD_DTYPE_INT64;
   tensor.ndim = 1;
   tensor.shape[0] = static_cast<int64_t>(values.size());
   return tensor;
@@ -108,7 +108,7 @@ class Counter {
       std::vector<int64_t> seen(kSamples);
       for (uint64_t i = 0; i < batch.count; ++i) ++seen[indices[i]];
       hvd_tensor tensor = tensor_of(seen);
-      status = hvd_allreduce(context, "seen", &tensor, &tensor, HVD_SUM, nullptr);
+      status = hvd_allreduce(context, "seen", &tensor, &tensor, HVD_REDUCTION_SUM, nullptr);
       if (status != HVD_OK) return status;
       EXPECT_EQ(static_cast<uint64_t>(std::accumulate(seen.begin(), seen.end(), int64_t{0})), batch.total);
       for (size_t i = 0; i < counts.size(); ++i) counts[i] += seen[i];
@@ -204,8 +204,8 @@ TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
           int64_t one = 1;
           hvd_tensor tensor = HVD_TENSOR_INIT;
           tensor.data = &one;
-          tensor.dtype = HVD_INT64;
-          hvd_status status = hvd_allreduce(context, "one", &tensor, &tensor, HVD_SUM, nullptr);
+          tensor.dtype = HVD_DTYPE_INT64;
+          hvd_status status = hvd_allreduce(context, "one", &tensor, &tensor, HVD_REDUCTION_SUM, nullptr);
           if (status != HVD_OK) return status;
           EXPECT_EQ(hvd_sampler_next(sampler, nullptr, indices.data(), 8, &batch, nullptr), HVD_OK);
           EXPECT_EQ(hvd_sampler_record(sampler, &batch, nullptr), HVD_OK);
@@ -245,9 +245,9 @@ TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
           [](void* self) {
             auto& [worker, starts, leaves] = *static_cast<Call*>(self);
             if (hvd_size(worker.context) == 3) {
-              hvd_sampler_information info{};
+              hvd_sampler_info info{};
               info.struct_size = sizeof(info);
-              EXPECT_EQ(hvd_sampler_info(worker.sampler, &info, nullptr), HVD_OK);
+              EXPECT_EQ(hvd_sampler_get_info(worker.sampler, &info, nullptr), HVD_OK);
               starts.update([&](auto& all) { all.push_back({worker.worker, worker.step, info.processed}); });
             }
             const hvd_status status = worker.train();

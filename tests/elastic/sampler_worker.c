@@ -25,7 +25,7 @@ typedef struct {
 static hvd_tensor tensor_of(int32_t *data) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
-  tensor.dtype = HVD_INT32;
+  tensor.dtype = HVD_DTYPE_INT32;
   tensor.ndim = 1;
   tensor.shape[0] = SAMPLES;
   return tensor;
@@ -55,7 +55,7 @@ static hvd_status train(void *userdata) {
     /* In the middle of a round, two rounds after a commit. */
     if (j->worker == 2 && j->round == 11) kill(getpid(), SIGKILL);
     if (j->worker == 1 && j->round == 101) kill(getpid(), SIGKILL);
-    if ((status = hvd_allreduce(j->context, "seen", &tensor, &tensor, HVD_SUM, &error)) != HVD_OK) return status;
+    if ((status = hvd_allreduce(j->context, "seen", &tensor, &tensor, HVD_REDUCTION_SUM, &error)) != HVD_OK) return status;
     for (int i = 0; i < SAMPLES; ++i) j->counts[i] += seen[i];
     if ((status = hvd_sampler_record(j->sampler, &batch, &error)) != HVD_OK) {
       fprintf(stderr, "worker %d: record: %s\n", (int)j->worker, error.message);
@@ -76,12 +76,12 @@ static int check(const job *j) {
   }
   if (j->worker != 3) return 0;
   /* One that was there from the beginning to the end. */
-  if (hvd_recovery_count(j->context, &recoveries, NULL) != HVD_OK) return 1;
+  if (hvd_get_recovery_count(j->context, &recoveries, NULL) != HVD_OK) return 1;
   for (size_t i = 0; i < recoveries; ++i) {
-    hvd_recovery recovery;
+    hvd_recovery_info recovery;
     memset(&recovery, 0, sizeof(recovery));
     recovery.struct_size = sizeof(recovery);
-    if (hvd_recovery_get(j->context, i, &recovery, NULL) == HVD_OK && recovery.cause == HVD_PEER_LOST) ++lost;
+    if (hvd_get_recovery(j->context, i, &recovery, NULL) == HVD_OK && recovery.cause == HVD_PEER_LOST) ++lost;
   }
   printf("%d workers were lost on the way\n", lost);
   return lost == 2 ? 0 : 1;
@@ -90,7 +90,7 @@ static int check(const job *j) {
 int main(void) {
   static job j;
   hvd_error error = HVD_ERROR_INIT;
-  hvd_membership place;
+  hvd_membership_info place;
   hvd_sampler_options options;
   hvd_tensor counts = tensor_of(j.counts);
   hvd_status status = hvd_init(NULL, &j.context, &error);

@@ -19,8 +19,8 @@ struct Prepared {
       : input(ranks * each, 1.0F), output(ranks * each, 2.0F) {
     call.op.struct_size = sizeof(call.op);
     call.op.collective = collective;
-    call.op.dtype = HVD_FLOAT32;
-    call.op.reduction = HVD_SUM;
+    call.op.dtype = HVD_DTYPE_FLOAT32;
+    call.op.reduction = HVD_REDUCTION_SUM;
     call.op.memory = HVD_MEMORY_HOST;
     call.op.sequence = sequence;
     call.op.input = input.data();
@@ -147,8 +147,8 @@ std::vector<std::vector<float>> allreduce_rough(Ranks& ranks, size_t count, uint
     const std::vector<float> input = rough(count, rank);
     Call call;
     call.op.collective = HVD_COLLECTIVE_ALLREDUCE;
-    call.op.dtype = HVD_FLOAT32;
-    call.op.reduction = HVD_SUM;
+    call.op.dtype = HVD_DTYPE_FLOAT32;
+    call.op.reduction = HVD_REDUCTION_SUM;
     call.op.sequence = sequence;
     call.op.input = input.data();
     call.op.output = outputs[static_cast<size_t>(rank)].data();
@@ -168,7 +168,8 @@ TEST(LocalCollectives, OneHostsSumsAreThoseInRankOrder) {
     for (int32_t rank = 0; rank < ranks.size(); ++rank) inputs.push_back(rough(count, rank));
     for (const auto& input : inputs) pointers.push_back(input.data());
     std::vector<float> expected(count);
-    reduce_many(HVD_FLOAT32, HVD_SUM, expected.data(), pointers.data(), pointers.size(), count, 1);
+    reduce_many(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, expected.data(), pointers.data(), pointers.size(),
+                count, 1);
     for (const auto& output : allreduce_rough(ranks, count, ++sequence)) {
       ASSERT_EQ(std::memcmp(output.data(), expected.data(), count * sizeof(float)), 0) << count;
     }
@@ -194,24 +195,24 @@ TEST(LocalCollectives, AveragesOfSeveralHostsDoNotOverflowAndRoundTowardsZero) {
   ranks.each([&](int32_t rank) {
     std::vector<uint8_t> halves(2 * 3000), wholes(4 * 3000);
     for (size_t i = 0; i < 3000; ++i) {
-      encode(HVD_FLOAT16, halves.data(), i, 40000);
-      encode(HVD_INT32, wholes.data(), i, rank == 1 ? -4.0 : -1.0);
+      encode(HVD_DTYPE_FLOAT16, halves.data(), i, 40000);
+      encode(HVD_DTYPE_INT32, wholes.data(), i, rank == 1 ? -4.0 : -1.0);
     }
     Call call;
     call.op.collective = HVD_COLLECTIVE_ALLREDUCE;
-    call.op.reduction = HVD_AVERAGE;
-    call.op.dtype = HVD_FLOAT16;
+    call.op.reduction = HVD_REDUCTION_AVERAGE;
+    call.op.dtype = HVD_DTYPE_FLOAT16;
     call.op.sequence = 1;
     call.op.input = call.op.output = halves.data();
     call.op.count = 3000;
     ASSERT_TRUE(ranks.run(rank, call).ok());
-    call.op.dtype = HVD_INT32;
+    call.op.dtype = HVD_DTYPE_INT32;
     call.op.sequence = 2;
     call.op.input = call.op.output = wholes.data();
     ASSERT_TRUE(ranks.run(rank, call).ok());
     for (size_t i = 0; i < 3000; ++i) {
-      ASSERT_NEAR(decode(HVD_FLOAT16, halves.data(), i), 40000, 64);
-      ASSERT_EQ(decode(HVD_INT32, wholes.data(), i), -1);  // -8 / 5
+      ASSERT_NEAR(decode(HVD_DTYPE_FLOAT16, halves.data(), i), 40000, 64);
+      ASSERT_EQ(decode(HVD_DTYPE_INT32, wholes.data(), i), -1);  // -8 / 5
     }
   });
 }

@@ -56,10 +56,10 @@ TEST_P(OverGloo, ManyOperationsUnderWay) {
       flight.root = static_cast<int32_t>(sequence) % size();
       const size_t sizes[] = {1, 1000, 70001, 1500007};
       flight.count = sizes[sequence / 3 % 4];
-      flight.input = values(HVD_FLOAT32, flight.count, rank, sequence);
+      flight.input = values(HVD_DTYPE_FLOAT32, flight.count, rank, sequence);
       hvd_backend_op op = flight.pending.op(flight.collective, sequence);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.memory = HVD_MEMORY_HOST;
       op.root = flight.root;
       op.input = flight.input.data();
@@ -80,18 +80,19 @@ TEST_P(OverGloo, ManyOperationsUnderWay) {
       ASSERT_TRUE(status.ok()) << "operation " << flight->sequence << ": " << status.message;
       std::vector<uint8_t> expected;
       if (flight->collective == HVD_COLLECTIVE_BROADCAST) {
-        ASSERT_EQ(flight->input, values(HVD_FLOAT32, flight->count, flight->root, flight->sequence));
+        ASSERT_EQ(flight->input, values(HVD_DTYPE_FLOAT32, flight->count, flight->root, flight->sequence));
         continue;
       }
       if (flight->collective == HVD_COLLECTIVE_ALLGATHER) {
         for (int32_t from : all_) {
-          const auto part = values(HVD_FLOAT32, flight->count, from, flight->sequence);
+          const auto part = values(HVD_DTYPE_FLOAT32, flight->count, from, flight->sequence);
           expected.insert(expected.end(), part.begin(), part.end());
         }
       } else {
         expected.resize(4 * flight->count);
         for (size_t i = 0; i < flight->count; ++i) {
-          encode(HVD_FLOAT32, expected.data(), i, reduced(HVD_FLOAT32, HVD_SUM, all_, i, flight->sequence));
+          encode(HVD_DTYPE_FLOAT32, expected.data(), i,
+                 reduced(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, all_, i, flight->sequence));
         }
       }
       ASSERT_TRUE(flight->output == expected) << "operation " << flight->sequence << " rank " << rank;
@@ -106,8 +107,8 @@ TEST_P(OverGloo, AbortFreesEverybody) {
     std::vector<uint8_t> input(8 << 20), output(8 << 20);
     Pending pending;
     hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, 1);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.memory = HVD_MEMORY_HOST;
     op.input = input.data();
     op.output = output.data();

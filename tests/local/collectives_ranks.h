@@ -288,17 +288,17 @@ inline void encode(hvd_dtype dtype, void* data, size_t index, double value) {
     std::memcpy(static_cast<uint8_t*>(data) + index * sizeof(typed), &typed, sizeof(typed));
   };
   switch (dtype) {
-    case HVD_UINT8: return put(static_cast<uint8_t>(value));
-    case HVD_INT8: return put(static_cast<int8_t>(value));
-    case HVD_UINT16: return put(static_cast<uint16_t>(value));
-    case HVD_INT16: return put(static_cast<int16_t>(value));
-    case HVD_UINT32: return put(static_cast<uint32_t>(value));
-    case HVD_INT32: return put(static_cast<int32_t>(value));
-    case HVD_UINT64: return put(static_cast<uint64_t>(value));
-    case HVD_INT64: return put(static_cast<int64_t>(value));
-    case HVD_FLOAT32: return put(static_cast<float>(value));
-    case HVD_FLOAT64: return put(value);
-    case HVD_BOOL: return put(static_cast<uint8_t>(value != 0));
+    case HVD_DTYPE_UINT8: return put(static_cast<uint8_t>(value));
+    case HVD_DTYPE_INT8: return put(static_cast<int8_t>(value));
+    case HVD_DTYPE_UINT16: return put(static_cast<uint16_t>(value));
+    case HVD_DTYPE_INT16: return put(static_cast<int16_t>(value));
+    case HVD_DTYPE_UINT32: return put(static_cast<uint32_t>(value));
+    case HVD_DTYPE_INT32: return put(static_cast<int32_t>(value));
+    case HVD_DTYPE_UINT64: return put(static_cast<uint64_t>(value));
+    case HVD_DTYPE_INT64: return put(static_cast<int64_t>(value));
+    case HVD_DTYPE_FLOAT32: return put(static_cast<float>(value));
+    case HVD_DTYPE_FLOAT64: return put(value);
+    case HVD_DTYPE_BOOL: return put(static_cast<uint8_t>(value != 0));
     default: {
       const auto wide = static_cast<float>(value);
       narrow(dtype, static_cast<uint16_t*>(data) + index, &wide, 1);
@@ -312,17 +312,17 @@ inline double decode(hvd_dtype dtype, const void* data, size_t index) {
     return static_cast<double>(typed);
   };
   switch (dtype) {
-    case HVD_UINT8:
-    case HVD_BOOL: return get(uint8_t{});
-    case HVD_INT8: return get(int8_t{});
-    case HVD_UINT16: return get(uint16_t{});
-    case HVD_INT16: return get(int16_t{});
-    case HVD_UINT32: return get(uint32_t{});
-    case HVD_INT32: return get(int32_t{});
-    case HVD_UINT64: return get(uint64_t{});
-    case HVD_INT64: return get(int64_t{});
-    case HVD_FLOAT32: return get(float{});
-    case HVD_FLOAT64: return get(double{});
+    case HVD_DTYPE_UINT8:
+    case HVD_DTYPE_BOOL: return get(uint8_t{});
+    case HVD_DTYPE_INT8: return get(int8_t{});
+    case HVD_DTYPE_UINT16: return get(uint16_t{});
+    case HVD_DTYPE_INT16: return get(int16_t{});
+    case HVD_DTYPE_UINT32: return get(uint32_t{});
+    case HVD_DTYPE_INT32: return get(int32_t{});
+    case HVD_DTYPE_UINT64: return get(uint64_t{});
+    case HVD_DTYPE_INT64: return get(int64_t{});
+    case HVD_DTYPE_FLOAT32: return get(float{});
+    case HVD_DTYPE_FLOAT64: return get(double{});
     default: {
       float wide = 0;
       widen(dtype, &wide, static_cast<const uint16_t*>(data) + index, 1);
@@ -345,18 +345,18 @@ inline std::vector<uint8_t> values(hvd_dtype dtype, size_t count, int32_t rank, 
 /// What the reduction of all those ranks' values is.
 inline double reduced(hvd_dtype dtype, hvd_reduction reduction, const std::vector<int32_t>& ranks,
                       size_t index, uint64_t salt) {
-  const bool boolean = dtype == HVD_BOOL;
+  const bool boolean = dtype == HVD_DTYPE_BOOL;
   double result = 0;
   for (size_t i = 0; i < ranks.size(); ++i) {
     double v = value(ranks[i], index, salt);
     if (boolean) v = v != 0 ? 1 : 0;
     if (i == 0) {
       result = v;
-    } else if (reduction == HVD_MIN) {
+    } else if (reduction == HVD_REDUCTION_MIN) {
       result = std::min(result, v);
-    } else if (reduction == HVD_MAX) {
+    } else if (reduction == HVD_REDUCTION_MAX) {
       result = std::max(result, v);
-    } else if (reduction == HVD_PRODUCT) {
+    } else if (reduction == HVD_REDUCTION_PRODUCT) {
       result *= v;
     } else {
       result = boolean ? std::max(result, v) : result + v;

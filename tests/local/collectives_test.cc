@@ -10,9 +10,10 @@
 namespace hvd::local::test {
 namespace {
 
-constexpr hvd_dtype kDtypes[] = {HVD_UINT8,   HVD_INT8,    HVD_UINT16, HVD_INT16,   HVD_UINT32,
-                                 HVD_INT32,   HVD_UINT64,  HVD_INT64,  HVD_FLOAT16, HVD_BFLOAT16,
-                                 HVD_FLOAT32, HVD_FLOAT64, HVD_BOOL};
+constexpr hvd_dtype kDtypes[] = {HVD_DTYPE_UINT8,   HVD_DTYPE_INT8,     HVD_DTYPE_UINT16,  HVD_DTYPE_INT16,
+                                 HVD_DTYPE_UINT32,  HVD_DTYPE_INT32,    HVD_DTYPE_UINT64,  HVD_DTYPE_INT64,
+                                 HVD_DTYPE_FLOAT16, HVD_DTYPE_BFLOAT16, HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT64,
+                                 HVD_DTYPE_BOOL};
 
 // One host, and hosts whose ranks are neighbours in rank order, are not, or are alone.
 const std::vector<std::vector<int32_t>> kPlaces = {
@@ -41,7 +42,7 @@ hvd_backend_op operation(hvd_collective collective, hvd_dtype dtype, uint64_t se
   op.struct_size = sizeof(op);
   op.collective = collective;
   op.dtype = dtype;
-  op.reduction = HVD_SUM;
+  op.reduction = HVD_REDUCTION_SUM;
   op.memory = HVD_MEMORY_HOST;
   op.sequence = sequence;
   return op;
@@ -88,12 +89,12 @@ void allreduce(Ranks& ranks, const std::vector<int32_t>& members, int32_t rank, 
   if (!in_place) { ASSERT_EQ(input, before) << "the input was written"; }
   for (size_t i = 0; i < count; ++i) {
     double expected = reduced(dtype, reduction, members, i, sequence);
-    if (reduction == HVD_AVERAGE && dtype != HVD_BOOL) {
+    if (reduction == HVD_REDUCTION_AVERAGE && dtype != HVD_DTYPE_BOOL) {
       expected /= static_cast<double>(members.size());
-      if (dtype <= HVD_INT64) expected = std::trunc(expected);
+      if (dtype <= HVD_DTYPE_INT64) expected = std::trunc(expected);
     }
     const double got = decode(dtype, to, i);
-    const double slack = reduction == HVD_AVERAGE && dtype >= HVD_FLOAT16 ? 0.02 : 0;
+    const double slack = reduction == HVD_REDUCTION_AVERAGE && dtype >= HVD_DTYPE_FLOAT16 ? 0.02 : 0;
     if (std::abs(got - expected) <= slack) continue;
     FAIL() << got << " and not " << expected << ": rank " << rank << " element " << i << " of " << count
            << " dtype " << dtype_name(dtype) << " reduction " << reduction;
@@ -106,8 +107,9 @@ TEST_P(Places, AllreduceOfEveryDtypeAndReduction) {
   ranks.each([&](int32_t rank) {
     uint64_t sequence = 0;
     for (hvd_dtype dtype : kDtypes) {
-      for (hvd_reduction reduction : {HVD_SUM, HVD_AVERAGE, HVD_MIN, HVD_MAX, HVD_PRODUCT}) {
-        if (dtype == HVD_BOOL && reduction == HVD_AVERAGE) continue;
+      for (hvd_reduction reduction : {HVD_REDUCTION_SUM, HVD_REDUCTION_AVERAGE, HVD_REDUCTION_MIN,
+                                      HVD_REDUCTION_MAX, HVD_REDUCTION_PRODUCT}) {
+        if (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE) continue;
         for (size_t count : {size_t{5}, size_t{9001}}) {
           ++sequence;
           allreduce(ranks, all(), rank, dtype, reduction, count, sequence, sequence % 3 == 0,
@@ -128,10 +130,12 @@ TEST_P(Places, AllreduceOfSizesAroundEveryBoundary) {
     for (size_t count : {size_t{0}, size_t{1}, size_t{2047}, size_t{2048}, size_t{2049}, floats - 1, floats,
                          floats + 1, n * floats, n * floats + 1, 3 * n * floats + 17, 11 * floats - 3}) {
       for (bool parted : {false, true}) {
-        allreduce(ranks, all(), rank, HVD_FLOAT32, HVD_SUM, count, ++sequence, parted, parted);
+        allreduce(ranks, all(), rank, HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, count, ++sequence, parted,
+                  parted);
       }
     }
-    allreduce(ranks, all(), rank, HVD_UINT8, HVD_SUM, 2 * kSegmentBytes * n + 3, ++sequence, false, true);
+    allreduce(ranks, all(), rank, HVD_DTYPE_UINT8, HVD_REDUCTION_SUM, 2 * kSegmentBytes * n + 3, ++sequence,
+              false, true);
   });
 }
 
@@ -167,7 +171,7 @@ TEST_P(Places, BroadcastFromEveryRoot) {
                          kSegmentBytes + 1, 9 * kSegmentBytes + 5}) {
       for (int32_t root = 0; root < ranks.size(); ++root) {
         ++sequence;
-        broadcast(ranks, all(), rank, root, HVD_UINT8, count, sequence, sequence % 2 == 0);
+        broadcast(ranks, all(), rank, root, HVD_DTYPE_UINT8, count, sequence, sequence % 2 == 0);
       }
     }
     for (hvd_dtype dtype : kDtypes) {
@@ -270,13 +274,14 @@ TEST_P(Places, AllgatherReducescatterAndAlltoallOfUnevenParts) {
   ranks.each([&](int32_t rank) {
     uint64_t sequence = 0;
     for (size_t scale : {size_t{0}, size_t{1}, size_t{1000}, size_t{70000}, 3 * kSegmentBytes}) {
-      for (hvd_dtype dtype : {HVD_UINT8, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT64}) {
-        if (scale > 100000 && dtype != HVD_UINT8) continue;
+      for (hvd_dtype dtype : {HVD_DTYPE_UINT8, HVD_DTYPE_FLOAT16, HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT64}) {
+        if (scale > 100000 && dtype != HVD_DTYPE_UINT8) continue;
         ++sequence;
         allgather(ranks, all(), rank, dtype, uneven(hosts().size(), scale, sequence), sequence,
                   sequence % 2 == 0);
         ++sequence;
-        reducescatter(ranks, all(), rank, dtype, HVD_SUM, uneven(hosts().size(), scale, sequence), sequence);
+        reducescatter(ranks, all(), rank, dtype, HVD_REDUCTION_SUM, uneven(hosts().size(), scale, sequence),
+                      sequence);
         alltoall(ranks, all(), rank, dtype, scale, ++sequence);
       }
     }
@@ -290,7 +295,7 @@ TEST_P(Places, BarrierWaitsForAll) {
   ranks.each([&](int32_t rank) {
     for (int round = 1; round <= 50; ++round) {
       arrived.fetch_add(1);
-      Call call{operation(HVD_COLLECTIVE_BARRIER, HVD_UINT8, static_cast<uint64_t>(round)), {}, {}, {}};
+      Call call{operation(HVD_COLLECTIVE_BARRIER, HVD_DTYPE_UINT8, static_cast<uint64_t>(round)), {}, {}, {}};
       const Status status = ranks.run(rank, call);
       ASSERT_TRUE(status.ok()) << status.message;
       ASSERT_GE(arrived.load(), round * ranks.size());
@@ -320,20 +325,21 @@ TEST_P(Places, AnyHistoryOfOperationsAmongSubsets) {
         if (!served(members) || !takes_part(members, rank)) continue;
         switch (kind) {
           case 0:
-            allreduce(ranks, members, rank, HVD_FLOAT32, HVD_SUM, count, sequence, !parted, parted);
-            break;
-          case 1: broadcast(ranks, members, rank, root, HVD_INT16, count, sequence, parted); break;
-          case 2:
-            allgather(ranks, members, rank, HVD_UINT8, uneven(members.size(), count, sequence), sequence,
+            allreduce(ranks, members, rank, HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, count, sequence, !parted,
                       parted);
             break;
-          case 3:
-            reducescatter(ranks, members, rank, HVD_INT32, HVD_MAX, uneven(members.size(), count, sequence),
-                          sequence);
+          case 1: broadcast(ranks, members, rank, root, HVD_DTYPE_INT16, count, sequence, parted); break;
+          case 2:
+            allgather(ranks, members, rank, HVD_DTYPE_UINT8, uneven(members.size(), count, sequence),
+                      sequence, parted);
             break;
-          case 4: alltoall(ranks, members, rank, HVD_UINT16, count / 4, sequence); break;
+          case 3:
+            reducescatter(ranks, members, rank, HVD_DTYPE_INT32, HVD_REDUCTION_MAX,
+                          uneven(members.size(), count, sequence), sequence);
+            break;
+          case 4: alltoall(ranks, members, rank, HVD_DTYPE_UINT16, count / 4, sequence); break;
           default: {
-            Call call{operation(HVD_COLLECTIVE_BARRIER, HVD_UINT8, sequence), {}, members, {}};
+            Call call{operation(HVD_COLLECTIVE_BARRIER, HVD_DTYPE_UINT8, sequence), {}, members, {}};
             const Status status = ranks.run(rank, call);
             ASSERT_TRUE(status.ok()) << status.message;
           }

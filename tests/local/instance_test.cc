@@ -120,7 +120,7 @@ TEST(LocalInstance, WrongOperationsAreRefused) {
   op = pending.op(HVD_COLLECTIVE_BROADCAST, 1);
   op.dtype = 99;
   EXPECT_EQ(instance.submit(op).code, HVD_UNSUPPORTED);
-  op.dtype = HVD_FLOAT32;
+  op.dtype = HVD_DTYPE_FLOAT32;
   op.root = 2;
   EXPECT_EQ(instance.submit(op).code, HVD_INVALID);
   op = barrier(pending, 1);
@@ -130,7 +130,7 @@ TEST(LocalInstance, WrongOperationsAreRefused) {
     EXPECT_EQ(instance.submit(op).code, HVD_INVALID);
   }
   op = pending.op(HVD_COLLECTIVE_ALLGATHER, 1);
-  op.dtype = HVD_FLOAT32;
+  op.dtype = HVD_DTYPE_FLOAT32;
   EXPECT_EQ(instance.submit(op).code, HVD_INVALID) << "no counts";
 }
 

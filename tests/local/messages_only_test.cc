@@ -39,7 +39,7 @@ TEST(LocalMessagesOnly, OperationsGoToTheOtherBackendAsTheyAre) {
   const backend::Part parts[] = {{in, out, 4}, {in + 4, out + 4, 2}};
   Pending pending;
   hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, 9);
-  op.dtype = HVD_FLOAT32;
+  op.dtype = HVD_DTYPE_FLOAT32;
   op.ranks = members;
   op.rank_count = 2;
   ASSERT_TRUE(ranks[2]->instance->submit(op, parts).ok());

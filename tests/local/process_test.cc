@@ -103,8 +103,8 @@ int child() {
       std::vector<float> values(random() % 300000 + 1, 1.F);
       Pending pending;
       hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, sequence);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = values.size();
       op.input = op.output = values.data();
       const auto sequence_bytes = reinterpret_cast<const uint8_t*>(&sequence);

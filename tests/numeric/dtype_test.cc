@@ -14,11 +14,13 @@ TEST(Dtype, EachHasItsSizeAndAName) {
     size_t size;
     const char* name;
   } expected[] = {
-      {HVD_UINT8, 1, "uint8"},       {HVD_INT8, 1, "int8"},       {HVD_UINT16, 2, "uint16"},
-      {HVD_INT16, 2, "int16"},       {HVD_UINT32, 4, "uint32"},   {HVD_INT32, 4, "int32"},
-      {HVD_UINT64, 8, "uint64"},     {HVD_INT64, 8, "int64"},     {HVD_FLOAT16, 2, "float16"},
-      {HVD_BFLOAT16, 2, "bfloat16"}, {HVD_FLOAT32, 4, "float32"}, {HVD_FLOAT64, 8, "float64"},
-      {HVD_BOOL, 1, "bool"},
+      {HVD_DTYPE_UINT8, 1, "uint8"},     {HVD_DTYPE_INT8, 1, "int8"},
+      {HVD_DTYPE_UINT16, 2, "uint16"},   {HVD_DTYPE_INT16, 2, "int16"},
+      {HVD_DTYPE_UINT32, 4, "uint32"},   {HVD_DTYPE_INT32, 4, "int32"},
+      {HVD_DTYPE_UINT64, 8, "uint64"},   {HVD_DTYPE_INT64, 8, "int64"},
+      {HVD_DTYPE_FLOAT16, 2, "float16"}, {HVD_DTYPE_BFLOAT16, 2, "bfloat16"},
+      {HVD_DTYPE_FLOAT32, 4, "float32"}, {HVD_DTYPE_FLOAT64, 8, "float64"},
+      {HVD_DTYPE_BOOL, 1, "bool"},
   };
   std::set<uint64_t> bits;
   for (const auto& e : expected) {
@@ -29,7 +31,7 @@ TEST(Dtype, EachHasItsSizeAndAName) {
 }
 
 TEST(Dtype, OthersAreUnknown) {
-  for (hvd_dtype dtype : {0, -1, HVD_BOOL + 1, 1 << 30}) {
+  for (hvd_dtype dtype : {0, -1, HVD_DTYPE_BOOL + 1, 1 << 30}) {
     EXPECT_EQ(dtype_size(dtype), 0U) << dtype;
     EXPECT_STREQ(dtype_name(dtype), "unknown dtype") << dtype;
   }

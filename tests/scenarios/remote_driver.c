@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
   pthread_create(&signals, NULL, stop_on_signal, &j);
   const hvd_status status = hvd_driver_wait(j.driver, INT64_MAX, &error);
   hvd_driver_status_info info = {.struct_size = sizeof info};
-  hvd_driver_status(j.driver, &info, NULL);
+  hvd_driver_get_status(j.driver, &info, NULL);
   pthread_cancel(signals);
   pthread_join(signals, NULL);
   for (int i = 0; i < j.count; ++i) pthread_join(j.workers[i].reader, NULL);

@@ -171,12 +171,12 @@ static hvd_status provoke_mismatch(worker *w) {
   hvd_error error = HVD_ERROR_INIT;
   double data[8] = {0};
   int odd = hvd_rank(w->context) == hvd_size(w->context) - 1;
-  hvd_tensor tensor = vector(data, HVD_FLOAT64, 4);
-  hvd_reduction reduction = HVD_SUM;
+  hvd_tensor tensor = vector(data, HVD_DTYPE_FLOAT64, 4);
+  hvd_reduction reduction = HVD_REDUCTION_SUM;
   hvd_status status;
   if (odd && strcmp(w->mismatch_kind, "shape") == 0) tensor.shape[0] = 8;
-  if (odd && strcmp(w->mismatch_kind, "dtype") == 0) tensor.dtype = HVD_INT64;
-  if (odd && strcmp(w->mismatch_kind, "op") == 0) reduction = HVD_MAX;
+  if (odd && strcmp(w->mismatch_kind, "dtype") == 0) tensor.dtype = HVD_DTYPE_INT64;
+  if (odd && strcmp(w->mismatch_kind, "op") == 0) reduction = HVD_REDUCTION_MAX;
   if (strcmp(w->mismatch_kind, "root") == 0) {
     status = hvd_broadcast(w->context, "odd", &tensor, odd ? 1 : 0, &error);
   } else {
@@ -195,14 +195,14 @@ static hvd_status one_step(worker *w, hvd_error *error) {
   if (at_point(w, "before_allreduce") != FAULT_NONE) return HVD_INTERNAL;
 
   /* Half of the ranks submit in the other order. */
-  hvd_tensor tensors[2] = {vector(gradient, HVD_FLOAT64, MODEL_WEIGHTS + 1),
-                           vector(embedding, HVD_FLOAT32, MODEL_EMBEDDING)};
+  hvd_tensor tensors[2] = {vector(gradient, HVD_DTYPE_FLOAT64, MODEL_WEIGHTS + 1),
+                           vector(embedding, HVD_DTYPE_FLOAT32, MODEL_EMBEDDING)};
   const char *names[2] = {"gradient", "embedding"};
   hvd_op *ops[2] = {NULL, NULL};
   hvd_status status = HVD_OK;
   for (int i = 0; i < 2 && status == HVD_OK; ++i) {
     int k = (i + hvd_rank(w->context)) & 1;
-    status = hvd_allreduce_async(w->context, names[k], &tensors[k], &tensors[k], HVD_SUM, &ops[k], error);
+    status = hvd_allreduce_async(w->context, names[k], &tensors[k], &tensors[k], HVD_REDUCTION_SUM, &ops[k], error);
   }
   if (status == HVD_OK && at_point(w, "in_collective") != FAULT_NONE) status = HVD_INTERNAL;
   for (int i = 0; i < 2; ++i) {
@@ -219,8 +219,8 @@ static hvd_status one_step(worker *w, hvd_error *error) {
   if (status != HVD_OK) return status;
   if (at_point(w, "between_collectives") != FAULT_NONE) return HVD_INTERNAL;
 
-  hvd_tensor count = vector(counts, HVD_INT64, 2);
-  status = hvd_allreduce(w->context, "count", &count, &count, HVD_SUM, error);
+  hvd_tensor count = vector(counts, HVD_DTYPE_INT64, 2);
+  status = hvd_allreduce(w->context, "count", &count, &count, HVD_REDUCTION_SUM, error);
   if (status != HVD_OK) return status;
   if (counts[1] != hvd_size(w->context)) {
     snprintf(error->message, sizeof error->message, "sum of ones is %lld, size is %d", (long long)counts[1],
@@ -310,12 +310,12 @@ static hvd_status train(void *userdata) {
 static void trace_recoveries(const worker *w) {
   size_t count = 0;
   char text[600];
-  if (hvd_recovery_count(w->context, &count, NULL) != HVD_OK) return;
+  if (hvd_get_recovery_count(w->context, &count, NULL) != HVD_OK) return;
   for (size_t i = 0; i < count; ++i) {
-    hvd_recovery r;
+    hvd_recovery_info r;
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
-    if (hvd_recovery_get(w->context, i, &r, NULL) != HVD_OK) continue;
+    if (hvd_get_recovery(w->context, i, &r, NULL) != HVD_OK) continue;
     trace(&w->who, "recovery",
           "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
           "\"rev\":%llu,"
@@ -372,16 +372,16 @@ static hvd_status register_state(worker *w, hvd_error *error) {
   model *m = &w->model;
   hvd_tensor bias = HVD_TENSOR_INIT; /* a scalar */
   bias.data = &m->bias;
-  bias.dtype = HVD_FLOAT64;
+  bias.dtype = HVD_DTYPE_FLOAT64;
   struct {
     const char *key;
     hvd_tensor tensor;
   } tensors[] = {
-      {"weights", vector(m->weights, HVD_FLOAT64, MODEL_WEIGHTS)},
+      {"weights", vector(m->weights, HVD_DTYPE_FLOAT64, MODEL_WEIGHTS)},
       {"bias", bias},
-      {"velocity", vector(m->velocity, HVD_FLOAT64, MODEL_WEIGHTS + 1)},
-      {"embedding", vector(m->embedding, HVD_FLOAT32, MODEL_EMBEDDING)},
-      {"pad", vector(m->pad, HVD_UINT8, (int64_t)m->pad_size)},
+      {"velocity", vector(m->velocity, HVD_DTYPE_FLOAT64, MODEL_WEIGHTS + 1)},
+      {"embedding", vector(m->embedding, HVD_DTYPE_FLOAT32, MODEL_EMBEDDING)},
+      {"pad", vector(m->pad, HVD_DTYPE_UINT8, (int64_t)m->pad_size)},
   };
   hvd_status status = hvd_state_create(w->context, &w->state, error);
   for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == HVD_OK; ++i) {

@@ -49,7 +49,7 @@ class BackendDouble final : public backend::Instance {
     description_.name = name;
     description_.version = "double";
     description_.memories = memories;
-    for (hvd_dtype d = HVD_UINT8; d <= HVD_BOOL; ++d) description_.dtypes |= dtype_bit(d);
+    for (hvd_dtype d = HVD_DTYPE_UINT8; d <= HVD_DTYPE_BOOL; ++d) description_.dtypes |= dtype_bit(d);
     for (hvd_collective c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
       description_.collectives |= uint64_t{1} << c;
     }

@@ -51,8 +51,8 @@ void expect_ok(const std::vector<Status>& statuses) {
 
 hvd_backend_op sum_of(Pending& pending, uint64_t sequence, std::vector<float>& data) {
   hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, sequence);
-  op.dtype = HVD_FLOAT32;
-  op.reduction = HVD_SUM;
+  op.dtype = HVD_DTYPE_FLOAT32;
+  op.reduction = HVD_REDUCTION_SUM;
   op.input = op.output = data.data();
   op.count = data.size();
   return op;
@@ -70,7 +70,7 @@ TEST(CompositeWithGloo, EachMemoryHasItsBackendAndMessagesTravel) {
       Pending host, device;
       EXPECT_TRUE(rank.instance->submit(sum_of(host, sequence, data)).ok());
       hvd_backend_op op = device.op(HVD_COLLECTIVE_ALLREDUCE, sequence + 1);
-      op.dtype = HVD_FLOAT32;
+      op.dtype = HVD_DTYPE_FLOAT32;
       op.memory = HVD_MEMORY_CUDA;
       EXPECT_TRUE(run(*rank.instance, op, device).ok());
       EXPECT_TRUE(host.wait().ok());
@@ -105,7 +105,7 @@ TEST(CompositeWithGloo, ALossEndsWhatIsPendingInBoth) {
   for (size_t r = 0; r < 2; ++r) {
     ASSERT_TRUE(ranks[r]->instance->submit(sum_of(hosts[r], 1, data[r])).ok());
     hvd_backend_op op = devices[r].op(HVD_COLLECTIVE_ALLREDUCE, 2);
-    op.dtype = HVD_FLOAT32;
+    op.dtype = HVD_DTYPE_FLOAT32;
     op.memory = HVD_MEMORY_CUDA;
     ASSERT_TRUE(ranks[r]->instance->submit(op).ok());
   }
@@ -130,7 +130,7 @@ TEST(CompositeWithGloo, ALossEndsWhatIsPendingInBoth) {
     Pending pending;
     EXPECT_TRUE(run(*rank.instance, sum_of(pending, 1, ones), pending).ok());
     EXPECT_EQ(ones, std::vector<float>(10, 3));
-    EXPECT_FALSE(rank.instance->supports(HVD_MEMORY_CUDA, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE));
+    EXPECT_FALSE(rank.instance->supports(HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE));
     EXPECT_TRUE(rank.diary->lines().empty());
   });
 }

@@ -42,7 +42,8 @@ std::vector<backend::Member> members_of(std::initializer_list<Rank*> ranks) {
   return members;
 }
 
-hvd_backend_op op_on(Pending& pending, hvd_memory memory, uint64_t sequence, hvd_dtype dtype = HVD_FLOAT32,
+hvd_backend_op op_on(Pending& pending, hvd_memory memory, uint64_t sequence,
+                     hvd_dtype dtype = HVD_DTYPE_FLOAT32,
                      hvd_collective collective = HVD_COLLECTIVE_ALLREDUCE) {
   hvd_backend_op op = pending.op(collective, sequence);
   op.memory = memory;
@@ -50,7 +51,8 @@ hvd_backend_op op_on(Pending& pending, hvd_memory memory, uint64_t sequence, hvd
   return op;
 }
 
-std::string reason_of(const backend::Instance& instance, hvd_memory memory, hvd_dtype dtype = HVD_FLOAT32,
+std::string reason_of(const backend::Instance& instance, hvd_memory memory,
+                      hvd_dtype dtype = HVD_DTYPE_FLOAT32,
                       hvd_collective collective = HVD_COLLECTIVE_ALLREDUCE) {
   backend::Choice choice;
   const Status status = instance.choice(memory, dtype, collective, &choice);
@@ -94,15 +96,15 @@ TEST(Composite, OperationsGoWhereTheirMemoryIsAndMessagesToTheHosts) {
 
 TEST(Composite, TheFirstThatServesDtypeAndCollectiveIsTaken) {
   Rank rank({{"host", kHost}, {"more", kHost}});
-  rank.doubles["host"]->description_.dtypes = dtype_bit(HVD_FLOAT32);
+  rank.doubles["host"]->description_.dtypes = dtype_bit(HVD_DTYPE_FLOAT32);
   rank.doubles["host"]->description_.collectives = uint64_t{1} << HVD_COLLECTIVE_ALLREDUCE;
   ASSERT_TRUE(rank.instance->connect(1, 0, members_of({&rank}), kSoon).ok());
   rank.diary->take();
   Pending a, b, c;
   EXPECT_TRUE(run(*rank.instance, op_on(a, HVD_MEMORY_HOST, 1), a).ok());
-  EXPECT_TRUE(run(*rank.instance, op_on(b, HVD_MEMORY_HOST, 2, HVD_BFLOAT16), b).ok());
+  EXPECT_TRUE(run(*rank.instance, op_on(b, HVD_MEMORY_HOST, 2, HVD_DTYPE_BFLOAT16), b).ok());
   EXPECT_TRUE(
-      run(*rank.instance, op_on(c, HVD_MEMORY_HOST, 3, HVD_FLOAT32, HVD_COLLECTIVE_ALLGATHER), c).ok());
+      run(*rank.instance, op_on(c, HVD_MEMORY_HOST, 3, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLGATHER), c).ok());
   EXPECT_EQ(rank.diary->take(), (Lines{"host op 1", "more op 2", "more op 3"}));
   EXPECT_TRUE(
       has(reason_of(*rank.instance, HVD_MEMORY_CUDA), "HVD_UNSUPPORTED: backend host does not take CUDA"));
@@ -115,14 +117,14 @@ TEST(Composite, WhatNobodyKnowsIsServedByNobody) {
   ASSERT_TRUE(rank.instance->connect(1, 0, members_of({&rank}), kSoon).ok());
   for (const auto& [memory, dtype, collective] :
        std::vector<std::tuple<hvd_memory, hvd_dtype, hvd_collective>>{
-           {-1, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE},
-           {77, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE},
+           {-1, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE},
+           {77, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE},
            {0, 0, HVD_COLLECTIVE_ALLREDUCE},
            {0, -5, HVD_COLLECTIVE_ALLREDUCE},
            {0, 1000, HVD_COLLECTIVE_ALLREDUCE},
-           {0, HVD_FLOAT32, HVD_COLLECTIVE_JOIN},
-           {0, HVD_FLOAT32, -1},
-           {0, HVD_FLOAT32, INT32_MAX}}) {
+           {0, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_JOIN},
+           {0, HVD_DTYPE_FLOAT32, -1},
+           {0, HVD_DTYPE_FLOAT32, INT32_MAX}}) {
     EXPECT_FALSE(rank.instance->supports(memory, dtype, collective)) << memory << dtype << collective;
     Pending pending;
     const Status status = rank.instance->submit(op_on(pending, memory, 1, dtype, collective));
@@ -134,8 +136,8 @@ TEST(Composite, WhatNobodyKnowsIsServedByNobody) {
 TEST(Composite, ABackendThatAMemberLacksIsNotUsed) {
   Rank a, b({{"host", kHost}}, {{"device", "no such library"}});
   std::vector<backend::Member> members = members_of({&a, &b});
-  EXPECT_TRUE(
-      a.instance->supports(HVD_MEMORY_CUDA, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE));  // as far as it knows
+  EXPECT_TRUE(a.instance->supports(HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32,
+                                   HVD_COLLECTIVE_ALLREDUCE));  // as far as it knows
   ASSERT_TRUE(a.instance->connect(1, 0, members, kSoon).ok());
   ASSERT_TRUE(b.instance->connect(1, 1, members, kSoon).ok());
   EXPECT_EQ(a.diary->take(), Lines{"host connect 1"});
@@ -176,20 +178,20 @@ TEST(Composite, AnOptionalBackendWithoutAnAddressIsLeftOut) {
 
 TEST(Composite, OnlyWhatAllMembersCanDoIsSupported) {
   Rank a, b;
-  a.doubles["device"]->description_.dtypes = dtype_bit(HVD_FLOAT32) | dtype_bit(HVD_FLOAT16);
-  b.doubles["device"]->description_.dtypes = dtype_bit(HVD_FLOAT32) | dtype_bit(HVD_BFLOAT16);
+  a.doubles["device"]->description_.dtypes = dtype_bit(HVD_DTYPE_FLOAT32) | dtype_bit(HVD_DTYPE_FLOAT16);
+  b.doubles["device"]->description_.dtypes = dtype_bit(HVD_DTYPE_FLOAT32) | dtype_bit(HVD_DTYPE_BFLOAT16);
   const std::vector<backend::Member> members = members_of({&a, &b});
   ASSERT_TRUE(a.instance->connect(1, 0, members, kSoon).ok());
   ASSERT_TRUE(b.instance->connect(1, 1, members, kSoon).ok());
   for (const Rank* rank : {&a, &b}) {
-    EXPECT_TRUE(rank->instance->supports(HVD_MEMORY_CUDA, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE));
-    for (const hvd_dtype dtype : {HVD_FLOAT16, HVD_BFLOAT16}) {
+    EXPECT_TRUE(rank->instance->supports(HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE));
+    for (const hvd_dtype dtype : {HVD_DTYPE_FLOAT16, HVD_DTYPE_BFLOAT16}) {
       EXPECT_FALSE(rank->instance->supports(HVD_MEMORY_CUDA, dtype, HVD_COLLECTIVE_ALLREDUCE)) << dtype;
       EXPECT_TRUE(rank->instance->supports(HVD_MEMORY_HOST, dtype, HVD_COLLECTIVE_ALLREDUCE)) << dtype;
     }
   }
   EXPECT_TRUE(
-      has(reason_of(*a.instance, HVD_MEMORY_CUDA, HVD_FLOAT16), "device does not do it on every rank"));
+      has(reason_of(*a.instance, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT16), "device does not do it on every rank"));
 }
 
 // Each waits in connect for all: two ranks in two orders would wait for each other.

@@ -45,7 +45,7 @@ class Selecting : public ::testing::Test {
   }
   std::string choice(hvd_memory memory, hvd_collective collective = HVD_COLLECTIVE_BARRIER) {
     backend::Choice choice;
-    const Status status = instance->choice(memory, HVD_FLOAT32, collective, &choice);
+    const Status status = instance->choice(memory, HVD_DTYPE_FLOAT32, collective, &choice);
     return status.ok() ? choice.name + ": " + choice.reason : status.message;
   }
   bool gloo_is_built() {

@@ -36,7 +36,7 @@ struct Rank {
     state->add_tensor("weights", on_device(weights, kCount));
     state->add_tensor("bias", on_device(bias, 1));
     state->add_tensor("empty", on_device(nullptr, 0));
-    state->add_tensor("host", {host.data(), HVD_FLOAT32, {static_cast<int64_t>(host.size())}});
+    state->add_tensor("host", {host.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(host.size())}});
     state->add_value("step", &step_value, sizeof(step_value));
     object.add_to(*state, "object");
   }
@@ -48,7 +48,7 @@ struct Rank {
   }
 
   collective::Tensor on_device(void* data, size_t count) {
-    return {data, HVD_FLOAT32, {static_cast<int64_t>(count)}, HVD_MEMORY_CUDA, 3, device.stream()};
+    return {data, HVD_DTYPE_FLOAT32, {static_cast<int64_t>(count)}, HVD_MEMORY_CUDA, 3, device.stream()};
   }
   /// All live values become those of a step: the device's by a kernel on its stream.
   void set(float step) {
@@ -81,8 +81,8 @@ struct Rank {
 
 TEST(DeviceState, NeedsABackendThatCopiesItsMemory) {
   DeviceDouble device;
-  const collective::Tensor tensor{device.memory.allocate(4), HVD_FLOAT32, {1},
-                                  HVD_MEMORY_CUDA,           3,           device.stream()};
+  const collective::Tensor tensor{
+      device.memory.allocate(4), HVD_DTYPE_FLOAT32, {1}, HVD_MEMORY_CUDA, 3, device.stream()};
   State none(nullptr);
   try {
     none.add_tensor("w", tensor);
@@ -129,10 +129,10 @@ TEST(DeviceState, DigestsAreThoseOfTheSameBytesOnTheHost) {
   ASSERT_TRUE(rank.state->settle().ok());
   std::vector<float> weights = ramp(4), bias = {4}, host(100, 4.F);
   State same(nullptr);
-  same.add_tensor("weights", {weights.data(), HVD_FLOAT32, {kCount}});
-  same.add_tensor("bias", {bias.data(), HVD_FLOAT32, {1}});
-  same.add_tensor("empty", {nullptr, HVD_FLOAT32, {0}});
-  same.add_tensor("host", {host.data(), HVD_FLOAT32, {100}});
+  same.add_tensor("weights", {weights.data(), HVD_DTYPE_FLOAT32, {kCount}});
+  same.add_tensor("bias", {bias.data(), HVD_DTYPE_FLOAT32, {1}});
+  same.add_tensor("empty", {nullptr, HVD_DTYPE_FLOAT32, {0}});
+  same.add_tensor("host", {host.data(), HVD_DTYPE_FLOAT32, {100}});
   same.add_value("step", &rank.step_value, sizeof(float));
   rank.object.add_to(same, "object");
   ASSERT_TRUE(same.save().ok());

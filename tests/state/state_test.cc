@@ -18,7 +18,7 @@ namespace hvd::state {
 namespace {
 
 collective::Tensor tensor_of(std::vector<float>& values) {
-  return {values.data(), HVD_FLOAT32, {static_cast<int64_t>(values.size())}};
+  return {values.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(values.size())}};
 }
 
 Status refused(const std::function<void()>& call) {
@@ -67,21 +67,21 @@ TEST_F(Registry, TensorsAreChecked) {
   float* data = values.data();
   expect_refused([&] { state.add_tensor("t", {data, 0, {3}}); }, {"'t'", "dtype is 0"});
   expect_refused([&] { state.add_tensor("t", {data, 99, {3}}); }, {"dtype is 99"});
-  expect_refused([&] { state.add_tensor("t", {data, HVD_FLOAT32, {3, -1}}); }, {"[3,-1]"});
+  expect_refused([&] { state.add_tensor("t", {data, HVD_DTYPE_FLOAT32, {3, -1}}); }, {"[3,-1]"});
   expect_refused(
       [&] {
-        state.add_tensor("t", {data, HVD_FLOAT32, std::vector<int64_t>(9, 1)});
+        state.add_tensor("t", {data, HVD_DTYPE_FLOAT32, std::vector<int64_t>(9, 1)});
       },
       {"9 dimensions"});
-  expect_refused([&] { state.add_tensor("t", {data, HVD_FLOAT64, {int64_t{1} << 62}}); }, {"float64"});
+  expect_refused([&] { state.add_tensor("t", {data, HVD_DTYPE_FLOAT64, {int64_t{1} << 62}}); }, {"float64"});
   expect_refused(
       [&] {
-        state.add_tensor("t", {data, HVD_UINT8, {int64_t{1} << 32, int64_t{1} << 32}});
+        state.add_tensor("t", {data, HVD_DTYPE_UINT8, {int64_t{1} << 32, int64_t{1} << 32}});
       },
       {"'t'"});
-  expect_refused([&] { state.add_tensor("t", {nullptr, HVD_FLOAT32, {3}}); }, {"NULL"});
-  state.add_tensor("empty", {nullptr, HVD_FLOAT32, {int64_t{1} << 62, 0, int64_t{1} << 62}});
-  state.add_tensor("scalar", {data, HVD_FLOAT32, {}});
+  expect_refused([&] { state.add_tensor("t", {nullptr, HVD_DTYPE_FLOAT32, {3}}); }, {"NULL"});
+  state.add_tensor("empty", {nullptr, HVD_DTYPE_FLOAT32, {int64_t{1} << 62, 0, int64_t{1} << 62}});
+  state.add_tensor("scalar", {data, HVD_DTYPE_FLOAT32, {}});
   EXPECT_TRUE(state.save().ok());
   EXPECT_EQ(state.statistics().bytes, 4U);
   EXPECT_TRUE(state.restore().ok());
@@ -108,7 +108,7 @@ TEST(Restore, GivesBackTheLastCommitBitForBit) {  // contract 4
   TestObject object;
   object.bytes = {1, 2, 3};
   state.add_tensor("w", tensor_of(values));
-  state.add_tensor("small", {&small, HVD_FLOAT64, {1, 1}});
+  state.add_tensor("small", {&small, HVD_DTYPE_FLOAT64, {1, 1}});
   state.add_value("point", &point, sizeof(point));
   object.add_to(state, "o");
   const std::vector<float> before = values;
@@ -213,9 +213,11 @@ TEST(Save, DigestTellsKeysKindsShapesAndBytesApartButNotTheOrderOfRegistration) 
   };
   const Digest value = digest_of([&](State& s) { s.add_value("k", bytes.data(), 8); });
   const Digest other_key = digest_of([&](State& s) { s.add_value("l", bytes.data(), 8); });
-  const Digest tensor = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_UINT8, {8}}); });
-  const Digest shape = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_UINT8, {2, 4}}); });
-  const Digest dtype = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_INT8, {8}}); });
+  const Digest tensor = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_DTYPE_UINT8, {8}}); });
+  const Digest shape = digest_of([&](State& s) {
+    s.add_tensor("k", {bytes.data(), HVD_DTYPE_UINT8, {2, 4}});
+  });
+  const Digest dtype = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_DTYPE_INT8, {8}}); });
   const std::vector<Digest> all = {value, other_key, tensor, shape, dtype};
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(all[i], all[j]) << i << " " << j;

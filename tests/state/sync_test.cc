@@ -26,7 +26,7 @@ struct Worker {
     object.add_to(state, "object");
   }
   void add(const std::string& key, std::vector<float>& values) {
-    state.add_tensor(key, {values.data(), HVD_FLOAT32, {static_cast<int64_t>(values.size())}});
+    state.add_tensor(key, {values.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(values.size())}});
   }
   /// Everything that is alive, for comparison.
   auto live() const { return std::tuple(large, small, step, object.bytes); }
@@ -332,7 +332,7 @@ void expect_mismatch(const std::vector<std::function<void(State&)>>& fill,
 
 TEST(Mismatch, NamesTheFirstKeyThatDiffers) {
   static float data[16] = {};
-  const auto tensor = [](const char* key, std::vector<int64_t> shape, hvd_dtype dtype = HVD_FLOAT32) {
+  const auto tensor = [](const char* key, std::vector<int64_t> shape, hvd_dtype dtype = HVD_DTYPE_FLOAT32) {
     return [=](State& state) { state.add_tensor(key, {data, dtype, shape}); };
   };
   const auto both = [](auto a, auto b) {
@@ -345,7 +345,7 @@ TEST(Mismatch, NamesTheFirstKeyThatDiffers) {
   const auto value = [](State& state) { state.add_value("w", data, 8); };
   expect_mismatch({tensor("w", {2, 3}), tensor("w", {2, 3}), tensor("w", {3, 2})},
                   {"'w'", "tensor float32[2,3] on rank 0", "tensor float32[3,2] on rank 2"});
-  expect_mismatch({tensor("w", {2}), tensor("w", {2}, HVD_INT32)},
+  expect_mismatch({tensor("w", {2}), tensor("w", {2}, HVD_DTYPE_INT32)},
                   {"'w'", "float32[2] on rank 0", "int32[2] on rank 1"});
   expect_mismatch({tensor("w", {8}), value},
                   {"'w'", "tensor float32[8] on rank 0", "value of 8 bytes on rank 1"});

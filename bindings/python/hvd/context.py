@@ -138,10 +138,10 @@ def backends(**options: OptionValue) -> list[BackendReport]:
     """The backends that there are, in the order in which they are searched; no context is needed."""
     count, found = c_size_t(), []
     with NativeOptions(options) as native:
-        _abi.check(_lib.hvd_backend_count, native, byref(count))
+        _abi.check(_lib.hvd_get_available_backend_count, native, byref(count))
         for index in range(count.value):
             raw = _abi.BackendReport()
-            _abi.check(_lib.hvd_backend_get, native, index, byref(raw))
+            _abi.check(_lib.hvd_get_available_backend, native, index, byref(raw))
             name, version, path, reason = (text.decode("utf-8", "replace")
                                            for text in (raw.name, raw.version, raw.path, raw.reason))
             found.append(BackendReport(name, version, path, bool(raw.usable), reason, _set_of(_MEMORIES, raw.memories),
@@ -256,7 +256,7 @@ class Context(Collectives):
     def backend(self) -> BackendInfo:
         raw = _abi.BackendInformation()
         with self._owned as native:
-            _abi.check(_lib.hvd_backend_info, native, byref(raw))
+            _abi.check(_lib.hvd_get_backend, native, byref(raw))
         return _plain(BackendInfo, raw)
 
     def backend_choice(self, collective: str = "allreduce", dtype: str = "float32", memory: str = "host") -> BackendChoice:
@@ -265,7 +265,7 @@ class Context(Collectives):
         codes = (_code(_MEMORIES, memory, "memory"), _code(CODES, dtype, "dtype"),
                  _code(_COLLECTIVES, collective, "collective"))
         with self._owned as native:
-            _abi.check(_lib.hvd_backend_choice, native, *codes, byref(raw))
+            _abi.check(_lib.hvd_get_backend_choice, native, *codes, byref(raw))
         return _plain(BackendChoice, raw)
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -374,10 +374,10 @@ class Context(Collectives):
         count = c_size_t()
         found = []
         with self._owned as native:
-            _abi.check(_lib.hvd_recovery_count, native, byref(count))
+            _abi.check(_lib.hvd_get_recovery_count, native, byref(count))
             for index in range(count.value):
                 raw = _abi.Recovery()
-                _abi.check(_lib.hvd_recovery_get, native, index, byref(raw))
+                _abi.check(_lib.hvd_get_recovery, native, index, byref(raw))
                 found.append(_plain(Recovery, raw))
         return found
 
@@ -397,7 +397,7 @@ class Context(Collectives):
         """Polls readable while next_event has something to give; it belongs to the context."""
         descriptor = c_int32()
         with self._owned as native:
-            _abi.check(_lib.hvd_event_fd, native, byref(descriptor))
+            _abi.check(_lib.hvd_get_event_fd, native, byref(descriptor))
         return descriptor.value
 
     def next_event(self) -> Event | None:

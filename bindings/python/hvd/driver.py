@@ -193,7 +193,7 @@ class Driver:
     def status(self) -> DriverStatus:
         raw = _abi.DriverStatus()
         with self._owned as native:
-            _abi.check(_lib.hvd_driver_status, native, byref(raw))
+            _abi.check(_lib.hvd_driver_get_status, native, byref(raw))
         plain = _plain(DriverStatus, raw)
         object.__setattr__(plain, "phase", Phase(plain.phase))
         return plain

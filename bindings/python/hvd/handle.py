@@ -138,7 +138,7 @@ class Handle:
             return self.wait()
         loop = asyncio.get_running_loop()
         descriptor = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_fd, self._check_process(), byref(descriptor))
+        _abi.check(_lib.hvd_op_get_fd, self._check_process(), byref(descriptor))
         own = os.dup(descriptor.value)  # a loop has one reader of each
         completed = loop.create_future()
         try:
@@ -152,20 +152,20 @@ class Handle:
     def output(self, index: int = 0) -> Array:
         """The index-th output as the library has it; its memory is valid as long as the array is."""
         tensor = _abi.Tensor(ctypes.sizeof(_abi.Tensor))
-        _abi.check(_lib.hvd_op_output_at, self._check_process(), index, byref(tensor))
+        _abi.check(_lib.hvd_op_get_output, self._check_process(), index, byref(tensor))
         return Array(tensor.data, tensor.dtype, tuple(tensor.shape[: tensor.ndim]), self._op)
 
     def received_splits(self) -> list[int]:
         """alltoall: rows that came from each member."""
         count = ctypes.c_size_t()
-        _abi.check(_lib.hvd_op_received_splits, self._check_process(), None, byref(count))
+        _abi.check(_lib.hvd_op_get_received_splits, self._check_process(), None, byref(count))
         splits = (ctypes.c_int64 * count.value)()
-        _abi.check(_lib.hvd_op_received_splits, self._check_process(), splits, byref(count))
+        _abi.check(_lib.hvd_op_get_received_splits, self._check_process(), splits, byref(count))
         return list(splits[: count.value])
 
     def last_joined(self) -> int:
         rank = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_last_joined, self._check_process(), byref(rank))
+        _abi.check(_lib.hvd_op_get_last_joined, self._check_process(), byref(rank))
         return rank.value
 
     def __repr__(self) -> str:

@@ -73,7 +73,7 @@ class ProcessSet:
     def info(self) -> ProcessSetInfo:
         raw = _abi.ProcessSetInformation()
         with self._native() as native:
-            _abi.check(_lib.hvd_process_set_info, native, byref(raw))
+            _abi.check(_lib.hvd_process_set_get_info, native, byref(raw))
         return ProcessSetInfo(raw.rank, raw.size, raw.local_rank, raw.local_size, raw.cross_rank, raw.cross_size,
                               raw.generation)
 
@@ -92,9 +92,9 @@ class ProcessSet:
         """The members in the present generation, ascending."""
         count = c_size_t()
         with self._native() as native:
-            _abi.check(_lib.hvd_process_set_ranks, native, None, byref(count))
+            _abi.check(_lib.hvd_process_set_get_ranks, native, None, byref(count))
             ranks = (c_int32 * count.value)()
-            _abi.check(_lib.hvd_process_set_ranks, native, ranks, byref(count))
+            _abi.check(_lib.hvd_process_set_get_ranks, native, ranks, byref(count))
         return list(ranks[: count.value])
 
     def __repr__(self) -> str:

@@ -60,7 +60,7 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
       mine.wait_sent(partner);
       combine(with < place);
     }
-    if (work.reduction == HVD_AVERAGE) divide(work.dtype, output, work.count, n);
+    if (work.reduction == HVD_REDUCTION_AVERAGE) divide(work.dtype, output, work.count, n);
     if (paired) {
       const int partner = party.rank(party.me - 1);
       mine.send(partner, party.slot, 0, bytes);
@@ -127,7 +127,7 @@ class Ring {
           char* const out = output_ + piece.first * work_.element;
           reduce(work_.dtype, work_.reduction, out, scratch.get() + unit % kSlots * unit_bytes,
                  input_ + piece.first * work_.element, piece.count);
-          if (unit >= partials - segments_ && work_.reduction == HVD_AVERAGE)
+          if (unit >= partials - segments_ && work_.reduction == HVD_REDUCTION_AVERAGE)
             divide(work_.dtype, out, piece.count, n);
         } else {
           result.wait_received(left);
@@ -201,7 +201,7 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
     // float16 and bfloat16: every addition in float32, and one rounding at the end.
     const std::unique_ptr<float[]> sums(new float[count]);
     widen(dtype, sums.get(), input, count);
-    recursive_doubling(party, Work::of(HVD_FLOAT32, reduction, count), sums.get(), sums.get());
+    recursive_doubling(party, Work::of(HVD_DTYPE_FLOAT32, reduction, count), sums.get(), sums.get());
     return narrow(dtype, output, sums.get(), count);
   }
   // The ring keeps less memory busy and every link evenly; its partial sums would have to travel wide.

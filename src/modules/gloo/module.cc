@@ -139,7 +139,8 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     full.description.name = kName;
     full.description.version = kVersion;
     full.description.memories = uint64_t{1} << HVD_MEMORY_HOST;
-    for (int dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) full.description.dtypes |= uint64_t{1} << dtype;
+    for (int dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype)
+      full.description.dtypes |= uint64_t{1} << dtype;
     for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c)
       full.description.collectives |= uint64_t{1} << c;
     full.description.messages = 1;

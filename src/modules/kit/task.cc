@@ -28,9 +28,9 @@ void check_kind(const hvd_backend_op& op) {
     throw Failure(HVD_UNSUPPORTED, "dtype " + std::to_string(op.dtype) + " is not supported");
   }
   if (reduces(op.collective)) {
-    if (op.reduction < HVD_SUM || op.reduction > HVD_PRODUCT)
+    if (op.reduction < HVD_REDUCTION_SUM || op.reduction > HVD_REDUCTION_PRODUCT)
       invalid(op, "reduction " + std::to_string(op.reduction));
-    if (op.dtype == HVD_BOOL && op.reduction == HVD_AVERAGE) {
+    if (op.dtype == HVD_DTYPE_BOOL && op.reduction == HVD_REDUCTION_AVERAGE) {
       throw Failure(HVD_UNSUPPORTED, "the average of bool is not supported");
     }
   }

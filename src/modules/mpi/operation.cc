@@ -266,7 +266,7 @@ void Operation::end_chunk(Slot& slot, size_t number) {
   const size_t chunk = number - (agrees_ ? 1 : 0);
   const size_t length = length_of(out_, chunk);
   const bool averages =
-      task.op.reduction == HVD_AVERAGE &&
+      task.op.reduction == HVD_REDUCTION_AVERAGE &&
       (task.op.collective == HVD_COLLECTIVE_ALLREDUCE || task.op.collective == HVD_COLLECTIVE_REDUCESCATTER);
   const size_t out_at = apart(stage_in_ ? length_of(in_, chunk) * element_ : 0);
   uint8_t* out = stage_out_ ? slot.memory.get() + out_at
@@ -274,7 +274,8 @@ void Operation::end_chunk(Slot& slot, size_t number) {
                                   (whole_ ? 0 : range_of(out_[0], chunk).offset) * element_;
   if (averages && length > 0) {
     const void* const sums[] = {out};
-    hvd::reduce_many(task.op.dtype, HVD_AVERAGE, out, sums, 1, length, n_);  // narrow floats as well
+    hvd::reduce_many(task.op.dtype, HVD_REDUCTION_AVERAGE, out, sums, 1, length,
+                     n_);  // narrow floats as well
   }
   const bool has_it = task.op.collective == HVD_COLLECTIVE_BROADCAST && task.me == task.root;
   if (stage_out_ && !has_it) unpack(out, out_, chunk);

@@ -10,7 +10,7 @@ namespace hvdmpi {
 /// Of a dtype that check_op let pass. For float16 and bfloat16, which MPI doesn't know, a type of our own.
 MPI_Datatype type_of(hvd_dtype dtype);
 
-/// MPI's operator where it does what base/reduce.h says, else one of our own. HVD_AVERAGE: the sum.
+/// MPI's operator where it does what base/reduce.h says, else one of our own. HVD_REDUCTION_AVERAGE: the sum.
 MPI_Op operator_of(hvd_dtype dtype, hvd_reduction reduction);
 
 }  // namespace hvdmpi

@@ -307,7 +307,8 @@ extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(ui
     full.description.name = "nccl";
     full.description.version = "2";  // of libnccl.so.2, whichever open finds: detail tells
     full.description.memories = uint64_t{1} << HVD_MEMORY_CUDA;
-    for (int dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) full.description.dtypes |= uint64_t{1} << dtype;
+    for (int dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype)
+      full.description.dtypes |= uint64_t{1} << dtype;
     for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
       full.description.collectives |= uint64_t{1} << c;
     }

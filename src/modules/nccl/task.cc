@@ -32,11 +32,12 @@ void check_kind(const hvd_backend_op& op) {
     throw Failure(HVD_UNSUPPORTED, fmt::format("dtype {} is not supported", op.dtype));
   }
   if (reduces(op.collective)) {
-    if (op.reduction < HVD_SUM || op.reduction > HVD_PRODUCT) invalid(op, "reduction {}", op.reduction);
+    if (op.reduction < HVD_REDUCTION_SUM || op.reduction > HVD_REDUCTION_PRODUCT)
+      invalid(op, "reduction {}", op.reduction);
     if (!type_of(op.dtype)) {
       throw Failure(HVD_UNSUPPORTED, fmt::format("NCCL does no arithmetic on {}", hvd::dtype_name(op.dtype)));
     }
-    if (op.dtype == HVD_BOOL && op.reduction == HVD_AVERAGE) {
+    if (op.dtype == HVD_DTYPE_BOOL && op.reduction == HVD_REDUCTION_AVERAGE) {
       throw Failure(HVD_UNSUPPORTED, "the average of bool is not supported");
     }
   }
@@ -145,31 +146,31 @@ Task checked(const hvd_backend_op& given, int rank, int size) {
 
 std::optional<NcclType> type_of(hvd_dtype dtype) {
   switch (dtype) {
-    case HVD_UINT8: return kNcclUint8;
-    case HVD_INT8: return kNcclInt8;
-    case HVD_UINT32: return kNcclUint32;
-    case HVD_INT32: return kNcclInt32;
-    case HVD_UINT64: return kNcclUint64;
-    case HVD_INT64: return kNcclInt64;
-    case HVD_FLOAT16: return kNcclFloat16;
-    case HVD_BFLOAT16: return kNcclBfloat16;
-    case HVD_FLOAT32: return kNcclFloat32;
-    case HVD_FLOAT64: return kNcclFloat64;
-    case HVD_BOOL: return kNcclUint8;
+    case HVD_DTYPE_UINT8: return kNcclUint8;
+    case HVD_DTYPE_INT8: return kNcclInt8;
+    case HVD_DTYPE_UINT32: return kNcclUint32;
+    case HVD_DTYPE_INT32: return kNcclInt32;
+    case HVD_DTYPE_UINT64: return kNcclUint64;
+    case HVD_DTYPE_INT64: return kNcclInt64;
+    case HVD_DTYPE_FLOAT16: return kNcclFloat16;
+    case HVD_DTYPE_BFLOAT16: return kNcclBfloat16;
+    case HVD_DTYPE_FLOAT32: return kNcclFloat32;
+    case HVD_DTYPE_FLOAT64: return kNcclFloat64;
+    case HVD_DTYPE_BOOL: return kNcclUint8;
     default: return std::nullopt;
   }
 }
 
 NcclReduction reduction_of(hvd_dtype dtype, hvd_reduction reduction) {
-  if (dtype == HVD_BOOL) {  // "or" and "and" of bytes 0 and 1
-    return reduction == HVD_SUM || reduction == HVD_MAX ? kNcclMax : kNcclMin;
+  if (dtype == HVD_DTYPE_BOOL) {  // "or" and "and" of bytes 0 and 1
+    return reduction == HVD_REDUCTION_SUM || reduction == HVD_REDUCTION_MAX ? kNcclMax : kNcclMin;
   }
   switch (reduction) {
-    case HVD_AVERAGE:
+    case HVD_REDUCTION_AVERAGE:
       return kNcclAvg;  // of integers the sum, wrapped, divided and cut towards zero, as on the host
-    case HVD_MIN: return kNcclMin;
-    case HVD_MAX: return kNcclMax;
-    case HVD_PRODUCT: return kNcclProd;
+    case HVD_REDUCTION_MIN: return kNcclMin;
+    case HVD_REDUCTION_MAX: return kNcclMax;
+    case HVD_REDUCTION_PRODUCT: return kNcclProd;
     default: return kNcclSum;
   }
 }

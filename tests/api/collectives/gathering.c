@@ -42,7 +42,7 @@ static int scattered(const hvd_tensor *result, int64_t first, int64_t rows, int6
   for (i = 0; i < rows * columns; ++i) {
     int64_t sum = 0;
     for (r = 0; r < size; ++r) sum += some(result->dtype, first * columns + i, r);
-    if (result->dtype == HVD_BOOL) sum = sum != 0;
+    if (result->dtype == HVD_DTYPE_BOOL) sum = sum != 0;
     if (get(result->dtype, result->data, i) != sum) return 0;
   }
   return result->ndim == 2 && result->shape[0] == rows && result->shape[1] == columns;
@@ -59,10 +59,10 @@ static void reducescatter(hvd_dtype dtype, int64_t rows, int64_t columns) {
   room = matrix(dtype, share(rows, rank), columns);
   snprintf(name, sizeof(name), "reducescatter.%s", hvd_dtype_name(dtype));
   fill(&input, rank);
-  CHECK_STATUS(hvd_reducescatter(context, name, &input, &result, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_reducescatter(context, name, &input, &result, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK(result.dtype == dtype && scattered(&result, first, share(rows, rank), columns));
   hvd_free(result.data);
-  CHECK_STATUS(hvd_reducescatter(context, name, &input, &room, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_reducescatter(context, name, &input, &room, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK(scattered(&room, first, share(rows, rank), columns));
   CHECK(holds(&input, rank));
   free(input.data);
@@ -73,23 +73,23 @@ static void reducescatter(hvd_dtype dtype, int64_t rows, int64_t columns) {
 static void reducescatter_by_splits(void) {
   const int64_t rows = size * (size + 1) / 2;
   const int64_t first = rank * (rank + 1) / 2;
-  hvd_tensor input = matrix(HVD_FLOAT32, rows, 3);
+  hvd_tensor input = matrix(HVD_DTYPE_FLOAT32, rows, 3);
   hvd_request r = request(HVD_COLLECTIVE_REDUCESCATTER, "by splits");
   hvd_tensor result = HVD_TENSOR_INIT;
   hvd_op *op = NULL;
   int64_t splits[64];
   int64_t i;
   for (i = 0; i < size; ++i) splits[i] = i + 1;
-  for (i = 0; i < rows * 3; ++i) put(HVD_FLOAT32, input.data, i, i * size);
+  for (i = 0; i < rows * 3; ++i) put(HVD_DTYPE_FLOAT32, input.data, i, i * size);
   r.inputs = &input;
-  r.reduction = HVD_AVERAGE;
+  r.reduction = HVD_REDUCTION_AVERAGE;
   r.postscale = 2;
   r.splits = splits;
   r.split_count = (size_t)size;
   submit_and_wait(&r, &op);
-  CHECK_STATUS(hvd_op_output(op, &result, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.ndim == 2 && result.shape[0] == rank + 1 && result.shape[1] == 3);
-  for (i = 0; i < (rank + 1) * 3; ++i) CHECK(get(HVD_FLOAT32, result.data, i) == 2 * size * (first * 3 + i));
+  for (i = 0; i < (rank + 1) * 3; ++i) CHECK(get(HVD_DTYPE_FLOAT32, result.data, i) == 2 * size * (first * 3 + i));
   hvd_op_destroy(op);
   free(input.data);
 }
@@ -138,14 +138,14 @@ static void alltoall(hvd_dtype dtype, int64_t most, int64_t columns) {
   CHECK_STATUS(hvd_alltoall_async(context, name, &input, splits, &room, &op, &error), HVD_OK);
   memset(splits, 0, sizeof(splits)); /* they were copied */
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_received_splits(op, NULL, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_received_splits(op, NULL, &count, &error), HVD_OK);
   CHECK(count == (size_t)size);
   count = (size_t)size - 1;
-  CHECK_STATUS(hvd_op_received_splits(op, received, &count, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_received_splits(op, received, &count, &error), HVD_INVALID);
   count = 64;
-  CHECK_STATUS(hvd_op_received_splits(op, received, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_received_splits(op, received, &count, &error), HVD_OK);
   CHECK(count == (size_t)size);
-  CHECK_STATUS(hvd_op_output(op, &result, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.data == room.data && exchanged(&result, received, most, columns));
   hvd_op_destroy(op);
   free(input.data);
@@ -153,19 +153,19 @@ static void alltoall(hvd_dtype dtype, int64_t most, int64_t columns) {
 }
 
 static void even_alltoall(void) {
-  hvd_tensor input = matrix(HVD_INT32, 2 * size, 2);
+  hvd_tensor input = matrix(HVD_DTYPE_INT32, 2 * size, 2);
   hvd_tensor result = HVD_TENSOR_INIT;
   int32_t r;
   int64_t i;
-  for (i = 0; i < 4 * size; ++i) put(HVD_INT32, input.data, i, rank * 1000 + i);
+  for (i = 0; i < 4 * size; ++i) put(HVD_DTYPE_INT32, input.data, i, rank * 1000 + i);
   CHECK_STATUS(hvd_alltoall(context, "even", &input, NULL, &result, NULL, &error), HVD_OK);
   for (r = 0; r < size; ++r) {
-    for (i = 0; i < 4; ++i) CHECK(get(HVD_INT32, result.data, r * 4 + i) == r * 1000 + rank * 4 + i);
+    for (i = 0; i < 4; ++i) CHECK(get(HVD_DTYPE_INT32, result.data, r * 4 + i) == r * 1000 + rank * 4 + i);
   }
   hvd_free(result.data);
   free(input.data);
   if (size > 1) {
-    input = matrix(HVD_INT32, 2 * size + 1, 2);
+    input = matrix(HVD_DTYPE_INT32, 2 * size + 1, 2);
     CHECK_STATUS(hvd_alltoall(context, "odd", &input, NULL, &result, NULL, &error), HVD_INVALID);
     free(input.data);
   }
@@ -173,8 +173,8 @@ static void even_alltoall(void) {
 
 /* Too small a room is this rank's own affair: it is told what it needs, the others have their result. */
 static void small_rooms(void) {
-  hvd_tensor input = matrix(HVD_FLOAT32, 4, 2);
-  hvd_tensor output = matrix(HVD_FLOAT32, 4 * size, 2);
+  hvd_tensor input = matrix(HVD_DTYPE_FLOAT32, 4, 2);
+  hvd_tensor output = matrix(HVD_DTYPE_FLOAT32, 4 * size, 2);
   const hvd_status expected = rank == size - 1 ? HVD_INVALID : HVD_OK;
   int64_t splits[64];
   char needed[16];
@@ -188,9 +188,9 @@ static void small_rooms(void) {
   CHECK_STATUS(hvd_alltoall(context, "small room", &input, splits, &output, NULL, &error), expected);
   if (expected == HVD_INVALID) CHECK_NAMES(needed);
   free(input.data);
-  input = matrix(HVD_FLOAT32, 3 * size, 2);
+  input = matrix(HVD_DTYPE_FLOAT32, 3 * size, 2);
   output.shape[0] = rank == size - 1 ? 2 : 3;
-  CHECK_STATUS(hvd_reducescatter(context, "small room", &input, &output, HVD_SUM, &error), expected);
+  CHECK_STATUS(hvd_reducescatter(context, "small room", &input, &output, HVD_REDUCTION_SUM, &error), expected);
   if (expected == HVD_INVALID) CHECK_NAMES("3");
   free(input.data);
   free(output.data);
@@ -198,7 +198,7 @@ static void small_rooms(void) {
 
 /* An op that failed has no output; one that succeeded keeps it until it is destroyed. */
 static void outputs_of_ops(void) {
-  hvd_tensor input = matrix(HVD_INT64, 2, 2);
+  hvd_tensor input = matrix(HVD_DTYPE_INT64, 2, 2);
   hvd_tensor none = HVD_TENSOR_INIT;
   hvd_tensor a = HVD_TENSOR_INIT;
   hvd_tensor b = HVD_TENSOR_INIT;
@@ -208,16 +208,16 @@ static void outputs_of_ops(void) {
   fill(&input, rank);
   CHECK_STATUS(hvd_allgather_async(context, "output", &input, &none, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_output(op, &a, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_output_at(op, 0, &b, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &a, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &b, &error), HVD_OK);
   CHECK(a.data != NULL && a.data == b.data && a.shape[0] == 2 * size && none.data == NULL);
-  CHECK_STATUS(hvd_op_output_at(op, 1, &b, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_received_splits(op, NULL, &count, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_last_joined(op, &last, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_output(op, 1, &b, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_received_splits(op, NULL, &count, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_last_joined(op, &last, &error), HVD_INVALID);
   hvd_op_destroy(op);
-  CHECK_STATUS(hvd_allreduce_async(context, "output", &input, &input, HVD_SUM, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_allreduce_async(context, "output", &input, &input, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_output(op, &a, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &a, &error), HVD_OK);
   CHECK(a.data == input.data && a.ndim == 2 && a.shape[1] == 2);
   hvd_op_destroy(op);
   free(input.data);
@@ -225,7 +225,7 @@ static void outputs_of_ops(void) {
 
 void test_gathering(void) {
   hvd_dtype dtype;
-  for (dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+  for (dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     allgather(dtype, 0, 3);
     allgather(dtype, 4, 3);
     allgather(dtype, 40, 1000);

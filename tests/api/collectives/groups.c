@@ -3,7 +3,7 @@
 
 enum { TENSORS = 30 };
 
-static const hvd_dtype kDtypes[] = {HVD_FLOAT32, HVD_INT32, HVD_FLOAT16, HVD_UINT8, HVD_FLOAT64, HVD_FLOAT32};
+static const hvd_dtype kDtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_INT32, HVD_DTYPE_FLOAT16, HVD_DTYPE_UINT8, HVD_DTYPE_FLOAT64, HVD_DTYPE_FLOAT32};
 
 static void make(hvd_tensor *tensors, int64_t step) {
   int i;
@@ -36,14 +36,14 @@ static void allreduce(int64_t step) {
   int i;
   make(inputs, step);
   make(outputs, step);
-  CHECK_STATUS(hvd_grouped_allreduce(context, "group", inputs, outputs, TENSORS, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(context, "group", inputs, outputs, TENSORS, HVD_REDUCTION_SUM, &error), HVD_OK);
   for (i = 0; i < TENSORS; ++i) CHECK(summed(&outputs[i]) && holds(&inputs[i], rank));
-  CHECK_STATUS(hvd_grouped_allreduce_async(context, "group", inputs, inputs, TENSORS, HVD_SUM, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce_async(context, "group", inputs, inputs, TENSORS, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   for (i = 0; i < TENSORS; ++i) CHECK(summed(&inputs[i]));
-  CHECK_STATUS(hvd_op_output_at(op, TENSORS - 1, &one, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, TENSORS - 1, &one, &error), HVD_OK);
   CHECK(one.data == inputs[TENSORS - 1].data && one.dtype == inputs[TENSORS - 1].dtype);
-  CHECK_STATUS(hvd_op_output_at(op, TENSORS, &one, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_output(op, TENSORS, &one, &error), HVD_INVALID);
   CHECK_NAMES("30");
   hvd_op_destroy(op);
   drop(inputs);
@@ -93,7 +93,7 @@ static void allgather(int64_t step) {
   r.count = TENSORS;
   submit_and_wait(&r, &op);
   for (i = 0; i < TENSORS; ++i) {
-    CHECK_STATUS(hvd_op_output_at(op, (size_t)i, &outputs[i], &error), HVD_OK);
+    CHECK_STATUS(hvd_op_get_output(op, (size_t)i, &outputs[i], &error), HVD_OK);
     CHECK(outputs[i].shape[0] == inputs[i].shape[0] * size);
   }
   hvd_op_destroy(op);
@@ -102,7 +102,7 @@ static void allgather(int64_t step) {
 
 static void nothing(void) {
   CHECK_STATUS(hvd_broadcast_variables(context, "nothing", NULL, 0, 0, &error), HVD_OK);
-  CHECK_STATUS(hvd_grouped_allreduce(context, "nothing", NULL, NULL, 0, HVD_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(context, "nothing", NULL, NULL, 0, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK_STATUS(hvd_grouped_allgather(context, "nothing", NULL, NULL, 0, &error), HVD_OK);
 }
 

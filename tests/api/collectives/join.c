@@ -14,7 +14,7 @@ static int32_t training(int step) {
 
 /* The average is over those who still have data. */
 static void train_and_join(int64_t count, int grouped) {
-  hvd_tensor t = vector(HVD_FLOAT32, count);
+  hvd_tensor t = vector(HVD_DTYPE_FLOAT32, count);
   hvd_tensor pair[2];
   int32_t last = -1;
   int step;
@@ -23,15 +23,15 @@ static void train_and_join(int64_t count, int grouped) {
     int64_t sum = 0;
     int32_t r;
     for (r = 0; r < size; ++r) sum += steps_of(r) > step ? (r + 1) * 12 : 0;
-    for (i = 0; i < count; ++i) put(HVD_FLOAT32, t.data, i, (rank + 1) * 12);
+    for (i = 0; i < count; ++i) put(HVD_DTYPE_FLOAT32, t.data, i, (rank + 1) * 12);
     pair[0] = pair[1] = t;
     pair[0].shape[0] = count / 2;
     pair[1].data = (float *)t.data + count / 2;
     pair[1].shape[0] = count - count / 2;
     if (grouped) {
-      CHECK_STATUS(hvd_grouped_allreduce(context, "gradients", pair, pair, 2, HVD_AVERAGE, &error), HVD_OK);
+      CHECK_STATUS(hvd_grouped_allreduce(context, "gradients", pair, pair, 2, HVD_REDUCTION_AVERAGE, &error), HVD_OK);
     } else {
-      CHECK_STATUS(hvd_allreduce(context, "gradient", &t, &t, HVD_AVERAGE, &error), HVD_OK);
+      CHECK_STATUS(hvd_allreduce(context, "gradient", &t, &t, HVD_REDUCTION_AVERAGE, &error), HVD_OK);
     }
     for (i = 0; i < count; ++i) {
       if (((float *)t.data)[i] == (float)sum / (float)training(step)) continue;
@@ -46,7 +46,7 @@ static void train_and_join(int64_t count, int grouped) {
 
 /* What the ranks that have not joined can and can't do. */
 static void operations_of_the_rest(void) {
-  hvd_tensor t = matrix(HVD_INT32, size, 2);
+  hvd_tensor t = matrix(HVD_DTYPE_INT32, size, 2);
   hvd_tensor result = HVD_TENSOR_INIT;
   hvd_op *op = NULL;
   int32_t last = -1;
@@ -54,20 +54,20 @@ static void operations_of_the_rest(void) {
   if (rank == 0) {
     CHECK_STATUS(hvd_join_async(context, &op, &error), HVD_OK);
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-    CHECK_STATUS(hvd_op_last_joined(op, &last, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_get_last_joined(op, &last, &error), HVD_OK);
     CHECK(last > 0 && last < size);
     hvd_op_destroy(op);
   } else {
     int64_t sum = 0;
     int32_t r;
-    for (r = 1; r < size; ++r) sum += some(HVD_INT32, 1, r);
+    for (r = 1; r < size; ++r) sum += some(HVD_DTYPE_INT32, 1, r);
     fill(&t, rank);
-    CHECK_STATUS(hvd_allreduce(context, "of the rest", &t, &t, HVD_SUM, &error), HVD_OK);
-    CHECK(get(HVD_INT32, t.data, 1) == sum);
+    CHECK_STATUS(hvd_allreduce(context, "of the rest", &t, &t, HVD_REDUCTION_SUM, &error), HVD_OK);
+    CHECK(get(HVD_DTYPE_INT32, t.data, 1) == sum);
     fill(&t, rank);
     CHECK_STATUS(hvd_allgather(context, "of the rest", &t, &result, &error), HVD_OK);
     CHECK(result.shape[0] == size * (size - 1));
-    CHECK(get(HVD_INT32, result.data, 2 * size * (rank - 1) + 3) == some(HVD_INT32, 3, rank));
+    CHECK(get(HVD_DTYPE_INT32, result.data, 2 * size * (rank - 1) + 3) == some(HVD_DTYPE_INT32, 3, rank));
     hvd_free(result.data);
     CHECK_STATUS(hvd_barrier(context, "of the rest", &error), HVD_OK);
     CHECK_STATUS(hvd_broadcast(context, "of the rest", &t, 1, &error), HVD_OK);
@@ -77,7 +77,7 @@ static void operations_of_the_rest(void) {
     result.data = NULL;
     CHECK_STATUS(hvd_alltoall(context, "of the rest", &t, NULL, &result, NULL, &error),
                  HVD_INVALID);
-    CHECK_STATUS(hvd_reducescatter(context, "of the rest", &t, &result, HVD_SUM, &error), HVD_INVALID);
+    CHECK_STATUS(hvd_reducescatter(context, "of the rest", &t, &result, HVD_REDUCTION_SUM, &error), HVD_INVALID);
     CHECK_STATUS(hvd_join(context, &last, &error), HVD_OK);
     CHECK(last > 0 && last < size);
   }
@@ -91,7 +91,7 @@ static void called_all_the_same(void) {
   int32_t value = rank;
   hvd_tensor t = HVD_TENSOR_INIT;
   t.data = &value;
-  t.dtype = HVD_INT32;
+  t.dtype = HVD_DTYPE_INT32;
   if (size == 1) return;
   if (rank == 0) {
     CHECK_STATUS(hvd_join_async(context, &op, &error), HVD_OK);

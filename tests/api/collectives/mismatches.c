@@ -12,17 +12,17 @@ static void expect_mismatch(const hvd_request *r, const char *names) {
 }
 
 static void shapes_and_dtypes(int64_t count) {
-  hvd_tensor t = vector(HVD_FLOAT32, odd() ? count + 1 : count);
+  hvd_tensor t = vector(HVD_DTYPE_FLOAT32, odd() ? count + 1 : count);
   hvd_request r = request(HVD_COLLECTIVE_ALLREDUCE, "shape");
   r.inputs = r.outputs = &t;
   expect_mismatch(&r, "shape");
   t.shape[0] = count;
-  t.dtype = odd() ? HVD_INT32 : HVD_FLOAT32;
+  t.dtype = odd() ? HVD_DTYPE_INT32 : HVD_DTYPE_FLOAT32;
   r.name = "dtype";
   expect_mismatch(&r, "int32");
-  t.dtype = HVD_FLOAT32;
+  t.dtype = HVD_DTYPE_FLOAT32;
   r.name = "reduction";
-  r.reduction = odd() ? HVD_MIN : HVD_SUM;
+  r.reduction = odd() ? HVD_REDUCTION_MIN : HVD_REDUCTION_SUM;
   expect_mismatch(&r, "reduction");
   r.reduction = 0;
   r.name = "prescale";
@@ -52,7 +52,7 @@ static void shapes_and_dtypes(int64_t count) {
 }
 
 static void rows(int64_t columns) {
-  hvd_tensor t = matrix(HVD_FLOAT32, 2 * size, odd() ? columns + 1 : columns);
+  hvd_tensor t = matrix(HVD_DTYPE_FLOAT32, 2 * size, odd() ? columns + 1 : columns);
   int64_t splits[64];
   int32_t i;
   hvd_request r = request(HVD_COLLECTIVE_ALLGATHER, "columns of allgather");
@@ -80,9 +80,9 @@ static void rows(int64_t columns) {
 static void groups(void) {
   hvd_tensor pair[3];
   hvd_request r = request(HVD_COLLECTIVE_ALLREDUCE, "number of tensors");
-  pair[0] = vector(HVD_FLOAT32, 3);
-  pair[1] = vector(HVD_FLOAT32, 3);
-  pair[2] = vector(HVD_FLOAT32, 3);
+  pair[0] = vector(HVD_DTYPE_FLOAT32, 3);
+  pair[1] = vector(HVD_DTYPE_FLOAT32, 3);
+  pair[2] = vector(HVD_DTYPE_FLOAT32, 3);
   r.inputs = r.outputs = pair;
   r.count = odd() ? 3 : 2;
   expect_mismatch(&r, "");
@@ -97,22 +97,22 @@ static void groups(void) {
 
 /* A shape that was right a hundred times, and then is another one: on all ranks, and on one. */
 static void after_many(void) {
-  hvd_tensor t = vector(HVD_INT32, 20);
+  hvd_tensor t = vector(HVD_DTYPE_INT32, 20);
   hvd_request r = request(HVD_COLLECTIVE_ALLREDUCE, "many");
   int i;
   r.inputs = r.outputs = &t;
   for (i = 0; i < 100; ++i) {
     t.shape[0] = i < 50 ? 20 : 15;
-    put(HVD_INT32, t.data, 14, rank + i);
+    put(HVD_DTYPE_INT32, t.data, 14, rank + i);
     submit_and_wait(&r, NULL);
-    CHECK(get(HVD_INT32, t.data, 14) == size * (size - 1) / 2 + i * size);
+    CHECK(get(HVD_DTYPE_INT32, t.data, 14) == size * (size - 1) / 2 + i * size);
   }
   t.shape[0] = odd() ? 20 : 15;
   if (size > 1) expect_mismatch(&r, "shape");
   t.shape[0] = 20;
-  put(HVD_INT32, t.data, 14, rank);
+  put(HVD_DTYPE_INT32, t.data, 14, rank);
   submit_and_wait(&r, NULL);
-  CHECK(get(HVD_INT32, t.data, 14) == size * (size - 1) / 2);
+  CHECK(get(HVD_DTYPE_INT32, t.data, 14) == size * (size - 1) / 2);
   free(t.data);
 }
 

@@ -7,30 +7,30 @@ static hvd_process_set *set_of(const char *name, const int32_t *ranks, size_t co
   return set;
 }
 
-static hvd_process_set_information info_of(hvd_process_set *set) {
-  hvd_process_set_information info;
+static hvd_process_set_info info_of(hvd_process_set *set) {
+  hvd_process_set_info info;
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
-  CHECK_STATUS(hvd_process_set_info(set, &info, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_info(set, &info, &error), HVD_OK);
   return info;
 }
 
 /* Sum of rank + 1 over the members, by an allreduce of `count` elements on the set. */
 static void sum_over(hvd_process_set *set, const char *name, int64_t count) {
   hvd_request r = request(HVD_COLLECTIVE_ALLREDUCE, name);
-  hvd_tensor t = vector(HVD_INT32, count);
+  hvd_tensor t = vector(HVD_DTYPE_INT32, count);
   int32_t ranks[64];
   size_t members = 64;
   int32_t sum = 0;
   int64_t i;
-  CHECK_STATUS(hvd_process_set_ranks(set, ranks, &members, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, ranks, &members, &error), HVD_OK);
   for (i = 0; i < (int64_t)members; ++i) sum += ranks[i] + 1;
-  for (i = 0; i < count; ++i) put(HVD_INT32, t.data, i, rank + 1);
+  for (i = 0; i < count; ++i) put(HVD_DTYPE_INT32, t.data, i, rank + 1);
   r.inputs = r.outputs = &t;
   r.process_set = set;
   submit_and_wait(&r, NULL);
   for (i = 0; i < count; ++i) {
-    if (get(HVD_INT32, t.data, i) == sum) continue;
+    if (get(HVD_DTYPE_INT32, t.data, i) == sum) continue;
     CHECK(!"the sum over the set");
     break;
   }
@@ -43,13 +43,13 @@ static void evens_and_odds(void) {
   int32_t r;
   hvd_process_set *set;
   hvd_process_set *other;
-  hvd_process_set_information info;
+  hvd_process_set_info info;
   /* In descending order: the order does not matter. */
   for (r = size - 1; r >= 0; --r) {
     if (r % 2 == 0) evens[even_count++] = r;
     else odds[odd_count++] = r;
   }
-  set = rank % 2 == 0 ? set_of("team", evens, even_count, HVD_SET_RANKS) : set_of("team", odds, odd_count, HVD_SET_RANKS);
+  set = rank % 2 == 0 ? set_of("team", evens, even_count, HVD_SET_RULE_RANKS) : set_of("team", odds, odd_count, HVD_SET_RULE_RANKS);
   info = info_of(set);
   CHECK(info.rank == rank / 2 && info.size == (rank % 2 == 0 ? (size + 1) / 2 : size / 2));
   CHECK(info.generation == hvd_generation(context));
@@ -72,9 +72,9 @@ static void evens_and_odds(void) {
 }
 
 static void every_operation(hvd_process_set *set, const char *prefix) {
-  const hvd_process_set_information info = info_of(set);
-  hvd_tensor input = matrix(HVD_INT32, info.size, 2);
-  hvd_tensor tensor = vector(HVD_INT32, 50);
+  const hvd_process_set_info info = info_of(set);
+  hvd_tensor input = matrix(HVD_DTYPE_INT32, info.size, 2);
+  hvd_tensor tensor = vector(HVD_DTYPE_INT32, 50);
   hvd_tensor result = HVD_TENSOR_INIT;
   int32_t ranks[64];
   int64_t splits[64];
@@ -82,25 +82,25 @@ static void every_operation(hvd_process_set *set, const char *prefix) {
   int32_t i;
   hvd_op *op = NULL;
   hvd_request r = request(HVD_COLLECTIVE_ALLGATHER, prefix);
-  CHECK_STATUS(hvd_process_set_ranks(set, ranks, &count, &error), HVD_OK);
+  CHECK_STATUS(hvd_process_set_get_ranks(set, ranks, &count, &error), HVD_OK);
   CHECK(count == (size_t)info.size && ranks[info.rank] == rank);
-  for (i = 0; i < 2 * info.size; ++i) put(HVD_INT32, input.data, i, rank * 100 + i);
+  for (i = 0; i < 2 * info.size; ++i) put(HVD_DTYPE_INT32, input.data, i, rank * 100 + i);
   r.process_set = set;
   r.inputs = &input;
   submit_and_wait(&r, &op);
-  CHECK_STATUS(hvd_op_output(op, &result, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.shape[0] == info.size * info.size);
-  for (i = 0; i < info.size; ++i) CHECK(get(HVD_INT32, result.data, 2 * info.size * i + 1) == ranks[i] * 100 + 1);
+  for (i = 0; i < info.size; ++i) CHECK(get(HVD_DTYPE_INT32, result.data, 2 * info.size * i + 1) == ranks[i] * 100 + 1);
   hvd_op_destroy(op);
 
   r.collective = HVD_COLLECTIVE_REDUCESCATTER;
   submit_and_wait(&r, &op);
-  CHECK_STATUS(hvd_op_output(op, &result, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.shape[0] == 1);
   {
     int64_t sum = 0;
     for (i = 0; i < info.size; ++i) sum += ranks[i] * 100 + 2 * info.rank;
-    CHECK(get(HVD_INT32, result.data, 0) == sum);
+    CHECK(get(HVD_DTYPE_INT32, result.data, 0) == sum);
   }
   hvd_op_destroy(op);
 
@@ -109,8 +109,8 @@ static void every_operation(hvd_process_set *set, const char *prefix) {
   r.splits = splits;
   r.split_count = (size_t)info.size;
   submit_and_wait(&r, &op);
-  CHECK_STATUS(hvd_op_output(op, &result, &error), HVD_OK);
-  for (i = 0; i < info.size; ++i) CHECK(get(HVD_INT32, result.data, 2 * i) == ranks[i] * 100 + 2 * info.rank);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
+  for (i = 0; i < info.size; ++i) CHECK(get(HVD_DTYPE_INT32, result.data, 2 * i) == ranks[i] * 100 + 2 * info.rank);
   hvd_op_destroy(op);
 
   r = request(HVD_COLLECTIVE_BROADCAST, prefix);
@@ -129,11 +129,11 @@ static void every_operation(hvd_process_set *set, const char *prefix) {
 }
 
 static void hosts_and_columns(void) {
-  hvd_membership m;
-  hvd_process_set *local = set_of("my host", NULL, 0, HVD_SET_LOCAL);
-  hvd_process_set *cross = set_of("my column", NULL, 0, HVD_SET_CROSS);
-  hvd_process_set_information in_local = info_of(local);
-  hvd_process_set_information in_cross = info_of(cross);
+  hvd_membership_info m;
+  hvd_process_set *local = set_of("my host", NULL, 0, HVD_SET_RULE_LOCAL);
+  hvd_process_set *cross = set_of("my column", NULL, 0, HVD_SET_RULE_CROSS);
+  hvd_process_set_info in_local = info_of(local);
+  hvd_process_set_info in_cross = info_of(cross);
   memset(&m, 0, sizeof(m));
   m.struct_size = sizeof(m);
   CHECK_STATUS(hvd_get_membership(context, &m, &error), HVD_OK);
@@ -171,14 +171,14 @@ static void overlapping(void) {
     }
     if (!mine) continue;
     snprintf(name, sizeof(name), "set %d", i);
-    sets[i] = set_of(name, ranks, count, HVD_SET_END);
+    sets[i] = set_of(name, ranks, count, HVD_SET_RULE_END);
   }
   for (i = 0; i < SETS; ++i) {
     const int at = (i + rank) % SETS; /* in another order on each rank */
     hvd_request r = request(HVD_COLLECTIVE_ALLREDUCE, "the same name");
-    tensors[at] = vector(HVD_INT32, 1000 * (at + 1));
+    tensors[at] = vector(HVD_DTYPE_INT32, 1000 * (at + 1));
     if (sets[at] == NULL) continue;
-    put(HVD_INT32, tensors[at].data, 999, rank + 1);
+    put(HVD_DTYPE_INT32, tensors[at].data, 999, rank + 1);
     r.inputs = r.outputs = &tensors[at];
     r.process_set = sets[at];
     CHECK_STATUS(hvd_submit(context, &r, &ops[at], &error), HVD_OK);
@@ -187,7 +187,7 @@ static void overlapping(void) {
   for (i = 0; i < SETS; ++i) {
     if (ops[i] != NULL) {
       CHECK_STATUS(hvd_op_wait(ops[i], HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-      CHECK(get(HVD_INT32, tensors[i].data, 999) == sums[i]);
+      CHECK(get(HVD_DTYPE_INT32, tensors[i].data, 999) == sums[i]);
       hvd_op_destroy(ops[i]);
     }
     free(tensors[i].data);

@@ -21,7 +21,7 @@ typedef struct item {
 
 /* The i-th operation of a batch: allreduces of several dtypes and sizes, broadcasts, gathers, barriers. */
 static void prepare(item *it, int i, int round) {
-  static const hvd_dtype dtypes[] = {HVD_FLOAT32, HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16, HVD_UINT8};
+  static const hvd_dtype dtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT32, HVD_DTYPE_INT64, HVD_DTYPE_BFLOAT16, HVD_DTYPE_UINT8};
   static const int64_t counts[] = {1, 100, 3000, 40, 70000};
   /* The same names again; from the third round on other shapes under them. */
   it->tensor = vector(dtypes[i % 5], counts[(i / 5) % 5] + (round >= 2 ? 1 : 0));
@@ -63,7 +63,7 @@ static void finish(item *it, int i) {
   switch (i % 6) {
     case 2: wrong = holds(&it->tensor, i % size) ? -1 : 0; break;
     case 4:
-      status = hvd_op_output(it->op, &result, &mine);
+      status = hvd_op_get_output(it->op, 0, &result, &mine);
       check(status == HVD_OK, __FILE__, __LINE__, it->name, mine.message);
       for (r = 0; r < size && status == HVD_OK; ++r) {
         hvd_tensor part = it->tensor;
@@ -108,17 +108,17 @@ static void in_any_order(void) {
 
 static void *work(void *argument) {
   const int thread = *(int *)argument;
-  hvd_tensor t = vector(HVD_INT32, thread % 2 ? 50 : 60000);
+  hvd_tensor t = vector(HVD_DTYPE_INT32, thread % 2 ? 50 : 60000);
   char name[40];
   int i;
   snprintf(name, sizeof(name), "thread %d", thread);
   for (i = 0; i < ROUNDS; ++i) {
     hvd_error mine = HVD_ERROR_INIT;
     hvd_status status;
-    put(HVD_INT32, t.data, 49, rank + i);
-    status = hvd_allreduce(context, name, &t, &t, HVD_SUM, &mine);
+    put(HVD_DTYPE_INT32, t.data, 49, rank + i);
+    status = hvd_allreduce(context, name, &t, &t, HVD_REDUCTION_SUM, &mine);
     check(status == HVD_OK, __FILE__, __LINE__, name, mine.message);
-    check(get(HVD_INT32, t.data, 49) == size * (size - 1) / 2 + i * size, __FILE__, __LINE__, name, "has a wrong sum");
+    check(get(HVD_DTYPE_INT32, t.data, 49) == size * (size - 1) / 2 + i * size, __FILE__, __LINE__, name, "has a wrong sum");
     if (i % 8 == thread) {
       status = hvd_barrier(context, name, &mine);
       check(status == HVD_OK, __FILE__, __LINE__, name, mine.message);
@@ -149,7 +149,7 @@ static void names_in_use(void) {
     if (size > 1) {
       CHECK_STATUS(hvd_op_test(op, &done, &error), HVD_OK);
       CHECK(done == 0);
-      CHECK_STATUS(hvd_op_error(op, &error), HVD_INVALID);
+      CHECK_STATUS(hvd_op_get_error(op, &error), HVD_INVALID);
       CHECK_STATUS(hvd_op_wait(op, 1, &error), HVD_TIMEOUT);
       CHECK_STATUS(hvd_barrier_async(context, "in use", &second, &error), HVD_INVALID);
       CHECK_NAMES("in use");
@@ -161,7 +161,7 @@ static void names_in_use(void) {
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   CHECK_STATUS(hvd_op_test(op, &done, &error), HVD_OK);
   CHECK(done == 1);
-  CHECK_STATUS(hvd_op_error(op, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_get_error(op, &error), HVD_OK);
   hvd_op_destroy(op);
 }
 
@@ -178,35 +178,35 @@ static void descriptors(void) {
   static const int64_t counts[] = {2, 1000000};
   int i;
   for (i = 0; i < 2; ++i) {
-    hvd_tensor t = vector(HVD_FLOAT32, counts[i]);
+    hvd_tensor t = vector(HVD_DTYPE_FLOAT32, counts[i]);
     hvd_op *op = NULL;
     int32_t fd = -1;
     int32_t again = -1;
     int copy;
     if (rank == 0) {
-      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
-      CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK);
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK);
       CHECK(size == 1 || !readable(fd, 0));
     }
     CHECK_STATUS(hvd_barrier(context, "it has been looked at", &error), HVD_OK);
     if (rank != 0) {
-      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
-      CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK);
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK);
     }
     copy = dup(fd);
     CHECK(readable(fd, 60000));
-    CHECK_STATUS(hvd_op_error(op, &error), HVD_OK);
-    CHECK_STATUS(hvd_op_fd(op, &again, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_get_error(op, &error), HVD_OK);
+    CHECK_STATUS(hvd_op_get_fd(op, &again, &error), HVD_OK);
     CHECK(again == fd);
     hvd_op_destroy(op);
     CHECK(readable(copy, 0));
     close(copy);
     free(t.data);
 
-    t = vector(HVD_FLOAT32, counts[i]);
-    CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_SUM, &op, &error), HVD_OK);
+    t = vector(HVD_DTYPE_FLOAT32, counts[i]);
+    CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-    CHECK_STATUS(hvd_op_fd(op, &fd, &error), HVD_OK); /* asked for when all is over */
+    CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK); /* asked for when all is over */
     CHECK(readable(fd, 0));
     hvd_op_destroy(op);
     free(t.data);
@@ -215,11 +215,11 @@ static void descriptors(void) {
 
 /* A handle may be dropped while the operation goes on. */
 static void dropped_handles(void) {
-  hvd_tensor t = vector(HVD_FLOAT32, 100000);
+  hvd_tensor t = vector(HVD_DTYPE_FLOAT32, 100000);
   int i;
   for (i = 0; i < 10; ++i) {
     hvd_op *op = NULL;
-    CHECK_STATUS(hvd_allreduce_async(context, "dropped", &t, &t, HVD_SUM, &op, &error), HVD_OK);
+    CHECK_STATUS(hvd_allreduce_async(context, "dropped", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
     hvd_op_destroy(op);
     /* Its end shows when the name is free again: after all ranks have come, nothing of it is pending. */
     CHECK_STATUS(hvd_barrier(context, "after the dropped", &error), HVD_OK);

@@ -24,21 +24,21 @@ void put(hvd_dtype dtype, void *data, int64_t index, int64_t value) {
   float narrow = (float)value;
   uint32_t bits;
   switch (dtype) {
-    case HVD_UINT8: ((uint8_t *)data)[index] = (uint8_t)value; break;
-    case HVD_INT8: ((int8_t *)data)[index] = (int8_t)value; break;
-    case HVD_UINT16: ((uint16_t *)data)[index] = (uint16_t)value; break;
-    case HVD_INT16: ((int16_t *)data)[index] = (int16_t)value; break;
-    case HVD_UINT32: ((uint32_t *)data)[index] = (uint32_t)value; break;
-    case HVD_INT32: ((int32_t *)data)[index] = (int32_t)value; break;
-    case HVD_UINT64: ((uint64_t *)data)[index] = (uint64_t)value; break;
-    case HVD_INT64: ((int64_t *)data)[index] = value; break;
-    case HVD_FLOAT16: ((uint16_t *)data)[index] = to_half(narrow); break;
-    case HVD_BFLOAT16:
+    case HVD_DTYPE_UINT8: ((uint8_t *)data)[index] = (uint8_t)value; break;
+    case HVD_DTYPE_INT8: ((int8_t *)data)[index] = (int8_t)value; break;
+    case HVD_DTYPE_UINT16: ((uint16_t *)data)[index] = (uint16_t)value; break;
+    case HVD_DTYPE_INT16: ((int16_t *)data)[index] = (int16_t)value; break;
+    case HVD_DTYPE_UINT32: ((uint32_t *)data)[index] = (uint32_t)value; break;
+    case HVD_DTYPE_INT32: ((int32_t *)data)[index] = (int32_t)value; break;
+    case HVD_DTYPE_UINT64: ((uint64_t *)data)[index] = (uint64_t)value; break;
+    case HVD_DTYPE_INT64: ((int64_t *)data)[index] = value; break;
+    case HVD_DTYPE_FLOAT16: ((uint16_t *)data)[index] = to_half(narrow); break;
+    case HVD_DTYPE_BFLOAT16:
       memcpy(&bits, &narrow, sizeof(bits));
       ((uint16_t *)data)[index] = (uint16_t)(bits >> 16);
       break;
-    case HVD_FLOAT32: ((float *)data)[index] = narrow; break;
-    case HVD_FLOAT64: ((double *)data)[index] = (double)value; break;
+    case HVD_DTYPE_FLOAT32: ((float *)data)[index] = narrow; break;
+    case HVD_DTYPE_FLOAT64: ((double *)data)[index] = (double)value; break;
     default: ((uint8_t *)data)[index] = value != 0;
   }
 }
@@ -47,33 +47,33 @@ int64_t get(hvd_dtype dtype, const void *data, int64_t index) {
   float narrow;
   uint32_t bits;
   switch (dtype) {
-    case HVD_UINT8: return ((const uint8_t *)data)[index];
-    case HVD_INT8: return ((const int8_t *)data)[index];
-    case HVD_UINT16: return ((const uint16_t *)data)[index];
-    case HVD_INT16: return ((const int16_t *)data)[index];
-    case HVD_UINT32: return ((const uint32_t *)data)[index];
-    case HVD_INT32: return ((const int32_t *)data)[index];
-    case HVD_UINT64: return (int64_t)((const uint64_t *)data)[index];
-    case HVD_INT64: return ((const int64_t *)data)[index];
-    case HVD_FLOAT16: return (int64_t)from_half(((const uint16_t *)data)[index]);
-    case HVD_BFLOAT16:
+    case HVD_DTYPE_UINT8: return ((const uint8_t *)data)[index];
+    case HVD_DTYPE_INT8: return ((const int8_t *)data)[index];
+    case HVD_DTYPE_UINT16: return ((const uint16_t *)data)[index];
+    case HVD_DTYPE_INT16: return ((const int16_t *)data)[index];
+    case HVD_DTYPE_UINT32: return ((const uint32_t *)data)[index];
+    case HVD_DTYPE_INT32: return ((const int32_t *)data)[index];
+    case HVD_DTYPE_UINT64: return (int64_t)((const uint64_t *)data)[index];
+    case HVD_DTYPE_INT64: return ((const int64_t *)data)[index];
+    case HVD_DTYPE_FLOAT16: return (int64_t)from_half(((const uint16_t *)data)[index]);
+    case HVD_DTYPE_BFLOAT16:
       bits = (uint32_t)((const uint16_t *)data)[index] << 16;
       memcpy(&narrow, &bits, sizeof(narrow));
       return (int64_t)narrow;
-    case HVD_FLOAT32: return (int64_t)((const float *)data)[index];
-    case HVD_FLOAT64: return (int64_t)((const double *)data)[index];
+    case HVD_DTYPE_FLOAT32: return (int64_t)((const float *)data)[index];
+    case HVD_DTYPE_FLOAT64: return (int64_t)((const double *)data)[index];
     default: return ((const uint8_t *)data)[index];
   }
 }
 
 int is_signed(hvd_dtype dtype) {
-  return dtype == HVD_INT8 || dtype == HVD_INT16 || dtype == HVD_INT32 || dtype == HVD_INT64 ||
-         (dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64);
+  return dtype == HVD_DTYPE_INT8 || dtype == HVD_DTYPE_INT16 || dtype == HVD_DTYPE_INT32 || dtype == HVD_DTYPE_INT64 ||
+         (dtype >= HVD_DTYPE_FLOAT16 && dtype <= HVD_DTYPE_FLOAT64);
 }
 
 int64_t some(hvd_dtype dtype, int64_t index, int32_t of_rank) {
   const int64_t value = (index * 7 + of_rank * 3 + index / 11) % 5;
-  return dtype == HVD_BOOL ? value > 2 : value;
+  return dtype == HVD_DTYPE_BOOL ? value > 2 : value;
 }
 
 hvd_tensor matrix(hvd_dtype dtype, int64_t rows, int64_t columns) {

@@ -121,7 +121,7 @@ EXPORT hvd_status hvd_backend_init(uint32_t abi_version, hvd_backend_table *tabl
 #endif
   full.description.version = "1";
   full.description.memories = HVD_TEST_MEMORIES;
-  full.description.dtypes = (uint64_t)1 << HVD_FLOAT32;
+  full.description.dtypes = (uint64_t)1 << HVD_DTYPE_FLOAT32;
   full.description.collectives = (uint64_t)1 << HVD_COLLECTIVE_BARRIER;
 #if !defined(HVD_TEST_NO_MESSAGES) && (HVD_TEST_MEMORIES & 1)
   full.description.messages = 1;

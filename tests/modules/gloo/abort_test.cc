@@ -27,8 +27,8 @@ struct Stuck {
   Pending pending;
   hvd_backend_op op(uint64_t sequence) {
     hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, sequence);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = values.size();
     op.input = op.output = values.data();
     return op;
@@ -44,8 +44,8 @@ struct AnyOp {
   Pending pending;
   hvd_backend_op op(hvd_collective collective, uint64_t sequence) {
     hvd_backend_op op = pending.op(collective, sequence);
-    op.dtype = HVD_UINT8;
-    op.reduction = HVD_MAX;
+    op.dtype = HVD_DTYPE_UINT8;
+    op.reduction = HVD_REDUCTION_MAX;
     op.count = collective == HVD_COLLECTIVE_ALLGATHER ? counts[0] : input.size();
     op.counts = counts.data();
     op.input = input.data();
@@ -161,7 +161,7 @@ TEST(GlooAbort, BuffersAreUntouchedAfterDone) {
     for (size_t rank = 0; rank < 3; ++rank) {
       pending.push_back(std::make_unique<Pending>());
       hvd_backend_op op = pending.back()->op(HVD_COLLECTIVE_BROADCAST, 1);
-      op.dtype = HVD_UINT8;
+      op.dtype = HVD_DTYPE_UINT8;
       op.count = buffers[rank].size();
       op.output = buffers[rank].data();
       ASSERT_TRUE(workers[rank]->instance->submit(op).ok());

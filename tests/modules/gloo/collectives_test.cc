@@ -31,12 +31,12 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
   std::iota(everyone.begin(), everyone.end(), 0);
   on_all(size_, [&](int rank) {
     uint64_t sequence = 0;
-    for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
-      for (hvd_reduction reduction = HVD_SUM; reduction <= HVD_PRODUCT; ++reduction) {
+    for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
+      for (hvd_reduction reduction = HVD_REDUCTION_SUM; reduction <= HVD_REDUCTION_PRODUCT; ++reduction) {
         for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}, size_t{1} << 20, kMuch}) {
           // Much data goes other ways than little, but for every reduction the same way.
-          if (count >= 1 << 20 && reduction != HVD_AVERAGE && dtype != HVD_FLOAT32) continue;
-          if (count == kMuch && dtype != HVD_FLOAT32) continue;
+          if (count >= 1 << 20 && reduction != HVD_REDUCTION_AVERAGE && dtype != HVD_DTYPE_FLOAT32) continue;
+          if (count == kMuch && dtype != HVD_DTYPE_FLOAT32) continue;
           ++sequence;
           const size_t element = dtype_size(dtype);
           std::vector<uint8_t> input(count * element);
@@ -55,14 +55,15 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
           op.input = input.data();
           op.output = in_place ? input.data() : output.data();
           const Status status = run(instance(rank), op, pending);
-          if (dtype == HVD_BOOL && reduction == HVD_AVERAGE) {
+          if (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE) {
             ASSERT_EQ(status.code, HVD_UNSUPPORTED);
             continue;
           }
           ASSERT_TRUE(status.ok()) << status.message;
           const auto& got = in_place ? input : output;
           // A third and a fifth have no exact value that the narrow floats of this test could give.
-          const bool rounded = reduction == HVD_AVERAGE && (dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16);
+          const bool rounded = reduction == HVD_REDUCTION_AVERAGE &&
+                               (dtype == HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BFLOAT16);
           if (rounded && (size_ == 3 || size_ == 5)) continue;
           ASSERT_EQ(got, expected) << dtype_name(dtype) << " reduction " << reduction << " count " << count;
         }
@@ -83,8 +84,8 @@ TEST_P(Collectives, AllreduceHasTheSameBitsOnEveryRank) {
       }
       Pending pending;
       hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, count);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_AVERAGE;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_AVERAGE;
       op.count = count;
       op.input = op.output = values.data();
       const Status status = run(instance(rank), op, pending);
@@ -103,8 +104,8 @@ TEST_P(Collectives, NarrowFloatsRoundOnce) {
     std::vector<uint16_t> values(5, to_half(rank == 0 ? 2048.F : 1.F));
     Pending pending;
     hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, 1);
-    op.dtype = HVD_FLOAT16;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT16;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = values.size();
     op.input = op.output = values.data();
     ASSERT_TRUE(run(instance(rank), op, pending).ok());
@@ -128,7 +129,7 @@ TEST_P(Collectives, Broadcast) {
         }
         Pending pending;
         hvd_backend_op op = pending.op(HVD_COLLECTIVE_BROADCAST, ++sequence);
-        op.dtype = HVD_UINT32;
+        op.dtype = HVD_DTYPE_UINT32;
         op.root = root;
         op.count = count;
         op.output = values.data();
@@ -158,7 +159,7 @@ TEST_P(Collectives, AllgatherOfUnequalParts) {
       std::vector<int16_t> output(expected.size(), -1);
       Pending pending;
       hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLGATHER, ++sequence);
-      op.dtype = HVD_INT16;
+      op.dtype = HVD_DTYPE_INT16;
       op.count = own;
       op.counts = counts.data();
       op.input = input.data();
@@ -194,11 +195,11 @@ TEST_P(Collectives, SubsetsAtTheSameTime) {
         group.push_back(r);
       }
       std::vector<double> values(500);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = value_at(HVD_FLOAT64, rank, i);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = value_at(HVD_DTYPE_FLOAT64, rank, i);
       Pending pending;
       hvd_backend_op op = pending.op(HVD_COLLECTIVE_ALLREDUCE, round * 2 + static_cast<uint64_t>(rank % 2));
-      op.dtype = HVD_FLOAT64;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT64;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = values.size();
       op.input = op.output = values.data();
       op.ranks = ranks.data();
@@ -206,7 +207,7 @@ TEST_P(Collectives, SubsetsAtTheSameTime) {
       const Status status = run(instance(rank), op, pending);
       ASSERT_TRUE(status.ok()) << status.message;
       for (size_t i = 0; i < values.size(); ++i)
-        ASSERT_EQ(values[i], expected_at(HVD_FLOAT64, HVD_SUM, group, i));
+        ASSERT_EQ(values[i], expected_at(HVD_DTYPE_FLOAT64, HVD_REDUCTION_SUM, group, i));
     }
   });
 }
@@ -219,8 +220,8 @@ TEST_P(Collectives, ManyOpsInFlight) {
     for (int i = 0; i < kOps; ++i) {
       pending.push_back(std::make_unique<Pending>());
       hvd_backend_op op = pending.back()->op(HVD_COLLECTIVE_ALLREDUCE, static_cast<uint64_t>(i));
-      op.dtype = HVD_INT64;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_INT64;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = 64;
       op.input = op.output = values[static_cast<size_t>(i)].data();
       ASSERT_TRUE(instance(rank).submit(op).ok());
@@ -241,8 +242,8 @@ TEST(GlooOps, OneThatWaitsDoesNotHoldUpTheNext) {
   std::vector<Pending> pending(4);
   const auto submit = [&](size_t index, size_t rank, const int32_t* ranks, uint64_t sequence) {
     hvd_backend_op op = pending[index].op(HVD_COLLECTIVE_ALLREDUCE, sequence);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = values[index].size();
     op.input = op.output = values[index].data();
     op.ranks = ranks;
@@ -269,8 +270,8 @@ TEST(GlooOps, ThatMakeNoSenseAreRefused) {
   float value = 1;
   Pending pending;
   hvd_backend_op good = pending.op(HVD_COLLECTIVE_ALLREDUCE, 1);
-  good.dtype = HVD_FLOAT32;
-  good.reduction = HVD_SUM;
+  good.dtype = HVD_DTYPE_FLOAT32;
+  good.reduction = HVD_REDUCTION_SUM;
   good.count = 1;
   good.input = good.output = &value;
   const auto refused = [&](auto change) {

@@ -61,8 +61,8 @@ class GlooLarge : public testing::Test {
     std::vector<Pending> pending(2);
     for (size_t rank = 0; rank < 2; ++rank) {
       hvd_backend_op op = pending[rank].op(collective, 1);
-      op.dtype = HVD_UINT8;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_UINT8;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = kBytes;
       op.input = op.output = tensors_[rank].get();
       const Status status = workers_[rank]->instance->submit(op);

@@ -69,14 +69,14 @@ class Parts : public testing::TestWithParam<int> {
     op.ranks = ranks.data();
     op.rank_count = static_cast<int32_t>(ranks.size());
     const Status status = run(instance(rank), op, pending);
-    if (dtype == HVD_BOOL && reduction == HVD_AVERAGE) {
+    if (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE) {
       ASSERT_EQ(status.code, HVD_UNSUPPORTED);
       return;
     }
     ASSERT_TRUE(status.ok()) << status.message;
     // A third and a fifth have no exact value that the narrow floats of this test could give.
-    const bool narrow = dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16;
-    if (reduction == HVD_AVERAGE && narrow && ranks.size() % 2 == 1 && ranks.size() > 1) return;
+    const bool narrow = dtype == HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BFLOAT16;
+    if (reduction == HVD_REDUCTION_AVERAGE && narrow && ranks.size() % 2 == 1 && ranks.size() > 1) return;
     if (in_place) {
       const auto at = input.begin() + static_cast<ptrdiff_t>(first * element);
       output.assign(at, at + static_cast<ptrdiff_t>(expected.size()));
@@ -127,8 +127,8 @@ TEST_P(Parts, ReducescatterOfEveryDtypeReductionAndShape) {
   const std::vector<int> ranks = everyone();
   on_all(size_, [&](int rank) {
     uint64_t sequence = 0;
-    for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
-      for (hvd_reduction reduction = HVD_SUM; reduction <= HVD_PRODUCT; ++reduction) {
+    for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
+      for (hvd_reduction reduction = HVD_REDUCTION_SUM; reduction <= HVD_REDUCTION_PRODUCT; ++reduction) {
         for (const Counts& counts : shapes(ranks.size())) {
           reducescatter(rank, static_cast<size_t>(rank), ranks, dtype, reduction, counts, ++sequence);
           if (HasFatalFailure()) return;
@@ -147,8 +147,8 @@ TEST_P(Parts, ReducescatterAroundTheSegments) {
         const size_t part = segments * kSegment / sizeof(float) + more;
         Counts counts(ranks.size(), part);
         counts[0] = part / 3;
-        for (const hvd_dtype dtype : {HVD_FLOAT32, HVD_FLOAT16}) {
-          reducescatter(rank, static_cast<size_t>(rank), ranks, dtype, HVD_SUM, counts, ++sequence);
+        for (const hvd_dtype dtype : {HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT16}) {
+          reducescatter(rank, static_cast<size_t>(rank), ranks, dtype, HVD_REDUCTION_SUM, counts, ++sequence);
           if (HasFatalFailure()) return;
         }
       }
@@ -164,8 +164,8 @@ TEST_P(Parts, ReducescatterRoundsNarrowFloatsOnce) {
     std::vector<uint16_t> output(5);
     Pending pending;
     hvd_backend_op op = pending.op(HVD_COLLECTIVE_REDUCESCATTER, 1);
-    op.dtype = HVD_FLOAT16;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT16;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = values.size();
     op.counts = counts.data();
     op.input = values.data();
@@ -194,8 +194,8 @@ TEST_P(Parts, ReducescatterAddsInTheOrderOfRanks) {
     std::vector<float> output(40000);
     Pending pending;
     hvd_backend_op op = pending.op(HVD_COLLECTIVE_REDUCESCATTER, 1);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = input.size();
     op.counts = counts.data();
     op.input = input.data();
@@ -216,9 +216,9 @@ TEST_P(Parts, AlltoallOfEveryShape) {
         for (size_t j = 0; j < n; ++j) matrix[i][j] = count(i, j);
       }
       const auto me = static_cast<size_t>(rank);
-      alltoall<uint8_t>(rank, me, ranks, HVD_UINT8, matrix, ++sequence);
-      alltoall<int16_t>(rank, me, ranks, HVD_BFLOAT16, matrix, ++sequence);
-      alltoall<double>(rank, me, ranks, HVD_FLOAT64, matrix, ++sequence);
+      alltoall<uint8_t>(rank, me, ranks, HVD_DTYPE_UINT8, matrix, ++sequence);
+      alltoall<int16_t>(rank, me, ranks, HVD_DTYPE_BFLOAT16, matrix, ++sequence);
+      alltoall<double>(rank, me, ranks, HVD_DTYPE_FLOAT64, matrix, ++sequence);
     };
     each([](size_t, size_t) { return size_t{0}; });
     each([](size_t, size_t) { return size_t{1}; });
@@ -248,8 +248,8 @@ TEST_P(Parts, OfSubsetsAtTheSameTime) {
     for (int round = 0; round < 10; ++round) {
       for (const Counts& counts : shapes(n)) {
         const uint64_t number = ++sequence * 4 + static_cast<uint64_t>(rank % 2);
-        reducescatter(rank, me, ranks, HVD_INT32, HVD_SUM, counts, number);
-        alltoall<int32_t>(rank, me, ranks, HVD_INT32, std::vector<Counts>(n, counts), number + 2);
+        reducescatter(rank, me, ranks, HVD_DTYPE_INT32, HVD_REDUCTION_SUM, counts, number);
+        alltoall<int32_t>(rank, me, ranks, HVD_DTYPE_INT32, std::vector<Counts>(n, counts), number + 2);
         if (HasFatalFailure()) return;
       }
     }
@@ -266,8 +266,8 @@ TEST(GlooParts, ThatMakeNoSenseAreRefused) {
   float output[2] = {};
   Pending pending;
   hvd_backend_op good = pending.op(HVD_COLLECTIVE_REDUCESCATTER, 1);
-  good.dtype = HVD_FLOAT32;
-  good.reduction = HVD_SUM;
+  good.dtype = HVD_DTYPE_FLOAT32;
+  good.reduction = HVD_REDUCTION_SUM;
   good.count = 2;
   const Counts counts{2, 2};
   good.counts = counts.data();
@@ -305,7 +305,7 @@ TEST(GlooParts, ThatMakeNoSenseAreRefused) {
   EXPECT_EQ(output[1], 2.F);
   Pending second;
   hvd_backend_op op = second.op(HVD_COLLECTIVE_ALLTOALL, 2);
-  op.dtype = HVD_FLOAT32;
+  op.dtype = HVD_DTYPE_FLOAT32;
   op.count = 2;
   op.counts = counts.data();
   op.input = values;

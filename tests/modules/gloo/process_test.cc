@@ -70,8 +70,8 @@ int child(int size, hvd_collective collective) {
       const std::vector<size_t> counts(2 * n, kPart);
       Pending pending;
       hvd_backend_op op = pending.op(collective, sequence);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = values.size();
       op.counts = counts.data();
       op.input = values.data();

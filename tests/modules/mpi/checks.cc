@@ -26,15 +26,16 @@ class Checks {
   }
 
   void allreduce() {
-    for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
-      for (hvd_reduction reduction = HVD_SUM; reduction <= HVD_PRODUCT; ++reduction) {
+    for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
+      for (hvd_reduction reduction = HVD_REDUCTION_SUM; reduction <= HVD_REDUCTION_PRODUCT; ++reduction) {
         for (const size_t count : kCounts) {
-          if (count == 70001 && dtype != HVD_FLOAT16 && dtype != HVD_INT64) continue;
+          if (count == 70001 && dtype != HVD_DTYPE_FLOAT16 && dtype != HVD_DTYPE_INT64) continue;
           reduce(dtype, reduction, count, everyone_);
         }
       }
     }
-    reduce(HVD_FLOAT32, HVD_AVERAGE, (size_t{20} << 20) / 4 + 3, everyone_);  // beyond one call
+    reduce(HVD_DTYPE_FLOAT32, HVD_REDUCTION_AVERAGE, (size_t{20} << 20) / 4 + 3,
+           everyone_);  // beyond one call
   }
 
   void broadcast() {
@@ -47,7 +48,7 @@ class Checks {
         }
         hvd_backend_op op{};
         op.collective = HVD_COLLECTIVE_BROADCAST;
-        op.dtype = HVD_UINT32;
+        op.dtype = HVD_DTYPE_UINT32;
         op.root = root;
         op.count = count;
         op.output = values.data();
@@ -76,7 +77,7 @@ class Checks {
         std::copy(input.begin(), input.end(), output.begin() + static_cast<std::ptrdiff_t>(offset));
       hvd_backend_op op{};
       op.collective = HVD_COLLECTIVE_ALLGATHER;
-      op.dtype = HVD_INT16;
+      op.dtype = HVD_DTYPE_INT16;
       op.count = own;
       op.counts = counts.data();
       op.input = in_place ? output.data() + offset : input.data();
@@ -87,7 +88,7 @@ class Checks {
   }
 
   void reducescatter(bool in_place) {
-    for (const hvd_dtype dtype : {HVD_FLOAT32, HVD_FLOAT16, HVD_INT32}) {
+    for (const hvd_dtype dtype : {HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT16, HVD_DTYPE_INT32}) {
       for (const size_t base : {size_t{0}, size_t{1}, size_t{50001}}) {
         std::vector<size_t> counts;
         size_t offset = 0, total = 0;
@@ -101,11 +102,11 @@ class Checks {
         std::vector<uint8_t> input(total * element), output(own * element, 0xee), expected(own * element);
         for (size_t i = 0; i < total; ++i) store(dtype, &input[i * element], value_at(dtype, place_.rank, i));
         for (size_t i = 0; i < own; ++i)
-          store(dtype, &expected[i * element], expected_at(dtype, HVD_SUM, everyone_, offset + i));
+          store(dtype, &expected[i * element], expected_at(dtype, HVD_REDUCTION_SUM, everyone_, offset + i));
         hvd_backend_op op{};
         op.collective = HVD_COLLECTIVE_REDUCESCATTER;
         op.dtype = dtype;
-        op.reduction = HVD_SUM;
+        op.reduction = HVD_REDUCTION_SUM;
         op.count = total;
         op.counts = counts.data();
         op.input = input.data();
@@ -142,7 +143,7 @@ class Checks {
       std::vector<int32_t> output(expected.size(), -1);
       hvd_backend_op op{};
       op.collective = HVD_COLLECTIVE_ALLTOALL;
-      op.dtype = HVD_INT32;
+      op.dtype = HVD_DTYPE_INT32;
       op.count = input.size();
       op.counts = counts.data();
       op.input = input.data();
@@ -164,11 +165,11 @@ class Checks {
       std::vector<int> group;
       for (int r = place_.rank % 2; r < place_.size; r += 2) group.push_back(r);
       sequence_ += static_cast<uint64_t>(place_.rank % 2);
-      reduce(HVD_FLOAT64, HVD_SUM, 500, group);
+      reduce(HVD_DTYPE_FLOAT64, HVD_REDUCTION_SUM, 500, group);
       sequence_ += static_cast<uint64_t>(1 - place_.rank % 2);
       std::vector<int> some(everyone_.begin(), everyone_.end() - 1);
       if (place_.rank + 1 < place_.size) {
-        reduce(HVD_BFLOAT16, HVD_MAX, 70001, some);
+        reduce(HVD_DTYPE_BFLOAT16, HVD_REDUCTION_MAX, 70001, some);
       } else {
         ++sequence_;
       }
@@ -183,8 +184,8 @@ class Checks {
     for (size_t i = 0; i < kOps; ++i) {
       values[i].assign(i % 5 == 0 ? 300000 : 3, static_cast<int64_t>(i) + place_.rank);
       hvd_backend_op op = pending[i].op(HVD_COLLECTIVE_ALLREDUCE, ++sequence_);
-      op.dtype = HVD_INT64;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_INT64;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = values[i].size();
       op.input = op.output = values[i].data();
       const Status status = instance_.submit(op);
@@ -240,12 +241,13 @@ class Checks {
       op.ranks = group.data();
       op.rank_count = static_cast<int32_t>(group.size());
     }
-    if (dtype == HVD_BOOL && reduction == HVD_AVERAGE) return;
+    if (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE) return;
     must(op);
     const std::string what = std::string("allreduce of ") + dtype_name(dtype) + ", reduction " +
                              std::to_string(reduction) + ", count " + std::to_string(count);
     // A third and a fifth have no exact value that the narrow floats of this test could give.
-    const bool rounded = reduction == HVD_AVERAGE && (dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16);
+    const bool rounded =
+        reduction == HVD_REDUCTION_AVERAGE && (dtype == HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BFLOAT16);
     if (rounded && (group.size() == 3 || group.size() == 5)) return;
     same(in_place ? input : output, expected, what);
   }

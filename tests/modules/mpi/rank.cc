@@ -156,8 +156,8 @@ class Rank {
       const std::vector<size_t> counts(2 * n, part);
       Pending pending;
       hvd_backend_op op = pending.op(static_cast<hvd_collective>(collective), ++sequence_);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = values.size();
       op.counts = counts.data();
       op.input = values.data();
@@ -180,8 +180,8 @@ class Rank {
     left_.push_back(std::make_unique<Pending>());
     memory_.assign(1 << 20, 1.F);
     hvd_backend_op op = left_.back()->op(HVD_COLLECTIVE_ALLREDUCE, ++sequence_);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.count = memory_.size();
     op.input = op.output = memory_.data();
     return word_of(instance_->submit(op));

@@ -126,8 +126,8 @@ int revoking(const fs::path& folder) {
     if (rank == 0) {
       given_up.push_back(std::make_unique<Pending>());
       hvd_backend_op op = given_up.back()->op(HVD_COLLECTIVE_ALLREDUCE, 1);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.count = memory.size();
       op.input = op.output = memory.data();
       if (const Status status = instance->submit(op); !status.ok()) return failed(status.message);

@@ -8,10 +8,12 @@
 namespace hvd::backend::test {
 namespace {
 
-constexpr hvd_dtype kArithmetic[] = {HVD_UINT8,   HVD_INT8,    HVD_UINT32,  HVD_INT32,
-                                     HVD_UINT64,  HVD_INT64,   HVD_FLOAT16, HVD_BFLOAT16,
-                                     HVD_FLOAT32, HVD_FLOAT64, HVD_BOOL};
-constexpr hvd_reduction kReductions[] = {HVD_SUM, HVD_AVERAGE, HVD_MIN, HVD_MAX, HVD_PRODUCT};
+constexpr hvd_dtype kArithmetic[] = {HVD_DTYPE_UINT8,   HVD_DTYPE_INT8,     HVD_DTYPE_UINT32,
+                                     HVD_DTYPE_INT32,   HVD_DTYPE_UINT64,   HVD_DTYPE_INT64,
+                                     HVD_DTYPE_FLOAT16, HVD_DTYPE_BFLOAT16, HVD_DTYPE_FLOAT32,
+                                     HVD_DTYPE_FLOAT64, HVD_DTYPE_BOOL};
+constexpr hvd_reduction kReductions[] = {HVD_REDUCTION_SUM, HVD_REDUCTION_AVERAGE, HVD_REDUCTION_MIN,
+                                         HVD_REDUCTION_MAX, HVD_REDUCTION_PRODUCT};
 
 TEST(NcclCollectives, AllreduceOfEveryDtypeAndReduction) {
   NcclCluster cluster(4);  // averages of four are exact
@@ -19,7 +21,7 @@ TEST(NcclCollectives, AllreduceOfEveryDtypeAndReduction) {
     uint64_t sequence = 0;
     for (const hvd_dtype dtype : kArithmetic) {
       for (const hvd_reduction reduction : kReductions) {
-        if (dtype == HVD_BOOL && reduction == HVD_AVERAGE) continue;
+        if (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE) continue;
         constexpr size_t kCount = 37;
         DeviceMemory in(kCount * dtype_size(dtype), worker.device), out(in.size, worker.device);
         fill(dtype, in.data, rank, 0, kCount);
@@ -42,7 +44,7 @@ TEST(NcclCollectives, AllreduceOfEveryDtypeAndReduction) {
 TEST(NcclCollectives, BroadcastOfEveryDtypeMovesBytes) {
   NcclCluster cluster(3);
   cluster.each([&](int rank, NcclWorker& worker) {
-    for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+    for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
       DeviceMemory data(11 * dtype_size(dtype), worker.device);
       if (rank == 1) fill(dtype, data.data, 1, 0, 11);
       Pending pending;
@@ -69,18 +71,18 @@ TEST(NcclCollectives, PartsTravelInOneGroup) {
     std::vector<Part> parts;
     for (const size_t count : counts) {
       memory.push_back(std::make_unique<DeviceMemory>(count * 4, worker.device));
-      fill(HVD_FLOAT32, memory.back()->data, rank, 0, count);
+      fill(HVD_DTYPE_FLOAT32, memory.back()->data, rank, 0, count);
       parts.push_back({memory.back()->data, memory.back()->data, count});
     }
     Pending pending;
     hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, 1);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     expect_ok(worker.instance->submit(op, parts));
     expect_ok(pending.wait());
     worker.synchronize();
     for (size_t i = 0; i < parts.size(); ++i) {
-      EXPECT_TRUE(same(memory[i]->data, expected(HVD_FLOAT32, HVD_SUM, {0, 1}, 0, counts[i])))
+      EXPECT_TRUE(same(memory[i]->data, expected(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, {0, 1}, 0, counts[i])))
           << "part " << i;
     }
   });
@@ -99,10 +101,10 @@ TEST_P(Counts, Allgather) {
     const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
     const size_t mine = counts[static_cast<size_t>(rank)];
     DeviceMemory in(mine * 2, worker.device), out(total * 2, worker.device);
-    fill(HVD_INT16, in.data, rank, 0, mine);
+    fill(HVD_DTYPE_INT16, in.data, rank, 0, mine);
     Pending pending;
     hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLGATHER, 1);
-    op.dtype = HVD_INT16;
+    op.dtype = HVD_DTYPE_INT16;
     op.input = in.data;
     op.output = out.data;
     op.count = mine;
@@ -112,7 +114,7 @@ TEST_P(Counts, Allgather) {
     std::vector<uint8_t> wanted(total * 2);
     size_t at = 0;
     for (int r = 0; r < n; ++r) {
-      fill(HVD_INT16, wanted.data() + at * 2, r, 0, counts[static_cast<size_t>(r)]);
+      fill(HVD_DTYPE_INT16, wanted.data() + at * 2, r, 0, counts[static_cast<size_t>(r)]);
       at += counts[static_cast<size_t>(r)];
     }
     EXPECT_TRUE(same(out.data, wanted));
@@ -130,19 +132,19 @@ TEST_P(Counts, Reducescatter) {
     const size_t mine = counts[static_cast<size_t>(rank)];
     for (const bool in_place : {false, true}) {
       DeviceMemory in(total * 8, worker.device), out(mine * 8, worker.device);
-      fill(HVD_INT64, in.data, rank, 0, total);
+      fill(HVD_DTYPE_INT64, in.data, rank, 0, total);
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_REDUCESCATTER, in_place ? 2 : 1);
-      op.dtype = HVD_INT64;
-      op.reduction = HVD_AVERAGE;
+      op.dtype = HVD_DTYPE_INT64;
+      op.reduction = HVD_REDUCTION_AVERAGE;
       op.input = in.data;
       op.output = in_place ? in.data + first * 8 : out.data;
       op.count = total;
       op.counts = counts.data();
       expect_ok(run(*worker.instance, op, pending));
       worker.synchronize();
-      EXPECT_TRUE(
-          same(static_cast<uint8_t*>(op.output), expected(HVD_INT64, HVD_AVERAGE, range(n), first, mine)));
+      EXPECT_TRUE(same(static_cast<uint8_t*>(op.output),
+                       expected(HVD_DTYPE_INT64, HVD_REDUCTION_AVERAGE, range(n), first, mine)));
     }
   });
 }
@@ -175,7 +177,7 @@ TEST(NcclCollectives, AlltoallWithAnySplits) {
     }
     Pending pending;
     hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLTOALL, 1);
-    op.dtype = HVD_UINT16;
+    op.dtype = HVD_DTYPE_UINT16;
     op.input = in.data;
     op.output = out.data;
     op.count = out_count;
@@ -197,11 +199,11 @@ TEST(NcclCollectives, SetsOfRanksHaveTheirOwnCommunicators) {
         ++sequence;
         if (std::find(set.begin(), set.end(), rank) == set.end()) continue;
         DeviceMemory in(16 * 4, worker.device), out(16 * 4, worker.device);
-        fill(HVD_INT32, in.data, rank, 0, 16);
+        fill(HVD_DTYPE_INT32, in.data, rank, 0, 16);
         Pending pending;
         hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, sequence);
-        op.dtype = HVD_INT32;
-        op.reduction = HVD_SUM;
+        op.dtype = HVD_DTYPE_INT32;
+        op.reduction = HVD_REDUCTION_SUM;
         op.input = in.data;
         op.output = out.data;
         op.count = 16;
@@ -209,7 +211,8 @@ TEST(NcclCollectives, SetsOfRanksHaveTheirOwnCommunicators) {
         op.rank_count = static_cast<int32_t>(set.size());
         expect_ok(run(*worker.instance, op, pending));
         worker.synchronize();
-        EXPECT_TRUE(same(out.data, expected(HVD_INT32, HVD_SUM, {set.begin(), set.end()}, 0, 16)));
+        EXPECT_TRUE(
+            same(out.data, expected(HVD_DTYPE_INT32, HVD_REDUCTION_SUM, {set.begin(), set.end()}, 0, 16)));
       }
     }
   });
@@ -222,11 +225,11 @@ TEST(NcclCollectives, WhatNcclCantAddIsRefusedOnEveryRank) {
   NcclCluster cluster(2);
   cluster.each([&](int, NcclWorker& worker) {
     DeviceMemory data(16, worker.device);
-    for (const hvd_dtype dtype : {HVD_UINT16, HVD_INT16}) {
+    for (const hvd_dtype dtype : {HVD_DTYPE_UINT16, HVD_DTYPE_INT16}) {
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, 1);
       op.dtype = dtype;
-      op.reduction = HVD_SUM;
+      op.reduction = HVD_REDUCTION_SUM;
       op.input = op.output = data.data;
       op.count = 8;
       const Status status = worker.instance->submit(op);
@@ -242,16 +245,16 @@ TEST(NcclCollectives, GenerationsFollowOneAnotherInPeace) {
     if (generation > 1) cluster.connect(generation);
     cluster.each([&](int rank, NcclWorker& worker) {
       DeviceMemory data(16 * 4, worker.device);
-      fill(HVD_INT32, data.data, rank, 0, 16);
+      fill(HVD_DTYPE_INT32, data.data, rank, 0, 16);
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, 1);
-      op.dtype = HVD_INT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_INT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.input = op.output = data.data;
       op.count = 16;
       expect_ok(run(*worker.instance, op, pending));
       worker.synchronize();
-      EXPECT_TRUE(same(data.data, expected(HVD_INT32, HVD_SUM, {0, 1, 2}, 0, 16)));
+      EXPECT_TRUE(same(data.data, expected(HVD_DTYPE_INT32, HVD_REDUCTION_SUM, {0, 1, 2}, 0, 16)));
       worker.instance->disconnect();
     });
   }

@@ -10,8 +10,8 @@ using Clock = std::chrono::steady_clock;
 
 hvd_backend_op sum_of(NcclWorker& worker, Pending& pending, DeviceMemory& data, uint64_t sequence) {
   hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, sequence);
-  op.dtype = HVD_FLOAT32;
-  op.reduction = HVD_SUM;
+  op.dtype = HVD_DTYPE_FLOAT32;
+  op.reduction = HVD_REDUCTION_SUM;
   op.input = op.output = data.data;
   op.count = data.size / 4;
   return op;
@@ -20,7 +20,7 @@ hvd_backend_op sum_of(NcclWorker& worker, Pending& pending, DeviceMemory& data, 
 void expect_sums(NcclCluster& cluster, uint64_t sequence) {
   cluster.each([&](int rank, NcclWorker& worker) {
     DeviceMemory data(64, worker.device);
-    for (size_t i = 0; i < 16; ++i) store(HVD_FLOAT32, data.data + 4 * i, rank + 1);
+    for (size_t i = 0; i < 16; ++i) store(HVD_DTYPE_FLOAT32, data.data + 4 * i, rank + 1);
     Pending pending;
     const Status status = run(*worker.instance, sum_of(worker, pending, data, sequence), pending);
     EXPECT_TRUE(status.ok()) << status.message;
@@ -198,8 +198,8 @@ Life live(NcclCluster& cluster, int rank) {
     if (!life.first.ok()) return;
     Pending pending;
     hvd_backend_op op = worker.op(pending, kind, ++sequence);
-    op.dtype = HVD_INT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_INT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.input = data.data;
     op.output = out.data;
     op.count = 8;

@@ -63,7 +63,7 @@ class Worker {
     memory_.push_back(data);
     hvd_tensor tensor = HVD_TENSOR_INIT;
     tensor.data = data;
-    tensor.dtype = HVD_FLOAT32;
+    tensor.dtype = HVD_DTYPE_FLOAT32;
     tensor.ndim = 1;
     tensor.shape[0] = count;
     tensor.memory = HVD_MEMORY_CUDA;
@@ -106,16 +106,16 @@ void job(int size, Function function) {
 
 TEST(NcclJob, OperationsOnDeviceTensors) {
   job(3, [](Worker& w) {
-    hvd_backend_selection selection{};
+    hvd_backend_choice_info selection{};
     selection.struct_size = sizeof(selection);
-    w.ok(hvd_backend_choice(w.context, HVD_MEMORY_CUDA, HVD_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &selection,
-                            &w.error));
+    w.ok(hvd_get_backend_choice(w.context, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE,
+                                &selection, &w.error));
     EXPECT_STREQ(selection.name, "nccl");
     // A group of small tensors, which are launched together.
     std::vector<hvd_tensor> group;
     for (int i = 1; i <= 20; ++i) group.push_back(w.tensor(10 * i, static_cast<float>(w.rank + i)));
-    w.ok(hvd_grouped_allreduce(w.context, "gradients", group.data(), group.data(), group.size(), HVD_AVERAGE,
-                               &w.error));
+    w.ok(hvd_grouped_allreduce(w.context, "gradients", group.data(), group.data(), group.size(),
+                               HVD_REDUCTION_AVERAGE, &w.error));
     for (int i = 1; i <= 20; ++i) w.expect(group[static_cast<size_t>(i - 1)], static_cast<float>(1 + i));
     hvd_tensor weights = w.tensor(100, static_cast<float>(w.rank));
     w.ok(hvd_broadcast(w.context, "weights", &weights, 1, &w.error));
@@ -128,8 +128,8 @@ TEST(NcclJob, OperationsOnDeviceTensors) {
     float host = 1;
     hvd_tensor on_host = HVD_TENSOR_INIT;
     on_host.data = &host;
-    on_host.dtype = HVD_FLOAT32;
-    w.ok(hvd_allreduce(w.context, "host", &on_host, &on_host, HVD_SUM, &w.error));
+    on_host.dtype = HVD_DTYPE_FLOAT32;
+    w.ok(hvd_allreduce(w.context, "host", &on_host, &on_host, HVD_REDUCTION_SUM, &w.error));
     EXPECT_EQ(host, 3);
   });
 }

@@ -41,19 +41,19 @@ void collectives(Rank& r) {
   constexpr size_t kCount = 1003;
   void* const in = r.gpu.allocate(1 << 20);
   void* const out = r.gpu.allocate(1 << 20);
-  for (hvd_dtype dtype = HVD_UINT8; dtype <= HVD_BOOL; ++dtype) {
+  for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     const size_t element = dtype_size(dtype);
     const std::string name = dtype_name(dtype);
-    for (hvd_reduction reduction = HVD_SUM; reduction <= HVD_PRODUCT; ++reduction) {
+    for (hvd_reduction reduction = HVD_REDUCTION_SUM; reduction <= HVD_REDUCTION_PRODUCT; ++reduction) {
       Pending pending;
       hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_ALLREDUCE);
       op.dtype = dtype;
       op.reduction = reduction;
       op.input = in;
-      op.output = reduction == HVD_MAX ? in : out;
+      op.output = reduction == HVD_REDUCTION_MAX ? in : out;
       op.count = kCount;
-      const bool refused =
-          dtype == HVD_UINT16 || dtype == HVD_INT16 || (dtype == HVD_BOOL && reduction == HVD_AVERAGE);
+      const bool refused = dtype == HVD_DTYPE_UINT16 || dtype == HVD_DTYPE_INT16 ||
+                           (dtype == HVD_DTYPE_BOOL && reduction == HVD_REDUCTION_AVERAGE);
       if (refused) {
         Rank::require(r.instance->submit(op).code == HVD_UNSUPPORTED, name + " was not refused");
         continue;
@@ -87,16 +87,16 @@ void collectives(Rank& r) {
     {
       Pending pending;
       hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_ALLGATHER);
-      op.dtype = HVD_INT16;
+      op.dtype = HVD_DTYPE_INT16;
       op.input = in;
       op.output = out;
       op.count = counts[me];
       op.counts = counts.data();
-      r.gpu.put(in, values(HVD_INT16, r.rank, counts[me]));
+      r.gpu.put(in, values(HVD_DTYPE_INT16, r.rank, counts[me]));
       r.run_ok(op, pending);
       std::vector<uint8_t> wanted;
       for (size_t i = 0; i < n; ++i) {
-        const auto part = values(HVD_INT16, static_cast<int>(i), counts[i]);
+        const auto part = values(HVD_DTYPE_INT16, static_cast<int>(i), counts[i]);
         wanted.insert(wanted.end(), part.begin(), part.end());
       }
       Rank::require(r.gpu.take(out, total * 2) == wanted, even ? "allgather" : "uneven allgather");
@@ -104,17 +104,17 @@ void collectives(Rank& r) {
     {
       Pending pending;
       hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_REDUCESCATTER);
-      op.dtype = HVD_INT32;
-      op.reduction = HVD_AVERAGE;
+      op.dtype = HVD_DTYPE_INT32;
+      op.reduction = HVD_REDUCTION_AVERAGE;
       op.input = in;
       op.output = out;
       op.count = total;
       op.counts = counts.data();
-      r.gpu.put(in, values(HVD_INT32, r.rank, total));
+      r.gpu.put(in, values(HVD_DTYPE_INT32, r.rank, total));
       r.run_ok(op, pending);
-      Rank::require(
-          r.gpu.take(out, counts[me] * 4) == reduced(HVD_INT32, HVD_AVERAGE, r.size, first, counts[me]),
-          even ? "reducescatter" : "uneven reducescatter");
+      Rank::require(r.gpu.take(out, counts[me] * 4) ==
+                        reduced(HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE, r.size, first, counts[me]),
+                    even ? "reducescatter" : "uneven reducescatter");
     }
     {
       const auto sent = [&](size_t from, size_t to) { return even ? 64 : (from * 3 + to * 5) % 4 * 50; };
@@ -130,7 +130,7 @@ void collectives(Rank& r) {
       }
       Pending pending;
       hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_ALLTOALL);
-      op.dtype = HVD_UINT16;
+      op.dtype = HVD_DTYPE_UINT16;
       op.input = in;
       op.output = out;
       op.count = mine.size() / 2;
@@ -144,16 +144,17 @@ void collectives(Rank& r) {
   std::vector<Part> parts;
   for (size_t i = 0; i < 40; ++i) {
     auto* const data = static_cast<uint8_t*>(in) + i * 4096;
-    r.gpu.put(data, values(HVD_FLOAT32, r.rank, i * 20));
+    r.gpu.put(data, values(HVD_DTYPE_FLOAT32, r.rank, i * 20));
     parts.push_back({data, data, i * 20});
   }
   Pending pending;
   hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_ALLREDUCE);
-  op.dtype = HVD_FLOAT32;
-  op.reduction = HVD_SUM;
+  op.dtype = HVD_DTYPE_FLOAT32;
+  op.reduction = HVD_REDUCTION_SUM;
   r.run_ok(op, pending, parts);
   for (size_t i = 0; i < 40; ++i) {
-    Rank::require(r.gpu.take(parts[i].output, i * 80) == reduced(HVD_FLOAT32, HVD_SUM, r.size, 0, i * 20),
+    Rank::require(r.gpu.take(parts[i].output, i * 80) ==
+                      reduced(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, r.size, 0, i * 20),
                   "part " + std::to_string(i));
   }
   Pending barrier;
@@ -179,8 +180,8 @@ void streams(Rank& r) {
     Gpu::check(r.gpu.cu.cuMemcpyHtoDAsync_v2(Gpu::at(data), ones, kBytes, r.gpu.stream), "cuMemcpyHtoDAsync");
     pending.push_back(std::make_unique<Pending>());
     hvd_backend_op op = r.op(*pending.back(), HVD_COLLECTIVE_ALLREDUCE);
-    op.dtype = HVD_FLOAT32;
-    op.reduction = HVD_SUM;
+    op.dtype = HVD_DTYPE_FLOAT32;
+    op.reduction = HVD_REDUCTION_SUM;
     op.input = data;
     op.output = result;
     op.count = kBytes / 4;
@@ -210,8 +211,8 @@ void streams(Rank& r) {
 
 Status sum(Rank& r, void* data, Pending& pending) {
   hvd_backend_op op = r.op(pending, HVD_COLLECTIVE_ALLREDUCE);
-  op.dtype = HVD_FLOAT32;
-  op.reduction = HVD_SUM;
+  op.dtype = HVD_DTYPE_FLOAT32;
+  op.reduction = HVD_REDUCTION_SUM;
   op.input = op.output = data;
   op.count = 1000;
   if (Status status = r.instance->submit(op); !status.ok()) return status;
@@ -252,10 +253,11 @@ void aborted(Rank& r) {
   r.meet("lost again");
 
   r.connect(3);
-  r.gpu.put(data, values(HVD_FLOAT32, r.rank, 1000));
+  r.gpu.put(data, values(HVD_DTYPE_FLOAT32, r.rank, 1000));
   Pending again;
   Rank::expect(sum(r, data, again));
-  Rank::require(r.gpu.take(data, 4000) == reduced(HVD_FLOAT32, HVD_SUM, r.size, 0, 1000), "after two losses");
+  Rank::require(r.gpu.take(data, 4000) == reduced(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, r.size, 0, 1000),
+                "after two losses");
   r.meet("over");
   r.instance->disconnect();
 }

@@ -25,13 +25,13 @@ TEST(NcclStreams, TheCallersStreamIsRespectedAndTheHostIsNotBlocked) {
     // The program's kernel: it makes the input, much later.
     hvddouble::enqueue(worker.stream, [=] {
       may_go.wait();
-      fill(HVD_FLOAT32, input, rank, 0, 64);
+      fill(HVD_DTYPE_FLOAT32, input, rank, 0, 64);
     });
     for (uint64_t sequence = 1; sequence <= 3; ++sequence) {  // several in flight
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_ALLREDUCE, sequence);
-      op.dtype = HVD_FLOAT32;
-      op.reduction = HVD_SUM;
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
       op.input = input;
       op.output = output;
       op.count = 64;
@@ -44,7 +44,7 @@ TEST(NcclStreams, TheCallersStreamIsRespectedAndTheHostIsNotBlocked) {
   go.set_value();
   for (int rank = 0; rank < 2; ++rank) {
     cluster[rank].synchronize();
-    EXPECT_EQ(seen[static_cast<size_t>(rank)], expected(HVD_FLOAT32, HVD_SUM, {0, 1}, 0, 64));
+    EXPECT_EQ(seen[static_cast<size_t>(rank)], expected(HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, {0, 1}, 0, 64));
   }
 }
 
@@ -56,7 +56,7 @@ TEST(NcclStreams, TheCurrentContextIsLeftAsItWas) {
       DeviceMemory data(16, worker.device);
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_BROADCAST, own == nullptr ? 1 : 2);
-      op.dtype = HVD_UINT8;
+      op.dtype = HVD_DTYPE_UINT8;
       op.output = data.data;
       op.count = 16;
       expect_ok(run(*worker.instance, op, pending));
@@ -94,7 +94,7 @@ TEST(NcclStreams, EventsStandAroundTheGroup) {
       DeviceMemory data(16, worker.device);
       Pending pending;
       hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_BROADCAST, sequence);
-      op.dtype = HVD_UINT8;
+      op.dtype = HVD_DTYPE_UINT8;
       op.output = data.data;
       op.count = 16;
       expect_ok(run(*worker.instance, op, pending));
@@ -136,7 +136,7 @@ TEST(NcclStreams, WhatIsNotOfTheDeviceIsRefused) {
   const auto refused = [&](void* data, void* stream, int device) {
     Pending pending;
     hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_BROADCAST, 1);
-    op.dtype = HVD_UINT8;
+    op.dtype = HVD_DTYPE_UINT8;
     op.output = data;
     op.count = 16;
     op.stream = stream;
@@ -164,7 +164,7 @@ TEST(NcclStreams, AnotherDeviceIsRefusedWithinAGeneration) {
     const auto stream = hvddouble::make_stream(device);
     Pending pending;
     hvd_backend_op op = worker.op(pending, HVD_COLLECTIVE_BROADCAST, sequence);
-    op.dtype = HVD_UINT8;
+    op.dtype = HVD_DTYPE_UINT8;
     op.output = data.data;
     op.count = 16;
     op.device = device;

@@ -144,7 +144,7 @@ class ElasticSampler:
     def info(self) -> SamplerInfo:
         raw = _abi.SamplerInformation()
         with self._owned as native:
-            _abi.check(_lib.hvd_sampler_info, native, byref(raw))
+            _abi.check(_lib.hvd_sampler_get_info, native, byref(raw))
         return _plain(SamplerInfo, raw)
 
     def state_dict(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class State:
     def statistics(self) -> StateStatistics:
         raw = _abi.StateStatistics()
         with self._owned as native:
-            _abi.check(_lib.hvd_state_stats, native, byref(raw))
+            _abi.check(_lib.hvd_state_get_info, native, byref(raw))
         return _plain(StateStatistics, raw)
 
     def close(self) -> None:

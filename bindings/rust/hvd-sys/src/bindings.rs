@@ -245,7 +245,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_membership {
+pub struct hvd_membership_info {
     pub struct_size: usize,
     pub rank: i32,
     pub size: i32,
@@ -260,132 +260,132 @@ pub struct hvd_membership {
 #[test]
 fn bindgen_test_layout_hvd_membership() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_membership>(),
+        ::std::mem::size_of::<hvd_membership_info>(),
         56usize,
-        concat!("Size of: ", stringify!(hvd_membership))
+        concat!("Size of: ", stringify!(hvd_membership_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_membership>(),
+        ::std::mem::align_of::<hvd_membership_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_membership))
+        concat!("Alignment of ", stringify!(hvd_membership_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(rank))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(rank))
         );
     }
     test_field_rank();
     fn test_field_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             12usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(size))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(size))
         );
     }
     test_field_size();
     fn test_field_local_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).local_rank) as usize - ptr as usize
             },
             16usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(local_rank))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(local_rank))
         );
     }
     test_field_local_rank();
     fn test_field_local_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).local_size) as usize - ptr as usize
             },
             20usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(local_size))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(local_size))
         );
     }
     test_field_local_size();
     fn test_field_cross_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).cross_rank) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(cross_rank))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(cross_rank))
         );
     }
     test_field_cross_rank();
     fn test_field_cross_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).cross_size) as usize - ptr as usize
             },
             28usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(cross_size))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(cross_size))
         );
     }
     test_field_cross_size();
     fn test_field_generation() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             32usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(generation))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(generation))
         );
     }
     test_field_generation();
     fn test_field_membership_epoch() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
             },
             40usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(membership_epoch))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(membership_epoch))
         );
     }
     test_field_membership_epoch();
     fn test_field_worker() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).worker) as usize - ptr as usize
             },
             48usize,
-            concat!("Offset of field: ", stringify!(hvd_membership), "::", stringify!(worker))
+            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(worker))
         );
     }
     test_field_worker();
@@ -393,7 +393,7 @@ fn bindgen_test_layout_hvd_membership() {
 extern "C" {
     pub fn hvd_get_membership(
         context: *mut hvd_context,
-        ret_membership: *mut hvd_membership,
+        ret_membership: *mut hvd_membership_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -420,7 +420,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_backend_information {
+pub struct hvd_backend_info {
     pub struct_size: usize,
     pub name: [::std::os::raw::c_char; 16usize],
     pub version: [::std::os::raw::c_char; 64usize],
@@ -432,104 +432,104 @@ pub struct hvd_backend_information {
 #[test]
 fn bindgen_test_layout_hvd_backend_information() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_backend_information>(),
+        ::std::mem::size_of::<hvd_backend_info>(),
         872usize,
-        concat!("Size of: ", stringify!(hvd_backend_information))
+        concat!("Size of: ", stringify!(hvd_backend_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_backend_information>(),
+        ::std::mem::align_of::<hvd_backend_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_backend_information))
+        concat!("Alignment of ", stringify!(hvd_backend_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_name() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(name))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(name))
         );
     }
     test_field_name();
     fn test_field_version() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).version) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(version))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(version))
         );
     }
     test_field_version();
     fn test_field_path() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).path) as usize - ptr as usize
             },
             88usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(path))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(path))
         );
     }
     test_field_path();
     fn test_field_detail() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).detail) as usize - ptr as usize
             },
             600usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(detail))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(detail))
         );
     }
     test_field_detail();
     fn test_field_dtypes() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).dtypes) as usize - ptr as usize
             },
             856usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(dtypes))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(dtypes))
         );
     }
     test_field_dtypes();
     fn test_field_collectives() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).collectives) as usize - ptr as usize
             },
             864usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_information), "::", stringify!(collectives))
+            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(collectives))
         );
     }
     test_field_collectives();
 }
 extern "C" {
-    pub fn hvd_backend_info(
+    pub fn hvd_get_backend(
         context: *mut hvd_context,
-        ret_info: *mut hvd_backend_information,
+        ret_info: *mut hvd_backend_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -537,19 +537,19 @@ extern "C" {
     pub fn hvd_backend_name(context: *mut hvd_context) -> *const ::std::os::raw::c_char;
 }
 pub type hvd_dtype = i32;
-pub const HVD_UINT8: _bindgen_ty_3 = 1;
-pub const HVD_INT8: _bindgen_ty_3 = 2;
-pub const HVD_UINT16: _bindgen_ty_3 = 3;
-pub const HVD_INT16: _bindgen_ty_3 = 4;
-pub const HVD_UINT32: _bindgen_ty_3 = 5;
-pub const HVD_INT32: _bindgen_ty_3 = 6;
-pub const HVD_UINT64: _bindgen_ty_3 = 7;
-pub const HVD_INT64: _bindgen_ty_3 = 8;
-pub const HVD_FLOAT16: _bindgen_ty_3 = 9;
-pub const HVD_BFLOAT16: _bindgen_ty_3 = 10;
-pub const HVD_FLOAT32: _bindgen_ty_3 = 11;
-pub const HVD_FLOAT64: _bindgen_ty_3 = 12;
-pub const HVD_BOOL: _bindgen_ty_3 = 13;
+pub const HVD_DTYPE_UINT8: _bindgen_ty_3 = 1;
+pub const HVD_DTYPE_INT8: _bindgen_ty_3 = 2;
+pub const HVD_DTYPE_UINT16: _bindgen_ty_3 = 3;
+pub const HVD_DTYPE_INT16: _bindgen_ty_3 = 4;
+pub const HVD_DTYPE_UINT32: _bindgen_ty_3 = 5;
+pub const HVD_DTYPE_INT32: _bindgen_ty_3 = 6;
+pub const HVD_DTYPE_UINT64: _bindgen_ty_3 = 7;
+pub const HVD_DTYPE_INT64: _bindgen_ty_3 = 8;
+pub const HVD_DTYPE_FLOAT16: _bindgen_ty_3 = 9;
+pub const HVD_DTYPE_BFLOAT16: _bindgen_ty_3 = 10;
+pub const HVD_DTYPE_FLOAT32: _bindgen_ty_3 = 11;
+pub const HVD_DTYPE_FLOAT64: _bindgen_ty_3 = 12;
+pub const HVD_DTYPE_BOOL: _bindgen_ty_3 = 13;
 pub type _bindgen_ty_3 = ::std::os::raw::c_int;
 extern "C" {
     pub fn hvd_dtype_size(dtype: hvd_dtype) -> usize;
@@ -684,11 +684,11 @@ pub struct hvd_process_set {
     _unused: [u8; 0],
 }
 pub type hvd_set_rule = i32;
-pub const HVD_SET_WORKERS: _bindgen_ty_5 = 1;
-pub const HVD_SET_RANKS: _bindgen_ty_5 = 2;
-pub const HVD_SET_LOCAL: _bindgen_ty_5 = 3;
-pub const HVD_SET_CROSS: _bindgen_ty_5 = 4;
-pub const HVD_SET_END: _bindgen_ty_5 = 5;
+pub const HVD_SET_RULE_WORKERS: _bindgen_ty_5 = 1;
+pub const HVD_SET_RULE_RANKS: _bindgen_ty_5 = 2;
+pub const HVD_SET_RULE_LOCAL: _bindgen_ty_5 = 3;
+pub const HVD_SET_RULE_CROSS: _bindgen_ty_5 = 4;
+pub const HVD_SET_RULE_END: _bindgen_ty_5 = 5;
 pub type _bindgen_ty_5 = ::std::os::raw::c_int;
 extern "C" {
     pub fn hvd_process_set_create(
@@ -706,7 +706,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_process_set_information {
+pub struct hvd_process_set_info {
     pub struct_size: usize,
     pub rank: i32,
     pub size: i32,
@@ -719,26 +719,26 @@ pub struct hvd_process_set_information {
 #[test]
 fn bindgen_test_layout_hvd_process_set_information() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_process_set_information>(),
+        ::std::mem::size_of::<hvd_process_set_info>(),
         40usize,
-        concat!("Size of: ", stringify!(hvd_process_set_information))
+        concat!("Size of: ", stringify!(hvd_process_set_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_process_set_information>(),
+        ::std::mem::align_of::<hvd_process_set_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_process_set_information))
+        concat!("Alignment of ", stringify!(hvd_process_set_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(struct_size)
             )
@@ -748,38 +748,38 @@ fn bindgen_test_layout_hvd_process_set_information() {
     fn test_field_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_process_set_information), "::", stringify!(rank))
+            concat!("Offset of field: ", stringify!(hvd_process_set_info), "::", stringify!(rank))
         );
     }
     test_field_rank();
     fn test_field_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
             },
             12usize,
-            concat!("Offset of field: ", stringify!(hvd_process_set_information), "::", stringify!(size))
+            concat!("Offset of field: ", stringify!(hvd_process_set_info), "::", stringify!(size))
         );
     }
     test_field_size();
     fn test_field_local_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).local_rank) as usize - ptr as usize
             },
             16usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(local_rank)
             )
@@ -789,14 +789,14 @@ fn bindgen_test_layout_hvd_process_set_information() {
     fn test_field_local_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).local_size) as usize - ptr as usize
             },
             20usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(local_size)
             )
@@ -806,14 +806,14 @@ fn bindgen_test_layout_hvd_process_set_information() {
     fn test_field_cross_rank() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).cross_rank) as usize - ptr as usize
             },
             24usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(cross_rank)
             )
@@ -823,14 +823,14 @@ fn bindgen_test_layout_hvd_process_set_information() {
     fn test_field_cross_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).cross_size) as usize - ptr as usize
             },
             28usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(cross_size)
             )
@@ -840,14 +840,14 @@ fn bindgen_test_layout_hvd_process_set_information() {
     fn test_field_generation() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
             },
             32usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_process_set_information),
+                stringify!(hvd_process_set_info),
                 "::",
                 stringify!(generation)
             )
@@ -856,14 +856,14 @@ fn bindgen_test_layout_hvd_process_set_information() {
     test_field_generation();
 }
 extern "C" {
-    pub fn hvd_process_set_info(
+    pub fn hvd_process_set_get_info(
         set: *mut hvd_process_set,
-        ret_info: *mut hvd_process_set_information,
+        ret_info: *mut hvd_process_set_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_process_set_ranks(
+    pub fn hvd_process_set_get_ranks(
         set: *mut hvd_process_set,
         ret_ranks: *mut i32,
         count: *mut usize,
@@ -880,11 +880,11 @@ pub const HVD_COLLECTIVE_ALLTOALL: _bindgen_ty_6 = 6;
 pub const HVD_COLLECTIVE_JOIN: _bindgen_ty_6 = 7;
 pub type _bindgen_ty_6 = ::std::os::raw::c_int;
 pub type hvd_reduction = i32;
-pub const HVD_SUM: _bindgen_ty_7 = 1;
-pub const HVD_AVERAGE: _bindgen_ty_7 = 2;
-pub const HVD_MIN: _bindgen_ty_7 = 3;
-pub const HVD_MAX: _bindgen_ty_7 = 4;
-pub const HVD_PRODUCT: _bindgen_ty_7 = 5;
+pub const HVD_REDUCTION_SUM: _bindgen_ty_7 = 1;
+pub const HVD_REDUCTION_AVERAGE: _bindgen_ty_7 = 2;
+pub const HVD_REDUCTION_MIN: _bindgen_ty_7 = 3;
+pub const HVD_REDUCTION_MAX: _bindgen_ty_7 = 4;
+pub const HVD_REDUCTION_PRODUCT: _bindgen_ty_7 = 5;
 pub type _bindgen_ty_7 = ::std::os::raw::c_int;
 extern "C" {
     pub fn hvd_allreduce(
@@ -1316,16 +1316,13 @@ extern "C" {
     pub fn hvd_op_wait(op: *mut hvd_op, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_fd(op: *mut hvd_op, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_op_get_fd(op: *mut hvd_op, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_error(op: *mut hvd_op, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_op_get_error(op: *mut hvd_op, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_output(op: *mut hvd_op, ret_output: *mut hvd_tensor, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_output_at(
+    pub fn hvd_op_get_output(
         op: *mut hvd_op,
         index: usize,
         ret_output: *mut hvd_tensor,
@@ -1333,7 +1330,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_received_splits(
+    pub fn hvd_op_get_received_splits(
         op: *mut hvd_op,
         ret_splits: *mut i64,
         count: *mut usize,
@@ -1341,7 +1338,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_last_joined(op: *mut hvd_op, ret_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_op_get_last_joined(op: *mut hvd_op, ret_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_op_destroy(op: *mut hvd_op);
@@ -1444,7 +1441,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_state_statistics {
+pub struct hvd_state_info {
     pub struct_size: usize,
     pub revision: u64,
     pub commits: u64,
@@ -1458,110 +1455,110 @@ pub struct hvd_state_statistics {
 #[test]
 fn bindgen_test_layout_hvd_state_statistics() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_state_statistics>(),
+        ::std::mem::size_of::<hvd_state_info>(),
         72usize,
-        concat!("Size of: ", stringify!(hvd_state_statistics))
+        concat!("Size of: ", stringify!(hvd_state_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_state_statistics>(),
+        ::std::mem::align_of::<hvd_state_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_state_statistics))
+        concat!("Alignment of ", stringify!(hvd_state_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_revision() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(revision))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(revision))
         );
     }
     test_field_revision();
     fn test_field_commits() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).commits) as usize - ptr as usize
             },
             16usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(commits))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(commits))
         );
     }
     test_field_commits();
     fn test_field_restores() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).restores) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(restores))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(restores))
         );
     }
     test_field_restores();
     fn test_field_syncs() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).syncs) as usize - ptr as usize
             },
             32usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(syncs))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(syncs))
         );
     }
     test_field_syncs();
     fn test_field_bytes() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).bytes) as usize - ptr as usize
             },
             40usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(bytes))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(bytes))
         );
     }
     test_field_bytes();
     fn test_field_sync_sent_bytes() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).sync_sent_bytes) as usize - ptr as usize
             },
             48usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(sync_sent_bytes))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(sync_sent_bytes))
         );
     }
     test_field_sync_sent_bytes();
     fn test_field_sync_received_bytes() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).sync_received_bytes) as usize - ptr as usize
             },
             56usize,
             concat!(
                 "Offset of field: ",
-                stringify!(hvd_state_statistics),
+                stringify!(hvd_state_info),
                 "::",
                 stringify!(sync_received_bytes)
             )
@@ -1571,20 +1568,20 @@ fn bindgen_test_layout_hvd_state_statistics() {
     fn test_field_last_commit_ns() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_statistics>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).last_commit_ns) as usize - ptr as usize
             },
             64usize,
-            concat!("Offset of field: ", stringify!(hvd_state_statistics), "::", stringify!(last_commit_ns))
+            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(last_commit_ns))
         );
     }
     test_field_last_commit_ns();
 }
 extern "C" {
-    pub fn hvd_state_stats(
+    pub fn hvd_state_get_info(
         state: *mut hvd_state,
-        ret_statistics: *mut hvd_state_statistics,
+        ret_statistics: *mut hvd_state_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -1829,7 +1826,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_sampler_information {
+pub struct hvd_sampler_info {
     pub struct_size: usize,
     pub epoch: u64,
     pub samples: u64,
@@ -1841,104 +1838,104 @@ pub struct hvd_sampler_information {
 #[test]
 fn bindgen_test_layout_hvd_sampler_information() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_sampler_information>(),
+        ::std::mem::size_of::<hvd_sampler_info>(),
         56usize,
-        concat!("Size of: ", stringify!(hvd_sampler_information))
+        concat!("Size of: ", stringify!(hvd_sampler_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_sampler_information>(),
+        ::std::mem::align_of::<hvd_sampler_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_sampler_information))
+        concat!("Alignment of ", stringify!(hvd_sampler_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_epoch() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).epoch) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(epoch))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(epoch))
         );
     }
     test_field_epoch();
     fn test_field_samples() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).samples) as usize - ptr as usize
             },
             16usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(samples))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(samples))
         );
     }
     test_field_samples();
     fn test_field_batch_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).batch_size) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(batch_size))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(batch_size))
         );
     }
     test_field_batch_size();
     fn test_field_processed() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).processed) as usize - ptr as usize
             },
             32usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(processed))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(processed))
         );
     }
     test_field_processed();
     fn test_field_remaining() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).remaining) as usize - ptr as usize
             },
             40usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(remaining))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(remaining))
         );
     }
     test_field_remaining();
     fn test_field_rounds() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_information>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).rounds) as usize - ptr as usize
             },
             48usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_information), "::", stringify!(rounds))
+            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(rounds))
         );
     }
     test_field_rounds();
 }
 extern "C" {
-    pub fn hvd_sampler_info(
+    pub fn hvd_sampler_get_info(
         sampler: *mut hvd_sampler,
-        ret_info: *mut hvd_sampler_information,
+        ret_info: *mut hvd_sampler_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -1995,7 +1992,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_recovery {
+pub struct hvd_recovery_info {
     pub struct_size: usize,
     pub from_generation: u64,
     pub to_generation: u64,
@@ -2018,244 +2015,244 @@ pub struct hvd_recovery {
 #[test]
 fn bindgen_test_layout_hvd_recovery() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_recovery>(),
+        ::std::mem::size_of::<hvd_recovery_info>(),
         376usize,
-        concat!("Size of: ", stringify!(hvd_recovery))
+        concat!("Size of: ", stringify!(hvd_recovery_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_recovery>(),
+        ::std::mem::align_of::<hvd_recovery_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_recovery))
+        concat!("Alignment of ", stringify!(hvd_recovery_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_from_generation() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).from_generation) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(from_generation))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(from_generation))
         );
     }
     test_field_from_generation();
     fn test_field_to_generation() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).to_generation) as usize - ptr as usize
             },
             16usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(to_generation))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(to_generation))
         );
     }
     test_field_to_generation();
     fn test_field_cause() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).cause) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(cause))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(cause))
         );
     }
     test_field_cause();
     fn test_field_from_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).from_size) as usize - ptr as usize
             },
             28usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(from_size))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(from_size))
         );
     }
     test_field_from_size();
     fn test_field_to_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).to_size) as usize - ptr as usize
             },
             32usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(to_size))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(to_size))
         );
     }
     test_field_to_size();
     fn test_field_attempts() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).attempts) as usize - ptr as usize
             },
             36usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(attempts))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(attempts))
         );
     }
     test_field_attempts();
     fn test_field_revision() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
             },
             40usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(revision))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(revision))
         );
     }
     test_field_revision();
     fn test_field_began_at() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).began_at) as usize - ptr as usize
             },
             48usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(began_at))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(began_at))
         );
     }
     test_field_began_at();
     fn test_field_detection() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).detection) as usize - ptr as usize
             },
             56usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(detection))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(detection))
         );
     }
     test_field_detection();
     fn test_field_abort() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).abort) as usize - ptr as usize
             },
             64usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(abort))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(abort))
         );
     }
     test_field_abort();
     fn test_field_restore() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).restore) as usize - ptr as usize
             },
             72usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(restore))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(restore))
         );
     }
     test_field_restore();
     fn test_field_forming() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).forming) as usize - ptr as usize
             },
             80usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(forming))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(forming))
         );
     }
     test_field_forming();
     fn test_field_connecting() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).connecting) as usize - ptr as usize
             },
             88usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(connecting))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(connecting))
         );
     }
     test_field_connecting();
     fn test_field_sync() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).sync) as usize - ptr as usize
             },
             96usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(sync))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync))
         );
     }
     test_field_sync();
     fn test_field_total() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).total) as usize - ptr as usize
             },
             104usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(total))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(total))
         );
     }
     test_field_total();
     fn test_field_sync_bytes() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).sync_bytes) as usize - ptr as usize
             },
             112usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(sync_bytes))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync_bytes))
         );
     }
     test_field_sync_bytes();
     fn test_field_reason() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
             },
             120usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery), "::", stringify!(reason))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(reason))
         );
     }
     test_field_reason();
 }
 extern "C" {
-    pub fn hvd_recovery_count(
+    pub fn hvd_get_recovery_count(
         context: *mut hvd_context,
         ret_count: *mut usize,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_recovery_get(
+    pub fn hvd_get_recovery(
         context: *mut hvd_context,
         index: usize,
-        ret_recovery: *mut hvd_recovery,
+        ret_recovery: *mut hvd_recovery_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -2413,7 +2410,7 @@ extern "C" {
         -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_event_fd(context: *mut hvd_context, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_get_event_fd(context: *mut hvd_context, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_next_event(
@@ -2607,14 +2604,14 @@ fn bindgen_test_layout_hvd_backend_report() {
     test_field_reason();
 }
 extern "C" {
-    pub fn hvd_backend_count(
+    pub fn hvd_get_available_backend_count(
         options: *const hvd_options,
         ret_count: *mut usize,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_backend_get(
+    pub fn hvd_get_available_backend(
         options: *const hvd_options,
         index: usize,
         ret_report: *mut hvd_backend_report,
@@ -2623,7 +2620,7 @@ extern "C" {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct hvd_backend_selection {
+pub struct hvd_backend_choice_info {
     pub struct_size: usize,
     pub name: [::std::os::raw::c_char; 16usize],
     pub reason: [::std::os::raw::c_char; 512usize],
@@ -2631,59 +2628,59 @@ pub struct hvd_backend_selection {
 #[test]
 fn bindgen_test_layout_hvd_backend_selection() {
     assert_eq!(
-        ::std::mem::size_of::<hvd_backend_selection>(),
+        ::std::mem::size_of::<hvd_backend_choice_info>(),
         536usize,
-        concat!("Size of: ", stringify!(hvd_backend_selection))
+        concat!("Size of: ", stringify!(hvd_backend_choice_info))
     );
     assert_eq!(
-        ::std::mem::align_of::<hvd_backend_selection>(),
+        ::std::mem::align_of::<hvd_backend_choice_info>(),
         8usize,
-        concat!("Alignment of ", stringify!(hvd_backend_selection))
+        concat!("Alignment of ", stringify!(hvd_backend_choice_info))
     );
     fn test_field_struct_size() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
             },
             0usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(struct_size))
+            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(struct_size))
         );
     }
     test_field_struct_size();
     fn test_field_name() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
             },
             8usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(name))
+            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(name))
         );
     }
     test_field_name();
     fn test_field_reason() {
         assert_eq!(
             unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_selection>::uninit();
+                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
                 let ptr = uninit.as_ptr();
                 ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
             },
             24usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_selection), "::", stringify!(reason))
+            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(reason))
         );
     }
     test_field_reason();
 }
 extern "C" {
-    pub fn hvd_backend_choice(
+    pub fn hvd_get_backend_choice(
         context: *mut hvd_context,
         memory: hvd_memory,
         dtype: hvd_dtype,
         collective: hvd_collective,
-        ret_selection: *mut hvd_backend_selection,
+        ret_selection: *mut hvd_backend_choice_info,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -2895,19 +2892,19 @@ extern "C" {
         error: *mut hvd_error,
     ) -> hvd_status;
 }
-pub type hvd_job_phase = i32;
-pub const HVD_JOB_NEW: _bindgen_ty_10 = 0;
-pub const HVD_JOB_FORMING: _bindgen_ty_10 = 1;
-pub const HVD_JOB_RUNNING: _bindgen_ty_10 = 2;
-pub const HVD_JOB_ENDING: _bindgen_ty_10 = 3;
-pub const HVD_JOB_SUCCEEDED: _bindgen_ty_10 = 4;
-pub const HVD_JOB_FAILED_PHASE: _bindgen_ty_10 = 5;
+pub type hvd_phase = i32;
+pub const HVD_PHASE_NEW: _bindgen_ty_10 = 0;
+pub const HVD_PHASE_FORMING: _bindgen_ty_10 = 1;
+pub const HVD_PHASE_RUNNING: _bindgen_ty_10 = 2;
+pub const HVD_PHASE_ENDING: _bindgen_ty_10 = 3;
+pub const HVD_PHASE_SUCCEEDED: _bindgen_ty_10 = 4;
+pub const HVD_PHASE_FAILED: _bindgen_ty_10 = 5;
 pub type _bindgen_ty_10 = ::std::os::raw::c_int;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct hvd_driver_status_info {
     pub struct_size: usize,
-    pub phase: hvd_job_phase,
+    pub phase: hvd_phase,
     pub size: i32,
     pub workers: i32,
     pub slots: i32,
@@ -3082,7 +3079,7 @@ fn bindgen_test_layout_hvd_driver_status_info() {
     test_field_stall();
 }
 extern "C" {
-    pub fn hvd_driver_status(
+    pub fn hvd_driver_get_status(
         driver: *mut hvd_driver,
         ret_status: *mut hvd_driver_status_info,
         error: *mut hvd_error,

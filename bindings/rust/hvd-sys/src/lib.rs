@@ -41,18 +41,18 @@ macro_rules! sized {
 }
 sized!(
     hvd_error,
-    hvd_membership,
-    hvd_backend_information,
+    hvd_membership_info,
+    hvd_backend_info,
     hvd_backend_report,
-    hvd_backend_selection,
+    hvd_backend_choice_info,
     hvd_tensor,
-    hvd_process_set_information,
+    hvd_process_set_info,
     hvd_request,
-    hvd_state_statistics,
+    hvd_state_info,
     hvd_sampler_options,
     hvd_sampler_batch,
-    hvd_sampler_information,
-    hvd_recovery,
+    hvd_sampler_info,
+    hvd_recovery_info,
     hvd_event,
     hvd_driver_status_info
 );

@@ -74,12 +74,12 @@ pub fn backends(options: Option<&Options>) -> Result<Vec<BackendReport>> {
     let options = options.map_or(ptr::null(), |o| o.ptr.cast_const());
     let mut count = 0;
     // SAFETY: options are NULL or live through the call. Likewise below.
-    check(|e| unsafe { sys::hvd_backend_count(options, &mut count, e) })?;
+    check(|e| unsafe { sys::hvd_get_available_backend_count(options, &mut count, e) })?;
     (0..count)
         .map(|index| {
             let mut r = sys::hvd_backend_report::sized();
             // SAFETY: as above.
-            check(|e| unsafe { sys::hvd_backend_get(options, index, &mut r, e) })?;
+            check(|e| unsafe { sys::hvd_get_available_backend(options, index, &mut r, e) })?;
             Ok(BackendReport {
                 name: raw::field(&r.name),
                 version: raw::field(&r.version),
@@ -106,10 +106,10 @@ impl Context {
         collective: Collective,
     ) -> Result<BackendChoice> {
         let context = self.get()?;
-        let mut choice = sys::hvd_backend_selection::sized();
+        let mut choice = sys::hvd_backend_choice_info::sized();
         // SAFETY: the handle lives as long as self.
         check(|e| unsafe {
-            sys::hvd_backend_choice(context, memory as i32, dtype as i32, collective as i32, &mut choice, e)
+            sys::hvd_get_backend_choice(context, memory as i32, dtype as i32, collective as i32, &mut choice, e)
         })?;
         Ok(BackendChoice { name: raw::field(&choice.name), reason: raw::field(&choice.reason) })
     }

@@ -10,15 +10,15 @@ use crate::set::ProcessSet;
 #[repr(i32)]
 pub enum Reduction {
     /// Their sum.
-    Sum = sys::HVD_SUM,
+    Sum = sys::HVD_REDUCTION_SUM,
     /// Their sum divided by the number of ranks; of integers rounded towards zero.
-    Average = sys::HVD_AVERAGE,
+    Average = sys::HVD_REDUCTION_AVERAGE,
     /// The smallest.
-    Min = sys::HVD_MIN,
+    Min = sys::HVD_REDUCTION_MIN,
     /// The largest.
-    Max = sys::HVD_MAX,
+    Max = sys::HVD_REDUCTION_MAX,
     /// Their product.
-    Product = sys::HVD_PRODUCT,
+    Product = sys::HVD_REDUCTION_PRODUCT,
 }
 
 /// An operation's name and how it runs. A `&str` is a call with every default:

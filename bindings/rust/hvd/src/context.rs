@@ -180,7 +180,7 @@ impl Context {
     /// Place in the current generation. Never blocks.
     pub fn membership(&self) -> Result<Membership> {
         let context = self.get()?;
-        let mut m = sys::hvd_membership::sized();
+        let mut m = sys::hvd_membership_info::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_get_membership(context, &mut m, e) })?;
         Ok(Membership {
@@ -214,9 +214,9 @@ impl Context {
     /// The backend in use.
     pub fn backend(&self) -> Result<Backend> {
         let context = self.get()?;
-        let mut info = sys::hvd_backend_information::sized();
+        let mut info = sys::hvd_backend_info::sized();
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_backend_info(context, &mut info, e) })?;
+        check(|e| unsafe { sys::hvd_get_backend(context, &mut info, e) })?;
         Ok(Backend {
             name: raw::field(&info.name),
             version: raw::field(&info.version),
@@ -232,12 +232,12 @@ impl Context {
         let context = self.get()?;
         let mut count = 0;
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_recovery_count(context, &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_get_recovery_count(context, &mut count, e) })?;
         (0..count)
             .map(|index| {
-                let mut recovery = sys::hvd_recovery::sized();
+                let mut recovery = sys::hvd_recovery_info::sized();
                 // SAFETY: as above.
-                check(|e| unsafe { sys::hvd_recovery_get(context, index, &mut recovery, e) })?;
+                check(|e| unsafe { sys::hvd_get_recovery(context, index, &mut recovery, e) })?;
                 Ok(Recovery::from_raw(&recovery))
             })
             .collect()

@@ -310,13 +310,13 @@ impl Driver {
     pub fn status(&self) -> Result<JobStatus> {
         let mut s = sys::hvd_driver_status_info::sized();
         // SAFETY: as above.
-        self.call(|d, e| unsafe { sys::hvd_driver_status(d, &mut s, e) })?;
+        self.call(|d, e| unsafe { sys::hvd_driver_get_status(d, &mut s, e) })?;
         let phase = match s.phase {
-            sys::HVD_JOB_NEW => Phase::New,
-            sys::HVD_JOB_FORMING => Phase::Forming,
-            sys::HVD_JOB_RUNNING => Phase::Running,
-            sys::HVD_JOB_ENDING => Phase::Ending,
-            sys::HVD_JOB_SUCCEEDED => Phase::Succeeded,
+            sys::HVD_PHASE_NEW => Phase::New,
+            sys::HVD_PHASE_FORMING => Phase::Forming,
+            sys::HVD_PHASE_RUNNING => Phase::Running,
+            sys::HVD_PHASE_ENDING => Phase::Ending,
+            sys::HVD_PHASE_SUCCEEDED => Phase::Succeeded,
             _ => Phase::Failed,
         };
         Ok(JobStatus {

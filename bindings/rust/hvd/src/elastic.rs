@@ -140,7 +140,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn from_raw(r: &sys::hvd_recovery) -> Recovery {
+    pub(crate) fn from_raw(r: &sys::hvd_recovery_info) -> Recovery {
         let time = |nanoseconds: i64| Duration::from_nanos(nanoseconds.max(0) as u64);
         Recovery {
             from_generation: r.from_generation,

@@ -157,7 +157,7 @@ impl Context {
         let context = self.get()?;
         let mut fd = -1;
         // SAFETY: the handle lives as long as self. Likewise below.
-        check(|e| unsafe { sys::hvd_event_fd(context, &mut fd, e) })?;
+        check(|e| unsafe { sys::hvd_get_event_fd(context, &mut fd, e) })?;
         // SAFETY: the context's descriptor, open as long as the context.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }

@@ -68,7 +68,7 @@ impl Handle {
         self.context.get()?;
         let mut fd = -1;
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_fd(self.op.ptr, &mut fd, e) })?;
+        check(|e| unsafe { sys::hvd_op_get_fd(self.op.ptr, &mut fd, e) })?;
         // SAFETY: the operation's, which self keeps.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
@@ -86,7 +86,7 @@ impl Handle {
         self.context.get()?;
         let mut tensor = sys::hvd_tensor::sized();
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_output_at(self.op.ptr, index, &mut tensor, e) })?;
+        check(|e| unsafe { sys::hvd_op_get_output(self.op.ptr, index, &mut tensor, e) })?;
         Ok(tensor)
     }
 
@@ -94,10 +94,10 @@ impl Handle {
         self.context.get()?;
         let mut count = 0;
         // SAFETY: as above; NULL asks for the number alone.
-        check(|e| unsafe { sys::hvd_op_received_splits(self.op.ptr, ptr::null_mut(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_op_get_received_splits(self.op.ptr, ptr::null_mut(), &mut count, e) })?;
         let mut splits = vec![0; count];
         // SAFETY: as above; count is the room.
-        check(|e| unsafe { sys::hvd_op_received_splits(self.op.ptr, splits.as_mut_ptr(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_op_get_received_splits(self.op.ptr, splits.as_mut_ptr(), &mut count, e) })?;
         Ok(splits)
     }
 }
@@ -186,7 +186,7 @@ impl Outcome for LastJoined {
     fn of(op: &Completed<'_>) -> Result<LastJoined> {
         let mut rank = -1;
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_op_last_joined(op.0.op.ptr, &mut rank, e) })?;
+        check(|e| unsafe { sys::hvd_op_get_last_joined(op.0.op.ptr, &mut rank, e) })?;
         Ok(LastJoined(rank))
     }
 }

@@ -145,9 +145,9 @@ impl Sampler {
     /// Where it is.
     pub fn info(&self) -> Result<SamplerInfo> {
         self.context.get()?;
-        let mut i = sys::hvd_sampler_information::sized();
+        let mut i = sys::hvd_sampler_info::sized();
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_sampler_info(self.ptr, &mut i, e) })?;
+        check(|e| unsafe { sys::hvd_sampler_get_info(self.ptr, &mut i, e) })?;
         Ok(SamplerInfo {
             epoch: i.epoch,
             samples: i.samples,

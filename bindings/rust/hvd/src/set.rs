@@ -13,15 +13,15 @@ use crate::raw::c_string;
 #[repr(i32)]
 pub enum SetRule {
     /// The same workers, whatever their ranks are then.
-    Workers = sys::HVD_SET_WORKERS,
+    Workers = sys::HVD_SET_RULE_WORKERS,
     /// The same rank numbers, as far as there are so many.
-    Ranks = sys::HVD_SET_RANKS,
+    Ranks = sys::HVD_SET_RULE_RANKS,
     /// All ranks of this worker's host; without a list of ranks.
-    Local = sys::HVD_SET_LOCAL,
+    Local = sys::HVD_SET_RULE_LOCAL,
     /// All ranks with this worker's local rank; without a list of ranks.
-    Cross = sys::HVD_SET_CROSS,
+    Cross = sys::HVD_SET_RULE_CROSS,
     /// Nobody.
-    End = sys::HVD_SET_END,
+    End = sys::HVD_SET_RULE_END,
 }
 
 /// A subset of the ranks, for collectives among them ([`crate::Call::on`]). Each member makes it by itself, with the
@@ -79,9 +79,9 @@ impl ProcessSet {
     /// Place of this worker in the set, in the current generation. Never blocks.
     pub fn info(&self) -> Result<SetInfo> {
         self.context.get()?;
-        let mut info = sys::hvd_process_set_information::sized();
+        let mut info = sys::hvd_process_set_info::sized();
         // SAFETY: the handle is ours, and the context lives. Likewise below.
-        check(|e| unsafe { sys::hvd_process_set_info(self.ptr, &mut info, e) })?;
+        check(|e| unsafe { sys::hvd_process_set_get_info(self.ptr, &mut info, e) })?;
         Ok(SetInfo {
             rank: info.rank,
             size: info.size,
@@ -98,10 +98,10 @@ impl ProcessSet {
         self.context.get()?;
         let mut count = 0;
         // SAFETY: as above; NULL asks for the number alone.
-        check(|e| unsafe { sys::hvd_process_set_ranks(self.ptr, ptr::null_mut(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_process_set_get_ranks(self.ptr, ptr::null_mut(), &mut count, e) })?;
         let mut ranks = vec![0; count];
         // SAFETY: as above; count is the room.
-        check(|e| unsafe { sys::hvd_process_set_ranks(self.ptr, ranks.as_mut_ptr(), &mut count, e) })?;
+        check(|e| unsafe { sys::hvd_process_set_get_ranks(self.ptr, ranks.as_mut_ptr(), &mut count, e) })?;
         ranks.truncate(count);
         Ok(ranks)
     }

@@ -401,9 +401,9 @@ impl<S> State<S> {
     /// What commits, restores and syncs did.
     pub fn statistics(&self) -> Result<StateStatistics> {
         self.context.get()?;
-        let mut s = sys::hvd_state_statistics::sized();
+        let mut s = sys::hvd_state_info::sized();
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_state_stats(self.ptr, &mut s, e) })?;
+        check(|e| unsafe { sys::hvd_state_get_info(self.ptr, &mut s, e) })?;
         Ok(StateStatistics {
             revision: s.revision,
             commits: s.commits,

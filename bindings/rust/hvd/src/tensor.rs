@@ -15,31 +15,31 @@ use crate::raw;
 #[repr(i32)]
 pub enum Dtype {
     /// u8
-    Uint8 = sys::HVD_UINT8,
+    Uint8 = sys::HVD_DTYPE_UINT8,
     /// i8
-    Int8 = sys::HVD_INT8,
+    Int8 = sys::HVD_DTYPE_INT8,
     /// u16
-    Uint16 = sys::HVD_UINT16,
+    Uint16 = sys::HVD_DTYPE_UINT16,
     /// i16
-    Int16 = sys::HVD_INT16,
+    Int16 = sys::HVD_DTYPE_INT16,
     /// u32
-    Uint32 = sys::HVD_UINT32,
+    Uint32 = sys::HVD_DTYPE_UINT32,
     /// i32
-    Int32 = sys::HVD_INT32,
+    Int32 = sys::HVD_DTYPE_INT32,
     /// u64
-    Uint64 = sys::HVD_UINT64,
+    Uint64 = sys::HVD_DTYPE_UINT64,
     /// i64
-    Int64 = sys::HVD_INT64,
+    Int64 = sys::HVD_DTYPE_INT64,
     /// [`F16`]
-    Float16 = sys::HVD_FLOAT16,
+    Float16 = sys::HVD_DTYPE_FLOAT16,
     /// [`Bf16`]
-    Bfloat16 = sys::HVD_BFLOAT16,
+    Bfloat16 = sys::HVD_DTYPE_BFLOAT16,
     /// f32
-    Float32 = sys::HVD_FLOAT32,
+    Float32 = sys::HVD_DTYPE_FLOAT32,
     /// f64
-    Float64 = sys::HVD_FLOAT64,
+    Float64 = sys::HVD_DTYPE_FLOAT64,
     /// [`Bool`]
-    Bool = sys::HVD_BOOL,
+    Bool = sys::HVD_DTYPE_BOOL,
 }
 
 impl Dtype {

@@ -117,12 +117,14 @@ class Inside {
 };
 
 hvd_dtype dtype_of(int type) {
-  constexpr hvd_dtype kTypes[] = {HVD_INT8,   HVD_UINT8,   HVD_INT32,   HVD_UINT32,  HVD_INT64,
-                                  HVD_UINT64, HVD_FLOAT16, HVD_FLOAT32, HVD_FLOAT64, HVD_BFLOAT16};
+  constexpr hvd_dtype kTypes[] = {HVD_DTYPE_INT8,    HVD_DTYPE_UINT8,   HVD_DTYPE_INT32,   HVD_DTYPE_UINT32,
+                                  HVD_DTYPE_INT64,   HVD_DTYPE_UINT64,  HVD_DTYPE_FLOAT16, HVD_DTYPE_FLOAT32,
+                                  HVD_DTYPE_FLOAT64, HVD_DTYPE_BFLOAT16};
   return type >= 0 && type < 10 ? kTypes[type] : 0;
 }
 hvd_reduction reduction_of(int op) {
-  constexpr hvd_reduction kReductions[] = {HVD_SUM, HVD_PRODUCT, HVD_MAX, HVD_MIN, HVD_AVERAGE};
+  constexpr hvd_reduction kReductions[] = {HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT, HVD_REDUCTION_MAX,
+                                           HVD_REDUCTION_MIN, HVD_REDUCTION_AVERAGE};
   return kReductions[op];
 }
 
