@@ -44,6 +44,8 @@ constexpr OptionSpec kSpecs[] = {
     {"init_timeout", kReal, "600", 0.001, kDay, "seconds that hvd_init waits for a place in a generation"},
     {"connect_timeout", kReal, "30", 0.001, kDay,
      "seconds for connecting to the driver, and to the peers of a generation"},
+    {"driver_timeout", kReal, "60", 0.05, kDay,
+     "seconds that a worker goes on while the driver is silent; at least heartbeat_timeout"},
     {"operation_timeout", kReal, "600", 0.001, kDay,
      "seconds that a collective waits for ranks that do not call it"},
     {"stall_warning", kReal, "60", 0.001, kDay,

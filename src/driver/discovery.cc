@@ -7,14 +7,20 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <thread>
+#include <unordered_set>
+
+#include "base/text.h"
 
 namespace hvd::driver {
 namespace {
 
 constexpr size_t kMaxName = 253;  // of a host name (RFC 1035)
 constexpr int32_t kMaxSlots = 1 << 20;
+constexpr size_t kMostHosts = size_t{1} << 16;
+constexpr size_t kShownHosts = 64;  // in a line of the log
 
 std::string_view trimmed(std::string_view text) {
   const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
@@ -23,12 +29,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// For messages: at most 80 characters, and no control characters.
 std::string shown(std::string_view text) {
-  std::string result(text.substr(0, 80));
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
+  const std::string result = printable(text, 80);
   return text.size() > 80 ? result + "..." : result;
 }
 
@@ -84,12 +86,22 @@ std::optional<std::string> parse_host(std::string_view text, int32_t slots_per_h
   return bad_slots(*ret_host);
 }
 
-const membership::HostSlots* find_host(const std::vector<membership::HostSlots>& hosts,
-                                       const std::string& name) {
-  const auto found = std::find_if(hosts.begin(), hosts.end(),
-                                  [&](const membership::HostSlots& h) { return h.name == name; });
-  return found == hosts.end() ? nullptr : &*found;
-}
+/// Takes hosts one by one, each once.
+class HostList {
+ public:
+  /// What is wrong with it, or nothing.
+  std::optional<std::string> add(membership::HostSlots host) {
+    if (hosts_.size() == kMostHosts) return fmt::format("more than {} hosts", kMostHosts);
+    if (!names_.insert(host.name).second) return fmt::format("host {} is named twice", host.name);
+    hosts_.push_back(std::move(host));
+    return std::nullopt;
+  }
+  std::vector<membership::HostSlots> take() { return std::move(hosts_); }
+
+ private:
+  std::vector<membership::HostSlots> hosts_;
+  std::unordered_set<std::string> names_;
+};
 
 class FixedDiscovery final : public HostDiscovery {
  public:
@@ -221,11 +233,12 @@ class CallbackDiscovery final : public HostDiscovery {
 std::string describe_hosts(const std::vector<membership::HostSlots>& hosts) {
   if (hosts.empty()) return "no hosts";
   std::string text;
-  for (const membership::HostSlots& host : hosts) {
+  for (const membership::HostSlots& host : std::span(hosts).first(std::min(hosts.size(), kShownHosts))) {
     const bool address = host.name.find(':') != std::string::npos;
     text += fmt::format("{}{}{}{}:{}", text.empty() ? "" : ", ", address ? "[" : "", host.name,
                         address ? "]" : "", host.slots);
   }
+  if (hosts.size() > kShownHosts) text += fmt::format(" and {} more", hosts.size() - kShownHosts);
   return text;
 }
 
@@ -234,7 +247,7 @@ std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, in
     throw Error(HVD_INVALID, fmt::format("option hosts is '{}': {}; expected host:slots separated by commas",
                                          shown(text), what));
   };
-  std::vector<membership::HostSlots> hosts;
+  HostList hosts;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     membership::HostSlots host;
@@ -242,15 +255,14 @@ std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, in
             parse_host(trimmed(std::string_view(text).substr(begin, end - begin)), slots_per_host, &host)) {
       fail(*bad);
     }
-    if (find_host(hosts, host.name) != nullptr) fail(fmt::format("host {} is named twice", host.name));
-    hosts.push_back(std::move(host));
+    if (auto bad = hosts.add(std::move(host))) fail(*bad);
     begin = end + 1;
   }
-  return hosts;
+  return hosts.take();
 }
 
 std::vector<membership::HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host) {
-  std::vector<membership::HostSlots> hosts;
+  HostList hosts;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -261,25 +273,21 @@ std::vector<membership::HostSlots> parse_discovery_output(const std::string& tex
     if (line.empty()) continue;
     membership::HostSlots host;
     std::optional<std::string> bad = parse_host(line, slots_per_host, &host);
-    if (!bad && find_host(hosts, host.name) != nullptr)
-      bad = fmt::format("host {} is named twice", host.name);
+    if (!bad) bad = hosts.add(std::move(host));
     if (bad) throw Error(HVD_UNAVAILABLE, fmt::format("line {}: {}; expected host[:slots]", number, *bad));
-    hosts.push_back(std::move(host));
   }
-  return hosts;
+  return hosts.take();
 }
 
 void check_hosts(const std::vector<membership::HostSlots>& hosts) {
-  std::vector<membership::HostSlots> before;
+  HostList list;
   for (const membership::HostSlots& host : hosts) {
     std::optional<std::string> bad = bad_name(host.name);
     if (!bad) bad = bad_slots(host);
-    if (!bad && find_host(before, host.name) != nullptr)
-      bad = fmt::format("host {} is named twice", host.name);
+    if (!bad) bad = list.add(host);
     if (bad)
       throw Error(HVD_UNAVAILABLE,
                   fmt::format("the discovery callback named hosts that can't be used: {}", *bad));
-    before.push_back(host);
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace hvd::driver {
 
-/// "a:2, b:1"; "no hosts".
+/// "a:2, b:1"; "no hosts". Of very many only the first.
 std::string describe_hosts(const std::vector<membership::HostSlots>& hosts);
 
 /// "a:2,b,[::1]:2"; a host without slots has slots_per_host. Throws Error(HVD_INVALID): empty, twice the

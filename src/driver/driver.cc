@@ -94,8 +94,8 @@ std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
   for (const char* key :
        {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout", "connect_timeout",
-        "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes", "fusion_threshold",
-        "deterministic", "timeline", "nccl_library", "cuda_library"}) {
+        "driver_timeout", "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes",
+        "fusion_threshold", "deterministic", "timeline", "nccl_library", "cuda_library"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });

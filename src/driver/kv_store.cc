@@ -4,11 +4,19 @@
 
 namespace hvd::driver {
 
+void KvStore::drop(std::multimap<std::string, uint64_t>::iterator entry) {
+  waiting_bytes_ -= kNode + entry->first.size();
+  if (const auto places = places_.find(entry->second); --places->second == 0) places_.erase(places);
+  waiting_.erase(entry);
+}
+
 void KvStore::answer_waiting(const std::string& key, hvd_status status, const std::vector<uint8_t>& value,
                              std::vector<Answer>* ret_answers) {
   const auto [first, last] = waiting_.equal_range(key);
-  for (auto it = first; it != last; ++it) ret_answers->push_back({it->second, key, status, value});
-  waiting_.erase(first, last);
+  for (auto it = first; it != last;) {
+    ret_answers->push_back({it->second, key, status, value});
+    drop(it++);
+  }
 }
 
 std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
@@ -16,8 +24,9 @@ std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
   std::vector<Answer> answers;
   for (const auto& [key, worker] : waiting_) answers.push_back({worker, key, HVD_PEER_LOST, {}});
   waiting_.clear();
+  places_.clear();
   values_.clear();
-  bytes_ = 0;
+  bytes_ = waiting_bytes_ = 0;
   generation_ = generation;
   return answers;
 }
@@ -33,7 +42,7 @@ Status KvStore::set(uint64_t generation, const std::string& key, std::vector<uin
     return Status(HVD_INVALID, fmt::format("key '{}' has another value already ({} bytes, now {})", key,
                                            found->second.size(), value.size()));
   }
-  const size_t size = key.size() + value.size();
+  const size_t size = kNode + key.size() + value.size();
   if (size > max_bytes_ - bytes_) {
     answer_waiting(key, HVD_UNAVAILABLE, {}, ret_answers);
     return Status(HVD_UNAVAILABLE, fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use",
@@ -54,13 +63,22 @@ std::optional<KvStore::Answer> KvStore::get(uint64_t worker, uint64_t generation
   for (auto it = first; it != last; ++it) {
     if (it->second == worker) return std::nullopt;  // waits already
   }
-  if (waiting_.size() >= max_waiting_) return Answer{worker, key, HVD_UNAVAILABLE, {}};
+  const size_t size = kNode + key.size();
+  const auto places = places_.find(worker);
+  if ((places != places_.end() && places->second >= max_waiting_) || size > max_bytes_ - waiting_bytes_)
+    return Answer{worker, key, HVD_UNAVAILABLE, {}};
   waiting_.emplace(key, worker);
+  waiting_bytes_ += size;
+  ++places_[worker];
   return std::nullopt;
 }
 
 void KvStore::forget(uint64_t worker) {
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.second == worker; });
+  if (!places_.contains(worker)) return;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const auto entry = it++;
+    if (entry->second == worker) drop(entry);
+  }
 }
 
 }  // namespace hvd::driver

@@ -14,7 +14,11 @@ namespace hvd::driver {
 
 class KvStore {
  public:
-  explicit KvStore(size_t max_bytes = size_t{64} << 20, size_t max_waiting = 65536)
+  static constexpr size_t kNode = 128;  // bytes that an entry takes besides its key and value
+
+  /// max_bytes: of values with their keys and nodes, and again of the places of those that wait. max_waiting: keys that
+  /// one worker may wait for.
+  explicit KvStore(size_t max_bytes = size_t{64} << 20, size_t max_waiting = 1024)
       : max_bytes_(max_bytes), max_waiting_(max_waiting) {}
 
   /// To a worker that asked for `key`. The status is HVD_OK, or says why there will be no value.
@@ -44,14 +48,17 @@ class KvStore {
   size_t bytes() const { return bytes_; }
 
  private:
+  void drop(std::multimap<std::string, uint64_t>::iterator entry);
   void answer_waiting(const std::string& key, hvd_status status, const std::vector<uint8_t>& value,
                       std::vector<Answer>* ret_answers);
 
   const size_t max_bytes_, max_waiting_;
   uint64_t generation_ = 0;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0;          // of values
+  size_t waiting_bytes_ = 0;  // of waiting_
   std::map<std::string, std::vector<uint8_t>> values_;
   std::multimap<std::string, uint64_t> waiting_;  // key to worker
+  std::map<uint64_t, size_t> places_;             // worker to how many of these are its own
 };
 
 }  // namespace hvd::driver

@@ -2,22 +2,14 @@
 // rendezvous_messages.cc reads what they say.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "driver/rendezvous_server.h"
 
 namespace hvd::driver {
-
-/// What a worker says, fit for logs and reasons.
-inline std::string cut(const std::string& text, size_t most = 512) {
-  std::string result = text.substr(0, most);
-  std::replace_if(
-      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return result;
-}
 
 inline wire::AddressT copy(const wire::AddressT& address) {
   wire::AddressT result;
@@ -38,6 +30,8 @@ struct RendezvousServer::Connection {
   uint64_t received = 0;    // sequence of its last message
   uint64_t sent = 0;
   Time heard{};
+  RateLimit notes{10, seconds(1)};  // log lines that its messages cause
+  int32_t refused = 0;              // of its messages
   bool over = false;
 };
 

@@ -21,7 +21,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
     if (connection->worker == 0) connection->claimed = message.worker;
     if (message.job != config_.job) {
       return reject(connection, wire::Refusal::Job,
-                    fmt::format("this is job {}, not {}", config_.job, cut(message.job)));
+                    fmt::format("this is job {}, not {}", config_.job, printable(message.job)));
     }
     if (connection->worker == 0) return hello(connection, message);
     if (message.worker != connection->worker) {
@@ -33,15 +33,10 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
     handle(connection, message);
   } catch (const Error& error) {
     if (connection->over) throw;
-    const std::string why = fmt::format("protocol error: {}", cut(error.what()));
+    const std::string why = fmt::format("protocol error: {}", printable(error.what()));
     logger_->warning("worker {} at {}: {}", connection->worker, connection->channel->peer(), why);
     if (connection->worker == 0) return reject(connection, wire::Refusal::Protocol, why);
-    send(*connection, 0, [&] {
-      wire::RefusedT refused;
-      refused.code = wire::Refusal::Protocol;
-      refused.reason = why;
-      return refused;
-    }());
+    tell_refusal(*connection, wire::Refusal::Protocol, why);
     lose(connection, membership::LossKind::kConnectionClosed, why);
   }
 }
@@ -55,7 +50,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   if (hello->protocol != wire::kProtocol) {
     return reject(connection, wire::Refusal::Protocol,
                   fmt::format("the worker speaks protocol {} (library {}), this driver {}", hello->protocol,
-                              cut(hello->library), wire::kProtocol));
+                              printable(hello->library), wire::kProtocol));
   }
   const uint64_t worker = message.worker;
   if (worker == 0) return reject(connection, wire::Refusal::Unknown, "worker 0 is nobody");
@@ -80,7 +75,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->deadline.cancel();
   connection->worker = worker;
   connection->channel->trust();
-  connection->host = cut(hello->host);
+  connection->host = printable(hello->host);
   connection->received = message.sequence;
   connection->heard = now();
   connections_[worker] = connection;
@@ -118,7 +113,7 @@ void RendezvousServer::stalled(uint64_t worker, const wire::EnvelopeT& message) 
                                          stall.missing.size(), kMaxMissing));
   }
   membership::StallEvent event;
-  event.text = cut(stall.message, kMaxStallText);
+  event.text = printable(stall.message, kMaxStallText);
   event.missing = stall.missing;
   event.waited = milliseconds(stall.waited_ms);
   events_.stalled(worker, message.generation, event);
@@ -141,9 +136,11 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       for (const auto& address : ready.addresses) {
         if (address) addresses.push_back(copy(*address));
       }
-      if (std::string backends = cut(ready.backends, kMaxBackendsText); backends != connection->backends) {
+      if (std::string backends = printable(ready.backends, kMaxBackendsText);
+          backends != connection->backends) {
         connection->backends = std::move(backends);
-        logger_->info("worker {} on host {} uses {}", worker, connection->host, connection->backends);
+        note(*connection, HVD_LOG_INFO,
+             fmt::format("worker {} on host {} uses {}", worker, connection->host, connection->backends));
       }
       membership::ReadyEvent event;
       event.left_generation = message.generation;
@@ -162,17 +159,18 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::Failure:
       if (in_generation(connection, message)) {
         const wire::FailureT& failure = *message.body.AsFailure();
-        events_.failure(worker, message.generation, failure.rank, cut(failure.message));
+        events_.failure(worker, message.generation, failure.rank, printable(failure.message));
       }
       return;
     case wire::Body::Stall:
-      if (in_generation(connection, message)) stalled(worker, message);
+      // Each report is a line of the log; they come at doubling times.
+      if (in_generation(connection, message) && connection->notes.pass(now())) stalled(worker, message);
       return;
     case wire::Body::Done:
       // It may have crossed the abort of its generation: that its work was complete stays true.
       return events_.done(worker, message.generation);
     case wire::Body::Leave:
-      return lose(connection, membership::LossKind::kLeft, cut(message.body.AsLeave()->message));
+      return lose(connection, membership::LossKind::kLeft, printable(message.body.AsLeave()->message));
     case wire::Body::KvSet: {
       wire::KvSetT& set = *message.body.AsKvSet();
       if (set.key.empty() || set.key.size() > kMaxKey) {
@@ -181,7 +179,10 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       if (!in_generation(connection, message)) return;
       std::vector<KvStore::Answer> answers;
       const Status status = kv_.set(message.generation, set.key, std::move(set.value), &answers);
-      if (!status.ok()) logger_->warning("worker {}: {}", worker, cut(status.message));
+      if (!status.ok()) {
+        note(*connection, HVD_LOG_WARNING, fmt::format("worker {}: {}", worker, printable(status.message)));
+        count_refused(connection);
+      }
       return answer(answers);
     }
     case wire::Body::KvGet: {

@@ -10,6 +10,11 @@ namespace {
 
 // For a worker that was stopped and comes back: long enough to read why it is out.
 constexpr Duration kLinger = std::chrono::seconds(5);
+constexpr int32_t kMostRefused = 1000;  // messages of one worker
+
+std::string with_held_back(const std::string& text, uint64_t more) {
+  return more == 0 ? text : fmt::format("{} ({} such lines before it were held back)", text, more);
+}
 
 }  // namespace
 
@@ -61,6 +66,23 @@ void RendezvousServer::accepted(std::shared_ptr<wire::Channel> channel) {
   });
 }
 
+/// A line that a worker's message causes: a worker must not be able to fill the log.
+void RendezvousServer::note(Connection& connection, hvd_log_level level, const std::string& text) {
+  if (!connection.notes.pass(now())) return;
+  logger_->write(level, with_held_back(text, connection.notes.held_back()));
+}
+
+void RendezvousServer::count_refused(const ConnectionPtr& connection) {
+  if (++connection->refused != kMostRefused) return;
+  // Not from within what its message has set off.
+  loop_.post([this, weak = std::weak_ptr<Connection>(connection)] {
+    const ConnectionPtr rude = weak.lock();
+    if (!rude || rude->over) return;
+    lose(rude, membership::LossKind::kConnectionClosed,
+         fmt::format("{} of its messages were refused", kMostRefused));
+  });
+}
+
 void RendezvousServer::answer(const std::vector<KvStore::Answer>& answers) {
   for (const KvStore::Answer& a : answers) {
     const auto found = connections_.find(a.worker);
@@ -85,7 +107,12 @@ void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why
 
 void RendezvousServer::reject(const ConnectionPtr& connection, wire::Refusal code,
                               const std::string& reason) {
-  logger_->warning("{} refused ({}): {}", connection->channel->peer(), wire::EnumNameRefusal(code), reason);
+  if (rejections_.pass(now())) {
+    logger_->write(HVD_LOG_WARNING,
+                   with_held_back(fmt::format("{} refused ({}): {}", connection->channel->peer(),
+                                              wire::EnumNameRefusal(code), reason),
+                                  rejections_.held_back()));
+  }
   wire::RefusedT refused;
   refused.code = code;
   refused.reason = reason;
@@ -120,17 +147,21 @@ void RendezvousServer::watch() {
   if (connections_.empty()) return timer_.cancel();
   Time first = Time::max();
   for (const auto& [worker, connection] : connections_) first = std::min(first, connection->heard);
-  watch_at_ = std::max(first + config_.heartbeat_timeout, now());
-  timer_.start(watch_at_ - now(), [this] { look_for_silence(); });
+  // Not only when somebody may be silent: then nobody would know for how long this process was held up.
+  last_look_ = now();
+  watch_at_ =
+      std::clamp(first + config_.heartbeat_timeout, last_look_, last_look_ + config_.heartbeat_interval);
+  timer_.start(watch_at_ - last_look_, [this] { look_for_silence(); });
 }
 
 void RendezvousServer::look_for_silence() {
   const Time at = now();
   // Was it this process that slept? Then what the workers said meanwhile is still unread.
   if (const Duration late = at - watch_at_; late > config_.heartbeat_interval) {
-    logger_->warning("the driver was held up for {:.1f} s: workers get that much longer", to_seconds(late));
+    logger_->warning("the driver was held up for {} s: workers get that much longer",
+                     seconds_text(at - last_look_));
     for (const auto& [worker, connection] : connections_) {
-      connection->heard = std::min(at, connection->heard + late + config_.heartbeat_interval);
+      connection->heard = std::min(at, connection->heard + (at - last_look_) + config_.heartbeat_interval);
     }
     return watch();
   }
@@ -141,10 +172,7 @@ void RendezvousServer::look_for_silence() {
   for (const ConnectionPtr& connection : silent) {
     if (connection->over) continue;
     const std::string why = fmt::format("no sign of life for {:.1f} s", to_seconds(at - connection->heard));
-    wire::RefusedT refused;
-    refused.code = wire::Refusal::Evicted;
-    refused.reason = why;
-    send(*connection, connection->generation, std::move(refused));
+    tell_refusal(*connection, wire::Refusal::Evicted, why);
     lose(connection, membership::LossKind::kSilent, why);
   }
   watch();
@@ -155,7 +183,7 @@ void RendezvousServer::assign(const membership::Assign& assign) {
   wire::AssignmentT assignment;
   assignment.epoch = assign.epoch;
   assignment.root = assign.root;
-  assignment.reason = cut(assign.reason);
+  assignment.reason = printable(assign.reason);
   for (const membership::MemberPlace& place : assign.members) {
     auto member = std::make_unique<wire::MemberT>();
     member->worker = place.worker;
@@ -215,17 +243,25 @@ void RendezvousServer::notify(const membership::Notify& notify) {
 void RendezvousServer::refuse(uint64_t worker, wire::Refusal code, const std::string& reason) {
   const auto found = connections_.find(worker);
   if (found == connections_.end()) return;
+  const ConnectionPtr connection = found->second;
+  note(*connection, ended_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
+       fmt::format("a message of worker {} on host {} was refused: {}", worker, connection->host, reason));
+  tell_refusal(*connection, code, reason);
+  count_refused(connection);
+}
+
+void RendezvousServer::tell_refusal(Connection& connection, wire::Refusal code, const std::string& reason) {
   wire::RefusedT refused;
   refused.code = code;
   refused.reason = reason;
-  send(*found->second, found->second->generation, std::move(refused));
+  send(connection, connection.generation, std::move(refused));
 }
 
 void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::string& reason) {
-  refuse(worker, code, reason);
   const auto found = connections_.find(worker);
   if (found == connections_.end()) return;
   const ConnectionPtr connection = found->second;
+  tell_refusal(*connection, code, reason);
   remove(connection);
   addresses_.erase(worker);
   connection->channel->close(kLinger);

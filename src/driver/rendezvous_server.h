@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rate_limit.h"
 #include "driver/kv_store.h"
 #include "membership/membership.h"
 #include "wire/channel.h"
@@ -63,7 +64,7 @@ class RendezvousServer {
   void assign(const membership::Assign& assign);
   void abort(const membership::Abort& abort);
   void notify(const membership::Notify& notify);
-  /// Tells a connected worker, and leaves the connection open.
+  /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were too many.
   void refuse(uint64_t worker, wire::Refusal code, const std::string& reason);
   /// Tells a connected worker why and closes the connection; no `lost` follows.
   void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason);
@@ -85,6 +86,9 @@ class RendezvousServer {
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
   void remove(const ConnectionPtr& connection);
   void lose(const ConnectionPtr& connection, membership::LossKind kind, const std::string& why);
+  void tell_refusal(Connection& connection, wire::Refusal code, const std::string& reason);
+  void note(Connection& connection, hvd_log_level level, const std::string& text);
+  void count_refused(const ConnectionPtr& connection);
   void answer(const std::vector<KvStore::Answer>& answers);
   void watch();
   void look_for_silence();
@@ -102,8 +106,9 @@ class RendezvousServer {
   std::map<uint64_t, Duration> silence_;                       // of workers that were lost
   std::map<uint64_t, std::vector<wire::AddressT>> addresses_;  // as each worker's Ready told last
   KvStore kv_;
+  RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;
-  Time watch_at_{};
+  Time last_look_{}, watch_at_{};  // for silence: when, and when next
   std::unique_ptr<wire::Listener> listener_;
 };
 

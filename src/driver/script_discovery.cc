@@ -3,6 +3,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/text.h"
 #include "driver/discovery.h"
 #include "launch/output.h"
 #include "launch/process.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxOutput = size_t{1} << 20;
 constexpr size_t kMaxLoggedLine = 512;
+constexpr int kMaxLoggedLines = 100;  // of one run
 
 class ScriptDiscovery final : public HostDiscovery {
  public:
@@ -28,6 +30,7 @@ class ScriptDiscovery final : public HostDiscovery {
   void discover(Done done) override {
     done_ = std::move(done);
     output_.clear();
+    logged_ = 0;
     errors_ = launch::LineSplitter(kMaxLoggedLine);
     exit_status_ = 0;
     try {
@@ -57,7 +60,11 @@ class ScriptDiscovery final : public HostDiscovery {
   }
 
  private:
-  void log_line(const std::string& line) { logger_->warning("discovery script {}: {}", program_, line); }
+  void log_line(const std::string& line) {
+    if (++logged_ < kMaxLoggedLines) logger_->warning("discovery script {}: {}", program_, printable(line));
+    if (logged_ == kMaxLoggedLines)
+      logger_->warning("discovery script {}: more lines follow and are left out", program_);
+  }
 
   void take(bool is_stderr, std::string_view bytes) {
     if (is_stderr) {
@@ -106,6 +113,7 @@ class ScriptDiscovery final : public HostDiscovery {
   Loop::Timer timer_;
   std::shared_ptr<launch::Process> process_;
   std::string output_;
+  int logged_ = 0;
   launch::LineSplitter errors_{kMaxLoggedLine};
   int32_t exit_status_ = 0;
   Done done_;

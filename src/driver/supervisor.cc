@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "base/text.h"
 #include "launch/process.h"
 #include "wire/tls.h"
 
@@ -121,6 +122,11 @@ void Supervisor::begin() {
       membership_config(config_.settings, hosts_, discovery_->fixed()), now());
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
                 describe_hosts(hosts_));
+  if (hosts_.empty()) {
+    logger_->warning(
+        "the first discovery found no hosts: the job waits up to {} s for some (elastic_timeout)",
+        seconds_text(config_.settings.membership.elastic_timeout));
+  }
   if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
   if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
   discover_later();
@@ -247,8 +253,6 @@ void Supervisor::perform(membership::Abort& action) { server_->abort(action); }
 void Supervisor::perform(membership::Notify& action) { server_->notify(action); }
 
 void Supervisor::perform(membership::Refuse& action) {
-  note(finish_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
-       fmt::format("{} refused: {}", name_of(action.worker), action.reason));
   server_->refuse(action.worker, wire::Refusal::Stale, action.reason);
 }
 

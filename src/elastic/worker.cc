@@ -30,6 +30,7 @@ session::SessionConfig session_config(const Options& options) {
   config.worker = static_cast<uint64_t>(options.integer("worker"));
   config.slot = static_cast<int32_t>(options.integer("slot"));
   config.connect_timeout = options.duration("connect_timeout");
+  config.driver_timeout = options.duration("driver_timeout");
   config.logger = options.logger;
   if (config.secret.empty()) {
     throw Error(HVD_INVALID,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "membership/impl.h"
 
 namespace hvd::membership {
@@ -80,8 +81,8 @@ void Membership::Impl::check_shortage() {
   const auto ready =
       std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
   std::string sentence =
-      fmt::format("not enough slots: {} needed (--min-np), {} available after {:g} s", config.min_np,
-                  std::ssize(plan.kept) + ready, to_seconds(now - *short_since));
+      fmt::format("not enough slots: {} needed (--min-np), {} available after {} s", config.min_np,
+                  std::ssize(plan.kept) + ready, seconds_text(now - *short_since));
   const int64_t usable = hosts.unblocked_slots(now);
   if (for_good && closed.empty()) {
     sentence += "; the hosts are fixed, and no other slot will get a worker";

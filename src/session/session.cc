@@ -20,7 +20,8 @@ constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own de
 constexpr size_t kEnvelopeRoom = 4096;                // of a frame, for what goes around a value
 
 CoreConfig to_core(const SessionConfig& c) {
-  return CoreConfig{c.driver, c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid())};
+  return CoreConfig{c.driver,        c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid()),
+                    c.driver_timeout};
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ struct SessionConfig {
   uint64_t worker = 0;
   int32_t slot = 0;
   Duration connect_timeout = seconds(30);
+  Duration driver_timeout = seconds(60);  // silence of a driver whose connection is open
   LoggerPtr logger;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "session/assignment.h"
 
 namespace hvd::session {
@@ -24,13 +25,6 @@ hvd_status to_status(wire::Refusal refusal) {
     case wire::Refusal::Ended: return HVD_JOB_FAILED;
     default: return HVD_REFUSED;
   }
-}
-
-/// No longer than `most`, and not within a character.
-std::string cut(const std::string& text, size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
-  return text.substr(0, most);
 }
 
 std::vector<std::unique_ptr<wire::AddressT>> to_wire(const std::vector<Address>& addresses) {
@@ -250,8 +244,8 @@ SessionCore::Actions SessionCore::tick(Time now) {
   if (phase_ == Phase::kHello && now >= hello_deadline_) {
     end(Status(HVD_TIMEOUT,
                fmt::format("the driver at {} accepted the connection but has not answered hello within "
-                           "{:g} s",
-                           config_.driver, to_seconds(now - last_received_))));
+                           "{} s",
+                           config_.driver, seconds_text(now - last_received_))));
   }
   if (phase_ != Phase::kWelcomed) return take();
   if (now >= next_heartbeat_) {
@@ -262,23 +256,48 @@ SessionCore::Actions SessionCore::tick(Time now) {
     send(generation_, std::move(heartbeat));
     next_heartbeat_ = now + heartbeat_interval_;
   }
-  if (now - last_received_ < heartbeat_timeout_) {
-    suspected_.reset();
-  } else if (!suspected_ || now >= *suspected_ + heartbeat_timeout_ / 2) {
-    // Perhaps this process was stopped, not the driver. What has come meanwhile waits in the socket and
-    // tells the truth: it is read before the driver is judged. The same if this verdict comes much too late.
-    suspected_ = now + std::min(heartbeat_interval_, heartbeat_timeout_ / 4);
-  } else if (now >= *suspected_) {
-    end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} is lost: silent for {:.3g} s", config_.driver,
-                                            to_seconds(now - last_received_))));
-  }
+  look_for_silence(now);
   return take();
 }
+
+// A driver that is dead closes its connection. One that is silent on an open one is held up, and training needs
+// nothing of it for now: the commits that would go with its workers are worth some patience (contract 19).
+void SessionCore::look_for_silence(Time now) {
+  const Duration silence = now - last_received_, patience = driver_patience();
+  if (silence < heartbeat_timeout_) {
+    suspected_.reset();
+    silence_told_ = false;
+    return;
+  }
+  if (!std::exchange(silence_told_, true) && patience > heartbeat_timeout_) {
+    log(HVD_LOG_WARNING,
+        fmt::format(
+            "the driver at {} has been silent for {} s: this worker goes on without it for up to {} s "
+            "(driver_timeout)",
+            config_.driver, seconds_text(silence), seconds_text(patience)));
+  }
+  if (silence < patience) return;
+  if (!suspected_ || now >= *suspected_ + patience / 2) {
+    // Perhaps this process was stopped, not the driver. What has come meanwhile waits in the socket and
+    // tells the truth: it is read before the driver is judged. The same if this verdict comes much too late.
+    suspected_ = now + std::min(heartbeat_interval_, patience / 4);
+  } else if (now >= *suspected_) {
+    end(Status(
+        HVD_DRIVER_LOST,
+        fmt::format(
+            "the driver at {} is lost: silent for {} s though its connection is open (driver_timeout is "
+            "{} s)",
+            config_.driver, seconds_text(silence), seconds_text(patience))));
+  }
+}
+
+Duration SessionCore::driver_patience() const { return std::max(config_.driver_timeout, heartbeat_timeout_); }
 
 std::optional<Time> SessionCore::next_tick() const {
   if (phase_ == Phase::kHello) return hello_deadline_;
   if (phase_ != Phase::kWelcomed) return std::nullopt;
-  return std::min(next_heartbeat_, suspected_ ? *suspected_ : last_received_ + heartbeat_timeout_);
+  const Time silent = last_received_ + (silence_told_ ? driver_patience() : heartbeat_timeout_);
+  return std::min(next_heartbeat_, suspected_ ? *suspected_ : silent);
 }
 
 // ---- the worker ----
@@ -293,7 +312,7 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   ready.revision = info.revision;
   ready.digest = std::make_unique<wire::Digest>(info.digest.low, info.digest.high);
   ready.addresses = to_wire(info.addresses);
-  ready.backends = cut(info.backends, kMaxBackendsText);
+  ready.backends = printable(info.backends, kMaxBackendsText);
   send(generation_, std::move(ready));
   return take();
 }
@@ -328,7 +347,7 @@ SessionCore::Actions SessionCore::stall(uint64_t generation, const std::string& 
   // A report of a generation that is over must not blame anybody in the next one.
   if (phase_ != Phase::kWelcomed || !takes_stalls_ || !is_live(generation)) return take();
   wire::StallT stall;
-  stall.message = cut(text, kMaxStallText);
+  stall.message = printable(text, kMaxStallText);
   stall.missing = missing;
   stall.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
   send(generation, std::move(stall));

@@ -23,6 +23,7 @@ struct CoreConfig {
   uint64_t worker = 0;
   int32_t slot = 0;
   int64_t pid = 0;
+  Duration driver_timeout = seconds(60);  // silence of a driver whose connection is open
 };
 
 // ---- actions ----
@@ -112,6 +113,8 @@ class SessionCore {
   void end(Status why, Duration linger = Duration(0));
   void broken(const std::string& what);  // the driver broke the protocol
   Actions take();
+  void look_for_silence(Time now);
+  Duration driver_patience() const;
 
   void dispatch(const wire::EnvelopeT& message, Time now);
   void on_welcome(const wire::WelcomeT& welcome, Time now);
@@ -135,6 +138,7 @@ class SessionCore {
   bool takes_stalls_ = false;  // the driver does
   Duration heartbeat_interval_{0}, heartbeat_timeout_{0};
   Time next_heartbeat_{}, last_received_{};
+  bool silence_told_ = false;      // that the driver is silent was logged
   std::optional<Time> suspected_;  // silent for too long: judged at this time, not before
 
   uint64_t generation_ = 0;        // newest assigned

@@ -48,6 +48,24 @@ TEST(FixedHosts, SayWhatIsWrong) {
   EXPECT_NE(why_not("a b:2").find("'a b' is no host name"), std::string::npos);
 }
 
+// A search of the list for each host would take minutes here.
+TEST(DiscoveryOutput, AMegabyteOfHostsIsRead) {
+  std::string text;
+  for (int i = 0; i < 65536; ++i) text += "host" + std::to_string(i) + ":1\n";
+  const Hosts hosts = parse_discovery_output(text, 1);
+  EXPECT_EQ(hosts.size(), 65536u);
+  check_hosts(hosts);
+  std::string with_commas = text.substr(0, text.size() - 1);
+  std::replace(with_commas.begin(), with_commas.end(), '\n', ',');
+  EXPECT_EQ(parse_fixed_hosts(with_commas, 1), hosts);
+  try {
+    parse_discovery_output(text + "more:1\n", 1);
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("more than 65536 hosts"), std::string::npos) << error.what();
+  }
+}
+
 TEST(DiscoveryOutput, IsParsedByLine) {
   EXPECT_EQ(parse_discovery_output("a:2\n\n# two\n b # spare\r\n[::1]:3", 5),
             (Hosts{{"a", 2}, {"b", 5}, {"::1", 3}}));

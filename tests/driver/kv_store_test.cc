@@ -70,7 +70,7 @@ TEST(KvStore, DropsEverythingWithItsGeneration) {  // contract 11
 }
 
 TEST(KvStore, IsBounded) {
-  KvStore store(10, 2);
+  KvStore store(KvStore::kNode + 10, 2);
   store.begin(1);
   EXPECT_FALSE(store.get(1, 1, "long"));
   Answers answers;
@@ -78,9 +78,32 @@ TEST(KvStore, IsBounded) {
   EXPECT_EQ(store.set(1, "long", Bytes(1), &answers).code, HVD_UNAVAILABLE);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].status, HVD_UNAVAILABLE);
+}
+
+TEST(KvStore, CountsWhatAnEntryTakesBesidesItsBytes) {
+  KvStore store(10 * (KvStore::kNode + 2));
+  store.begin(1);
+  Answers answers;
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(store.set(1, "k" + std::to_string(i), {}, &answers).ok()) << i;
+  EXPECT_EQ(store.set(1, "more", {}, &answers).code, HVD_UNAVAILABLE);
+}
+
+TEST(KvStore, NoWorkerTakesThePlacesOfOthersThatWait) {
+  KvStore store(4 * (KvStore::kNode + 1), 2);
+  store.begin(1);
   EXPECT_FALSE(store.get(1, 1, "x"));
   EXPECT_FALSE(store.get(1, 1, "y"));
-  EXPECT_EQ(store.get(1, 1, "z")->status, HVD_UNAVAILABLE);
+  EXPECT_EQ(store.get(1, 1, "z")->status, HVD_UNAVAILABLE) << "two are its share";
+  EXPECT_FALSE(store.get(2, 1, "x"));
+  EXPECT_FALSE(store.get(3, 1, "x"));
+  EXPECT_EQ(store.get(4, 1, "x")->status, HVD_UNAVAILABLE) << "no memory is left";
+  store.forget(1);
+  EXPECT_FALSE(store.get(4, 1, "x"));
+  EXPECT_FALSE(store.get(1, 1, "x"));
+  Answers answers;
+  store.set(1, "x", {}, &answers);
+  EXPECT_EQ(answers.size(), 4u);
+  for (const char* key : {"a", "b"}) EXPECT_FALSE(store.get(1, 1, key)) << "what was answered holds no place";
 }
 
 TEST(KvStore, ForgetsAWorkerThatWaits) {

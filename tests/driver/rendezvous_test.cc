@@ -208,6 +208,25 @@ TEST_F(Rendezvous, KeysAreSharedWithinAGeneration) {
   EXPECT_EQ(value->status, HVD_PEER_LOST);
 }
 
+TEST_F(Rendezvous, AMemberCanNotFillTheLog) {
+  start();
+  form(2);
+  for (int i = 0; i < 1500; ++i) {
+    wire::KvSetT set;
+    set.key = "once";
+    set.value = {static_cast<uint8_t>(i), static_cast<uint8_t>(i >> 8)};
+    workers[0]->say(std::move(set), 1);
+  }
+  // A thousand messages that are refused are enough: it is lost, and the other one told.
+  const wire::AbortT* abort = workers[1]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr) << log.text();
+  EXPECT_NE(abort->reason.find("1000 of its messages were refused"), std::string::npos) << abort->reason;
+  size_t lines = 0;
+  for (const std::string& line : log.lines.all()) lines += line.find("'once'") != std::string::npos;
+  EXPECT_GE(lines, 10u);
+  EXPECT_LT(lines, 100u);
+}
+
 TEST_F(Rendezvous, StrangersAreRefusedAndDisturbNobody) {  // contracts 11 and 13
   start();
   form(2);

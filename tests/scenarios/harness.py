@@ -75,7 +75,8 @@ class Job:
         self.directory = tempfile.mkdtemp(prefix="hvd-scenario-")
         self.events = []
         self.changed = threading.Condition()
-        self.ended = False
+        self.drained = False  # all that hvdrun has printed was read
+        self.ended = False    # and nothing comes from elsewhere
         self.gates = {}
         self.version = 0
         self.process = None
@@ -147,6 +148,7 @@ class Job:
         for raw in self.process.stdout:
             self._add(self._parse(raw.decode("utf-8", "replace").rstrip("\n")))
         with self.changed:
+            self.drained = True
             self.ended = self.sink is None
             self.changed.notify_all()
 
@@ -301,7 +303,7 @@ class Job:
         except subprocess.TimeoutExpired:
             self.fail("hvdrun does not end")
         with self.changed:
-            self.changed.wait_for(lambda: self.ended, 10 * PATIENCE)
+            self.changed.wait_for(lambda: self.drained, 10 * PATIENCE)
         lines = [e["line"] for e in self.events if e["ev"] != "discovery"]
         last = lines[-1] if lines else ""
         self.check(code == status, "hvdrun ended with status %s, expected %s" % (code, status))

@@ -89,6 +89,24 @@ class Liveness(ScenarioTest):
         self.assertRegex(end["msg"], r"rank.*1")
         job.finish(1)
 
+    def test_F9_a_driver_that_is_stopped_costs_nothing(self):
+        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20"], np=3, min_np=2, max_np=3, sink=True,
+                  options={"heartbeat_timeout": 1, "restart": "false"})
+        job.wait("gate", step=10)
+        job.process.send_signal(signal.SIGSTOP)
+        try:
+            job.wait("log", msg=containing("has been silent for"), count=3)
+            job.open("step.10")
+            job.wait("gate", step=20)
+        finally:
+            job.process.send_signal(signal.SIGCONT)
+        job.wait("hvdrun", text=containing("the driver was held up for"))
+        job.open("step.20")
+        job.finish(0)
+        job.verify(30, workers=3)
+        self.assertEqual(job.generations(), [(1, 3)])
+        self.assertEqual(job.find("interrupted"), [])
+
     def test_F9_workers_of_a_dead_driver_stop_and_keep_their_commit(self):
         job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2,
                   sink=True, options={"stop_grace": 10})

@@ -153,7 +153,7 @@ class SeveralHosts(ScenarioTest):
 
     def vanishing(self, vanish):
         job = self.job("one:1,two:2,three:1", ["steps=20", "commit=1", "gate=10"], np=4, min_np=2,
-                       options={"heartbeat_timeout": 2, "restart": "false", "blocklist_after": 1})
+                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1})
         job.wait("gate", step=10)
         lost = job.find("train", host="two")
         self.assertEqual(len(lost), 2)
@@ -176,7 +176,7 @@ class SeveralHosts(ScenarioTest):
 
     def test_a_host_that_comes_back_is_fenced(self):
         job = self.job("one:1,two:1,three:1", ["steps=20", "commit=1", "gate=10", "gate=15", "noterm=1"], np=3, min_np=2,
-                       options={"heartbeat_timeout": 2, "restart": "false", "blocklist_after": 1, "stop_grace": 30})
+                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1, "stop_grace": 30})
         job.wait("gate", step=10)
         lost = job.find("train", host="two")[0]
         self.network.cut("two")
@@ -192,7 +192,7 @@ class SeveralHosts(ScenarioTest):
 
     def test_a_host_falls_silent_amid_collectives(self):
         job = self.job("one:1,two:1,three:1", ["steps=20", "commit=1"], np=3, min_np=2, gates=["cut"],
-                       options={"heartbeat_timeout": 2, "restart": "false", "blocklist_after": 1},
+                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1},
                        faults="between_collectives:one/*/*/*/7/*=gate(cut)")
         job.wait("fault")
         self.network.cut("two")

@@ -272,14 +272,32 @@ std::vector<Status> run_clock(SessionCore& core, Time* time, Duration span) {
   return ends;
 }
 
-TEST_F(CoreTest, SilentDriverIsLost) {
+TEST_F(CoreTest, SilentDriverIsLostWhenPatienceIsOver) {
   become_welcome();
-  EXPECT_TRUE(run_clock(core, &time, seconds(9.9)).empty());
+  EXPECT_TRUE(run_clock(core, &time, seconds(59.9)).empty());
   const auto ends = run_clock(core, &time, seconds(3));
   ASSERT_EQ(ends.size(), 1u);
   EXPECT_EQ(ends[0].code, HVD_DRIVER_LOST);
   EXPECT_NE(ends[0].message.find("driver:1"), std::string::npos) << ends[0].message;
-  EXPECT_NE(ends[0].message.find("silent for 11 s"), std::string::npos) << ends[0].message;
+  EXPECT_NE(ends[0].message.find("silent for 61 s"), std::string::npos) << ends[0].message;
+  EXPECT_NE(ends[0].message.find("driver_timeout is 60 s"), std::string::npos) << ends[0].message;
+}
+
+TEST_F(CoreTest, SilenceOfADriverIsSaidOnceAndOver) {
+  become_welcome();
+  const auto warnings = [&](Duration span) {
+    size_t count = 0;
+    for (const Time until = time + span; core.next_tick() && *core.next_tick() <= until;) {
+      time = *core.next_tick();
+      for (const LogLine& line : of<LogLine>(core.tick(time)))
+        count += line.text.find("silent for 10 s: this worker goes on") != std::string::npos;
+    }
+    return count;
+  };
+  EXPECT_EQ(warnings(seconds(30)), 1u);
+  receive(0, wire::HeartbeatAckT{});
+  EXPECT_EQ(warnings(seconds(9)), 0u);
+  EXPECT_EQ(warnings(seconds(30)), 1u) << "silent again";
 }
 
 TEST_F(CoreTest, AnyMessageIsASignOfLife) {

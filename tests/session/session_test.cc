@@ -112,6 +112,7 @@ class SessionTest : public testing::Test {
     config.host = "a";
     config.worker = kWorker;
     config.connect_timeout = connect_timeout;
+    config.driver_timeout = driver_timeout;
     config.logger = log.logger;
     SessionEvents e;
     e.aborted = [this](const AbortInfo& info) { events.change([&] { aborts.push_back(info); }); };
@@ -134,6 +135,7 @@ class SessionTest : public testing::Test {
     ASSERT_EQ(status.code, HVD_OK) << status.message;
     ASSERT_EQ(assignment.generation, generation);
   }
+  Duration driver_timeout = seconds(60);
   Status wait_end() {
     if (!events.wait([this] { return !ends.empty(); })) return Status(HVD_INTERNAL, "it never ended");
     return events.read([this] { return ends[0]; });
@@ -321,6 +323,7 @@ TEST_F(SessionTest, DriverThatVanishesIsLostAtOnce) {
 TEST_F(SessionTest, SilentDriverIsLostAfterTheTimeOut) {
   driver.welcome_message = welcome(20, 100);
   driver.answer_heartbeats = false;
+  driver_timeout = milliseconds(200);
   start();
   const Status why = wait_end();
   EXPECT_EQ(why.code, HVD_DRIVER_LOST);
