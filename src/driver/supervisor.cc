@@ -106,8 +106,10 @@ void Supervisor::listen() {
   };
   events.done = [this](uint64_t worker, uint64_t generation) {
     const bool counts = membership_->is_member(worker) && generation == membership_->generation();
-    if (const auto found = workers_.find(worker); found != workers_.end() && counts)
+    if (const auto found = workers_.find(worker); found != workers_.end() && counts) {
       found->second.done = true;
+      judge_end(worker);
+    }
     apply(membership_->worker_done(worker, generation, now()));
   };
   events.lost = [this](uint64_t worker, membership::LossKind kind, const std::string& why) {
@@ -266,7 +268,8 @@ void Supervisor::perform(membership::Finish& action) {
     note(HVD_LOG_DEBUG, "job failed: " + action.sentence);
     return end_all_processes(kLastWord);
   }
-  note(HVD_LOG_DEBUG, "job succeeded: " + action.sentence);
+  note(HVD_LOG_DEBUG, "training is complete: " + action.sentence);
+  doubt_success();
   for (auto& [id, worker] : workers_) {
     // Members of a job that succeeded may still evaluate, save and print: theirs is the time they need.
     if (!worker.process || worker.done) continue;
@@ -330,10 +333,9 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
   Worker& worker = found->second;
   const std::string text = launch::exit_text(exit_status);
   worker.exit_status = exit_status;
+  judge_end(id);
   if (worker.done || finish_) {
-    // The job's success is its workers' word, not their exit status (contract 8).
-    logger_->write(worker.done && exit_status != 0 ? HVD_LOG_WARNING : HVD_LOG_DEBUG,
-                   fmt::format("{} {}", name_of(id), text));
+    logger_->debug("{} {}", name_of(id), text);
   } else if (worker.lost) {
     logger_->info("{} {}", name_of(id), text);
   }
@@ -344,6 +346,24 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
     server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
     worker_lost(id, membership::LossKind::kExited, text);
   });
+}
+
+// contract 8: success takes both, the workers' word and an end without an error. A training that is complete is of no
+// use if what follows it (an evaluation, the saving of a model, a test's verdict) fails unseen.
+void Supervisor::judge_end(uint64_t id) {
+  const Worker& worker = workers_.at(id);
+  if (!worker.done || worker.exit_status.value_or(0) <= 0 || stopped_) return;
+  const std::string text =
+      fmt::format("{} {} after it had said that it was done", name_of(id), launch::exit_text(*worker.exit_status));
+  logger_->warning("{}", text);
+  if (done_in_vain_.empty()) done_in_vain_ = text;
+  doubt_success();
+}
+
+void Supervisor::doubt_success() {
+  if (!finish_ || !finish_->success || done_in_vain_.empty()) return;
+  finish_->success = false;
+  finish_->sentence = fmt::format("{} ({})", done_in_vain_, finish_->sentence);
 }
 
 void Supervisor::process_gone(uint64_t id) {

@@ -82,6 +82,8 @@ class Supervisor {
   void launch_failed(uint64_t worker, const std::string& why);
   void process_exited(uint64_t worker, int32_t exit_status);
   void process_gone(uint64_t worker);
+  void judge_end(uint64_t worker);
+  void doubt_success();
   /// Ends its process unless it ends by itself within `after`.
   void end_process(uint64_t worker, Duration after);
   void end_all_processes(Duration after);
@@ -101,6 +103,7 @@ class Supervisor {
   std::vector<membership::HostSlots> hosts_;
   std::string discovery_failure_;
   std::string joining_closed_;  // why
+  std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
   std::map<uint64_t, Worker> workers_;
   std::optional<membership::Finish> finish_;
   std::vector<membership::LogLine> lines_;  // written when the actions are done

@@ -40,9 +40,38 @@ TEST_F(Job, SucceedsWhenItsWorkersSaySo) {  // contract 8
   EXPECT_EQ(driver->wait(Duration(0)).code, HVD_TIMEOUT) << "its workers are there still";
   EXPECT_TRUE(stopped.all().empty()) << "workers that are done take the time they need";
   driver->worker_exited(workers[0]->worker, 0);
-  driver->worker_exited(workers[1]->worker, 3);  // only their word counts
+  driver->worker_exited(workers[1]->worker, 0);
   EXPECT_EQ(driver->wait(test::kDeadline).code, HVD_OK);
   EXPECT_EQ(driver->status().phase, HVD_PHASE_SUCCEEDED);
+}
+
+TEST_F(Job, AWorkerThatIsDoneAndEndsWithAnErrorFailsTheJob) {  // contract 8
+  start();
+  form(2);
+  workers[0]->done(1);
+  driver->worker_exited(workers[0]->worker, 3);  // before the others are done
+  workers[1]->done(1);
+  const wire::JobEndedT* ended = workers[1]->await(&wire::BodyUnion::AsJobEnded);
+  ASSERT_NE(ended, nullptr) << log.text();
+  driver->worker_exited(workers[1]->worker, 0);
+  const Status status = driver->wait(test::kDeadline);
+  EXPECT_EQ(status.code, HVD_JOB_FAILED);
+  EXPECT_NE(status.message.find("worker 1 (host a, slot 0, rank 0) exited with status 3 after it had said that it was"),
+            std::string::npos)
+      << status.message;
+  EXPECT_EQ(driver->status().phase, HVD_PHASE_FAILED);
+}
+
+TEST_F(Job, AnErrorAtTheEndCountsWheneverItIsNoticed) {  // contract 8
+  start();
+  form(2);
+  driver->worker_exited(workers[1]->worker, 256 + 11);  // may be noticed before what it said is read
+  for (auto& worker : workers) worker->done(1);
+  ASSERT_NE(workers[0]->await(&wire::BodyUnion::AsJobEnded), nullptr) << log.text();
+  driver->worker_exited(workers[0]->worker, 0);
+  const Status status = driver->wait(test::kDeadline);
+  EXPECT_EQ(status.code, HVD_JOB_FAILED);
+  EXPECT_NE(status.message.find("SIGSEGV"), std::string::npos) << status.message;
 }
 
 TEST_F(Job, DoneAndGoneAtOnceIsSuccess) {
