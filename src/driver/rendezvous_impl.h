@@ -26,6 +26,7 @@ struct RendezvousServer::Connection {
   uint64_t claimed = 0;  // whom it says to be
   std::string host;
   std::string backends;     // as it told last
+  uint64_t assigned = 0;    // the last generation that it was given a place in
   uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
   uint64_t received = 0;    // sequence of its last message
   uint64_t sent = 0;

@@ -152,16 +152,21 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       return events_.ready(worker, event);
     }
     case wire::Body::Synced:
-      if (in_generation(connection, message)) {
+      // It may have crossed the abort of its generation: that the worker has state from then on stays true.
+      if (message.generation != 0 && message.generation == connection->assigned) {
         events_.synced(worker, message.generation, message.body.AsSynced()->revision);
       }
       return;
-    case wire::Body::Failure:
-      if (in_generation(connection, message)) {
-        const wire::FailureT& failure = *message.body.AsFailure();
+    case wire::Body::Failure: {
+      const wire::FailureT& failure = *message.body.AsFailure();
+      // Another loss may have been faster; that this worker does not fit is as true after it.
+      if (failure.unfit && message.generation != 0 && message.generation == connection->assigned) {
+        events_.unfit(worker, message.generation, failure.rank, printable(failure.message));
+      } else if (in_generation(connection, message)) {
         events_.failure(worker, message.generation, failure.rank, printable(failure.message));
       }
       return;
+    }
     case wire::Body::Stall:
       // Each report is a line of the log; they come at doubling times.
       if (in_generation(connection, message) && connection->notes.pass(now())) stalled(worker, message);

@@ -202,7 +202,7 @@ void RendezvousServer::assign(const membership::Assign& assign) {
     const auto found = connections_.find(place.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
-    connection.generation = assign.generation;
+    connection.generation = connection.assigned = assign.generation;
     message.worker = place.worker;
     message.sequence = ++connection.sent;
     connection.channel->send(wire::encode(message));

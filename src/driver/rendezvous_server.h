@@ -44,6 +44,7 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
         failure;
+    std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> unfit;
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     /// The connection is over: closed by the worker, silent, or by a Leave.

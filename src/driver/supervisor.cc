@@ -101,6 +101,9 @@ void Supervisor::listen() {
   events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
     apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
   };
+  events.unfit = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
+    apply(membership_->worker_unfit(worker, generation, rank, message, now()));
+  };
   events.stalled = [this](uint64_t worker, uint64_t generation, const membership::StallEvent& event) {
     apply(membership_->worker_stalled(worker, generation, event, now()));
   };
@@ -353,8 +356,8 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
 void Supervisor::judge_end(uint64_t id) {
   const Worker& worker = workers_.at(id);
   if (!worker.done || worker.exit_status.value_or(0) <= 0 || stopped_) return;
-  const std::string text =
-      fmt::format("{} {} after it had said that it was done", name_of(id), launch::exit_text(*worker.exit_status));
+  const std::string text = fmt::format("{} {} after it had said that it was done", name_of(id),
+                                       launch::exit_text(*worker.exit_status));
   logger_->warning("{}", text);
   if (done_in_vain_.empty()) done_in_vain_ = text;
   doubt_success();

@@ -116,7 +116,7 @@ void Membership::Impl::try_form() {
   }
   if (!count_failed_connects()) return;
   if (restart_unconnected()) return try_form();
-  if (config.reset_limit > 0 && resets >= config.reset_limit) {
+  if (config.reset_limit > 0 && resets - excused >= config.reset_limit + (found_unfit ? 1 : 0)) {
     const std::string& cause = !link_failure.empty() ? link_failure : lost_any ? last_loss : "hosts changed";
     return finish(false, fmt::format("reset limit {} exceeded: {}", config.reset_limit, cause));
   }
@@ -169,6 +169,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   }
   if (announced) ++epoch;  // an interrupt of the old generation must not reach into the new one
   if (generation++ > 0) ++resets;
+  if (found_unfit) ++excused;
   if (initial) {
     unheard = false;
     added.clear();
@@ -200,7 +201,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
                         : fmt::format("host {} was removed from the job", w.host));
   }
   phase = Phase::kRunning;
-  initial = aborted = interrupted = announced = settled = lost_any = false;
+  initial = aborted = interrupted = announced = settled = lost_any = found_unfit = false;
   link_failure.clear();
   stall.clear();
   short_since.reset();

@@ -34,6 +34,7 @@ struct Membership::Impl {
   void worker_ready(uint64_t id, const ReadyEvent& event);
   void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
   void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
+  void worker_unfit(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
   void worker_stalled(uint64_t id, uint64_t generation, const StallEvent& event);
   void worker_done(uint64_t id, uint64_t generation);
   void worker_lost(uint64_t id, LossKind kind, const std::string& why);
@@ -90,6 +91,7 @@ struct Membership::Impl {
   uint64_t generation = 0;
   uint64_t epoch = 0;
   int32_t resets = 0;
+  int32_t excused = 0;            // of them, for which a worker that did not fit was to blame
   std::vector<uint64_t> members;  // of the current generation, by rank; also those that ended since
 
   bool initial = true;              // no generation has formed yet, or all that did were lost before any sync
@@ -103,6 +105,7 @@ struct Membership::Impl {
   bool announced = false;    // what its members were told last: does the newest epoch interrupt?
   bool settled = false;      // ready newcomers have waited long enough for others
   bool lost_any = false;
+  bool found_unfit = false;  // a worker that did not fit has ended it
   bool fresh = false;        // no member held state when it was formed
   std::string link_failure;  // it ended by this
   std::string stall;         // the newest report of an operation that waits for somebody

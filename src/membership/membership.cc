@@ -56,7 +56,9 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   if (!worker->ready) worker->ready_since = now;
   worker->ready = true;
   worker->event = event;
-  worker->has_state = event.has_state;
+  // A worker has state from its first sync on: nobody leads a generation by its word alone.
+  worker->event.has_state = event.has_state && worker->ever_synced;
+  worker->has_state = worker->event.has_state;
   worker->revision = event.revision;
   if (!worker->member() || !running()) return;
 
@@ -94,6 +96,27 @@ void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, i
   const bool named = rank >= 0 && static_cast<size_t>(rank) < members.size();
   link_failure = fmt::format("{}: {}", describe(*worker), message);
   abort(link_failure, named ? rank : -1, named ? members[static_cast<size_t>(rank)] : 0);
+}
+
+// contract 16
+void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t rank,
+                                    const std::string& message) {
+  Worker* accuser = workers.find(id);
+  const bool names_another = accuser != nullptr && accuser->member() && in_generation == generation &&
+                             rank >= 0 && static_cast<size_t>(rank) < members.size() && rank != accuser->rank;
+  if (!names_another) return worker_failed_link(id, in_generation, rank, message);
+  Worker* accused = workers.find(members[static_cast<size_t>(rank)]);
+  if (accused == nullptr) return;  // gone already
+  if (accuser->ever_synced && accused->ever_synced)
+    return worker_failed_link(id, in_generation, rank, message);
+  // Among those that never were in the work the lower rank's offer is what the others are measured by.
+  const bool keeps_accuser =
+      accuser->ever_synced != accused->ever_synced ? accuser->ever_synced : accuser->rank < accused->rank;
+  Worker& unfit = keeps_accuser ? *accused : *accuser;
+  found_unfit = found_unfit || keeps_accuser;
+  const std::string why = fmt::format("does not fit the other workers: {}", message);
+  out.push_back(StopWorker{unfit.id, why});
+  lose(unfit, why);
 }
 
 void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {

@@ -160,6 +160,65 @@ TEST(Forming, BrokenLinkAbortsOnceAndOnlyItsOwnGeneration) {  // contract 3, 11
   EXPECT_TRUE(s.membership.worker_failed_link(1, 1, 1, "old", s.now).empty());
 }
 
+TEST(Forming, ANewcomerThatDoesNotFitIsSentAwayAndTheJobGoesOn) {  // contract 16
+  Script s = running(sizes(2, 1, 3));
+  s.hosts({{"a", 2}, {"b", 1}}).ready(3);
+  s.ready(1, 1, true, 5).ready(2, 1, true, 5);
+  ASSERT_EQ(s.members(), (Ids{1, 2, 3}));
+  s.unfit(2, 2, "backend other is not gloo");
+  EXPECT_EQ(s.one<StopWorker>().worker, 3u);
+  EXPECT_EQ(s.one<StopWorker>().reason, "does not fit the other workers: backend other is not gloo");
+  EXPECT_EQ(s.one<Abort>().to, (Ids{1, 2}));
+  EXPECT_NE(s.one<Abort>().reason.find("rank 2 (worker 3 on b) lost: does not fit"), std::string::npos);
+  s.unfit(1, 2, "backend other is not gloo");  // the second to say so finds it gone
+  EXPECT_TRUE(s.none<StopWorker>());
+  s.ready(1, 2, true, 5).ready(2, 2, true, 5);
+  EXPECT_EQ(s.members(), (Ids{1, 2}));
+}
+
+TEST(Forming, ANewcomerThatDoesNotFitDoesNotCountTowardsTheResetLimit) {  // contract 16
+  MembershipConfig config = sizes(2, 1, 3);
+  config.reset_limit = 1;
+  Script s = running(config);
+  s.hosts({{"a", 2}, {"b", 1}}).ready(3);
+  s.ready(1, 1, true, 5).ready(2, 1, true, 5);  // the one reset that there may be
+  s.unfit(1, 2, "x").ready(1, 2, true, 5).ready(2, 2, true, 5);
+  EXPECT_EQ(s.members(), (Ids{1, 2}));
+  s.lost(2).ready(1, 3, true, 5);
+  EXPECT_NE(s.one<Finish>().sentence.find("reset limit 1 exceeded"), std::string::npos);
+}
+
+TEST(Forming, ANewcomerThatBlamesAMemberGoesItself) {  // contract 16
+  Script s = running(sizes(2, 1, 3));
+  s.hosts({{"a", 2}, {"b", 1}}).ready(3);
+  s.ready(1, 1, true, 5).ready(2, 1, true, 5);
+  EXPECT_EQ(s.unfit(3, 0, "backend gloo is not other").one<StopWorker>().worker, 3u);
+}
+
+TEST(Forming, OfTwoThatAreNewTheLowerRankStays) {
+  Script s(sizes(2, 1, 2));
+  s.hosts({{"a", 2}}).ready(1).ready(2);
+  EXPECT_EQ(s.unfit(2, 0, "x").one<StopWorker>().worker, 2u);
+  EXPECT_EQ(s.ready(1, 1).wait(1000).membership.size(), 1);
+}
+
+TEST(Forming, ThatAMemberDoesNotFitAfterAllIsABrokenLink) {
+  Script s = running(sizes(2, 1, 2));
+  s.unfit(1, 1, "x");
+  EXPECT_TRUE(s.none<StopWorker>());
+  EXPECT_EQ(s.one<Abort>().worker, 2u);
+}
+
+TEST(Forming, NobodyHasStateByItsWordAlone) {
+  Script s = running(sizes(2, 1, 3));
+  s.hosts({{"a", 2}, {"b", 1}}).ready(3, 0, true, ~uint64_t{0});
+  s.ready(1, 1, true, 5).ready(2, 1, true, 6);
+  const Assign assign = s.one<Assign>();
+  EXPECT_EQ(assign.root, 1);
+  ASSERT_EQ(assign.members.size(), 3u);
+  EXPECT_FALSE(assign.members[2].ready.has_state);
+}
+
 TEST(Forming, GenerationsThatNeverConnectEndTheJob) {
   Script s(sizes(2, 1, 2));
   s.hosts({{"a", 2}}).ready(1).ready(2);

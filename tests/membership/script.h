@@ -40,6 +40,9 @@ class Script {
   Script& link(uint64_t worker, int32_t rank, const std::string& message) {
     return took(membership.worker_failed_link(worker, membership.generation(), rank, message, now));
   }
+  Script& unfit(uint64_t worker, int32_t rank, const std::string& message) {
+    return took(membership.worker_unfit(worker, membership.generation(), rank, message, now));
+  }
   Script& stalled(uint64_t worker, const std::vector<int32_t>& missing, double waited) {
     const StallEvent event{"'loss' waits", missing, seconds(waited)};
     return took(membership.worker_stalled(worker, membership.generation(), event, now));

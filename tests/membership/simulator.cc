@@ -106,7 +106,8 @@ void Simulator::disturb() {
     const auto& members = generations_[p->generation].members;
     const int32_t rank = random_.below(members.size() + 1) - 1;
     note(fmt::format("worker {} loses its link to rank {}", p->id, rank));
-    p->outbox.push_back({ToDriver::kFailedLink, p->generation, {}, 0, rank});
+    const bool unfit = p->where == Where::kConnecting && random_.chance(40);
+    p->outbox.push_back({unfit ? ToDriver::kUnfit : ToDriver::kFailedLink, p->generation, {}, 0, rank});
     p->where = Where::kBlocked;
     return;
   }
@@ -183,7 +184,9 @@ bool Simulator::deliver_to_driver(Process& p) {
     apply(driver_->worker_ready(p.id, m.ready, now_));
   } else if (m.kind == ToDriver::kSynced) {
     note(fmt::format("driver: worker {} synced in {}", p.id, m.generation));
-    if (known && p.member && m.generation == generation) { p.synced = p.said_state = state_exists_ = true; }
+    if (known && p.member && m.generation == generation) {
+      p.synced = p.ever_synced = p.said_state = state_exists_ = true;
+    }
     apply(driver_->worker_synced(p.id, m.generation, m.revision, now_));
   } else if (m.kind == ToDriver::kFailedLink) {
     note(fmt::format("driver: worker {} failed link in {}", p.id, m.generation));
@@ -192,6 +195,8 @@ bool Simulator::deliver_to_driver(Process& p) {
     apply(driver_->worker_failed_link(p.id, m.generation, m.rank, "connection reset", now_));
     require(saw_abort_ == current,
             "contract 3: a broken link of the current generation aborts it, another does not");
+  } else if (m.kind == ToDriver::kUnfit) {
+    unfit(p, m);
   } else if (m.kind == ToDriver::kDone) {
     note(fmt::format("driver: worker {} done in {}", p.id, m.generation));
     if (known && p.member && m.generation == generation) {
@@ -210,6 +215,33 @@ bool Simulator::deliver_to_driver(Process& p) {
             "contract 3: a lost member aborts the generation at once, nobody else does");
   }
   return true;
+}
+
+// contract 16: of the two that do not fit each other the newer one goes, and nobody who was ever synced for one who
+// never was.
+void Simulator::unfit(Process& accuser, const ToDriver& m) {
+  note(fmt::format("driver: worker {} says that rank {} does not fit in {}", accuser.id, m.rank,
+                   m.generation));
+  const bool member = accuser.expected && accuser.member && m.generation == driver_->generation();
+  const bool current = member && !accuser.ready && !aborted_;
+  Process* accused = nullptr;
+  if (member && m.rank >= 0 && m.rank != accuser.rank) {
+    const auto& members = generations_[m.generation].members;
+    if (static_cast<size_t>(m.rank) < members.size()) accused = &at(members[static_cast<size_t>(m.rank)]);
+  }
+  const bool gone = accused != nullptr && !(accused->expected && accused->member);
+  Process* goes = nullptr;
+  if (accused != nullptr && !gone && !(accuser.ever_synced && accused->ever_synced)) {
+    goes =
+        accused->ever_synced || (!accuser.ever_synced && accuser.rank > accused->rank) ? &accuser : accused;
+  }
+  unfit_ = goes == nullptr ? 0 : goes->id;
+  const bool others = goes != nullptr && inside().size() > (goes->ready ? 0u : 1u);
+  const bool must_abort = goes != nullptr ? !aborted_ && others : !gone && current;
+  aborted_ = aborted_ || goes != nullptr || must_abort;
+  apply(driver_->worker_unfit(accuser.id, m.generation, m.rank, "another backend", now_));
+  require(unfit_ == 0, "contract 16: a worker that does not fit was kept");
+  require(saw_abort_ == must_abort, "contract 3: a generation that can't connect is aborted, another is not");
 }
 
 bool Simulator::deliver_to_worker(Process& p) {

@@ -32,7 +32,7 @@ class Random {
 /// What was seen over many histories: a simulator that never meets a situation proves nothing about it.
 struct Tally {
   uint64_t histories = 0, generations = 0, aborts = 0, interrupts = 0, undone = 0, hand_overs = 0,
-           successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0;
+           successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0;
 };
 
 class Simulator {
@@ -46,7 +46,7 @@ class Simulator {
  private:
   enum class Where { kStarting, kWaiting, kConnecting, kTraining, kReducing, kBlocked, kDone, kGone };
   struct ToDriver {
-    enum Kind { kReady, kSynced, kFailedLink, kDone, kLost } kind;
+    enum Kind { kReady, kSynced, kFailedLink, kUnfit, kDone, kLost } kind;
     uint64_t generation = 0;
     ReadyEvent ready = {};
     uint64_t revision = 0;
@@ -76,6 +76,7 @@ class Simulator {
     ReadyEvent heard;       // the newest that the driver took
     // As the driver was told.
     bool expected = true, member = false, ready = false, synced = false, said_state = false, done = false;
+    bool ever_synced = false;
     int32_t rank = -1;
   };
   struct Round {
@@ -99,6 +100,7 @@ class Simulator {
   void pass_time(bool to_next_tick);
   bool deliver_to_driver(Process& p);
   bool deliver_to_worker(Process& p);
+  void unfit(Process& accuser, const ToDriver& m);
   bool step(Process& p);
   void leave(Process& p);
   void die(Process& p, LossKind kind);
@@ -149,6 +151,7 @@ class Simulator {
   bool aborted_ = false, state_exists_ = false, any_done_ = false;
   bool calm_ = false, finished_ = false, just_finished_ = false;
   bool saw_abort_ = false, saw_notify_ = false;  // in the latest batch
+  uint64_t unfit_ = 0;                           // who is to be stopped as such
 };
 
 }  // namespace hvd::membership::test

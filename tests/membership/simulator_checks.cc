@@ -57,7 +57,13 @@ void Simulator::apply(const StopWorker& a) {
   require(!a.reason.empty(), "a worker was stopped without a reason");
   // Only a worker that left its generation may be stopped, or one that kept the others waiting too long.
   const bool late = a.reason.find("within") != std::string::npos;
-  require(!p.member || p.ready || late || finished_,
+  const bool unfit = a.reason.starts_with("does not fit");
+  require(!unfit || a.worker == unfit_, "contract 16: the wrong worker was sent away");
+  if (unfit) {
+    unfit_ = 0;
+    ++tally_.unfit;
+  }
+  require(!p.member || p.ready || late || unfit || finished_,
           "contract 1: a member was stopped inside its generation");
   if (late) ++tally_.late_ends;
   if (p.member && late) aborted_ = true;
