@@ -1,9 +1,10 @@
 #include "backend/loader.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "base/own_directory.h"
 
 namespace hvd::backend {
 namespace {
@@ -11,17 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "libhvd_";
 constexpr std::string_view kSuffix = ".so";
-
-void anchor() {}
-
-// The directory of the object that this code is part of: libhvd.so, or the program that links the core.
-fs::path own_directory() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&anchor), &info) == 0 || info.dli_fname == nullptr) return {};
-  std::error_code code;
-  const fs::path real = fs::canonical(info.dli_fname, code);
-  return code ? fs::path() : real.parent_path();
-}
 
 // Names of the modules in one directory, in order.
 std::vector<std::string> names_in(const fs::path& directory) {
@@ -67,7 +57,9 @@ std::vector<fs::path> module_directories(const Options& options) {
   if (const fs::path own = own_directory(); !own.empty()) {
     add(own / "hvd" / std::to_string(HVD_ABI_VERSION));
   }
+#ifdef HVD_INSTALL_MODULE_DIR
   add(HVD_INSTALL_MODULE_DIR);
+#endif
   const std::string text = options.string("plugin_path");
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(':', begin), text.size());

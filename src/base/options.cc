@@ -183,7 +183,7 @@ void require_type(const OptionSpec& spec, OptionType given, const std::string& t
 
 Options::Options()
     : Options([](const std::string& name) -> std::optional<std::string> {
-        const char* value = std::getenv(name.c_str());
+        const char* value = ::secure_getenv(name.c_str());  // none in a set-uid program
         if (value == nullptr) return std::nullopt;
         return std::string(value);
       }) {}

@@ -212,12 +212,18 @@ int parse(int argc, char** argv, Arguments* arguments) {
       const size_t equals = setting.find('=');
       if (equals == std::string::npos)
         throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
+      if (setting.compare(0, equals, "secret") == 0)
+        throw CLI::ValidationError(
+            "--set", "the secret would be seen in the list of processes: set HVD_SECRET instead");
       arguments->options.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
     }
     for (const std::string& variable : variables) {
       if (variable.empty() || variable[0] == '=') {
         throw CLI::ValidationError("-x", "'" + variable + "': expected NAME or NAME=VALUE");
       }
+      if (variable.rfind("HVD_SECRET=", 0) == 0)
+        throw CLI::ValidationError(
+            "-x", "the secret would be seen in the list of processes: set HVD_SECRET instead");
       if (variable.find('=') != std::string::npos) {
         arguments->environment.push_back(variable);
       } else if (const char* value = std::getenv(variable.c_str())) {

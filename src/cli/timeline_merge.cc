@@ -1,5 +1,7 @@
 #include "cli/timeline_merge.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -20,7 +22,7 @@
 namespace hvd::cli {
 namespace {
 
-constexpr int64_t kRowsOfAWorker = 1024;  // as src/base/timeline_writer.cc numbers threads
+constexpr int64_t kRowsOfAWorker = 1024;  // as src/timeline/writer.cc numbers threads
 
 /// A line of a timeline: its beginning read, the rest as it is.
 struct Event {
@@ -160,7 +162,7 @@ std::vector<int64_t> number_lanes(Lanes* lanes) {
 
 class Output {
  public:
-  explicit Output(const std::string& file) : file_(file), stream_(std::fopen(file.c_str(), "wbe")) {
+  explicit Output(const std::string& file) : file_(file), stream_(create(file)) {
     if (stream_ == nullptr) fail();
   }
   void put(std::string_view text) {
@@ -186,6 +188,11 @@ class Output {
   struct Close {
     void operator()(FILE* stream) const { std::fclose(stream); }
   };
+  // A link in its place may point anywhere.
+  static FILE* create(const std::string& file) {
+    const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    return fd < 0 ? nullptr : ::fdopen(fd, "wb");
+  }
   [[noreturn]] void fail() const { throw std::runtime_error(file_ + ": " + std::strerror(errno)); }
   const std::string file_;
   std::unique_ptr<FILE, Close> stream_;

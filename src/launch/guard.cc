@@ -1,6 +1,5 @@
 #include "launch/guard.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -12,31 +11,24 @@
 #include <cstring>
 #include <vector>
 
+#include "base/own_directory.h"
 #include "base/status.h"
 #include "launch/process.h"
 
 namespace hvd::launch {
-namespace {
-
-const char kHere = 0;  // an address within this library
-
-}  // namespace
-
 std::string find_guard(const std::string& option) {
   std::vector<std::string> paths;
   if (!option.empty()) {
     paths.push_back(option);
   } else {
     const std::string folder = fmt::format("hvd/{}/hvd-guard", HVD_ABI_VERSION);
-    Dl_info info{};
-    if (::dladdr(&kHere, &info) != 0 && info.dli_fname != nullptr) {
-      const std::string file = info.dli_fname;
-      const size_t slash = file.rfind('/');
-      const std::string directory = slash == std::string::npos ? "." : file.substr(0, slash);
+    if (const std::string directory = own_directory(); !directory.empty()) {
       paths.push_back(directory + "/" + folder);
       paths.push_back(directory + "/../lib/" + folder);  // the core within a program in bin/
     }
+#ifdef HVD_INSTALL_MODULE_DIR
     paths.push_back(std::string(HVD_INSTALL_MODULE_DIR) + "/hvd-guard");
+#endif
   }
   std::string tried;
   for (const std::string& path : paths) {

@@ -92,7 +92,7 @@ struct OutputThread::State {
   void append(const std::string& path, const std::string& bytes) {
     auto file = files.find(path);
     if (file == files.end()) {
-      const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
       if (fd < 0) logger->error("output file {} can't be opened: {}", path, std::strerror(errno));
       file = files.emplace(path, fd).first;
     }

@@ -99,7 +99,7 @@ Timeline::Writer::Writer(std::string file, uint64_t worker, std::string host)
     return Error(status);
   };
   // Not blocking, for something that is no file: a pipe without a reader would hold up the program.
-  fd_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  fd_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0644);
   if (fd_ < 0) throw failed("can't be opened");
   struct stat info {};
   if (::fstat(fd_, &info) != 0) throw failed("fstat");

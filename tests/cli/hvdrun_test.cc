@@ -102,6 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{{"-H", "a:1", "--host-discovery-script", "x", "true"}, "discovery_script"},
                       Wrong{{"--set", "nonsense=1", "true"}, "nonsense"},
                       Wrong{{"--set", "np", "true"}, "KEY=VALUE"},
+                      Wrong{{"--set", "secret=0123456789", "true"}, "HVD_SECRET"},
+                      Wrong{{"-x", "HVD_SECRET=0123456789", "true"}, "list of processes"},
                       Wrong{{"-x", "SURELY_NOT_SET", "true"}, "SURELY_NOT_SET"},
                       Wrong{{"--blocklist-cooldown-range", "5", "1", "true"}, "blocklist_cooldown_min is 5"},
                       Wrong{{"--heartbeat-timeout", "1", "true"}, "heartbeat_timeout is 1"}));

@@ -155,6 +155,20 @@ TEST_F(Discovery, ScriptThatPrintsWithoutEndIsKilled) {
   EXPECT_NE(ask().status.message.find("more than 1048576 bytes"), std::string::npos);
 }
 
+TEST_F(Discovery, AScriptGetsNoSecret) {
+  ::setenv("HVD_SECRET", "0123456789", 1);
+  make_script("echo ${HVD_SECRET:-none}:1\n");
+  EXPECT_EQ(ask().hosts, (Hosts{{"none", 1}}));
+  ::unsetenv("HVD_SECRET");
+}
+
+TEST_F(Discovery, AScriptCanNotFillTheLog) {
+  make_script("i=0; while [ $i -lt 500 ]; do echo no >&2; i=$((i + 1)); done; echo a:1\n");
+  EXPECT_EQ(ask().hosts, (Hosts{{"a", 1}}));
+  EXPECT_LE(log.lines.all().size(), 101u);
+  EXPECT_TRUE(log.wait_for("more lines follow and are left out"));
+}
+
 TEST_F(Discovery, CallbackTellsHosts) {
   int32_t result = 0;
   make_callback(

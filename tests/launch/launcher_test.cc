@@ -119,6 +119,22 @@ TEST_P(LocalLauncher, PassesOnWhatIsPrinted) {
   EXPECT_EQ(test::read_file(folder.path("out/a.1.4/stderr")), "bad\n");
 }
 
+TEST_P(LocalLauncher, OutputFilesAreTheUsersAloneAndNoLinkIsFollowed) {
+  output_directory = folder.path("out");
+  std::filesystem::create_directories(folder.path("out/a.1.4"));
+  std::ofstream(folder.path("kept")) << "kept";
+  std::filesystem::create_symlink(folder.path("kept"), folder.path("out/a.1.4/stdout"));
+  make("echo to a link; echo mine >&2");
+  start(4, "a", 1);
+  EXPECT_EQ(exit_status(), 0);
+  output.reset();
+  TearDown();
+  EXPECT_EQ(test::read_file(folder.path("kept")), "kept");
+  EXPECT_TRUE(log.wait_for("out/a.1.4/stdout can't be opened")) << log.text();
+  EXPECT_EQ(std::filesystem::status(folder.path("out/a.1.4/stderr")).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
 TEST_P(LocalLauncher, LosesNoOutput) {
   make("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done");
   start(1);

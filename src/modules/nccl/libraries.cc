@@ -32,7 +32,7 @@ std::string path_of(const void* symbol) {
 }
 
 std::string environment(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = ::secure_getenv(name);
   return value != nullptr ? value : "";
 }
 
