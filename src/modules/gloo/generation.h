@@ -25,7 +25,7 @@ class Generation {
   Generation(const Config& config, const hvd_backend_host& host);
   ~Generation();
 
-  const hvdkit::Blob& blob() const { return links_.blob(); }
+  std::vector<uint8_t> address() const;
   uint64_t number() const { return number_; }
   int rank() const { return rank_; }
   int size() const { return size_; }

@@ -10,9 +10,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "modules/kit/checks.h"
 #include "modules/kit/failure.h"
 #include "modules/kit/net.h"
+#include "modules/kit/task.h"
 
 namespace hvdkit {
 
@@ -141,9 +144,34 @@ class Generations {
   std::thread reaper_;
 };
 
-/// The checks of `connect` and `send_message`, and the result of `address`. Throw Failure.
-void check_group(const hvd_backend_group& group);
-void check_message(int32_t destination, int rank, int size, const void* data, size_t bytes);
-void give_address(const void* blob, size_t bytes, void* data, size_t* size);
+/// An instance whose life is that of generations of host memory: what Module asks of a class, but for kName, describe,
+/// detail and a constructor. Beyond what Generations asks, Generation has rank(); size(); address(), the blob;
+/// submit(Task) and send(destination, data, size), which throw HVD_PEER_LOST once it was given up.
+template <class Generation>
+class GenerationInstance {
+ public:
+  std::vector<uint8_t> address() { return generations_.next()->address(); }
+  void connect(const hvd_backend_group& group) { generations_.connect(group); }
+  void submit(const hvd_backend_op& op) {
+    const std::shared_ptr<Generation> generation = generations_.current();
+    generation->submit(checked(op, HVD_MEMORY_HOST, generation->rank(), generation->size()));
+  }
+  void send_message(int32_t destination, const void* data, size_t size) {
+    const std::shared_ptr<Generation> generation = generations_.current();
+    check_message(destination, generation->rank(), generation->size(), data, size);
+    generation->send(destination, data, size);
+  }
+  void abort(uint64_t generation) { generations_.abort(generation); }
+  void disconnect() { generations_.disconnect(); }
+
+ protected:
+  /// make: a generation that has its address.
+  explicit GenerationInstance(std::function<std::shared_ptr<Generation>()> make)
+      : generations_(std::move(make)) {}
+  ~GenerationInstance() = default;
+
+ private:
+  Generations<Generation> generations_;
+};
 
 }  // namespace hvdkit
