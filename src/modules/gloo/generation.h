@@ -26,7 +26,6 @@ class Generation {
   ~Generation();
 
   std::vector<uint8_t> address() const;
-  uint64_t number() const { return number_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
 

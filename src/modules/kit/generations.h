@@ -16,10 +16,11 @@
 #include "modules/kit/failure.h"
 #include "modules/kit/net.h"
 #include "modules/kit/task.h"
+#include "numeric/generation_gate.h"
 
 namespace hvdkit {
 
-/// Generation has number(); assign(group), which takes the place that the group gives; connect(group), which may
+/// Generation has assign(group), which takes the place that the group gives; connect(group), which may
 /// block and throws Failure; leave() in peace; abort() from any thread, bounded, also during connect; teardown()
 /// after either, which may block for long.
 template <class Generation>
@@ -36,8 +37,8 @@ class Generations {
   Generations& operator=(const Generations&) = delete;
 
   ~Generations() {
-    end(take(current_), false);
-    end(take(next_), false);
+    end(take_current(), false);
+    end(take_next(), false);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       closing_ = true;
@@ -48,14 +49,14 @@ class Generations {
 
   /// A new one for the next connect. The generation that is connected stays: members of it may not all be out yet.
   Ptr next() {
-    end(take(next_), false);
+    end(take_next(), false);
     Ptr generation = make_();
     std::lock_guard<std::mutex> lock(mutex_);
     return next_ = generation;
   }
 
   void connect(const hvd_backend_group& group) {
-    end(take(current_), false);
+    end(take_current(), false);
     Ptr generation;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -63,7 +64,7 @@ class Generations {
         throw Failure(HVD_INVALID, "connect to generation " + std::to_string(group.generation) +
                                        ": address was not called for it");
       }
-      if (any_aborted_ && group.generation <= aborted_) {
+      if (!gate_.enter(group.generation)) {
         throw Failure(HVD_PEER_LOST, "generation " + std::to_string(group.generation) + " was given up");
       }
       next_->assign(group);
@@ -73,7 +74,7 @@ class Generations {
       generation->connect(group);
     } catch (...) {
       std::unique_lock<std::mutex> lock(mutex_);
-      const bool mine = current_ == generation;  // else abort has taken it
+      const bool mine = gate_.leave(group.generation);  // else abort has taken it
       if (mine) current_.reset();
       lock.unlock();
       if (mine) end(std::move(generation), false);
@@ -91,21 +92,24 @@ class Generations {
     Ptr generation;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-      any_aborted_ = true;
-      if (current_ == nullptr || current_->number() != number) return;
+      if (!gate_.give_up(number)) return;
       generation = std::move(current_);
       current_.reset();
     }
     end(std::move(generation), false);
   }
 
-  void disconnect() { end(take(current_), true); }
+  void disconnect() { end(take_current(), true); }
 
  private:
-  Ptr take(Ptr& held) {
+  Ptr take_current() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(held, nullptr);
+    gate_.leave();
+    return std::exchange(current_, nullptr);
+  }
+  Ptr take_next() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(next_, nullptr);
   }
 
   void end(Ptr generation, bool in_peace) {
@@ -137,8 +141,7 @@ class Generations {
   std::mutex mutex_;
   std::condition_variable changed_;
   Ptr current_, next_;
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  hvd::GenerationGate gate_;  // says whether there is a current_
   std::deque<Ptr> ended_;
   bool closing_ = false;
   std::thread reaper_;

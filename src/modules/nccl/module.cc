@@ -9,6 +9,7 @@
 
 #include "modules/nccl/copies.h"
 #include "modules/nccl/generation.h"
+#include "numeric/generation_gate.h"
 
 namespace hvdnccl {
 
@@ -102,7 +103,7 @@ class Instance {
       }
     }
     const std::lock_guard lock(mutex_);
-    if (any_aborted_ && group.generation <= aborted_) {
+    if (!gate_.enter(group.generation)) {
       throw Failure(HVD_PEER_LOST, fmt::format("generation {} was given up", group.generation));
     }
     current_ = std::make_shared<Generation>(host_, std::move(place), retired_);
@@ -131,11 +132,7 @@ class Instance {
     std::vector<GenerationPtr> lost;
     {
       const std::lock_guard lock(mutex_);
-      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-      any_aborted_ = true;
-      if (current_ != nullptr && current_->place().generation == number) {
-        retired_.push_back(std::exchange(current_, nullptr));
-      }
+      if (gate_.give_up(number)) retired_.push_back(std::exchange(current_, nullptr));
       // Also one that is leaving in peace: a peer may have been lost before the device was done.
       for (const GenerationPtr& generation : retired_) {
         if (generation->place().generation == number) lost.push_back(generation);
@@ -192,6 +189,7 @@ class Instance {
 
   GenerationPtr take() {
     const std::lock_guard lock(mutex_);
+    gate_.leave();
     GenerationPtr generation = std::exchange(current_, nullptr);
     if (generation != nullptr) retired_.push_back(generation);
     return generation;
@@ -218,8 +216,7 @@ class Instance {
   std::mutex mutex_;
   GenerationPtr current_;
   std::vector<GenerationPtr> retired_;
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  hvd::GenerationGate gate_;  // says whether there is a current_
   std::mutex devices_mutex_;
   std::map<int, std::shared_ptr<Device>> devices_;
   int last_device_ = -1;
