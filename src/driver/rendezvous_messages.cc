@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "driver/rendezvous_impl.h"
+#include "wire/tls.h"
 
 namespace hvd::driver {
 namespace {
@@ -58,6 +59,12 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   }
   const uint64_t worker = message.worker;
   if (worker == 0) return reject(connection, wire::Refusal::Unknown, "worker 0 is nobody");
+  // Its key says who it is: a worker plays no other one, though all are of this job (contract 13).
+  if (const std::string& identity = connection->channel->identity();
+      identity != wire::worker_identity(worker)) {
+    return reject(connection, wire::Refusal::Unknown,
+                  fmt::format("the key of {} is not worker {}'s", identity, worker));
+  }
   if (ended_) {
     return reject(connection, wire::Refusal::Ended, fmt::format("the job has ended: {}", ended_->second));
   }
@@ -72,6 +79,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   std::erase(strangers_, connection);
   connection->deadline.cancel();
   connection->worker = worker;
+  connection->channel->trust();
   connection->host = cut(hello->host);
   connection->received = message.sequence;
   connection->heard = now();

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "driver/discovery.h"
+#include "wire/tls.h"
 
 namespace hvd::driver {
 namespace {
@@ -100,7 +101,8 @@ Settings read_settings(const Options& o) {
   s.job = o.string("job");
   if (s.job.empty()) s.job = "job-" + random_hex(8);
   s.secret = o.string("secret");
-  if (s.secret.empty()) {
+  // The environment of a driver that a worker of another job runs has that worker's key.
+  if (s.secret.empty() || wire::is_key(s.secret)) {
     s.secret = random_hex(32);
   } else if (s.secret.size() < 32 || s.secret.size() > 512) {
     invalid(fmt::format("option secret has {} characters: expected 32 to 512", s.secret.size()));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launch/process.h"
+#include "wire/tls.h"
 
 namespace hvd::driver {
 namespace {
@@ -200,12 +201,13 @@ void Supervisor::perform(membership::StartWorker& action) {
   note(HVD_LOG_DEBUG, "starting " + name_of(action.worker));
   launch::LaunchRequest request{action.worker, action.host, action.slot, config_.environment};
   const Settings& s = config_.settings;
-  for (const auto& [name, value] : {std::pair<const char*, std::string>{"HVD_DRIVER", driver_endpoint()},
-                                    {"HVD_JOB", s.job},
-                                    {"HVD_SECRET", s.secret},
-                                    {"HVD_WORKER", std::to_string(action.worker)},
-                                    {"HVD_HOST", action.host},
-                                    {"HVD_SLOT", std::to_string(action.slot)}}) {
+  for (const auto& [name, value] :
+       {std::pair<const char*, std::string>{"HVD_DRIVER", driver_endpoint()},
+        {"HVD_JOB", s.job},
+        {"HVD_SECRET", wire::key_text(s.secret, wire::worker_identity(action.worker))},
+        {"HVD_WORKER", std::to_string(action.worker)},
+        {"HVD_HOST", action.host},
+        {"HVD_SLOT", std::to_string(action.slot)}}) {
     request.environment.push_back(fmt::format("{}={}", name, value));
   }
   launcher_->start(std::move(request));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "session/session_core.h"
+#include "wire/tls.h"
 
 namespace hvd::session {
 namespace {
@@ -60,6 +61,7 @@ struct Session::Impl {
     if (channel) channel->send(wire::encode(a.envelope));
   }
   void act(Welcomed&) {
+    channel->trust();
     change([this] { started = Status(); });
   }
   void act(Deliver& a) {
@@ -195,8 +197,8 @@ Status Session::start() {
     if (s.closed) return Status(HVD_CLOSED, "the session was closed");
     if (std::exchange(s.start_called, true)) return Status(HVD_INVALID, "start was called already");
   }
-  wire::connect_channel(s.loop, s.config.driver, s.config.secret, wire::ChannelLimits{},
-                        s.config.connect_timeout,
+  wire::connect_channel(s.loop, s.config.driver, s.config.secret, wire::worker_identity(s.config.worker),
+                        wire::ChannelLimits{}, s.config.connect_timeout,
                         [&s, deadline](std::shared_ptr<wire::Channel> channel, const Status& why) {
                           s.connected(std::move(channel), why, deadline);
                         });

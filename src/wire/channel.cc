@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "wire/socket.h"
+#include "wire/tls.h"
 
 namespace hvd::wire {
 namespace {
 
 constexpr size_t kHeader = 4;
 constexpr size_t kBatch = 128 << 10;                       // bytes of small frames written together
+constexpr size_t kPiece = 64 << 10;                        // of a frame: memory follows what has arrived
 constexpr Duration kLastFrames = std::chrono::seconds(1);  // to read what a peer said before it hung up
 
 std::array<uint8_t, kHeader> to_header(size_t size) {
@@ -33,6 +35,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
       : loop_(loop), stream_(std::move(stream)), limits_(limits), timer_(loop) {
     asio::error_code ignored;
     peer_ = to_text(socket().remote_endpoint(ignored));
+    identity_ = identity_of(stream_->native_handle());
     local_address_ = socket().local_endpoint(ignored).address().to_string();
   }
 
@@ -69,11 +72,14 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     on_closed_ = std::move(closed);
     if (linger <= Duration::zero() || write_failed_) return finish();
     timer_.start(linger, [self = shared_from_this()] { self->finish(); });
-    if (!std::exchange(reading_, true)) read_header();  // the end of the peer ends our lingering
+    if (!std::exchange(reading_, true)) drain();
     if (!writing_) end_of_sending();
   }
 
+  void trust() override { trusted_ = true; }
+
   std::string peer() const override { return peer_; }
+  std::string identity() const override { return identity_; }
   std::string local_address() const override { return local_address_; }
 
  private:
@@ -82,8 +88,11 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
   Tcp::socket& socket() { return stream_->next_layer(); }
 
+  size_t most() const { return trusted_ ? limits_.max_frame : limits_.first_frame; }
+
   void read_header() {
     if (state_ == State::kClosed) return;
+    if (state_ == State::kClosing) return drain();
     asio::async_read(*stream_, asio::buffer(header_),
                      [self = shared_from_this()](const ErrorCode& e, size_t) { self->have_header(e); });
   }
@@ -92,21 +101,42 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     if (state_ == State::kClosed) return;
     if (e) return read_failed(e);
     const size_t size = from_header(header_);
-    if (size == 0 || size > limits_.max_frame)
+    if (size == 0 || size > most())
       return fail(Status(HVD_INVALID, fmt::format("frame of {} bytes announced by {}, expected 1 to {}", size,
-                                                  peer_, limits_.max_frame)));
-    frame_.resize(size);
-    asio::async_read(*stream_, asio::buffer(frame_),
-                     [self = shared_from_this()](const ErrorCode& e, size_t) { self->have_frame(e); });
+                                                  peer_, most())));
+    frame_.clear();
+    read_piece(size);
   }
 
-  void have_frame(const ErrorCode& e) {
+  // A frame's memory grows with what has arrived of it: four bytes of a header set nothing aside.
+  void read_piece(size_t size) {
+    if (state_ == State::kClosing) return drain();
+    const size_t have = frame_.size();
+    frame_.resize(std::min(size, std::max(have * 2, kPiece)));
+    asio::async_read(
+        *stream_, asio::buffer(frame_.data() + have, frame_.size() - have),
+        [self = shared_from_this(), size](const ErrorCode& e, size_t) { self->have_piece(e, size); });
+  }
+
+  void have_piece(const ErrorCode& e, size_t size) {
     if (state_ == State::kClosed) return;
     if (e) return read_failed(e);
+    if (frame_.size() < size) return read_piece(size);
     // A copy of the pointer: the handler may close this channel, which drops the handlers.
     if (auto handlers = handlers_; handlers && handlers->frame) handlers->frame(frame_);
     if (frame_.capacity() > kBatch) Bytes().swap(frame_);
     read_header();
+  }
+
+  // While it lingers nothing is kept of what the peer sends; its end ends the lingering.
+  void drain() {
+    if (state_ == State::kClosed) return;
+    if (dropped_.empty()) dropped_.resize(4096);
+    stream_->async_read_some(asio::buffer(dropped_), [self = shared_from_this()](const ErrorCode& e, size_t) {
+      if (self->state_ == State::kClosed) return;
+      if (e) return self->read_failed(e);
+      self->drain();
+    });
   }
 
   void read_failed(const ErrorCode& e) {
@@ -187,14 +217,14 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   std::shared_ptr<Stream> stream_;
   const ChannelLimits limits_;
   Loop::Timer timer_;  // of lingering, or of a broken connection
-  std::string peer_, local_address_;
+  std::string peer_, identity_, local_address_;
   std::shared_ptr<ChannelHandlers> handlers_;
   State state_ = State::kOpen;
   std::function<void()> on_closed_;
 
-  bool reading_ = false;
+  bool reading_ = false, trusted_ = false;
   std::array<uint8_t, kHeader> header_{};
-  Bytes frame_;
+  Bytes frame_, dropped_;
 
   bool writing_ = false, write_failed_ = false;
   std::string write_why_;

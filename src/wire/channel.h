@@ -1,6 +1,6 @@
 // A connection that carries frames: 4 bytes of length (big endian), then that many bytes. TLS 1.3 with
-// the job's secret as external pre-shared key: no certificate, no other cipher, no tickets. A peer
-// without the secret never gets past the handshake, so none of its bytes reaches a parser of messages (contract 13).
+// a key of each peer's own as external pre-shared key: no certificate, no other cipher, no tickets. A peer
+// without its key never gets past the handshake, so none of its bytes reaches a parser of messages (contract 13).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@
 namespace hvd::wire {
 
 struct ChannelLimits {
-  size_t max_frame = 16 << 20;   // a longer one ends the connection
-  size_t max_queued = 64 << 20;  // bytes waiting to be sent; a reader slower than that is cut off
+  size_t max_frame = 16 << 20;    // a longer one ends the connection
+  size_t first_frame = 64 << 10;  // the same, until trust() is called
+  size_t max_queued = 64 << 20;   // bytes waiting to be sent; a reader slower than that is cut off
   Duration handshake_timeout = seconds(5);
 };
 
@@ -35,6 +36,7 @@ class Channel {
   virtual ~Channel() = default;
   virtual void set_handlers(ChannelHandlers handlers) = 0;  // nothing is read before it was called
   virtual void send(Bytes frame) = 0;                       // queued; dropped if closed
+  virtual void trust() = 0;  // from here on the peer may send frames of max_frame bytes
   /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once.
   virtual void close(Duration linger) = 0;
   /// The same, and says when the socket is closed: from then on nothing of this channel is under way.
@@ -43,15 +45,16 @@ class Channel {
     closed();
   }
   virtual std::string peer() const = 0;           // "127.0.0.1:4711"
+  virtual std::string identity() const = 0;       // whose key the peer knows; "" for the driver's
   virtual std::string local_address() const = 0;  // address only: the route to the peer
 };
 
-/// Connects to "host:port" and authenticates, at most for `timeout`. `done` is called once on the loop's thread, with a
+/// Connects to "host:port" and authenticates as `identity` (wire/tls.h), at most for `timeout`. `done` is called once on the loop's thread, with a
 /// channel or with why there is none (HVD_DRIVER_LOST: not reachable; HVD_REFUSED: wrong secret; HVD_TIMEOUT:
 /// no answer; HVD_INVALID: unfit endpoint or secret). A driver that does not listen yet is tried again.
 /// Frames are delivered from the next turn of the loop after set_handlers on, and wait until then.
 void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
-                     const ChannelLimits& limits, Duration timeout,
+                     const std::string& identity, const ChannelLimits& limits, Duration timeout,
                      std::function<void(std::shared_ptr<Channel> channel, const Status& why)> done);
 
 /// Accepts authenticated connections. Those that have not finished the handshake are bounded in number

@@ -36,10 +36,10 @@ class Connector : public std::enable_shared_from_this<Connector> {
         timer_(loop),
         resolver_(io_of(loop)) {}
 
-  void start(const std::string& secret) {
+  void start(const std::string& secret, const std::string& identity) {
     try {
       endpoint_ = parse_endpoint(name_);
-      tls_ = std::make_unique<asio::ssl::context>(make_tls_context(secret, TlsRole::kClient));
+      tls_ = std::make_unique<asio::ssl::context>(make_client_context(secret, identity));
     } catch (const Error& e) { return end(nullptr, e.status()); }
     deadline_.start(timeout_, [self = shared_from_this()] { self->out_of_time(); });
     resolve();
@@ -173,9 +173,10 @@ class Connector : public std::enable_shared_from_this<Connector> {
 }  // namespace
 
 void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
-                     const ChannelLimits& limits, Duration timeout, OnConnected done) {
+                     const std::string& identity, const ChannelLimits& limits, Duration timeout,
+                     OnConnected done) {
   auto connector = std::make_shared<Connector>(loop, endpoint, limits, timeout, std::move(done));
-  loop.post([connector, secret] { connector->start(secret); });
+  loop.post([connector, secret, identity] { connector->start(secret, identity); });
 }
 
 }  // namespace hvd::wire

@@ -39,7 +39,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
         limits(channel_limits),
         logger(std::move(log)),
         accepted(std::move(callback)),
-        tls(make_tls_context(secret, TlsRole::kServer)),
+        tls(make_server_context(secret)),
         acceptor(io_of(l)),
         pause(l) {
     listen(endpoint);

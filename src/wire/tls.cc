@@ -8,17 +8,21 @@
 #include <openssl/params.h>
 #include <openssl/ssl.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
 namespace hvd::wire {
 namespace {
 
-constexpr std::string_view kIdentity = "hvd";
+constexpr std::string_view kKeyPrefix = "hvd-key:";
+constexpr size_t kLongestIdentity = 80;
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[] = {0x13, 0x01};
 constexpr size_t kShortestSecret = 32, kLongestSecret = 512;
@@ -47,88 +51,195 @@ Error openssl_error(const char* what) {
   return Error(HVD_UNAVAILABLE, fmt::format("OpenSSL can't {}: {}", what, text));
 }
 
-// HKDF with SHA-256 (RFC 5869): a secret of any length becomes a key of 32 bytes that serves nothing else.
-void derive(const std::string& secret, Key* ret_key) {
+/// "job", "worker/7": a word, or two of which the second names one of the first kind.
+bool is_identity(std::string_view text) {
+  const auto word = [](std::string_view part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+             c == '_' || c == '-';
+    });
+  };
+  if (text.size() > kLongestIdentity) return false;
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return word(text);
+  return word(text.substr(0, slash)) && word(text.substr(slash + 1));
+}
+
+void check_secret(const std::string& secret) {
+  if (secret.size() < kShortestSecret || secret.size() > kLongestSecret || is_key(secret))
+    throw Error(HVD_INVALID,
+                fmt::format("the job's secret has {} characters{}, expected {} to {}", secret.size(),
+                            is_key(secret) ? " and is a worker's key" : "", kShortestSecret, kLongestSecret));
+}
+
+// HKDF with SHA-256 (RFC 5869): a secret of any length becomes a key of 32 bytes that serves this identity alone.
+void derive(const std::string& secret, std::string_view identity, Key* ret_key) {
   Owned<EVP_KDF> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
   Owned<EVP_KDF_CTX> context(kdf ? EVP_KDF_CTX_new(kdf.get()) : nullptr);
-  char digest[] = "SHA256", salt[] = "libhvd", info[] = "control channel, TLS 1.3 pre-shared key";
+  char digest[] = "SHA256", salt[] = "libhvd";
+  std::string info = fmt::format("control channel, TLS 1.3 pre-shared key of {}", identity);
   std::string input = secret;
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, input.data(), input.size()),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt, sizeof salt - 1),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info, sizeof info - 1),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()),
       OSSL_PARAM_construct_end()};
   const bool derived =
       context && EVP_KDF_derive(context.get(), ret_key->bytes.data(), ret_key->bytes.size(), parameters) == 1;
   OPENSSL_cleanse(input.data(), input.size());
-  if (!derived) throw openssl_error("derive the key from the job's secret");
+  if (!derived) throw openssl_error("derive a key from the job's secret");
 }
 
-void free_key(void*, void* key, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Key*>(key); }
+/// "hvd-key:worker/7:<64 digits>" to its key; throws Error(HVD_INVALID), which shows no digit.
+void parse_key(const std::string& text, const std::string& identity, Key* ret_key) {
+  const std::string_view rest = std::string_view(text).substr(kKeyPrefix.size());
+  const size_t colon = rest.rfind(':');
+  const std::string_view whose = rest.substr(0, std::min(colon, rest.size()));
+  if (colon == std::string_view::npos || rest.size() - colon - 1 != 2 * ret_key->bytes.size())
+    throw Error(HVD_INVALID,
+                "the secret is a damaged key: expected hvd-key:<identity>:<64 hexadecimal digits>");
+  if (whose != identity)
+    throw Error(HVD_INVALID, fmt::format("the secret is the key of {}, and this is {}",
+                                         whose.substr(0, kLongestIdentity), identity));
+  for (size_t i = 0; i < ret_key->bytes.size(); ++i) {
+    const char* digits = rest.data() + colon + 1 + 2 * i;
+    const auto [end, error] = std::from_chars(digits, digits + 2, ret_key->bytes[i], 16);
+    if (error != std::errc() || end != digits + 2)
+      throw Error(HVD_INVALID, "the secret is a damaged key: expected 64 hexadecimal digits at its end");
+  }
+}
 
-// The key lives with the context, since connections outlive the listener that made it.
-int key_index() {
-  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, free_key);
+/// What the callbacks of a context need: for a client its identity and key, for a server the job's secret.
+struct Credential {
+  std::string identity, secret;
+  Key key;
+  Credential() = default;
+  Credential(const Credential&) = delete;
+  Credential& operator=(const Credential&) = delete;
+  ~Credential() { OPENSSL_cleanse(secret.data(), secret.size()); }
+};
+
+void free_credential(void*, void* credential, CRYPTO_EX_DATA*, int, long, void*) {
+  delete static_cast<Credential*>(credential);
+}
+
+// The credential lives with the context, since connections outlive the listener that made it.
+int credential_index() {
+  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, free_credential);
   return index;
 }
 
-SSL_SESSION* make_session(SSL* ssl) {
-  const Key* key = static_cast<const Key*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), key_index()));
+void free_identity(void*, void* identity, CRYPTO_EX_DATA*, int, long, void*) {
+  delete static_cast<std::string*>(identity);
+}
+
+int identity_index() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, free_identity);
+  return index;
+}
+
+const Credential* credential_of(SSL* ssl) {
+  return static_cast<const Credential*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), credential_index()));
+}
+
+SSL_SESSION* make_session(SSL* ssl, const Key& key) {
   const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kCipherId);
   Owned<SSL_SESSION> session(SSL_SESSION_new());
-  if (key == nullptr || cipher == nullptr || !session) return nullptr;
-  const bool made = SSL_SESSION_set1_master_key(session.get(), key->bytes.data(), key->bytes.size()) == 1 &&
+  if (cipher == nullptr || !session) return nullptr;
+  const bool made = SSL_SESSION_set1_master_key(session.get(), key.bytes.data(), key.bytes.size()) == 1 &&
                     SSL_SESSION_set_cipher(session.get(), cipher) == 1 &&
                     SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1;
   return made ? session.release() : nullptr;
 }
 
 int use_session(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_size, SSL_SESSION** session) {
-  *session = make_session(ssl);
-  *id = reinterpret_cast<const unsigned char*>(kIdentity.data());
-  *id_size = kIdentity.size();
-  return *session != nullptr ? 1 : 0;
+  const Credential* own = credential_of(ssl);
+  *session = own == nullptr ? nullptr : make_session(ssl, own->key);
+  if (*session == nullptr) return 0;
+  *id = reinterpret_cast<const unsigned char*>(own->identity.data());
+  *id_size = own->identity.size();
+  return 1;
 }
 
-int find_session(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSION** session) {
+// No exception may cross OpenSSL.
+int find_session(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSION** session) noexcept {
   *session = nullptr;
-  if (std::string_view(reinterpret_cast<const char*>(identity), size) != kIdentity)
-    return 1;  // none: refused
-  *session = make_session(ssl);
+  const std::string_view name(reinterpret_cast<const char*>(identity), size);
+  const Credential* own = credential_of(ssl);
+  if (own == nullptr || !is_identity(name)) return 1;  // none: refused
+  try {
+    Key key;
+    derive(own->secret, name, &key);
+    auto kept = std::make_unique<std::string>(name);
+    delete static_cast<std::string*>(SSL_get_ex_data(ssl, identity_index()));
+    if (SSL_set_ex_data(ssl, identity_index(), kept.get()) != 1) return 0;
+    static_cast<void>(kept.release());  // the connection's from here on
+    *session = make_session(ssl, key);
+  } catch (const std::exception&) { return 0; }
   return *session != nullptr ? 1 : 0;
 }
 
-}  // namespace
-
-ssl_ctx_st* make_tls_context(const std::string& secret, TlsRole role) {
-  if (secret.size() < kShortestSecret || secret.size() > kLongestSecret)
-    throw Error(HVD_INVALID, fmt::format("the job's secret has {} characters, expected {} to {}",
-                                         secret.size(), kShortestSecret, kLongestSecret));
-  auto key = std::make_unique<Key>();
-  derive(secret, key.get());
-
-  Owned<SSL_CTX> owned(SSL_CTX_new(role == TlsRole::kClient ? TLS_client_method() : TLS_server_method()));
+ssl_ctx_st* make_context(const SSL_METHOD* method, std::unique_ptr<Credential> credential) {
+  Owned<SSL_CTX> owned(SSL_CTX_new(method));
   SSL_CTX* context = owned.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_ciphersuites(context, kCipher) != 1 || SSL_CTX_set_num_tickets(context, 0) != 1 ||
-      SSL_CTX_set_ex_data(context, key_index(), key.get()) != 1)
+      SSL_CTX_set_ex_data(context, credential_index(), credential.get()) != 1)
     throw openssl_error("set up TLS 1.3");
-  static_cast<void>(key.release());  // the context's from here on
+  static_cast<void>(credential.release());  // the context's from here on
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);  // forward secrecy
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // A driver that ignores the key and shows a certificate instead must not pass: nobody is trusted.
-  if (role == TlsRole::kClient) {
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-    SSL_CTX_set_psk_use_session_callback(context, use_session);
-  } else {
-    SSL_CTX_set_psk_find_session_callback(context, find_session);
-  }
   return owned.release();
 }
 
+}  // namespace
+
+std::string worker_identity(uint64_t worker) { return fmt::format("worker/{}", worker); }
+
+std::string key_text(const std::string& secret, const std::string& identity) {
+  check_secret(secret);
+  Key key;
+  derive(secret, identity, &key);
+  std::string text = fmt::format("{}{}:", kKeyPrefix, identity);
+  for (const unsigned char byte : key.bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+bool is_key(const std::string& text) { return text.starts_with(kKeyPrefix); }
+
+ssl_ctx_st* make_server_context(const std::string& secret) {
+  check_secret(secret);
+  auto credential = std::make_unique<Credential>();
+  credential->secret = secret;
+  ssl_ctx_st* context = make_context(TLS_server_method(), std::move(credential));
+  SSL_CTX_set_psk_find_session_callback(context, find_session);
+  return context;
+}
+
+ssl_ctx_st* make_client_context(const std::string& secret, const std::string& identity) {
+  auto credential = std::make_unique<Credential>();
+  credential->identity = identity;
+  if (is_key(secret)) {
+    parse_key(secret, identity, &credential->key);
+  } else {
+    check_secret(secret);
+    derive(secret, identity, &credential->key);
+  }
+  ssl_ctx_st* context = make_context(TLS_client_method(), std::move(credential));
+  // A driver that ignores the key and shows a certificate instead must not pass: nobody is trusted.
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_psk_use_session_callback(context, use_session);
+  return context;
+}
+
 bool is_authenticated(ssl_st* ssl) { return SSL_session_reused(ssl) == 1; }
+
+std::string identity_of(ssl_st* ssl) {
+  const auto* identity = static_cast<const std::string*>(SSL_get_ex_data(ssl, identity_index()));
+  return identity == nullptr ? std::string() : *identity;
+}
 
 }  // namespace hvd::wire

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <csignal>
+#include <set>
 
 #include "driver/job_fixture.h"
 
 namespace hvd::driver {
 namespace {
 
+using test::kSecret;
 using test::ScriptedWorker;
 
 class Job : public test::JobTest {
@@ -221,9 +223,8 @@ TEST_F(Job, WhatIsMissingIsSaid) {
   EXPECT_NE(start_error(HVD_UNAVAILABLE).find("not enough slots"), std::string::npos);
 }
 
-TEST_F(Job, TheSecretIsInNoArgumentList) {  // contract 13
+TEST_F(Job, TheSecretIsInNoArgumentListAndEachWorkerHasAKeyOfItsOwn) {  // contract 13
   set("guard", HVD_GUARD_FILE);
-  set("secret", std::string(40, 's'));
   driver = std::make_unique<Driver>(options);
   test::Recorder<launch::OutputLine> lines;
   driver->set_output([&](const launch::OutputLine& line) { lines.add(line); });
@@ -232,16 +233,15 @@ TEST_F(Job, TheSecretIsInNoArgumentList) {  // contract 13
       {"MINE=yes"});
   driver->start();
   ASSERT_TRUE(lines.wait_count(6)) << log.text();
-  size_t with = 0;
+  std::set<std::string> keys;
   size_t mine = 0;
   for (const launch::OutputLine& line : lines.all()) {
     mine += line.text == "yes";
-    if (line.text == std::string(40, 's')) ++with;
-    if (line.text.find("sh -c") != std::string::npos) {
-      EXPECT_EQ(line.text.find("sss"), std::string::npos) << line.text;
-    }
+    if (line.text.starts_with("hvd-key:worker/")) keys.insert(line.text);
+    EXPECT_EQ(line.text.find(kSecret), std::string::npos) << line.text;
   }
-  EXPECT_EQ(with, 2u);
+  EXPECT_EQ(keys, (std::set<std::string>{wire::key_text(kSecret, wire::worker_identity(1)),
+                                         wire::key_text(kSecret, wire::worker_identity(2))}));
   EXPECT_EQ(mine, 2u);
   driver.reset();  // ends them
 }

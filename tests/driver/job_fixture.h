@@ -15,11 +15,14 @@ struct Stopped {
   bool force;
 };
 
+inline const std::string kSecret(40, 's');
+
 class JobTest : public ::testing::Test {
  protected:
   JobTest() {
     options.logger = log.logger();
     set("hosts", "a:2");
+    set("secret", kSecret);
     set("heartbeat_timeout", "30");
     set("stop_grace", "0.2");
     set("restart", "false");

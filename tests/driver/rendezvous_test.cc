@@ -7,6 +7,7 @@
 namespace hvd::driver {
 namespace {
 
+using test::kSecret;
 using test::ScriptedWorker;
 
 class Rendezvous : public test::JobTest {};
@@ -227,9 +228,19 @@ TEST_F(Rendezvous, StrangersAreRefusedAndDisturbNobody) {  // contracts 11 and 1
 
   ScriptedWorker& unknown = strange(1);
   unknown.worker = 4711;
+  EXPECT_EQ(unknown.connect().code, HVD_INVALID) << "with the key of worker 1";
+  unknown.secret = kSecret;  // whoever holds the job's secret can make itself any worker's key
   ASSERT_TRUE(unknown.connect().ok());
   unknown.hello();
   expect_refused(unknown, wire::Refusal::Unknown, "no worker 4711");
+
+  // The key of a worker opens the connection, but says who it is (contract 13).
+  ScriptedWorker& impostor = strange(1);
+  impostor.identity = wire::worker_identity(impostor.worker);
+  impostor.worker = workers[1]->worker;
+  ASSERT_TRUE(impostor.connect().ok());
+  impostor.hello();
+  expect_refused(impostor, wire::Refusal::Unknown, "the key of worker/1 is not worker 2's");
 
   ScriptedWorker& old = strange(1);
   ASSERT_TRUE(old.connect().ok());

@@ -8,6 +8,7 @@
 
 #include "loop_support.h"
 #include "wire/channel.h"
+#include "wire/tls.h"
 
 namespace hvd::driver::test {
 
@@ -42,7 +43,7 @@ class ScriptedWorker {
     std::promise<Status> told;
     on_loop(loop_, [&] {
       wire::connect_channel(
-          loop_, driver, secret, {}, seconds(30),
+          loop_, driver, secret, identity.empty() ? wire::worker_identity(worker) : identity, {}, seconds(30),
           [this, &told](std::shared_ptr<wire::Channel> channel, const Status& why) {
             channel_ = std::move(channel);
             if (channel_) {
@@ -130,6 +131,7 @@ class ScriptedWorker {
  public:
   uint64_t worker;
   std::string driver, job, secret, host;
+  std::string identity;  // "": the worker's own
   uint64_t sequence = 0;
   struct Messages : Recorder<std::shared_ptr<wire::EnvelopeT>> {
     using Recorder::add;

@@ -90,7 +90,7 @@ TEST_F(ChannelTest, LastWordsSurviveAPeerThatTalksOn) {
 TEST_F(ChannelTest, CloseThenTellsWhenTheSocketIsClosed) {
   Server server;
   std::promise<void> closed;
-  connect_channel(loop, server.endpoint(), kSecret, {}, seconds(30),
+  connect_channel(loop, server.endpoint(), kSecret, kJobIdentity, {}, seconds(30),
                   [&](std::shared_ptr<Channel> channel, const Status& why) {
                     ASSERT_TRUE(channel) << why.message;
                     channel->send({1, 2, 3});
@@ -103,7 +103,7 @@ TEST_F(ChannelTest, CloseThenTellsWhenTheSocketIsClosed) {
 TEST_F(ChannelTest, AddressesAreTold) {
   Server server;
   std::promise<std::pair<std::string, std::string>> told;
-  connect_channel(loop, server.endpoint(), kSecret, {}, seconds(30),
+  connect_channel(loop, server.endpoint(), kSecret, kJobIdentity, {}, seconds(30),
                   [&](std::shared_ptr<Channel> channel, const Status& why) {
                     ASSERT_TRUE(channel) << why.message;
                     told.set_value({channel->peer(), channel->local_address()});
@@ -160,7 +160,7 @@ TEST_F(ChannelTest, HandlersMayCloseFromWithin) {
   Server server({}, true);
   std::promise<void> gone;
   std::weak_ptr<Channel> watch;
-  connect_channel(loop, server.endpoint(), kSecret, {}, seconds(30),
+  connect_channel(loop, server.endpoint(), kSecret, kJobIdentity, {}, seconds(30),
                   [&](std::shared_ptr<Channel> channel, const Status&) {
                     ASSERT_TRUE(channel);
                     watch = channel;
@@ -199,7 +199,7 @@ TEST_F(ChannelTest, DriverThatStartsLaterIsFound) {
     endpoint = server.endpoint();
   }
   auto client = std::make_shared<Peer>(loop);
-  connect_channel(loop, endpoint, kSecret, {}, seconds(60),
+  connect_channel(loop, endpoint, kSecret, kJobIdentity, {}, seconds(60),
                   [&](std::shared_ptr<Channel> channel, const Status& why) {
                     if (channel) return client->use(std::move(channel));
                     client->failed(why);
@@ -296,7 +296,7 @@ TEST_F(ChannelTest, LoopMayStopInTheMiddleOfEverything) {
   for (int i = 0; i < 20; ++i) {
     auto own = std::make_unique<Loop>("short-lived");
     std::shared_ptr<Channel> kept;
-    connect_channel(*own, server.endpoint(), kSecret, {}, seconds(30),
+    connect_channel(*own, server.endpoint(), kSecret, kJobIdentity, {}, seconds(30),
                     [&kept](std::shared_ptr<Channel> channel, const Status&) {
                       kept = std::move(channel);
                       if (kept) kept->send(Bytes(1 << 20, 1));

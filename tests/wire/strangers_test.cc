@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -150,7 +151,7 @@ int none_of_ours(SSL*, const EVP_MD*, const unsigned char** id, size_t* size, SS
 
 TEST_F(StrangersTest, RightKeyForAnotherIdentityIsNone) {
   Server server;
-  Context context(make_tls_context(kSecret, TlsRole::kClient));
+  Context context(make_client_context(kSecret, kJobIdentity));
   SSL_CTX_set_psk_use_session_callback(context.get(), none_of_ours);
   Fd fd = raw_connection(server.listener->port());
   Ssl ssl = tls_over(fd, context.get());
@@ -281,8 +282,46 @@ TEST_F(StrangersTest, RunningOutOfDescriptorsPausesAndRecovers) {
 // Peers that do know the secret but send nonsense as frames.
 class InsiderTest : public StrangersTest {
  protected:
-  Context context{make_tls_context(kSecret, TlsRole::kClient)};
+  Context context{make_client_context(kSecret, kJobIdentity)};
 };
+
+/// Megabytes of this process in memory.
+size_t resident() {
+  std::ifstream file("/proc/self/statm");
+  size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)) >> 20;
+}
+
+TEST_F(InsiderTest, AHeaderSetsNoMemoryAside) {
+  Server server({}, true);
+  std::vector<std::pair<Fd, Ssl>> open;
+  const size_t before = resident();
+  constexpr size_t kConnections = 64;
+  const Bytes sixteen_mib{1, 0, 0, 0}, some(1000, 7);
+  for (size_t i = 0; i < kConnections; ++i) {
+    Fd fd = raw_connection(server.listener->port());
+    Ssl ssl = tls_over(fd, context.get());
+    ASSERT_EQ(SSL_connect(ssl.get()), 1);
+    ASSERT_GT(SSL_write(ssl.get(), sixteen_mib.data(), 4), 0);
+    ASSERT_GT(SSL_write(ssl.get(), some.data(), static_cast<int>(some.size())), 0);
+    open.emplace_back(std::move(fd), std::move(ssl));
+  }
+  // What these have sent has been read when a later connection is served.
+  for (int i = 0; i < 3; ++i) expect_good_client_works(server);
+  EXPECT_LT(resident() - before, kConnections) << "MiB: each of them announced 16";
+}
+
+TEST_F(InsiderTest, ALongFrameNeedsTrust) {
+  Server server({}, false, "127.0.0.1:0", false);
+  auto client = connect(loop, server.endpoint());
+  client->send(Bytes(64 << 10, 1));
+  ASSERT_TRUE(server.peer(0)->wait_frames(1));
+  client->send(Bytes((64 << 10) + 1, 1));
+  ASSERT_TRUE(server.peer(0)->wait_closed());
+  EXPECT_NE(server.peer(0)->closed->message.find("expected 1 to 65536"), std::string::npos)
+      << server.peer(0)->closed->message;
+}
 
 TEST_F(InsiderTest, EmptyAndHugeFramesEndTheConnection) {
   Server server;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "wire/channel.h"
+#include "wire/tls.h"
 
 namespace hvd::test {
 
@@ -143,10 +144,11 @@ class Peer : public std::enable_shared_from_this<Peer> {
 class Server {
  public:
   explicit Server(wire::ChannelLimits limits = {}, bool echo = false,
-                  const std::string& endpoint = "127.0.0.1:0") {
+                  const std::string& endpoint = "127.0.0.1:0", bool trust = true) {
     listener = std::make_unique<wire::Listener>(loop, endpoint, kSecret, limits, log.logger,
-                                                [this, echo](std::shared_ptr<wire::Channel> channel) {
+                                                [this, echo, trust](std::shared_ptr<wire::Channel> channel) {
                                                   auto peer = std::make_shared<Peer>(loop);
+                                                  if (trust) channel->trust();
                                                   peer->use(std::move(channel), echo);
                                                   events.change([&] { peers.push_back(peer); });
                                                 });
@@ -174,11 +176,15 @@ class Server {
 
 /// Connects; the result is connected, or closed says why not.
 inline std::shared_ptr<Peer> connect(Loop& loop, const std::string& endpoint, wire::ChannelLimits limits = {},
-                                     const std::string& secret = kSecret, Duration timeout = seconds(30)) {
+                                     const std::string& secret = kSecret, Duration timeout = seconds(30),
+                                     const std::string& identity = wire::kJobIdentity) {
   auto peer = std::make_shared<Peer>(loop);
-  wire::connect_channel(loop, endpoint, secret, limits, timeout,
+  wire::connect_channel(loop, endpoint, secret, identity, limits, timeout,
                         [peer](std::shared_ptr<wire::Channel> channel, const Status& why) {
-                          if (channel) return peer->use(std::move(channel));
+                          if (channel) {
+                            channel->trust();
+                            return peer->use(std::move(channel));
+                          }
                           peer->failed(why);
                         });
   if (!peer->events.wait([&] { return peer->connected || peer->closed.has_value(); }))
