@@ -110,7 +110,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
                    fmt::format("connect to generation {}: address was not called for it", number));
     }
     own = std::move(next_);
-    if (any_aborted_ && number <= aborted_) return given_up(number);
+    if (gate_.given_up(number)) return given_up(number);
   }
   if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
     return error(HVD_INVALID, fmt::format("rank {} of {}", rank, members.size()));
@@ -152,7 +152,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
   }
   {
     const std::lock_guard lock(mutex_);
-    if (any_aborted_ && number <= aborted_) {
+    if (!gate_.enter(number)) {
       generation->messages.stop(BoxState::kGaveUp);
       return given_up(number);
     }
@@ -163,7 +163,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
       GenerationPtr mine;
       {
         const std::lock_guard lock(mutex_);
-        if (current_ == generation) mine = std::move(current_);  // else abort has taken it
+        if (gate_.leave(number)) mine = std::move(current_);  // else abort has taken it
       }
       end(std::move(mine), BoxState::kGaveUp);
       return status;
@@ -171,7 +171,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
   }
   {
     const std::lock_guard lock(mutex_);
-    if (current_ != generation) return given_up(number);
+    if (!gate_.inside(number)) return given_up(number);
     connected_ = true;
   }
   changed_.notify_all();
@@ -200,9 +200,7 @@ void LocalInstance::abort(uint64_t number) {
   GenerationPtr generation;
   {
     const std::lock_guard lock(mutex_);
-    aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-    any_aborted_ = true;
-    if (current_ == nullptr || current_->number != number) return;
+    if (!gate_.give_up(number)) return;
     generation = std::move(current_);
     connected_ = false;
   }

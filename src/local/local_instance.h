@@ -12,6 +12,7 @@
 #include "local/executor.h"
 #include "local/generation.h"
 #include "local/instance.h"
+#include "numeric/generation_gate.h"
 
 namespace hvd::local {
 
@@ -57,6 +58,7 @@ class LocalInstance final : public backend::Instance {
   GenerationPtr take_current() {
     const std::lock_guard lock(mutex_);
     connected_ = false;
+    gate_.leave();
     return std::move(current_);
   }
   /// Whether the other backend is connected in this generation.
@@ -88,8 +90,8 @@ class LocalInstance final : public backend::Instance {
   GenerationPtr current_;
   bool connected_ = false;  // current_ has all its peers; messages may be told
   std::vector<GenerationPtr> ended_;
-  bool any_aborted_ = false, closing_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  GenerationGate gate_;  // says whether there is a current_
+  bool closing_ = false;
   std::atomic<std::thread::id> lender_{};
 
   std::thread message_thread_;

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 
 #include "backend/capabilities.h"
+#include "numeric/generation_gate.h"
 #include "selection/frame.h"
 
 namespace hvd::selection {
@@ -151,7 +153,8 @@ class Composite final : public backend::Instance {
                       const std::vector<backend::Member>& members, backend::Description* ret_common) const;
   Status connect_one(size_t index, uint64_t generation, int32_t rank, std::vector<backend::Member> members,
                      const Offers& offers, Time deadline);
-  void leave(uint64_t generation);
+  void abort_all(const std::vector<size_t>& connected, uint64_t generation);
+  void leave();
 
   std::vector<Selected> selected_;
   const std::vector<Absent> absent_;
@@ -162,9 +165,7 @@ class Composite final : public backend::Instance {
   mutable std::mutex mutex_;
   std::vector<std::string> lacking_;  // by index: why it is not in use in this generation, "" if it is
   std::vector<size_t> connected_;     // or being connected, in order
-  uint64_t generation_ = 0;           // of connected_
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  GenerationGate gate_;
 };
 
 Status Composite::choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
@@ -244,12 +245,7 @@ std::string Composite::why_not(const std::string& name, const Offers& offers,
 Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
                           Duration timeout) {
   const Time deadline = now() + timeout;
-  uint64_t before = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    before = generation_;
-  }
-  leave(before);
+  leave();
   if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
     return {HVD_INVALID, fmt::format("rank {} of {}", rank, members.size())};
   }
@@ -279,19 +275,18 @@ Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<b
             [&](const auto& a, const auto& b) { return place(a) < place(b); });
   {
     const std::lock_guard lock(mutex_);
-    if (any_aborted_ && generation <= aborted_) return given_up(generation);
-    generation_ = generation;
+    if (!gate_.enter(generation)) return given_up(generation);
     lacking_ = lacking;
   }
   for (const auto& backend : serving) {
     Status status = connect_one(backend.first, generation, rank, members, offers, deadline);
     if (status.ok()) continue;
-    leave(generation);
+    leave();
     return status;
   }
   {
     const std::lock_guard lock(mutex_);
-    if (generation_ != generation || (any_aborted_ && generation <= aborted_)) return given_up(generation);
+    if (!gate_.inside(generation)) return given_up(generation);
     routes_.assign(serving);
   }
   for (size_t i = 0; i < selected_.size(); ++i) {
@@ -310,7 +305,7 @@ Status Composite::connect_one(size_t index, uint64_t generation, int32_t rank,
   }
   {
     const std::lock_guard lock(mutex_);
-    if (any_aborted_ && generation <= aborted_) return given_up(generation);
+    if (!gate_.inside(generation)) return given_up(generation);
     connected_.push_back(index);  // from here on abort reaches it
   }
   Status status =
@@ -318,7 +313,7 @@ Status Composite::connect_one(size_t index, uint64_t generation, int32_t rank,
   if (status.ok()) {
     {
       const std::lock_guard lock(mutex_);
-      if (!any_aborted_ || generation > aborted_) return {};
+      if (gate_.inside(generation)) return {};
     }
     selected_[index].instance->abort(generation);  // the one that came before may have come too early for it
     return given_up(generation);
@@ -331,30 +326,36 @@ Status Composite::connect_one(size_t index, uint64_t generation, int32_t rank,
   return status;
 }
 
-/// Aborts what is connected.
-void Composite::leave(uint64_t generation) {
-  std::vector<size_t> connected;
-  {
-    const std::lock_guard lock(mutex_);
-    if (generation_ != generation) return;
-    connected.swap(connected_);
-  }
+void Composite::abort_all(const std::vector<size_t>& connected, uint64_t generation) {
   for (const size_t index : connected) selected_[index].instance->abort(generation);
 }
 
-void Composite::abort(uint64_t generation) {
+/// Gives up what is connected, unless abort has done so.
+void Composite::leave() {
+  std::vector<size_t> connected;
+  std::optional<uint64_t> generation;
   {
     const std::lock_guard lock(mutex_);
-    aborted_ = any_aborted_ ? std::max(aborted_, generation) : generation;
-    any_aborted_ = true;
+    generation = gate_.leave();
+    if (generation) connected.swap(connected_);
   }
-  leave(generation);
+  if (generation) abort_all(connected, *generation);
+}
+
+void Composite::abort(uint64_t generation) {
+  std::vector<size_t> connected;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gate_.give_up(generation)) connected.swap(connected_);
+  }
+  abort_all(connected, generation);
 }
 
 void Composite::disconnect() {
   std::vector<size_t> connected;
   {
     const std::lock_guard lock(mutex_);
+    gate_.leave();
     connected.swap(connected_);
   }
   std::reverse(connected.begin(), connected.end());

@@ -65,6 +65,11 @@ Generation::Generation(const Config& config, const hvd_backend_host& host)
 
 Generation::~Generation() { teardown(); }
 
+std::vector<uint8_t> Generation::address() const {
+  const auto blob = links_.blob().encode();
+  return {blob.begin(), blob.end()};
+}
+
 void Generation::assign(const hvd_backend_group& group) {
   number_ = group.generation;
   rank_ = group.rank;

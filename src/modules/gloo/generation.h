@@ -25,8 +25,7 @@ class Generation {
   Generation(const Config& config, const hvd_backend_host& host);
   ~Generation();
 
-  const hvdkit::Blob& blob() const { return links_.blob(); }
-  uint64_t number() const { return number_; }
+  std::vector<uint8_t> address() const;
   int rank() const { return rank_; }
   int size() const { return size_; }
 

@@ -45,6 +45,9 @@ hvd_status guarded(const char* backend, hvd_error* error, uint64_t generation, F
   } catch (const std::exception& e) {
     write_error(backend, error, Failure(HVD_INTERNAL, e.what()), generation);
     return HVD_INTERNAL;
+  } catch (...) {
+    write_error(backend, error, Failure(HVD_INTERNAL, "an exception of an unknown kind"), generation);
+    return HVD_INTERNAL;
   }
 }
 

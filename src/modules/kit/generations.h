@@ -10,13 +10,17 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "modules/kit/checks.h"
 #include "modules/kit/failure.h"
 #include "modules/kit/net.h"
+#include "modules/kit/task.h"
+#include "numeric/generation_gate.h"
 
 namespace hvdkit {
 
-/// Generation has number(); assign(group), which takes the place that the group gives; connect(group), which may
+/// Generation has assign(group), which takes the place that the group gives; connect(group), which may
 /// block and throws Failure; leave() in peace; abort() from any thread, bounded, also during connect; teardown()
 /// after either, which may block for long.
 template <class Generation>
@@ -33,8 +37,8 @@ class Generations {
   Generations& operator=(const Generations&) = delete;
 
   ~Generations() {
-    end(take(current_), false);
-    end(take(next_), false);
+    end(take_current(), false);
+    end(take_next(), false);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       closing_ = true;
@@ -45,14 +49,14 @@ class Generations {
 
   /// A new one for the next connect. The generation that is connected stays: members of it may not all be out yet.
   Ptr next() {
-    end(take(next_), false);
+    end(take_next(), false);
     Ptr generation = make_();
     std::lock_guard<std::mutex> lock(mutex_);
     return next_ = generation;
   }
 
   void connect(const hvd_backend_group& group) {
-    end(take(current_), false);
+    end(take_current(), false);
     Ptr generation;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -60,7 +64,7 @@ class Generations {
         throw Failure(HVD_INVALID, "connect to generation " + std::to_string(group.generation) +
                                        ": address was not called for it");
       }
-      if (any_aborted_ && group.generation <= aborted_) {
+      if (!gate_.enter(group.generation)) {
         throw Failure(HVD_PEER_LOST, "generation " + std::to_string(group.generation) + " was given up");
       }
       next_->assign(group);
@@ -70,7 +74,7 @@ class Generations {
       generation->connect(group);
     } catch (...) {
       std::unique_lock<std::mutex> lock(mutex_);
-      const bool mine = current_ == generation;  // else abort has taken it
+      const bool mine = gate_.leave(group.generation);  // else abort has taken it
       if (mine) current_.reset();
       lock.unlock();
       if (mine) end(std::move(generation), false);
@@ -88,21 +92,24 @@ class Generations {
     Ptr generation;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-      any_aborted_ = true;
-      if (current_ == nullptr || current_->number() != number) return;
+      if (!gate_.give_up(number)) return;
       generation = std::move(current_);
       current_.reset();
     }
     end(std::move(generation), false);
   }
 
-  void disconnect() { end(take(current_), true); }
+  void disconnect() { end(take_current(), true); }
 
  private:
-  Ptr take(Ptr& held) {
+  Ptr take_current() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(held, nullptr);
+    gate_.leave();
+    return std::exchange(current_, nullptr);
+  }
+  Ptr take_next() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(next_, nullptr);
   }
 
   void end(Ptr generation, bool in_peace) {
@@ -134,16 +141,40 @@ class Generations {
   std::mutex mutex_;
   std::condition_variable changed_;
   Ptr current_, next_;
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  hvd::GenerationGate gate_;  // says whether there is a current_
   std::deque<Ptr> ended_;
   bool closing_ = false;
   std::thread reaper_;
 };
 
-/// The checks of `connect` and `send_message`, and the result of `address`. Throw Failure.
-void check_group(const hvd_backend_group& group);
-void check_message(int32_t destination, int rank, int size, const void* data, size_t bytes);
-void give_address(const void* blob, size_t bytes, void* data, size_t* size);
+/// An instance whose life is that of generations of host memory: what Module asks of a class, but for kName, describe,
+/// detail and a constructor. Beyond what Generations asks, Generation has rank(); size(); address(), the blob;
+/// submit(Task) and send(destination, data, size), which throw HVD_PEER_LOST once it was given up.
+template <class Generation>
+class GenerationInstance {
+ public:
+  std::vector<uint8_t> address() { return generations_.next()->address(); }
+  void connect(const hvd_backend_group& group) { generations_.connect(group); }
+  void submit(const hvd_backend_op& op) {
+    const std::shared_ptr<Generation> generation = generations_.current();
+    generation->submit(checked(op, HVD_MEMORY_HOST, generation->rank(), generation->size()));
+  }
+  void send_message(int32_t destination, const void* data, size_t size) {
+    const std::shared_ptr<Generation> generation = generations_.current();
+    check_message(destination, generation->rank(), generation->size(), data, size);
+    generation->send(destination, data, size);
+  }
+  void abort(uint64_t generation) { generations_.abort(generation); }
+  void disconnect() { generations_.disconnect(); }
+
+ protected:
+  /// make: a generation that has its address.
+  explicit GenerationInstance(std::function<std::shared_ptr<Generation>()> make)
+      : generations_(std::move(make)) {}
+  ~GenerationInstance() = default;
+
+ private:
+  Generations<Generation> generations_;
+};
 
 }  // namespace hvdkit

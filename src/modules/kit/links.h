@@ -15,14 +15,13 @@
 #include <thread>
 #include <vector>
 
+#include "modules/kit/checks.h"
 #include "modules/kit/failure.h"
 #include "modules/kit/net.h"
 
 namespace hvdkit {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr size_t kMaxMessage = size_t{1} << 20;
 
 struct LinkHooks {  // called from the links' thread
   std::function<void(int source, const void* data, size_t size)> message;

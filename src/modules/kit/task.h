@@ -1,4 +1,4 @@
-// A collective of host memory that was submitted, checked, with copies of what is borrowed for submit alone.
+// A collective that was submitted, checked, with copies of what is borrowed for submit alone.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,14 @@ struct Task {
   int me = 0;
   int root = 0;  // index into ranks
   std::vector<size_t> counts;
+  std::vector<hvd_backend_part>
+      parts;  // broadcast and allreduce: at least one; of host memory just one, the op's own
 };
 
-/// Throws Failure: HVD_INVALID or HVD_UNSUPPORTED with what is wrong.
-Task checked(const hvd_backend_op& given, int rank, int size);
+/// memory: the one that the module serves. Throws Failure: HVD_INVALID or HVD_UNSUPPORTED with what is wrong.
+Task checked(const hvd_backend_op& given, hvd_memory memory, int rank, int size);
+inline Task checked(const hvd_backend_op& given, int rank, int size) {
+  return checked(given, HVD_MEMORY_HOST, rank, size);
+}
 
 }  // namespace hvdkit

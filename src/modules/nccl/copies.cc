@@ -27,7 +27,7 @@ void* Copies::alloc(const std::shared_ptr<Device>& device, size_t size) {
   if (const CuResult result =
           libraries.cuda.cuMemHostAlloc(&memory, std::max<size_t>(size, 1), kCuMemHostAllocPortable);
       result != kCuSuccess) {
-    throw Failure(
+    throw vendor_failure(
         HVD_INTERNAL,
         fmt::format("no pinned memory of {} bytes: cuMemHostAlloc gave {}", size, libraries.describe(result)),
         result);

@@ -102,10 +102,10 @@ void Device::check_memory(const void* data, const char* what) {
   unsigned type = 0;
   if (const CuResult result = cuda.cuPointerGetAttribute(&type, kCuPointerMemoryType, pointer);
       result != kCuSuccess) {
-    throw Failure(result == kCuInvalidValue ? HVD_INVALID : HVD_INTERNAL,
-                  fmt::format("{} at {} is no memory of a CUDA device: cuPointerGetAttribute gave {}", what,
-                              data, libraries_->describe(result)),
-                  result);
+    throw vendor_failure(result == kCuInvalidValue ? HVD_INVALID : HVD_INTERNAL,
+                         fmt::format("{} at {} is no memory of a CUDA device: cuPointerGetAttribute gave {}",
+                                     what, data, libraries_->describe(result)),
+                         result);
   }
   int ordinal = -1;
   libraries_->check(cuda.cuPointerGetAttribute(&ordinal, kCuPointerDeviceOrdinal, pointer),

@@ -69,7 +69,8 @@ void Generation::complete(const Task& task, const Failure* failure) {
   if (failure == nullptr) {
     task.op.done(task.op.done_context, HVD_OK, nullptr);
   } else {
-    const hvd_error error = error_of(*failure, place_.generation);
+    hvd_error error = HVD_ERROR_INIT;
+    hvdkit::write_error(kName, &error, *failure, place_.generation);
     task.op.done(task.op.done_context, failure->status, &error);
   }
 }

@@ -138,8 +138,8 @@ std::shared_ptr<Libraries> load_both(const LibraryPaths& paths) {
   libraries->nccl_path = path_of(reinterpret_cast<const void*>(libraries->nccl.ncclGetVersion));
   if (const NcclResult result = libraries->nccl.ncclGetVersion(&libraries->nccl_version);
       result != kNcclSuccess) {
-    throw Failure(HVD_UNAVAILABLE, fmt::format("ncclGetVersion of {} gave {}", libraries->nccl_path, result),
-                  result);
+    throw vendor_failure(HVD_UNAVAILABLE,
+                         fmt::format("ncclGetVersion of {} gave {}", libraries->nccl_path, result), result);
   }
   if (libraries->nccl_version < kNcclOldest) {
     throw Failure(HVD_UNAVAILABLE, fmt::format("NCCL {} of {} is too old: expected {} or later",
@@ -192,7 +192,7 @@ std::string Libraries::describe(CuResult result) const {
 
 void Libraries::check(CuResult result, const char* what) const {
   if (result != kCuSuccess)
-    throw Failure(HVD_INTERNAL, fmt::format("{} gave {}", what, describe(result)), result);
+    throw vendor_failure(HVD_INTERNAL, fmt::format("{} gave {}", what, describe(result)), result);
 }
 
 std::string version_text(int v) {

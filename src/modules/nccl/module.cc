@@ -1,4 +1,6 @@
-// The module's table and its instances.
+// The module: its description, its options and its instances.
+#include "modules/kit/module.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 
 #include "modules/nccl/copies.h"
 #include "modules/nccl/generation.h"
+#include "numeric/generation_gate.h"
 
 namespace hvdnccl {
 
@@ -32,10 +35,26 @@ int version_of(const hvd_backend_member& member, int rank) {
   return static_cast<int>(version);
 }
 
+LibraryPaths paths_of(const hvdkit::Options& options) {
+  LibraryPaths paths;
+  paths.nccl = options.text("nccl_library");
+  paths.cuda = options.text("cuda_library");
+  return paths;
+}
+
 class Instance {
  public:
-  Instance(const hvd_backend_host& host, std::shared_ptr<Libraries> libraries)
-      : host_(std::make_shared<Host>(host)), libraries_(std::move(libraries)) {}
+  static constexpr const char* kName = hvdnccl::kName;
+
+  static hvd_backend_description describe() {
+    // Version 2 is that of libnccl.so.2, whichever open finds: detail tells.
+    hvd_backend_description description = hvdkit::description_of(kName, "2", HVD_MEMORY_CUDA);
+    description.local = 1;
+    return description;
+  }
+
+  Instance(const hvd_backend_host& host, const hvdkit::Options& options)
+      : host_(std::make_shared<Host>(host)), libraries_(Libraries::load(paths_of(options))) {}
 
   ~Instance() {
     if (GenerationPtr generation = take()) generation->abort();
@@ -52,7 +71,17 @@ class Instance {
     for (const GenerationPtr& generation : retired_) generation->release();
   }
 
-  const Libraries& libraries() const { return *libraries_; }
+  std::vector<uint8_t> address() const {
+    std::vector<uint8_t> blob(std::begin(Blob::kMagic), std::end(Blob::kMagic));
+    const auto version = static_cast<uint32_t>(libraries_->nccl_version);
+    for (size_t i = 0; i < 4; ++i) blob.push_back(static_cast<uint8_t>(version >> (8 * i)));
+    return blob;
+  }
+
+  std::string detail() const {
+    return fmt::format("NCCL {} of {}, CUDA driver {}", version_text(libraries_->nccl_version),
+                       libraries_->nccl_path, libraries_->cuda_path);
+  }
 
   void connect(const hvd_backend_group& group) {
     retire(take(), true);
@@ -74,7 +103,7 @@ class Instance {
       }
     }
     const std::lock_guard lock(mutex_);
-    if (any_aborted_ && group.generation <= aborted_) {
+    if (!gate_.enter(group.generation)) {
       throw Failure(HVD_PEER_LOST, fmt::format("generation {} was given up", group.generation));
     }
     current_ = std::make_shared<Generation>(host_, std::move(place), retired_);
@@ -103,11 +132,7 @@ class Instance {
     std::vector<GenerationPtr> lost;
     {
       const std::lock_guard lock(mutex_);
-      aborted_ = any_aborted_ ? std::max(aborted_, number) : number;
-      any_aborted_ = true;
-      if (current_ != nullptr && current_->place().generation == number) {
-        retired_.push_back(std::exchange(current_, nullptr));
-      }
+      if (gate_.give_up(number)) retired_.push_back(std::exchange(current_, nullptr));
       // Also one that is leaving in peace: a peer may have been lost before the device was done.
       for (const GenerationPtr& generation : retired_) {
         if (generation->place().generation == number) lost.push_back(generation);
@@ -118,6 +143,14 @@ class Instance {
 
   void disconnect() { retire(take(), false); }
 
+  void* host_alloc(size_t size) { return copies_.alloc(any_device(), size); }
+  void host_free(void* memory) { copies_.free(memory); }
+  void* copy(int32_t device, void* stream, bool to_device, const hvd_backend_copy* copies, size_t count) {
+    return copies_.start(this->device(device), static_cast<CuStream>(stream), to_device, copies, count);
+  }
+  bool copy_wait(void* ticket, int64_t timeout_ms) { return copies_.wait(ticket, timeout_ms); }
+
+ private:
   std::shared_ptr<Device> device(int ordinal) {
     libraries_->start();
     const std::lock_guard lock(devices_mutex_);  // not that of abort: a context may take its time to be made
@@ -142,9 +175,6 @@ class Instance {
     return device(std::max(ordinal, 0));
   }
 
-  Copies& copies() { return copies_; }
-
- private:
   static void check_memory(Device& device, const Task& task) {
     const hvd_backend_op& op = task.op;
     for (const hvd_backend_part& part : task.parts) {
@@ -159,6 +189,7 @@ class Instance {
 
   GenerationPtr take() {
     const std::lock_guard lock(mutex_);
+    gate_.leave();
     GenerationPtr generation = std::exchange(current_, nullptr);
     if (generation != nullptr) retired_.push_back(generation);
     return generation;
@@ -185,146 +216,14 @@ class Instance {
   std::mutex mutex_;
   GenerationPtr current_;
   std::vector<GenerationPtr> retired_;
-  bool any_aborted_ = false;
-  uint64_t aborted_ = 0;  // an abort may come before the connect that it is for
+  hvd::GenerationGate gate_;  // says whether there is a current_
   std::mutex devices_mutex_;
   std::map<int, std::shared_ptr<Device>> devices_;
   int last_device_ = -1;
   Copies copies_;
 };
 
-Instance& of(void* instance) { return *static_cast<Instance*>(instance); }
-
-hvd_status open(const hvd_backend_host* host, const hvd_backend_option* options, size_t option_count,
-                void** ret_instance, hvd_error* error) {
-  return guarded(error, 0, [&] {
-    if (host == nullptr || host->struct_size < sizeof(hvd_backend_host)) {
-      throw Failure(HVD_INVALID, "the host's table is missing or too small");
-    }
-    LibraryPaths paths;
-    for (size_t i = 0; i < option_count; ++i) {
-      if (std::strcmp(options[i].key, "nccl_library") == 0) paths.nccl = options[i].value;
-      if (std::strcmp(options[i].key, "cuda_library") == 0) paths.cuda = options[i].value;
-    }
-    *ret_instance = new Instance(*host, Libraries::load(paths));
-  });
-}
-
-hvd_status address(void* instance, void* data, size_t* size, hvd_error* error) {
-  return guarded(error, 0, [&] {
-    if (*size < Blob::kSize) {
-      const size_t room = std::exchange(*size, Blob::kSize);
-      throw Failure(HVD_INVALID, fmt::format("the address has {} bytes, the room {}", Blob::kSize, room));
-    }
-    auto* to = static_cast<uint8_t*>(data);
-    std::memcpy(to, Blob::kMagic, sizeof(Blob::kMagic));
-    const auto version = static_cast<uint32_t>(of(instance).libraries().nccl_version);
-    for (size_t i = 0; i < 4; ++i) to[sizeof(Blob::kMagic) + i] = static_cast<uint8_t>(version >> (8 * i));
-    *size = Blob::kSize;
-  });
-}
-
-hvd_status connect(void* instance, const hvd_backend_group* group, hvd_error* error) {
-  return guarded(error, group->generation, [&] {
-    if (group->size < 1 || group->rank < 0 || group->rank >= group->size) {
-      throw Failure(HVD_INVALID, fmt::format("rank {} of {}", group->rank, group->size));
-    }
-    of(instance).connect(*group);
-  });
-}
-
-hvd_status submit(void* instance, const hvd_backend_op* op, hvd_error* error) {
-  return guarded(error, 0, [&] { of(instance).submit(*op); });
-}
-
-void abort(void* instance, uint64_t generation) {
-  guarded(nullptr, generation, [&] { of(instance).abort(generation); });
-}
-
-void disconnect(void* instance) {
-  guarded(nullptr, 0, [&] { of(instance).disconnect(); });
-}
-
-void close(void* instance) {
-  guarded(nullptr, 0, [&] { delete static_cast<Instance*>(instance); });
-}
-
-void detail(void* instance, char* text, size_t size) {
-  guarded(nullptr, 0, [&] {
-    if (size == 0) return;
-    const Libraries& libraries = of(instance).libraries();
-    const std::string line =
-        fmt::format("NCCL {} of {}, CUDA driver {}", version_text(libraries.nccl_version),
-                    libraries.nccl_path, libraries.cuda_path);
-    const size_t length = std::min(size - 1, line.size());
-    std::memcpy(text, line.data(), length);
-    text[length] = 0;
-  });
-}
-
-hvd_status host_alloc(void* instance, size_t size, void** ret_memory, hvd_error* error) {
-  return guarded(error, 0,
-                 [&] { *ret_memory = of(instance).copies().alloc(of(instance).any_device(), size); });
-}
-
-void host_free(void* instance, void* memory) {
-  guarded(nullptr, 0, [&] { of(instance).copies().free(memory); });
-}
-
-hvd_status copy(void* instance, int32_t device, void* stream, int32_t to_device,
-                const hvd_backend_copy* copies, size_t count, void** ret_ticket, hvd_error* error) {
-  return guarded(error, 0, [&] {
-    *ret_ticket = of(instance).copies().start(of(instance).device(device), static_cast<CuStream>(stream),
-                                              to_device != 0, copies, count);
-  });
-}
-
-hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ms, hvd_error* error) {
-  return guarded(error, 0, [&] {
-    if (!of(instance).copies().wait(ticket, timeout_ms)) {
-      throw Failure(HVD_TIMEOUT,
-                    fmt::format("copies between host and device have not ended within {} ms", timeout_ms));
-    }
-  });
-}
-
 }  // namespace
 }  // namespace hvdnccl
 
-extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init(uint32_t abi_version,
-                                                                              hvd_backend_table* table,
-                                                                              hvd_error* error) {
-  using namespace hvdnccl;
-  return guarded(error, 0, [&] {
-    if (abi_version != HVD_BACKEND_ABI_VERSION) {
-      throw Failure(HVD_UNSUPPORTED, fmt::format("this module speaks backend ABI version {}, the library {}",
-                                                 HVD_BACKEND_ABI_VERSION, abi_version));
-    }
-    if (table == nullptr) throw Failure(HVD_INVALID, "the table is NULL");
-    hvd_backend_table full{};
-    full.struct_size = std::min(table->struct_size, sizeof(full));
-    full.description.struct_size = sizeof(full.description);
-    full.description.name = "nccl";
-    full.description.version = "2";  // of libnccl.so.2, whichever open finds: detail tells
-    full.description.memories = uint64_t{1} << HVD_MEMORY_CUDA;
-    for (int dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype)
-      full.description.dtypes |= uint64_t{1} << dtype;
-    for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) {
-      full.description.collectives |= uint64_t{1} << c;
-    }
-    full.description.local = 1;
-    full.open = open;
-    full.address = address;
-    full.connect = connect;
-    full.submit = submit;
-    full.abort = abort;
-    full.disconnect = disconnect;
-    full.close = close;
-    full.detail = detail;
-    full.host_alloc = host_alloc;
-    full.host_free = host_free;
-    full.copy = copy;
-    full.copy_wait = copy_wait;
-    std::memcpy(table, &full, full.struct_size);
-  });
-}
+HVDKIT_EXPORT_MODULE(hvdnccl::Instance)

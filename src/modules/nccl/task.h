@@ -1,23 +1,18 @@
-// A collective that was submitted, checked, with copies of what is borrowed for submit alone.
+// A collective on its way to the device, and what NCCL makes of it.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "hvd/backend.h"
+#include "modules/kit/task.h"
 #include "modules/nccl/api.h"
 #include "modules/nccl/device.h"
 
 namespace hvdnccl {
 
-struct Task {
-  hvd_backend_op op{};
-  std::vector<int> ranks;
-  int me = 0;
-  int root = 0;  // index into ranks
-  std::vector<size_t> counts;
-  std::vector<hvd_backend_part> parts;  // broadcast and allreduce; at least one
-  Device::Event before;                 // what the caller's stream had been given at submit
+struct Task : hvdkit::Task {
+  Device::Event before;  // what the caller's stream had been given at submit
 };
 
 /// Throws Failure: HVD_INVALID, or HVD_UNSUPPORTED where all ranks are refused alike, with what is wrong.
