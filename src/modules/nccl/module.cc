@@ -279,11 +279,11 @@ hvd_status copy(void* instance, int32_t device, void* stream, int32_t to_device,
   });
 }
 
-hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ms, hvd_error* error) {
+hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, 0, [&] {
-    if (!of(instance).copies().wait(ticket, timeout_ms)) {
-      throw Failure(HVD_TIMEOUT,
-                    fmt::format("copies between host and device have not ended within {} ms", timeout_ms));
+    if (!of(instance).copies().wait(ticket, timeout_ns)) {
+      throw Failure(HVD_TIMEOUT, fmt::format("copies between host and device have not ended within {} ms",
+                                             timeout_ns / HVD_MILLISECOND));
     }
   });
 }
