@@ -87,9 +87,9 @@ void report_recoveries(Job* job) {
                        : r.to_size > r.from_size ? "from now on"
                                                  : "remain";
     printf("recovery %zu: %s: %d workers %s; detection %.1f ms, abort %.1f, restore %.1f, forming %.1f, ",
-           job->reported + 1, cause, r.to_size, verb, ms(r.detection), ms(r.abort), ms(r.restore),
-           ms(r.forming));
-    printf("connecting %.1f, sync %.1f, total %.1f ms\n", ms(r.connecting), ms(r.sync), ms(r.total));
+           job->reported + 1, cause, r.to_size, verb, ms(r.detection_ns), ms(r.abort_ns), ms(r.restore_ns),
+           ms(r.forming_ns));
+    printf("connecting %.1f, sync %.1f, total %.1f ms\n", ms(r.connecting_ns), ms(r.sync_ns), ms(r.total_ns));
   }
 }
 

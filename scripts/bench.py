@@ -109,7 +109,7 @@ def main():
     report = {"machine": machine()}
     for program in found:
         print(f"running {program.name}", flush=True)
-        report.update(run(program, programs.parent / "lib/hvd/0", "--quick" in sys.argv))
+        report.update(run(program, programs.parent / "lib/hvd/1", "--quick" in sys.argv))
         output.write_text(json.dumps(report, indent=1) + "\n")
     collectives, aims = report.pop("collectives", {}), report.pop("aims", [])
     lines = [row for name, value in report.items() for row in rows(name, value)]

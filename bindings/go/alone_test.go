@@ -40,7 +40,7 @@ func pair(t *testing.T) (first, second *hvd.Worker) {
 		go func() {
 			defer all.Done()
 			workers[rank], problems[rank] = hvd.Init(background, &hvd.Options{Values: map[string]any{"rank": rank, "size": 2,
-				"rendezvous": address, "secret": strings.Repeat("s", 32), "operation_timeout": 30.0}})
+				"rendezvous": address, "secret": strings.Repeat("s", 32), "operation_timeout": 30 * time.Second}})
 		}()
 	}
 	all.Wait()
@@ -343,7 +343,7 @@ func TestContextsThatHaveEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 	defer cancel()
 	_, err = hvd.Init(ctx, &hvd.Options{Values: map[string]any{"driver": "127.0.0.1:1", "worker": 1,
-		"secret": strings.Repeat("s", 32), "init_timeout": 3.0, "connect_timeout": 2.0}})
+		"secret": strings.Repeat("s", 32), "init_timeout": 3 * time.Second, "connect_timeout": 2 * time.Second}})
 	if err == nil {
 		t.Error("a worker without a driver")
 	}
@@ -360,7 +360,7 @@ func TestTheLogGoesToTheProgram(t *testing.T) {
 	}})
 	must(t, err)
 	w.Close()
-	equal(t, hvd.Version(), "0.1.0")
+	equal(t, hvd.Version(), "0.2.0")
 	if !strings.Contains(hvd.DescribeOptions(), "operation_timeout") {
 		t.Error("options are not described")
 	}

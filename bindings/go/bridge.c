@@ -32,10 +32,10 @@ hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name
   request.splits = splits;
   request.split_count = split_count;
   request.process_set = set;
-  request.timeout_ms = call->timeout_ms;
+  request.timeout_ns = call->timeout_ns;
   status = hvd_submit(context, &request, ret_op, error);
-  if (status != HVD_OK || call->wait_ms == 0) return status;
-  status = hvd_op_wait(*ret_op, call->wait_ms, error);
+  if (status != HVD_OK || !call->wait) return status;
+  status = hvd_op_wait(*ret_op, call->wait_ns, error);
   /* HVD_TIMEOUT is the wait's or the operation's. */
   call->done = 1;
   if (status == HVD_TIMEOUT) hvd_op_test(*ret_op, &call->done, NULL);

@@ -10,8 +10,9 @@
 typedef struct hvdgo_call {
   int32_t collective, root, reduction, priority;
   double prescale, postscale;
-  int64_t timeout_ms;
-  int64_t wait_ms; /* hvd_op_wait for so long; 0: not at all */
+  int64_t timeout_ns;
+  int64_t wait_ns;
+  int32_t wait;    /* hvd_op_wait for wait_ns; 0: not at all */
   int32_t discard; /* nothing but the status is wanted: the op of a completed operation is destroyed */
   int32_t done;    /* result: it has completed, and its status was returned */
 } hvdgo_call;

@@ -180,7 +180,7 @@ func (d *Driver) Wait(ctx context.Context) error {
 	defer finish()
 	go func() {
 		for { // in turns, so that nothing is left behind when the context ends
-			err := d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_wait(d.c, 1000, e) })
+			err := d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_wait(d.c, C.HVD_SECOND, e) })
 			if e, ok := err.(*Error); !ok || e.Status != Timeout || finished.Err() != nil {
 				done <- err
 				return

@@ -158,8 +158,8 @@ func cString(what, text string) (*C.char, func(), error) {
 	return c, func() { C.free(unsafe.Pointer(c)) }, nil
 }
 
-// milliseconds, at least one, so that a short wait is not taken for the default.
-func milliseconds(d time.Duration) C.int64_t { return C.int64_t(max(1, d.Milliseconds())) }
+// nanoseconds, at least one, so that a wait of nothing is not taken for the default; at most a year.
+func nanoseconds(d time.Duration) C.int64_t { return C.int64_t(min(max(1, d), 365*24*time.Hour)) }
 
 // left until the context's deadline: 0 if it has none.
 func left(ctx context.Context) time.Duration {

@@ -16,8 +16,6 @@ import (
 	"unsafe"
 )
 
-const defaultTimeout = -1 // HVD_DEFAULT_TIMEOUT
-
 // Reduction is how values are combined.
 type Reduction int32
 
@@ -89,7 +87,7 @@ type Op struct {
 
 // How long a call stays in C, whose thread drives what is small at best, before the goroutine is parked, so that cancelling
 // is heard and the thread free.
-const patience = 2 // ms
+const patience = 2 * time.Millisecond
 
 // Elements from which on a goroutine is parked at once: while a thread is in C, Go's runtime wakes up every 20 us to look after
 // it, and takes that from those who move the data.
@@ -125,12 +123,12 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		letters := append(append(make([]byte, 0, len(r.name)+1), r.name...), 0)
 		name = (*C.char)(unsafe.Pointer(&letters[0]))
 	}
-	r.call.timeout_ms = 0
+	r.call.timeout_ns = 0
 	if r.timeout > 0 {
-		r.call.timeout_ms = milliseconds(r.timeout)
+		r.call.timeout_ns = nanoseconds(r.timeout)
 	}
 	if d := left(ctx); d > 0 && (r.timeout <= 0 || d < r.timeout) {
-		r.call.timeout_ms = milliseconds(d)
+		r.call.timeout_ns = nanoseconds(d)
 	}
 	if err := w.enter(); err != nil {
 		return nil, false, err
@@ -155,9 +153,9 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		t.pin(&op.pinner)
 	}
 	if wait && !r.moves(manyElements) {
-		r.call.wait_ms = patience
-		if ctx.Done() == nil {
-			r.call.wait_ms = defaultTimeout
+		r.call.wait = 1
+		if ctx.Done() != nil {
+			r.call.wait_ns = nanoseconds(patience)
 		}
 	}
 	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
@@ -309,7 +307,7 @@ func (op *Op) Wait(ctx context.Context) error {
 		}
 	}
 	e := C.hvd_error{struct_size: C.sizeof_hvd_error}
-	status := C.hvd_op_wait(op.c, defaultTimeout, &e)
+	status := C.hvd_op_wait(op.c, C.HVD_DEFAULT_TIMEOUT, &e)
 	op.test()
 	if status != C.HVD_OK {
 		return op.because(ctx, failure(status, &e))

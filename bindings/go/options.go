@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime/cgo"
 	"sort"
+	"time"
 )
 
 // LogLevel is how much the library has to say.
@@ -28,7 +29,7 @@ const (
 // Options of a worker or a driver. What is not in Values comes from the environment (HVD_<KEY IN CAPITALS>), else is the
 // default; see [DescribeOptions].
 type Options struct {
-	// Values by key: string, int, int64, float64 or bool. Durations are seconds.
+	// Values by key: string, int, int64, bool or [time.Duration].
 	Values map[string]any
 	// Log gets the library's lines of at least LogLevel. It is called from any thread, one call at a time per worker,
 	// and must not call back into the worker.
@@ -93,8 +94,8 @@ func set(options *C.hvd_options, key string, value any) error {
 			return C.hvd_options_set_int(options, name, C.int64_t(v), e)
 		case int64:
 			return C.hvd_options_set_int(options, name, C.int64_t(v), e)
-		case float64:
-			return C.hvd_options_set_double(options, name, C.double(v), e)
+		case time.Duration:
+			return C.hvd_options_set_duration(options, name, C.int64_t(v), e)
 		case bool:
 			number := C.int32_t(0)
 			if v {

@@ -134,7 +134,7 @@ type SamplerInfo struct {
 
 // Info tells where the sampler is.
 func (s *Sampler) Info() (SamplerInfo, error) {
-	i := C.hvd_sampler_info{struct_size: C.sizeof_hvd_sampler_information}
+	i := C.hvd_sampler_info{struct_size: C.sizeof_hvd_sampler_info}
 	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_sampler_get_info(s.c, &i, e) }); err != nil {
 		return SamplerInfo{}, err
 	}

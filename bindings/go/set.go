@@ -84,7 +84,7 @@ type SetInfo struct {
 
 // Info never blocks.
 func (s *ProcessSet) Info() (SetInfo, error) {
-	i := C.hvd_process_set_info{struct_size: C.sizeof_hvd_process_set_information}
+	i := C.hvd_process_set_info{struct_size: C.sizeof_hvd_process_set_info}
 	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_process_set_get_info(s.c, &i, e) }); err != nil {
 		return SetInfo{}, err
 	}

@@ -249,7 +249,7 @@ type StateStatistics struct {
 
 // Statistics tells what commits, restores and syncs did.
 func (s *State) Statistics() (StateStatistics, error) {
-	c := C.hvd_state_info{struct_size: C.sizeof_hvd_state_statistics}
+	c := C.hvd_state_info{struct_size: C.sizeof_hvd_state_info}
 	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_get_info(s.c, &c, e) }); err != nil {
 		return StateStatistics{}, err
 	}

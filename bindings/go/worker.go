@@ -99,9 +99,9 @@ func (w *Worker) forget(child closer) {
 // shutdown_timeout and the context's deadline. If the last run failed it leaves without saying that it is done. After it
 // every call is [Closed]. Cancelling the context ends the wait as [Worker.Abort] does.
 func (w *Worker) Shutdown(ctx context.Context) error {
-	timeout := C.int64_t(defaultTimeout)
+	timeout := C.int64_t(C.HVD_DEFAULT_TIMEOUT)
 	if d := left(ctx); d > 0 {
-		timeout = milliseconds(d)
+		timeout = nanoseconds(d)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if ctx.Err() == context.Canceled {
@@ -164,7 +164,7 @@ type Membership struct {
 
 // Membership never blocks.
 func (w *Worker) Membership() (Membership, error) {
-	m := C.hvd_membership_info{struct_size: C.sizeof_hvd_membership}
+	m := C.hvd_membership_info{struct_size: C.sizeof_hvd_membership_info}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_membership(c, &m, e) })
 	if err != nil {
 		return Membership{Rank: -1}, err
@@ -199,7 +199,7 @@ type Backend struct {
 
 // Backend tells of the backend in use.
 func (w *Worker) Backend() (Backend, error) {
-	b := C.hvd_backend_info{struct_size: C.sizeof_hvd_backend_information}
+	b := C.hvd_backend_info{struct_size: C.sizeof_hvd_backend_info}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_get_backend(c, &b, e) })
 	if err != nil {
 		return Backend{}, err
@@ -273,7 +273,7 @@ func Backends(options *Options) ([]BackendReport, error) {
 
 // BackendChoice tells which backend serves an operation in the current generation, and why this one. Never blocks.
 func (w *Worker) BackendChoice(memory Memory, dtype Dtype, collective Collective) (name, reason string, err error) {
-	s := C.hvd_backend_choice_info{struct_size: C.sizeof_hvd_backend_selection}
+	s := C.hvd_backend_choice_info{struct_size: C.sizeof_hvd_backend_choice_info}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
 		return C.hvd_get_backend_choice(c, C.hvd_memory(memory), C.hvd_dtype(dtype), C.hvd_collective(collective), &s, e)
 	})
@@ -308,7 +308,7 @@ func (w *Worker) Recoveries() ([]Recovery, error) {
 	}
 	recoveries := make([]Recovery, count)
 	for i := range recoveries {
-		r := C.hvd_recovery_info{struct_size: C.sizeof_hvd_recovery}
+		r := C.hvd_recovery_info{struct_size: C.sizeof_hvd_recovery_info}
 		err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
 			return C.hvd_get_recovery(c, C.size_t(i), &r, e)
 		})
@@ -318,9 +318,9 @@ func (w *Worker) Recoveries() ([]Recovery, error) {
 		recoveries[i] = Recovery{
 			FromGeneration: uint64(r.from_generation), ToGeneration: uint64(r.to_generation), Cause: Status(r.cause),
 			FromSize: int(r.from_size), ToSize: int(r.to_size), Attempts: int(r.attempts), Revision: uint64(r.revision),
-			BeganAt: int64(r.began_at), Detection: time.Duration(r.detection), Abort: time.Duration(r.abort),
-			Restore: time.Duration(r.restore), Forming: time.Duration(r.forming), Connecting: time.Duration(r.connecting),
-			Sync: time.Duration(r.sync), Total: time.Duration(r.total), SyncBytes: uint64(r.sync_bytes),
+			BeganAt: int64(r.began_at_ns), Detection: time.Duration(r.detection_ns), Abort: time.Duration(r.abort_ns),
+			Restore: time.Duration(r.restore_ns), Forming: time.Duration(r.forming_ns), Connecting: time.Duration(r.connecting_ns),
+			Sync: time.Duration(r.sync_ns), Total: time.Duration(r.total_ns), SyncBytes: uint64(r.sync_bytes),
 			Reason: text(r.reason[:]),
 		}
 	}

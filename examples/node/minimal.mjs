@@ -3,7 +3,7 @@
 // It fits y = 2x + 1, each worker on its own points. Any worker may die or join at any time.
 import koffi from "koffi";
 
-const library = koffi.load(process.env.HVD_LIBRARY ?? "libhvd.so.0");
+const library = koffi.load(process.env.HVD_LIBRARY ?? "libhvd.so.1");
 
 // As in hvd.h. Every struct begins with its own size, so that a later library still knows this one.
 const HvdError = koffi.struct("hvd_error", {
@@ -15,7 +15,7 @@ const HvdTensor = koffi.struct("hvd_tensor", {
   memory: "int32", device: "int32", stream: "void *",
 });
 for (const name of ["hvd_context", "hvd_state", "hvd_run_loop", "hvd_options"]) koffi.opaque(name);
-const OK = 0, FLOAT32 = 11, AVERAGE = 2, DEFAULT_TIMEOUT = -1;
+const OK = 0, FLOAT32 = 11, AVERAGE = 2, DEFAULT_TIMEOUT = 0;
 const PEER_LOST = 1, HOSTS_UPDATED = 2;
 
 const hvd = Object.fromEntries([
@@ -36,7 +36,7 @@ const hvd = Object.fromEntries([
                 "_Inout_ hvd_error *error)"],
   ["run_next", "int32 hvd_run_next(hvd_run_loop *loop, int32 last, _Out_ int32 *again, _Inout_ hvd_error *error)"],
   ["run_end", "void hvd_run_end(hvd_run_loop *loop)"],
-  ["shutdown", "int32 hvd_shutdown(hvd_context *context, int64 timeout_ms, _Inout_ hvd_error *error)"],
+  ["shutdown", "int32 hvd_shutdown(hvd_context *context, int64 timeout_ns, _Inout_ hvd_error *error)"],
   ["destroy", "void hvd_destroy(hvd_context *context)"],
 ].map(([name, prototype]) => [name, library.func(prototype)]));
 

@@ -19,10 +19,10 @@
 #define HELLO (PLAIN_TOKEN + 4 + 8)   /* the token of whom it is for, the caller's rank, the generation */
 #define STRANGERS 16 /* connections at a time that have not said who they are, beyond the peers */
 
-static int64_t now_ms(void) {
+static int64_t now_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+  return (int64_t)t.tv_sec * HVD_SECOND + t.tv_nsec;
 }
 
 static void put(unsigned char* at, uint64_t value, int bytes) {
@@ -100,7 +100,7 @@ static hvd_status lost(group* g, int32_t rank, const char* what, hvd_error* erro
 /* Waits for one of the descriptors, or the deadline, or abort. */
 static hvd_status await(group* g, struct pollfd* fds, nfds_t count, int64_t deadline, hvd_error* error) {
   for (;;) {
-    const int64_t left = deadline - now_ms();
+    const int64_t left = deadline - now_ns();
     int n, over;
     pthread_mutex_lock(&g->owner->mutex);
     over = g->over;
@@ -109,7 +109,7 @@ static hvd_status await(group* g, struct pollfd* fds, nfds_t count, int64_t dead
     if (left <= 0) return plain_fail(error, HVD_TIMEOUT, -1, g->generation, "the time to connect is over");
     fds[0].fd = g->wake[0];
     fds[0].events = POLLIN;
-    n = poll(fds, count, left > 60000 ? 60000 : (int)left);
+    n = poll(fds, count, left > 60 * HVD_SECOND ? 60000 : (int)(left / HVD_MILLISECOND) + 1);
     if (n < 0 && errno != EINTR) {
       return plain_fail(error, HVD_UNAVAILABLE, -1, g->generation, "poll: %s", strerror(errno));
     }
@@ -228,7 +228,7 @@ static hvd_status answer(instance* self, group* g, stranger* strangers, struct p
 
 /* Lower ranks are called, higher ones call. */
 hvd_status plain_connect_links(instance* self, group* g, const hvd_backend_group* wanted, hvd_error* error) {
-  const int64_t deadline = now_ms() + wanted->timeout_ms;
+  const int64_t deadline = now_ns() + wanted->timeout_ns;
   const size_t room = (size_t)g->size + STRANGERS;
   hvd_status status = HVD_OK;
   int32_t i;

@@ -110,7 +110,7 @@ def report_recoveries(job):
         times = ", ".join(f"{name} {getattr(r, name) / 1e6:.1f}"
                           for name in ("detection", "abort", "restore", "forming", "connecting", "sync"))
         print(f"recovery {number + 1}: {r.reason or 'unknown cause'}: {r.to_size} workers {verb}; {times}, "
-              f"total {r.total / 1e6:.1f} ms", flush=True)
+              f"total {r.total_ns / 1e6:.1f} ms", flush=True)
     job.reported = len(hvd.recoveries())
 
 

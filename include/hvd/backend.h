@@ -7,7 +7,8 @@
  * number of times, and at last abort (after a failure) or disconnect (in peace); close ends it.
  * The core calls open, address, connect, disconnect and close one at a time; submit and send_message
  * may come from several threads at once (the core keeps them in the same order on every rank per
- * instance); abort may come at any moment from any thread, also during connect.
+ * instance); abort may come at any moment from any thread, also during connect. Time-outs are nanoseconds, more
+ * than 0.
  */
 #ifndef HVD_BACKEND_H
 #define HVD_BACKEND_H
@@ -18,7 +19,7 @@
 extern "C" {
 #endif
 
-#define HVD_BACKEND_ABI_VERSION 1
+#define HVD_BACKEND_ABI_VERSION 2
 
 /* What the core gives to a module. Any thread may call these, with no lock of the module held; none of
  * them blocks for long except kv_get. `message` and an op's `done` may call send_message, submit and
@@ -39,7 +40,7 @@ typedef struct hvd_backend_host {
    * room and then the length; HVD_TIMEOUT when it does not come, HVD_PEER_LOST on abort. */
   hvd_status (*kv_set)(void *context, uint64_t generation, const char *key, const void *data, size_t size,
                        hvd_error *error);
-  hvd_status (*kv_get)(void *context, uint64_t generation, const char *key, int64_t timeout_ms, void *data,
+  hvd_status (*kv_get)(void *context, uint64_t generation, const char *key, int64_t timeout_ns, void *data,
                        size_t *size, hvd_error *error);
 } hvd_backend_host;
 
@@ -71,7 +72,7 @@ typedef struct hvd_backend_group {
   uint64_t generation;
   int32_t rank, size;
   const hvd_backend_member *members; /* `size` of them, by rank */
-  int64_t timeout_ms;
+  int64_t timeout_ns;
 } hvd_backend_group;
 
 /* One tensor of several that travel as one op. */
@@ -134,7 +135,7 @@ typedef struct hvd_backend_table {
   /* Writes the blob by which peers reach this instance in the next generation; the previous one may
    * still be connected and is left alone (members of it may not all be out yet). *size: room, then length; HVD_INVALID with *size set if the room is too small (4096 is always offered). */
   hvd_status (*address)(void *instance, void *data, size_t *size, hvd_error *error);
-  /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ms: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
+  /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ns: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
    * be reached or abort was called. On failure the instance can connect again, after `address`. */
   hvd_status (*connect)(void *instance, const hvd_backend_group *group, hvd_error *error);
   /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. Ops begin in the order of
@@ -157,10 +158,10 @@ typedef struct hvd_backend_table {
    *
    * The group that a launcher of the module's own library (mpirun, srun) has started this process in. Needs no
    * instance and may come before open. HVD_UNAVAILABLE if the process was not started so. */
-  hvd_status (*world)(int64_t timeout_ms, int32_t *rank, int32_t *size, hvd_error *error);
+  hvd_status (*world)(int64_t timeout_ns, int32_t *rank, int32_t *size, hvd_error *error);
   /* Gives every rank of that group the `size` bytes that its rank 0 has in `data`. Collective over the group, after
    * world; one call at a time. */
-  hvd_status (*world_broadcast)(void *data, size_t size, int64_t timeout_ms, hvd_error *error);
+  hvd_status (*world_broadcast)(void *data, size_t size, int64_t timeout_ns, hvd_error *error);
 
   /* For modules that serve device memory: host memory that the device reads and writes at full speed. Freed by
    * host_free, also after abort; close frees what is left. */
@@ -171,9 +172,8 @@ typedef struct hvd_backend_table {
    * side is memory of `device`, on the other host memory. The list is borrowed for the call. */
   hvd_status (*copy)(void *instance, int32_t device, void *stream, int32_t to_device, const hvd_backend_copy *copies,
                      size_t count, void **ret_ticket, hvd_error *error);
-  /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the ticket.
-   * timeout_ms 0 asks. */
-  hvd_status (*copy_wait)(void *instance, void *ticket, int64_t timeout_ms, hvd_error *error);
+  /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the ticket. */
+  hvd_status (*copy_wait)(void *instance, void *ticket, int64_t timeout_ns, hvd_error *error);
 } hvd_backend_table;
 
 /* Fills in at most table->struct_size bytes and returns HVD_OK, or says why it can't serve

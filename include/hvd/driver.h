@@ -69,9 +69,9 @@ HVD_API hvd_status hvd_driver_set_output(hvd_driver *driver, hvd_output_fn outpu
  * first discovery failed, command not found. */
 HVD_API hvd_status hvd_driver_start(hvd_driver *driver, hvd_error *error);
 
-/* Waits until the job has ended and every worker is gone: HVD_OK if it succeeded, HVD_JOB_FAILED with
- * the sentence that says why, HVD_TIMEOUT if it goes on. */
-HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ms, hvd_error *error);
+/* Waits until the job has ended and every worker is gone, at most timeout_ns (0: a day): HVD_OK if it succeeded,
+ * HVD_JOB_FAILED with the sentence that says why, HVD_TIMEOUT if it goes on. */
+HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ns, hvd_error *error);
 
 /* Ends the job: workers are told, then SIGTERM, then after stop_grace SIGKILL. Returns at once; wait
  * tells when they are gone. From any thread. Called again, it kills what is left at once. */

@@ -13,8 +13,9 @@
  *    handler, ends the process, or prints: what the library has to say goes to the log callback.
  *  - Structs begin with struct_size, set by the caller: the library reads and writes no further than
  *    that. A zero field means the default. Functions are added in later versions and never changed.
- *  - Durations are int64_t milliseconds. Where a function says so, HVD_DEFAULT_TIMEOUT takes the
- *    option's value. There is no way to wait for ever.
+ *  - Times and durations are int64_t nanoseconds, in fields and parameters whose names end in _ns: write
+ *    5 * HVD_SECOND. A time-out of 0 (HVD_DEFAULT_TIMEOUT) is the default that the function names. A negative
+ *    one, or one of more than 365 days, is HVD_INVALID: there is no way to wait for ever.
  */
 #ifndef HVD_HVD_H
 #define HVD_HVD_H
@@ -29,11 +30,11 @@
 #endif
 
 #define HVD_VERSION_MAJOR 0
-#define HVD_VERSION_MINOR 1
+#define HVD_VERSION_MINOR 2
 #define HVD_VERSION_PATCH 0
-#define HVD_VERSION_STRING "0.1.0"
+#define HVD_VERSION_STRING "0.2.0"
 /* Number in the SONAME (libhvd.so.<ABI>) and in the directory of the backend modules. */
-#define HVD_ABI_VERSION 0
+#define HVD_ABI_VERSION 1
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,10 +83,17 @@ HVD_API const char *hvd_version(void);
 /* Frees memory that the library allocated for the caller. NULL is allowed. */
 HVD_API void hvd_free(void *memory);
 
-#define HVD_DEFAULT_TIMEOUT ((int64_t)-1)
-
 /* Called once when the library is done with a callback's userdata: also when a registration fails. */
 typedef void (*hvd_destroy_fn)(void *userdata);
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* Everything that is called _ns counts nanoseconds. */
+#define HVD_MILLISECOND ((int64_t)1000000)
+#define HVD_SECOND ((int64_t)1000000000)
+
+/* As a time-out: the function's default, most often an option's value. */
+#define HVD_DEFAULT_TIMEOUT ((int64_t)0)
 
 /* ---- Log ------------------------------------------------------------------------------------- */
 
@@ -107,16 +115,18 @@ typedef struct hvd_options hvd_options;
 HVD_API hvd_status hvd_options_create(hvd_options **ret_options, hvd_error *error);
 HVD_API void hvd_options_destroy(hvd_options *options);
 
-/* Sets an option from text, parsed as the option's type; or from a value of that very type (an integer
- * is also taken where a real number is expected). Unknown key, wrong type, value out of range:
- * HVD_INVALID, with the key, the value and what was expected. Durations are seconds. */
+/* Sets an option from text, parsed as the option's type; or from a value of that very type. Unknown key, wrong
+ * type, value out of range: HVD_INVALID, with the key, the value and what was expected. A duration's text is a
+ * number of seconds, or one with a unit: ns, us, ms, s, m, h or d ("250ms", "1.5s", "2m"). */
 HVD_API hvd_status hvd_options_set(hvd_options *options, const char *key, const char *text, hvd_error *error);
 HVD_API hvd_status hvd_options_set_int(hvd_options *options, const char *key, int64_t value, hvd_error *error);
-HVD_API hvd_status hvd_options_set_double(hvd_options *options, const char *key, double value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_duration(hvd_options *options, const char *key, int64_t value_ns,
+                                            hvd_error *error);
 HVD_API hvd_status hvd_options_set_bool(hvd_options *options, const char *key, int32_t value, hvd_error *error);
 
-/* Value in force (set, else environment, else default) as text. The text belongs to the options and is
- * valid until the next call on them. HVD_INVALID if the key is unknown or the environment's is unfit. */
+/* Value in force (set, else environment, else default) as text; a duration as its number of seconds. The text
+ * belongs to the options and is valid until the next call on them. HVD_INVALID if the key is unknown or the
+ * environment's is unfit. */
 HVD_API hvd_status hvd_options_get(hvd_options *options, const char *key, const char **ret_text, hvd_error *error);
 
 /* One line per option: key, type, default, environment variable, meaning. Static. */
@@ -143,11 +153,11 @@ typedef struct hvd_context hvd_context;
 HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_context, hvd_error *error);
 
 /* Says that this worker is done, with success, and leaves. Waits until every member of the generation
- * is done, so that nobody loses a peer it still needs, at most timeout_ms (HVD_DEFAULT_TIMEOUT: option
- * shutdown_timeout), then closes. After it every call on the context gives HVD_CLOSED.
+ * is done, so that nobody loses a peer it still needs, at most timeout_ns (0: option shutdown_timeout),
+ * then closes. After it every call on the context gives HVD_CLOSED.
  * If the last hvd_run ended in anything but HVD_OK the worker leaves without saying that it is done.
  * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
-HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ms, hvd_error *error);
+HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
 /* Closes at once, from any thread: every pending and later call returns HVD_CLOSED. To the job this is
  * the loss of a worker. Does not wait for pending calls to return. */
@@ -371,7 +381,7 @@ HVD_API hvd_status hvd_broadcast_object(hvd_context *context, const char *name, 
  * HVD_HOSTS_UPDATED when the others leave for a new generation meanwhile: pass it on like them. While a
  * rank has joined a broadcast from it gives HVD_MISMATCH, reducescatter and alltoall HVD_INVALID, on all
  * ranks. Operations that this rank called before go on. HVD_INVALID: it has joined already. As the others may
- * have much data left, the wait is bounded by a day (hvd_request.timeout_ms sets another bound). */
+ * have much data left, the wait is bounded by a day (hvd_request.timeout_ns sets another bound). */
 HVD_API hvd_status hvd_join(hvd_context *context, int32_t *ret_last_rank, hvd_error *error);
 
 /* An operation under way. */
@@ -428,7 +438,7 @@ typedef struct hvd_request {
                                     gets, the same on every rank. NULL: evenly, as above */
   size_t split_count;            /* members of the set if splits is given */
   hvd_process_set *process_set;  /* who takes part; NULL: all ranks. Not for join. May be destroyed meanwhile */
-  int64_t timeout_ms;            /* wait for ranks that do not call; 0: option operation_timeout */
+  int64_t timeout_ns;            /* wait for ranks that do not call; 0: option operation_timeout */
 } hvd_request;
 #define HVD_REQUEST_INIT {sizeof(hvd_request), 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0}
 
@@ -439,10 +449,10 @@ HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, 
 /* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 
-/* Waits until it has completed and returns its status. HVD_TIMEOUT: not within timeout_ms; it goes on
- * (the message names the ranks that have not called it, where known). HVD_DEFAULT_TIMEOUT: until it
- * completes, which its time-out bounds. May be called again, and by several threads. */
-HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ms, hvd_error *error);
+/* Waits until it has completed and returns its status. HVD_TIMEOUT: not within timeout_ns; it goes on
+ * (the message names the ranks that have not called it, where known). 0: until it completes, which its own
+ * time-out bounds; hvd_op_test is what asks without waiting. May be called again, and by several threads. */
+HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ns, hvd_error *error);
 
 /* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv, asyncio). It belongs to
  * the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. HVD_UNAVAILABLE: none is to be had.
@@ -669,7 +679,7 @@ HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run
 HVD_API hvd_status hvd_run_next(hvd_run_loop *loop, hvd_status last, int32_t *ret_again, hvd_error *error);
 HVD_API void hvd_run_end(hvd_run_loop *loop);
 
-/* One recovery or planned reset of this worker, times in nanoseconds. Phases that did not happen are 0. */
+/* One recovery or planned reset of this worker. Phases that did not happen are 0. */
 typedef struct hvd_recovery_info {
   size_t struct_size;
   uint64_t from_generation, to_generation;
@@ -677,14 +687,14 @@ typedef struct hvd_recovery_info {
   int32_t from_size, to_size;
   int32_t attempts;        /* generations tried; more than 1 if another failure came meanwhile */
   uint64_t revision;       /* after the sync */
-  int64_t began_at;        /* CLOCK_MONOTONIC when this worker learnt of it */
-  int64_t detection;       /* silence of the lost worker until it was given up; 0 if its connection closed */
-  int64_t abort;           /* from learning of it until the training function had returned */
-  int64_t restore;
-  int64_t forming;         /* from registering until the new assignment */
-  int64_t connecting;
-  int64_t sync;
-  int64_t total;           /* from began_at until the training function is called again */
+  int64_t began_at_ns;     /* CLOCK_MONOTONIC when this worker learnt of it */
+  int64_t detection_ns;    /* silence of the lost worker until it was given up; 0 if its connection closed */
+  int64_t abort_ns;        /* from learning of it until the training function had returned */
+  int64_t restore_ns;
+  int64_t forming_ns;      /* from registering until the new assignment */
+  int64_t connecting_ns;
+  int64_t sync_ns;
+  int64_t total_ns;        /* from began_at_ns until the training function is called again */
   uint64_t sync_bytes;     /* payload received and sent by this rank */
   char reason[256];        /* "rank 2 on host b lost: connection closed" */
 } hvd_recovery_info;

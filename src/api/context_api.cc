@@ -17,14 +17,13 @@ elastic::Worker& open_worker(hvd_context* context) {
   return *context->worker;
 }
 
-Duration timeout_of(int64_t timeout_ms, Duration fallback) {
-  if (timeout_ms == HVD_DEFAULT_TIMEOUT) return fallback;
-  constexpr int64_t kLongest = int64_t{365} * 24 * 3600 * 1000;
-  if (timeout_ms < 0 || timeout_ms > kLongest) {
-    throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 to {}, or HVD_DEFAULT_TIMEOUT",
-                                         timeout_ms, kLongest));
+Duration timeout_of(int64_t timeout_ns, Duration fallback) {
+  constexpr int64_t kLongest = 365 * 24 * 3600 * HVD_SECOND;
+  if (timeout_ns < 0 || timeout_ns > kLongest) {
+    throw Error(HVD_INVALID, fmt::format("timeout_ns is {}: expected 0 (the default) to {} (365 days)",
+                                         timeout_ns, kLongest));
   }
-  return milliseconds(timeout_ms);
+  return timeout_ns == HVD_DEFAULT_TIMEOUT ? fallback : Duration(timeout_ns);
 }
 
 namespace {
@@ -59,10 +58,10 @@ hvd_status hvd_init(const hvd_options* options, hvd_context** ret_context, hvd_e
   });
 }
 
-hvd_status hvd_shutdown(hvd_context* context, int64_t timeout_ms, hvd_error* error) {
+hvd_status hvd_shutdown(hvd_context* context, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&] {
     required(context, "context");
-    return hvd::api::shut_down(*context, timeout_of(timeout_ms, context->shutdown_timeout));
+    return hvd::api::shut_down(*context, timeout_of(timeout_ns, context->shutdown_timeout));
   });
 }
 

@@ -136,14 +136,10 @@ hvd_status hvd_driver_start(hvd_driver* driver, hvd_error* error) {
   return guarded(error, [&] { required(driver, "driver").driver.start(); });
 }
 
-hvd_status hvd_driver_wait(hvd_driver* driver, int64_t timeout_ms, hvd_error* error) {
+hvd_status hvd_driver_wait(hvd_driver* driver, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&] {
     required(driver, "driver");
-    if (timeout_ms < 0) {
-      throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 or more", timeout_ms));
-    }
-    constexpr int64_t kYear = int64_t{365} * 24 * 3600 * 1000;
-    return driver->driver.wait(hvd::milliseconds(std::min(timeout_ms, kYear)));
+    return driver->driver.wait(hvd::api::timeout_of(timeout_ns, std::chrono::hours(24)));
   });
 }
 

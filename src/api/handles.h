@@ -59,8 +59,8 @@ elastic::Worker& open_worker(hvd_context* context);
 /// A caller's tensor, checked: struct_size, dtype, dimensions, memory kind.
 collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name);
 
-/// A timeout in milliseconds: HVD_DEFAULT_TIMEOUT gives `fallback`; other negative values are HVD_INVALID.
-Duration timeout_of(int64_t timeout_ms, Duration fallback);
+/// A caller's time-out: 0 is `fallback`. Throws Error(HVD_INVALID) if it is negative or too long.
+Duration timeout_of(int64_t timeout_ns, Duration fallback);
 
 /// A caller's operation name: 1 to 255 bytes, not beginning with "hvd.".
 std::string operation_name(const char* name);

@@ -56,10 +56,10 @@ hvd_status hvd_op_test(hvd_op* op, int32_t* ret_done, hvd_error* error) {
   });
 }
 
-hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ms, hvd_error* error) {
+hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     Operation& operation = *required(op, "op").operation;
-    if (operation.wait(timeout_of(timeout_ms, op->timeout))) return operation.status();
+    if (operation.wait(timeout_of(timeout_ns, op->timeout))) return operation.status();
     return Status(HVD_TIMEOUT, fmt::format("still pending: {}", operation.waiting_for()));
   });
 }

@@ -37,8 +37,11 @@ hvd_status hvd_options_set_int(hvd_options* options, const char* key, int64_t va
   return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value); });
 }
 
-hvd_status hvd_options_set_double(hvd_options* options, const char* key, double value, hvd_error* error) {
-  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value); });
+hvd_status hvd_options_set_duration(hvd_options* options, const char* key, int64_t value_ns,
+                                    hvd_error* error) {
+  return guarded(error, [&] {
+    required(options, "options").options.set(required_text(key, "key"), hvd::Duration(value_ns));
+  });
 }
 
 hvd_status hvd_options_set_bool(hvd_options* options, const char* key, int32_t value, hvd_error* error) {

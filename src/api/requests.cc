@@ -332,11 +332,7 @@ Call request_call(hvd_context* context, const hvd_request* given) {
     call.submission.splits = checked_splits(request.splits, members, call.submission.inputs[0], "inputs[0]");
   }
   call.submission.priority = request.priority;
-  if (request.timeout_ms < 0) {
-    throw Error(HVD_INVALID, fmt::format("timeout_ms is {}: expected 0 (option operation_timeout) or more",
-                                         request.timeout_ms));
-  }
-  call.timeout = timeout_of(request.timeout_ms, Duration(0));
+  call.timeout = timeout_of(request.timeout_ns, Duration(0));
   return call;
 }
 

@@ -13,11 +13,8 @@
 namespace hvd::backend {
 namespace {
 
-int64_t to_milliseconds(Duration d) {
-  // Rounded up, so that a short wait does not become none.
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(d).count();
-  return std::max<int64_t>(ms, 0);
-}
+/// A module is never given a time-out of 0: to it that would mean nothing.
+int64_t timeout_of(Duration d) { return std::max<int64_t>(d.count(), 1); }
 
 // What the module holds on to: the handlers with a stable address, valid until close returns.
 struct Host {
@@ -78,16 +75,21 @@ hvd_status host_kv_set(void* context, uint64_t generation, const char* key, cons
   });
 }
 
-hvd_status host_kv_get(void* context, uint64_t generation, const char* key, int64_t timeout_ms, void* data,
+hvd_status host_kv_get(void* context, uint64_t generation, const char* key, int64_t timeout_ns, void* data,
                        size_t* size, hvd_error* error) {
   auto* host = static_cast<Host*>(context);
   return host->guarded("kv_get", error, [&]() -> Status {
     if (key == nullptr || size == nullptr || (data == nullptr && *size > 0)) {
       return {HVD_INVALID, "kv_get: key, data or size is NULL"};
     }
+    constexpr Duration kLongest = std::chrono::hours(24 * 365);
+    if (timeout_ns <= 0 || Duration(timeout_ns) > kLongest) {
+      return {HVD_INVALID,
+              fmt::format("kv_get: timeout_ns is {}: expected 1 to {}", timeout_ns, kLongest.count())};
+    }
     if (!host->handlers.kv_get) return {HVD_UNAVAILABLE, "kv_get: there is no store"};
     std::vector<uint8_t> value;
-    Status status = host->handlers.kv_get(generation, key, milliseconds(timeout_ms), &value);
+    Status status = host->handlers.kv_get(generation, key, Duration(timeout_ns), &value);
     if (!status.ok()) return status;
     const size_t room = *size;
     *size = value.size();
@@ -183,7 +185,7 @@ class ModuleInstance final : public Instance {
     group.rank = rank;
     group.size = static_cast<int32_t>(list.size());
     group.members = list.data();
-    group.timeout_ms = to_milliseconds(timeout);
+    group.timeout_ns = timeout_of(timeout);
     rank_ = rank;
     Status status =
         call("connect", [&](hvd_error* error) { return table_.connect(instance_, &group, error); });
@@ -244,7 +246,7 @@ class ModuleInstance final : public Instance {
 
   Status copy_wait(hvd_memory, void* ticket, Duration timeout) override {
     return call("copy_wait", [&](hvd_error* error) {
-      return table_.copy_wait(instance_, ticket, to_milliseconds(timeout), error);
+      return table_.copy_wait(instance_, ticket, timeout_of(timeout), error);
     });
   }
 

@@ -41,22 +41,22 @@ constexpr OptionSpec kSpecs[] = {
     {"rendezvous", kString, "", 0, 0, "host:port where rank 0 serves a job without a driver"},
     {"elastic", kBool, "true", 0, 0,
      "whether the job may change; hvd_init says no where mpirun or srun started it without a driver"},
-    {"init_timeout", kReal, "600", 0.001, kDay, "seconds that hvd_init waits for a place in a generation"},
-    {"connect_timeout", kReal, "30", 0.001, kDay,
-     "seconds for connecting to the driver, and to the peers of a generation"},
-    {"driver_timeout", kReal, "60", 0.05, kDay,
-     "seconds that a worker goes on while the driver is silent; at least heartbeat_timeout"},
-    {"operation_timeout", kReal, "600", 0.001, kDay,
-     "seconds that a collective waits for ranks that do not call it"},
-    {"stall_warning", kReal, "60", 0.001, kDay,
-     "seconds after which a waiting collective is reported in the log"},
+    {"init_timeout", kDuration, "10m", 0.001, kDay, "how long hvd_init waits for a place in a generation"},
+    {"connect_timeout", kDuration, "30s", 0.001, kDay,
+     "how long connecting to the driver, and to the peers of a generation, may take"},
+    {"driver_timeout", kDuration, "1m", 0.05, kDay,
+     "how long a worker goes on while the driver is silent; at least heartbeat_timeout"},
+    {"operation_timeout", kDuration, "10m", 0.001, kDay,
+     "how long a collective waits for ranks that do not call it"},
+    {"stall_warning", kDuration, "1m", 0.001, kDay,
+     "after how long a waiting collective is reported in the log"},
     {"fusion_threshold", kInt, "16777216", 0, 1LL << 40,
      "bytes up to which operations that are ready together run as one; 0: each by itself"},
     {"deterministic", kBool, "false", 0, 0,
      "whether results have the same bits in every run: nothing that depends on timing may change them"},
     {"timeline", kString, "", 0, 0,
      "file that gets a trace of what this worker does (docs/timeline.md); %w, %h, %p: worker, host, process"},
-    {"shutdown_timeout", kReal, "60", 0.001, kDay, "seconds that hvd_shutdown waits for the others"},
+    {"shutdown_timeout", kDuration, "1m", 0.001, kDay, "how long hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
     // Driver.
     {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
@@ -65,30 +65,30 @@ constexpr OptionSpec kSpecs[] = {
     {"hosts", kString, "", 0, 0, "fixed hosts, host:slots separated by commas"},
     {"discovery_script", kString, "", 0, 0, "program that prints host[:slots] lines"},
     {"slots_per_host", kInt, "1", 1, kMany, "slots of a host for which discovery names none"},
-    {"discovery_interval", kReal, "1", 0.01, kDay, "seconds between two discoveries"},
-    {"discovery_timeout", kReal, "10", 0.01, kDay, "seconds that one discovery may take"},
-    {"elastic_timeout", kReal, "600", 0.01, kDay,
-     "seconds to wait for enough slots, and for workers to rejoin"},
-    {"start_timeout", kReal, "120", 0.01, kDay, "seconds from the start of a worker to its registration"},
-    {"join_settle", kReal, "0.5", 0, kDay,
-     "seconds that a worker that is ready waits for others that are starting"},
+    {"discovery_interval", kDuration, "1s", 0.01, kDay, "time between two discoveries"},
+    {"discovery_timeout", kDuration, "10s", 0.01, kDay, "how long one discovery may take"},
+    {"elastic_timeout", kDuration, "10m", 0.01, kDay,
+     "how long the driver waits for enough slots, and for workers to rejoin"},
+    {"start_timeout", kDuration, "2m", 0.01, kDay, "time from the start of a worker to its registration"},
+    {"join_settle", kDuration, "500ms", 0, kDay,
+     "how long a worker that is ready waits for others that are starting"},
     {"reset_limit", kInt, "0", 0, kMany,
      "generations formed after the first before the job is given up; 0: no limit"},
-    {"heartbeat_interval", kReal, "1", 0.01, kDay, "seconds between two signs of life"},
-    {"heartbeat_timeout", kReal, "10", 0.05, kDay, "seconds of silence after which a worker is lost"},
-    {"stall_shutdown", kReal, "0", 0, kDay,
-     "seconds after which ranks that do not come to an operation for which others wait are evicted; 0: never"},
+    {"heartbeat_interval", kDuration, "1s", 0.01, kDay, "time between two signs of life"},
+    {"heartbeat_timeout", kDuration, "10s", 0.05, kDay, "silence after which a worker is lost"},
+    {"stall_shutdown", kDuration, "0s", 0, kDay,
+     "after how long ranks that do not come to an operation for which others wait are evicted; 0: never"},
     {"restart", kBool, "true", 0, 0, "whether the slot of a lost worker gets a new worker"},
-    {"restart_delay_min", kReal, "1", 0, kDay,
-     "seconds before a slot is used again after its first failure; doubles with each"},
-    {"restart_delay_max", kReal, "60", 0, kDay, "longest such delay"},
+    {"restart_delay_min", kDuration, "1s", 0, kDay,
+     "delay before a slot is used again after its first failure; doubles with each"},
+    {"restart_delay_max", kDuration, "1m", 0, kDay, "longest such delay"},
     {"blocklist_after", kInt, "3", 1, kMany, "failures in a row after which a host is put on the blocklist"},
-    {"blocklist_cooldown_min", kReal, "0", 0, 100 * kDay,
-     "seconds that a host stays on the blocklist the first time; 0: for good"},
-    {"blocklist_cooldown_max", kReal, "0", 0, 100 * kDay, "longest such time"},
+    {"blocklist_cooldown_min", kDuration, "0s", 0, 100 * kDay,
+     "how long a host stays on the blocklist the first time; 0: for good"},
+    {"blocklist_cooldown_max", kDuration, "0s", 0, 100 * kDay, "longest such time"},
     {"listen", kString, "", 0, 0,
      "address[:port] where the driver listens; absent: loopback and a free port"},
-    {"stop_grace", kReal, "5", 0, kDay, "seconds between SIGTERM and SIGKILL"},
+    {"stop_grace", kDuration, "5s", 0, kDay, "time between SIGTERM and SIGKILL"},
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},
     {"ompi_server", kString, "", 0, 0,
@@ -109,7 +109,7 @@ const char* type_name(OptionType type) {
   switch (type) {
     case kString: return "string";
     case kInt: return "integer";
-    case kReal: return "number";
+    case kDuration: return "duration";
     case kBool: return "bool";
   }
   return "?";
@@ -126,22 +126,61 @@ std::string shown(const OptionSpec& spec, const std::string& text) {
   return std::string(spec.key) == "secret" ? "(hidden)" : text;
 }
 
+struct Unit {
+  const char* name;
+  int64_t nanoseconds;
+};
+constexpr Unit kUnits[] = {{"d", 86'400'000'000'000},
+                           {"h", 3'600'000'000'000},
+                           {"m", 60'000'000'000},
+                           {"s", 1'000'000'000},
+                           {"ms", 1'000'000},
+                           {"us", 1'000},
+                           {"ns", 1}};
+
+/// "250ms": in the largest unit of which it is a whole number.
+std::string shown(Duration duration) {
+  for (const Unit& unit : kUnits) {
+    if (duration.count() % unit.nanoseconds == 0 && duration.count() != 0)
+      return fmt::format("{}{}", duration.count() / unit.nanoseconds, unit.name);
+  }
+  return "0s";
+}
+
+/// A number of seconds, or of the unit that follows it.
+std::optional<double> nanoseconds_of(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
+  const std::string_view name(stop, static_cast<size_t>(end - stop));
+  if (name.empty()) return number * 1e9;
+  for (const Unit& unit : kUnits) {
+    if (name == unit.name) return number * static_cast<double>(unit.nanoseconds);
+  }
+  return std::nullopt;
+}
+
 [[noreturn]] void unfit(const OptionSpec& spec, const std::string& text) {
   std::string expected = type_name(spec.type);
   if (spec.type == kInt) expected = fmt::format("an integer from {:.0f} to {:.0f}", spec.low, spec.high);
-  if (spec.type == kReal) expected = fmt::format("a number from {:g} to {:g}", spec.low, spec.high);
+  if (spec.type == kDuration) {
+    expected = fmt::format("a duration from {} to {}: seconds, or with a unit (ns, us, ms, s, m, h, d)",
+                           shown(seconds(spec.low)), shown(seconds(spec.high)));
+  }
   if (spec.type == kBool) expected = "1, 0, true, false, yes, no, on or off";
   throw Error(HVD_INVALID, fmt::format("option {} ({}) is '{}': expected {}", spec.key, variable_of(spec.key),
                                        shown(spec, text), expected));
 }
 
-OptionValue checked(const OptionSpec& spec, OptionValue value) {
-  const auto in_range = [&](double v) { return std::isfinite(v) && v >= spec.low && v <= spec.high; };
-  if (auto* i = std::get_if<int64_t>(&value); i != nullptr && !in_range(static_cast<double>(*i))) {
-    unfit(spec, std::to_string(*i));
-  }
-  if (auto* d = std::get_if<double>(&value); d != nullptr && !in_range(*d))
-    unfit(spec, fmt::format("{}", *d));
+int64_t checked(const OptionSpec& spec, int64_t value) {
+  const auto number = static_cast<double>(value);
+  if (number < spec.low || number > spec.high) unfit(spec, std::to_string(value));
+  return value;
+}
+
+Duration checked(const OptionSpec& spec, Duration value) {
+  if (value < seconds(spec.low) || value > seconds(spec.high)) unfit(spec, shown(value));
   return value;
 }
 
@@ -155,11 +194,11 @@ OptionValue parse(const OptionSpec& spec, const std::string& text) {
       if (error != std::errc() || stop != end) unfit(spec, text);
       return checked(spec, number);
     }
-    case kReal: {
-      double number = 0;
-      auto [stop, error] = std::from_chars(text.data(), end, number);
-      if (error != std::errc() || stop != end) unfit(spec, text);
-      return checked(spec, number);
+    case kDuration: {
+      const std::optional<double> number = nanoseconds_of(text);
+      // Before it is made an integer: one that is out of range may not fit into one.
+      if (!number || *number < spec.low * 1e9 - 0.5 || *number > spec.high * 1e9 + 0.5) unfit(spec, text);
+      return checked(spec, Duration(std::llround(*number)));
     }
     case kBool:
       for (const char* yes : {"1", "true", "yes", "on"}) {
@@ -175,8 +214,10 @@ OptionValue parse(const OptionSpec& spec, const std::string& text) {
 
 void require_type(const OptionSpec& spec, OptionType given, const std::string& text) {
   if (spec.type == given) return;
-  throw Error(HVD_INVALID, fmt::format("option {} takes a {}, but a {} was given: {}", spec.key,
-                                       type_name(spec.type), type_name(given), shown(spec, text)));
+  throw Error(HVD_INVALID,
+              fmt::format("option {} takes a {}{}, but a {} was given: {}", spec.key, type_name(spec.type),
+                          spec.type == kDuration ? " (hvd_options_set_duration, or text)" : "",
+                          type_name(given), shown(spec, text)));
 }
 
 }  // namespace
@@ -196,17 +237,13 @@ void Options::set(const std::string& key, const std::string& text) {
 
 void Options::set(const std::string& key, int64_t value) {
   const OptionSpec& spec = spec_of(key);
-  if (spec.type == kReal) {
-    values_[key] = checked(spec, static_cast<double>(value));
-    return;
-  }
   require_type(spec, kInt, std::to_string(value));
   values_[key] = checked(spec, value);
 }
 
-void Options::set(const std::string& key, double value) {
+void Options::set(const std::string& key, Duration value) {
   const OptionSpec& spec = spec_of(key);
-  require_type(spec, kReal, fmt::format("{}", value));
+  require_type(spec, kDuration, shown(value));
   values_[key] = checked(spec, value);
 }
 
@@ -234,6 +271,8 @@ std::string Options::text(const std::string& key) const {
         using T = std::decay_t<decltype(v)>;
         if constexpr (std::is_same_v<T, std::string>) {
           return v;
+        } else if constexpr (std::is_same_v<T, Duration>) {
+          return fmt::format("{}", to_seconds(v));
         } else {
           return fmt::format("{}", v);
         }

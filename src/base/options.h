@@ -14,14 +14,14 @@
 
 namespace hvd {
 
-enum class OptionType { kString, kInt, kReal, kBool };
-using OptionValue = std::variant<std::string, int64_t, double, bool>;
+enum class OptionType { kString, kInt, kDuration, kBool };
+using OptionValue = std::variant<std::string, int64_t, Duration, bool>;
 
 struct OptionSpec {
   const char* key;
   OptionType type;
   const char* fallback;  // default, as text
-  double low, high;      // range of numbers, both ends included
+  double low, high;      // range of numbers, of durations in seconds; both ends included
   const char* meaning;
 };
 
@@ -35,16 +35,16 @@ class Options {
 
   void set(const std::string& key, const std::string& text);
   void set(const std::string& key, int64_t value);
-  void set(const std::string& key, double value);
+  void set(const std::string& key, Duration value);
   void set(const std::string& key, bool value);
 
   bool is_set(const std::string& key) const;  // by the program or the environment, and not empty
+  /// A duration as its number of seconds.
   std::string text(const std::string& key) const;
   std::string string(const std::string& key) const { return std::get<std::string>(value(key)); }
   int64_t integer(const std::string& key) const { return std::get<int64_t>(value(key)); }
-  double real(const std::string& key) const { return std::get<double>(value(key)); }
   bool boolean(const std::string& key) const { return std::get<bool>(value(key)); }
-  Duration duration(const std::string& key) const { return seconds(real(key)); }
+  Duration duration(const std::string& key) const { return std::get<Duration>(value(key)); }
   std::optional<std::string> environment(const std::string& name) const { return environment_(name); }
 
   LoggerPtr logger = std::make_shared<Logger>();

@@ -28,7 +28,6 @@
 namespace {
 
 constexpr int kUsage = 2;
-constexpr int64_t kDayMs = int64_t{24} * 3600 * 1000;
 
 /// Lines for stderr, written by a thread of its own: a terminal that is stopped must not hold up the driver.
 class ErrorOutput {
@@ -165,18 +164,19 @@ int parse(int argc, char** argv, Arguments* arguments) {
       {"--host-discovery-script", "discovery_script", "program that prints host[:slots] lines"},
       {"--slots-per-host", "slots_per_host", "slots of a host for which none are named"},
       {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit"},
-      {"--elastic-timeout", "elastic_timeout", "seconds to wait for enough slots, and for workers to rejoin"},
+      {"--elastic-timeout", "elastic_timeout",
+       "how long to wait for enough slots, and for workers to rejoin"},
       {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker"},
       {"--backend", "backend", "gloo, mpi, nccl, any other module, several separated by commas, or auto"},
-      {"--heartbeat-timeout", "heartbeat_timeout", "seconds of silence after which a worker is lost"},
-      {"--stop-grace", "stop_grace", "seconds between SIGTERM and SIGKILL"},
+      {"--heartbeat-timeout", "heartbeat_timeout", "silence after which a worker is lost"},
+      {"--stop-grace", "stop_grace", "time between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
        "file for a trace of what each worker does; .<worker>.json is added"},
       {"--network-interface", "interface", "interface or address for the workers' data"},
   };
   for (Named& option : named) option.given = app.add_option(option.flags, option.text, option.meaning);
   std::vector<std::string> cooldown;
-  app.add_option("--blocklist-cooldown-range", cooldown, "MIN MAX seconds that a failing host is left out")
+  app.add_option("--blocklist-cooldown-range", cooldown, "MIN MAX: how long a failing host is left out")
       ->expected(2)
       ->allow_extra_args(false);
   std::vector<std::string> variables;
@@ -194,7 +194,9 @@ int parse(int argc, char** argv, Arguments* arguments) {
                "no job, but a table of the backends: what they can do, and why some can't be used");
   app.add_flag("-v,--verbose", arguments->verbose,
                "tell what the driver does, and which backends the workers use and why");
-  app.footer(std::string("Options for --set:\n") + hvd_options_describe());
+  app.footer(std::string(
+                 "A duration is a number of seconds, or has a unit: 250ms, 1.5s, 2m.\nOptions for --set:\n") +
+             hvd_options_describe());
 
   try {
     std::vector<std::string> words = rewritten(argc, argv);
@@ -348,7 +350,9 @@ class Job {
     hvd_status status = HVD_OK;
     hvd_error error = HVD_ERROR_INIT;
     std::thread waiter([&] {
-      do { status = hvd_driver_wait(driver_.get(), kDayMs, &error); } while (status == HVD_TIMEOUT);
+      do {
+        status = hvd_driver_wait(driver_.get(), HVD_DEFAULT_TIMEOUT, &error);
+      } while (status == HVD_TIMEOUT);
       Signals::wake();
     });
     int first = 0;

@@ -102,10 +102,10 @@ std::vector<std::string> Driver::worker_options() const {
     result.push_back(name + "=" + options_.text(key));
   }
   // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
-  if (const double shutdown = options_.real("stall_shutdown"); shutdown > 0) {
-    double warning = shutdown;
-    while (warning > options_.real("stall_warning")) warning /= 2;
-    result.push_back(fmt::format("HVD_STALL_WARNING={}", std::max(warning, 0.001)));
+  if (const Duration shutdown = options_.duration("stall_shutdown"); shutdown > Duration(0)) {
+    Duration warning = shutdown;
+    while (warning > options_.duration("stall_warning")) warning /= 2;
+    result.push_back(fmt::format("HVD_STALL_WARNING={}", to_seconds(std::max(warning, milliseconds(1)))));
   }
   if (mpi_ != nullptr) {
     const std::vector<std::string> given = without_launcher(launch::merged_environment(environment_));

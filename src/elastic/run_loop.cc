@@ -38,8 +38,8 @@ class RecoverySlice {
     if (begun_ || !is_on(timeline_)) return;
     begun_ = true;
     constexpr TimelineRow kRow = TimelineRow::kGenerations;
-    const Time learnt{Duration(recovery_.began_at)};
-    const Time began = learnt - Duration(recovery_.detection);
+    const Time learnt{Duration(recovery_.began_at_ns)};
+    const Time began = learnt - Duration(recovery_.detection_ns);
     timeline_->begin(kRow, "recovery", began, {{"cause", status_name(recovery_.cause)}, {"reason", reason}});
     if (began < learnt) timeline_->slice(kRow, "detection", began, learnt);
     if (learnt < returned) timeline_->slice(kRow, "abort", learnt, returned);
@@ -193,7 +193,7 @@ Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Sum
   state::SyncResult result;
   Status status = sync(known, &result);
   record("sync", began);
-  recovery->sync += count(now() - began);
+  recovery->sync_ns += count(now() - began);
   if (!status.ok()) return status;
   recovery->revision = result.revision;
   recovery->sync_bytes += result.sent_bytes + result.received_bytes;
@@ -221,8 +221,8 @@ Status RunLoop::recover(hvd_status cause) {
     began = std::min(loss.at, returned);
     reason = loss.status.message;
   }
-  recovery.began_at = count(began.time_since_epoch());
-  recovery.abort = count(returned - began);
+  recovery.began_at_ns = count(began.time_since_epoch());
+  recovery.abort_ns = count(returned - began);
 
   RecoverySlice slice(worker_.timeline(), recovery);
   hvd_status attempt = cause;
@@ -234,16 +234,16 @@ Status RunLoop::recover(hvd_status cause) {
       status = restore();
     }
     if (!status.ok()) return status;
-    if (attempt == HVD_PEER_LOST) recovery.restore += count(now() - restoring);
+    if (attempt == HVD_PEER_LOST) recovery.restore_ns += count(now() - restoring);
 
     EntryTimes times;
     const Duration silence = worker_.loss() ? worker_.loss()->silence : Duration(0);
-    if (cause == HVD_PEER_LOST) recovery.detection = std::max(recovery.detection, count(silence));
+    if (cause == HVD_PEER_LOST) recovery.detection_ns = std::max(recovery.detection_ns, count(silence));
     slice.begin(reason, returned);
     if (attempt == HVD_PEER_LOST) record("restore", restoring);
     status = worker_.enter(ready(attempt), worker_.init_timeout(), &times);
-    recovery.forming += count(times.forming);
-    recovery.connecting += count(times.connecting);
+    recovery.forming_ns += count(times.forming);
+    recovery.connecting_ns += count(times.connecting);
     recovery.attempts += times.attempts;
     if (!status.ok()) return status;
 
@@ -263,7 +263,7 @@ Status RunLoop::recover(hvd_status cause) {
   const hvd_membership_info to = worker_.membership();
   recovery.to_generation = to.generation;
   recovery.to_size = to.size;
-  recovery.total = count(now() - began);
+  recovery.total_ns = count(now() - began);
   std::strncpy(recovery.reason, reason.c_str(), sizeof(recovery.reason) - 1);
   worker_.recoveries().add(recovery);
   hvd_event event{};

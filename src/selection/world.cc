@@ -8,10 +8,6 @@
 namespace hvd::selection {
 namespace {
 
-int64_t milliseconds_of(Duration timeout) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-}
-
 bool knows_world(const backend::Module& module) {
   const hvd_backend_table& table = module.table;
   return table.struct_size > offsetof(hvd_backend_table, world_broadcast) && table.world != nullptr &&
@@ -42,7 +38,7 @@ Status World::of(std::shared_ptr<backend::Module> module, int64_t processes, Dur
     return {HVD_UNAVAILABLE, fmt::format("module {} does not know of launchers", module->description.name)};
   }
   hvd_error error = HVD_ERROR_INIT;
-  const hvd_status code = module->table.world(milliseconds_of(timeout), &world.rank_, &world.size_, &error);
+  const hvd_status code = module->table.world(timeout.count(), &world.rank_, &world.size_, &error);
   if (code != HVD_OK) return Status::from(code, error);
   if (world.size_ == 1 && processes > 1) {
     return {
@@ -58,7 +54,7 @@ Status World::of(std::shared_ptr<backend::Module> module, int64_t processes, Dur
 
 Status World::broadcast(void* data, size_t size, Duration timeout) const {
   hvd_error error = HVD_ERROR_INIT;
-  const hvd_status code = module_->table.world_broadcast(data, size, milliseconds_of(timeout), &error);
+  const hvd_status code = module_->table.world_broadcast(data, size, timeout.count(), &error);
   return code == HVD_OK ? Status() : Status::from(code, error);
 }
 

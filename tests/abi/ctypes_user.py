@@ -2,7 +2,7 @@
 import ctypes
 import sys
 
-OK, FLOAT32, SUM, DEFAULT_TIMEOUT = 0, 11, 1, -1
+OK, FLOAT32, SUM, DEFAULT_TIMEOUT = 0, 11, 1, 0
 
 
 class HvdError(ctypes.Structure):

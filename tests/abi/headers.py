@@ -1,8 +1,9 @@
-"""The functions that the public headers declare."""
+"""The functions that the public headers declare, and what was recorded of them in earlier versions."""
 import re
 from pathlib import Path
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include" / "hvd"
+RECORDED = Path(__file__).resolve().parent / "recorded"
 
 
 def strip_comments(text):
@@ -24,3 +25,15 @@ def declared_functions(header, include=INCLUDE):
 
 def public_functions(include=INCLUDE):
     return declared_functions("hvd.h", include) + declared_functions("driver.h", include)
+
+
+def defined(macro, header):
+    """The value of a macro, as text."""
+    return re.search(rf"^#define {macro} (.*)$", header.read_text(), flags=re.M).group(1)
+
+
+def recorded_versions(macro, header):
+    """Include directories of the recorded versions in which the macro of this header has today's value, oldest first."""
+    today = defined(macro, INCLUDE / header)
+    return sorted((directory for directory in RECORDED.iterdir() if defined(macro, directory / "hvd" / header) == today),
+                  key=lambda directory: [int(part) for part in directory.name.split(".")])

@@ -50,9 +50,9 @@ class Install(unittest.TestCase):
         run("sh", "-c", f"{CC} -std=c99 -pedantic -Wall -Wextra -Werror '{EXAMPLE}' {flags} "
                         f"-Wl,-rpath,'{self.libdir}' -o '{program}'")
         self.assertEqual("rank 0 of 1: y = 2.00x + 1.00\n", run(program))
-        self.assertEqual("0", self.pkg_config("--variable=abi_version"))
+        self.assertEqual("1", self.pkg_config("--variable=abi_version"))
         plugins = Path(self.pkg_config("--variable=plugindir").replace("\\ ", " "))
-        self.assertEqual((self.libdir / "hvd" / "0").resolve(), plugins.resolve())
+        self.assertEqual((self.libdir / "hvd" / "1").resolve(), plugins.resolve())
         self.assertTrue(plugins.is_dir())
 
     def test_cpp(self):
@@ -101,10 +101,10 @@ int main() {
         program = self.work / "by_dlopen"
         run(CC, "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{self.prefix / 'include'}",
             ROOT / "tests/abi/dlopen_user.c", "-o", program, "-ldl")
-        self.assertEqual("rank 0 of 1\n", run(program, self.libdir / "libhvd.so.0"))
+        self.assertEqual("rank 0 of 1\n", run(program, self.libdir / "libhvd.so.1"))
 
     def test_job_of_two_workers(self):
-        if not list((self.libdir / "hvd" / "0").glob("libhvd_gloo.so")):
+        if not list((self.libdir / "hvd" / "1").glob("libhvd_gloo.so")):
             self.skipTest("built without a backend for more than one worker")
         program = self.work / "worker"
         run(CC, "-std=c99", f"-I{self.prefix / 'include'}", EXAMPLE, f"-L{self.libdir}", "-lhvd",

@@ -52,24 +52,24 @@ class Packages(unittest.TestCase):
         return [re.sub(r" -> .*", "", line.split(None, 5)[5]) for line in lines if not line.startswith("d")]
 
     def test_each_file_is_in_its_package(self):
-        self.assertLessEqual({"libhvd0", "libhvd-dev", "hvd-tools"}, set(self.debs))
+        self.assertLessEqual({"libhvd1", "libhvd-dev", "hvd-tools"}, set(self.debs))
         every = [name for package in self.debs for name in self.contents(package)]
         self.assertEqual(sorted(set(every)), sorted(every), "a file is in two packages")
-        self.assertTrue(any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.0", name) for name in self.contents("libhvd0")))
-        self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd0")))
+        self.assertTrue(any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.1", name) for name in self.contents("libhvd1")))
+        self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd1")))
         self.assertEqual(["./usr/bin/hvdrun"], self.contents("hvd-tools"))
         devel = self.contents("libhvd-dev")
         for end in ("/hvd/hvd.h", "/hvd/driver.h", "/hvd/backend.h", "/hvd.pc", "/hvdConfig.cmake", "/libhvd.so"):
             self.assertTrue(any(name.endswith(end) for name in devel), end)
 
     def test_dependencies(self):
-        self.assertRegex(self.field("libhvd0", "Depends"), r"libc6 .*libssl3")
-        version = self.field("libhvd0", "Version")
+        self.assertRegex(self.field("libhvd1", "Depends"), r"libc6 .*libssl3")
+        version = self.field("libhvd1", "Version")
         for package in ("libhvd-dev", "hvd-tools"):
-            self.assertIn(f"libhvd0 (= {version})", self.field(package, "Depends"))
-        self.assertNotIn("mpi", self.field("libhvd0", "Depends"))
-        if "libhvd0-mpi" in self.debs:
-            self.assertIn("libopenmpi", self.field("libhvd0-mpi", "Depends"))
+            self.assertIn(f"libhvd1 (= {version})", self.field(package, "Depends"))
+        self.assertNotIn("mpi", self.field("libhvd1", "Depends"))
+        if "libhvd1-mpi" in self.debs:
+            self.assertIn("libopenmpi", self.field("libhvd1-mpi", "Depends"))
 
     def test_they_install_and_remove_cleanly(self):
         target = self.work / "system"
@@ -96,7 +96,7 @@ class Packages(unittest.TestCase):
         program = self.work / "worker"
         run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{library}", "-lhvd", f"-Wl,-rpath,{library}", "-o",
             program)
-        if not list((library / "hvd" / "0").glob("libhvd_gloo.so")):
+        if not list((library / "hvd" / "1").glob("libhvd_gloo.so")):
             self.assertIn("rank 0 of 1", run(program))
             return
         output = run(prefix / "bin" / "hvdrun", "-np", "2", "-H", "localhost:2", "--", program)

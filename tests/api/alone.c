@@ -93,7 +93,7 @@ static void collectives(hvd_context *c) {
   CHECK(memcmp(in, out, sizeof(in)) == 0 && b.data == out);
   gathered.data = NULL;
   CHECK_STATUS(hvd_allgather_async(c, "gather", &a, &gathered, &op, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   CHECK_STATUS(hvd_op_get_output(op, 0, &gathered, &error), HVD_OK);
   CHECK(gathered.data != NULL && memcmp(gathered.data, in, sizeof(in)) == 0);
   hvd_op_destroy(op);
@@ -143,7 +143,7 @@ static void more_collectives(hvd_context *c) {
   CHECK_STATUS(hvd_grouped_allreduce(c, "group", pair, pair, 2, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK_STATUS(hvd_grouped_allreduce(c, "group", NULL, NULL, 0, HVD_REDUCTION_SUM, &error), HVD_OK);
   CHECK_STATUS(hvd_broadcast_variables_async(c, "group", pair, 2, 0, &op, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   hvd_op_destroy(op);
   CHECK_STATUS(hvd_process_set_create(c, "me", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
   CHECK_STATUS(hvd_process_set_get_ranks(set, &member, &count, &error), HVD_OK);
@@ -158,7 +158,7 @@ static void more_collectives(hvd_context *c) {
   r.priority = 5;
   CHECK_STATUS(hvd_submit(c, &r, &op, &error), HVD_OK);
   hvd_process_set_destroy(set);
-  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   CHECK(out[0] == -3 && out[1] == 6 && out[2] == -9 && out[3] == 12);
   hvd_op_destroy(op);
   CHECK_STATUS(hvd_join(c, &last, &error), HVD_OK);

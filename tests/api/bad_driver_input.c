@@ -102,7 +102,7 @@ int main(void) {
   info.struct_size = sizeof(info);
   CHECK_STATUS(hvd_driver_get_status(d, &info, &error), HVD_OK);
   CHECK(info.phase == HVD_PHASE_NEW && info.port == 0);
-  CHECK_STATUS(hvd_driver_wait(d, 10, &error), HVD_INVALID); /* not started */
+  CHECK_STATUS(hvd_driver_wait(d, 10 * HVD_MILLISECOND, &error), HVD_INVALID); /* not started */
   CHECK_STATUS(hvd_driver_set_command(d, missing, NULL, &error), HVD_OK);
   CHECK_STATUS(hvd_driver_start(d, &error), HVD_UNAVAILABLE);
   CHECK_NAMES("/nonexistent/program");

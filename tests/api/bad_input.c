@@ -78,10 +78,21 @@ static void options(void) {
   CHECK_STATUS(hvd_options_set(o, "heartbeat_timeout", "nan", &error), HVD_INVALID);
   CHECK_STATUS(hvd_options_set_int(o, "backend", 3, &error), HVD_INVALID);
   CHECK_STATUS(hvd_options_set_int(o, "np", 99999999, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_options_set_double(o, "np", 1.5, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_options_set_duration(o, "np", HVD_SECOND, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_options_set_duration(NULL, "connect_timeout", HVD_SECOND, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_options_set_duration(o, NULL, HVD_SECOND, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_options_set_duration(o, "connect_timeout", -1, &error), HVD_INVALID);
+  CHECK_NAMES("-1ns");
+  CHECK_STATUS(hvd_options_set_duration(o, "connect_timeout", 7, &error), HVD_INVALID); /* no seconds */
+  CHECK_NAMES("7ns");
+  CHECK_STATUS(hvd_options_set_int(o, "connect_timeout", 7, &error), HVD_INVALID);
+  CHECK_NAMES("hvd_options_set_duration");
   CHECK_STATUS(hvd_options_set_bool(o, "np", 1, &error), HVD_INVALID);
   CHECK_STATUS(hvd_options_set_bool(o, "restart", 0, &error), HVD_OK);
-  CHECK_STATUS(hvd_options_set_int(o, "connect_timeout", 7, &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(o, "connect_timeout", "250ms", &error), HVD_OK);
+  CHECK_STATUS(hvd_options_get(o, "connect_timeout", &text, &error), HVD_OK);
+  CHECK(text != NULL && strcmp(text, "0.25") == 0);
+  CHECK_STATUS(hvd_options_set_duration(o, "connect_timeout", 7 * HVD_SECOND, &error), HVD_OK);
   CHECK_STATUS(hvd_options_get(o, "connect_timeout", &text, &error), HVD_OK);
   CHECK(text != NULL && strcmp(text, "7") == 0);
   CHECK_STATUS(hvd_options_get(o, "connect_timeout", NULL, &error), HVD_INVALID);
@@ -459,8 +470,11 @@ static void after_shutdown(hvd_context *c) {
   memset(&m, 0, sizeof(m));
   m.struct_size = sizeof(m);
   CHECK_STATUS(hvd_shutdown(c, -2, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
-  CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
+  CHECK_NAMES("timeout_ns is -2");
+  CHECK_STATUS(hvd_shutdown(c, INT64_MAX, &error), HVD_INVALID);
+  CHECK_NAMES("365 days");
+  CHECK_STATUS(hvd_shutdown(c, HVD_SECOND, &error), HVD_OK);
+  CHECK_STATUS(hvd_shutdown(c, HVD_SECOND, &error), HVD_OK);
   CHECK_STATUS(hvd_allreduce(c, "x", &t, &t, HVD_REDUCTION_SUM, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_barrier_async(c, "x", &op, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_submit(c, &r, &op, &error), HVD_CLOSED);

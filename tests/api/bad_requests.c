@@ -121,7 +121,7 @@ static void requests(hvd_context *c) {
   CHECK_STATUS(hvd_submit(c, &good, NULL, &error), HVD_INVALID);
   CHECK_NAMES("ret_op");
   CHECK_STATUS(hvd_submit(c, &good, &op, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   CHECK(b[3] == 4); /* the default is the sum */
   hvd_op_destroy(op);
   r = good, r.name = NULL;
@@ -144,10 +144,10 @@ static void requests(hvd_context *c) {
   refused(c, &r, "splits");
   r = good, r.split_count = 1;
   refused(c, &r, "split_count is 1");
-  r = good, r.timeout_ms = -1;
-  refused(c, &r, "timeout_ms is -1");
-  r = good, r.timeout_ms = INT64_MAX;
-  refused(c, &r, "timeout_ms");
+  r = good, r.timeout_ns = -1;
+  refused(c, &r, "timeout_ns is -1");
+  r = good, r.timeout_ns = INT64_MAX;
+  refused(c, &r, "timeout_ns");
 
   r = good, r.collective = HVD_COLLECTIVE_BROADCAST;
   refused(c, &r, "inputs");
@@ -201,7 +201,7 @@ static void requests(hvd_context *c) {
   /* A request of an older header gets the defaults of what it does not know. */
   r = good, r.prescale = 1000, r.struct_size = offsetof(hvd_request, prescale);
   CHECK_STATUS(hvd_submit(c, &r, &op, &error), HVD_OK);
-  CHECK_STATUS(hvd_op_wait(op, 10000, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   CHECK(b[3] == 4);
   hvd_op_destroy(op);
 }
@@ -255,7 +255,7 @@ int main(void) {
   rows(c);
   requests(c);
   process_sets(c);
-  CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
+  CHECK_STATUS(hvd_shutdown(c, HVD_SECOND, &error), HVD_OK);
   hvd_destroy(c);
   return report("bad_requests");
 }

@@ -218,7 +218,7 @@ static void trains(hvd_context *c) {
     hvd_sampler_destroy(t);
   }
 
-  CHECK_STATUS(hvd_shutdown(c, 1000, &error), HVD_OK);
+  CHECK_STATUS(hvd_shutdown(c, HVD_SECOND, &error), HVD_OK);
   CHECK_STATUS(hvd_sampler_next(s, NULL, indices, 4, &batch, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_sampler_record(s, &batch, &error), HVD_CLOSED);
   CHECK_STATUS(hvd_sampler_create(c, &o, &s, &error), HVD_CLOSED);

@@ -70,8 +70,8 @@ static void print_recovery(const job *j) {
   printf(
       "{\"recovery\":{\"began_at\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
       "\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu,\"attempts\":%d}}\n",
-      (long long)r.began_at, (long long)r.abort, (long long)r.restore, (long long)r.forming,
-      (long long)r.connecting, (long long)r.sync, (long long)r.total, (unsigned long long)r.sync_bytes,
+      (long long)r.began_at_ns, (long long)r.abort_ns, (long long)r.restore_ns, (long long)r.forming_ns,
+      (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns, (unsigned long long)r.sync_bytes,
       r.attempts);
 }
 

@@ -223,7 +223,7 @@ TEST_F(Hvdrun, CheckBuildTellsOfEveryBackend) {
   const std::string tiny = row("libhvd_tiny.so");
   EXPECT_EQ(tiny.find("yes     tiny"), 0U) << tiny;
   for (const char* part : {"  1  ", "host", "dtypes: float32\n", "collectives: barrier\n",
-                           "backend ABI version 1; at most 2 in a process\n"}) {
+                           "backend ABI version 2; at most 2 in a process\n"}) {
     has(tiny, part);
   }
   EXPECT_EQ(row("libhvd_away.so").find("no      away"), 0U) << row("libhvd_away.so");
@@ -235,7 +235,7 @@ TEST_F(Hvdrun, CheckBuildTellsOfEveryBackend) {
 // A library without modules: what is built in serves a worker that is alone, and no job.
 TEST_F(Hvdrun, CheckBuildFailsWhereNoJobCanRun) {
   const std::string library = std::filesystem::canonical(HVD_LIBRARY_FILE);
-  std::filesystem::copy(library, folder.path("libhvd.so.0"));
+  std::filesystem::copy(library, folder.path("libhvd.so.1"));
   std::filesystem::copy(HVD_TEST_MODULES "/libhvd_away.so", folder.path("libhvd_away.so"));
   const int status =
       run({"--check-build"}, {"LD_LIBRARY_PATH=" + folder.path(""), "HVD_PLUGIN_PATH=" + folder.path("")});

@@ -61,7 +61,7 @@ class Trainer {
       outcome.weights.assign(weights, weights + kCount);
       outcome.begun_at = begun_at_;
       outcome.revision = hvd_state_revision(state);
-      outcome.shutdown = hvd_shutdown(context, 60000, nullptr);
+      outcome.shutdown = hvd_shutdown(context, 60 * HVD_SECOND, nullptr);
       hvd_get_recovery_count(context, &outcome.recoveries, nullptr);
       hvd_state_destroy(state);
       hvd_destroy(context);

@@ -59,7 +59,7 @@ void Job::set_hosts(const std::string& hosts) {
 
 hvd_status Job::wait(std::string* ret_sentence) {
   hvd_error error = HVD_ERROR_INIT;
-  const hvd_status status = hvd_driver_wait(driver_, 100000, &error);
+  const hvd_status status = hvd_driver_wait(driver_, 100 * HVD_SECOND, &error);
   *ret_sentence = status == HVD_OK ? this->status().sentence : error.message;
   return status;
 }

@@ -43,7 +43,7 @@ class Member {
     hvd_run(
         context_, nullptr, [](void* self) { return static_cast<Member*>(self)->train(); }, this, &error);
     sets_.clear();
-    hvd_shutdown(context_, 60000, nullptr);
+    hvd_shutdown(context_, 60 * HVD_SECOND, nullptr);
     hvd_destroy(context_);
     return seen_;
   }

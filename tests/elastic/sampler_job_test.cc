@@ -51,7 +51,7 @@ class Counter {
     outcome.counts = counts;
     outcomes.update([&](auto& all) { all.push_back(outcome); });
     if (before_end) before_end();
-    if (context != nullptr) hvd_shutdown(context, 60000, nullptr);
+    if (context != nullptr) hvd_shutdown(context, 60 * HVD_SECOND, nullptr);
     hvd_sampler_destroy(sampler);
     hvd_state_destroy(state);
     hvd_destroy(context);
@@ -256,7 +256,7 @@ TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
             return status;
           },
           &call, error));
-      HVD_ASSERT_OK(hvd_shutdown(w.context, 60000, error));
+      HVD_ASSERT_OK(hvd_shutdown(w.context, 60 * HVD_SECOND, error));
       hvd_sampler_destroy(w.sampler);
       hvd_state_destroy(w.state);
       hvd_destroy(w.context);

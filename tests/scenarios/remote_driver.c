@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
   hvd_options_destroy(options);
   pthread_t signals;
   pthread_create(&signals, NULL, stop_on_signal, &j);
-  const hvd_status status = hvd_driver_wait(j.driver, INT64_MAX, &error);
+  const hvd_status status = hvd_driver_wait(j.driver, HVD_DEFAULT_TIMEOUT, &error);
   hvd_driver_status_info info = {.struct_size = sizeof info};
   hvd_driver_get_status(j.driver, &info, NULL);
   pthread_cancel(signals);

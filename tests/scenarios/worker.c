@@ -322,7 +322,7 @@ static void trace_recoveries(const worker *w) {
           "\"total\":%lld,\"forming\":%lld,\"sync_bytes\":%llu,\"reason\":\"%s\"",
           (unsigned long long)r.from_generation, (unsigned long long)r.to_generation,
           hvd_status_name(r.cause), r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision,
-          (long long)r.total, (long long)r.forming, (unsigned long long)r.sync_bytes,
+          (long long)r.total_ns, (long long)r.forming_ns, (unsigned long long)r.sync_bytes,
           json_text(r.reason, text, sizeof text));
   }
 }

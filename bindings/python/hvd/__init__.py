@@ -32,7 +32,7 @@ from .process_set import ProcessSet, ProcessSetInfo, global_process_set
 from .tensors import Array
 from . import driver, elastic
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def version() -> str:

@@ -18,7 +18,7 @@ from .errors import BY_STATUS, HvdError, InvalidError
 lib, LIBRARY_PATH = load()
 
 MAX_DIMS = 8
-DEFAULT_TIMEOUT = -1
+DEFAULT_TIMEOUT = 0
 SAMPLER_SAVED_BYTES = 64
 
 Status = c_int32
@@ -72,7 +72,7 @@ class Request(Structure):
                 ("inputs", POINTER(Tensor)), ("outputs", POINTER(Tensor)), ("count", c_size_t),
                 ("reduction", c_int32), ("priority", c_int32), ("prescale", c_double), ("postscale", c_double),
                 ("splits", POINTER(c_int64)), ("split_count", c_size_t), ("process_set", c_void_p),
-                ("timeout_ms", c_int64)]
+                ("timeout_ns", c_int64)]
 
 
 class StateStatistics(Sized):
@@ -99,9 +99,9 @@ class SamplerInformation(Sized):
 class Recovery(Sized):
     _fields_ = [("struct_size", c_size_t), ("from_generation", c_uint64), ("to_generation", c_uint64),
                 ("cause", Status), ("from_size", c_int32), ("to_size", c_int32), ("attempts", c_int32),
-                ("revision", c_uint64), ("began_at", c_int64), ("detection", c_int64), ("abort", c_int64),
-                ("restore", c_int64), ("forming", c_int64), ("connecting", c_int64), ("sync", c_int64),
-                ("total", c_int64), ("sync_bytes", c_uint64), ("reason", c_char * 256)]
+                ("revision", c_uint64), ("began_at_ns", c_int64), ("detection_ns", c_int64), ("abort_ns", c_int64),
+                ("restore_ns", c_int64), ("forming_ns", c_int64), ("connecting_ns", c_int64), ("sync_ns", c_int64),
+                ("total_ns", c_int64), ("sync_bytes", c_uint64), ("reason", c_char * 256)]
 
 
 class Event(Sized):
@@ -153,7 +153,7 @@ _PROTOTYPES = {
     "hvd_options_destroy": ("void", [_P]),
     "hvd_options_set": (None, [_P, _S, _S]),
     "hvd_options_set_int": (None, [_P, _S, _L]),
-    "hvd_options_set_double": (None, [_P, _S, c_double]),
+    "hvd_options_set_duration": (None, [_P, _S, _L]),
     "hvd_options_set_bool": (None, [_P, _S, _I]),
     "hvd_options_get": (None, [_P, _S, POINTER(_S)]),
     "hvd_options_describe": (_S, []),
@@ -264,11 +264,12 @@ def integer(value: Any, bits: int, what: str) -> int:
     return number
 
 
-def milliseconds(seconds: float, what: str = "timeout") -> int:
-    """Of a number of seconds, at least 0; more than a year, the library's longest, is one."""
+def nanoseconds(seconds: float, what: str = "timeout") -> int:
+    """Of a number of seconds, at least 0; more than a year, the library's longest, is one. 0, which would be the
+    library's default, is the shortest time."""
     if not seconds >= 0:  # also what is no number
         raise InvalidError(f"{what}: {seconds} s is no time to wait: expected 0 or more")
-    return int(min(seconds, 365 * 86400) * 1000)
+    return max(1, int(min(seconds, 365 * 86400) * 1_000_000_000))
 
 
 def failure(status: int, error: Error | None = None) -> HvdError:

@@ -9,9 +9,9 @@ import re
 import subprocess
 from pathlib import Path
 
-ABI = 0
+ABI = 1
 """HVD_ABI_VERSION that this package is written against: the number in libhvd.so.<ABI>."""
-VERSION = (0, 1)
+VERSION = (0, 2)
 """Oldest library, as (major, minor), that has everything this package calls."""
 
 _NAME = f"libhvd.so.{ABI}"
@@ -95,7 +95,7 @@ def hvdrun() -> str:
     from ._abi import LIBRARY_PATH
 
     if os.sep in LIBRARY_PATH:
-        for parent in Path(LIBRARY_PATH).resolve().parents[1:3]:  # lib/libhvd.so.0, or lib/<architecture>/libhvd.so.0
+        for parent in Path(LIBRARY_PATH).resolve().parents[1:3]:  # lib/libhvd.so.1, or lib/<architecture>/libhvd.so.1
             if (parent / "bin" / "hvdrun").exists():
                 return str(parent / "bin" / "hvdrun")
     return "hvdrun"

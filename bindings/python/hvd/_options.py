@@ -60,9 +60,9 @@ class NativeOptions:
         elif isinstance(value, int):
             if not -(2**63) <= value < 2**63:
                 raise InvalidError(f"option {key}: {value} is no 64-bit integer")
-            _abi.check(_lib.hvd_options_set_int, self._pointer, name, value)
-        elif isinstance(value, float):
-            _abi.check(_lib.hvd_options_set_double, self._pointer, name, value)
+            _abi.check(_lib.hvd_options_set, self._pointer, name, str(value).encode())
+        elif isinstance(value, float):  # seconds
+            _abi.check(_lib.hvd_options_set, self._pointer, name, repr(value).encode())
         elif isinstance(value, str):
             _abi.check(_lib.hvd_options_set, self._pointer, name, _abi.text(value, f"option {key}"))
         else:

@@ -101,7 +101,7 @@ class Collectives:
         if priority:
             request.priority = _abi.integer(priority, 32, "priority")
         if timeout is not None:
-            request.timeout_ms = max(1, _abi.milliseconds(timeout))
+            request.timeout_ns = _abi.nanoseconds(timeout)
         if splits is not None:
             rows = [_abi.integer(row, 64, "splits") for row in splits]
             request.splits, request.split_count = (c_int64 * len(rows))(*rows), len(rows)

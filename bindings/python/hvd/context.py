@@ -80,7 +80,7 @@ class BackendChoice:
 
 @dataclass(frozen=True)
 class Recovery:
-    """One recovery or planned reset, times in nanoseconds."""
+    """One recovery or planned reset."""
 
     from_generation: int
     to_generation: int
@@ -89,14 +89,14 @@ class Recovery:
     to_size: int
     attempts: int
     revision: int
-    began_at: int
-    detection: int
-    abort: int
-    restore: int
-    forming: int
-    connecting: int
-    sync: int
-    total: int
+    began_at_ns: int
+    detection_ns: int
+    abort_ns: int
+    restore_ns: int
+    forming_ns: int
+    connecting_ns: int
+    sync_ns: int
+    total_ns: int
     sync_bytes: int
     reason: str
 
@@ -288,11 +288,11 @@ class Context(Collectives):
         """Says that this worker is done and waits until all are, then closes. Again: nothing."""
         if self._owned.closed or self._shut_down:
             return
-        milliseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.milliseconds(timeout)
+        nanoseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout)
 
         def leave() -> None:
             with self._owned as native:
-                _abi.check(_lib.hvd_shutdown, native, milliseconds)
+                _abi.check(_lib.hvd_shutdown, native, nanoseconds)
 
         try:
             in_thread(leave)

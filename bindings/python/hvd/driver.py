@@ -19,6 +19,8 @@ from .errors import TIMEOUT, HvdError, InvalidError
 
 _lib = _abi.lib
 _callbacks = Registry()
+# A wait in the library lasts this long at most, so that Ctrl-C is seen in between.
+_SLICE_NS = 200_000_000
 Discover = Callable[[], Mapping[str, int]]
 
 
@@ -166,9 +168,9 @@ class Driver:
 
         WaitTimeoutError: it goes on. Ctrl-C is seen.
         """
-        left = None if timeout is None else _abi.milliseconds(timeout)
+        left = None if timeout is None else _abi.nanoseconds(timeout)
         while True:
-            piece = 200 if left is None else min(200, left)
+            piece = _SLICE_NS if left is None else min(_SLICE_NS, left)
             try:
                 with self._owned as native:
                     return _abi.check(_lib.hvd_driver_wait, native, piece)

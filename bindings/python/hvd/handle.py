@@ -20,7 +20,7 @@ _lib = _abi.lib
 _wait = _lib.hvd_op_wait
 _ERROR_SIZE = ctypes.sizeof(_abi.Error)
 # A wait in the library lasts this long at most, so that Ctrl-C and cancelled tasks are seen in between.
-_SLICE_MS = 200
+_SLICE_NS = 200_000_000
 
 
 class _Operation:
@@ -83,14 +83,14 @@ class Handle:
         if not self._done:
             pointer = self._check_process()
             error = _abi.Error(_ERROR_SIZE)
-            left = None if timeout is None else _abi.milliseconds(timeout)
+            left = None if timeout is None else _abi.nanoseconds(timeout)
             while True:
-                piece = _SLICE_MS if left is None else min(_SLICE_MS, left)
+                piece = _SLICE_NS if left is None else min(_SLICE_NS, left)
                 status = _wait(pointer, piece, byref(error))
                 if status != TIMEOUT:
                     break
                 if self.done():  # its own time-out: completed with HVD_TIMEOUT
-                    status = _wait(pointer, 0, byref(error))
+                    status = _wait(pointer, _abi.DEFAULT_TIMEOUT, byref(error))
                     break
                 if left is not None:
                     left -= piece

@@ -19,9 +19,9 @@ def test_hvd_library_names_file_or_directory(python):
 
 
 def test_a_missing_library_is_named(python):
-    done = python(IMPORT, environment={"HVD_LIBRARY": "/nowhere/libhvd.so.0"}, check=False)
+    done = python(IMPORT, environment={"HVD_LIBRARY": "/nowhere/libhvd.so.1"}, check=False)
     assert done.returncode == 1
-    assert "/nowhere/libhvd.so.0: no such file" in done.stderr and "HVD_LIBRARY" in done.stderr
+    assert "/nowhere/libhvd.so.1: no such file" in done.stderr and "HVD_LIBRARY" in done.stderr
 
 
 def test_another_library_is_refused(python):
@@ -33,9 +33,9 @@ def test_another_library_is_refused(python):
 
 
 @pytest.mark.parametrize("name, version, reason", [
-    ("libhvd.so.0", "9.1.2", "it is version 9.1.2; this package needs 0.1 or a later 0.x (ABI 0)"),
-    ("libhvd.so.7", "0.1.0", "it has ABI version 7; this package needs 0"),
-    ("libhvd.so.0", "0.1.0", "has no function hvd_status_name: it is too old"),
+    ("libhvd.so.1", "9.1.2", "it is version 9.1.2; this package needs 0.2 or a later 0.x (ABI 1)"),
+    ("libhvd.so.7", "0.2.0", "it has ABI version 7; this package needs 1"),
+    ("libhvd.so.1", "0.2.0", "has no function hvd_status_name: it is too old"),
 ])
 def test_another_version_is_refused(python, tmp_path, name, version, reason):
     if shutil.which("cc") is None:

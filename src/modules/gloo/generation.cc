@@ -89,7 +89,7 @@ void Generation::connect(const hvd_backend_group& group) {
     }
   } const leaving{*this};
 
-  const std::chrono::milliseconds timeout(std::max<int64_t>(group.timeout_ms, 1));
+  const std::chrono::nanoseconds timeout(group.timeout_ns);
   const Clock::time_point deadline = Clock::now() + timeout;
   segment_bytes_ = config_.segment_bytes;
   if (size_ > 1) {
@@ -102,7 +102,7 @@ void Generation::connect(const hvd_backend_group& group) {
         throw Failure(HVD_INVALID, "member " + std::to_string(peer) + ": " + failure.what(), peer);
       }
     }
-    transport_->create_pairs(rank_, size_, timeout);
+    transport_->create_pairs(rank_, size_, std::chrono::ceil<std::chrono::milliseconds>(timeout));
     std::vector<Greeting> greetings(static_cast<size_t>(size_));
     for (int peer = 0; peer < size_; ++peer) {
       greetings[static_cast<size_t>(peer)] =

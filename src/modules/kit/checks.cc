@@ -55,9 +55,9 @@ hvd_backend_description description_of(const char* name, const char* version, hv
   return d;
 }
 
-Clock::time_point deadline_of(int64_t timeout_ms) {
-  constexpr int64_t kLong = int64_t{24} * 3600 * 1000;
-  return Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 1, kLong));
+Clock::time_point deadline_of(int64_t timeout_ns) {
+  constexpr int64_t kLong = int64_t{24} * 3600 * HVD_SECOND;
+  return Clock::now() + std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, HVD_MILLISECOND, kLong));
 }
 
 }  // namespace hvdkit

@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 /// `version` are static.
 hvd_backend_description description_of(const char* name, const char* version, hvd_memory memory);
 
-/// When a call that was given `timeout_ms` must have returned: at least 1 ms from now, at most a day.
-Clock::time_point deadline_of(int64_t timeout_ms);
+/// When a call that was given `timeout_ns` must have returned: at least 1 ms from now, at most a day.
+Clock::time_point deadline_of(int64_t timeout_ns);
 
 /// The table of a module whose instances are of class Instance. It has
 ///
@@ -45,7 +45,7 @@ Clock::time_point deadline_of(int64_t timeout_ms);
 ///   void* host_alloc(size_t size);                                                 these four together
 ///   void host_free(void* memory);
 ///   void* copy(int32_t device, void* stream, bool to_device, const hvd_backend_copy* copies, size_t count);
-///   bool copy_wait(void* ticket, int64_t timeout_ms);                              false: not done in time
+///   bool copy_wait(void* ticket, int64_t timeout_ns);                              false: not done in time
 ///
 /// Threads, blocking and bounds are those of hvd_backend_table. Each may throw: Failure says which status.
 template <class Instance>
@@ -158,12 +158,12 @@ class Module {
     call(nullptr, 0, [&] { give_text(of(instance).detail(), text, size); });
   }
 
-  static hvd_status world(int64_t timeout_ms, int32_t* rank, int32_t* size, hvd_error* error) {
-    return call(error, 0, [&] { Instance::world(rank, size, deadline_of(timeout_ms)); });
+  static hvd_status world(int64_t timeout_ns, int32_t* rank, int32_t* size, hvd_error* error) {
+    return call(error, 0, [&] { Instance::world(rank, size, deadline_of(timeout_ns)); });
   }
 
-  static hvd_status world_broadcast(void* data, size_t size, int64_t timeout_ms, hvd_error* error) {
-    return call(error, 0, [&] { Instance::world_broadcast(data, size, deadline_of(timeout_ms)); });
+  static hvd_status world_broadcast(void* data, size_t size, int64_t timeout_ns, hvd_error* error) {
+    return call(error, 0, [&] { Instance::world_broadcast(data, size, deadline_of(timeout_ns)); });
   }
 
   static hvd_status host_alloc(void* instance, size_t size, void** ret_memory, hvd_error* error) {
@@ -180,11 +180,11 @@ class Module {
                 [&] { *ret_ticket = of(instance).copy(device, stream, to_device != 0, copies, count); });
   }
 
-  static hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ms, hvd_error* error) {
+  static hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ns, hvd_error* error) {
     return call(error, 0, [&] {
-      if (of(instance).copy_wait(ticket, timeout_ms)) return;
+      if (of(instance).copy_wait(ticket, timeout_ns)) return;
       throw Failure(HVD_TIMEOUT, "copies between host and device have not ended within " +
-                                     std::to_string(timeout_ms) + " ms");
+                                     std::to_string(timeout_ns / HVD_MILLISECOND) + " ms");
     });
   }
 };

@@ -75,7 +75,7 @@ void Generation::connect(const hvd_backend_group& group) {
     }
   } const leaving{*this};
 
-  const std::chrono::milliseconds timeout(std::max<int64_t>(group.timeout_ms, 1));
+  const std::chrono::nanoseconds timeout(group.timeout_ns);
   Joining joining{group, Clock::now() + timeout, 0, config_.segment_bytes, {}};
   MPI_Comm comm = MPI_COMM_NULL;
   if (size_ > 1) {
@@ -232,7 +232,7 @@ std::string Generation::port_of(Joining& joining, int round, int pair, bool acce
   }
   char name[MPI_MAX_PORT_NAME + 1] = {};
   size_t size = MPI_MAX_PORT_NAME;
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(joining.deadline - Clock::now());
+  const auto left = std::chrono::nanoseconds(joining.deadline - Clock::now());
   const hvd_status status = host_.kv_get(host_.context, number_, key.c_str(),
                                          std::max<int64_t>(left.count(), 1), name, &size, &error);
   if (status != HVD_OK) throw Failure(status, std::string("the port of MPI did not come: ") + error.message);

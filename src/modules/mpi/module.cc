@@ -46,9 +46,8 @@ hvd_status guarded(hvd_error* error, uint64_t generation, Function function) noe
 
 Instance& of(void* instance) { return *static_cast<Instance*>(instance); }
 
-Clock::time_point deadline_of(int64_t timeout_ms) {
-  constexpr int64_t kLong = int64_t{24} * 3600 * 1000;
-  return Clock::now() + std::chrono::milliseconds(std::min(std::max<int64_t>(timeout_ms, 1), kLong));
+Clock::time_point deadline_of(int64_t timeout_ns) {
+  return Clock::now() + std::chrono::nanoseconds(timeout_ns);
 }
 
 hvd_status open(const hvd_backend_host* host, const hvd_backend_option* options, size_t option_count,
@@ -154,17 +153,17 @@ World launched_world(Clock::time_point deadline) {
   return runtime.launch_world();
 }
 
-hvd_status world(int64_t timeout_ms, int32_t* rank, int32_t* size, hvd_error* error) {
+hvd_status world(int64_t timeout_ns, int32_t* rank, int32_t* size, hvd_error* error) {
   return guarded(error, 0, [&] {
-    const World all = launched_world(deadline_of(timeout_ms));
+    const World all = launched_world(deadline_of(timeout_ns));
     *rank = all.rank;
     *size = all.size;
   });
 }
 
-hvd_status world_broadcast(void* data, size_t size, int64_t timeout_ms, hvd_error* error) {
+hvd_status world_broadcast(void* data, size_t size, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, 0, [&] {
-    const Clock::time_point deadline = deadline_of(timeout_ms);
+    const Clock::time_point deadline = deadline_of(timeout_ns);
     const World all = launched_world(deadline);
     constexpr size_t kMost = size_t{1} << 20;
     if (size > kMost || (size > 0 && data == nullptr)) {

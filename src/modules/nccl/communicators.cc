@@ -55,7 +55,8 @@ NcclUniqueId Generation::unique_id(const std::vector<int>& ranks) {
     if (aborted_) throw Aborted{};
     size_t size = sizeof(id.internal);
     // In slices, so that close never has to wait for it.
-    const hvd_status status = host_->kv_get(place_.generation, key.c_str(), 250, id.internal, &size, &error);
+    const hvd_status status =
+        host_->kv_get(place_.generation, key.c_str(), 250 * HVD_MILLISECOND, id.internal, &size, &error);
     if (status == HVD_OK && size == sizeof(id.internal)) return id;
     if (status == HVD_OK) {
       throw Failure(HVD_INTERNAL,

@@ -89,7 +89,7 @@ void* Copies::start(const std::shared_ptr<Device>& device, CuStream stream, bool
   return handle;
 }
 
-bool Copies::wait(void* handle, int64_t timeout_ms) {
+bool Copies::wait(void* handle, int64_t timeout_ns) {
   std::shared_ptr<Ticket> ticket;
   {
     const std::lock_guard lock(mutex_);
@@ -101,8 +101,7 @@ bool Copies::wait(void* handle, int64_t timeout_ms) {
     const std::lock_guard lock(mutex_);
     tickets_.erase(handle);
   };
-  const auto deadline =
-      Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms, 0, 86400000));
+  const auto deadline = Clock::now() + std::chrono::nanoseconds(timeout_ns);
   const Device::Current current(*ticket->device, std::nothrow);
   try {
     // The driver tells of an event only by being asked, or by blocking without an end.

@@ -19,7 +19,7 @@ class Copies {
   void* start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device,
               const hvd_backend_copy* copies, size_t count);
   /// False: not done within the time, and the ticket stays.
-  bool wait(void* ticket, int64_t timeout_ms);
+  bool wait(void* ticket, int64_t timeout_ns);
   /// Frees everything, unless a copy that is under way does not end: then its memory is left alone, and false.
   bool close();
 

@@ -33,11 +33,11 @@ class Host {
     const std::shared_lock lock(mutex_);
     return closed_ ? HVD_CLOSED : table_.kv_set(table_.context, generation, key, data, size, error);
   }
-  hvd_status kv_get(uint64_t generation, const char* key, int64_t timeout_ms, void* data, size_t* size,
+  hvd_status kv_get(uint64_t generation, const char* key, int64_t timeout_ns, void* data, size_t* size,
                     hvd_error* error) {
     const std::shared_lock lock(mutex_);
     return closed_ ? HVD_CLOSED
-                   : table_.kv_get(table_.context, generation, key, timeout_ms, data, size, error);
+                   : table_.kv_get(table_.context, generation, key, timeout_ns, data, size, error);
   }
 
  private:

@@ -148,7 +148,7 @@ class Instance {
   void* copy(int32_t device, void* stream, bool to_device, const hvd_backend_copy* copies, size_t count) {
     return copies_.start(this->device(device), static_cast<CuStream>(stream), to_device, copies, count);
   }
-  bool copy_wait(void* ticket, int64_t timeout_ms) { return copies_.wait(ticket, timeout_ms); }
+  bool copy_wait(void* ticket, int64_t timeout_ns) { return copies_.wait(ticket, timeout_ns); }
 
  private:
   std::shared_ptr<Device> device(int ordinal) {

@@ -150,7 +150,7 @@ static void names_in_use(void) {
       CHECK_STATUS(hvd_op_test(op, &done, &error), HVD_OK);
       CHECK(done == 0);
       CHECK_STATUS(hvd_op_get_error(op, &error), HVD_INVALID);
-      CHECK_STATUS(hvd_op_wait(op, 1, &error), HVD_TIMEOUT);
+      CHECK_STATUS(hvd_op_wait(op, HVD_MILLISECOND, &error), HVD_TIMEOUT);
       CHECK_STATUS(hvd_barrier_async(context, "in use", &second, &error), HVD_INVALID);
       CHECK_NAMES("in use");
       CHECK(second == NULL);

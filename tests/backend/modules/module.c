@@ -64,7 +64,7 @@ static hvd_status tiny_connect(void *self, const hvd_backend_group *group, hvd_e
   size_t size = sizeof(value);
   if (group->size != 1) return fail(error, HVD_UNSUPPORTED, "for one rank only");
   if (me->host.kv_set(me->host.context, group->generation, "key", "value", 5, error) != HVD_OK) return HVD_PEER_LOST;
-  if (me->host.kv_get(me->host.context, group->generation, "key", 100, value, &size, error) != HVD_OK) {
+  if (me->host.kv_get(me->host.context, group->generation, "key", 100 * HVD_MILLISECOND, value, &size, error) != HVD_OK) {
     return HVD_PEER_LOST;
   }
   if (size != 5 || memcmp(value, "value", 5) != 0) return fail(error, HVD_INTERNAL, "kv_get gave something else");

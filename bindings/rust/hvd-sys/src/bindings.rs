@@ -1,10 +1,10 @@
 // Made from hvd.h and driver.h by scripts/bindings.sh: do not edit.
 
 pub const HVD_VERSION_MAJOR: u32 = 0;
-pub const HVD_VERSION_MINOR: u32 = 1;
+pub const HVD_VERSION_MINOR: u32 = 2;
 pub const HVD_VERSION_PATCH: u32 = 0;
-pub const HVD_VERSION_STRING: &[u8; 6usize] = b"0.1.0\0";
-pub const HVD_ABI_VERSION: u32 = 0;
+pub const HVD_VERSION_STRING: &[u8; 6usize] = b"0.2.0\0";
+pub const HVD_ABI_VERSION: u32 = 1;
 pub const HVD_MAX_DIMS: u32 = 8;
 pub const HVD_SAMPLER_SAVED_BYTES: u32 = 64;
 pub type __int32_t = ::std::os::raw::c_int;
@@ -182,10 +182,10 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_options_set_double(
+    pub fn hvd_options_set_duration(
         options: *mut hvd_options,
         key: *const ::std::os::raw::c_char,
-        value: f64,
+        value_ns: i64,
         error: *mut hvd_error,
     ) -> hvd_status;
 }
@@ -231,7 +231,7 @@ extern "C" {
     ) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_shutdown(context: *mut hvd_context, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_shutdown(context: *mut hvd_context, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_abort(
@@ -1110,7 +1110,7 @@ pub struct hvd_request {
     pub splits: *const i64,
     pub split_count: usize,
     pub process_set: *mut hvd_process_set,
-    pub timeout_ms: i64,
+    pub timeout_ns: i64,
 }
 #[test]
 fn bindgen_test_layout_hvd_request() {
@@ -1288,18 +1288,18 @@ fn bindgen_test_layout_hvd_request() {
         );
     }
     test_field_process_set();
-    fn test_field_timeout_ms() {
+    fn test_field_timeout_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).timeout_ms) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).timeout_ns) as usize - ptr as usize
             },
             96usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(timeout_ms))
+            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(timeout_ns))
         );
     }
-    test_field_timeout_ms();
+    test_field_timeout_ns();
 }
 extern "C" {
     pub fn hvd_submit(
@@ -1313,7 +1313,7 @@ extern "C" {
     pub fn hvd_op_test(op: *mut hvd_op, ret_done: *mut i32, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_op_wait(op: *mut hvd_op, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_op_wait(op: *mut hvd_op, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_op_get_fd(op: *mut hvd_op, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
@@ -2001,14 +2001,14 @@ pub struct hvd_recovery_info {
     pub to_size: i32,
     pub attempts: i32,
     pub revision: u64,
-    pub began_at: i64,
-    pub detection: i64,
-    pub abort: i64,
-    pub restore: i64,
-    pub forming: i64,
-    pub connecting: i64,
-    pub sync: i64,
-    pub total: i64,
+    pub began_at_ns: i64,
+    pub detection_ns: i64,
+    pub abort_ns: i64,
+    pub restore_ns: i64,
+    pub forming_ns: i64,
+    pub connecting_ns: i64,
+    pub sync_ns: i64,
+    pub total_ns: i64,
     pub sync_bytes: u64,
     pub reason: [::std::os::raw::c_char; 256usize],
 }
@@ -2120,102 +2120,102 @@ fn bindgen_test_layout_hvd_recovery() {
         );
     }
     test_field_revision();
-    fn test_field_began_at() {
+    fn test_field_began_at_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).began_at) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).began_at_ns) as usize - ptr as usize
             },
             48usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(began_at))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(began_at_ns))
         );
     }
-    test_field_began_at();
-    fn test_field_detection() {
+    test_field_began_at_ns();
+    fn test_field_detection_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).detection) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).detection_ns) as usize - ptr as usize
             },
             56usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(detection))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(detection_ns))
         );
     }
-    test_field_detection();
-    fn test_field_abort() {
+    test_field_detection_ns();
+    fn test_field_abort_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).abort) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).abort_ns) as usize - ptr as usize
             },
             64usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(abort))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(abort_ns))
         );
     }
-    test_field_abort();
-    fn test_field_restore() {
+    test_field_abort_ns();
+    fn test_field_restore_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).restore) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).restore_ns) as usize - ptr as usize
             },
             72usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(restore))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(restore_ns))
         );
     }
-    test_field_restore();
-    fn test_field_forming() {
+    test_field_restore_ns();
+    fn test_field_forming_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).forming) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).forming_ns) as usize - ptr as usize
             },
             80usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(forming))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(forming_ns))
         );
     }
-    test_field_forming();
-    fn test_field_connecting() {
+    test_field_forming_ns();
+    fn test_field_connecting_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).connecting) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).connecting_ns) as usize - ptr as usize
             },
             88usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(connecting))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(connecting_ns))
         );
     }
-    test_field_connecting();
-    fn test_field_sync() {
+    test_field_connecting_ns();
+    fn test_field_sync_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sync) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).sync_ns) as usize - ptr as usize
             },
             96usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync_ns))
         );
     }
-    test_field_sync();
-    fn test_field_total() {
+    test_field_sync_ns();
+    fn test_field_total_ns() {
         assert_eq!(
             unsafe {
                 let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
                 let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).total) as usize - ptr as usize
+                ::std::ptr::addr_of!((*ptr).total_ns) as usize - ptr as usize
             },
             104usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(total))
+            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(total_ns))
         );
     }
-    test_field_total();
+    test_field_total_ns();
     fn test_field_sync_bytes() {
         assert_eq!(
             unsafe {
@@ -2883,7 +2883,7 @@ extern "C" {
     pub fn hvd_driver_start(driver: *mut hvd_driver, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
-    pub fn hvd_driver_wait(driver: *mut hvd_driver, timeout_ms: i64, error: *mut hvd_error) -> hvd_status;
+    pub fn hvd_driver_wait(driver: *mut hvd_driver, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
 }
 extern "C" {
     pub fn hvd_driver_stop(

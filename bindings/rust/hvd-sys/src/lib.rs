@@ -12,8 +12,8 @@ mod bindings {
 }
 pub use bindings::*;
 
-/// `HVD_DEFAULT_TIMEOUT`: the option's value.
-pub const HVD_DEFAULT_TIMEOUT: i64 = -1;
+/// `HVD_DEFAULT_TIMEOUT`: the function's default, most often an option's value.
+pub const HVD_DEFAULT_TIMEOUT: i64 = 0;
 /// `HVD_EVENT_ALL`: every kind of event.
 pub const HVD_EVENT_ALL: hvd_event_kind = 0xffff_ffff;
 
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(hvd_error::sized().struct_size, std::mem::size_of::<hvd_error>());
         assert_eq!(hvd_event::sized().struct_size, std::mem::size_of::<hvd_event>());
         let request = hvd_request::sized();
-        assert!(request.name.is_null() && request.timeout_ms == 0 && request.prescale == 0.0);
+        assert!(request.name.is_null() && request.timeout_ns == 0 && request.prescale == 0.0);
     }
 
     #[test]

@@ -109,7 +109,14 @@ impl Context {
         let mut choice = sys::hvd_backend_choice_info::sized();
         // SAFETY: the handle lives as long as self.
         check(|e| unsafe {
-            sys::hvd_get_backend_choice(context, memory as i32, dtype as i32, collective as i32, &mut choice, e)
+            sys::hvd_get_backend_choice(
+                context,
+                memory as i32,
+                dtype as i32,
+                collective as i32,
+                &mut choice,
+                e,
+            )
         })?;
         Ok(BackendChoice { name: raw::field(&choice.name), reason: raw::field(&choice.reason) })
     }

@@ -296,7 +296,7 @@ impl Driver {
     /// [`Status::Timeout`] if it goes on.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         // SAFETY: as above.
-        self.call(|d, e| unsafe { sys::hvd_driver_wait(d, raw::milliseconds(timeout), e) })
+        self.call(|d, e| unsafe { sys::hvd_driver_wait(d, raw::nanoseconds(timeout), e) })
     }
 
     /// Ends the job and returns at once. Called again, it kills what is left.

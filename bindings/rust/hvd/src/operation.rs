@@ -97,7 +97,9 @@ impl Handle {
         check(|e| unsafe { sys::hvd_op_get_received_splits(self.op.ptr, ptr::null_mut(), &mut count, e) })?;
         let mut splits = vec![0; count];
         // SAFETY: as above; count is the room.
-        check(|e| unsafe { sys::hvd_op_get_received_splits(self.op.ptr, splits.as_mut_ptr(), &mut count, e) })?;
+        check(|e| unsafe {
+            sys::hvd_op_get_received_splits(self.op.ptr, splits.as_mut_ptr(), &mut count, e)
+        })?;
         Ok(splits)
     }
 }
@@ -230,7 +232,7 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
     if let Some(set) = s.call.set {
         request.process_set = set.get(context)?;
     }
-    request.timeout_ms = s.call.timeout.map_or(0, raw::milliseconds);
+    request.timeout_ns = s.call.timeout.map_or(0, raw::nanoseconds);
     let mut op = ptr::null_mut();
     // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until completion.
     check(|e| unsafe { sys::hvd_submit(handle, &request, &mut op, e) })?;

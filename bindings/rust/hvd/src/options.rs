@@ -1,6 +1,7 @@
 //! Options of workers and drivers.
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr;
+use std::time::Duration;
 
 use hvd_sys as sys;
 
@@ -46,7 +47,7 @@ pub trait OptionValue {
 }
 
 /// Typed options by key, listed by [`Options::describe`]. Each can also be given in the environment as
-/// `HVD_<KEY IN CAPITALS>`; a value that was set wins. Durations are seconds.
+/// `HVD_<KEY IN CAPITALS>`; a value that was set wins. A duration is a [`Duration`], or text: seconds, or with a unit ("250ms").
 #[derive(Debug)]
 pub struct Options {
     pub(crate) ptr: *mut sys::hvd_options,
@@ -155,11 +156,12 @@ impl OptionValue for i32 {
         i64::from(*self).set(options, key)
     }
 }
-impl OptionValue for f64 {
+impl OptionValue for Duration {
     fn set(&self, options: &mut Options, key: &str) -> Result<()> {
         let key = c_string("key", key)?;
+        let nanoseconds = i64::try_from(self.as_nanos()).unwrap_or(i64::MAX);
         // SAFETY: as above.
-        check(|e| unsafe { sys::hvd_options_set_double(options.ptr, key.as_ptr(), *self, e) })
+        check(|e| unsafe { sys::hvd_options_set_duration(options.ptr, key.as_ptr(), nanoseconds, e) })
     }
 }
 impl OptionValue for bool {

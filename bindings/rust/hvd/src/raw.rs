@@ -54,14 +54,17 @@ impl Name {
     }
 }
 
-/// Milliseconds, at least one, so that a short wait is not taken for the default.
-pub(crate) fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1)
+/// The library's longest time-out.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Nanoseconds, at least one, so that a wait of nothing is not taken for the default; at most a year.
+pub(crate) fn nanoseconds(duration: Duration) -> i64 {
+    duration.min(YEAR).as_nanos().max(1) as i64
 }
 
 /// None: the option's value.
 pub(crate) fn timeout(duration: Option<Duration>) -> i64 {
-    duration.map_or(hvd_sys::HVD_DEFAULT_TIMEOUT, milliseconds)
+    duration.map_or(hvd_sys::HVD_DEFAULT_TIMEOUT, nanoseconds)
 }
 
 /// Runs a program's callback; a panic must not unwind into C, and becomes its message.

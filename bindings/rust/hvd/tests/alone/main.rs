@@ -31,7 +31,11 @@ fn pair() -> (Context, Context) {
             .unwrap()
             .set("rendezvous", address.as_str())
             .unwrap();
-        options.set("secret", "s".repeat(32)).unwrap().set("operation_timeout", 30.0).unwrap();
+        options
+            .set("secret", "s".repeat(32))
+            .unwrap()
+            .set("operation_timeout", Duration::from_secs(30))
+            .unwrap();
         Context::with_options(&options).expect("a worker of two")
     };
     std::thread::scope(|threads| {

@@ -195,7 +195,7 @@ fn the_log_goes_to_the_program() {
     c.shutdown(None).unwrap();
     drop(c);
     assert_eq!(Arc::strong_count(&lines), 1, "the log was freed");
-    assert_eq!(hvd::version(), "0.1.0");
+    assert_eq!(hvd::version(), "0.2.0");
 }
 
 #[test]

@@ -1,0 +1,108 @@
+/* driver.h: embed the elastic driver. hvdrun is a thin user of this header.
+ *
+ * A driver discovers hosts, starts one worker per slot, gives them ranks generation by generation,
+ * notices those that are lost, tells the others, and says how the job ended. The rules for handles,
+ * errors and structs are those of hvd.h.
+ */
+#ifndef HVD_DRIVER_H
+#define HVD_DRIVER_H
+
+#include "hvd/hvd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hvd_driver hvd_driver;
+
+/* Makes a driver from options (np, min_np, max_np, hosts, discovery_script, ...: docs/options.md).
+ * `options` may be NULL; it is not kept. Listens from hvd_driver_start on. */
+HVD_API hvd_status hvd_driver_create(const hvd_options *options, hvd_driver **ret_driver, hvd_error *error);
+
+/* The program that the local launcher starts for each worker: argv[0] is looked up in PATH; argv is
+ * NULL-terminated. `environment` (may be NULL) holds "NAME=value" strings added to this process's. Copied. */
+HVD_API hvd_status hvd_driver_set_command(hvd_driver *driver, const char *const *argv,
+                                          const char *const *environment, hvd_error *error);
+
+/* One host and its slots. */
+typedef struct hvd_host { const char *name; int32_t slots; } hvd_host;
+
+/* Discovery by callback instead of option hosts or discovery_script. Called every discovery_interval from a thread of its
+ * own; it calls add(sink, name, slots) for each host and returns 0, or nonzero if hosts can't be told
+ * now (fatal at the first call, retried later). A call that outlasts discovery_timeout counts as failed
+ * and its late answer is dropped. */
+typedef void (*hvd_add_host_fn)(void *sink, const char *name, int32_t slots);
+typedef int32_t (*hvd_discover_fn)(void *userdata, hvd_add_host_fn add, void *sink);
+HVD_API hvd_status hvd_driver_set_discovery(hvd_driver *driver, hvd_discover_fn discover, void *userdata,
+                                            hvd_destroy_fn destroy, hvd_error *error);
+
+/* A worker to start. `environment` ("NAME=value", NULL-terminated) must reach it: it holds the address,
+ * the identity and the secret. Borrowed for the call. */
+typedef struct hvd_launch {
+  size_t struct_size;
+  uint64_t worker;
+  const char *host;
+  int32_t slot;
+  const char *const *environment;
+} hvd_launch;
+
+/* Launch by callback instead of the local launcher. start returns 0, or nonzero if the worker can't be
+ * started (counts as a failure of the slot). stop asks for its end: force = 0 politely, 1 at once.
+ * Called from one thread of the library. Report the end with hvd_driver_worker_exited. */
+typedef int32_t (*hvd_launch_fn)(void *userdata, const hvd_launch *launch);
+typedef void (*hvd_stop_fn)(void *userdata, uint64_t worker, int32_t force);
+HVD_API hvd_status hvd_driver_set_launcher(hvd_driver *driver, hvd_launch_fn start, hvd_stop_fn stop,
+                                           void *userdata, hvd_destroy_fn destroy, hvd_error *error);
+/* exit_status as of waitpid: 0..255, or 256 + the signal's number. */
+HVD_API hvd_status hvd_driver_worker_exited(hvd_driver *driver, uint64_t worker, int32_t exit_status,
+                                            hvd_error *error);
+
+/* Lines that workers of the local launcher print. `line` has no newline; is_stderr is 0 or 1; rank is -1
+ * before the first generation. Without a callback they go to this process's stdout and stderr, prefixed with
+ * "[rank] ". Called from one thread. */
+typedef void (*hvd_output_fn)(void *userdata, int32_t rank, const char *host, int32_t slot,
+                              int32_t is_stderr, const char *line);
+HVD_API hvd_status hvd_driver_set_output(hvd_driver *driver, hvd_output_fn output, void *userdata,
+                                         hvd_destroy_fn destroy, hvd_error *error);
+
+/* Starts listening, discovery and workers, and returns. Once per driver. HVD_UNAVAILABLE: port taken,
+ * first discovery failed, command not found. */
+HVD_API hvd_status hvd_driver_start(hvd_driver *driver, hvd_error *error);
+
+/* Waits until the job has ended and every worker is gone, at most timeout_ns (0: a day): HVD_OK if it succeeded,
+ * HVD_JOB_FAILED with the sentence that says why, HVD_TIMEOUT if it goes on. */
+HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ns, hvd_error *error);
+
+/* Ends the job: workers are told, then SIGTERM, then after stop_grace SIGKILL. Returns at once; wait
+ * tells when they are gone. From any thread. Called again, it kills what is left at once. */
+HVD_API hvd_status hvd_driver_stop(hvd_driver *driver, const char *reason, hvd_error *error);
+
+typedef int32_t hvd_phase;
+enum { HVD_PHASE_NEW = 0, HVD_PHASE_FORMING = 1, HVD_PHASE_RUNNING = 2, HVD_PHASE_ENDING = 3,
+       HVD_PHASE_SUCCEEDED = 4, HVD_PHASE_FAILED = 5 };
+
+typedef struct hvd_driver_status_info {
+  size_t struct_size;
+  hvd_phase phase;
+  int32_t size;                 /* members of the current generation */
+  int32_t workers;              /* alive, members or not */
+  int32_t slots;                /* usable slots discovered now */
+  int32_t resets;               /* generations formed after the first */
+  uint64_t generation;
+  uint64_t membership_epoch;
+  int32_t hosts_blocked;
+  int32_t port;                 /* listening port, 0 before start */
+  char sentence[512];           /* how the job ended, or what it waits for */
+  char stall[512];              /* newest report of an operation that some ranks do not come to (a warning in the log
+                                   as well); "" if there was none in the current generation */
+} hvd_driver_status_info;
+HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
+
+/* Stops the job if it runs, ends what it started, frees the driver. Takes at most stop_grace and a few
+ * seconds. NULL is allowed. Not from a callback of the driver. */
+HVD_API void hvd_driver_destroy(hvd_driver *driver);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,806 @@
+/* hvd.h: the worker's API of libhvd, elastic distributed training for any language.
+ *
+ * A worker opens a context with hvd_init, registers what it trains as a state, and gives its training
+ * function to hvd_run. When a peer dies, hvd_run restores the last commit, joins the next generation
+ * and calls the function again; when hosts are added or removed it does the same with live values.
+ *
+ * Rules that hold for every function
+ *  - Handles are opaque. A NULL handle or a NULL required pointer gives HVD_INVALID, never a crash.
+ *  - The last parameter `error` may be NULL. If it is not, set error->struct_size to sizeof(hvd_error)
+ *    (HVD_ERROR_INIT does). It is written on failure only; the caller owns it.
+ *  - Results (`ret_...`) are untouched on failure.
+ *  - Functions may be called from any thread unless they say otherwise. No function installs a signal
+ *    handler, ends the process, or prints: what the library has to say goes to the log callback.
+ *  - Structs begin with struct_size, set by the caller: the library reads and writes no further than
+ *    that. A zero field means the default. Functions are added in later versions and never changed.
+ *  - Times and durations are int64_t nanoseconds, in fields and parameters whose names end in _ns: write
+ *    5 * HVD_SECOND. A time-out of 0 (HVD_DEFAULT_TIMEOUT) is the default that the function names. A negative
+ *    one, or one of more than 365 days, is HVD_INVALID: there is no way to wait for ever.
+ */
+#ifndef HVD_HVD_H
+#define HVD_HVD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define HVD_API __attribute__((visibility("default")))
+#else
+#define HVD_API
+#endif
+
+#define HVD_VERSION_MAJOR 0
+#define HVD_VERSION_MINOR 2
+#define HVD_VERSION_PATCH 0
+#define HVD_VERSION_STRING "0.2.0"
+/* Number in the SONAME (libhvd.so.<ABI>) and in the directory of the backend modules. */
+#define HVD_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status and error ----------------------------------------------------------------------- */
+
+/* What to do next. Values are stable. */
+typedef int32_t hvd_status;
+enum {
+  HVD_OK = 0,
+  HVD_PEER_LOST = 1,       /* a worker of this generation is gone: restore the last commit, rejoin */
+  HVD_HOSTS_UPDATED = 2,   /* hosts were added or removed: keep live values, rejoin */
+  HVD_MISMATCH = 3,        /* ranks disagree about an operation: a bug in the program */
+  HVD_INVALID = 4,         /* bad argument or bad order of calls: a bug in the program */
+  HVD_TIMEOUT = 5,         /* the deadline passed; the message says who and what was waited for */
+  HVD_CLOSED = 6,          /* the context was shut down or aborted */
+  HVD_REMOVED = 7,         /* this worker has no place in the job any more; the message says why */
+  HVD_DRIVER_LOST = 8,     /* the driver can't be reached or is gone */
+  HVD_REFUSED = 9,         /* the driver refused this worker (secret, job, version, stale) */
+  HVD_UNAVAILABLE = 10,    /* a backend, file or system resource can't be had */
+  HVD_UNSUPPORTED = 11,    /* no backend in use supports this dtype, memory or operation */
+  HVD_CALLBACK_FAILED = 12,/* a callback of the program reported failure */
+  HVD_JOB_FAILED = 13,     /* the job ended in failure; the message is the driver's sentence */
+  HVD_INTERNAL = 14        /* a defect in this library or out of memory */
+};
+
+/* "HVD_PEER_LOST" for HVD_PEER_LOST, and so on; "unknown status" otherwise. Never NULL. Static. */
+HVD_API const char *hvd_status_name(hvd_status status);
+
+/* Details of a failure. Owned by the caller, fixed size, no pointers. */
+typedef struct hvd_error {
+  size_t struct_size;
+  hvd_status status;
+  int32_t rank;          /* rank that is to blame, or -1 */
+  uint64_t generation;   /* generation in which it happened, or 0 */
+  int64_t vendor_code;   /* errno, MPI or NCCL code, or 0 */
+  char backend[16];      /* backend that reported it, or "" */
+  char message[512];     /* what, where, which value, what was expected. UTF-8, NUL-terminated */
+} hvd_error;
+#define HVD_ERROR_INIT {sizeof(hvd_error), 0, -1, 0, 0, {0}, {0}}
+
+/* "major.minor.patch" of the library that is loaded. Static. */
+HVD_API const char *hvd_version(void);
+
+/* Frees memory that the library allocated for the caller. NULL is allowed. */
+HVD_API void hvd_free(void *memory);
+
+/* Called once when the library is done with a callback's userdata: also when a registration fails. */
+typedef void (*hvd_destroy_fn)(void *userdata);
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* Everything that is called _ns counts nanoseconds. */
+#define HVD_MILLISECOND ((int64_t)1000000)
+#define HVD_SECOND ((int64_t)1000000000)
+
+/* As a time-out: the function's default, most often an option's value. */
+#define HVD_DEFAULT_TIMEOUT ((int64_t)0)
+
+/* ---- Log ------------------------------------------------------------------------------------- */
+
+typedef int32_t hvd_log_level;
+enum { HVD_LOG_DEFAULT = 0, HVD_LOG_TRACE = 1, HVD_LOG_DEBUG = 2, HVD_LOG_INFO = 3, HVD_LOG_WARNING = 4,
+       HVD_LOG_ERROR = 5, HVD_LOG_OFF = 6 };
+
+/* Called from any of the library's threads, one call at a time per context. `message` is one line,
+ * without a newline, valid during the call. It must not call back into the context. */
+typedef void (*hvd_log_fn)(void *userdata, hvd_log_level level, const char *message);
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+/* Typed options by key, for workers (hvd_init) and drivers (hvd_driver_create). Each key can also be
+ * given in the environment as HVD_<KEY IN CAPITALS>; a value that was set wins over the environment.
+ * The keys are listed in docs/options.md and by hvd_options_describe. Not thread-safe. */
+typedef struct hvd_options hvd_options;
+
+HVD_API hvd_status hvd_options_create(hvd_options **ret_options, hvd_error *error);
+HVD_API void hvd_options_destroy(hvd_options *options);
+
+/* Sets an option from text, parsed as the option's type; or from a value of that very type. Unknown key, wrong
+ * type, value out of range: HVD_INVALID, with the key, the value and what was expected. A duration's text is a
+ * number of seconds, or one with a unit: ns, us, ms, s, m, h or d ("250ms", "1.5s", "2m"). */
+HVD_API hvd_status hvd_options_set(hvd_options *options, const char *key, const char *text, hvd_error *error);
+HVD_API hvd_status hvd_options_set_int(hvd_options *options, const char *key, int64_t value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_duration(hvd_options *options, const char *key, int64_t value_ns,
+                                            hvd_error *error);
+HVD_API hvd_status hvd_options_set_bool(hvd_options *options, const char *key, int32_t value, hvd_error *error);
+
+/* Value in force (set, else environment, else default) as text; a duration as its number of seconds. The text
+ * belongs to the options and is valid until the next call on them. HVD_INVALID if the key is unknown or the
+ * environment's is unfit. */
+HVD_API hvd_status hvd_options_get(hvd_options *options, const char *key, const char **ret_text, hvd_error *error);
+
+/* One line per option: key, type, default, environment variable, meaning. Static. */
+HVD_API const char *hvd_options_describe(void);
+
+/* Where log lines of at least `level` go (HVD_LOG_DEFAULT: option log_level). Without a callback, lines
+ * are dropped. The options keep the callback; contexts made from them share it. `destroy` (optional)
+ * runs when the options and everything made from them are gone, or at once on failure. */
+HVD_API hvd_status hvd_options_set_log(hvd_options *options, hvd_log_level level, hvd_log_fn log,
+                                       void *userdata, hvd_destroy_fn destroy, hvd_error *error);
+
+/* ---- Context --------------------------------------------------------------------------------- */
+
+/* One worker. Several may live in one process. */
+typedef struct hvd_context hvd_context;
+
+/* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
+ * With option `driver` (hvdrun sets it) the driver gives ranks. Without it, rank and size come from
+ * HVD_RANK and HVD_SIZE, else from torchrun's, Open MPI's, PMI's or Slurm's variables, and rank 0
+ * serves the others at option `rendezvous`; with none of them the worker is alone: rank 0 of 1.
+ * `options` may be NULL (environment only); it is read during the call and not kept.
+ * Errors: HVD_INVALID, HVD_TIMEOUT, HVD_REFUSED, HVD_DRIVER_LOST, HVD_UNAVAILABLE, HVD_REMOVED,
+ * HVD_JOB_FAILED. */
+HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_context, hvd_error *error);
+
+/* Says that this worker is done, with success, and leaves. Waits until every member of the generation
+ * is done, so that nobody loses a peer it still needs, at most timeout_ns (0: option shutdown_timeout),
+ * then closes. After it every call on the context gives HVD_CLOSED.
+ * If the last hvd_run ended in anything but HVD_OK the worker leaves without saying that it is done.
+ * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
+HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
+
+/* Closes at once, from any thread: every pending and later call returns HVD_CLOSED. To the job this is
+ * the loss of a worker. Does not wait for pending calls to return. */
+HVD_API hvd_status hvd_abort(hvd_context *context, const char *reason, hvd_error *error);
+
+/* Frees the context; hvd_abort if it was not shut down. No other call on it may be running or follow.
+ * Ends every thread of the context within a few seconds at most. Not from a callback of the context:
+ * then it does nothing but log an error. NULL is allowed. */
+HVD_API void hvd_destroy(hvd_context *context);
+
+/* Place of this worker in the current generation. Never blocks. HVD_CLOSED after shutdown. */
+typedef struct hvd_membership_info {
+  size_t struct_size;
+  int32_t rank, size;               /* among all workers */
+  int32_t local_rank, local_size;   /* among the workers of this host */
+  int32_t cross_rank, cross_size;   /* among the workers with the same local rank on all hosts */
+  uint64_t generation;              /* counts from 1; 0 for a worker that is alone without a driver */
+  uint64_t membership_epoch;        /* changes of hosts that this generation takes into account */
+  uint64_t worker;                  /* identity of this worker, kept through all generations */
+} hvd_membership_info;
+HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership_info *ret_membership, hvd_error *error);
+
+/* Shorthands for the above; -1 if the context is NULL or closed. */
+HVD_API int32_t hvd_rank(hvd_context *context);
+HVD_API int32_t hvd_size(hvd_context *context);
+HVD_API int32_t hvd_local_rank(hvd_context *context);
+HVD_API int32_t hvd_local_size(hvd_context *context);
+HVD_API int32_t hvd_cross_rank(hvd_context *context);
+HVD_API int32_t hvd_cross_size(hvd_context *context);
+HVD_API uint64_t hvd_generation(hvd_context *context); /* 0 if NULL or closed */
+
+/* The backend in use for host memory; hvd_get_backend_choice tells of each operation. Strings are NUL-terminated; a longer
+ * one is cut. */
+typedef struct hvd_backend_info {
+  size_t struct_size;
+  char name[16];        /* "gloo"; "self" for a worker that is alone */
+  char version[64];     /* of the library underneath */
+  char path[512];       /* file of the module */
+  char detail[256];     /* interface, address */
+  uint64_t dtypes;      /* bit 1 << dtype for each supported one */
+  uint64_t collectives; /* bit 1 << hvd_collective for each supported one */
+} hvd_backend_info;
+HVD_API hvd_status hvd_get_backend(hvd_context *context, hvd_backend_info *ret_info, hvd_error *error);
+/* Name of the backend in use; valid until the context is destroyed. "" if NULL. */
+HVD_API const char *hvd_backend_name(hvd_context *context);
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/* Element types. Values are stable. */
+typedef int32_t hvd_dtype;
+enum { HVD_DTYPE_UINT8 = 1, HVD_DTYPE_INT8 = 2, HVD_DTYPE_UINT16 = 3, HVD_DTYPE_INT16 = 4, HVD_DTYPE_UINT32 = 5, HVD_DTYPE_INT32 = 6,
+       HVD_DTYPE_UINT64 = 7, HVD_DTYPE_INT64 = 8, HVD_DTYPE_FLOAT16 = 9, HVD_DTYPE_BFLOAT16 = 10, HVD_DTYPE_FLOAT32 = 11,
+       HVD_DTYPE_FLOAT64 = 12, HVD_DTYPE_BOOL = 13 };
+
+/* Bytes of one element, or 0 if the dtype is unknown. */
+HVD_API size_t hvd_dtype_size(hvd_dtype dtype);
+/* "float32" and so on, or "unknown dtype". Static. */
+HVD_API const char *hvd_dtype_name(hvd_dtype dtype);
+
+typedef int32_t hvd_memory;
+enum { HVD_MEMORY_HOST = 0, HVD_MEMORY_CUDA = 1 };
+
+#define HVD_MAX_DIMS 8
+
+/* Dense, row-major, borrowed: the library never frees `data`. It must stay valid and, for an output,
+ * unread until the operation has completed. Zero elements are allowed (data may then be NULL).
+ *
+ * Device memory is served where a backend in use serves it (else HVD_UNSUPPORTED), and only by what `stream` of
+ * `device` is given: the library's work runs after what the stream has been given so far, what the stream is
+ * given later runs after that work, and the host waits for none of it. See the collectives and hvd_state_add_tensor. */
+typedef struct hvd_tensor {
+  size_t struct_size;
+  void *data;
+  hvd_dtype dtype;
+  int32_t ndim;                  /* 0 (a scalar) .. HVD_MAX_DIMS */
+  int64_t shape[HVD_MAX_DIMS];   /* elements per dimension, each >= 0 */
+  hvd_memory memory;
+  int32_t device;                /* device memory: its number, as this process sees it */
+  void *stream;                  /* device memory: a CUstream or cudaStream_t; NULL: the default stream */
+} hvd_tensor;
+#define HVD_TENSOR_INIT {sizeof(hvd_tensor), NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, NULL}
+
+/* ---- Process sets ---------------------------------------------------------------------------- */
+
+/* A subset of the ranks, for collectives among them. A set is made on each rank by itself, without
+ * communication: its name (1 to 255 bytes of UTF-8, not beginning with "hvd.") and its members must be
+ * the same on all members, which every operation on it checks (HVD_MISMATCH). Ranks that are not members
+ * may make it too; they can ask about it, and get HVD_INVALID for an operation on it. Sets may overlap. Two
+ * sets with one name at the same time must have different lowest ranks ("my host" on each host).
+ *
+ * A set outlives generations. When the ranks have changed, its rule says who is in it from then on; it is
+ * looked up anew at its next use, and may then have no member left. */
+typedef struct hvd_process_set hvd_process_set;
+
+typedef int32_t hvd_set_rule;
+enum {
+  HVD_SET_RULE_WORKERS = 1, /* the same workers, whatever their ranks are then; those that are gone are out */
+  HVD_SET_RULE_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows again */
+  HVD_SET_RULE_LOCAL = 3,   /* all ranks of this worker's host; `ranks` must be NULL */
+  HVD_SET_RULE_CROSS = 4,   /* all ranks with this worker's local rank, on all hosts; `ranks` must be NULL */
+  HVD_SET_RULE_END = 5      /* none: in a later generation every call on it gives HVD_INVALID */
+};
+
+/* ranks: `count` different ranks of the current generation, in any order; copied. rule 0 is
+ * HVD_SET_RULE_WORKERS. Never blocks. HVD_INVALID; HVD_CLOSED. */
+HVD_API hvd_status hvd_process_set_create(hvd_context *context, const char *name, const int32_t *ranks,
+                                          size_t count, hvd_set_rule rule, hvd_process_set **ret_set,
+                                          hvd_error *error);
+/* Frees the handle at any time, without blocking; operations under way go on. NULL is allowed. */
+HVD_API void hvd_process_set_destroy(hvd_process_set *set);
+
+/* Place of this worker in the set, in the current generation. Never blocks. */
+typedef struct hvd_process_set_info {
+  size_t struct_size;
+  int32_t rank, size;               /* among the members, by ascending rank; rank is -1 if not a member */
+  int32_t local_rank, local_size;   /* among the members on this host */
+  int32_t cross_rank, cross_size;   /* among the members with the same local_rank on all hosts */
+  uint64_t generation;              /* for which this holds */
+} hvd_process_set_info;      /* not a member: local_rank and cross_rank -1, their sizes 0 */
+HVD_API hvd_status hvd_process_set_get_info(hvd_process_set *set, hvd_process_set_info *ret_info,
+                                        hvd_error *error);
+
+/* The members' ranks in the current generation, ascending. *count is the room of `ret_ranks` in entries,
+ * and then their number; ret_ranks NULL asks for the number alone. Too small a room: HVD_INVALID. */
+HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_ranks, size_t *count,
+                                         hvd_error *error);
+
+/* ---- Collectives ----------------------------------------------------------------------------- */
+
+/* Every rank of the generation (or of the process set) calls each operation once, under the same name;
+ * ranks may submit their operations in different orders, from any threads. It starts as soon as all
+ * have. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again when its operation
+ * has completed on this rank; twice at once in one process set is HVD_INVALID. Collective, number of
+ * tensors, dtypes, shapes (but for the first dimension where it may differ), reduction, factors, root,
+ * and the set's members must agree: otherwise every rank gets HVD_MISMATCH with the same message, and the
+ * context stays usable. A bad argument that shows on this rank alone gives HVD_INVALID at once, and the
+ * others wait for this rank to call the operation rightly.
+ *
+ * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
+ * for ranks that do not call: HVD_TIMEOUT on every rank that did, naming those that did not. HVD_PEER_LOST
+ * as soon as any member is lost; then outputs are undefined and everything of the generation fails so.
+ * HVD_CLOSED after hvd_shutdown or hvd_abort. HVD_UNSUPPORTED: the backend in use can't.
+ *
+ * Where an output may be allocated: if output->data is NULL the library does it (free with hvd_free) and
+ * fills in data, dtype and shape. Otherwise dtype must be the input's and output->shape tells the room:
+ * it must hold the result, and output->shape[0] is set to the rows written; too small a room gives
+ * HVD_INVALID on this rank alone, naming the rows needed.
+ *
+ * Device memory: all tensors of a call lie in the same kind of memory, on the same device, for the same stream
+ * (HVD_INVALID); the kind must agree between ranks (HVD_MISMATCH), device and stream are each rank's own. The
+ * operation is complete, and a blocking form returns, when it is queued on the stream: it is like a kernel that the
+ * program has launched itself. What fails on the device later loses the generation: HVD_PEER_LOST from every
+ * operation and commit from then on, and what the stream made of the outputs meanwhile is undefined, as they are.
+ * The library neither allocates device memory for outputs (HVD_UNSUPPORTED) nor scales it (prescale and postscale:
+ * HVD_UNSUPPORTED); too small a room for rows that depend on other ranks gives HVD_INVALID on every rank. */
+
+/* What an operation does. Values are stable. */
+typedef int32_t hvd_collective;
+enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIVE_ALLGATHER = 3,
+       HVD_COLLECTIVE_BARRIER = 4, HVD_COLLECTIVE_REDUCESCATTER = 5, HVD_COLLECTIVE_ALLTOALL = 6,
+       HVD_COLLECTIVE_JOIN = 7 };
+
+typedef int32_t hvd_reduction;
+enum { HVD_REDUCTION_SUM = 1, HVD_REDUCTION_AVERAGE = 2, HVD_REDUCTION_MIN = 3, HVD_REDUCTION_MAX = 4, HVD_REDUCTION_PRODUCT = 5 };
+
+/* output[i] = reduction over ranks of input[i]. input and output have the same dtype and shape and are
+ * either the same memory or disjoint. float16 and bfloat16 are added up in float32; how often a partial sum is
+ * rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way). HVD_REDUCTION_AVERAGE of an
+ * integer type rounds towards zero. Same bits on every rank. */
+HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const hvd_tensor *input,
+                                 hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
+
+/* Copies root's tensor into every other rank's. */
+HVD_API hvd_status hvd_broadcast(hvd_context *context, const char *name, hvd_tensor *tensor, int32_t root,
+                                 hvd_error *error);
+
+/* Concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may differ;
+ * the other dimensions and the dtype may not; ndim >= 1. The output may be allocated. */
+HVD_API hvd_status hvd_allgather(hvd_context *context, const char *name, const hvd_tensor *input,
+                                 hvd_tensor *output, hvd_error *error);
+
+/* Reduces like hvd_allreduce and gives each rank its share of the result's rows (first dimension,
+ * ndim >= 1), in rank order: rows / size each, and the first rows % size ranks one more. The output may be
+ * allocated; it does not overlap the input. */
+HVD_API hvd_status hvd_reducescatter(hvd_context *context, const char *name, const hvd_tensor *input,
+                                     hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
+
+/* Sends splits[i] rows (first dimension, ndim >= 1) of the input to rank i, the first rows to rank 0 and so
+ * on, and concatenates what this rank gets, in rank order. splits: one entry a rank, each >= 0, their sum
+ * the input's rows; NULL: evenly, size must divide the rows. First dimensions may differ between ranks.
+ * ret_received_splits: NULL, or room for one entry a rank: the rows that came from it. The output may be
+ * allocated; it does not overlap the input. */
+HVD_API hvd_status hvd_alltoall(hvd_context *context, const char *name, const hvd_tensor *input,
+                                const int64_t *splits, hvd_tensor *output, int64_t *ret_received_splits,
+                                hvd_error *error);
+
+/* Returns when every rank has called it. */
+HVD_API hvd_status hvd_barrier(hvd_context *context, const char *name, hvd_error *error);
+
+/* Groups: `count` tensors under one name are one operation, ready together and complete together; dtypes
+ * may differ among them, shapes and dtypes must agree pairwise between ranks. An array's stride is the
+ * struct_size of its first entry, and all entries have the same. A count of 0 is a group of nothing. */
+HVD_API hvd_status hvd_broadcast_variables(hvd_context *context, const char *name, hvd_tensor *tensors,
+                                           size_t count, int32_t root, hvd_error *error);
+HVD_API hvd_status hvd_grouped_allreduce(hvd_context *context, const char *name, const hvd_tensor *inputs,
+                                         hvd_tensor *outputs, size_t count, hvd_reduction reduction,
+                                         hvd_error *error);
+/* Each output may be allocated, or not, by itself. */
+HVD_API hvd_status hvd_grouped_allgather(hvd_context *context, const char *name, const hvd_tensor *inputs,
+                                         hvd_tensor *outputs, size_t count, hvd_error *error);
+
+/* Broadcasts bytes whose length only the root knows. On root *data, *size are the input and stay; on
+ * other ranks *data is set to memory of *size bytes (hvd_free); NULL if *size is 0. */
+HVD_API hvd_status hvd_broadcast_object(hvd_context *context, const char *name, void **data, size_t *size,
+                                        int32_t root, hvd_error *error);
+
+/* For ranks that run out of data before the others: from here on until every rank has joined, the
+ * others' operations do without this rank. Averages divide by the number of ranks that take part; a rank
+ * that has joined gives nothing to an allgather, and barriers do not wait for it. Returns HVD_OK when every
+ * rank has joined, with the rank that joined last (NULL: not asked for), whose values are the newest.
+ * HVD_HOSTS_UPDATED when the others leave for a new generation meanwhile: pass it on like them. While a
+ * rank has joined a broadcast from it gives HVD_MISMATCH, reducescatter and alltoall HVD_INVALID, on all
+ * ranks. Operations that this rank called before go on. HVD_INVALID: it has joined already. As the others may
+ * have much data left, the wait is bounded by a day (hvd_request.timeout_ns sets another bound). */
+HVD_API hvd_status hvd_join(hvd_context *context, int32_t *ret_last_rank, hvd_error *error);
+
+/* An operation under way. */
+typedef struct hvd_op hvd_op;
+
+/* Asynchronous forms: return at once; tensors' descriptors, splits and names are copied, tensors' memory is
+ * borrowed until the operation has completed. What is known to be wrong at once is the return value, and
+ * there is no op then. Descriptors are not written to: hvd_op_get_output gives an output's data and shape. */
+HVD_API hvd_status hvd_allreduce_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                       hvd_tensor *output, hvd_reduction reduction, hvd_op **ret_op,
+                                       hvd_error *error);
+HVD_API hvd_status hvd_broadcast_async(hvd_context *context, const char *name, hvd_tensor *tensor,
+                                       int32_t root, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_allgather_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                       const hvd_tensor *output, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_reducescatter_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                           const hvd_tensor *output, hvd_reduction reduction,
+                                           hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_alltoall_async(hvd_context *context, const char *name, const hvd_tensor *input,
+                                      const int64_t *splits, const hvd_tensor *output, hvd_op **ret_op,
+                                      hvd_error *error);
+HVD_API hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
+                                     hvd_error *error);
+HVD_API hvd_status hvd_broadcast_variables_async(hvd_context *context, const char *name, hvd_tensor *tensors,
+                                                 size_t count, int32_t root, hvd_op **ret_op,
+                                                 hvd_error *error);
+HVD_API hvd_status hvd_grouped_allreduce_async(hvd_context *context, const char *name,
+                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
+                                               size_t count, hvd_reduction reduction, hvd_op **ret_op,
+                                               hvd_error *error);
+HVD_API hvd_status hvd_grouped_allgather_async(hvd_context *context, const char *name,
+                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
+                                               size_t count, hvd_op **ret_op, hvd_error *error);
+HVD_API hvd_status hvd_join_async(hvd_context *context, hvd_op **ret_op, hvd_error *error);
+
+/* Any operation in one form, of which the functions above are shorthands: with a process set, factors, a
+ * priority, a time-out of its own. Zero is the default of every field. A field that the collective does
+ * not use must be zero (root, counts) or NULL; anything else is HVD_INVALID, naming field and value. */
+typedef struct hvd_request {
+  size_t struct_size;
+  hvd_collective collective;
+  int32_t root;                  /* broadcast: rank in the generation, also with a process set */
+  const char *name;              /* all but join */
+  const hvd_tensor *inputs;      /* allreduce, allgather, reducescatter, alltoall */
+  const hvd_tensor *outputs;     /* of these as many as inputs; broadcast: the tensors. NULL, or an entry's
+                                    data NULL, where the output may be allocated: the library does it */
+  size_t count;                  /* tensors: a group for broadcast, allreduce, allgather; 0: one */
+  hvd_reduction reduction;       /* allreduce, reducescatter; 0: HVD_REDUCTION_SUM */
+  int32_t priority;              /* of operations that are ready, higher ones run first; may be negative */
+  double prescale, postscale;    /* allreduce, reducescatter: factor of the inputs before, of the result
+                                    after the reduction; finite; 0: 1. Integers round towards zero
+                                    and saturate */
+  const int64_t *splits;         /* alltoall: rows to each member; reducescatter: rows that each member
+                                    gets, the same on every rank. NULL: evenly, as above */
+  size_t split_count;            /* members of the set if splits is given */
+  hvd_process_set *process_set;  /* who takes part; NULL: all ranks. Not for join. May be destroyed meanwhile */
+  int64_t timeout_ns;            /* wait for ranks that do not call; 0: option operation_timeout */
+} hvd_request;
+#define HVD_REQUEST_INIT {sizeof(hvd_request), 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0}
+
+/* Submits it and returns at once: see the asynchronous forms. The request itself is copied. */
+HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
+                              hvd_error *error);
+
+/* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
+HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
+
+/* Waits until it has completed and returns its status. HVD_TIMEOUT: not within timeout_ns; it goes on
+ * (the message names the ranks that have not called it, where known). 0: until it completes, which its own
+ * time-out bounds; hvd_op_test is what asks without waiting. May be called again, and by several threads. */
+HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ns, hvd_error *error);
+
+/* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv, asyncio). It belongs to
+ * the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. HVD_UNAVAILABLE: none is to be had.
+ * Never blocks. While nobody is in hvd_op_wait the library's threads alone drive it: some microseconds more if it is small. */
+HVD_API hvd_status hvd_op_get_fd(hvd_op *op, int32_t *ret_fd, hvd_error *error);
+
+/* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */
+HVD_API hvd_status hvd_op_get_error(hvd_op *op, hvd_error *error);
+
+/* Results of a completed operation; HVD_INVALID while it is pending or if it has no such result, and its
+ * own status if it failed.
+ * The output, of a group the index-th one: the tensor as it was given, with the dtype and the shape that
+ * came out. Memory that the library allocated belongs to the op and is valid until hvd_op_destroy. */
+HVD_API hvd_status hvd_op_get_output(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
+/* alltoall: rows that came from each member. *count is the room of `ret_splits` in entries, and then their
+ * number; ret_splits NULL asks for the number alone. Too small a room: HVD_INVALID. */
+HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count, hvd_error *error);
+/* join: the rank that joined last. */
+HVD_API hvd_status hvd_op_get_last_joined(hvd_op *op, int32_t *ret_rank, hvd_error *error);
+
+/* Frees the handle at any time, without blocking. A pending operation goes on: its memory stays
+ * borrowed until it completes (wait first, or shut the context down). NULL is allowed. */
+HVD_API void hvd_op_destroy(hvd_op *op);
+
+/* ---- State ----------------------------------------------------------------------------------- */
+
+/* What must survive: tensors and values in the caller's memory, and objects by callbacks. Every rank
+ * registers the same keys with the same kinds, dtypes and shapes. Not for use from several threads at
+ * once. Must be destroyed before its context. */
+typedef struct hvd_state hvd_state;
+
+HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state, hvd_error *error);
+HVD_API void hvd_state_destroy(hvd_state *state);
+
+/* Registers caller-owned memory under a key (1 to 255 bytes). It stays borrowed until the key is
+ * removed or the state destroyed, and so does the stream of a tensor in device memory. A key used twice is
+ * HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1 .. 65536 bytes.
+ * Ranks may hold a tensor in different memories. */
+HVD_API hvd_status hvd_state_add_tensor(hvd_state *state, const char *key, const hvd_tensor *tensor,
+                                        hvd_error *error);
+HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *value, size_t size,
+                                       hvd_error *error);
+
+/* Object: bytes that the program makes and takes. save calls `write(sink, data, size)` any number of
+ * times; load gets what save wrote, of this or another rank. Both return 0 for success; anything else
+ * makes the calling commit, restore or sync fail with HVD_CALLBACK_FAILED, the last commit untouched.
+ * load must be able to undo a partial load by another load. Called in the thread that calls commit,
+ * restore, sync or hvd_run, with no lock held. */
+typedef void (*hvd_write_fn)(void *sink, const void *data, size_t size);
+typedef int32_t (*hvd_save_fn)(void *userdata, hvd_write_fn write, void *sink);
+typedef int32_t (*hvd_load_fn)(void *userdata, const void *data, size_t size);
+HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_save_fn save,
+                                        hvd_load_fn load, void *userdata, hvd_destroy_fn destroy,
+                                        hvd_error *error);
+HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
+
+/* Runs after a new generation is formed and synced, before the training function is called again (not
+ * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED. A worker
+ * that is new in that generation runs none: collectives may be called from it only where the newcomers call them too,
+ * at the beginning of their training function. */
+typedef int32_t (*hvd_reset_fn)(void *userdata);
+HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void *userdata,
+                                      hvd_destroy_fn destroy, hvd_error *error);
+
+/* Copies everything to host memory as revision + 1, then check_host_updates. All ranks call it at the same
+ * point. HVD_HOSTS_UPDATED and HVD_PEER_LOST mean that the copy was made and the function must
+ * return that status. HVD_CALLBACK_FAILED, HVD_INTERNAL (memory): nothing changed.
+ *
+ * With tensors in device memory it returns when the copy is queued on their streams: it takes the values after
+ * what the streams have been given so far, and what they are given later runs after it. The commit replaces the one
+ * before it when the copy has arrived; the next commit, restore and sync wait for that. Until then the one before it
+ * is in force: it stays the last one if the copy fails (told by the next commit or restore, HVD_INTERNAL) or the
+ * generation is lost meanwhile. Host memory is needed for two commits then. HVD_PEER_LOST may then also mean that no
+ * copy was begun. */
+HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
+
+/* The same without the check, and without any communication. */
+HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
+
+/* Asks all ranks, at the same point, whether hosts have changed: HVD_OK or HVD_HOSTS_UPDATED, the same
+ * on every rank (or HVD_PEER_LOST). */
+HVD_API hvd_status hvd_state_check_host_updates(hvd_state *state, hvd_error *error);
+
+/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. Returns when device memory has it, too.
+ * HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before it was put back; or
+ * device memory can't be written. */
+HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
+
+/* Makes all ranks' state equal to that of the root: the survivor with the highest revision, lowest rank
+ * first. Live values are saved first. Only what differs is moved, to whom it differs. hvd_run calls it
+ * for each generation. HVD_MISMATCH if the registered keys differ. */
+HVD_API hvd_status hvd_state_sync(hvd_state *state, hvd_error *error);
+
+/* Number of the last commit, one whose copy is still under way included: 0 before the first. Never blocks. 0 if
+ * NULL. */
+HVD_API uint64_t hvd_state_revision(hvd_state *state);
+
+typedef struct hvd_state_info {
+  size_t struct_size;
+  uint64_t revision;
+  uint64_t commits, restores, syncs;
+  uint64_t bytes;                 /* of one commit */
+  uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
+  uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
+  int64_t last_commit_ns;         /* duration of the copy of the last commit */
+} hvd_state_info;
+HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
+
+/* ---- Sampler --------------------------------------------------------------------------------- */
+
+/* Deals the samples of a data set, 0 .. samples-1, out to the ranks: each exactly once in an epoch, also when
+ * the number of ranks changes on the way. What was processed survives commit, restore and a change of size.
+ *
+ * An epoch is an order of the samples, shuffled by (seed, epoch), the same on every platform; it takes no
+ * memory. All ranks take it from the front, a round at a time: the next batch_size * size samples, dealt one
+ * by one to ranks 0 .. size-1. Every rank goes through the same rounds, so what was processed is one number,
+ * the same everywhere: nothing is communicated, and a commit of it costs nothing.
+ *
+ *   while ((s = hvd_sampler_next(sampler, NULL, indices, room, &batch, &e)) == HVD_OK && batch.total > 0) {
+ *     ... train on batch.count indices; sum gradients over all ranks, divide by batch.total ...
+ *     if ((s = hvd_sampler_record(sampler, &batch, &e)) != HVD_OK) ...
+ *     if ((s = hvd_state_commit(state, &e)) != HVD_OK) return s;
+ *   }
+ *   hvd_sampler_set_epoch(sampler, batch.epoch + 1, &e);
+ *
+ * It asks the context for rank and size at each call: after a change there is nothing to do. */
+typedef struct hvd_sampler hvd_sampler;
+
+/* What becomes of a last round that the ranks can't share evenly. */
+typedef int32_t hvd_padding;
+enum {
+  HVD_PADDING_NONE = 0,    /* dealt as it is: each sample exactly once. Some ranks have one sample less than others, and
+                              with fewer samples than ranks some have none (count 0, total > 0): such a rank
+                              contributes zeros to the round's collectives, or records and calls hvd_join */
+  HVD_PADDING_REPEAT = 1,  /* filled up with the first samples of the epoch: every rank has equally many */
+  HVD_PADDING_DROP = 2     /* the last samples, fewer than there are ranks, are left out of this epoch */
+};
+
+typedef struct hvd_sampler_options {
+  size_t struct_size;
+  uint64_t samples;     /* of the data set: 1 .. 2^62 */
+  uint64_t batch_size;  /* of one rank: 1 .. 2^31-1 */
+  uint64_t seed;
+  int32_t in_order;     /* 1: not shuffled, every epoch is 0, 1, 2 ... */
+  hvd_padding padding;
+} hvd_sampler_options;
+
+/* All ranks give the same options. Must be destroyed before its context; a state keeps what it needs of it. */
+HVD_API hvd_status hvd_sampler_create(hvd_context *context, const hvd_sampler_options *options,
+                                      hvd_sampler **ret_sampler, hvd_error *error);
+HVD_API void hvd_sampler_destroy(hvd_sampler *sampler);
+
+/* Makes it part of a state, as an object of 64 bytes: committed, restored and synced with it. A sync gives
+ * HVD_MISMATCH if the ranks' options differ. */
+HVD_API hvd_status hvd_state_add_sampler(hvd_state *state, const char *key, hvd_sampler *sampler,
+                                         hvd_error *error);
+
+/* One rank's part of a round. */
+typedef struct hvd_sampler_batch {
+  size_t struct_size;
+  uint64_t generation;  /* in which it was dealt: it is no longer of use in another one */
+  uint64_t epoch;
+  uint64_t position;    /* where in the epoch's order the round begins */
+  uint64_t count;       /* samples of this rank, at most batch_size */
+  uint64_t total;       /* samples of all ranks together; 0: the epoch is over */
+} hvd_sampler_batch;
+
+/* The first round that is not recorded: writes the indices of this rank's samples. The same again until it
+ * is recorded. `after` not NULL: the round that follows that one, so that a program can load data ahead.
+ * HVD_INVALID: `after` is of another generation or epoch, or long recorded (begin again with NULL), or
+ * `room`, in indices, is less than what is to be written; batch_size is always enough. */
+HVD_API hvd_status hvd_sampler_next(hvd_sampler *sampler, const hvd_sampler_batch *after, uint64_t *indices,
+                                    size_t room, hvd_sampler_batch *ret_batch, hvd_error *error);
+
+/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too. HVD_INVALID,
+ * and nothing changes, if it is not the first one that is not recorded, or was dealt in another generation. */
+HVD_API hvd_status hvd_sampler_record(hvd_sampler *sampler, const hvd_sampler_batch *batch, hvd_error *error);
+
+/* Begins another epoch (at first it is 0), nothing of it processed. The epoch that it is in changes nothing, so
+ * that a training function may set the epoch whenever it is called. */
+HVD_API hvd_status hvd_sampler_set_epoch(hvd_sampler *sampler, uint64_t epoch, hvd_error *error);
+
+typedef struct hvd_sampler_info {
+  size_t struct_size;
+  uint64_t epoch;
+  uint64_t samples, batch_size;  /* as in the options */
+  uint64_t processed;            /* of this epoch, by all ranks */
+  uint64_t remaining;            /* samples - processed */
+  uint64_t rounds;               /* left in this epoch with the present size; the same on every rank */
+} hvd_sampler_info;
+HVD_API hvd_status hvd_sampler_get_info(hvd_sampler *sampler, hvd_sampler_info *ret_info, hvd_error *error);
+
+/* For a checkpoint of the program's own: writes HVD_SAMPLER_SAVED_BYTES bytes, the same on every rank and on
+ * every platform. They can be loaded, on all ranks alike, with any number of ranks, batch size and padding;
+ * HVD_INVALID if samples, seed or in_order are not those that they were saved with, or the bytes are damaged.
+ * Both also work after hvd_shutdown. */
+#define HVD_SAMPLER_SAVED_BYTES 64
+HVD_API hvd_status hvd_sampler_save(hvd_sampler *sampler, void *data, size_t room, hvd_error *error);
+HVD_API hvd_status hvd_sampler_load(hvd_sampler *sampler, const void *data, size_t size, hvd_error *error);
+
+/* ---- Elastic run ----------------------------------------------------------------------------- */
+
+/* The training function. It returns HVD_OK when training is complete, passes on HVD_PEER_LOST and
+ * HVD_HOSTS_UPDATED as it got them, and anything else to end hvd_run with that status. */
+typedef hvd_status (*hvd_train_fn)(void *userdata);
+
+/* Calls `train` until it is complete: sync, train; on HVD_PEER_LOST restore, rejoin, sync, reset
+ * callbacks, train again; on HVD_HOSTS_UPDATED the same without restore. Blocks the calling thread.
+ * `state` may be NULL (nothing to keep). Returns HVD_OK, the function's own status, or why the job
+ * can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_CALLBACK_FAILED,
+ * HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case. One at a time per context. */
+HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn train, void *userdata,
+                           hvd_error *error);
+
+/* The same loop for languages without callbacks into C:
+ *   hvd_run_begin(ctx, state, &loop, &e);  s = HVD_OK; int32_t again;
+ *   while ((r = hvd_run_next(loop, s, &again, &e)) == HVD_OK && again) s = train();
+ *   hvd_run_end(loop);
+ * hvd_run_next does everything between two calls of the training function. The first call ignores `last`. *ret_again
+ * = 1: call the function; 0: training is complete. Any status but HVD_OK ends the loop. */
+typedef struct hvd_run_loop hvd_run_loop;
+HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run_loop **ret_loop,
+                                 hvd_error *error);
+HVD_API hvd_status hvd_run_next(hvd_run_loop *loop, hvd_status last, int32_t *ret_again, hvd_error *error);
+HVD_API void hvd_run_end(hvd_run_loop *loop);
+
+/* One recovery or planned reset of this worker. Phases that did not happen are 0. */
+typedef struct hvd_recovery_info {
+  size_t struct_size;
+  uint64_t from_generation, to_generation;
+  hvd_status cause;        /* HVD_PEER_LOST or HVD_HOSTS_UPDATED */
+  int32_t from_size, to_size;
+  int32_t attempts;        /* generations tried; more than 1 if another failure came meanwhile */
+  uint64_t revision;       /* after the sync */
+  int64_t began_at_ns;     /* CLOCK_MONOTONIC when this worker learnt of it */
+  int64_t detection_ns;    /* silence of the lost worker until it was given up; 0 if its connection closed */
+  int64_t abort_ns;        /* from learning of it until the training function had returned */
+  int64_t restore_ns;
+  int64_t forming_ns;      /* from registering until the new assignment */
+  int64_t connecting_ns;
+  int64_t sync_ns;
+  int64_t total_ns;        /* from began_at_ns until the training function is called again */
+  uint64_t sync_bytes;     /* payload received and sent by this rank */
+  char reason[256];        /* "rank 2 on host b lost: connection closed" */
+} hvd_recovery_info;
+
+/* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */
+HVD_API hvd_status hvd_get_recovery_count(hvd_context *context, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_get_recovery(hvd_context *context, size_t index, hvd_recovery_info *ret_recovery,
+                                    hvd_error *error);
+
+/* ---- Notifications --------------------------------------------------------------------------- */
+
+typedef uint32_t hvd_event_kind;
+enum {
+  HVD_EVENT_HOSTS_UPDATED = 1 << 0,     /* the driver saw hosts change; agreed on at the next commit */
+  HVD_EVENT_PEER_LOST = 1 << 1,         /* the generation is lost */
+  HVD_EVENT_GENERATION = 1 << 2,        /* a new generation is formed and connected */
+  HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
+  HVD_EVENT_DRIVER_LOST = 1 << 4,
+  HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
+  HVD_EVENT_STALLED = 1 << 6            /* rank 0: an operation waits for ranks that the message names */
+};
+#define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
+
+typedef struct hvd_event {
+  size_t struct_size;
+  hvd_event_kind kind;       /* one bit */
+  uint32_t lost;             /* events dropped before this one because nobody took them (queue of 256) */
+  uint64_t sequence;         /* grows by one with each event of the context */
+  uint64_t generation;
+  uint64_t membership_epoch;
+  int32_t rank;              /* rank lost, or -1 */
+  int32_t size;              /* size of the generation, where it matters */
+  char message[256];         /* for example hosts added and removed */
+} hvd_event;
+
+/* Called from a thread of the library that does nothing else, one call at a time, with no lock held;
+ * it may call any function of the context except hvd_shutdown (HVD_INVALID) and hvd_destroy, but a blocking
+ * one holds up later events. */
+typedef void (*hvd_listener_fn)(void *userdata, const hvd_event *event);
+
+/* kinds: HVD_EVENT_... or-ed. *ret_listener is a number to remove it by, never 0. */
+HVD_API hvd_status hvd_register_listener(hvd_context *context, hvd_event_kind kinds, hvd_listener_fn listener,
+                                         void *userdata, hvd_destroy_fn destroy, uint64_t *ret_listener,
+                                         hvd_error *error);
+/* Waits for a call of it in flight to return, unless called from within it; then runs destroy. */
+HVD_API hvd_status hvd_remove_listener(hvd_context *context, uint64_t listener, hvd_error *error);
+
+/* A descriptor that polls readable while hvd_next_event has something to give. Events are queued from
+ * this call on. It belongs to the context: don't read, write or close it. */
+HVD_API hvd_status hvd_get_event_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
+/* Takes the next event; *ret_available = 0 if there is none. Never blocks. */
+HVD_API hvd_status hvd_next_event(hvd_context *context, hvd_event *ret_event, int32_t *ret_available,
+                                  hvd_error *error);
+
+/* ---- Timeline -------------------------------------------------------------------------------- */
+
+/* Records what this worker does (operations and their phases, commits, restores, syncs, recoveries) into a trace
+ * for ui.perfetto.dev and chrome://tracing; option `timeline` does so from hvd_init on. See docs/timeline.md.
+ * In `path`, %w, %h and %p stand for worker, host and process; without %w and %p, ".<worker>.json" is added.
+ * An existing file is replaced. HVD_INVALID: it is on already, or the path is no good. HVD_UNAVAILABLE: the file
+ * can't be had. What can't be written later (a full disk) is a warning in the log and no failure of training. */
+HVD_API hvd_status hvd_timeline_start(hvd_context *context, const char *path, hvd_error *error);
+/* Writes the rest and closes the file; HVD_OK if there is none. HVD_UNAVAILABLE: not all could be written.
+ * hvd_shutdown and hvd_destroy do so as well. */
+HVD_API hvd_status hvd_timeline_stop(hvd_context *context, hvd_error *error);
+
+/* ---- Backends -------------------------------------------------------------------------------- */
+
+/* What there is to choose from, without a context: the built-in backend and every module that is found beside the
+ * library, where it was installed and in option plugin_path (docs/backends.md). Strings are NUL-terminated; a longer
+ * one is cut. */
+typedef struct hvd_backend_report {
+  size_t struct_size;
+  char name[16];          /* as the module says; of one that can't be loaded, as its file says: libhvd_<name>.so */
+  char version[64];       /* of the library underneath */
+  char path[512];         /* file of the module; "" for what is built in */
+  int32_t usable;         /* 1: it loads and says that it can serve here */
+  uint32_t abi_version;   /* of hvd/backend.h that it and this library agree on; 0 if none */
+  uint64_t memories;      /* bit 1 << hvd_memory for each supported one */
+  uint64_t dtypes;        /* bit 1 << hvd_dtype */
+  uint64_t collectives;   /* bit 1 << hvd_collective */
+  int32_t local;          /* 1: fast inside a host by itself; else ranks of a host share memory before it is asked */
+  int32_t max_instances;  /* contexts in one process that can use it; 0: any number */
+  char reason[512];       /* why it is not usable */
+} hvd_backend_report;
+
+/* How many, and the index-th of them, in the order in which they are searched. `options` may be NULL. The modules are
+ * loaded for it, and stay loaded. */
+HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count, hvd_error *error);
+HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index, hvd_backend_report *ret_report,
+                                   hvd_error *error);
+
+/* Which backend of this context serves an operation in the current generation. */
+typedef struct hvd_backend_choice_info {
+  size_t struct_size;
+  char name[16];
+  char reason[512];       /* why this one: "auto: gloo, since no MPI launcher started this process" */
+} hvd_backend_choice_info;
+
+/* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
+ * blocks. The dtype of a barrier is not looked at. */
+HVD_API hvd_status hvd_get_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
+                                      hvd_collective collective, hvd_backend_choice_info *ret_selection,
+                                      hvd_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
