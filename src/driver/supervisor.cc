@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
+#include <iterator>
 #include <utility>
 
 #include "base/text.h"
@@ -19,6 +21,13 @@ constexpr Duration kLastWord = std::chrono::seconds(1);
 // A process that has ended has closed its connection as well, unless a child of it holds it open.
 constexpr Duration kHeldOpen = std::chrono::milliseconds(500);
 constexpr size_t kRemembered = 4096;  // workers that are gone
+
+/// The process says that it failed. One that somebody else ended (SIGKILL, SIGTERM) says nothing.
+bool is_own_failure(int32_t exit_status) {
+  if (exit_status < 256) return exit_status > 0;
+  constexpr int kFaults[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+  return std::find(std::begin(kFaults), std::end(kFaults), exit_status - 256) != std::end(kFaults);
+}
 
 const char* of(membership::LossKind kind) {
   switch (kind) {
@@ -359,6 +368,7 @@ void Supervisor::judge_end(uint64_t id) {
   const std::string text = fmt::format("{} {} after it had said that it was done", name_of(id),
                                        launch::exit_text(*worker.exit_status));
   logger_->warning("{}", text);
+  if (!is_own_failure(*worker.exit_status)) return;
   if (done_in_vain_.empty()) done_in_vain_ = text;
   doubt_success();
 }

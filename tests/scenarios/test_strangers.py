@@ -18,7 +18,8 @@ class Strangers(ScenarioTest):
 
     def setUp(self):
         self.job = Job(self, "a:2", ["steps=20", "commit=5", "gate=10"], np=2, min_np=1, max_np=2,
-                       options={"secret": SECRET, "job": "mine", "restart": "false", "heartbeat_timeout": 5})
+                       options={"job": "mine", "restart": "false", "heartbeat_timeout": 5},
+                       environment={"HVD_SECRET": SECRET})
         self.job.wait("gate", step=10)
         self.start = self.job.find("start")[0]
         host, port = self.start["driver"].rsplit(":", 1)

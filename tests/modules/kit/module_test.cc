@@ -242,9 +242,9 @@ TEST(KitModule, ServesWorldsAndCopiesOfAClassThatHasThem) {
   void* ticket = nullptr;
   EXPECT_EQ(open.table.copy(open.instance, 1, nullptr, 1, &copy, 1, &ticket, &open.error), HVD_OK);
   EXPECT_EQ(ticket, memory);
-  EXPECT_EQ(open.table.copy_wait(open.instance, ticket, 5, &open.error), HVD_TIMEOUT);
+  EXPECT_EQ(open.table.copy_wait(open.instance, ticket, 5 * HVD_MILLISECOND, &open.error), HVD_TIMEOUT);
   EXPECT_STREQ(open.error.message, "copies between host and device have not ended within 5 ms");
-  EXPECT_EQ(open.table.copy_wait(open.instance, open.instance, 5, &open.error), HVD_OK);
+  EXPECT_EQ(open.table.copy_wait(open.instance, open.instance, 5 * HVD_MILLISECOND, &open.error), HVD_OK);
   open.table.host_free(open.instance, memory);
   open.table.close(open.instance);
 }

@@ -64,10 +64,10 @@ int launched(const fs::path& folder) {
   if (module->description.local) return failed("the module says that it is the fastest inside a host");
   int32_t rank = -1, size = -1;
   hvd_error error = HVD_ERROR_INIT;
-  if (table.world(30000, &rank, &size, &error) != HVD_OK) return failed(error.message);
+  if (table.world(30 * HVD_SECOND, &rank, &size, &error) != HVD_OK) return failed(error.message);
   if (std::to_string(size) != std::getenv("OMPI_COMM_WORLD_SIZE")) return failed("the group's size is wrong");
   std::string text = rank == 0 ? "what rank 0 knows" : "-----------------";
-  if (table.world_broadcast(text.data(), text.size(), 30000, &error) != HVD_OK) return failed(error.message);
+  if (table.world_broadcast(text.data(), text.size(), 30 * HVD_SECOND, &error) != HVD_OK) return failed(error.message);
   if (text != "what rank 0 knows") return failed("rank 0 was heard to say '" + text + "'");
 
   // They are one world already: no ompi-server is needed.
@@ -103,7 +103,7 @@ int revoking(const fs::path& folder) {
   if (const Status status = find_module(options, "mpi", &module); !status.ok()) return failed(status.message);
   int32_t rank = -1, size = -1;
   hvd_error error = HVD_ERROR_INIT;
-  if (module->table.world(30000, &rank, &size, &error) != HVD_OK) return failed(error.message);
+  if (module->table.world(30 * HVD_SECOND, &rank, &size, &error) != HVD_OK) return failed(error.message);
   Inbox inbox;
   std::unique_ptr<Instance> instance;
   if (const Status status =
@@ -199,7 +199,7 @@ TEST_F(MpiWorld, AProcessThatWasStartedApartIsInNone) {
   EXPECT_FALSE(module->description.local);
   int32_t rank = -1, size = -1;
   hvd_error error = HVD_ERROR_INIT;
-  EXPECT_EQ(module->table.world(1000, &rank, &size, &error), HVD_UNAVAILABLE);
+  EXPECT_EQ(module->table.world(HVD_SECOND, &rank, &size, &error), HVD_UNAVAILABLE);
   EXPECT_STREQ(error.message, "this process was not started by a launcher of MPI");
 }
 
