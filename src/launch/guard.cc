@@ -41,7 +41,8 @@ std::string find_guard(const std::string& option) {
                           tried));
 }
 
-Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger) : logger_(std::move(logger)) {
+Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger)
+    : path_(path), logger_(std::move(logger)) {
   // A socket, not a pipe: writing to a guard that is gone must not raise SIGPIPE.
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {

@@ -24,6 +24,7 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
+  const std::string& path() const { return path_; }
   void add(pid_t group);
   /// A group that serves the others: ended when they are gone.
   void add_helper(pid_t group);
@@ -36,6 +37,7 @@ class Guard {
  private:
   void send(const std::string& line);
 
+  const std::string path_;
   const LoggerPtr logger_;
   int socket_ = -1;
   pid_t pid_ = -1;

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "launch/process_handle.h"
+
 namespace hvd::launch {
 namespace {
 
@@ -59,6 +61,27 @@ bool remove(const std::string& directory) {
   return ::lstat(directory.c_str(), &info) != 0 && errno == ENOENT;
 }
 
+/// Each is held by descriptor before it is looked at: what is signalled is what was looked at.
+std::vector<ProcessHandle> find_daemons(const std::string& directory) {
+  std::vector<ProcessHandle> found;
+  DIR* const proc = ::opendir("/proc");
+  if (proc == nullptr) return found;
+  const std::string entry_wanted = kSessions + directory;
+  while (const dirent* entry = ::readdir(proc)) {
+    const pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+    if (pid <= 1) continue;
+    ProcessHandle process(pid);
+    const std::string folder = std::string("/proc/") + entry->d_name;
+    if (read_all(folder + "/comm") != "orted\n") continue;
+    const std::string environment = '\0' + read_all(folder + "/environ") + '\0';
+    if (environment.find('\0' + entry_wanted + '\0') != std::string::npos) {
+      found.push_back(std::move(process));
+    }
+  }
+  ::closedir(proc);
+  return found;
+}
+
 }  // namespace
 
 std::string make_job_directory(const std::string& base) {
@@ -67,20 +90,9 @@ std::string make_job_directory(const std::string& base) {
 }
 
 std::vector<pid_t> daemons_in(const std::string& directory) {
-  std::vector<pid_t> found;
-  DIR* const proc = ::opendir("/proc");
-  if (proc == nullptr) return found;
-  const std::string entry_wanted = kSessions + directory;
-  while (const dirent* entry = ::readdir(proc)) {
-    const pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-    if (pid <= 1) continue;
-    const std::string folder = std::string("/proc/") + entry->d_name;
-    if (read_all(folder + "/comm") != "orted\n") continue;
-    const std::string environment = '\0' + read_all(folder + "/environ") + '\0';
-    if (environment.find('\0' + entry_wanted + '\0') != std::string::npos) found.push_back(pid);
-  }
-  ::closedir(proc);
-  return found;
+  std::vector<pid_t> pids;
+  for (const ProcessHandle& daemon : find_daemons(directory)) pids.push_back(daemon.pid());
+  return pids;
 }
 
 std::vector<std::string> remove_job_directories(const std::vector<std::string>& directories,
@@ -89,15 +101,15 @@ std::vector<std::string> remove_job_directories(const std::vector<std::string>& 
   for (const std::string& directory : directories) {
     if (!may_be_removed(directory)) continue;
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    std::vector<pid_t> daemons = daemons_in(directory);
+    std::vector<ProcessHandle> daemons = find_daemons(directory);
     while (!daemons.empty() && std::chrono::steady_clock::now() < deadline) {
       ::usleep(static_cast<useconds_t>(kStep.count()) * 1000);
-      daemons = daemons_in(directory);
+      daemons = find_daemons(directory);
     }
-    for (const pid_t pid : daemons) ::kill(pid, SIGKILL);
+    for (const ProcessHandle& daemon : daemons) daemon.signal(SIGKILL);
     for (int i = 0; i < kAttempts && !daemons.empty(); ++i) {
       ::usleep(static_cast<useconds_t>(kStep.count()) * 1000);
-      daemons = daemons_in(directory);
+      daemons = find_daemons(directory);
     }
     if (!remove(directory)) left.push_back(directory);
   }

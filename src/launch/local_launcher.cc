@@ -49,13 +49,14 @@ class LocalLauncher final : public Launcher {
       spec.environment = environment_of(request);
       Process::Handlers handlers;
       handlers.output = [this, id](bool is_stderr, std::string_view bytes) { take(id, is_stderr, bytes); };
-      handlers.reaping = [this, w = worker.get()] {
-        if (guard_) guard_->remove(w->process->pid());
-      };
       handlers.exited = [this, id](int32_t status) { events_.exited(id, status); };
       handlers.gone = [this, id] { gone(id); };
-      worker->process = Process::start(loop_, std::move(spec), std::move(handlers), config_.poll_exit);
-      if (guard_) guard_->add(worker->process->pid());
+      handlers.failed = [this, id](const std::string& why) {
+        workers_.erase(id);
+        events_.failed(id, why);
+      };
+      worker->process =
+          Process::start(loop_, std::move(spec), std::move(handlers), {config_.poll_exit, guard_, false});
       if (holding_) worker->process->hold_output(true);
     } catch (const Error& error) {
       later([this, id, why = std::string(error.what())] { events_.failed(id, why); });

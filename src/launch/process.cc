@@ -2,9 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,13 +9,12 @@
 #include <asio.hpp>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <map>
 
 #include "base/status.h"
-
-extern char** environ;
+#include "launch/descriptor.h"
+#include "launch/guard.h"
+#include "launch/process_handle.h"
 
 namespace hvd::launch {
 namespace {
@@ -27,34 +23,6 @@ constexpr Duration kPollInterval = std::chrono::milliseconds(20);
 constexpr int kReapAttempts =
     5000;  // of a millisecond: one in the kernel's uninterruptible sleep is left behind
 constexpr Duration kDrainTime = std::chrono::seconds(2);
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
-
-/// Away from 0, 1 and 2, which a program that closed them would otherwise hand to its children mixed up.
-Descriptor above_standard(Descriptor fd, const char* what) {
-  if (fd.get() > STDERR_FILENO) return fd;
-  Descriptor moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  if (moved.get() < 0)
-    throw Error(HVD_UNAVAILABLE, fmt::format("no descriptor for {}: {}", what, std::strerror(errno)));
-  return moved;
-}
 
 struct Pipe {
   Descriptor read, write;
@@ -70,100 +38,11 @@ struct Pipe {
   }
 };
 
-std::vector<char*> pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 int32_t status_of(const siginfo_t& info) {
   return info.si_code == CLD_EXITED ? info.si_status & 0xff : 256 + info.si_status;
 }
 
 }  // namespace
-
-pid_t spawn(const SpawnSpec& spec) {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawnattr_init(&attributes);
-  const auto stream = [&](int fd, int target, int flags) {
-    if (fd >= 0) {
-      posix_spawn_file_actions_adddup2(&actions, fd, target);
-    } else {
-      posix_spawn_file_actions_addopen(&actions, target, "/dev/null", flags, 0);
-    }
-  };
-  stream(spec.in, STDIN_FILENO, O_RDONLY);
-  stream(spec.out, STDOUT_FILENO, O_WRONLY);
-  stream(spec.err, STDERR_FILENO, O_WRONLY);
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(
-      &attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                      (spec.own_session ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP)));
-  std::vector<char*> argv = pointers(spec.argv);
-  std::vector<char*> environment = pointers(spec.environment);
-  pid_t pid = -1;
-  const int error =
-      ::posix_spawn(&pid, spec.path.c_str(), &actions, &attributes, argv.data(), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    Status status(HVD_UNAVAILABLE, fmt::format("{} can't be started: {}", spec.path, std::strerror(error)));
-    status.vendor_code = error;
-    throw Error(status);
-  }
-  return pid;
-}
-
-std::string find_program(const std::string& name) {
-  const auto executable = [](const std::string& path) {
-    struct stat info {};
-    return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
-  };
-  if (name.empty()) throw Error(HVD_UNAVAILABLE, "command not found: its name is empty");
-  if (name.find('/') != std::string::npos) {
-    if (executable(name)) return name;
-    throw Error(HVD_UNAVAILABLE, fmt::format("command not found: {} is no executable file", name));
-  }
-  const char* variable = std::getenv("PATH");
-  const std::string path = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find(':', begin), path.size());
-    std::string candidate = path.substr(begin, end - begin);
-    candidate = (candidate.empty() ? "." : candidate) + "/" + name;
-    if (executable(candidate)) return candidate;
-    begin = end + 1;
-  }
-  throw Error(HVD_UNAVAILABLE,
-              fmt::format("command not found: {} is in no directory of PATH ({})", name, path));
-}
-
-std::vector<std::string> merged_environment(const std::vector<std::string>& ours) {
-  std::map<std::string, std::string> merged;
-  const auto add = [&](const std::string& entry) { merged[entry.substr(0, entry.find('='))] = entry; };
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add(*entry);
-  for (const std::string& entry : ours) add(entry);
-  std::vector<std::string> result;
-  for (auto& [name, entry] : merged) result.push_back(std::move(entry));
-  return result;
-}
-
-std::string exit_text(int32_t exit_status) {
-  if (exit_status < 0) return "ended, its status is not known";
-  if (exit_status < 256) return fmt::format("exited with status {}", exit_status);
-  const int signal = exit_status - 256;
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("killed by signal {}", signal)
-                         : fmt::format("killed by signal {} (SIG{})", signal, name);
-}
 
 struct Process::Impl {
   struct Stream {
@@ -185,11 +64,19 @@ struct Process::Impl {
   Loop& loop;
   asio::io_context& io;
   Handlers handlers;
+  ~Impl() {
+    if (watch.is_open()) watch.release();  // the handle's
+  }
+
+  std::string path;
   pid_t pid = -1;
+  ProcessHandle handle;
+  std::shared_ptr<Guard> guard;
+  Descriptor gate;  // of a child that was held
   bool reaped = false;
   bool held = false;
   bool told_gone = false;
-  asio::posix::stream_descriptor watch;  // pidfd
+  asio::posix::stream_descriptor watch;  // the handle's descriptor
   std::array<Stream, 2> streams;
   Loop::Timer timer;  // polls for the end; later bounds the draining
 
@@ -243,12 +130,20 @@ struct Process::Impl {
     handlers.gone();
   }
 
+  int wait_for(siginfo_t* info, int flags) const {
+    constexpr auto kByDescriptor = static_cast<idtype_t>(3);  // P_PIDFD, which older headers lack
+    if (handle.descriptor() >= 0) {
+      const auto fd = static_cast<id_t>(handle.descriptor());
+      const int result = ::waitid(kByDescriptor, fd, info, WEXITED | WNOHANG | flags);
+      if (result == 0 || errno != EINVAL) return result;  // since Linux 5.4
+    }
+    return ::waitid(P_PID, static_cast<id_t>(pid), info, WEXITED | WNOHANG | flags);
+  }
+
   std::optional<int32_t> ended() const {
     siginfo_t info{};
     int result = 0;
-    do {
-      result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
-    } while (result != 0 && errno == EINTR);
+    do { result = wait_for(&info, WNOWAIT); } while (result != 0 && errno == EINTR);
     if (result != 0) return -1;  // ECHILD: somebody else reaped it, or SIGCHLD is ignored
     if (info.si_pid == 0) return std::nullopt;
     return status_of(info);
@@ -256,17 +151,18 @@ struct Process::Impl {
 
   void reap() {
     // Alive or a zombie, the leader is still there, so that its number can't be anybody else's group.
-    if (ended() != -1) ::kill(-pid, SIGKILL);
+    if (ended() != -1) handle.signal_group(SIGKILL);
+    if (guard) guard->remove(pid);
     if (handlers.reaping) handlers.reaping();
     siginfo_t info{};
     for (int i = 0; i < kReapAttempts; ++i) {
-      const int result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
+      const int result = wait_for(&info, 0);
       if ((result == 0 && info.si_pid == pid) || (result != 0 && errno != EINTR)) break;
       ::usleep(1000);
     }
     reaped = true;
-    asio::error_code ignored;
-    watch.close(ignored);
+    if (watch.is_open()) watch.release();
+    handle = ProcessHandle();
   }
 
   void check(const std::shared_ptr<Process>& self) {
@@ -276,12 +172,23 @@ struct Process::Impl {
       wait(self);
       return;
     }
+    const int error = gate.get() >= 0 ? start_error(gate.get()) : 0;
+    gate = Descriptor();
     reap();
+    if (error != 0 && handlers.failed) return fail(error);
     timer.start(kDrainTime, [weak = self->weak_from_this()] {
       if (auto process = weak.lock()) process->impl_->give_up_draining();
     });
     handlers.exited(*status);
     maybe_gone();
+  }
+
+  void fail(int error) {
+    told_gone = true;
+    for (Stream& stream : streams) {
+      if (stream.open) close(stream);
+    }
+    handlers.failed(fmt::format("{} can't be started: {}", path, std::strerror(error)));
   }
 
   void wait(const std::shared_ptr<Process>& self) {
@@ -300,24 +207,39 @@ struct Process::Impl {
 
 Process::Process(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-std::shared_ptr<Process> Process::start(Loop& loop, SpawnSpec spec, Handlers handlers, bool poll_exit) {
+std::shared_ptr<Process> Process::start(Loop& loop, SpawnSpec spec, Handlers handlers, Options options) {
   std::shared_ptr<Process> process(new Process(std::make_unique<Impl>(loop, std::move(handlers))));
   Impl& impl = *process->impl_;
+  impl.path = spec.path;
   {
     Pipe out;
     Pipe err;
     spec.out = out.write.get();
     spec.err = err.write.get();
-    impl.pid = spawn(spec);
-    impl.streams[0].descriptor.assign(out.read.release());
-    impl.streams[1].descriptor.assign(err.read.release());
+    if (options.guard) {
+      const HeldChild held = spawn_held(spec, options.guard->path());
+      impl.pid = held.pid;
+      impl.gate = Descriptor(held.gate);
+    } else {
+      impl.pid = spawn(spec);
+    }
+    impl.handle = ProcessHandle(impl.pid, options.poll_exit);
+    try {
+      for (auto& [stream, pipe] : {std::pair{&impl.streams[0], &out}, std::pair{&impl.streams[1], &err}}) {
+        stream->descriptor.assign(pipe->read.get());
+        pipe->read.release();
+      }
+      if (impl.handle.descriptor() >= 0) impl.watch.assign(impl.handle.descriptor());
+    } catch (const std::exception& error) {
+      process->abandon();
+      throw Error(HVD_UNAVAILABLE, fmt::format("{} can't be watched: {}", spec.path, error.what()));
+    }
   }
-#ifdef SYS_pidfd_open
-  if (!poll_exit) {
-    const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, impl.pid, 0));
-    if (pidfd >= 0) impl.watch.assign(pidfd);
+  if (options.guard) {
+    impl.guard = std::move(options.guard);
+    options.helper ? impl.guard->add_helper(impl.pid) : impl.guard->add(impl.pid);
+    let_go(impl.gate.get());
   }
-#endif
   impl.read(process, 0);
   impl.read(process, 1);
   impl.wait(process);
@@ -330,7 +252,7 @@ pid_t Process::pid() const { return impl_->pid; }
 bool Process::running() const { return !impl_->reaped; }
 
 void Process::signal_group(int signal) {
-  if (!impl_->reaped) ::kill(-impl_->pid, signal);
+  if (!impl_->reaped) impl_->handle.signal_group(signal);
 }
 
 std::optional<int32_t> Process::ended() const {

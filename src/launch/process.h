@@ -16,6 +16,8 @@
 
 namespace hvd::launch {
 
+class Guard;
+
 struct SpawnSpec {
   std::string path;  // of the file
   std::vector<std::string> argv;
@@ -26,6 +28,17 @@ struct SpawnSpec {
 
 /// Starts a program with default signal mask and dispositions. Throws Error(HVD_UNAVAILABLE).
 pid_t spawn(const SpawnSpec& spec);
+
+/// A child that exists and has not begun to run its program. If this process ends first, so does the child.
+struct HeldChild {
+  pid_t pid = -1;
+  int gate = -1;  // the caller's: the child goes on after let_go, and ends if it is closed
+};
+/// spawn, by way of hvd-guard (`guard`: its file).
+HeldChild spawn_held(const SpawnSpec& spec, const std::string& guard);
+void let_go(int gate);
+/// Once the child has ended: errno if its program could not be started; 0 if it was, or was never let go.
+int start_error(int gate);
 
 /// The file that `name` stands for, looked up in PATH unless it has a slash. Throws Error(HVD_UNAVAILABLE).
 std::string find_program(const std::string& name);
@@ -44,12 +57,20 @@ class Process : public std::enable_shared_from_this<Process> {
     std::function<void()> reaping;                    // once, before its pid can be used again
     std::function<void(int32_t exit_status)> exited;  // once; what was left of its group got SIGKILL
     std::function<void()> gone;                       // once, after exited: no more output
+    /// Instead of exited and gone, only with a guard: its program could not be started.
+    std::function<void(const std::string& why)> failed;
+  };
+  struct Options {
+    bool poll_exit = false;        // notice the end by polling, as on kernels without pidfd_open
+    std::shared_ptr<Guard> guard;  // has it in its charge before it runs, and until it is reaped
+    bool helper = false;           // it serves others: the guard ends it after them
   };
 
   /// Starts `spec` with pipes for stdout and stderr. On the loop's thread. Throws Error(HVD_UNAVAILABLE).
-  /// poll_exit: notice the end by polling, as on kernels without pidfd_open.
-  static std::shared_ptr<Process> start(Loop& loop, SpawnSpec spec, Handlers handlers,
-                                        bool poll_exit = false);
+  static std::shared_ptr<Process> start(Loop& loop, SpawnSpec spec, Handlers handlers, Options options);
+  static std::shared_ptr<Process> start(Loop& loop, SpawnSpec spec, Handlers handlers) {
+    return start(loop, std::move(spec), std::move(handlers), Options{});
+  }
   ~Process();
 
   pid_t pid() const;

@@ -1,12 +1,15 @@
 // hvdrun as its users meet it: arguments, exit statuses, signals, and nothing left behind.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
+#include "base/clock.h"
 #include "launch/process.h"
 #include "loop_support.h"
 
@@ -201,6 +204,39 @@ TEST_F(Hvdrun, KilledLeavesNoWorker) {  // F9: hvd-guard ends them
     ++workers;
   }
   EXPECT_EQ(workers, 2u);
+}
+
+/// Processes whose environment has `entry`.
+std::vector<pid_t> processes_with(const std::string& entry) {
+  std::vector<pid_t> found;
+  for (const auto& folder : std::filesystem::directory_iterator("/proc")) {
+    const pid_t process = std::atoi(folder.path().filename().c_str());
+    const std::string environment = '\0' + test::read_file(folder.path() / "environ");
+    if (process > 0 && environment.find('\0' + entry + '\0') != std::string::npos) found.push_back(process);
+  }
+  return found;
+}
+
+TEST_F(Hvdrun, KilledWhileItStartsWorkersLeavesNone) {  // F9, at any moment
+  const std::string mark = "HVD_TEST_MARK=" + folder.path("mark");
+  const auto begin = [&] {
+    start({"-np", "8", "--stop-grace", "0.05", "-x", mark, "sh", "-c", "echo pid $$; exec sleep 1000"});
+  };
+  begin();
+  const Time began = now();
+  for (int slot = 0; slot < 8; ++slot) ASSERT_TRUE(printed(fmt::format("[localhost:{}] pid", slot))) << err();
+  const Duration startup = now() - began;
+  constexpr int kMoments = 40;
+  for (int i = 0; i < kMoments; ++i) {
+    ::kill(pid, SIGKILL);
+    EXPECT_EQ(wait(), 128 + SIGKILL);
+    std::vector<pid_t> left;
+    const bool none = test::eventually([&] { return (left = processes_with(mark)).empty(); });
+    for (const pid_t process : left) ::kill(process, SIGKILL);
+    ASSERT_TRUE(none) << left.size() << " live on, killed at moment " << i << " of " << kMoments;
+    begin();
+    std::this_thread::sleep_for(startup * i / kMoments);  // where it is by then differs: no matter
+  }
 }
 
 TEST_F(Hvdrun, CheckBuildTellsOfEveryBackend) {

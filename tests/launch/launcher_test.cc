@@ -1,12 +1,19 @@
 #include "launch/launcher.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include "base/status.h"
 #include "launch/process.h"
+#include "launch/process_handle.h"
 #include "loop_support.h"
 
 namespace hvd::launch {
@@ -49,7 +56,7 @@ class LocalLauncher : public ::testing::TestWithParam<bool> {
  protected:
   void make(const std::string& script, std::unique_ptr<Guard> guard = nullptr) {
     LocalLauncherConfig config;
-    config.program = "/bin/sh";
+    config.program = program;
     config.argv = {"/bin/sh", "-c", script};
     config.environment = merged_environment({"GREETING=hello"});
     config.output_directory = output_directory;
@@ -97,6 +104,7 @@ class LocalLauncher : public ::testing::TestWithParam<bool> {
   Recorder<Exit> exits;
   Recorder<uint64_t> gone;
   Recorder<std::string> failed;
+  std::string program = "/bin/sh";
   std::string output_directory;
   Loop loop{"test"};
   std::shared_ptr<OutputThread> output;
@@ -218,6 +226,29 @@ TEST_P(LocalLauncher, SaysWhyAWorkerCanNotStart) {
   EXPECT_NE(failed.all()[0].find("/dev/null/out"), std::string::npos);
 }
 
+TEST_P(LocalLauncher, AWorkerInTheGuardsChargeIsLikeAnyOther) {
+  make("echo $0 $GREETING $HVD_WORKER; echo bad >&2; kill -SEGV $$",
+       std::make_unique<Guard>(HVD_GUARD_FILE, milliseconds(200), log.logger()));
+  start(4);
+  EXPECT_EQ(exit_status(), 256 + SIGSEGV);
+  EXPECT_EQ(text(false), "/bin/sh hello 4\n");
+  EXPECT_EQ(text(true), "bad\n");
+}
+
+TEST_P(LocalLauncher, SaysWhyAProgramCanNotBegin) {
+  program = folder.path("program");
+  std::ofstream(program) << "no program";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  make("", std::make_unique<Guard>(HVD_GUARD_FILE, milliseconds(200), log.logger()));
+  start(5);
+  ASSERT_TRUE(failed.wait_count(1));
+  EXPECT_NE(failed.all()[0].find(program + " can't be started: Exec format error"), std::string::npos)
+      << failed.all()[0];
+  on_loop(loop, [&] { EXPECT_FALSE(launcher->ended(5)); });
+  EXPECT_TRUE(exits.all().empty());
+  EXPECT_TRUE(gone.all().empty());
+}
+
 TEST_P(LocalLauncher, ASlowReaderHoldsUpWorkersOnly) {
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
@@ -307,6 +338,51 @@ TEST(Guard, EndsWhatIsLeftWhenTheDriverIsGone) {
   EXPECT_EQ(::waitpid(removed, &status, WNOHANG), 0) << "one that was removed is somebody else's";
   ::kill(-removed, SIGKILL);
   ::waitpid(removed, &status, 0);
+}
+
+/// What a driver does when it starts a worker, up to the moment at which it is killed.
+pid_t killed_while_starting(const std::string& script, bool let_it_go) {
+  std::array<int, 2> told{};
+  EXPECT_EQ(::pipe2(told.data(), O_CLOEXEC), 0);
+  const pid_t driver = ::fork();
+  if (driver == 0) {
+    SpawnSpec spec;
+    spec.path = "/bin/sh";
+    spec.argv = {"/bin/sh", "-c", script};
+    const HeldChild child = spawn_held(spec, HVD_GUARD_FILE);
+    if (let_it_go) let_go(child.gate);
+    if (::write(told[1], &child.pid, sizeof child.pid) < 0) ::_exit(1);
+    ::raise(SIGKILL);
+  }
+  ::close(told[1]);
+  pid_t pid = -1;
+  EXPECT_EQ(::read(told[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+  ::close(told[0]);
+  ::waitpid(driver, nullptr, 0);
+  return pid;
+}
+
+TEST(Guard, AWorkerOfADriverThatIsKilledMeanwhileNeverBegins) {
+  const Folder folder;
+  const std::string begun = folder.path("begun");
+  const pid_t held = killed_while_starting("echo > " + begun, false);
+  EXPECT_TRUE(test::eventually([&] { return !test::alive(held); }));
+  EXPECT_EQ(test::read_file(begun), "");
+  killed_while_starting("echo > " + begun, true);
+  EXPECT_TRUE(test::eventually([&] { return test::read_file(begun) == "\n"; }));
+}
+
+TEST(ProcessHandle, IsNoLongerAnybodyOnceItIsReaped) {
+  const pid_t leader = start_group("sleep 1000 & exec sleep 1000");
+  const ProcessHandle handle(leader);
+  EXPECT_TRUE(handle.signal(0));
+  EXPECT_TRUE(handle.signal(SIGKILL));
+  EXPECT_EQ(::waitpid(leader, nullptr, 0), leader);
+  EXPECT_FALSE(handle.signal(0));
+  EXPECT_EQ(errno, ESRCH);
+  // Its group may have others still: then the group's number is nobody else's.
+  handle.signal_group(SIGKILL);
+  EXPECT_TRUE(test::eventually([&] { return !handle.signal_group(0); }));
 }
 
 TEST(Guard, ThatIsGoneIsReported) {
