@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks format (clang-format) and code (clang-tidy): scripts/lint.sh [--fix]
-# --fix formats in place and leaves the rest alone. BUILD_DIR: where compile_commands.json is.
+# Checks format (clang-format) and code (clang-tidy): scripts/lint.sh [--format|--fix]
+# --format checks the format alone; --fix formats in place. BUILD_DIR: where compile_commands.json is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build lint
@@ -11,6 +11,7 @@ if [ "${1:-}" = --fix ]; then
   exit
 fi
 clang-format --dry-run -Werror "${sources[@]}"
+[ "${1:-}" != --format ] || exit 0
 
 build=${BUILD_DIR:-build/release}
 [ -f "$build/compile_commands.json" ] || cmake --preset release

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Builds with AddressSanitizer and UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the unit
-# tests and the scenarios under each: scripts/sanitize.sh [asan] [tsan] [-- ctest arguments]
+# tests and the scenarios under each: scripts/sanitize.sh [--short] [asan] [tsan] [-- ctest arguments]
+# --short: of the scenarios those of the default lane under asan alone, and under tsan the quick lane.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test
 
+short=
+if [ "${1:-}" = --short ]; then short=1; shift; fi
 presets=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do presets+=("$1"); shift; done
 [ $# -eq 0 ] || shift
 [ ${#presets[@]} -gt 0 ] || presets=(asan tsan)
+export HVD_TEST_PATIENCE=${HVD_TEST_PATIENCE:-4}  # checked code takes its time
 
 export ASAN_OPTIONS="detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
@@ -19,5 +23,10 @@ export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:${TSAN_OPTIONS:-}"
 for preset in "${presets[@]}"; do
   cmake --preset "$preset" -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF
   cmake --build --preset "$preset"
-  ctest --preset "$preset" -j2 -L 'unit|scenario' --output-on-failure "$@"
+  filter=(-L 'unit|scenario')
+  if [ -n "$short" ]; then
+    filter+=(-LE '^full$')
+    [ "$preset" != tsan ] || filter=(-L '^quick$')
+  fi
+  ctest --preset "$preset" -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
 done

@@ -1,19 +1,46 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the release preset, runs every test. Arguments go to ctest.
-# Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to build/mpich. Where
-# PyPI can't be reached they are left out.
+# Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full] [ctest's arguments]
+#   quick   pure tests and tests in one process: under a minute after the build
+#   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
+#   full    everything: all backends and MPIs, large tensors, churn, packages, bindings; then format and
+#           sanitizers. What CI runs.
+# Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3, for a busy
+# machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/install-deps.sh build test demo bindings
-# Where packages start no daemons.
-[ -d /run/systemd/system ] || scripts/install-deps.sh slurm
-mpich=$PWD/build/mpich
-if [ ! -x "$mpich/bin/mpicc" ]; then
-  { /usr/bin/python3 -m venv "$mpich" && "$mpich/bin/pip" install --quiet --disable-pip-version-check mpich==5.0.2; } ||
-    { echo "MPICH 5 could not be installed: tests of elastic jobs on MPICH are left out" >&2; rm -rf "$mpich"; }
-fi
+lane=default
+case "${1:-}" in
+  quick | full) lane=$1; shift ;;
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;
+esac
+
+scripts/install-deps.sh build test
 compiler=
-if [ -x "$mpich/bin/mpicc" ]; then compiler=$mpich/bin/mpicc; fi
+if [ "$lane" != quick ]; then
+  scripts/install-deps.sh demo bindings
+fi
+if [ "$lane" = full ]; then
+  # Where packages start no daemons.
+  [ -d /run/systemd/system ] || scripts/install-deps.sh slurm
+  # Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to build/mpich.
+  # Where PyPI can't be reached they are left out.
+  mpich=$PWD/build/mpich
+  if [ ! -x "$mpich/bin/mpicc" ]; then
+    { /usr/bin/python3 -m venv "$mpich" && "$mpich/bin/pip" install --quiet --disable-pip-version-check mpich==5.0.2; } ||
+      { echo "MPICH 5 could not be installed: tests of elastic jobs on MPICH are left out" >&2; rm -rf "$mpich"; }
+  fi
+fi
+if [ -x build/mpich/bin/mpicc ]; then compiler=$PWD/build/mpich/bin/mpicc; fi
+
+case $lane in
+  quick) filter=(-L '^quick$') ;;
+  default) filter=(-LE '^full$') ;;
+  full) filter=() ;;
+esac
 cmake --preset release -DHVD_TEST_MPICH_COMPILER="$compiler"
 cmake --build --preset release
-ctest --preset release -j2 --output-on-failure "$@"
+ctest --preset release -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
+[ "$lane" = full ] || exit 0
+
+scripts/lint.sh --format
+scripts/sanitize.sh --short

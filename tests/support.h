@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "base/log.h"
+#include "patience.h"
 
 namespace hvd::test {
 
 /// Long enough for a loaded machine under a sanitizer; a test that waits this long has failed.
-inline constexpr std::chrono::seconds kDeadline{60};
+inline const std::chrono::milliseconds kDeadline = patient(std::chrono::seconds(60));
 
 /// A value that threads change and the test waits for.
 template <class T>

@@ -8,10 +8,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
+PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
+
 LIBRARY, HVDRUN, MODULES, CC = sys.argv[1:5]
 del sys.argv[1:5]
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120
+DEADLINE_S = 120 * PATIENCE
 HAS_BACKEND = (Path(MODULES) / "libhvd_gloo.so").exists()
 
 

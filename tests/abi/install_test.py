@@ -7,11 +7,13 @@ import tempfile
 import unittest
 from pathlib import Path
 
+PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
+
 CMAKE, BUILD, CC = sys.argv[1:4]
 del sys.argv[1:4]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "minimal.c"
-DEADLINE_S = 240
+DEADLINE_S = 240 * PATIENCE
 # A worker that is alone, and modules found beside the library or not at all.
 FOREIGN = ("HVD_", "LD_LIBRARY_PATH", "PKG_CONFIG", "OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}

@@ -14,11 +14,12 @@
 #include "base/callback.h"
 #include "collective/engine.h"
 #include "collective/in_process_backend.h"
+#include "patience.h"
 #include "selection/selection.h"
 
 namespace hvd::collective::testing {
 
-inline constexpr Duration kDeadline = std::chrono::seconds(60);
+inline const Duration kDeadline = hvd::test::patient(std::chrono::seconds(60));
 
 struct ClusterConfig {
   int32_t size = 3;

@@ -56,7 +56,8 @@ TEST_F(Job, AWorkerThatIsDoneAndEndsWithAnErrorFailsTheJob) {  // contract 8
   driver->worker_exited(workers[1]->worker, 0);
   const Status status = driver->wait(test::kDeadline);
   EXPECT_EQ(status.code, HVD_JOB_FAILED);
-  EXPECT_NE(status.message.find("worker 1 (host a, slot 0, rank 0) exited with status 3 after it had said that it was"),
+  EXPECT_NE(status.message.find(
+                "worker 1 (host a, slot 0, rank 0) exited with status 3 after it had said that it was"),
             std::string::npos)
       << status.message;
   EXPECT_EQ(driver->status().phase, HVD_PHASE_FAILED);

@@ -14,10 +14,11 @@
 
 #include "backend/backend.h"
 #include "backend/loader.h"
+#include "patience.h"
 
 namespace hvd::backend::test {
 
-constexpr Duration kSoon = std::chrono::seconds(30);  // a deadline, never a duration
+inline const Duration kSoon = hvd::test::patient(std::chrono::seconds(30));  // a deadline, never a duration
 
 /// What one worker's backend says to the core.
 class Inbox {

@@ -28,10 +28,13 @@ DRIVER_OPTIONS = {
     "discovery_interval": 0.05, "discovery_timeout": 5, "join_settle": 5, "elastic_timeout": 20,
     "start_timeout": 20, "stop_grace": 2, "blocklist_after": 100,
 }
+for _name in ("heartbeat_timeout", "discovery_timeout", "join_settle", "elastic_timeout", "start_timeout"):
+    DRIVER_OPTIONS[_name] *= PATIENCE
 WORKER_ENVIRONMENT = {
     "HVD_INIT_TIMEOUT": "30", "HVD_CONNECT_TIMEOUT": "10", "HVD_OPERATION_TIMEOUT": "30",
     "HVD_SHUTDOWN_TIMEOUT": "15",
 }
+WORKER_ENVIRONMENT = {name: "%g" % (float(value) * PATIENCE) for name, value in WORKER_ENVIRONMENT.items()}
 
 
 def wait_for_exit(pid, timeout):
@@ -348,7 +351,7 @@ class Job:
         for fifo in fifos:
             os.write(fifo, b"end\n")
         for thread in self.threads:
-            thread.join(5)
+            thread.join(5 * PATIENCE)
         if self.process is not None:
             self.process.stdout.close()
         for fifo in fifos:

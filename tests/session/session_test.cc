@@ -94,7 +94,7 @@ class Driver {
   bool closed_ = false;
 };
 
-constexpr Duration kLong = std::chrono::seconds(60);
+const Duration kLong = test::patient(std::chrono::seconds(60));
 
 class SessionTest : public testing::Test {
  protected:

@@ -14,13 +14,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "patience.h"
 #include "wire/channel.h"
 #include "wire/tls.h"
 
 namespace hvd::test {
 
 inline const std::string kSecret(32, 's');
-inline constexpr auto kDeadline = std::chrono::seconds(60);
+inline const auto kDeadline = patient(std::chrono::seconds(60));
 
 /// State that one thread changes and another waits for.
 class Events {

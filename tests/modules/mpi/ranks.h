@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "patience.h"
+
 namespace hvd::backend::test {
 
 /// The module that is tested: HVD_TEST_MPI, else mpi.
 std::string module_name();
 
-constexpr auto kPatience = std::chrono::seconds(60);  // a deadline, never a duration
+inline const auto kPatience = hvd::test::patient(std::chrono::seconds(60));  // a deadline, never a duration
 
 constexpr const char* kAnswer = "= ";  // what a rank's own lines begin with
 

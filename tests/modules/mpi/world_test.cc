@@ -67,7 +67,8 @@ int launched(const fs::path& folder) {
   if (table.world(30 * HVD_SECOND, &rank, &size, &error) != HVD_OK) return failed(error.message);
   if (std::to_string(size) != std::getenv("OMPI_COMM_WORLD_SIZE")) return failed("the group's size is wrong");
   std::string text = rank == 0 ? "what rank 0 knows" : "-----------------";
-  if (table.world_broadcast(text.data(), text.size(), 30 * HVD_SECOND, &error) != HVD_OK) return failed(error.message);
+  if (table.world_broadcast(text.data(), text.size(), 30 * HVD_SECOND, &error) != HVD_OK)
+    return failed(error.message);
   if (text != "what rank 0 knows") return failed("rank 0 was heard to say '" + text + "'");
 
   // They are one world already: no ompi-server is needed.

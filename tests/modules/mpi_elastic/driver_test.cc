@@ -17,13 +17,14 @@
 #include "driver/mpi_rules.h"
 #include "driver/mpi_server.h"
 #include "launch/job_directory.h"
+#include "patience.h"
 
 namespace hvd::driver::test {
 namespace {
 
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
-constexpr auto kPatience = std::chrono::seconds(20);
+const auto kPatience = hvd::test::patient(std::chrono::seconds(20));
 
 // ---- rules ----
 
