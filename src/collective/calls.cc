@@ -2,19 +2,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collective/engine_impl.h"
+#include "collective/engine.h"
 #include "numeric/reduce.h"
 
 namespace hvd::collective {
 
 namespace {
 constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
-
-bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
 }  // namespace
 
 /// Under the lock.
-void Engine::Impl::begin(const OperationPtr& op, bool question) {
+void Engine::begin(const OperationPtr& op, bool question) {
   const Time time = now();
   SentSignatures::Found found = sent_.find(op->submission);
   op->ticket = next_ticket_++;
@@ -41,7 +39,7 @@ void Engine::Impl::begin(const OperationPtr& op, bool question) {
   request.checks = op->checks;
   request.epoch = op->epoch;
   request.word = op->submission.word;
-  if (op->call->kind == Kind::kBroadcastObject && op->call->root == 0) {
+  if (row_of(op->call->kind).object && op->call->root == 0) {
     request.object_size = op->submission.object.size();
     if (request.object_size <= kInlineObject) request.payload = op->submission.object;
   } else if (carries(*op->call)) {
@@ -54,40 +52,38 @@ void Engine::Impl::begin(const OperationPtr& op, bool question) {
 }
 
 /// Does this rank's data travel with its request?
-bool Engine::Impl::carries(const Signature& call) const {
+bool Engine::carries(const Signature& call) const {
   if (call.on_device()) return false;  // the host does not read it
-  switch (call.kind) {
-    case Kind::kBroadcast:
+  switch (row_of(call.kind).travels) {
+    case Travel::kNobodys: return false;
+    case Travel::kRoots:
       if (call.root != config_.rank) return false;
       break;
-    case Kind::kAllreduce:
-    case Kind::kAllgather:
-    case Kind::kReducescatter:
-    case Kind::kAlltoall: break;
-    default: return false;
+    case Travel::kEverybodys: break;
   }
   const size_t members = call.member_count(config_.hosts.size());
   return members > 1 && call.payload <= std::min(config_.small_data, kMaxSmallData) / members;
 }
 
 /// Copies an operation's data to where it travels.
-void Engine::Impl::fill(const PendingOperation& op, uint8_t* room) const {
+void Engine::fill(const Operation& op, uint8_t* room) const {
   const Submission& s = op.submission;
+  const Row& row = row_of(s.kind);
   size_t at = 0;
-  for (const Tensor& t : s.kind == Kind::kBroadcast ? s.outputs : s.inputs) {
+  for (const Tensor& t : row.in_place ? s.outputs : s.inputs) {
     const size_t bytes = t.bytes(), begin = payload_aligned(at);
     if (begin > at) std::memset(room + at, 0, begin - at);  // there is no room at all for nothing
     at = begin + bytes;
     if (bytes == 0) continue;
     std::memcpy(room + begin, t.data, bytes);
-    if (reduces(s.kind) && s.prescale != 1) {
+    if (row.reduces && s.prescale != 1) {
       scale(t.dtype, room + begin, static_cast<size_t>(t.elements()), s.prescale);
     }
   }
 }
 
 /// Under the lock.
-void Engine::Impl::queue_request(const PendingOperation& op, uint32_t id, bool in_full) {
+void Engine::queue_request(const Operation& op, uint32_t id, bool in_full) {
   const Submission& s = op.submission;
   Request request;
   request.ticket = op.ticket;
@@ -96,30 +92,23 @@ void Engine::Impl::queue_request(const PendingOperation& op, uint32_t id, bool i
   request.epoch = op.epoch;
   request.word = s.word;
   size_t bytes = 0;
-  if (s.kind == Kind::kBroadcastObject && s.root == config_.rank) {
+  const bool object = row_of(s.kind).object;
+  if (object && s.root == config_.rank) {
     request.object_size = s.object.size();
     if (request.object_size <= kInlineObject) bytes = s.object.size();
   } else if (carries(*op.call)) {
     request.carries = true;
     bytes = op.call->payload;
   }
-  queue_message(request_encoder_.encode(request, id, in_full, bytes, [&](uint8_t* room) {
-    if (s.kind == Kind::kBroadcastObject) {
-      std::memcpy(room, s.object.data(), bytes);
-    } else {
-      fill(op, room);
-    }
-  }));
-}
-
-void Engine::Impl::queue_message(std::span<const uint8_t> bytes) {
-  Work& work = queue_.emplace_back();
-  work.type = Work::Type::kMessage;
-  if (!spare_bytes_.empty()) {
-    work.bytes = std::move(spare_bytes_.back());
-    spare_bytes_.pop_back();
-  }
-  work.bytes.assign(bytes.begin(), bytes.end());
+  queue_message([&](Encoder& encoder) {
+    encoder.encode(request, id, in_full, bytes, [&](uint8_t* room) {
+      if (object) {
+        std::memcpy(room, s.object.data(), bytes);
+      } else {
+        fill(op, room);
+      }
+    });
+  });
 }
 
 }  // namespace hvd::collective

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "collective/checks.h"
-#include "collective/engine_impl.h"
+#include "collective/validation.h"
 
 namespace hvd::collective {
 
@@ -21,21 +20,6 @@ OperationPtr ended(OperationPtr op, Status status) {
 }
 }  // namespace
 
-Engine::Engine(EngineConfig config, backend::Instance& instance)
-    : impl_(std::make_shared<Impl>(complete_config(std::move(config)), instance)) {}
-
-Engine::~Engine() { impl_->close(); }
-
-void Engine::start() { impl_->start(); }
-std::shared_ptr<Operation> Engine::submit(Submission submission) {
-  return impl_->submit(std::move(submission));
-}
-Status Engine::check(Duration timeout, uint64_t* ret_word) { return impl_->check(timeout, ret_word); }
-void Engine::deliver(int32_t source, std::span<const uint8_t> data) { impl_->deliver(source, data); }
-void Engine::fail(const Status& why) { impl_->fail(why); }
-void Engine::finish() { impl_->finish(); }
-void Engine::tick(Time now) { impl_->tick(now); }
-
 namespace {
 MatcherConfig matcher_config(const EngineConfig& config, const backend::Description& backend) {
   MatcherConfig matcher;
@@ -50,28 +34,35 @@ MatcherConfig matcher_config(const EngineConfig& config, const backend::Descript
 }
 }  // namespace
 
-Engine::Impl::Impl(EngineConfig config, backend::Instance& instance)
+Engine::Engine(EngineConfig config, backend::Instance& instance)
     : config_(std::move(config)),
       instance_(instance),
       log_(*config_.logger),
       matcher_(matcher_config(config_, instance.description())),
       received_(config_.hosts.size()) {}
 
-Status Engine::Impl::stamped(Status status) const {
+// The engine itself lives on while an operation or the backend holds it; what is given out closes it.
+std::shared_ptr<Engine> Engine::open(EngineConfig config, backend::Instance& instance) {
+  std::shared_ptr<Engine> engine(new Engine(complete_config(std::move(config)), instance));
+  Engine* const pointer = engine.get();
+  return {pointer, [engine = std::move(engine)](Engine*) { engine->close(); }};
+}
+
+Status Engine::stamped(Status status) const {
   if (!status.ok() && status.generation == 0) status.generation = config_.generation;
   return status;
 }
 
 // ---- Events -------------------------------------------------------------------------------------
 
-void Engine::Impl::start() {
+void Engine::start() {
   Lock lock(mutex_);
   started_ = true;
   drain(lock);
 }
 
-OperationPtr Engine::Impl::submit(Submission submission) {
-  auto op = std::make_shared<PendingOperation>(std::move(submission));
+OperationPtr Engine::submit(Submission submission) {
+  auto op = std::make_shared<Operation>(std::move(submission));
   op->engine = weak_from_this();
   op->watch(config_.timeline);
   if (Status status = collective::check(op->submission, config_.rank, size(), instance_); !status.ok()) {
@@ -88,7 +79,7 @@ OperationPtr Engine::Impl::submit(Submission submission) {
   return op;
 }
 
-Status Engine::Impl::check(Duration timeout, uint64_t* ret_word) {
+Status Engine::check(Duration timeout, uint64_t* ret_word) {
   Submission submission;
   submission.name = kCheckName;
   submission.kind = Kind::kAgree;
@@ -98,7 +89,7 @@ Status Engine::Impl::check(Duration timeout, uint64_t* ret_word) {
     Lock lock(mutex_);
     if (Status status = obstacle(submission); !status.ok()) return status;
     if (checks_.begin(ret_word)) return {};
-    op = std::make_shared<PendingOperation>(std::move(submission));
+    op = std::make_shared<Operation>(std::move(submission));
     op->engine = weak_from_this();
     op->watch(config_.timeline);
     begin(op, true);
@@ -112,7 +103,7 @@ Status Engine::Impl::check(Duration timeout, uint64_t* ret_word) {
   return status;
 }
 
-Status Engine::Impl::obstacle(const Submission& s) {
+Status Engine::obstacle(const Submission& s) {
   if (down() != nullptr) return *down();
   if (finished_) {
     return stamped(
@@ -128,7 +119,7 @@ Status Engine::Impl::obstacle(const Submission& s) {
                                       kind_name(s.kind), s.name)));
 }
 
-void Engine::Impl::deliver(int32_t source, std::span<const uint8_t> data) {
+void Engine::deliver(int32_t source, std::span<const uint8_t> data) {
   try {
     receive(source, decode(data, source, size()));
   } catch (const Error& error) {
@@ -139,7 +130,7 @@ void Engine::Impl::deliver(int32_t source, std::span<const uint8_t> data) {
   }
 }
 
-void Engine::Impl::receive(int32_t source, Message&& message) {
+void Engine::receive(int32_t source, Message&& message) {
   const bool to_coordinator =
       std::holds_alternative<RequestMessage>(message) || std::holds_alternative<FinishMessage>(message);
   if (to_coordinator ? !coordinator() || source == 0 : coordinator() || source != 0) {
@@ -186,7 +177,7 @@ void Engine::Impl::receive(int32_t source, Message&& message) {
   drain(lock);
 }
 
-void Engine::Impl::finish() {
+void Engine::finish() {
   Lock lock(mutex_);
   if (finished_ || down() != nullptr) return;
   finished_ = true;
@@ -194,12 +185,12 @@ void Engine::Impl::finish() {
     matcher_.finish(0);
     collect();
   } else {
-    queue_message(request_encoder_.encode(FinishMessage{}));
+    queue_message([](Encoder& encoder) { encoder.encode(FinishMessage{}); });
   }
   drain(lock);
 }
 
-void Engine::Impl::tick(Time time) {
+void Engine::tick(Time time) {
   Lock lock(mutex_);
   armed_ = Time::max();
   if (down() != nullptr) return;
@@ -232,7 +223,7 @@ void Engine::Impl::tick(Time time) {
 
 // ---- Failure and end ----------------------------------------------------------------------------
 
-void Engine::Impl::fail(const Status& why) {
+void Engine::fail(const Status& why) {
   Lock lock(mutex_);
   if (failed_) return;
   failed_ = stamped(why);
@@ -244,13 +235,13 @@ void Engine::Impl::fail(const Status& why) {
   abort_backend();
 }
 
-void Engine::Impl::abort_backend() {
+void Engine::abort_backend() {
   if (config_.aborting) config_.aborting();
   instance_.abort(config_.generation);
 }
 
 /// The generation does not work any more, as far as this rank can see. With `abort` the others learn of it.
-void Engine::Impl::break_generation(Status why, bool abort) {
+void Engine::break_generation(Status why, bool abort) {
   Lock lock(mutex_);
   if (down() != nullptr) return;
   broken_ = stamped(std::move(why));
@@ -263,7 +254,7 @@ void Engine::Impl::break_generation(Status why, bool abort) {
 }
 
 /// Every operation that the backend does not hold, and an empty queue. Under the lock.
-std::vector<OperationPtr> Engine::Impl::take_waiting() {
+std::vector<OperationPtr> Engine::take_waiting() {
   std::vector<OperationPtr> waiting;
   for (const auto& [ticket, op] : ops_) {
     if (!op->in_backend) waiting.push_back(op);
@@ -273,23 +264,23 @@ std::vector<OperationPtr> Engine::Impl::take_waiting() {
   return waiting;
 }
 
-void Engine::Impl::remove(const PendingOperation& op) {
+void Engine::remove(const Operation& op) {
   keys_.erase(op.call->key);
   ops_.erase(op.ticket);
 }
 
-void Engine::Impl::complete(const std::vector<OperationPtr>& ops, const Status& status) {
+void Engine::complete(const std::vector<OperationPtr>& ops, const Status& status) {
   for (const auto& op : ops) op->complete(status);
 }
 
-void Engine::Impl::close() {
+void Engine::close() {
   closing_ = true;
   fail(Status(HVD_CLOSED, "the generation was left"));
   Lock lock(mutex_);
   idle_.wait(lock, [&] { return in_backend_ == 0 && !draining_ && lent_ == 0; });
 }
 
-void Engine::Impl::progress(const std::atomic<bool>& done, Time deadline) {
+void Engine::progress(const std::atomic<bool>& done, Time deadline) {
   ++lent_;
   if (!closing_) instance_.progress(done, deadline);
   if (--lent_ == 0 && closing_) {
@@ -298,11 +289,11 @@ void Engine::Impl::progress(const std::atomic<bool>& done, Time deadline) {
   }
 }
 
-std::string Engine::Impl::waiting_for(const std::string&, uint64_t ticket) const {
+std::string Engine::waiting_for(uint64_t ticket) const {
   Lock lock(mutex_);
   const auto it = ops_.find(ticket);
   if (it == ops_.end()) return "";
-  const PendingOperation& op = *it->second;
+  const Operation& op = *it->second;
   const std::string& name = op.submission.name;
   std::vector<int32_t> missing = op.missing;
   if (coordinator()) missing = matcher_.missing(key_of(*op.call, op.checks));

@@ -3,95 +3,41 @@
 // messages, the rest in the backend, small neighbours together. Matching is the pure class Matcher; the engine
 // is the thin layer around it. No thread of its own, no polling: whoever brings an event (a submission, a
 // message, a completion) drives it on.
+//
+// One lock guards the tables; nothing outside (backend, log) is called under it but wake_at, word and interrupts.
+// What is to be done outside is queued, and one thread at a time works the queue off in order: so every rank sends
+// its requests and runs its operations in one order, whoever brings the events.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "collective/agreement.h"
+#include "collective/matcher.h"
+#include "collective/operation.h"
+#include "collective/signature.h"
+#include "collective/submission.h"
 #include "timeline/timeline.h"
 
 namespace hvd::collective {
 
-enum class Kind : uint8_t {
-  kBroadcast,      // one or more tensors, in place
-  kAllreduce,      // one or more tensors
-  kAllgather,      // one or more tensors
-  kReducescatter,  // one tensor
-  kAlltoall,       // one tensor
-  kBarrier,
-  kBroadcastObject,
-  kJoin,
-  kAgree,  // maximum of a 64-bit word, carried by the matching messages alone; the core's own
-};
-
-struct Tensor {  // borrowed
-  void* data = nullptr;
-  hvd_dtype dtype = 0;
-  std::vector<int64_t> shape;
-  hvd_memory memory = HVD_MEMORY_HOST;
-  int32_t device = 0;      // device memory
-  void* stream = nullptr;  // device memory
-  int64_t elements() const;
-  size_t bytes() const;
-};
-
-struct Submission {
-  std::string name;  // user names and the core's own ("hvd....")
-  Kind kind = Kind::kBarrier;
-  hvd_reduction reduction = HVD_REDUCTION_SUM;  // allreduce, reducescatter
-  double prescale = 1, postscale = 1;  // allreduce, reducescatter: of the input before, of the result after
-  int32_t root = 0;                    // rank in the generation, also with a process set
-  std::vector<Tensor> inputs;          // allreduce, allgather, reducescatter, alltoall
-  /// As many as inputs; broadcast: the tensors. Allgather, reducescatter, alltoall: data NULL = allocate; or
-  /// none at all, which is the same.
-  std::vector<Tensor> outputs;
-  /// Alltoall: rows that go to each member; reducescatter: rows that each member gets. Empty: evenly
-  /// (alltoall: must divide; reducescatter: the first ones get one more).
-  std::vector<int64_t> splits;
-  std::vector<uint8_t> object;      // broadcast of an object: the root's bytes (moved in)
-  uint64_t word = 0;                // agree
-  std::string set;                  // process set's name; "" = none
-  std::vector<int32_t> members;     // who takes part, ascending, this rank among them; empty: all ranks
-  int32_t priority = 0;             // higher runs first among those that are ready
-  Duration timeout = seconds(600);  // for ranks that do not submit
-};
-
-/// Memory from malloc, to be handed to C callers.
-struct FreeDeleter {
-  void operator()(void* p) const;
-};
-using Buffer = std::unique_ptr<uint8_t[], FreeDeleter>;
-
-/// An operation under way; shared by the engine and whoever waits. Thread-safe.
-class Operation {
- public:
-  virtual ~Operation() = default;
-  virtual bool done() const = 0;
-  /// Waits at most for `timeout`; false if it is still pending.
-  virtual bool wait(Duration timeout) = 0;
-  /// Polls readable from completion on; the operation's own. Throws Error(HVD_UNAVAILABLE) if there is none to be had.
-  virtual int completion_fd() = 0;
-  /// Of a completed operation.
-  virtual Status status() const = 0;
-  /// Which ranks it waits for, as far as this rank knows: "rank 2 (host b) has not called 'loss'"; "" if complete.
-  virtual std::string waiting_for() const = 0;
-
-  // Results of a completed operation.
-  virtual uint64_t word() const = 0;  // agree; join: the rank that joined last
-  virtual const Tensor& output(
-      size_t index = 0) const = 0;  // allgather, reducescatter, alltoall: as it came out
-  virtual const std::vector<int64_t>& received_splits() const = 0;  // alltoall: rows from each member
-  /// The library's memory, once: allgather, reducescatter, alltoall and object.
-  virtual Buffer take_buffer(size_t index = 0) = 0;
-  virtual size_t buffer_size(size_t index = 0) const = 0;  // bytes
-};
+/// How much longer than an operation's own time-out a rank waits for rank 0's word about it.
+inline constexpr Duration kCoordinatorGrace = std::chrono::seconds(10);
 
 struct EngineConfig {
   uint64_t generation = 0;
@@ -119,11 +65,13 @@ struct EngineConfig {
   std::function<void(Time when)> wake_at;
 };
 
-class Engine {
+class Engine final : public std::enable_shared_from_this<Engine> {
  public:
-  /// `instance` (not owned) must be connected to this generation before start() and outlive the engine.
-  Engine(EngineConfig config, backend::Instance& instance);
-  ~Engine();  // fail(HVD_CLOSED); returns when the backend has given back every buffer
+  /// `instance` (not owned) must be connected to this generation before start() and outlive what this returns. The
+  /// last owner of that closes the engine.
+  static std::shared_ptr<Engine> open(EngineConfig config, backend::Instance& instance);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Messages that came before start() are kept until then.
   void start();
@@ -150,12 +98,115 @@ class Engine {
   /// that still need it fail with HVD_PEER_LOST, naming it, instead of waiting.
   void finish();
 
+  /// For whom an operation waits; "" if it is complete. Any thread.
+  std::string waiting_for(uint64_t ticket) const;
+  /// Lends the calling thread to the backend: see backend::Instance::progress.
+  void progress(const std::atomic<bool>& done, Time deadline);
+
   /// Drives deadlines and stall reports: see EngineConfig::wake_at. Not called while nothing is pending.
   void tick(Time now);
 
  private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
+  Engine(EngineConfig config, backend::Instance& instance);
+  /// fail(HVD_CLOSED); returns when the backend has given back every buffer.
+  void close();
+
+  using Lock = std::unique_lock<std::mutex>;
+
+  /// Something to be done without the lock, in order.
+  struct Work {
+    enum class Type { kMessage, kOutcome, kStall, kResend, kLog, kStallReport };
+    Type type = Type::kLog;
+    int32_t rank = 0;  // to whom
+    uint64_t ticket = 0;
+    std::vector<uint64_t> more;
+    OutcomePtr outcome;
+    Proposal proposal;
+    std::vector<int32_t> missing;
+    Duration waited{0};
+    std::unique_ptr<Encoder> message;  // kMessage: ready to be sent to rank 0
+    std::string line;
+  };
+  /// Operations that run in the backend as one.
+  struct Batch;
+
+  int32_t size() const { return static_cast<int32_t>(config_.hosts.size()); }
+  bool coordinator() const { return config_.rank == 0; }
+  std::string describe(int32_t rank) const { return describe_ranks({rank}, config_.hosts); }
+  /// Why nothing works any more, if so: fail()'s reason before what the backend said.
+  const Status* down() const { return failed_ ? &*failed_ : broken_ ? &*broken_ : nullptr; }
+  Status stamped(Status status) const;
+
+  /// Why this operation can't be started now; HVD_OK if it can. Under the lock.
+  Status obstacle(const Submission& submission);
+  void begin(const OperationPtr& op, bool question);
+  bool carries(const Signature& call) const;
+  void fill(const Operation& op, uint8_t* room) const;
+  void queue_request(const Operation& op, uint32_t id, bool in_full);
+  template <class Encode>
+  void queue_message(Encode encode) {
+    Work& work = queue_.emplace_back();
+    work.type = Work::Type::kMessage;
+    if (spare_.empty()) {
+      work.message = std::make_unique<Encoder>();
+    } else {
+      work.message = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    encode(*work.message);
+  }
+  void receive(int32_t source, Message&& message);
+  void collect();
+  void arm(Time when);
+  void drain(Lock& lock);
+  void perform(Work& work) noexcept;
+  void send(int32_t rank, std::span<const uint8_t> bytes);
+
+  std::vector<OperationPtr> take_waiting();
+  void remove(const Operation& op);
+  static void complete(const std::vector<OperationPtr>& ops, const Status& status);
+  void break_generation(Status why, bool abort);
+  void abort_backend();
+
+  // execution.cc
+  void execute(Work& work);
+  const char* misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const;
+  void run(std::vector<OperationPtr> ops, const Outcome& outcome);
+  Status plan(Batch& batch, const Outcome& outcome) const;
+  void finished(Batch& batch);
+  static void on_done(void* context, hvd_status code, const hvd_error* error);
+  static void release(Batch* batch, int64_t steps);
+
+  const EngineConfig config_;
+  backend::Instance& instance_;
+  Logger& log_;
+  std::atomic<int> lent_{0};  // threads in the backend's progress
+  std::atomic<bool> closing_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  uint64_t next_ticket_ = 1;
+  std::unordered_map<uint64_t, OperationPtr> ops_;  // pending, by ticket
+  std::unordered_set<std::string_view> keys_;       // of the pending operations, whose own the text is
+  SentSignatures sent_;
+  Checks checks_;
+  Matcher matcher_;              // rank 0 only
+  ReceivedSignatures received_;  // rank 0 only
+  std::vector<Matcher::Action> actions_;
+  std::vector<std::unique_ptr<Encoder>> spare_;  // whose memory serves the next message
+  std::deque<Work> queue_;
+  bool started_ = false, draining_ = false, finished_ = false;
+  size_t in_backend_ = 0;
+  uint64_t last_sequence_ = 0;
+  Time armed_ = Time::max();
+  std::optional<Status> failed_;  // by fail()
+  std::optional<Status> broken_;  // by the backend or this engine
+
+  Encoder encoder_;  // of whoever drains
 };
+
+/// A failure of which every rank learns by itself leaves the generation whole: what a backend does not
+/// support it supports on no rank.
+inline bool breaks(hvd_status code) { return code != HVD_OK && code != HVD_UNSUPPORTED; }
 
 }  // namespace hvd::collective

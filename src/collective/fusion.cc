@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "collective/kinds/kind.h"
+
 namespace hvd::collective {
 
 namespace {
@@ -19,8 +21,10 @@ void Fusion::add(Item item) {
 bool Fusion::together(const Item& a, const Item& b) {
   if (a.alone || b.alone || a.call->kind != b.call->kind || a.participants != b.participants) return false;
   if (a.call->memory != b.call->memory || a.places != b.places) return false;
-  if (a.call->kind == Kind::kBroadcast) return a.call->root == b.call->root;  // as bytes
-  if (a.call->kind != Kind::kAllreduce || a.call->specs.empty() || b.call->specs.empty()) return false;
+  const Row& row = row_of(a.call->kind);
+  if (row.parts == nullptr || (row.rooted && a.call->root != b.call->root)) return false;
+  if (!row.reduces) return true;  // as bytes
+  if (a.call->specs.empty() || b.call->specs.empty()) return false;
   return a.call->specs[0].dtype == b.call->specs[0].dtype && a.call->reduction == b.call->reduction &&
          same_bits(a.call->prescale, b.call->prescale) && same_bits(a.call->postscale, b.call->postscale);
 }

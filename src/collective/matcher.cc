@@ -304,11 +304,8 @@ void Matcher::start_ready() {
     sequence_ += batch.size() > 1 ? 1 : parts[0].verdict.operations;
     for (auto& part : parts) {
       part.verdict.outcome->sequence = sequence;
-      for (auto& own : part.verdict.by_rank) {
-        if (own == nullptr) continue;
-        auto with_sequence = std::make_shared<Outcome>(*own);
-        with_sequence->sequence = sequence;
-        own = std::move(with_sequence);
+      for (const auto& own : part.verdict.by_rank) {
+        if (own != nullptr) own->sequence = sequence;
       }
     }
     if (parts.size() == 1) {

@@ -16,6 +16,8 @@
 #include "collective/agreement.h"
 #include "collective/fusion.h"
 #include "collective/messages.h"
+#include "collective/mismatch.h"
+#include "collective/pending.h"
 
 namespace hvd::collective {
 
@@ -74,14 +76,15 @@ class Matcher {
   size_t pending() const { return pending_.size() + ready_.size(); }
 
  private:
-  struct Pending;
-  struct Verdict;
   using PendingPtr = std::unique_ptr<Pending>;
   struct Tombstone {
     std::string key;
     OutcomePtr outcome;
   };
-  struct Ready;
+  struct Ready {
+    PendingPtr pending;
+    Verdict verdict;
+  };
   using Table = std::unordered_map<std::string, PendingPtr>;
 
   bool answer_late(int32_t rank, const Request& request);
@@ -101,14 +104,8 @@ class Matcher {
   void interrupt_joined();
   PendingPtr fresh(Time now);
 
-  // decide.cc
+  // decision.cc
   Verdict decide(Pending& pending);
-  void reduce_here(const Pending& pending, Verdict* verdict);
-  void gather_here(const Pending& pending, Verdict* verdict);
-  void exchange_here(const Pending& pending, Verdict* verdict);
-  bool decide_allgather(const Pending& pending, Verdict* verdict);
-  void decide_alltoall(const Pending& pending, Verdict* verdict);
-  std::string short_of_room(const Pending& pending, const Verdict& verdict) const;
   bool fusable(const Pending& pending, const std::vector<int32_t>& participants) const;
 
   const MatcherConfig config_;
@@ -132,15 +129,5 @@ class Matcher {
 
 /// The key under which the matcher keeps a call.
 std::string key_of(const Signature& call, uint64_t checks);
-
-/// "rank 2 (host b)", "ranks 0 (host a), 1 (host a)"; of many only the first few and a count.
-std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<std::string>& hosts);
-
-/// Do two ranks' calls agree in everything that must agree (contract 9)?
-bool agrees(const Signature& a, const Signature& b);
-
-/// Says in what the calls differ: who has which value. `calls` by rank, NULL for those that did not call.
-std::string describe_mismatch(const std::vector<const Signature*>& calls,
-                              const std::vector<std::string>& hosts);
 
 }  // namespace hvd::collective

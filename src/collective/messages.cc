@@ -77,36 +77,20 @@ void check_memory(const Signature& call) {
   require(call.memory == HVD_MEMORY_HOST || call.memory == HVD_MEMORY_CUDA,
           "request of an unknown kind of memory");
   require(!call.on_device() || !call.specs.empty(), "request of device memory without a tensor");
-  const bool rooms = call.on_device() && (call.kind == Kind::kAllgather || call.kind == Kind::kAlltoall);
+  const bool rooms = call.on_device() && row_of(call.kind).own_rows;
   require(call.rooms.size() == (rooms ? call.specs.size() : 0),
           "request with rooms for other tensors than it has");
   for (const int64_t rows : call.rooms) require(rows >= 0, "request with a negative room");
 }
 
 void check_kind(const Signature& call, size_t members) {
-  const auto rows = [&](const Spec& spec) { return !spec.shape.empty(); };
-  switch (call.kind) {
-    case Kind::kBroadcast: break;
-    case Kind::kAllreduce: require(!call.specs.empty(), "request without its tensor"); break;
-    case Kind::kAllgather:
-      require(!call.specs.empty(), "request without its tensor");
-      require(std::all_of(call.specs.begin(), call.specs.end(), rows), "allgather of a scalar");
-      break;
-    case Kind::kReducescatter:
-    case Kind::kAlltoall: {
-      require(call.specs.size() == 1 && rows(call.specs[0]), "request without its tensor");
-      require(call.splits.size() == members, "request with splits for another number of ranks");
-      int64_t sum = 0;
-      for (const int64_t rows_of : call.splits) {
-        require(rows_of >= 0 && !__builtin_add_overflow(sum, rows_of, &sum),
-                "request with impossible splits");
-      }
-      require(sum == call.specs[0].shape[0], "request whose splits are not its rows");
-      break;
-    }
-    default: require(call.specs.empty(), "request with tensors that it has no use for"); break;
+  const Row& row = row_of(call.kind);
+  if (row.inspect == nullptr) {
+    require(call.specs.empty(), "request with tensors that it has no use for");
+  } else if (const char* why = row.inspect(call, members)) {
+    refuse(why);
   }
-  if (call.kind == Kind::kAllreduce || call.kind == Kind::kReducescatter) {
+  if (row.reduces) {
     require(call.reduction >= HVD_REDUCTION_SUM && call.reduction <= HVD_REDUCTION_PRODUCT,
             "request of an unknown reduction");
   }
@@ -121,7 +105,7 @@ SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
     require(from.set()->size() <= kMaxName, "request with a set's name that is too long");
     call->set = from.set()->str();
   }
-  require(from.kind() <= static_cast<uint8_t>(Kind::kAgree), "request of an unknown kind");
+  require(find_row(from.kind()) != nullptr, "request of an unknown kind");
   call->kind = static_cast<Kind>(from.kind());
   call->reduction = from.reduction();
   call->root = from.root();
@@ -138,8 +122,8 @@ SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
   if (!call->members.empty()) {
     require(std::binary_search(call->members.begin(), call->members.end(), source),
             "request from a rank that has no part in it");
-    const bool rooted = call->kind == Kind::kBroadcast || call->kind == Kind::kBroadcastObject;
-    require(!rooted || std::binary_search(call->members.begin(), call->members.end(), call->root),
+    require(!row_of(call->kind).rooted ||
+                std::binary_search(call->members.begin(), call->members.end(), call->root),
             "request whose root has no part in it");
   }
   check_kind(*call, call->member_count(static_cast<size_t>(size)));
@@ -201,21 +185,6 @@ OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
 
 }  // namespace
 
-const char* kind_name(Kind kind) {
-  switch (kind) {
-    case Kind::kBroadcast: return "broadcast";
-    case Kind::kAllreduce: return "allreduce";
-    case Kind::kAllgather: return "allgather";
-    case Kind::kReducescatter: return "reducescatter";
-    case Kind::kAlltoall: return "alltoall";
-    case Kind::kBarrier: return "barrier";
-    case Kind::kBroadcastObject: return "broadcast_object";
-    case Kind::kJoin: return "join";
-    case Kind::kAgree: return "agreement";
-  }
-  return "unknown operation";
-}
-
 const char* memory_name(hvd_memory memory) {
   switch (memory) {
     case HVD_MEMORY_HOST: return "host memory";
@@ -229,6 +198,8 @@ const char* memory_name(hvd_memory memory) {
 struct Encoder::Impl {
   flatbuffers::FlatBufferBuilder builder{1024};
   flatbuffers::Offset<flatbuffers::Vector<uint8_t>> payload;
+  OutcomePtr outcome;  // which the builder holds, with that proposal
+  Proposal proposal;
   std::vector<uint8_t> dtypes, ndims;
   std::vector<int64_t> dims;
 
@@ -271,6 +242,7 @@ uint8_t* Encoder::begin(size_t payload_size) {
   auto& builder = impl_->builder;
   builder.Clear();
   impl_->payload = 0;
+  impl_->outcome = nullptr;
   if (payload_size == 0) return nullptr;
   // Aligned in the message as well as here: the reader may work on it in place.
   builder.ForceVectorAlignment(payload_size, 1, 16);
@@ -294,7 +266,29 @@ std::span<const uint8_t> Encoder::encode(const Request& request, uint32_t id, bo
                 [&](uint8_t* room) { std::memcpy(room, request.payload.data(), request.payload.size()); });
 }
 
+std::span<const uint8_t> Encoder::bytes() const {
+  return {impl_->builder.GetBufferPointer(), impl_->builder.GetSize()};
+}
+
+bool Encoder::readdress(const OutcomeMessage& message) {
+  Impl& impl = *impl_;
+  if (impl.outcome == nullptr || impl.outcome != message.outcome) return false;
+  if (impl.proposal.check != message.proposal.check || impl.proposal.word != message.proposal.word)
+    return false;
+  // The tables are written to in place, as generated code of mutable schemas does it.
+  auto* root = flatbuffers::GetMutableRoot<flatbuffers::Table>(impl.builder.GetBufferPointer());
+  auto* table = root->GetPointer<flatbuffers::Table*>(wire::Message::VT_BODY);
+  auto* more = table->GetPointer<flatbuffers::Vector<uint64_t>*>(wire::Outcome::VT_MORE);
+  if ((more == nullptr ? 0 : more->size()) != message.more.size()) return false;
+  if (!table->SetField<uint64_t>(wire::Outcome::VT_TICKET, message.ticket, 0)) return false;
+  for (size_t i = 0; i < message.more.size(); ++i) {
+    more->Mutate(static_cast<flatbuffers::uoffset_t>(i), message.more[i]);
+  }
+  return true;
+}
+
 std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
+  if (readdress(message)) return bytes();
   const Outcome& outcome = *message.outcome;
   if (uint8_t* room = begin(outcome.payload.size())) {
     std::memcpy(room, outcome.payload.data(), outcome.payload.size());
@@ -306,12 +300,14 @@ std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
   const auto more_at = vector_or_none(builder, message.more);
   const auto rows_at = vector_or_none(builder, outcome.rows);
   const auto participants_at = vector_or_none(builder, outcome.participants);
-  return impl_->finish(
-      wire::Body::Outcome,
-      wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code, outcome.status.rank, text,
-                          outcome.sequence, outcome.word, rows_at, participants_at, outcome.object_size,
-                          outcome.carries, impl_->payload, message.proposal.check, message.proposal.word,
-                          outcome.checks));
+  impl_->finish(wire::Body::Outcome,
+                wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code,
+                                    outcome.status.rank, text, outcome.sequence, outcome.word, rows_at,
+                                    participants_at, outcome.object_size, outcome.carries, impl_->payload,
+                                    message.proposal.check, message.proposal.word, outcome.checks));
+  impl_->outcome = message.outcome;
+  impl_->proposal = message.proposal;
+  return bytes();
 }
 
 std::span<const uint8_t> Encoder::encode(const StallMessage& message) {
@@ -334,7 +330,8 @@ std::span<const uint8_t> Encoder::encode(const FinishMessage&) {
 
 void validate(const Request& request, int32_t source, int32_t size) {
   const Signature& call = *request.call;
-  if (call.kind == Kind::kBroadcastObject) {
+  const Row& row = row_of(call.kind);
+  if (row.object) {
     require(!request.carries, "request with an object that is no object");
     if (source != call.root) return require(request.payload.empty(), "request with another's object");
     require(request.object_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
@@ -346,9 +343,8 @@ void validate(const Request& request, int32_t source, int32_t size) {
   require(request.carries || request.payload.empty(), "request with data that it does not carry");
   if (!request.carries) return;
   require(!call.on_device(), "request that carries device memory");
-  const bool may = call.kind == Kind::kAllreduce || call.kind == Kind::kAllgather ||
-                   call.kind == Kind::kReducescatter || call.kind == Kind::kAlltoall ||
-                   (call.kind == Kind::kBroadcast && call.root == source);
+  const bool may =
+      row.travels == Travel::kEverybodys || (row.travels == Travel::kRoots && call.root == source);
   require(may && request.payload.size() == call.payload, "request with data of another size than it says");
   require(call.payload * call.member_count(static_cast<size_t>(size)) <= kMaxPayload,
           "request with more data than messages carry");

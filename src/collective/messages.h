@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collective/agreement.h"
-#include "collective/engine.h"
+#include "collective/kinds/kind.h"
 #include "collective/signature.h"
 
 namespace hvd::collective {
@@ -22,7 +22,6 @@ inline constexpr size_t kMaxSpecBytes = 900'000;   // of a signature in a reques
 inline constexpr size_t kMaxPayload = 96 << 10;    // of a message, padding included
 inline constexpr size_t kInlineObject = 32 << 10;  // larger objects go through the backend
 
-const char* kind_name(Kind kind);
 /// "host memory", "device memory (CUDA)"
 const char* memory_name(hvd_memory memory);
 
@@ -80,7 +79,8 @@ class Encoder {
  public:
   Encoder();
   ~Encoder();
-  // What these give is valid until the next.
+  // What these give is valid until the next. An outcome that goes to several ranks, one after the other, is written
+  // once.
   /// id with `in_full` false: the other end knows the call by it. `payload` in the request is not read: fill
   /// writes `payload_size` bytes, at an address aligned to 16, if that is not 0.
   template <class Fill>
@@ -95,8 +95,12 @@ class Encoder {
   std::span<const uint8_t> encode(const StallMessage& message);
   std::span<const uint8_t> encode(const ResendMessage& message);
   std::span<const uint8_t> encode(const FinishMessage& message);
+  /// The last message.
+  std::span<const uint8_t> bytes() const;
 
  private:
+  /// The last message was this one, but for the tickets.
+  bool readdress(const OutcomeMessage& message);
   uint8_t* begin(size_t payload_size);
   std::span<const uint8_t> end(const Request& request, uint32_t id, bool in_full, size_t payload_size);
   struct Impl;

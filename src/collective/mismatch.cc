@@ -1,11 +1,13 @@
-// Comparison of the ranks' calls of one operation, and the sentence that says how they differ (contract 9).
+#include "collective/mismatch.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <functional>
 
-#include "collective/matcher.h"
+#include "collective/kinds/kind.h"
+#include "collective/messages.h"
 #include "numeric/dtype.h"
 
 namespace hvd::collective {
@@ -15,24 +17,19 @@ namespace {
 constexpr size_t kMaxRanksNamed = 4;  // of one value
 constexpr size_t kMaxValuesNamed = 4;
 
-bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kBroadcastObject; }
-bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
 bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
-/// Each rank brings its own first dimension.
-bool own_rows(Kind kind) { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
-
-bool same_shape(Kind kind, const Spec& a, const Spec& b) {
-  if (!own_rows(kind)) return a.shape == b.shape;
+bool same_shape(const Row& row, const Spec& a, const Spec& b) {
+  if (!row.own_rows) return a.shape == b.shape;
   return a.shape.size() == b.shape.size() &&
          std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
 }
 
-std::string describe_shape(Kind kind, const Spec& spec) {
+std::string describe_shape(const Row& row, const Spec& spec) {
   std::string text = "[";
   for (size_t i = 0; i < spec.shape.size(); ++i) {
     if (i > 0) text += ", ";
-    text += own_rows(kind) && i == 0 ? "*" : std::to_string(spec.shape[i]);
+    text += row.own_rows && i == 0 ? "*" : std::to_string(spec.shape[i]);
   }
   return text + "]";
 }
@@ -96,17 +93,18 @@ std::string describe_ranks(const std::vector<int32_t>& ranks, const std::vector<
 }
 
 bool agrees(const Signature& a, const Signature& b) {
+  const Row& row = row_of(a.kind);
   if (a.kind != b.kind || a.specs.size() != b.specs.size()) return false;
-  if (reduces(a.kind) && (a.reduction != b.reduction || !same_bits(a.prescale, b.prescale) ||
-                          !same_bits(a.postscale, b.postscale))) {
+  if (row.reduces && (a.reduction != b.reduction || !same_bits(a.prescale, b.prescale) ||
+                      !same_bits(a.postscale, b.postscale))) {
     return false;
   }
-  if (has_root(a.kind) && a.root != b.root) return false;
+  if (row.rooted && a.root != b.root) return false;
   if (a.memory != b.memory) return false;
   if (a.members != b.members) return false;
-  if (a.kind == Kind::kReducescatter && a.splits != b.splits) return false;
+  if (row.equal_splits && a.splits != b.splits) return false;
   for (size_t i = 0; i < a.specs.size(); ++i) {
-    if (a.specs[i].dtype != b.specs[i].dtype || !same_shape(a.kind, a.specs[i], b.specs[i])) return false;
+    if (a.specs[i].dtype != b.specs[i].dtype || !same_shape(row, a.specs[i], b.specs[i])) return false;
   }
   return true;
 }
@@ -117,7 +115,7 @@ std::string describe_mismatch(const std::vector<const Signature*>& calls,
       std::find_if(calls.begin(), calls.end(), [](const Signature* call) { return call != nullptr; });
   if (first == calls.end()) return "";
   const Signature& some = **first;
-  const Kind kind = some.kind;
+  const Row& row = row_of(some.kind);
   std::string text;
   const auto differ = [&](const std::string& what, const Value& value) {
     if (text.empty()) text = describe_difference(calls, hosts, what, value);
@@ -129,23 +127,23 @@ std::string describe_mismatch(const std::vector<const Signature*>& calls,
     for (size_t i = 0; i < some.specs.size() && text.empty(); ++i) {
       const std::string of = some.specs.size() > 1 ? fmt::format(" of tensor {}", i) : "";
       differ("dtype" + of, [i](const Signature& r) { return dtype_name(r.specs[i].dtype); });
-      differ("shape" + of, [i, kind](const Signature& r) { return describe_shape(kind, r.specs[i]); });
+      differ("shape" + of, [i, &row](const Signature& r) { return describe_shape(row, r.specs[i]); });
     }
   }
   differ("", [](const Signature& r) { return memory_name(r.memory); });
-  if (reduces(kind)) {
+  if (row.reduces) {
     differ("reduction", [](const Signature& r) { return reduction_name(r.reduction); });
     differ("prescale", [](const Signature& r) { return fmt::format("{}", r.prescale); });
     differ("postscale", [](const Signature& r) { return fmt::format("{}", r.postscale); });
   }
-  if (has_root(kind)) differ("root", [](const Signature& r) { return std::to_string(r.root); });
+  if (row.rooted) differ("root", [](const Signature& r) { return std::to_string(r.root); });
   differ("participants", [](const Signature& r) {
     return r.members.empty() ? std::string("all ranks") : list_of("{", r.members, "}");
   });
-  if (kind == Kind::kReducescatter) {
+  if (row.equal_splits) {
     differ("splits", [](const Signature& r) { return list_of("[", r.splits, "]"); });
   }
-  return fmt::format("{} '{}': {}", kind_name(kind), some.name, text);
+  return fmt::format("{} '{}': {}", row.name, some.name, text);
 }
 
 }  // namespace hvd::collective

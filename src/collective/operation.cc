@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "collective/engine.h"
 #include "numeric/dtype.h"
 
 namespace hvd::collective {
@@ -27,11 +28,11 @@ Buffer allocate(size_t bytes) {
   return Buffer(static_cast<uint8_t*>(std::malloc(std::max<size_t>(bytes, 1))));
 }
 
-PendingOperation::~PendingOperation() {
+Operation::~Operation() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-bool PendingOperation::wait(Duration timeout) {
+bool Operation::wait(Duration timeout) {
   if (done()) return true;
   const Time deadline = now() + std::clamp(timeout, Duration::zero(), kMaxTimeout);
   if (timeout > Duration::zero()) {
@@ -42,7 +43,7 @@ bool PendingOperation::wait(Duration timeout) {
   return changed_.wait_until(lock, deadline, [&] { return done(); });
 }
 
-int PendingOperation::completion_fd() {
+int Operation::completion_fd() {
   const std::lock_guard lock(mutex_);
   if (fd_ < 0) {
     fd_ = ::eventfd(done() ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -56,32 +57,32 @@ int PendingOperation::completion_fd() {
 }
 
 // Nobody reads it, so its counter can't be full.
-void PendingOperation::signal_fd() const {
+void Operation::signal_fd() const {
   const uint64_t one = 1;
   if (fd_ >= 0) static_cast<void>(!::write(fd_, &one, sizeof(one)));
 }
 
-std::string PendingOperation::waiting_for() const {
+std::string Operation::waiting_for() const {
   if (done()) return "";
   const auto engine_now = engine.lock();
-  return engine_now != nullptr && call != nullptr ? engine_now->waiting_for(call->key, ticket) : "";
+  return engine_now != nullptr && call != nullptr ? engine_now->waiting_for(ticket) : "";
 }
 
-const Tensor& PendingOperation::output(size_t index) const {
+const Tensor& Operation::output(size_t index) const {
   return index < results.size() ? results[index] : none_;
 }
 
-Buffer PendingOperation::take_buffer(size_t index) {
+Buffer Operation::take_buffer(size_t index) {
   std::lock_guard lock(mutex_);
   return done() && index < buffers.size() ? std::move(buffers[index].data) : nullptr;
 }
 
-void PendingOperation::record(const Status& status) const {
+void Operation::record(const Status& status) const {
   const Submission& s = submission;
   const auto& tensors = s.inputs.empty() ? s.outputs : s.inputs;
   size_t bytes = s.object.size();
   for (const Tensor& t : tensors) bytes += t.bytes();
-  if (s.kind == Kind::kBroadcastObject && bytes == 0) bytes = buffer_size(0);
+  if (row_of(s.kind).object && bytes == 0) bytes = buffer_size(0);
   const TimelineField of_bytes{"bytes", static_cast<int64_t>(bytes)};
   const TimelineField dtype{"dtype",
                             dtype_name(tensors.empty() ? hvd_dtype(HVD_DTYPE_UINT8) : tensors[0].dtype)};
@@ -98,7 +99,7 @@ void PendingOperation::record(const Status& status) const {
   }
 }
 
-void PendingOperation::complete(Status status) {
+void Operation::complete(Status status) {
   if (timeline_ != nullptr) record(status);
   std::vector<uint8_t>().swap(submission.object);
   std::lock_guard lock(mutex_);

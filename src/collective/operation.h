@@ -1,4 +1,4 @@
-// An operation under way, as the engine sees it.
+// An operation under way: what its caller waits for, and what the engine knows of it.
 #pragma once
 
 #include <atomic>
@@ -9,42 +9,45 @@
 #include <string>
 #include <vector>
 
-#include "collective/engine.h"
 #include "collective/messages.h"
+#include "collective/submission.h"
+#include "timeline/timeline.h"
 
 namespace hvd::collective {
 
-Buffer allocate(size_t bytes);  // NULL if there is no memory
+class Engine;
 
-/// What a waiting thread needs of the engine, as long as that lives.
-class Waiter {
+/// Shared by the engine and whoever waits. The first part is thread-safe.
+class Operation {
  public:
-  /// Says for whom an operation waits.
-  virtual std::string waiting_for(const std::string& key, uint64_t ticket) const = 0;
-  /// See backend::Instance::progress.
-  virtual void progress(const std::atomic<bool>& done, Time deadline) = 0;
+  explicit Operation(Submission s) : submission(std::move(s)) {}
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 
- protected:
-  ~Waiter() = default;
-};
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  /// Waits at most for `timeout`; false if it is still pending.
+  bool wait(Duration timeout);
+  /// Polls readable from completion on; the operation's own. Throws Error(HVD_UNAVAILABLE) if there is none to be had.
+  int completion_fd();
+  /// Of a completed operation.
+  Status status() const { return done() ? status_ : Status(); }
+  /// Which ranks it waits for, as far as this rank knows: "rank 2 (host b) has not called 'loss'"; "" if complete.
+  std::string waiting_for() const;
 
-class PendingOperation final : public Operation {
- public:
-  explicit PendingOperation(Submission s) : submission(std::move(s)) {}
-  ~PendingOperation() override;
-
-  bool done() const override { return done_.load(std::memory_order_acquire); }
-  bool wait(Duration timeout) override;
-  int completion_fd() override;
-  Status status() const override { return done() ? status_ : Status(); }
-  std::string waiting_for() const override;
-  uint64_t word() const override { return result_word; }
-  const Tensor& output(size_t index) const override;
-  const std::vector<int64_t>& received_splits() const override { return splits; }
-  Buffer take_buffer(size_t index) override;
-  size_t buffer_size(size_t index) const override {
+  // Results of a completed operation.
+  uint64_t word() const { return result_word; }  // agree; join: the rank that joined last
+  /// Allgather, reducescatter, alltoall: as it came out.
+  const Tensor& output(size_t index = 0) const;
+  /// Alltoall: rows from each member.
+  const std::vector<int64_t>& received_splits() const { return splits; }
+  /// The library's memory, once: allgather, reducescatter, alltoall and object.
+  Buffer take_buffer(size_t index = 0);
+  size_t buffer_size(size_t index = 0) const {  // bytes
     return index < buffers.size() ? buffers[index].bytes : 0;
   }
+
+  // ---- The engine's side ------------------------------------------------------------------------
 
   /// Once. Lets go of everything that was borrowed, then wakes those who wait.
   void complete(Status status);
@@ -68,7 +71,7 @@ class PendingOperation final : public Operation {
   Submission submission;
   SignaturePtr call;  // set once it is on its way
   uint64_t ticket = 0;
-  std::weak_ptr<Waiter> engine;
+  std::weak_ptr<Engine> engine;
   bool in_backend = false;         // under the engine's lock
   Time give_up = Time::max();      // rank 0 must have answered by then
   std::vector<int32_t> missing;    // as rank 0 said last, under the engine's lock
@@ -99,5 +102,7 @@ class PendingOperation final : public Operation {
   Status status_;
   const Tensor none_;
 };
+
+using OperationPtr = std::shared_ptr<Operation>;
 
 }  // namespace hvd::collective

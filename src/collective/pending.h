@@ -1,13 +1,17 @@
-// The matcher's insides that matcher.cc and decide.cc share.
+// An operation that some ranks have called, as the matcher keeps it, and the verdict on one that all have.
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
 
-#include "collective/matcher.h"
+#include "collective/messages.h"
+#include "collective/mismatch.h"
 
 namespace hvd::collective {
 
-struct Matcher::Pending {
+struct Pending {
   struct Call {
     bool required = false;  // this rank has to call
     bool here = false;      // it has
@@ -57,21 +61,16 @@ struct Matcher::Pending {
 };
 
 /// How an operation goes on that all ranks have called.
-struct Matcher::Verdict {
-  std::shared_ptr<Outcome> outcome;   // of all, but for
-  std::vector<OutcomePtr> by_rank;    // those that have their own (by rank; empty: none has)
-  std::vector<int32_t> participants;  // all who called
-  uint64_t operations = 0;            // backend operations that it takes at most
+struct Verdict {
+  std::shared_ptr<Outcome> outcome;               // of all, but for
+  std::vector<std::shared_ptr<Outcome>> by_rank;  // those that have their own (by rank; empty: none has)
+  std::vector<int32_t> participants;              // all who called
+  uint64_t operations = 0;                        // backend operations that it takes at most
 
-  const OutcomePtr of(int32_t rank) const {
+  OutcomePtr of(int32_t rank) const {
     const auto r = static_cast<size_t>(rank);
     return r < by_rank.size() && by_rank[r] != nullptr ? by_rank[r] : outcome;
   }
-};
-
-struct Matcher::Ready {
-  PendingPtr pending;
-  Verdict verdict;
 };
 
 std::shared_ptr<Outcome> failed_outcome(hvd_status code, std::string message, int32_t rank = -1);

@@ -1,10 +1,14 @@
 // The engine's queue: what is done without the lock, in order, by one thread at a time.
-#include "collective/engine_impl.h"
+#include "collective/engine.h"
 
 namespace hvd::collective {
 
+namespace {
+constexpr size_t kSpare = 16;
+}  // namespace
+
 /// Queues what the matcher has decided. Under the lock.
-void Engine::Impl::collect() {
+void Engine::collect() {
   matcher_.take(&actions_);
   for (auto& action : actions_) {
     using Type = Matcher::Action::Type;
@@ -28,14 +32,14 @@ void Engine::Impl::collect() {
   arm(matcher_.wake());
 }
 
-void Engine::Impl::arm(Time when) {
+void Engine::arm(Time when) {
   if (when >= armed_) return;
   armed_ = when;
   if (config_.wake_at) config_.wake_at(when);
 }
 
 /// Works the queue off unless another thread is at it already, which then does this one's part too.
-void Engine::Impl::drain(Lock& lock) {
+void Engine::drain(Lock& lock) {
   if (draining_ || !started_) return;
   draining_ = true;
   while (!queue_.empty()) {
@@ -44,16 +48,16 @@ void Engine::Impl::drain(Lock& lock) {
     lock.unlock();
     perform(work);
     lock.lock();
-    if (work.bytes.capacity() > 0 && spare_bytes_.size() < 16) spare_bytes_.push_back(std::move(work.bytes));
+    if (work.message != nullptr && spare_.size() < kSpare) spare_.push_back(std::move(work.message));
   }
   draining_ = false;
   idle_.notify_all();
 }
 
-void Engine::Impl::perform(Work& work) noexcept {
+void Engine::perform(Work& work) noexcept {
   try {
     switch (work.type) {
-      case Work::Type::kMessage: send(0, work.bytes); break;
+      case Work::Type::kMessage: send(0, work.message->bytes()); break;
       case Work::Type::kOutcome:
         if (work.rank == config_.rank) {
           execute(work);
@@ -80,7 +84,7 @@ void Engine::Impl::perform(Work& work) noexcept {
   }
 }
 
-void Engine::Impl::send(int32_t rank, std::span<const uint8_t> bytes) {
+void Engine::send(int32_t rank, std::span<const uint8_t> bytes) {
   Status status = instance_.send_message(rank, bytes);
   if (status.ok()) return;
   // Without this message some rank would wait in vain.

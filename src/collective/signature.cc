@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/digest.h"
+#include "collective/kinds/kind.h"
 #include "numeric/dtype.h"
 
 namespace hvd::collective {
@@ -18,19 +19,15 @@ Duration whole(Duration timeout) {
 /// Factors are compared by their bits: a NaN equals itself.
 bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
-bool has_root(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kBroadcastObject; }
-bool reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReducescatter; }
 const std::vector<Tensor>& tensors_of(const Submission& s) {
-  return s.kind == Kind::kBroadcast ? s.outputs : s.inputs;
+  return row_of(s.kind).in_place ? s.outputs : s.inputs;
 }
 
 hvd_memory memory_of(const Submission& s) {
   const auto& tensors = tensors_of(s);
   return tensors.empty() ? hvd_memory{HVD_MEMORY_HOST} : tensors[0].memory;
 }
-bool tells_rooms(const Submission& s) {
-  return (s.kind == Kind::kAllgather || s.kind == Kind::kAlltoall) && memory_of(s) != HVD_MEMORY_HOST;
-}
+bool tells_rooms(const Submission& s) { return row_of(s.kind).own_rows && memory_of(s) != HVD_MEMORY_HOST; }
 
 template <class T>
 void add(std::string* text, const T& value) {
@@ -110,8 +107,9 @@ bool Signature::same_as(const Signature& o) const {
 
 bool Signature::describes(const Submission& s, uint32_t where) const {
   if (kind != s.kind || priority != s.priority || name != s.name || timeout != whole(s.timeout)) return false;
-  if (has_root(kind) && root != s.root) return false;
-  if (reduces(kind) &&
+  const Row& row = row_of(kind);
+  if (row.rooted && root != s.root) return false;
+  if (row.reduces &&
       (reduction != s.reduction || !same_bits(prescale, s.prescale) || !same_bits(postscale, s.postscale))) {
     return false;
   }
@@ -133,8 +131,9 @@ SignaturePtr make_signature(const Submission& s, uint32_t place) {
   signature->name = s.name;
   signature->set = s.set;
   signature->kind = s.kind;
-  if (has_root(s.kind)) signature->root = s.root;
-  if (reduces(s.kind)) {
+  const Row& row = row_of(s.kind);
+  if (row.rooted) signature->root = s.root;
+  if (row.reduces) {
     signature->reduction = s.reduction;
     signature->prescale = s.prescale;
     signature->postscale = s.postscale;

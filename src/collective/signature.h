@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "collective/engine.h"
+#include "collective/submission.h"
 
 namespace hvd::collective {
 

@@ -252,7 +252,7 @@ void Worker::become(const session::Assignment& assignment) {
   config.timeline = timeline_;
   config.aborting = [copies = copies_] { copies->lost(); };
   config.wake_at = [this](Time when) { wake_engine_at(when); };
-  auto engine = std::make_shared<collective::Engine>(std::move(config), *instance_);
+  auto engine = collective::Engine::open(std::move(config), *instance_);
   copies_->renewed();
   std::lock_guard lock(mutex_);
   assignment_ = assignment;

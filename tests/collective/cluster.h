@@ -116,7 +116,7 @@ class Cluster {
   const int32_t size;
   std::vector<std::string> hosts;
   Status open_status;
-  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::shared_ptr<Engine>> engines;
 
  private:
   struct Gate {
@@ -147,7 +147,7 @@ class Cluster {
       ec.stalled = config.stalled;
       if (r == 0) ec.timeline = config.timeline;
       ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };
-      engines.push_back(std::make_unique<Engine>(std::move(ec), *link.instance));
+      engines.push_back(Engine::open(std::move(ec), *link.instance));
       std::unique_lock lock(link.gate->mutex);
       link.gate->engine = engines.back().get();
     }

@@ -319,6 +319,88 @@ TEST(EngineFailure, BadBytes) {
   expect_all(cluster.submit([](int32_t) { return barrier("fine"); }));
 }
 
+TEST(Messages, AnOutcomeForSeveralRanksIsWrittenOnce) {
+  Encoder encoder;
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->sequence = 7;
+  outcome->payload.assign(64, 3);
+  const auto ticket_of = [](std::span<const uint8_t> bytes) {
+    return std::get<OutcomeMessage>(decode(bytes, 0, 3));
+  };
+  const auto first = encoder.encode(OutcomeMessage{1, {2, 3}, outcome, {5, 6}});
+  const std::vector<uint8_t> before(first.begin(), first.end());
+  const auto second = encoder.encode(OutcomeMessage{10, {20, 30}, outcome, {5, 6}});
+  EXPECT_EQ(second.data(), first.data());
+  EXPECT_EQ(ticket_of(before).ticket, 1u);
+  const OutcomeMessage read = ticket_of(second);
+  EXPECT_EQ(read.ticket, 10u);
+  EXPECT_EQ(read.more, (std::vector<uint64_t>{20, 30}));
+  EXPECT_EQ(read.outcome->payload, outcome->payload);
+  EXPECT_EQ(read.proposal.word, 6u);
+  // Whatever else differs is written anew.
+  EXPECT_EQ(ticket_of(encoder.encode(OutcomeMessage{11, {20, 30}, outcome, {5, 7}})).proposal.word, 7u);
+  EXPECT_EQ(ticket_of(encoder.encode(OutcomeMessage{12, {20}, outcome, {5, 7}})).more.size(), 1u);
+  (void)encoder.encode(ResendMessage{1});
+  EXPECT_EQ(ticket_of(encoder.encode(OutcomeMessage{13, {20}, outcome, {5, 7}})).ticket, 13u);
+  const auto other = std::make_shared<Outcome>(*outcome);
+  other->sequence = 8;
+  EXPECT_EQ(ticket_of(encoder.encode(OutcomeMessage{14, {20}, other, {5, 7}})).outcome->sequence, 8u);
+}
+
+// What rank 0 sends is held against the call before a byte is copied.
+TEST(EngineFailure, OutcomesThatDoNotFitAreRefused) {
+  const auto answered = [](Submission call, const std::function<void(Outcome&)>& lie) {
+    Cluster cluster{{3}};
+    const auto op = cluster.engine(1).submit(std::move(call));
+    const auto outcome = std::make_shared<Outcome>();
+    lie(*outcome);
+    Encoder encoder;
+    cluster.engine(1).deliver(0, encoder.encode(OutcomeMessage{1, {}, outcome, {}}));
+    EXPECT_TRUE(op->wait(kDeadline));
+    return op->status().message;
+  };
+  std::vector<float> in(4, 1), out(4);
+  const auto broadcast = [&](int32_t root) {
+    Submission s = named("x", Kind::kBroadcast);
+    s.outputs = {testing::tensor(out, HVD_DTYPE_FLOAT32)};
+    s.root = root;
+    return s;
+  };
+  const auto carry = [](size_t bytes) {
+    return [bytes](Outcome& o) {
+      o.carries = true;
+      o.payload.assign(bytes, 1);
+    };
+  };
+  const std::string refused = " 'x': outcome refused: ";
+  EXPECT_EQ(answered(broadcast(0), carry(15)), "broadcast" + refused + "its data is missing");
+  EXPECT_EQ(answered(broadcast(1), carry(8)), "broadcast" + refused + "it brings data that nobody needs");
+  EXPECT_EQ(answered(broadcast(0), [](Outcome& o) { o.participants = {1, 2}; }),
+            "broadcast" + refused + "its root takes no part in it");
+  EXPECT_EQ(answered(allreduce("x", in, out, HVD_DTYPE_FLOAT32), carry(12)),
+            "allreduce" + refused + "its data is missing");
+  EXPECT_EQ(answered(allreduce("x", in, out, HVD_DTYPE_FLOAT32),
+                     [&](Outcome& o) {
+                       carry(4)(o);
+                       o.participants = {1};
+                     }),
+            "allreduce" + refused + "its data is missing");
+  EXPECT_EQ(answered(barrier("x"), [](Outcome& o) { o.sequence = 1; }),
+            "barrier" + refused + "it needs no backend");
+  Submission scatter = named("x", Kind::kReducescatter);
+  scatter.inputs = {testing::tensor(in, HVD_DTYPE_FLOAT32)};
+  EXPECT_EQ(answered(scatter, [](Outcome& o) { o.participants = {0, 1}; }),
+            "reducescatter" + refused + "it needs all of its ranks");
+}
+
+TEST(EngineFailure, NamesAreUtf8) {
+  Cluster cluster{{1}};
+  EXPECT_EQ(cluster.engine(0).submit(barrier("gradient α"))->status().code, HVD_OK);
+  const Status status = cluster.engine(0).submit(barrier("a\xff\xfe"))->status();
+  EXPECT_EQ(status.code, HVD_INVALID);
+  EXPECT_EQ(status.message, "barrier 'a\?\?': byte 1 of the name is 0xff, expected UTF-8");
+}
+
 /// By transport.
 struct EngineRaces : ::testing::TestWithParam<std::string> {};
 

@@ -27,7 +27,7 @@ class Simulation {
     const auto rank = static_cast<int32_t>(engines.size());
     backends_.push_back(std::make_unique<Backend>(*this, rank));
     config.rank = rank;
-    engines.push_back(std::make_unique<Engine>(std::move(config), *backends_.back()));
+    engines.push_back(Engine::open(std::move(config), *backends_.back()));
   }
 
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
@@ -60,7 +60,7 @@ class Simulation {
   }
 
   std::mt19937_64 random;
-  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::shared_ptr<Engine>> engines;
   /// While an engine's thread waits; gives false when nothing can happen any more.
   std::function<bool()> advance = [this] { return step(); };
   std::map<int32_t, size_t> sent;  // messages, by source

@@ -59,7 +59,7 @@ Fabric::Fabric(int32_t size, uint64_t generation) {
       wake_[rank] = when;
       changed_.notify_all();
     };
-    engines_.push_back(std::make_unique<collective::Engine>(config, *instances_.back()));
+    engines_.push_back(collective::Engine::open(config, *instances_.back()));
   }
   for (auto& engine : engines_) engine->start();
   thread_ = std::thread([this] { loop(); });

@@ -56,7 +56,7 @@ class Fabric {
   int break_at_ = -1, corrupt_at_ = -1, broadcasts_ = 0;
   size_t messages_ = 0;
   std::vector<std::unique_ptr<Instance>> instances_;
-  std::vector<std::unique_ptr<collective::Engine>> engines_;
+  std::vector<std::shared_ptr<collective::Engine>> engines_;
   std::thread thread_;
 };
 

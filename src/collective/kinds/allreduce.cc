@@ -1,0 +1,83 @@
+// Allreduce: one or more tensors, reduced over all ranks, to all.
+#include <cstring>
+
+#include "collective/decision.h"
+#include "collective/plan.h"
+#include "collective/validation.h"
+#include "numeric/reduce.h"
+
+namespace hvd::collective {
+
+namespace {
+
+Status validate(const Validation& v) {
+  const Submission& s = v.submission();
+  if (Status status = v.pairs(true); !status.ok()) return status;
+  if (Status status = v.reduction(); !status.ok()) return status;
+  if (Status status = v.group(s.inputs, "input"); !status.ok()) return status;
+  if (Status status = v.group(s.outputs, "output"); !status.ok()) return status;
+  for (size_t i = 0; i < s.inputs.size(); ++i) {
+    const Tensor& in = s.inputs[i];
+    const Tensor& out = s.outputs[i];
+    if (Status status = v.same_dtype(in, out); !status.ok()) return status;
+    if (Status status = v.same_shape(in, out); !status.ok()) return status;
+    if (in.data != out.data && overlap(in, out)) {
+      return v.invalid("input and output overlap; they must be the same memory or disjoint");
+    }
+  }
+  return {};
+}
+
+const char* inspect(const Signature& call, size_t) {
+  return call.specs.empty() ? "request without its tensor" : nullptr;
+}
+
+void decide(Decision& d) {
+  if (d.alone() || d.bytes() == 0) return;
+  if (d.carried()) {
+    d.reduce();
+  } else {
+    d.run(d.call().specs.size());
+  }
+}
+
+Fit misfit(const Answer& a) {
+  if (a.op.call->payload == 0) return {};
+  return {nullptr, a.op.call->payload};
+}
+
+/// The scaled input goes to the output, where it is reduced in place.
+void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
+  const Submission& s = op.submission;
+  for (size_t i = 0; i < s.inputs.size(); ++i) {
+    const Tensor& in = s.inputs[i];
+    const Tensor& out = s.outputs[i];
+    const auto elements = static_cast<size_t>(out.elements());
+    if (s.prescale == 1) {
+      ret_parts->push_back({in.data, out.data, elements});
+      continue;
+    }
+    if (elements > 0) {
+      if (out.data != in.data) std::memcpy(out.data, in.data, out.bytes());
+      scale(out.dtype, out.data, elements, s.prescale);
+    }
+    ret_parts->push_back({out.data, out.data, elements});
+  }
+}
+
+}  // namespace
+
+extern const Row kAllreduceRow;
+const Row kAllreduceRow{.kind = Kind::kAllreduce,
+                        .name = "allreduce",
+                        .collective = HVD_COLLECTIVE_ALLREDUCE,
+                        .travels = Travel::kEverybodys,
+                        .reduces = true,
+                        .validate = validate,
+                        .inspect = inspect,
+                        .decide = decide,
+                        .misfit = misfit,
+                        .plan = plan_parts,
+                        .parts = parts};
+
+}  // namespace hvd::collective

@@ -1,0 +1,49 @@
+// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype.
+#include "collective/decision.h"
+#include "collective/plan.h"
+#include "collective/validation.h"
+
+namespace hvd::collective {
+
+namespace {
+
+Status validate(const Validation& v) { return v.group(v.submission().outputs, "tensor"); }
+
+const char* inspect(const Signature&, size_t) { return nullptr; }
+
+void decide(Decision& d) {
+  if (d.alone() || d.bytes() == 0) return;
+  if (!d.root().carries) return d.run(d.call().specs.size());  // as many as there can be
+  d.outcome().payload = std::move(d.root().payload);
+  d.outcome().carries = true;
+  d.own(d.call().root);  // the root has it
+}
+
+Fit misfit(const Answer& a) {
+  const size_t bytes = a.op.call->payload;
+  if (a.rank == a.submission().root || bytes == 0) return {};
+  return {nullptr, bytes};
+}
+
+void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
+  for (const Tensor& t : op.submission.outputs) ret_parts->push_back({t.data, t.data, t.bytes()});
+}
+
+}  // namespace
+
+extern const Row kBroadcastRow;
+const Row kBroadcastRow{.kind = Kind::kBroadcast,
+                        .name = "broadcast",
+                        .collective = HVD_COLLECTIVE_BROADCAST,
+                        .travels = Travel::kRoots,
+                        .rooted = true,
+                        .in_place = true,
+                        .bytes = true,
+                        .validate = validate,
+                        .inspect = inspect,
+                        .decide = decide,
+                        .misfit = misfit,
+                        .plan = plan_parts,
+                        .parts = parts};
+
+}  // namespace hvd::collective

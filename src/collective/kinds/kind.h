@@ -1,0 +1,76 @@
+// One row a collective: what a call of it must look like, what becomes of one that all ranks have called, and how
+// a rank carries that out. What tells one collective from another stands in its file in this folder, and nowhere
+// else in the engine; docs/architecture.md says how to add one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/submission.h"
+
+namespace hvd::backend {
+struct Part;
+}
+
+namespace hvd::collective {
+
+struct Signature;
+class Operation;
+class Validation;  // validation.h
+class Decision;    // decision.h
+struct Answer;     // answer.h
+class Plan;        // plan.h
+
+/// Whose data travels within the matching messages as long as it is small.
+enum class Travel : uint8_t { kNobodys, kRoots, kEverybodys };
+
+/// Whether an outcome can be one of an operation.
+struct Fit {
+  const char* why = nullptr;    // why it can't
+  std::optional<size_t> bytes;  // of data that must come with it unless the backend moves them; none: no data
+};
+
+struct Row {
+  Kind kind;
+  const char* name;               // in messages to people
+  hvd_collective collective = 0;  // that a backend must serve; 0: the matching alone answers it
+  Travel travels = Travel::kNobodys;
+  bool rooted = false;        // ranks must agree in the root
+  bool reduces = false;       // ranks must agree in reduction and factors; the engine applies the postscale
+  bool in_place = false;      // its tensors are the outputs alone
+  bool own_rows = false;      // each rank brings its own first dimension
+  bool bytes = false;         // moves bytes, whatever their dtype
+  bool object = false;        // what travels is the submission's object, not its tensors
+  bool splits = false;        // one number of rows for each member; left out: evenly
+  bool equal_splits = false;  // and ranks must agree in them
+  bool needs_all = false;     // can't run while one of its ranks has joined
+
+  /// This rank's own submission, beyond what is common to all. HVD_INVALID or HVD_UNSUPPORTED.
+  Status (*validate)(const Validation&) = nullptr;
+  /// Another rank's call, from the network: what is wrong with it, or NULL. Without this it must have no tensors.
+  const char* (*inspect)(const Signature& call, size_t members) = nullptr;
+  /// Rank 0: what becomes of an operation that all ranks have called, in agreement. Pure.
+  void (*decide)(Decision&) = nullptr;
+  /// Each rank: could rank 0 have meant this operation by that outcome? Without this it is complete with any outcome
+  /// that needs no backend.
+  Fit (*misfit)(const Answer&) = nullptr;
+  /// Where results go that have a shape of their own. `discard`: the others need this rank's part even if it has no
+  /// room for its result. Without this the outputs are the results.
+  Status (*place)(Answer&, bool discard) = nullptr;
+  /// The operations of the backend that carry it out.
+  Status (*plan)(Plan&, Answer&) = nullptr;
+  /// Its tensors as the backend gets them, for those that travel together with others of their kind, scaled if that
+  /// is asked for. Without this it travels alone.
+  void (*parts)(const Operation&, std::vector<backend::Part>* ret_parts) = nullptr;
+};
+
+const Row& row_of(Kind kind);
+/// Of a number from the network; NULL if no kind has it.
+const Row* find_row(uint8_t kind);
+
+inline const char* kind_name(Kind kind) { return row_of(kind).name; }
+
+}  // namespace hvd::collective
