@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [lint] [bench] [bindings] [torch] [slurm]
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint] [bench] [bindings] [torch] [slurm]
 # (without arguments: build test demo; bench is what libhvd is measured against, bindings and
 # torch what the bindings' tests need, slurm what the test of srun needs: where systemd runs, it starts munged for
 # good). Needs root or sudo only if something is missing.
@@ -10,6 +10,7 @@ declare -A packages=(
            flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev libopenmpi-dev libpmix-dev file"
   [test]="libgtest-dev openmpi-bin mpich libmpich-dev libbenchmark-dev python3 iproute2 binutils abigail-tools"
   [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
+  [fuzz]="clang-14 libclang-rt-14-dev"
   [lint]="clang-format clang-tidy git"
   [bench]="libopenmpi-dev openmpi-bin"
   [bindings]="python3-numpy python3-pytest python3-venv"

@@ -73,7 +73,7 @@ class Job:
 
     def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
                  flags=(), environment=None, gates=(), script=True, discover=None,
-                 sink=False, prepare=None):
+                 sink=False, prepare=None, wrapper=()):
         self.test = test
         self.directory = tempfile.mkdtemp(prefix="hvd-scenario-")
         self.events = []
@@ -81,6 +81,7 @@ class Job:
         self.drained = False  # all that hvdrun has printed was read
         self.ended = False    # and nothing comes from elsewhere
         self.gates = {}
+        self.shown = 150  # lines of the job that a failure tells
         self.version = 0
         self.process = None
         self.threads = []
@@ -109,7 +110,7 @@ class Job:
             self.sink = os.open(path, os.O_RDWR)
             self.environment["HVD_TEST_SINK"] = path
             self._read_in_thread(self._read_sink)
-        self.worker = [os.path.join(BIN, "scenario_worker")] + list(worker)
+        self.worker = list(wrapper) + [os.path.join(BIN, "scenario_worker")] + list(worker)
         # prepare(job): another program that takes hvdrun's options and speaks as it does, to be started as it says.
         command = (prepare(self) if prepare else [os.path.join(BIN, "hvdrun")]) + ["--verbose"]
         for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np)):
@@ -252,7 +253,7 @@ class Job:
     def fail(self, message):
         with self.changed:
             lines = [e["line"] for e in self.events if e["ev"] != "discovery"]
-        self.test.fail("%s\n--- what the job said ---\n%s" % (message, "\n".join(lines[-150:])))
+        self.test.fail("%s\n--- what the job said ---\n%s" % (message, "\n".join(lines[-self.shown:])))
 
     def check(self, condition, message):
         if not condition:

@@ -5,6 +5,7 @@
  *   check=K           check_host_updates after each K-th step that does not commit
  *   gate=S            before step S, rank 0 waits for gate step.S and the others wait for rank 0 (repeatable)
  *   pad=BYTES         ballast in the state
+ *   pace=MS           computing time of a step
  *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
  *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
  *   first=1           commit before the first step
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "faults.h"
 #include "model.h"
@@ -31,7 +33,7 @@ typedef struct worker {
   hvd_context *context;
   hvd_state *state;
   model model;
-  int64_t steps, commit, check;
+  int64_t steps, commit, check, pace;
   int64_t gates[MAX_GATES];
   int gate_count;
   int64_t save_step, mismatch_step;
@@ -191,6 +193,8 @@ static hvd_status one_step(worker *w, hvd_error *error) {
   double gradient[MODEL_WEIGHTS + 1];
   float embedding[MODEL_EMBEDDING];
   int64_t counts[2] = {MODEL_SAMPLES, 1};
+  struct timespec pace = {(time_t)(w->pace / 1000), (long)(w->pace % 1000) * 1000000};
+  if (w->pace > 0) nanosleep(&pace, NULL); /* what the example computes takes no time */
   model_gradients(&w->model, hvd_rank(w->context), gradient, embedding);
   if (at_point(w, "before_allreduce") != FAULT_NONE) return HVD_INTERNAL;
 
@@ -344,6 +348,8 @@ static int parse(worker *w, int argc, char **argv) {
       w->commit = atoll(value);
     } else if (strcmp(argv[i], "check") == 0) {
       w->check = atoll(value);
+    } else if (strcmp(argv[i], "pace") == 0) {
+      w->pace = atoll(value);
     } else if (strcmp(argv[i], "gate") == 0 && w->gate_count < MAX_GATES) {
       w->gates[w->gate_count++] = atoll(value);
     } else if (strcmp(argv[i], "pad") == 0) {

@@ -1,0 +1,382 @@
+"""Chaos over real jobs: chaos.py --minutes N --seed S [--backends auto,gloo:off,...] [--json FILE] (scripts/chaos.sh)
+
+Jobs run under hvdrun, one after the other, each on hosts, a backend and a size of state that the seed chooses, while
+faults of random kinds come at random moments: docs/chaos.md. After each fault the job has to make progress within a
+deadline, and what training saw is checked then and at the end: the same numbers on every rank, the state that the
+record of sizes gives, no committed step lost, no generation split, no process and no file left.
+
+One sentence and one JSON object (stdout, or FILE) say what was done and seen; exit status 1 if a promise was broken.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
+from harness import PATIENCE, Job
+
+PACE_S = 0.01            # computing time of a step
+HEARTBEAT_TIMEOUT = 4.0  # of the driver; stops are shorter or longer
+PROGRESS_S = 60 * PATIENCE
+MODULES = os.path.join(harness.BIN, "..", "lib", "hvd")
+
+# What starts a worker. Host "odd" brings other options than the others, host "few" hardly any descriptor.
+WRAPPER = """
+case "$HVD_HOST" in
+  odd) export HVD_LOCAL=$HVD_CHAOS_ODD ;;
+  few) ulimit -n 8 ;;
+esac
+exec "$0" "$@"
+"""
+
+
+class Broken(Exception):
+    """A promise did not hold."""
+
+
+class Ledger:
+    """What harness.Job wants of a test."""
+
+    def __init__(self):
+        self.cleanups = []
+
+    def addCleanup(self, function):
+        self.cleanups.append(function)
+
+    def fail(self, message):
+        """Without the steps, of which there are thousands."""
+        lines = [line for line in message.split("\n") if not re.search(r'"ev":"(step|commit|load|event_\w+)"', line)]
+        raise Broken("\n".join(lines[:3] + lines[3:][-40:]))
+
+
+class Chaos:
+    """One job and what befalls it."""
+
+    def __init__(self, random_, backend, counts, seconds, faults):
+        self.random = random_
+        self.counts = counts
+        self.seconds = seconds
+        self.faults = faults
+        self.ledger = Ledger()
+        self.stopped = {}
+        self.doomed = set()  # processes that were killed
+        name, _, local = backend.partition(":")
+        environment = {"HVD_BACKEND": name, "HVD_CHAOS_ODD": "off"}
+        if local:
+            environment["HVD_LOCAL"] = local
+            environment["HVD_CHAOS_ODD"] = "on"
+        self.hosts = {"a": random_.randint(1, 2), "b": random_.randint(1, 2), "c": 1}
+        self.np = sum(self.hosts.values())
+        self.steps = max(50, int(seconds / PACE_S))
+        pad = random_.choice([0, 1 << 16, 1 << 20, 1 << 24])
+        self.commit = random_.choice([1, 3, 10])
+        self.full = self._full_disk() if random_.random() < 0.3 else None
+        flags = ["--output-filename", self.full] if self.full else []
+        self.title = "backend %s, %s, %d bytes, commit each %d%s" % (
+            backend, ",".join("%s:%d" % host for host in self.hosts.items()), pad, self.commit,
+            ", a full disk for output" if self.full else "")
+        self.job = Job(self.ledger, self._hosts(), ["steps=%d" % self.steps, "commit=%d" % self.commit,
+                       "pad=%d" % pad, "pace=%d" % (PACE_S * 1000), "noterm=1"],
+                       np=self.np, min_np=1, max_np=6, faults="sync_save:*/*/*/*/*/*=+gate(source)", flags=flags,
+                       options={"heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
+                                "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000,
+                                "restart_delay_max": 0.5},
+                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER])
+        self.job.shown = 1000
+
+    def _hosts(self):
+        return ",".join("%s:%d" % host for host in sorted(self.hosts.items()))
+
+    def _full_disk(self):
+        """A folder on a file system without room; None where none can be mounted."""
+        folder = tempfile.mkdtemp(prefix="hvd-chaos-full-")
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", folder],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+        if not mounted:
+            os.rmdir(folder)
+            return None
+        self.ledger.addCleanup(lambda: (subprocess.run(["umount", "-l", folder], check=False), os.rmdir(folder)))
+        return folder
+
+    # ---- what there is ----
+
+    def members(self):
+        """The newest generation in which training began, by rank, but for processes that were killed."""
+        trains = self.job.find("train")
+        newest = max((e["gen"] for e in trains), default=0)
+        return sorted((e for e in trains if e["gen"] == newest and e["pid"] not in self.doomed),
+                      key=lambda e: e["rank"])
+
+    def stays(self, member, hosts=None):
+        """It runs, and its place is there."""
+        hosts = self.hosts if hosts is None else hosts
+        return member["pid"] not in self.stopped and int(member["slot"]) < hosts.get(member["host"], 0)
+
+    def victims(self):
+        """Members that may die: one that holds state and stays is left in any case."""
+        members = self.members()
+        staying = [e for e in members if self.stays(e)]
+        if not staying:
+            return []
+        spared = self.random.choice(staying)
+        return [e for e in members if e is not spared and e["pid"] not in self.stopped]
+
+    def kill(self, victim, number=signal.SIGKILL):
+        if number == signal.SIGKILL:
+            self.doomed.add(victim["pid"])
+        return self.job.kill_if_alive(victim, number)
+
+    def nap(self, low, high):
+        time.sleep(self.random.uniform(low, high))
+
+    # ---- faults: each gives whether it did anything ----
+
+    def one_dies(self):
+        victims = self.victims()
+        return bool(victims) and self.kill(self.random.choice(victims))
+
+    def burst(self):
+        """Several die, one after the other, also while the others recover."""
+        victims = self.victims()
+        if not victims:
+            return False
+        for victim in self.random.sample(victims, self.random.randint(1, len(victims))):
+            self.kill(victim)
+            if self.random.random() < 0.7:
+                self.nap(0.0, 0.08)
+        return True
+
+    def rank_zero_dies(self):
+        members = self.members()
+        return any(self.stays(e) for e in members[1:]) and self.kill(members[0])
+
+    def source_dies(self):
+        """A newcomer joins, and the member that gives it the state dies in the midst of that."""
+        victims = self.victims()
+        if not victims:
+            return False
+        self.job.make_gate("source")  # whoever gives state away waits at it
+        mark = self.job.mark()
+        try:
+            self.kill(self.random.choice(victims))
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline and not self.job.find("fault", since=mark):
+                time.sleep(0.002)
+            waiting = [e for e in self.job.find("fault", since=mark) if e["pid"] not in self.doomed]
+            others = [e for e in self.members() if waiting and e["pid"] != waiting[0]["pid"] and self.stays(e)]
+            return bool(others) and self.kill(waiting[0])
+        finally:
+            self.job.open("source")
+
+    def short_stop(self):
+        return self._stop(0.05, HEARTBEAT_TIMEOUT * 0.5)
+
+    def long_stop(self):
+        return self._stop(HEARTBEAT_TIMEOUT * 1.2 * PATIENCE, HEARTBEAT_TIMEOUT * 2 * PATIENCE)
+
+    def _stop(self, low, high):
+        victims = self.victims()
+        if not victims:
+            return False
+        victim = self.random.choice(victims)
+        if not self.kill(victim, signal.SIGSTOP):
+            return False
+        self.stopped[victim["pid"]] = (time.monotonic() + self.random.uniform(low, high), victim)
+        return True
+
+    def driver_stops(self):
+        """Held up for longer than its own heartbeat_timeout, as by Ctrl-Z; nobody may be lost by that."""
+        if self.stopped:
+            return False
+        self.job.process.send_signal(signal.SIGSTOP)
+        try:
+            self.nap(0.2, HEARTBEAT_TIMEOUT * 1.5)
+            if self.random.random() < 0.3:
+                self.one_dies()
+                self.nap(0.0, 0.5)
+        finally:
+            self.job.process.send_signal(signal.SIGCONT)
+        return True
+
+    def hosts_change(self):
+        """Up to four changes within a second; a member that holds state keeps its place."""
+        keepers = [e for e in self.members() if self.stays(e)]
+        for _ in range(self.random.randint(1, 4)):
+            hosts = dict(self.hosts)
+            kind = self.random.choice(["add", "remove", "slots"])
+            usual = sorted(set(hosts) - {"odd", "few"})
+            if kind == "add" and len(hosts) < 5:
+                hosts[self.random.choice([h for h in "abcdefgh" if h not in hosts])] = self.random.randint(1, 2)
+            elif kind == "remove":
+                del hosts[self.random.choice(usual)]
+            else:
+                hosts[self.random.choice(usual)] = self.random.randint(1, 2)
+            keepers = [e for e in keepers if self.stays(e, hosts)] or keepers
+            if any(self.stays(e, hosts) for e in keepers):
+                self.set_hosts(hosts)
+            self.nap(0.0, 0.3)
+        return True
+
+    def set_hosts(self, hosts):
+        self.hosts = hosts
+        self.job._write_discovery(self.job._lines(self._hosts()))
+
+    def misfit_comes(self):
+        return self._host("odd")
+
+    def poor_host_comes(self):
+        return self._host("few")
+
+    def _host(self, name):
+        """A host whose workers can't be members comes, and goes after a while."""
+        hosts = dict(self.hosts)
+        if hosts.pop(name, None) is None:
+            hosts[name] = 1
+        self.set_hosts(hosts)
+        return True
+
+    FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, hosts_change,
+              hosts_change, misfit_comes, poor_host_comes)
+
+    # ---- the job's course ----
+
+    def run(self):
+        self.job.wait("train", timeout=60)
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end and self.job.process.poll() is None:
+            self.resume(time.monotonic())
+            self.nap(0.05, 1.5)
+            if self.job.find("done"):
+                break
+            mark = self.job.mark()
+            fault = self.random.choice(self.faults)
+            if fault(self):
+                self.counts[fault.__name__] += 1
+                self.progress(mark, fault.__name__)
+                self.check()
+        self.resume(float("inf"))
+        self.set_hosts({name: slots for name, slots in self.hosts.items() if name not in ("odd", "few")})
+        self.job.finish(0, timeout=self.steps * PACE_S * 4 + 120)
+        self.job.verify(self.steps)
+
+    def resume(self, now):
+        for pid, (when, victim) in list(self.stopped.items()):
+            if when <= now:
+                del self.stopped[pid]
+                self.doomed.add(pid)  # it may have been evicted: no holder of state to count on
+                self.job.kill_if_alive(victim, signal.SIGCONT)
+
+    def progress(self, mark, what):
+        """Somebody has made a step since then, or the job is over."""
+        deadline = time.monotonic() + PROGRESS_S
+        while time.monotonic() < deadline:
+            self.resume(time.monotonic())
+            if self.job.find("step", since=mark) or self.job.find("done"):
+                return
+            if self.job.process.poll() is not None:
+                if self.job.find("done"):
+                    return
+                self.job.fail("the job has ended after %s" % what)
+            time.sleep(0.02)
+        self.job.fail("no step in %g s after %s" % (PROGRESS_S, what))
+
+    def check(self):
+        self.job._verify_steps()
+        self.job._verify_generations()
+        aborted = self.job.find("hvdrun", text=harness.containing(r"SIGABRT|SIGSEGV|SIGBUS|SIGFPE|SIGILL"))
+        self.job.check(not aborted, "a worker was ended by a signal that nobody sent")
+
+    def close(self):
+        for cleanup in reversed(self.ledger.cleanups):
+            cleanup()
+
+    # ---- what it cost ----
+
+    def account(self):
+        """Steps kept and made, commits, generations, seconds of training and what the kept steps would take alone."""
+        steps = sorted(self.job.find("step"), key=lambda e: e["t"])
+        if not steps:
+            return collections.Counter()
+        made = {(e["gen"], e["step"]) for e in steps}
+        last = {}
+        intervals = []
+        for event in steps:
+            if event["rank"] == 0:
+                before = last.get(event["gen"])
+                if before and before["step"] == event["step"] - 1:
+                    intervals.append(event["t"] - before["t"])
+                last[event["gen"]] = event
+        kept = len({e["step"] for e in steps})
+        usual = statistics.median(intervals) if intervals else 0
+        return collections.Counter(
+            jobs=1, generations=len(self.job.generations()), steps_kept=kept, steps_made=len(made),
+            commits=len({(e["gen"], e["rev"]) for e in self.job.find("commit")}),
+            wall_s=(steps[-1]["t"] - steps[0]["t"]) / 1e9, useful_s=kept * usual / 1e9)
+
+
+def present(name):
+    """Whether the module of a backend is built."""
+    if name == "auto":
+        return True
+    places = [os.path.join(MODULES, version) for version in sorted(os.listdir(MODULES))] if os.path.isdir(MODULES) else []
+    return any(os.path.exists(os.path.join(place, "libhvd_%s.so" % name)) for place in places)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backends", default="auto,tcp,gloo:off,tcp:off,mpi:off")
+    parser.add_argument("--job-seconds", type=float, default=30)
+    parser.add_argument("--json", help="file for the report; default: stdout")
+    parser.add_argument("--without", default="", help="faults to leave out, by name")
+    arguments = parser.parse_args()
+    chosen = [f for f in Chaos.FAULTS if f.__name__ not in arguments.without.split(",")]
+    backends = [b for b in arguments.backends.split(",") if present(b.partition(":")[0])]
+    end = time.monotonic() + arguments.minutes * 60
+    faults, totals, broken = collections.Counter(), collections.Counter(), []
+    number = 0
+    while time.monotonic() < end or number == 0:
+        seed = arguments.seed * 1000 + number
+        number += 1
+        chaos = Chaos(random.Random(seed), backends[(number - 1) % len(backends)], faults,
+                      max(5.0, min(arguments.job_seconds, end - time.monotonic())), chosen)
+        began = time.monotonic()
+        try:
+            try:
+                chaos.run()
+            finally:
+                totals += chaos.account()
+                chaos.close()
+            outcome = "ok"
+        except Broken as error:
+            broken.append({"job": seed, "what": chaos.title, "how": str(error)[:20000]})
+            outcome = "BROKEN: " + str(error)[:4000]
+        print("job %d (%s), %.0f s: %s" % (seed, chaos.title, time.monotonic() - began, outcome), flush=True)
+    goodput = totals["useful_s"] / totals["wall_s"] if totals["wall_s"] else 0
+    report = {"seed": arguments.seed, "minutes": arguments.minutes, "cores": os.cpu_count(), "load": os.getloadavg()[0],
+              "backends": backends, "faults": dict(faults), "goodput": round(goodput, 4), "broken": broken,
+              **{key: round(value, 1) for key, value in totals.items()}}
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(report, file, indent=1)
+            file.write("\n")
+    else:
+        print(json.dumps(report))
+    print("%d jobs, %d faults, %d generations, %d commits, %d of %d steps kept, goodput %.1f %%: %s" % (
+        totals["jobs"], sum(faults.values()), totals["generations"], totals["commits"], totals["steps_kept"],
+        totals["steps_made"], 100 * goodput, "%d broken" % len(broken) if broken else "every promise held"))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
