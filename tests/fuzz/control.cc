@@ -54,8 +54,16 @@ std::vector<Bytes> seeds() {
   stall.missing = {1, 2};
   wire::HostsUpdatedT hosts;
   hosts.added = {"b"};
-  return {message(hello), message(ready), message(assignment), message(set), message(value), message(stall),
-          message(hosts), message(wire::AbortT{}), message(wire::FailureT{}), message(wire::JobEndedT{})};
+  return {message(hello),
+          message(ready),
+          message(assignment),
+          message(set),
+          message(value),
+          message(stall),
+          message(hosts),
+          message(wire::AbortT{}),
+          message(wire::FailureT{}),
+          message(wire::JobEndedT{})};
 }
 
 }  // namespace hvd::fuzz

@@ -62,8 +62,8 @@ void one_input(std::span<const uint8_t> data) {
 }
 
 std::vector<Bytes> seeds() {
-  return {{0, 0, 0, 1, 1, 1, 0, 1},       // a publishes for accept, b looks it up
-          {1, 1, 1, 1, 0, 0, 1, 1},       // the other way round
+  return {{0, 0, 0, 1, 1, 1, 0, 1},  // a publishes for accept, b looks it up
+          {1, 1, 1, 1, 0, 0, 1, 1},  // the other way round
           {1, 0, 0, 1, 1, 1, 1, 1, 3, 0, 4, 150},
           {0, 2, 4, 0, 2, 2, 4, 1, 3, 4, 0, 3, 2}};
 }

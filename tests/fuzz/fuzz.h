@@ -20,12 +20,12 @@ void one_input(std::span<const uint8_t> data);
 /// Well-formed inputs and those that once broke something: few, and made by the encoders where there are any.
 std::vector<Bytes> seeds();
 
-#define HVD_PROMISE(condition)                                                        \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define HVD_PROMISE(condition)                                                             \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
       std::fprintf(stderr, "%s:%d: broken promise: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                   \
-    }                                                                                 \
+      std::abort();                                                                        \
+    }                                                                                      \
   } while (0)
 
 inline Bytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }

@@ -41,7 +41,9 @@ void one_input(std::span<const uint8_t> data) {
       }
       default: wire::parse_endpoint(text);
     }
-  } catch (const Error& error) { HVD_PROMISE(error.status().code != HVD_OK && std::strlen(error.what()) > 0); }
+  } catch (const Error& error) {
+    HVD_PROMISE(error.status().code != HVD_OK && std::strlen(error.what()) > 0);
+  }
 }
 
 std::vector<Bytes> seeds() {

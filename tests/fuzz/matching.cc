@@ -52,16 +52,14 @@ void one_input(std::span<const uint8_t> data) {
       HVD_PROMISE(action.rank >= 0 && action.rank < kSize);
       HVD_PROMISE(++outcomes[action.rank] == 1);
     }
-  } catch (const Error& error) {
-    HVD_PROMISE(error.status().code == HVD_INVALID);
-  }
+  } catch (const Error& error) { HVD_PROMISE(error.status().code == HVD_INVALID); }
 }
 
 std::vector<Bytes> seeds() {
   collective::Encoder encoder;
   std::vector<Bytes> result;
-  for (const auto kind : {collective::Kind::kAllreduce, collective::Kind::kBroadcast, collective::Kind::kAllgather,
-                          collective::Kind::kBarrier}) {
+  for (const auto kind : {collective::Kind::kAllreduce, collective::Kind::kBroadcast,
+                          collective::Kind::kAllgather, collective::Kind::kBarrier}) {
     collective::Request request;
     request.ticket = 4;
     const auto signature = call("loss", kind);

@@ -65,12 +65,15 @@ void one_input(std::span<const uint8_t> data) {
   Watch watch(membership);
   for (int steps = 0; !decisions.over() && steps < 1000; ++steps) {
     const auto worker = [&] { return 1 + decisions.upto(static_cast<uint32_t>(watch.started() % 64)); };
-    const auto generation = [&] { return decisions.upto(15) == 15 ? decisions.number() : watch.generation(); };
+    const auto generation = [&] {
+      return decisions.upto(15) == 15 ? decisions.number() : watch.generation();
+    };
     switch (decisions.upto(10)) {
       case 0: {
         std::vector<HostSlots> hosts;
         for (uint32_t left = decisions.upto(3); left > 0; --left) {
-          hosts.push_back({std::string(1, static_cast<char>('a' + hosts.size())), 1 + static_cast<int32_t>(decisions.upto(2))});
+          hosts.push_back({std::string(1, static_cast<char>('a' + hosts.size())),
+                           1 + static_cast<int32_t>(decisions.upto(2))});
         }
         watch.take(membership.hosts_changed(std::move(hosts), now));
         break;
@@ -96,18 +99,21 @@ void one_input(std::span<const uint8_t> data) {
       case 4: {
         const uint64_t who = worker();
         const uint64_t where = generation();
-        watch.take(membership.worker_failed_link(who, where, static_cast<int32_t>(decisions.number()), "broke", now));
+        watch.take(membership.worker_failed_link(who, where, static_cast<int32_t>(decisions.number()),
+                                                 "broke", now));
         break;
       }
       case 5: {
         const uint64_t who = worker();
         const uint64_t where = generation();
-        watch.take(membership.worker_unfit(who, where, static_cast<int32_t>(decisions.number()), "unfit", now));
+        watch.take(
+            membership.worker_unfit(who, where, static_cast<int32_t>(decisions.number()), "unfit", now));
         break;
       }
       case 6: {
         const uint64_t who = worker();
-        const StallEvent event{"'x' waits", {static_cast<int32_t>(decisions.number())}, seconds(decisions.upto(200))};
+        const StallEvent event{
+            "'x' waits", {static_cast<int32_t>(decisions.number())}, seconds(decisions.upto(200))};
         watch.take(membership.worker_stalled(who, generation(), event, now));
         break;
       }
@@ -139,9 +145,9 @@ std::vector<Bytes> seeds() {
     all.insert(all.end(), rest);
     return all;
   };
-  return {with({0, 1, 1}),
-          with({0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1}),
-          with({0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 3, 0, 0, 4, 3, 1, 0, 4, 8, 0, 1, 9, 0, 9, 0})};
+  return {
+      with({0, 1, 1}), with({0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1}),
+      with({0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 3, 0, 0, 4, 3, 1, 0, 4, 8, 0, 1, 9, 0, 9, 0})};
 }
 
 }  // namespace hvd::fuzz

@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
   HVD_PROMISE(!seeds.empty());
   for (const Bytes& input : seeds) {
     const size_t step = input.size() / 200 + 1;
-    for (size_t size = 0; size < input.size(); size += step) hvd::fuzz::one_input(std::span(input).first(size));
+    for (size_t size = 0; size < input.size(); size += step)
+      hvd::fuzz::one_input(std::span(input).first(size));
     hvd::fuzz::one_input(input);
   }
   std::mt19937 random(seed);

@@ -62,10 +62,11 @@ void one_input(std::span<const uint8_t> data) {
 }
 
 std::vector<Bytes> seeds() {
-  return {{0, 16, 0, 2, 0, 200, 0, 2, 2},              // two messages, read
+  return {{0, 16, 0, 2, 0, 200, 0, 2, 2},                                   // two messages, read
           {0, 255, 77, 0, 255, 77, 0, 255, 77, 0, 255, 77, 2, 1, 2, 1, 2},  // more than the ring takes
-          {0, 16, 0, 3, 4, 0, 0, 4, 255, 255, 255, 127, 2},  // a length beyond all bounds
-          {3, 0, 220, 2, 1}, {0, 16, 0, 3, 2, 245, 0, 16, 0, 1, 2}};
+          {0, 16, 0, 3, 4, 0, 0, 4, 255, 255, 255, 127, 2},                 // a length beyond all bounds
+          {3, 0, 220, 2, 1},
+          {0, 16, 0, 3, 2, 245, 0, 16, 0, 1, 2}};
 }
 
 }  // namespace hvd::fuzz

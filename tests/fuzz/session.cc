@@ -132,7 +132,9 @@ void one_input(std::span<const uint8_t> data) {
       case 1: watch.take(core.ready({}, now)); break;
       case 2: watch.take(core.taken(watch.generation(), now)); break;
       case 3: watch.take(core.synced(watch.generation(), decisions.number(), now)); break;
-      case 4: watch.take(core.failure(watch.generation(), static_cast<int32_t>(decisions.number()), "f", now)); break;
+      case 4:
+        watch.take(core.failure(watch.generation(), static_cast<int32_t>(decisions.number()), "f", now));
+        break;
       case 5: watch.take(core.stall(watch.generation(), decisions.text(9), {1, 2}, seconds(61), now)); break;
       case 6: watch.take(core.kv_set(watch.generation(), decisions.text(3), decisions.some(9), now)); break;
       case 7: watch.take(core.kv_get(++get, watch.generation(), decisions.text(3), now)); break;
@@ -166,8 +168,11 @@ std::vector<Bytes> seeds() {
     for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
     return all;
   };
-  return {welcome, joined({welcome, join}), joined({welcome, join, lost, join, lost}),
-          joined({welcome, {11, 4, 3, 1, 1, 'b', 0, 0}, join, {8, 0, 1, 0}}), {0, 12, 0, 1, 2, 3, 4}};
+  return {welcome,
+          joined({welcome, join}),
+          joined({welcome, join, lost, join, lost}),
+          joined({welcome, {11, 4, 3, 1, 1, 'b', 0, 0}, join, {8, 0, 1, 0}}),
+          {0, 12, 0, 1, 2, 3, 4}};
 }
 
 }  // namespace hvd::fuzz

@@ -54,10 +54,15 @@ std::vector<Bytes> seeds() {
   const std::string place =
       R"({"ph":"M","pid":1,"tid":1024,"ts":0.000,"name":"process_sort_index","args":{"sort_index":0}})";
   const std::string event = R"({"ph":"i","pid":1,"tid":1025,"ts":12.250,"name":"x \"y\" \u00e9 \\"})";
-  const std::string span = R"({"ph":"X","pid":1,"tid":1025,"ts":12.250,"dur":3.5,"name":"z","args":{"a":[1,{"b":2}]}})";
+  const std::string span =
+      R"({"ph":"X","pid":1,"tid":1025,"ts":12.250,"dur":3.5,"name":"z","args":{"a":[1,{"b":2}]}})";
   const std::string whole = "[\n" + clock + ",\n" + place + ",\n" + event + ",\n" + span + "\n]\n";
-  return {bytes_of(whole), bytes_of(whole + "\f" + whole), bytes_of("[\n" + clock + ",\n" + event.substr(0, 30)),
-          bytes_of("{\"traceEvents\":" + whole + "}"), bytes_of("[]"), bytes_of(clock)};
+  return {bytes_of(whole),
+          bytes_of(whole + "\f" + whole),
+          bytes_of("[\n" + clock + ",\n" + event.substr(0, 30)),
+          bytes_of("{\"traceEvents\":" + whole + "}"),
+          bytes_of("[]"),
+          bytes_of(clock)};
 }
 
 }  // namespace hvd::fuzz
