@@ -2,8 +2,8 @@
 # Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full] [ctest's arguments]
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
-#   full    everything: all backends and MPIs, large tensors, churn, packages, bindings; then format and
-#           sanitizers. What CI runs.
+#   full    everything: all backends and MPIs, large tensors, churn, packages, bindings; then format, sanitizers,
+#           fuzzers, and 3 minutes of chaos. What CI runs.
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3, for a busy
 # machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
@@ -44,3 +44,5 @@ ctest --preset release -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
 
 scripts/lint.sh --format
 scripts/sanitize.sh --short
+scripts/fuzz.sh --seconds 15
+scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
