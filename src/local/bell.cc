@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 namespace hvd::local {
 namespace {
@@ -24,11 +25,29 @@ void pause_processor() {
 
 // Not FUTEX_PRIVATE: other processes ring.
 void sleep_on(std::atomic<uint32_t>& bell, uint32_t value) {
-  syscall(SYS_futex, address_of(bell), FUTEX_WAIT, value, nullptr, nullptr, 0);
+  constexpr timespec limit{std::chrono::duration_cast<std::chrono::seconds>(kLongestSleep).count(), 0};
+  syscall(SYS_futex, address_of(bell), FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 
 void wake_sleeper(std::atomic<uint32_t>& bell) {
   syscall(SYS_futex, address_of(bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+// The sleeper may not sleep yet when it is woken, and a peer may write the word back meanwhile.
+void Sleeper::rouse(std::atomic<uint32_t>& bell, uint32_t word) {
+  Time until{};
+  for (int round = 0;; ++round) {
+    bell.store(word, std::memory_order_seq_cst);
+    wake_sleeper(bell);
+    if (!sleeps_.load(std::memory_order_seq_cst)) return;
+    if (round == 0) until = now() + kRouse;
+    if (now() >= until) return;
+    if (round < 16) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
 }
 
 bool crowded(size_t threads) {

@@ -19,7 +19,10 @@ inline constexpr uint32_t kClosed = 2;  // stays
 inline constexpr uint32_t kState = 3;
 inline constexpr uint32_t kRung = 4;
 
-/// Sleeps while the word is `value`; may wake without a reason.
+/// Peers can write anything into a bell, so none is slept on for longer without another look.
+inline constexpr Duration kLongestSleep = std::chrono::seconds(1);
+
+/// Sleeps while the word is `value`, kLongestSleep at most; may wake without a reason.
 void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
 
 void wake_sleeper(std::atomic<uint32_t>& bell);  // whatever the word says
@@ -30,6 +33,26 @@ inline void ring(std::atomic<uint32_t>& bell) {
     wake_sleeper(bell);
   }
 }
+
+/// The one thread that sleeps on a bell of its own, as its process knows it. Whoever ends its wait for good does not
+/// rely on what stands in the bell.
+class Sleeper {
+ public:
+  /// The sleeper's. Sleeps while the word is `value`, unless over(): asked when rouse sees that it may sleep.
+  template <class Over>
+  void sleep(std::atomic<uint32_t>& bell, uint32_t value, Over over) {
+    sleeps_.store(true, std::memory_order_seq_cst);
+    if (!over()) sleep_on(bell, value);
+    sleeps_.store(false, std::memory_order_seq_cst);
+  }
+  /// Any thread, after over() has become true: wakes until nobody sleeps any more, for kRouse at most. Who sleeps even
+  /// then looks again after kLongestSleep.
+  void rouse(std::atomic<uint32_t>& bell, uint32_t word);
+
+ private:
+  static constexpr Duration kRouse = std::chrono::milliseconds(50);
+  std::atomic<bool> sleeps_{false};
+};
 
 /// Whether so many threads that wait for each other are more than there are processors for them.
 bool crowded(size_t threads);

@@ -27,9 +27,9 @@ int make_memory() {
   return memfd_create("hvd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-std::shared_ptr<Box> map(int descriptor) {
+std::shared_ptr<Box> map(int descriptor, int protection = PROT_READ | PROT_WRITE) {
   const int flags = descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* memory = mmap(nullptr, sizeof(Box), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  void* memory = mmap(nullptr, sizeof(Box), protection, flags, descriptor, 0);
   if (memory == MAP_FAILED) return nullptr;
   // A child of the program has no part in it.
   madvise(memory, sizeof(Box), MADV_DONTFORK);
@@ -75,7 +75,7 @@ Status OwnBox::create(std::unique_ptr<OwnBox>* ret_box) {
   // As a peer would: it takes a /proc of this process's own namespace, and permission.
   std::shared_ptr<Box> again;
   std::string reason;
-  if (open_box(getpid(), box->descriptor_, box->token_, &again, &reason) != Opening::kDone) {
+  if (open_box(getpid(), box->descriptor_, box->token_, 0, &again, &reason) != Opening::kDone) {
     return {HVD_UNAVAILABLE, reason};
   }
   *ret_box = std::move(box);
@@ -92,30 +92,37 @@ OwnBox::~OwnBox() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-Opening open_box(int32_t process, int32_t descriptor, const Token& token, std::shared_ptr<Box>* ret_memory,
-                 std::string* reason) {
+Opening open_box(int32_t process, int32_t descriptor, const Token& token, int32_t writer,
+                 std::shared_ptr<Box>* ret_memory, std::string* reason) {
   const std::string path = fmt::format("/proc/{}/fd/{}", process, descriptor);
-  // Looked at before it is opened: opening something else than a file can have effects.
-  struct stat what {};
-  const bool seen = stat(path.c_str(), &what) == 0;
-  if (seen && (!S_ISREG(what.st_mode) || what.st_size != static_cast<off_t>(sizeof(Box)))) {
-    *reason = path + " is something else by now";
-    return Opening::kGone;
-  }
-  const Descriptor file(seen ? open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1);
-  if (file.number() < 0) {
+  const auto failed = [&] {
     const bool gone = errno == ENOENT || errno == ESRCH;
     *reason = reason_of(path.c_str());
     return gone ? Opening::kGone : Opening::kRefused;
+  };
+  // Held without being opened, which can have effects if it is something else than a file; and what was looked at is
+  // what is opened then, whatever has become of the path.
+  const Descriptor place(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (place.number() < 0) return failed();
+  struct stat what {};
+  if (fstat(place.number(), &what) != 0 || !S_ISREG(what.st_mode) ||
+      what.st_size != static_cast<off_t>(sizeof(Box))) {
+    *reason = path + " is something else by now";
+    return Opening::kGone;
   }
+  const Descriptor file(
+      open(fmt::format("/proc/self/fd/{}", place.number()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+  if (file.number() < 0) return failed();
   const int seals = fcntl(file.number(), F_GET_SEALS);
   if (fstat(file.number(), &what) != 0 || what.st_size != static_cast<off_t>(sizeof(Box)) || seals < 0 ||
       (seals & kSeals) != kSeals) {
     *reason = path + " is no sealed memory of the right size";
     return Opening::kGone;
   }
-  std::shared_ptr<Box> memory = map(file.number());
-  if (memory == nullptr) {
+  std::shared_ptr<Box> memory = map(file.number(), PROT_READ);
+  const auto writable = [](void* at, size_t size) { return mprotect(at, size, PROT_READ | PROT_WRITE) == 0; };
+  if (memory == nullptr || !writable(&memory->bells, sizeof(Bells)) ||
+      !writable(&memory->rings[writer], sizeof(Ring))) {
     *reason = reason_of("mmap");
     return Opening::kRefused;
   }

@@ -20,11 +20,11 @@ int32_t HostGroup::index_of(int32_t rank) const {
   return at == ranks_.end() || *at != rank ? -1 : static_cast<int32_t>(at - ranks_.begin());
 }
 
-void HostGroup::wake(Box& box) { ring(box.exec_bell); }
+void HostGroup::wake(Box& box) { ring(box.bells.exec); }
 
 void HostGroup::abort() {
   aborted_.store(true, std::memory_order_seq_cst);
-  wake();
+  sleeper_.rouse(own_->bells.exec, kAwake);
 }
 
 Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose) {
@@ -33,14 +33,14 @@ Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose
       if (aborted()) return lost(whose);
       if (ready(context)) return {};
     }
-    own_->exec_bell.store(kAsleep, std::memory_order_seq_cst);
+    own_->bells.exec.store(kAsleep, std::memory_order_seq_cst);
     const bool over = aborted();
     if (over || ready(context)) {
-      own_->exec_bell.store(kAwake, std::memory_order_seq_cst);
+      own_->bells.exec.store(kAwake, std::memory_order_seq_cst);
       return over ? lost(whose) : Status();
     }
-    sleep_on(own_->exec_bell, kAsleep);
-    own_->exec_bell.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
+    sleeper_.sleep(own_->bells.exec, kAsleep, [this] { return aborted(); });
+    own_->bells.exec.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
   }
 }
 

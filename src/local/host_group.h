@@ -111,6 +111,7 @@ class HostGroup {
   Box* const own_;
   const bool crowded_;  // more ranks than processors
   Patience patience_;
+  Sleeper sleeper_;
   std::array<Held, kSegments> held_;
   std::atomic<bool> aborted_{false};
 };

@@ -16,7 +16,7 @@ namespace {
 void give_up(Box& own, const std::vector<std::shared_ptr<Box>>& boxes) {
   own.state = static_cast<uint32_t>(BoxState::kGaveUp);
   for (const auto& box : boxes) {
-    if (box != nullptr && box.get() != &own) ring(box->message_bell);
+    if (box != nullptr && box.get() != &own) ring(box->bells.message);
   }
 }
 
@@ -57,6 +57,7 @@ void LocalInstance::stop_sharing(hvd_log_level level, const std::string& why) {
 }
 
 Status LocalInstance::address(std::vector<uint8_t>* ret_address) {
+  if (inherited()) return not_here();
   Address address;
   address.payload = executor_ != nullptr;
   if (Status status = inner_->address(&address.inner); !status.ok()) return status;
@@ -80,7 +81,9 @@ Status LocalInstance::address(std::vector<uint8_t>* ret_address) {
 Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
                                 const std::vector<backend::Member>& members, const std::shared_ptr<Box>& own,
                                 std::vector<std::shared_ptr<Box>>* ret_boxes) {
-  for (const int32_t other : hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])]) {
+  const auto& group = hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])];
+  const auto me = static_cast<int32_t>(std::lower_bound(group.begin(), group.end(), rank) - group.begin());
+  for (const int32_t other : group) {
     if (other == rank) {
       ret_boxes->push_back(own);
       continue;
@@ -88,7 +91,7 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
     const Place& place = *addresses[static_cast<size_t>(other)].place;
     std::string reason;
     const Opening opening =
-        open_box(place.process, place.descriptor, place.token, &ret_boxes->emplace_back(), &reason);
+        open_box(place.process, place.descriptor, place.token, me, &ret_boxes->emplace_back(), &reason);
     if (opening == Opening::kDone) continue;
     Status status =
         error(HVD_PEER_LOST, fmt::format("rank {} ({}): its shared memory can't be had: {}", other,
@@ -101,6 +104,7 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
 
 Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<backend::Member>& members,
                               Duration timeout) {
+  if (inherited()) return not_here();
   end(take_current(), BoxState::kGaveUp);
   std::unique_ptr<OwnBox> own;
   {
@@ -197,6 +201,7 @@ void LocalInstance::end(GenerationPtr generation, BoxState last) {
 }
 
 void LocalInstance::abort(uint64_t number) {
+  if (inherited()) return;
   GenerationPtr generation;
   {
     const std::lock_guard lock(mutex_);
@@ -227,6 +232,7 @@ void LocalInstance::carry_messages() {
 }
 
 Status LocalInstance::send_message(int32_t destination, std::span<const uint8_t> data) {
+  if (inherited()) return not_here();
   const GenerationPtr generation = current();
   if (generation == nullptr) return error(HVD_PEER_LOST, "no generation is connected");
   if (destination < 0 || destination >= generation->size() || destination == generation->rank) {

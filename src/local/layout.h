@@ -9,7 +9,7 @@
 namespace hvd::local {
 
 inline constexpr uint64_t kBoxMagic = 0x786f622d64766821;  // "!hvd-box"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 64;  // no two writers within one
 
@@ -25,8 +25,9 @@ struct alignas(kLine) Counter {
 };
 
 /// Messages of one rank of the host to the box's owner. `written` is the sender's, `read` the owner's; both
-/// count bytes for ever. `starved`: the sender waits for room; the owner takes it back and rings.
-struct Ring {
+/// count bytes for ever. `starved`: the sender waits for room; the owner takes it back and rings. In pages of its own:
+/// its sender alone can write to them.
+struct alignas(kPage) Ring {
   Counter written;
   Counter read;
   Counter starved;
@@ -38,19 +39,26 @@ struct alignas(kLine) SegmentWords {
   std::atomic<uint64_t> value[kSegments];
 };
 
+/// What the ranks of the host write to wake the owner: in a page of its own.
+struct alignas(kPage) Bells {
+  alignas(kLine) std::atomic<uint32_t> exec;     // 1: the owner's executor sleeps
+  alignas(kLine) std::atomic<uint32_t> message;  // 1: the owner's message thread sleeps
+};
+
+/// A peer maps it read-only, but for the bells and its own ring: a wild write elsewhere ends its writer, and nobody
+/// else.
 struct Box {
   uint64_t magic;
   uint32_t version;
   uint32_t reserved;
   uint64_t token[2];
   uint64_t bytes;
-  alignas(kLine) std::atomic<uint32_t> state;         // BoxState, the owner's word to its peers
-  alignas(kLine) std::atomic<uint32_t> exec_bell;     // 1: the owner's executor sleeps
-  alignas(kLine) std::atomic<uint32_t> message_bell;  // 1: the owner's message thread sleeps
-  SegmentWords holds;                                 // what the owner has put into each of its segments
+  alignas(kLine) std::atomic<uint32_t> state;  // BoxState, the owner's word to its peers
+  SegmentWords holds;                          // what the owner has put into each of its segments
   SegmentWords taken[kMostLocal];  // what the owner has read last in each segment of the others, by index
+  Bells bells;
   alignas(kPage) uint8_t segments[kSegments][kSegmentBytes];
-  alignas(kPage) Ring rings[kMostLocal];  // by the sender's index in the group
+  Ring rings[kMostLocal];  // by the sender's index in the group
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);

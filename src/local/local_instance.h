@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/process.h"
 #include "local/address.h"
 #include "local/executor.h"
 #include "local/generation.h"
@@ -37,10 +38,18 @@ class LocalInstance final : public backend::Instance {
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
   void progress(const std::atomic<bool>& done, Time deadline) override;
   void abort(uint64_t generation) override;
-  void disconnect() override { end(take_current(), BoxState::kLeft); }
+  void disconnect() override {
+    if (!inherited()) end(take_current(), BoxState::kLeft);
+  }
   std::string detail() const override;
 
  private:
+  /// This is a child that was forked: the memory of the ranks did not come with it, nor did the threads, and a lock may
+  /// be held for ever.
+  bool inherited() const { return current_process() != process_; }
+  static Status not_here() {
+    return error(HVD_INVALID, "it belongs to the process that forked this one: a child can't use it");
+  }
   static Status error(hvd_status code, std::string message) {
     Status status(code, std::move(message));
     status.backend = "local";
@@ -82,6 +91,7 @@ class LocalInstance final : public backend::Instance {
   backend::Description description_;
   Identity identity_;
   std::atomic<bool> shares_{true};
+  const pid_t process_ = current_process();
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -47,10 +47,10 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
     } else {
       peer.broken = true;
       peer.complained = true;
-      ring(own_.message_bell);  // failure is not told from here
+      ring(own_.bells.message);  // failure is not told from here
     }
   }
-  ring(peer.box.message_bell);
+  ring(peer.box.bells.message);
   return {};
 }
 
@@ -64,7 +64,7 @@ void Messages::flush(Peer& peer) {
     }
     if (peer.broken || !peer.writer.keeps()) peer.keeps = false;
   }
-  ring(peer.box.message_bell);
+  ring(peer.box.bells.message);
 }
 
 template <class Function>
@@ -84,7 +84,7 @@ bool Messages::receive(Peer& peer) {
   bool any = false;
   for (int i = 0; i < kAtOnce && !stopped(); ++i) {
     const StreamReader::Result result = peer.reader.next();
-    if (peer.reader.wanted()) ring(peer.box.message_bell);
+    if (peer.reader.wanted()) ring(peer.box.bells.message);
     if (result == StreamReader::Result::kBroken) {
       fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
            peer.rank);
@@ -141,7 +141,7 @@ bool Messages::pending() const {
 
 bool Messages::enter() {
   if (role_.load(std::memory_order_relaxed) || role_.exchange(true)) return false;
-  replace(own_.message_bell, kAsleep, kAwake);
+  replace(own_.bells.message, kAsleep, kAwake);
   return true;
 }
 
@@ -151,37 +151,40 @@ bool Messages::enter() {
 void Messages::leave() {
   for (int round = 0;; ++round) {
     role_ = false;
-    replace(own_.message_bell, kAwake, kAsleep);
+    replace(own_.bells.message, kAwake, kAsleep);
     if (!pending()) return;
     if (round == kLastLooks)
-      return ring(own_.message_bell);  // there is no end to it: the message thread's turn
+      return ring(own_.bells.message);  // there is no end to it: the message thread's turn
     if (!enter()) return;
     poll();
   }
 }
 
+// What ends it is stopped_ alone: a peer can write kClosed, or anything, into the bell.
 void Messages::run() {
   while (!stopped()) {
     // Looked at before the role: whoever has that may leave and the bell be rung before this thread sleeps.
-    uint32_t word = own_.message_bell.load(std::memory_order_seq_cst);
-    if ((word & kState) == kClosed) return;
+    uint32_t word = own_.bells.message.load(std::memory_order_seq_cst);
     if (enter()) {
       while (poll() && !stopped()) {}
       leave();
-      word = own_.message_bell.load(std::memory_order_seq_cst);
-      if ((word & kState) != kAsleep) continue;
+      word = own_.bells.message.load(std::memory_order_seq_cst);
+      if ((word & kState) == kAwake) continue;
+      if ((word & kState) != kAsleep && !stopped()) {  // a peer's doing; if stop wrote it, stopped_ says so
+        own_.bells.message.store(kAsleep, std::memory_order_seq_cst);
+        continue;
+      }
     }
-    sleep_on(own_.message_bell, word);
+    sleeper_.sleep(own_.bells.message, word, [this] { return stopped(); });
   }
 }
 
 void Messages::stop(BoxState last) {
   own_.state.store(static_cast<uint32_t>(last), std::memory_order_seq_cst);
   stopped_ = true;
-  own_.message_bell.store(kClosed, std::memory_order_seq_cst);
-  wake_sleeper(own_.message_bell);
+  sleeper_.rouse(own_.bells.message, kClosed);
   for (const auto& peer : peers_) {
-    if (peer != nullptr) ring(peer->box.message_bell);
+    if (peer != nullptr) ring(peer->box.bells.message);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "local/bell.h"
 #include "local/stream.h"
 
 namespace hvd::local {
@@ -67,6 +68,7 @@ class Messages {
   std::vector<std::unique_ptr<Peer>> peers_;  // by index; none for this rank
   std::atomic<bool> role_{false};             // whether somebody has it
   std::atomic<bool> stopped_{false};
+  Sleeper sleeper_;  // the message thread
 };
 
 }  // namespace hvd::local

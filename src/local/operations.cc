@@ -64,6 +64,7 @@ Status LocalInstance::check(const Generation& generation, const hvd_backend_op& 
 }
 
 Status LocalInstance::submit(const hvd_backend_op& op, std::span<const backend::Part> parts) {
+  if (inherited()) return not_here();
   GenerationPtr generation = current();
   if (generation == nullptr) return error(HVD_PEER_LOST, "no generation is connected");
   if (executor_ == nullptr) return inner_->submit(op, parts);
@@ -130,6 +131,7 @@ void LocalInstance::pass_on(Job& job) {
 // Looks for messages, executes what they led to, and gives up when nothing has happened for a while: the
 // message thread and the executor's then go on.
 void LocalInstance::progress(const std::atomic<bool>& done, Time deadline) {
+  if (inherited()) return;
   const GenerationPtr generation = current();
   if (generation == nullptr) return;
   Messages& messages = generation->messages;

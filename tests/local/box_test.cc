@@ -10,6 +10,10 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "local/bell.h"
 
 namespace hvd::local {
 namespace {
@@ -22,7 +26,7 @@ struct Opened {
 
 Opened open_one(pid_t process, int descriptor, const Token& token) {
   Opened opened{};
-  opened.opening = open_box(process, descriptor, token, &opened.memory, &opened.reason);
+  opened.opening = open_box(process, descriptor, token, 1, &opened.memory, &opened.reason);
   EXPECT_EQ(opened.reason.empty(), opened.opening == Opening::kDone);
   EXPECT_EQ(opened.memory == nullptr, opened.opening != Opening::kDone);
   return opened;
@@ -44,9 +48,34 @@ TEST(LocalBox, IsSharedAndOutlivesItsDescriptor) {
   EXPECT_EQ(peer.memory->segments[3][17], 5);
   peer.memory->rings[1].written.value = 77;
   EXPECT_EQ(own->memory()->rings[1].written.value.load(), 77U);
+  peer.memory->bells.exec = kAsleep;
+  EXPECT_EQ(own->memory()->bells.exec.load(), kAsleep);
   own.reset();
-  peer.memory->segments[3][17] = 6;
-  EXPECT_EQ(peer.memory->segments[3][17], 6);
+  EXPECT_EQ(peer.memory->segments[3][17], 5);
+  peer.memory->rings[1].data[6] = 6;
+  EXPECT_EQ(peer.memory->rings[1].data[6], 6);
+}
+
+// What a peer need not write it can't: a stray write ends the one who strays.
+TEST(LocalBox, APeerWritesTheBellsAndItsOwnRingAlone) {
+  const std::unique_ptr<OwnBox> own = make_box();
+  const Opened peer = open_one(getpid(), own->descriptor(), own->token());
+  ASSERT_EQ(peer.opening, Opening::kDone);
+  Box* const box = peer.memory.get();
+  std::set<std::pair<uintptr_t, uintptr_t>> writable;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    char rights[5] = "";
+    ASSERT_EQ(sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights), 3);
+    const auto first = reinterpret_cast<uintptr_t>(box);
+    if (begin >= first && begin < first + sizeof(Box) && rights[1] == 'w') writable.emplace(begin, end);
+  }
+  const auto range = [](auto& part) {
+    const auto begin = reinterpret_cast<uintptr_t>(&part);
+    return std::pair(begin, begin + sizeof(part));
+  };
+  EXPECT_EQ(writable, (std::set<std::pair<uintptr_t, uintptr_t>>{range(box->bells), range(box->rings[1])}));
 }
 
 TEST(LocalBox, CanNeitherShrinkNorGrow) {

@@ -2,7 +2,10 @@
 // what is asked of it.
 #pragma once
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <random>
@@ -101,6 +104,18 @@ class Spy final : public backend::Instance {
   bool down_ = false;  // by abort, until the next connect
 };
 
+/// A rank's box as a peer maps it that may write anywhere.
+inline std::shared_ptr<Box> whole_box(const backend::Member& member) {
+  Address address;
+  EXPECT_TRUE(decode(member.address, &address).ok());
+  const Place& place = *address.place;
+  const int file = open(fmt::format("/proc/{}/fd/{}", place.process, place.descriptor).c_str(), O_RDWR | O_CLOEXEC);
+  void* memory = mmap(nullptr, sizeof(Box), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  EXPECT_NE(memory, MAP_FAILED);
+  close(file);
+  return {static_cast<Box*>(memory), [](Box* box) { munmap(box, sizeof(Box)); }};
+}
+
 struct Rank {
   explicit Rank(Shares shares = Shares::kAll, backend::HostHandlers handlers = {}) {
     if (!handlers.message) handlers = inbox.handlers();
@@ -148,6 +163,13 @@ inline size_t count_entries(const std::string& directory) {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
   return count;
+}
+
+inline void expect_message(Rank& from, int32_t source, Rank& to, int32_t destination) {
+  ASSERT_TRUE(from.instance->send_message(destination, bytes_of("hello")).ok());
+  const Inbox::Message message = to.inbox.next_message();
+  EXPECT_EQ(message.source, source);
+  EXPECT_EQ(message.data, bytes_of("hello"));
 }
 
 }  // namespace hvd::local::test

@@ -21,13 +21,6 @@ void expect_barrier(const Ranks& ranks, uint64_t sequence) {
   });
 }
 
-void expect_message(Rank& from, int32_t source, Rank& to, int32_t destination) {
-  ASSERT_TRUE(from.instance->send_message(destination, bytes_of("hello")).ok());
-  const Inbox::Message message = to.inbox.next_message();
-  EXPECT_EQ(message.source, source);
-  EXPECT_EQ(message.data, bytes_of("hello"));
-}
-
 TEST(LocalInstance, SaysWhatItIs) {
   Rank rank;
   const backend::Description& description = rank.instance->description();
@@ -329,15 +322,7 @@ TEST(LocalTrust, APeerWhoseMemoryIsBrokenIsLost) {
   for (const bool sending : {false, true}) {
     Ranks ranks = make_ranks(2);
     const std::vector<backend::Member> members = members_of(ranks);
-    std::vector<std::shared_ptr<Box>> boxes(2);
-    for (size_t i = 0; i < 2; ++i) {
-      Address address;
-      ASSERT_TRUE(decode(members[i].address, &address).ok());
-      std::string reason;
-      ASSERT_EQ(open_box(address.place->process, address.place->descriptor, address.place->token, &boxes[i],
-                         &reason),
-                Opening::kDone);
-    }
+    const std::vector<std::shared_ptr<Box>> boxes{whole_box(members[0]), whole_box(members[1])};
     on_all(2, [&](int rank) {
       EXPECT_TRUE(ranks[static_cast<size_t>(rank)]->instance->connect(1, rank, members, kSoon).ok());
     });
@@ -347,7 +332,7 @@ TEST(LocalTrust, APeerWhoseMemoryIsBrokenIsLost) {
       EXPECT_EQ(ranks[0]->instance->send_message(1, bytes_of("x")).code, HVD_OK);
     } else {
       boxes[0]->rings[1].written.value = ~uint64_t{0};
-      ring(boxes[0]->message_bell);
+      ring(boxes[0]->bells.message);
     }
     const Inbox::Loss loss = ranks[0]->inbox.wait_failure();
     EXPECT_EQ(loss.peer, 1);
