@@ -15,13 +15,14 @@ from ._default import (abort, add_process_set, allgather, allgather_async, allga
                        broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
                        broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events,
                        generation, grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
-                       grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter, init, is_initialized,
+                       grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter,
+                       grouped_reducescatter_async, init, is_initialized,
                        join, join_async, local_rank, local_size, membership, poll, rank, recoveries, reducescatter,
                        reducescatter_async, register_listener, remove_listener, remove_process_set, shutdown, size,
                        start_timeline, stop_timeline, synchronize)
 from ._library import LibraryError, hvdrun
 from ._options import describe_options
-from .codec import Codec, JsonCodec, PickleCodec
+from .codec import Codec, JsonCodec, PickleCodec, set_codec
 from .collectives import Average, Max, Min, Product, Reduction, Sum
 from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,

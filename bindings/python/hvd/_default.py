@@ -4,25 +4,62 @@ from __future__ import annotations
 
 import os
 from functools import wraps
+from operator import index
 from typing import Any, Callable, Concatenate, Iterable, ParamSpec, TypeVar
 
 from ._options import LogCallback, OptionValue
 from .context import Context
 from .errors import InvalidError
 from .handle import Handle
-from .process_set import ProcessSet
+from .process_set import ProcessSet, _Everybody
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _context: Context | None = None
 
 
-def init(*, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (), **options: OptionValue) -> Context:
-    """Joins the job: the context that the package's functions use from then on. Again: the same one."""
+def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None, *,
+         log: LogCallback | None = None, **options: OptionValue) -> Context:
+    """Joins the job: the context that the package's functions use from then on. Again: the same one.
+
+    Again with options or process sets that the context does not have: InvalidError. `comm` and
+    process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process sets may
+    be added at any time here.
+    """
     global _context
-    if _context is None or _context.closed or _context._owned.process != os.getpid():
-        _context = Context(log=log, process_sets=process_sets, **options)
+    ranks = None if comm is None else _ranks_of(comm)
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise InvalidError(f"process_sets={process_sets!r}: expected process sets, or 'dynamic'")
+    sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    if is_initialized():
+        assert _context is not None
+        _context._check_same(options)
+        _everybody(_context, ranks)
+        for process_set in sets:
+            _context._share_process_set(process_set)
+        return _context
+    context = Context(log=log, process_sets=sets, **options)
+    try:
+        _everybody(context, ranks)
+    except BaseException:
+        context.close()
+        raise
+    _context = context
     return _context
+
+
+def _ranks_of(comm: Any) -> list[int]:
+    try:
+        return sorted(index(rank) for rank in comm)
+    except TypeError:
+        raise InvalidError(f"comm: expected a list of all ranks, and not {type(comm).__name__}; "
+                           "hvd.ProcessSet is for some of them") from None
+
+
+def _everybody(context: Context, ranks: list[int] | None) -> None:
+    if ranks and ranks != list(range(context.size())):
+        raise InvalidError(f"comm={ranks}: expected all ranks, 0 to {context.size() - 1}; hvd.ProcessSet is for some "
+                           "of them")
 
 
 def context() -> Context:
@@ -93,6 +130,7 @@ allgather_object = _of_default(Context.allgather_object)
 reducescatter = _of_default(Context.reducescatter)
 reducescatter_async = _of_default(Context.reducescatter_async)
 grouped_reducescatter = _of_default(Context.grouped_reducescatter)
+grouped_reducescatter_async = _of_default(Context.grouped_reducescatter_async)
 alltoall = _of_default(Context.alltoall)
 alltoall_async = _of_default(Context.alltoall_async)
 barrier = _of_default(Context.barrier)
@@ -111,3 +149,4 @@ def poll(handle: Handle) -> bool:
     return handle.done()
 
 
+_Everybody._get_context = staticmethod(context)

@@ -1,18 +1,23 @@
 """Python objects as bytes, by a codec that the caller chooses.
 
-"json" (the default) executes nothing that it reads: JSON for what JSON knows, with tags for tuples, sets, bytes,
-dictionaries with keys that are not strings, NumPy arrays and numbers, and PyTorch tensors. "pickle" takes nearly
-everything, and whoever can send you a pickle can run code in your process: it is for jobs whose every
-member is trusted. Any object with dumps(object) -> bytes and loads(bytes) -> object is a codec too.
+"json" (the default, which set_codec changes for a whole program) executes nothing that it reads: JSON for what JSON
+knows, with tags for what scripts send besides (_TYPES below lists it), NumPy's arrays and numbers, and PyTorch's
+tensors. "pickle" takes nearly everything, and whoever can send you a pickle can run code in your process: it is for
+jobs whose every member is trusted. Any object with dumps(object) -> bytes and loads(bytes) -> object is a codec too.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
+import datetime
 import json
+import pathlib
 import pickle
 import struct
 import sys
-from typing import Any, Protocol, Union
+import types
+from typing import Any, Callable, Protocol, Union
 
 from .errors import InvalidError
 
@@ -29,13 +34,53 @@ _MAGIC = b"hvdj\x01"
 _TAG = "__hvd__"
 
 
+def _timezone(zone: datetime.tzinfo | None) -> str | None:
+    if zone is None or type(zone) is datetime.timezone:
+        return None
+    raise InvalidError(f"a time in zone {zone!r}: expected none, or a datetime.timezone")
+
+
+def _of_time(thing: Any) -> str:
+    _timezone(getattr(thing, "tzinfo", None))
+    return thing.isoformat()
+
+
+# Types that are kept as their parts: (to parts, from parts). The parts are encoded in their turn.
+_TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    tuple: (list, tuple),
+    set: (list, set),
+    frozenset: (list, frozenset),
+    complex: (lambda thing: [thing.real, thing.imag], lambda parts: complex(*parts)),
+    range: (lambda thing: [thing.start, thing.stop, thing.step], lambda parts: range(*parts)),
+    slice: (lambda thing: [thing.start, thing.stop, thing.step], lambda parts: slice(*parts)),
+    collections.deque: (lambda thing: [list(thing), thing.maxlen], lambda parts: collections.deque(*parts)),
+    collections.OrderedDict: (lambda thing: [list(pair) for pair in thing.items()], collections.OrderedDict),
+    argparse.Namespace: (vars, lambda parts: argparse.Namespace(**parts)),
+    types.SimpleNamespace: (vars, lambda parts: types.SimpleNamespace(**parts)),
+    datetime.datetime: (_of_time, datetime.datetime.fromisoformat),
+    datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: (_of_time, datetime.time.fromisoformat),
+    datetime.timedelta: (lambda thing: [thing.days, thing.seconds, thing.microseconds],
+                         lambda parts: datetime.timedelta(*parts)),
+    **{kind: (str, kind) for kind in (pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath)},
+}
+_BY_NAME = {kind.__name__: kind for kind in _TYPES}
+
+
 class JsonCodec:
     """Magic, length of the JSON text, the text, then the bytes of all arrays, one after the other."""
 
     def dumps(self, thing: Any) -> bytes:
-        blobs: list[bytes] = []
-        text = json.dumps(self._encode(thing, blobs, "object"), separators=(",", ":")).encode()
-        return b"".join([_MAGIC, struct.pack("<Q", len(text)), text, *blobs])
+        blobs = _Blobs()
+        try:
+            text = json.dumps(self._encode(thing, blobs, "object"), separators=(",", ":")).encode()
+        except RecursionError:
+            raise InvalidError("object: it is nested too deeply for the json codec, or is part of itself") from None
+        except (OverflowError, MemoryError, ValueError) as error:
+            if isinstance(error, InvalidError):
+                raise
+            raise InvalidError(f"object: the json codec can't take it: {type(error).__name__}: {error}") from error
+        return b"".join([_MAGIC, struct.pack("<Q", len(text)), text, *blobs.parts])
 
     def loads(self, data: bytes) -> Any:
         head = len(_MAGIC) + 8
@@ -47,13 +92,26 @@ class JsonCodec:
         try:
             tree = json.loads(bytes(data[head : head + length]))
             return self._decode(tree, memoryview(data)[head + length :])
-        except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-            # RecursionError and NotImplementedError are RuntimeErrors: what nests too deep, devices that are not there.
+        except Exception as error:  # of whatever type: Python's, NumPy's and PyTorch's constructors read these bytes
             raise InvalidError(f"the object is damaged: {type(error).__name__}: {error}") from error
 
-    def _encode(self, thing: Any, blobs: list[bytes], where: str) -> Any:
-        if thing is None or type(thing) in (bool, int, float, str):
+    def _encode(self, thing: Any, blobs: _Blobs, where: str) -> Any:
+        kind = type(thing)
+        if thing is None or kind in (bool, int, float, str):
             return thing
+        if kind in _TYPES:
+            return {_TAG: kind.__name__, "items": self._encode(_TYPES[kind][0](thing), blobs, where)}
+        torch = sys.modules.get("torch")
+        if torch is not None and hasattr(torch, "Tensor"):  # it may be half imported
+            if isinstance(thing, torch.Tensor):
+                return self._tensor(torch, thing, blobs, where)
+            if kind is torch.Size:
+                return {_TAG: "torch.Size", "items": list(thing)}
+            if kind in (torch.dtype, torch.device):
+                return {_TAG: f"torch.{kind.__name__}", "name": str(thing)}
+        if isinstance(thing, tuple) and hasattr(kind, "_fields"):
+            return {_TAG: "namedtuple", "module": kind.__module__, "name": kind.__qualname__,
+                    "fields": list(kind._fields), "items": self._encode(list(thing), blobs, where)}
         if isinstance(thing, list):
             return [self._encode(item, blobs, f"{where}[{i}]") for i, item in enumerate(thing)]
         if isinstance(thing, dict):
@@ -62,30 +120,30 @@ class JsonCodec:
             return {_TAG: "dict", "items": [[self._encode(key, blobs, f"{where} key"),
                                              self._encode(item, blobs, f"{where}[{key!r}]")]
                                             for key, item in thing.items()]}
-        if type(thing) in (tuple, set, frozenset):
-            return {_TAG: type(thing).__name__, "items": self._encode(list(thing), blobs, where)}
-        if isinstance(thing, (bytes, bytearray)):
-            return self._blob(type(thing).__name__, bytes(thing), blobs)
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)):
-            if thing.dtype.kind in "biufc":
-                scalar = isinstance(thing, numpy.generic)
-                tag = self._blob("numpy scalar" if scalar else "numpy", thing.tobytes(), blobs)
-                return {**tag, "dtype": thing.dtype.str, "shape": list(thing.shape)}
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(thing, torch.Tensor):
-            flat = thing.detach().cpu().contiguous().reshape(-1)
-            raw = bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-            tag = self._blob("torch", raw, blobs)
-            return {**tag, "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
-                    "device": str(thing.device)}
-        raise InvalidError(f"{where}: the json codec takes no {type(thing).__module__}.{type(thing).__qualname__}; "
-                           "codec='pickle' does, where every member of the job is trusted")
+        if numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)) and thing.dtype.kind in "biufcmMUS":
+            scalar = isinstance(thing, numpy.generic)
+            # An array of one, so that what tobytes() gives has the dtype that is named, all its bytes and its zeros.
+            raw = numpy.asarray(thing)
+            tag = blobs.add("numpy scalar" if scalar else "numpy", raw.tobytes())
+            return {**tag, "dtype": raw.dtype.str, "shape": list(raw.shape)}
+        if numpy is not None and isinstance(thing, numpy.dtype) and thing.names is None and thing.subdtype is None:
+            return {_TAG: "numpy.dtype", "name": thing.str}
+        if isinstance(thing, (bytes, bytearray)):
+            return blobs.add("bytearray" if isinstance(thing, bytearray) else "bytes", bytes(thing))
+        raise InvalidError(f"{where}: the json codec takes no {kind.__module__}.{kind.__qualname__}; "
+                           "codec='pickle' does (hvd.set_codec('pickle') for a whole program), where every member of "
+                           "the job is trusted")
 
     @staticmethod
-    def _blob(kind: str, raw: bytes, blobs: list[bytes]) -> dict:
-        blobs.append(raw)
-        return {_TAG: kind, "at": sum(map(len, blobs[:-1])), "bytes": len(raw)}
+    def _tensor(torch: Any, thing: Any, blobs: _Blobs, where: str) -> dict:
+        if thing.layout != torch.strided or thing.is_quantized:
+            raise InvalidError(f"{where}: the json codec takes dense tensors, and not one of layout {thing.layout}, "
+                               f"dtype {thing.dtype}; codec='pickle' does, where every member of the job is trusted")
+        flat = thing.detach().cpu().contiguous().reshape(-1)
+        raw = bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+        return {**blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
+                "device": str(thing.device)}
 
     def _decode(self, tree: Any, blob: memoryview) -> Any:
         if isinstance(tree, list):
@@ -97,8 +155,14 @@ class JsonCodec:
             return {key: self._decode(item, blob) for key, item in tree.items()}
         if kind == "dict":
             return {self._decode(key, blob): self._decode(item, blob) for key, item in tree["items"]}
-        if kind in ("tuple", "set", "frozenset"):
-            return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](self._decode(tree["items"], blob))
+        if kind in _BY_NAME:
+            return _TYPES[_BY_NAME[kind]][1](self._decode(tree["items"], blob))
+        if kind == "namedtuple":
+            return _namedtuple(tree["module"], tree["name"], tree["fields"], self._decode(tree["items"], blob))
+        if kind.startswith("torch."):
+            return _of_torch(kind, tree)
+        if kind == "numpy.dtype":
+            return _numpy_dtype(tree["name"])
         first, last = tree["at"], tree["at"] + tree["bytes"]
         if not 0 <= first <= last <= len(blob):
             raise ValueError(f"an array of bytes {first} to {last} of {len(blob)}")
@@ -108,22 +172,83 @@ class JsonCodec:
         if kind in ("numpy", "numpy scalar"):
             import numpy
 
-            dtype = numpy.dtype(tree["dtype"])
-            if dtype.kind not in "biufc":
-                raise ValueError(f"dtype {dtype}")
-            array = numpy.frombuffer(raw, dtype).reshape(tree["shape"])
+            dtype = _numpy_dtype(tree["dtype"])
+            if dtype.itemsize == 0:
+                array = numpy.zeros(_extents(tree["shape"]), dtype)
+            else:
+                array = numpy.frombuffer(raw, dtype).reshape(tree["shape"])
             return array[()] if kind == "numpy scalar" else array.copy()
         if kind == "torch":
             import torch
 
-            dtype = getattr(torch, tree["dtype"])
-            if not isinstance(dtype, torch.dtype):
-                raise ValueError(f"dtype {tree['dtype']}")
+            dtype = _of_torch("torch.dtype", {"name": f"torch.{tree['dtype']}"})
             if not len(raw):
+                if 0 not in _extents(tree["shape"]):
+                    raise ValueError(f"no bytes for a tensor of shape {tree['shape']}")
                 return torch.empty(tree["shape"], dtype=dtype, device=tree["device"])
             tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(tree["shape"])
             return tensor.to(tree["device"])
         raise ValueError(f"unknown kind {kind!r}")
+
+
+class _Blobs:
+    """The bytes of arrays, which follow the text."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, kind: str, raw: bytes) -> dict:
+        tag = {_TAG: kind, "at": self.size, "bytes": len(raw)}
+        self.parts.append(raw)
+        self.size += len(raw)
+        return tag
+
+
+def _extents(shape: list[int]) -> list[int]:
+    """Of an array for which there are no bytes that would bound it."""
+    count = 1
+    for extent in shape:
+        if not 0 <= extent < 2**63:
+            raise ValueError(f"shape {shape}")
+        count *= extent
+    if count > 1 << 16:
+        raise ValueError(f"no bytes for shape {shape}")
+    return shape
+
+
+def _numpy_dtype(name: Any) -> Any:
+    import numpy
+
+    dtype = numpy.dtype(name) if isinstance(name, str) else None
+    if dtype is None or dtype.kind not in "biufcmMUS" or dtype.names is not None or dtype.subdtype is not None:
+        raise ValueError(f"dtype {name!r}")
+    return dtype
+
+
+def _of_torch(kind: str, tree: dict) -> Any:
+    import torch
+
+    if kind == "torch.Size":
+        return torch.Size(tree["items"])
+    if kind == "torch.device":
+        return torch.device(tree["name"])
+    dtype = vars(torch).get(tree["name"].removeprefix("torch."))
+    if kind != "torch.dtype" or not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{kind} {tree['name']!r}")
+    return dtype
+
+
+def _namedtuple(module: str, name: str, fields: list[str], items: list[Any]) -> Any:
+    """Of the class with this name if it is loaded here and has these fields, else of one like it. No code of it runs."""
+    if len(fields) != len(items):
+        raise ValueError(f"{name}: {len(items)} values for {len(fields)} fields")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not (isinstance(found, type) and issubclass(found, tuple) and vars(found).get("_fields") == tuple(fields)):
+        found = collections.namedtuple(name.rpartition(".")[2], fields)  # which checks the names
+    return tuple.__new__(found, items)
 
 
 class PickleCodec:
@@ -135,9 +260,13 @@ class PickleCodec:
 
 
 _CODECS: dict[str, Codec] = {"json": JsonCodec(), "pickle": PickleCodec()}
+_default: Codec = _CODECS["json"]
 
 
-def codec_of(choice: CodecLike) -> Codec:
+def codec_of(choice: CodecLike | None) -> Codec:
+    """The codec that is meant; None: the program's."""
+    if choice is None:
+        return _default
     if isinstance(choice, str):
         if choice not in _CODECS:
             raise InvalidError(f"codec {choice!r}: expected 'json', 'pickle' or an object with dumps and loads")
@@ -145,3 +274,9 @@ def codec_of(choice: CodecLike) -> Codec:
     if not (callable(getattr(choice, "dumps", None)) and callable(getattr(choice, "loads", None))):
         raise InvalidError(f"codec {choice!r}: expected 'json', 'pickle' or an object with dumps and loads")
     return choice
+
+
+def set_codec(choice: CodecLike) -> None:
+    """The codec of all objects and states for which none is given from now on; every rank sets the same one."""
+    global _default
+    _default = codec_of("json" if choice is None else choice)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from contextlib import contextmanager, nullcontext
 from ctypes import byref, c_int64, c_size_t, c_void_p
 from enum import IntEnum
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 from . import _abi
 from ._lifetime import Owned
-from .codec import CodecLike, codec_of
+from .codec import Codec, CodecLike, codec_of
 from .errors import InvalidError
-from .handle import Handle
+from .handle import Finished, Handle
 from .process_set import ProcessSet, global_process_set
 from .tensors import Array, Borrowed, borrow, copy_of, empty_like
 
@@ -52,6 +53,34 @@ def _table(loans: Sequence[Borrowed]) -> Any:
     return (_abi.Tensor * len(loans))(*[loan.tensor for loan in loans])
 
 
+def _members(process_set: Any) -> ContextManager[int | None]:
+    if process_set is None or process_set is global_process_set:
+        return nullcontext()
+    if isinstance(process_set, ProcessSet):
+        return process_set._native()
+    raise InvalidError(f"process_set: expected a ProcessSet, and not {type(process_set).__name__}")
+
+
+# What a rank sends in place of an object that its codec refuses, so that all ranks raise the same error.
+_REFUSED = b"\0hvd: no object\0\1"
+
+
+def _packed(translator: Codec, thing: Any, rank: int) -> tuple[bytes, Exception | None]:
+    """The object's bytes, or why there are none: for the others, and for this rank."""
+    try:
+        return translator.dumps(thing), None
+    except Exception as problem:
+        why = f"rank {rank}: {problem}" if isinstance(problem, InvalidError) else (
+            f"rank {rank}: the codec raised {type(problem).__name__}: {problem}")
+        return _REFUSED + why.encode("utf-8", "replace")[:4096], problem
+
+
+def _unpacked(translator: Codec, data: bytes, problem: Exception | None = None) -> Any:
+    if data.startswith(_REFUSED):
+        raise InvalidError(data[len(_REFUSED):].decode("utf-8", "replace")) from problem
+    return translator.loads(data)
+
+
 class Collectives:
     """What Context inherits: it has _owned, _names and the rest."""
 
@@ -66,18 +95,23 @@ class Collectives:
 
     # ---- submitting ----
 
-    def _name(self, name: str | None, kind: str, native: int, process_set: object) -> bytes:
+    @contextmanager
+    def _named(self, name: str | None, kind: str, native: int, process_set: object) -> Iterator[bytes]:
+        """The operation's name. An unnamed one's number counts only if the block comes to its end: what fails here and
+        now, on this rank alone, leaves the ranks in step."""
         if name is not None:
-            return _abi.text(name, "name")
-        generation = _lib.hvd_generation(native)
+            yield _abi.text(name, "name")
+            return
         group = process_set.name if isinstance(process_set, ProcessSet) else ""
+        key = f"{kind}.{group}"
         with self._names_lock:
+            generation = _lib.hvd_generation(native)
             if generation != self._names_generation:
                 self._names_generation = generation
                 self._names.clear()
-            key = f"{kind}.{group}"
-            number = self._names[key] = self._names.get(key, 0) + 1
-        return f"{kind}.noname.{number}".encode()
+            number = self._names.get(key, 0) + 1
+            yield f"{kind}.noname.{number}".encode()
+            self._names[key] = number
 
     def _submit(self, collective: int, kind: str, name: str | None, inputs: Sequence[Borrowed],
                 outputs: Sequence[Borrowed], finish: Callable[[Handle], Any] | None, *, root: int = 0,
@@ -106,17 +140,13 @@ class Collectives:
             rows = [_abi.integer(row, 64, "splits") for row in splits]
             request.splits, request.split_count = (c_int64 * len(rows))(*rows), len(rows)
         pointer = c_void_p()
-        with self._owned as native:
-            if collective != _JOIN:
-                request.name = self._name(name, kind, native, process_set)
-            if process_set is None or process_set is global_process_set:
+        with self._owned as native, _members(process_set) as members:
+            request.process_set = members
+            if collective == _JOIN:
                 _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
-            elif isinstance(process_set, ProcessSet):
-                with process_set._native() as members:
-                    request.process_set = members
-                    _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
             else:
-                raise InvalidError(f"process_set: expected a ProcessSet, and not {type(process_set).__name__}")
+                with self._named(name, kind, native, process_set) as request.name:
+                    _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
         label = request.name.decode("utf-8", "replace") if request.name else "join"
         assert pointer.value is not None
         return Handle(self, pointer.value, label, (inputs, outputs), finish)  # type: ignore[arg-type]
@@ -219,23 +249,25 @@ class Collectives:
         return self.broadcast_variables_async(variables, root_rank, name, **options).wait()
 
     def broadcast_object(self, thing: Any = None, root_rank: int = 0, name: str | None = None,
-                         codec: CodecLike = "json") -> Any:
+                         codec: CodecLike | None = None) -> Any:
         """The root's object on every rank; pickle only where every member of the job is trusted."""
         translator = codec_of(codec)
         root_rank = _abi.integer(root_rank, 32, "root_rank")
+        mine, problem = None, None
+        if self.rank() == root_rank:
+            mine, problem = _packed(translator, thing, root_rank)
         with self._owned as native:
-            label = self._name(name, "broadcast_object", native, None)
+            with self._named(name, "broadcast_object", native, None) as label:
+                pass  # the call below blocks: its number counts from now on
             data, size = c_void_p(), c_size_t()
-            mine = None
-            if _lib.hvd_rank(native) == root_rank:
-                mine = translator.dumps(thing)
+            if mine is not None:
                 keep = ctypes.create_string_buffer(mine, len(mine)) if mine else None
                 data, size = c_void_p(ctypes.addressof(keep) if keep else None), c_size_t(len(mine))
             _abi.check(_lib.hvd_broadcast_object, native, label, byref(data), byref(size), root_rank)
         if mine is not None:
-            return thing
+            return thing if problem is None else _unpacked(translator, mine, problem)
         try:
-            return translator.loads(ctypes.string_at(data.value, size.value) if data.value else b"")
+            return _unpacked(translator, ctypes.string_at(data.value, size.value) if data.value else b"")
         finally:
             _lib.hvd_free(data)
 
@@ -273,18 +305,21 @@ class Collectives:
     def grouped_allgather(self, tensors: Sequence[Any], name: str | None = None, **options: Any) -> list[Any]:
         return self.grouped_allgather_async(tensors, name, **options).wait()
 
-    def allgather_object(self, thing: Any, name: str | None = None, codec: CodecLike = "json", *,
+    def allgather_object(self, thing: Any, name: str | None = None, codec: CodecLike | None = None, *,
                          process_set: Any = None) -> list[Any]:
         """Every rank's object, in rank order."""
         translator = codec_of(codec)
-        mine = translator.dumps(thing)
+        mine, problem = _packed(translator, thing, self.rank())
         lengths = (ctypes.c_int64 * 1)(len(mine))
         sizes, rows = self.grouped_allgather([lengths, mine], name, process_set=process_set)
-        found, begin, everything = [], 0, bytes(rows)
+        parts, begin, everything = [], 0, bytes(rows)
         for length in sizes:
-            found.append(translator.loads(everything[begin : begin + length]))
+            parts.append(everything[begin : begin + length])
             begin += length
-        return found
+        for part in parts:  # the first rank's refusal is everybody's error
+            if part.startswith(_REFUSED):
+                _unpacked(translator, part, problem)
+        return [_unpacked(translator, part) for part in parts]
 
     # ---- reducescatter, alltoall ----
 
@@ -303,12 +338,17 @@ class Collectives:
     def reducescatter(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
         return self.reducescatter_async(tensor, name, op, **options).wait()
 
+    def grouped_reducescatter_async(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
+                                    **options: Any) -> Finished:
+        """Several at once, each an operation of its own: a list of arrays."""
+        for tensor in tensors:
+            borrow(tensor)  # what is refused is refused before the first has begun
+        return Finished([self.reducescatter_async(tensor, None if name is None else f"{name}.{index}", op, **options)
+                         for index, tensor in enumerate(tensors)])
+
     def grouped_reducescatter(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
                               **options: Any) -> list[Any]:
-        """Several at once, each an operation of its own."""
-        handles = [self.reducescatter_async(tensor, None if name is None else f"{name}.{index}", op, **options)
-                   for index, tensor in enumerate(tensors)]
-        return [handle.wait() for handle in handles]
+        return self.grouped_reducescatter_async(tensors, name, op, **options).wait()
 
     def alltoall_async(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None, *,
                        out: Any = None, process_set: Any = None, timeout: float | None = None) -> Handle:

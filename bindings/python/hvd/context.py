@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import weakref
 from collections import deque
 from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, fields
@@ -214,6 +215,9 @@ class Context(Collectives):
         self._kept: deque[tuple[int, object]] = deque()  # operations that nobody waits for, and their memory
         self._shut_down = False
         self._run_failed = False
+        self._options = dict(options)
+        self._process_sets: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
+        self._process_set_count = 0
         close_at_exit(self)
         for process_set in process_sets:
             self.add_process_set(process_set)
@@ -251,7 +255,8 @@ class Context(Collectives):
         return self._place(_lib.hvd_cross_size, "cross_size")
 
     def generation(self) -> int:
-        return self.membership().generation
+        with self._owned as native:
+            return _lib.hvd_generation(native) or self.membership().generation
 
     def backend(self) -> BackendInfo:
         raw = _abi.BackendInformation()
@@ -272,11 +277,33 @@ class Context(Collectives):
         """Makes the set (or one of these ranks) usable in this context."""
         chosen = process_set if isinstance(process_set, ProcessSet) else ProcessSet(list(process_set))
         chosen._bind(self)
+        self._process_set_count += 1
+        chosen.process_set_id = self._process_set_count
+        self._process_sets.add(chosen)
         return chosen
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
+        """Whether it was one of this context's."""
+        if process_set not in self._process_sets:
+            return False
+        self._process_sets.discard(process_set)
         process_set.remove()
         return True
+
+    def _share_process_set(self, process_set: ProcessSet) -> None:
+        """For init() again: a set like one that is there is that one."""
+        for mine in self._process_sets:
+            if mine._owned is not None and (mine is process_set or process_set._owned is None and process_set._same(mine)):
+                process_set._owned, process_set.process_set_id = mine._owned, mine.process_set_id
+                return
+        raise InvalidError(f"{process_set!r}: the context exists, and has no such process set: "
+                           "hvd.add_process_set adds one, on every rank alike")
+
+    def _check_same(self, options: dict[str, OptionValue]) -> None:
+        for key, value in options.items():
+            if value is not None and value != self._options.get(key):
+                raise InvalidError(f"{key}={value!r}: the context exists already, made with "
+                                   f"{key}={self._options.get(key)!r}; options are for the first hvd.init()")
 
     # ---- life ----
 

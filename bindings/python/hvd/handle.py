@@ -6,8 +6,9 @@ import asyncio
 import ctypes
 import os
 import threading
+import time
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Callable, Generator
+from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence
 
 from . import _abi
 from .errors import TIMEOUT, InvalidError
@@ -170,3 +171,50 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<hvd.Handle {self.name!r} {'done' if self._done else 'under way'}>"
+
+
+class Finished:
+    """A handle, or several, with a last step: what a form gives that is made of others. It is used as they are."""
+
+    def __init__(self, handles: Handle | Sequence[Handle], finish: Callable[[Any], Any] = lambda result: result):
+        self._handles = handles if isinstance(handles, (list, tuple)) else None
+        self._all: list[Handle] = list(handles) if self._handles is not None else [handles]  # type: ignore
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._result: list[Any] = []
+        self.name = ", ".join(handle.name for handle in self._all)
+
+    def done(self) -> bool:
+        return all(handle.done() for handle in self._all)
+
+    poll = done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """`timeout` is for all of them together."""
+        until = None if timeout is None else time.monotonic() + timeout
+        results = [handle.wait(None if until is None else max(0.0, until - time.monotonic())) for handle in self._all]
+        return self._settle(results)
+
+    result = wait
+    __call__ = wait
+
+    def _settle(self, results: list[Any]) -> Any:
+        with self._lock:
+            if not self._result:
+                self._result.append(self._finish(results if self._handles is not None else results[0]))
+            return self._result[0]
+
+    def exception(self) -> BaseException | None:
+        return next(filter(None, (handle.exception() for handle in self._all)), None)
+
+    def received_splits(self) -> list[int]:
+        return self._all[0].received_splits()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        results = []
+        for handle in self._all:
+            results.append((yield from handle.__await__()))
+        return self._settle(results)
+
+    def __repr__(self) -> str:
+        return f"<hvd.Handle {self.name!r} {'done' if self.done() else 'under way'}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import byref, c_int32, c_size_t, c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
 from . import _abi
 from ._lifetime import Owned
@@ -47,6 +47,11 @@ class ProcessSet:
         self._rule = rule
         self.name = name or (rule if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
         self._owned: Owned | None = None
+        self.process_set_id: int | None = None  # a number in its context, as in Horovod; None: not added
+
+    def _same(self, other: ProcessSet) -> bool:
+        ranks = [None if s._given is None else sorted(s._given) for s in (self, other)]
+        return self.name == other.name and self._rule == other._rule and ranks[0] == ranks[1]
 
     def _bind(self, context: Context) -> None:
         if self._owned is not None and not self._owned.closed:
@@ -69,6 +74,7 @@ class ProcessSet:
         if self._owned is not None:
             self._owned.close()
             self._owned = None
+            self.process_set_id = None
 
     def info(self) -> ProcessSetInfo:
         raw = _abi.ProcessSetInformation()
@@ -102,7 +108,25 @@ class ProcessSet:
 
 
 class _Everybody:
-    """All ranks: what a process_set argument is when none is given."""
+    """All ranks of the default context: what a process_set argument is when none is given."""
+
+    process_set_id = 0
+    name = ""
+    _get_context: Callable[[], Context]
+
+    def size(self) -> int:
+        return self._get_context().size()
+
+    def rank(self) -> int:
+        return self._get_context().rank()
+
+    def included(self) -> bool:
+        self._get_context()
+        return True
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(self.size()))
 
     def __repr__(self) -> str:
         return "hvd.global_process_set"

@@ -69,6 +69,9 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _capsule_pointer.restype = ctypes.c_void_p
 _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # cpu and pinned; cuda and managed
+_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+# Their arrays never change: other arrays and compiled programs share the memory. Their capsules do not say so.
+_IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 
 
 class Borrowed:
@@ -103,6 +106,18 @@ class Borrowed:
     @property
     def dtype(self) -> int:
         return self.tensor.dtype
+
+    def copy(self) -> Any:
+        """What is in the memory now, for fill()."""
+        if self.tensor.memory != _HOST:
+            return self.owner[0].detach().clone()  # type: ignore[index]  # only PyTorch's are registered
+        return ctypes.string_at(self.tensor.data, self.count * SIZES[self.dtype]) if self.count else b""
+
+    def fill(self, values: Any) -> None:
+        if self.tensor.memory != _HOST:
+            self.owner[0].detach().copy_(values)  # type: ignore[index]
+        elif self.count:
+            ctypes.memmove(self.tensor.data, values, self.count * SIZES[self.dtype])
 
 
 def _describe(data: int | None, dtype: int, shape, memory: int = _HOST, device: int = 0,
@@ -189,26 +204,36 @@ def _from_torch(torch, tensor, writable: bool) -> Borrowed:
     return Borrowed(described, (tensor, storage), "torch", count, lambda: _torch_memory(tensor))
 
 
-def _capsule(thing, cuda: bool):
+def _capsule(thing, cuda: bool, what: str):
     options = {"stream": 1} if cuda else {}  # 1: the legacy default stream, on which the library then works
     try:
-        return thing.__dlpack__(max_version=(1, 0), **options)
-    except TypeError:  # an older producer
-        return thing.__dlpack__(**options)
+        try:
+            return thing.__dlpack__(max_version=(1, 0), **options)
+        except TypeError:  # an older producer
+            return thing.__dlpack__(**options)
+    except BufferError as error:
+        raise _refuse(what, f"its memory can't be shared: {error}") from error
+
+
+def _is_immutable(thing) -> bool:
+    return any(kind.__module__.partition(".")[0] in _IMMUTABLE for kind in type(thing).__mro__)
 
 
 def _from_dlpack(thing, writable: bool) -> Borrowed:
     what = f"DLPack tensor of {type(thing).__name__}"
+    if writable and _is_immutable(thing):
+        raise _refuse(what, "it is immutable, and the operation writes to it; the form without an underscore "
+                            "gives a new array")
     device_type, device_id = thing.__dlpack_device__()
     if device_type not in _DL_HOST + _DL_CUDA:
         raise _refuse(what, f"device type {int(device_type)} is neither host memory nor CUDA")
     cuda = device_type in _DL_CUDA
-    capsule = _capsule(thing, cuda)
+    capsule = _capsule(thing, cuda, what)
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         managed = _VersionedTensor.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
             raise _refuse(what, f"DLPack version {managed.major}.{managed.minor}: expected 1.x")
-        if writable and managed.flags & 1:
+        if writable and managed.flags & _READ_ONLY:
             raise _refuse(what, "it is read-only, and the operation writes to it")
         tensor = managed.tensor
     elif _capsule_is_valid(capsule, b"dltensor"):

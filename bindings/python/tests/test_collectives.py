@@ -60,6 +60,49 @@ def test_objects(job):
     assert job(3, rank) == [(1, (1, None), [0, 1, 2], [["", 0], ["x", 1], ["xx", 2]], 1 + 2j)] * 3
 
 
+class Stubborn:
+    """A codec that fails in a way of its own."""
+
+    def dumps(self, thing):
+        raise KeyError("mine")
+
+    def loads(self, data):
+        return data
+
+
+@pytest.mark.parametrize("codec, match", [("json", "rank 1: object: the json codec takes no builtins.object"),
+                                          (Stubborn(), "rank 1: the codec raised KeyError: 'mine'")])
+def test_what_the_root_can_not_send_is_everybodys_error(job, codec, match):
+    """And what comes after, without names, still meets."""
+
+    def rank(context):
+        with pytest.raises(hvd.InvalidError) as broadcast:
+            context.broadcast_object(object(), 1, codec=codec)
+        with pytest.raises(hvd.InvalidError) as gathered:
+            context.allgather_object(object() if context.rank() == 1 else 1, codec=codec if context.rank() == 1 else "json")
+        return str(broadcast.value), str(gathered.value), context.broadcast_object({"a": context.rank()}, 1)
+
+    answers = job(3, rank)
+    assert answers == [answers[0]] * 3 and answers[0][2] == {"a": 1}
+    assert match in answers[0][0] and match in answers[0][1]
+
+
+def test_what_fails_on_one_rank_alone_takes_no_number(job):
+    def rank(context):
+        wrong = [lambda: context.allreduce([1]), lambda: context.allreduce(np.ones(1), op=99),
+                 lambda: context.allreduce(np.ones(1), process_set=3), lambda: context.allreduce(np.ones(1, complex)),
+                 lambda: context.grouped_reducescatter([np.ones(2), np.ones((2, 2))[:, 0]]),
+                 lambda: context.broadcast_object(1, 2**40), lambda: context.broadcast(np.ones(1), 9)]
+        for call in wrong if context.rank() == 1 else ():
+            with pytest.raises((hvd.InvalidError, TypeError)):
+                call()
+        return (context.allreduce(np.ones(1), op=hvd.Sum)[0], context.broadcast_object(context.rank(), 1),
+                context.grouped_reducescatter([np.ones(2)], op=hvd.Sum)[0].tolist(),
+                context.broadcast(np.full(1, context.rank()), 1)[0])
+
+    assert job(2, rank) == [(2, 1, [2], 1)] * 2
+
+
 def test_ranks_with_different_codecs(job):
     def rank(context):
         if context.rank() == 0:
@@ -118,6 +161,35 @@ def test_process_sets(job):
         return pair.name
 
     assert job(3, rank) == ["set 0,2"] * 3
+
+
+def test_init_again(python):
+    """The same context, with what it has; what it has not is said."""
+    done = python("""
+        import hvd
+        everybody = hvd.ProcessSet([0], name="all")
+        context = hvd.init(comm=[0], process_sets=[everybody], init_timeout=33)
+        assert hvd.init() is context and hvd.init(init_timeout=33, process_sets="dynamic") is context
+        like = hvd.ProcessSet([0], name="all")
+        assert hvd.init(process_sets=[everybody, like]) is context
+        assert like.size() == 1 and like.process_set_id == everybody.process_set_id == 1
+        everything = hvd.global_process_set
+        assert (everything.size(), everything.rank(), everything.ranks, everything.included()) == (1, 0, [0], True)
+        assert everything.process_set_id == 0 and hvd.add_process_set([0]).process_set_id == 2
+        for again in (lambda: hvd.init(process_sets=[hvd.ProcessSet([0], name="other")]), lambda: hvd.init([0, 1]),
+                      lambda: hvd.init(init_timeout=34), lambda: hvd.init(process_sets="static"), lambda: hvd.init(3)):
+            try:
+                again()
+            except hvd.InvalidError as error:
+                print(error)
+        assert hvd.remove_process_set(like) is False and hvd.remove_process_set(everybody) is True
+        assert everybody.process_set_id is None and hvd.is_initialized()
+    """)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5, done.stdout
+    for line, match in zip(lines, ("'other'", "expected all ranks, 0 to 0", "init_timeout=34", "'static'",
+                                   "expected a list of all ranks")):
+        assert match in line
 
 
 def test_process_sets_that_are_wrong():

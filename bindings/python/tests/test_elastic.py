@@ -30,8 +30,61 @@ def test_array_state_is_restored_in_place(alone):
 
 
 def test_restore_without_a_commit(alone):
-    with pytest.raises(hvd.InvalidError):
-        elastic.ObjectState(a=1).restore()
+    """It gives what the state was made with, as in Horovod."""
+    array, sampler = np.arange(3.0), elastic.ElasticSampler(10, batch_size=2)
+    state = elastic.ArrayState(a=1, array=array, sampler=sampler)
+    state.a, array[:] = 2, 7
+    sampler.record_batch(0, 2)
+    state.restore()
+    assert (state.a, array.tolist(), sampler.info().processed, state.revision) == (1, [0, 1, 2], 0, 0)
+    state.a = 3
+    state.commit()
+    state.a = 4
+    state.restore()
+    assert state.a == 3
+    with pytest.raises(hvd.InvalidError, match="without a commit"):
+        elastic.State().restore()
+
+
+class OfHorovod(elastic.State):
+    """As classes under Horovod's State are written: all by its own save, restore and sync."""
+
+    def __init__(self):
+        super().__init__(bcast_object=hvd.broadcast_object, get_rank=hvd.rank)
+        self.value, self.saved, self.calls = 1, 1, []
+
+    def save(self):
+        self.saved = self.value
+
+    def restore(self):
+        self.calls.append("restore")
+        self.value = self.saved
+
+    def sync(self):
+        self.calls.append("sync")
+        self.value = self._bcast_object(self.value)
+
+    def reset(self):
+        self.calls.append("reset")
+
+
+def test_a_class_with_its_own_save_restore_and_sync(alone):
+    state = OfHorovod()
+    state.register_reset_callbacks([lambda: state.calls.append("callback")])
+    failures = [hvd.HorovodInternalError("lost"), hvd.HostsUpdatedInterrupt("hosts")]
+
+    @elastic.run
+    def train(state):
+        state.value += 1
+        state.commit()
+        state.value += 100
+        if failures:
+            raise failures.pop(0)
+        return state.value
+
+    with pytest.raises(hvd.HvdError):  # a worker without a driver has nobody to join again
+        train(state)
+    assert state.calls == ["sync", "restore"] and state.value == 2 and state.revision == 1
 
 
 def test_names_that_are_taken(alone):

@@ -72,6 +72,28 @@ def test_read_only_is_fine_as_input_alone(alone):
         hvd.broadcast_(frozen)
 
 
+def test_the_flag_of_dlpack_is_believed(alone):
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    with pytest.raises((hvd.InvalidError), match="read-only"):  # NumPy before 2.1 refuses to share it at all
+        hvd.allreduce_(Provider(frozen))
+    assert frozen.tolist() == [1, 1, 1]
+
+
+def test_immutable_producers_are_read_and_never_written(alone):
+    """The real ones are in test_jax.py. Their capsules have no flag; a class under theirs is theirs, too."""
+    theirs = type("Array", (Provider,), {"__module__": "jaxlib._jax"})
+    values = np.arange(3.0)
+    for array in (theirs(values), type("Mine", (theirs,), {})(values)):
+        assert hvd.allreduce(array, op=hvd.Sum, prescale_factor=5.0).tolist() == [0, 5, 10]
+        for write in (lambda: hvd.allreduce_(array, op=hvd.Sum, prescale_factor=5.0), lambda: hvd.broadcast_(array),
+                      lambda: hvd.grouped_allreduce_([np.ones(1), array]), lambda: hvd.broadcast_variables([array]),
+                      lambda: hvd.allreduce(np.ones(3), out=array), lambda: hvd.elastic.ArrayState(w=array)):
+            with pytest.raises(hvd.InvalidError, match="immutable"):
+                write()
+    assert values.tolist() == [0, 1, 2]
+
+
 def test_dlpack_is_not_copied(alone):
     values = np.arange(4.0)
     provider = Provider(values)

@@ -90,12 +90,12 @@ hvd.allreduce(x, op=hvd.Sum, name="a").sum().backward()
 assert x.grad.tolist() == [[2], [2]]
 x.grad = None
 (hvd.allgather(x, name="g") * (1 + hvd.rank())).sum().backward()
-assert x.grad.tolist() == [[3], [3]], x.grad
+assert x.grad.tolist() == [[1.5], [1.5]], x.grad  # the average of the ranks', as Horovod's
 x.grad = None
 hvd.broadcast(x, 0, name="b").sum().backward()
-assert x.grad.tolist() == [[2 * (hvd.rank() == 0)]] * 2
+assert x.grad.tolist() == [[1.0 * (hvd.rank() == 0)]] * 2
 rows, received = hvd.alltoall(torch.arange(3), splits=torch.tensor([1, 2]))
-assert received.__len__() == 2
+assert received.dtype == torch.int32 and received.tolist() == [1 + hvd.rank()] * 2
 print("fine", flush=True)
 hvd.shutdown()
 """)
@@ -109,6 +109,139 @@ hvd.shutdown()
     assert lines.count("fine") == 2, lines
 
 
+GRADIENTS = """
+import torch, hvd.torch as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def gradient(make, *shape, needs=True):
+    x = torch.full(shape or (size, 2), 3.0, requires_grad=needs)
+    result = make(x)
+    results = result if isinstance(result, (list, tuple)) else [result]
+    if needs:
+        sum((r * (1 + rank)).sum() for r in results if r.is_floating_point()).backward()
+    return x.grad.tolist() if needs else None
+
+total = size * (size + 1) / 2
+mean = total / size
+each = [1.0 + r for r in range(size)]
+assert gradient(lambda x: hvd.allreduce(x, op=hvd.Sum)) == [[total] * 2] * size
+assert gradient(lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum)) == [[3 * total] * 2] * size
+assert gradient(lambda x: hvd.grouped_allreduce([x, x.half()], compression=hvd.Compression.fp16)) == [[2 * mean] * 2] * size
+assert gradient(lambda x: hvd.allgather(x)) == [[mean] * 2] * size
+assert gradient(lambda x: hvd.grouped_allgather([x, x[:1 + rank]])) == [
+    [mean * (2 if row < 1 + rank else 1)] * 2 for row in range(size)]
+assert gradient(lambda x: hvd.broadcast(x, 1)) == [[mean * (rank == 1)] * 2] * size
+assert gradient(lambda x: hvd.alltoall(x)) == [[e] * 2 for e in each]
+assert gradient(lambda x: hvd.alltoall(x, [size] + [0] * (size - 1))) == [[1.0] * 2] * size
+# Horovod's gradient of a sum is `size` times what each share's is, that of an average the shares' themselves.
+assert gradient(lambda x: hvd.reducescatter(x)) == [[e] * 2 for e in each]
+assert gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum, prescale_factor=0.5)) == [[e * size / 2] * 2 for e in each]
+assert gradient(lambda x: hvd.grouped_reducescatter([x, x], op=hvd.Average)) == [[2 * e] * 2 for e in each]
+for make in (lambda x: hvd.allreduce(x, op=hvd.Max), lambda x: hvd.reducescatter(x, op=hvd.Max)):
+    try:
+        gradient(make)
+        print("a maximum has no gradient")
+    except hvd.InvalidError as error:
+        assert "has no gradient" in str(error)
+# Who needs no gradient takes part in the same operation, named or not.
+for make in (lambda x: hvd.allgather(x), lambda x: hvd.reducescatter(x, name="r"), lambda x: hvd.alltoall(x),
+             lambda x: hvd.grouped_allreduce([x])):
+    with torch.set_grad_enabled(rank == 0):
+        make(torch.ones(size, requires_grad=rank == 0))
+"""
+
+SPARSE = """
+import torch, hvd.torch as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+for sparse_as_dense in (False, True):
+    torch.manual_seed(1)
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    rest = torch.nn.Linear(2, 1)
+    before = table.weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*table.parameters(), *rest.parameters()], lr=1.0),
+                                         groups=[list(rest.parameters())], sparse_as_dense=sparse_as_dense)
+    for step in range(2):
+        optimizer.zero_grad()
+        if step == 0 or rank == 0:  # the second time one rank alone has looked something up
+            table(torch.tensor([rank, 4])).sum().backward()
+        optimizer.step()
+    change = before - table.weight.detach()
+    expected = torch.zeros(5, 2)
+    for r in range(size):
+        expected[r] += 1 / size
+    expected[4] += 1
+    expected[0] += 1 / size
+    expected[4] += 1 / size
+    assert torch.allclose(change, expected), (change, expected)
+gathered = hvd.sparse_allreduce_async(torch.eye(size)[rank:rank + 1].to_sparse(), "s", hvd.Sum)
+assert hvd.synchronize(gathered).to_dense().tolist() == [[1.0] * size] and gathered().is_sparse
+"""
+
+SETS = """
+import torch, hvd.torch as hvd
+hvd.init()
+rank = hvd.rank()
+pair = hvd.add_process_set([0, 2])
+torch.manual_seed(rank)
+model, twin = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+if pair.included():
+    hvd.broadcast_parameters(model.state_dict(), 0, process_set=pair)
+twin.load_state_dict(model.state_dict())
+options = dict(lr=0.1, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), **options), model.named_parameters(),
+                                     process_set=pair)
+single = torch.optim.SGD(twin.parameters(), **options)
+for step in range(3):
+    optimizer.zero_grad(); single.zero_grad()
+    data = torch.full((1, 2), 1.0 + rank)
+    model(data).pow(2).sum().backward()
+    twin(data).pow(2).sum().backward()
+    if step == 1:
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    else:
+        optimizer.step()
+    single.step()
+mine = torch.cat([p.detach().flatten() for p in model.parameters()])
+alone = torch.cat([p.detach().flatten() for p in twin.parameters()])
+everybody = hvd.allgather(mine.unsqueeze(0), "w")
+assert torch.equal(everybody[0], everybody[2]) and not torch.equal(everybody[0], everybody[1])
+assert torch.equal(mine, alone) == (rank == 1)
+"""
+
+
+def run_ranks(tmp_path, source, size):
+    script = tmp_path / "worker.py"
+    script.write_text(source + "\nprint('fine', flush=True)\nhvd.shutdown()\n")
+    lines = []
+    try:
+        plain.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60,
+                         environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
+    except plain.HvdError as error:
+        pytest.fail(f"{error}\n" + "\n".join(lines))
+    assert lines == ["fine"] * size, "\n".join(lines)
+
+
+@pytest.mark.parametrize("source, size", [(GRADIENTS, 2), (SPARSE, 2), (SETS, 3)])
+def test_on_several_ranks(tmp_path, source, size):
+    run_ranks(tmp_path, source, size)
+
+
+@pytest.mark.parametrize("groups", [{"num_groups": 2}, {"groups": 1}, {"groups": "lists"}])
+def test_groups(worker, groups):
+    reference, model = network(), network()
+    expected = train(reference, torch.optim.SGD(reference.parameters(), lr=0.1), 3)
+    if groups.get("groups") == "lists":
+        groups = {"groups": [list(model[0].parameters()), [model[2].weight]]}
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **groups)
+    for mine, theirs in zip(train(model, optimizer, 3), expected):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
 def test_wrong_use(worker):
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -116,6 +249,9 @@ def test_wrong_use(worker):
                            ({"named_parameters": list(model.named_parameters())[:2]}, "have no name"),
                            ({"named_parameters": list(model.parameters())}, "expected model.named_parameters"),
                            ({"backward_passes_per_step": 0}, "at least 1"),
+                           ({"groups": 0}, "at least 1"), ({"num_groups": -1}, "0 or more"),
+                           ({"groups": [[inner.param_groups[0]["params"][0]] * 2]}, "more than one place"),
+                           ({"groups": [["weight"]]}, "lists of parameters"),
                            ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "op=Average only")):
         with pytest.raises(hvd.InvalidError, match=match):
             hvd.DistributedOptimizer(inner, **options)
@@ -161,8 +297,39 @@ def test_state_is_restored_bit_for_bit(worker):
     assert str(optimizer.state_dict()) == str(kept_optimizer)
     assert (state.epoch, schedule.last_epoch, sampler.info().processed) == (2, 1, 10)
     assert all(torch.equal(a, b) for a, b in zip(train(model, optimizer, 2), expected))
-    with pytest.raises(AttributeError):
-        state.model = network()
+
+
+def test_attributes_of_a_state_may_be_replaced(worker):
+    model = network()
+    state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+                                   best=torch.tensor(0.0), sampler=hvd.elastic.ElasticSampler(10), step=0)
+    best = state.best
+    state.best = torch.tensor(1.0)
+    state.restore()
+    assert state.best.item() == 0
+    state.commit()
+    state.best = torch.tensor([1.0, 2.0])  # of another shape
+    state.commit()
+    state.best += 5
+    state.restore()
+    assert state.best.tolist() == [1, 2] and best.item() == 0
+    state.model = torch.nn.Linear(2, 2)
+    state.optimizer = torch.optim.Adam(state.model.parameters(), lr=0.01)
+    state.sampler = hvd.elastic.ElasticSampler(20)
+    state.step = torch.ones(1)  # of another kind
+    state.commit()
+    kept = copy.deepcopy(state.model.state_dict())
+    state.model(torch.ones(2)).sum().backward()
+    state.optimizer.step()
+    state.step += 1
+    state.restore()
+    assert all(torch.equal(v, kept[k]) for k, v in state.model.state_dict().items())
+    assert not state.optimizer.state_dict()["state"] and state.step.item() == 1 and state.sampler.info().samples == 20
+    old = state.model
+    with pytest.raises(hvd.InvalidError, match="dtype"):
+        state.model = torch.nn.Linear(2, 2).to(torch.complex64)
+    assert state.model is old
+    state.commit()
 
 
 def test_top_level_knows_torch_state(worker):

@@ -41,6 +41,7 @@ def _advance(state: State, loop: Owned, last: int) -> bool:
             _abi.check(_lib.hvd_run_next, native, last, byref(again))
     except HvdError as error:
         raise state._why(error)
+    state._initial = None  # it is synced
     return bool(again.value)
 
 
@@ -54,10 +55,15 @@ def _run(state: State, train: Callable[[], R]) -> R:
     loop = Owned(pointer.value, _lib.hvd_run_end, "the run loop", state._owned)
     context._run_failed = True  # until it has ended well
     result: Any = None
-    last = OK
+    last, began = OK, False
     try:
         while _advance(state, loop, last):
             try:
+                if began:
+                    state.reset()
+                began = True
+                if state._overrides("sync"):
+                    state.sync()
                 result = train()
                 last = OK
             except HvdError as error:
@@ -65,6 +71,8 @@ def _run(state: State, train: Callable[[], R]) -> R:
                     _end(state, loop, error.status)
                     raise
                 last = error.status
+                if last == PEER_LOST and state._overrides("restore"):
+                    state.restore()
             except BaseException:
                 _end(state, loop, CALLBACK_FAILED)
                 raise

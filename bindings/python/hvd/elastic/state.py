@@ -100,16 +100,24 @@ class State:
     """Arrays, objects and samplers under keys, the same on every rank. Its methods are Horovod's.
 
     Arrays stay where they are: a restore or a sync writes into them. A state is used by one thread at a time.
+
+    A subclass registers what it keeps (add_array, add_object), or does as in Horovod: it overrides save, restore and
+    sync, and reset if it likes. commit() then calls its save(); the run loop calls its restore() when a peer was lost
+    and its reset() and sync() before the function is called. (bcast_object, get_rank) are for such classes.
     """
 
     _owned: Owned
 
-    def __init__(self, *, context: Context | None = None):
+    def __init__(self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, *,
+                 context: Context | None = None):
         base = object.__setattr__
         base(self, "_context", context or default_context())
+        base(self, "_bcast_object", bcast_object or self._context.broadcast_object)
+        base(self, "_rank", get_rank or self._context.rank)
         base(self, "_problem", _Problem())
         base(self, "_user", threading.Lock())
         base(self, "_memory", {})
+        base(self, "_initial", None)
         pointer = c_void_p()
         with self._context._owned as native:
             _abi.check(_lib.hvd_state_create, native, byref(pointer))
@@ -119,7 +127,8 @@ class State:
     _context: Context
     _problem: _Problem
     _user: threading.Lock
-    _memory: dict[str, Any]
+    _memory: dict[str, Any]  # Borrowed, _Object or ElasticSampler by key
+    _initial: dict[str, Any] | None
 
     # ---- what it holds ----
 
@@ -139,13 +148,14 @@ class State:
         self._memory[key] = loan
 
     def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
-                   codec: CodecLike = "json") -> None:
+                   codec: CodecLike | None = None) -> None:
         """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
         translator = codec_of(codec)
         thing = _Object(self._problem, lambda: translator.dumps(get()), lambda data: put(translator.loads(data)))
         with self._in_use("add_object"), self._owned as native:
             _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
                        _forget_object)
+        self._memory[key] = thing
 
     def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
         with self._in_use("add_sampler"), self._owned as native, sampler._owned as native_sampler:
@@ -168,19 +178,33 @@ class State:
 
     def commit(self) -> None:
         """save(), then check_host_updates()."""
-        self._call("commit", _lib.hvd_state_commit)
+        if not self._overrides("save"):
+            self._call("commit", _lib.hvd_state_commit)
+            return
+        before = self.revision
+        self.save()
+        if self.revision == before:  # the library counts commits: who holds the newest one leads after a failure
+            State.save(self)
+        self.check_host_updates()
 
     def save(self) -> None:
         """Copies everything, without any communication."""
         self._call("save", _lib.hvd_state_save)
 
     def restore(self) -> None:
-        """Puts back the last commit, bit for bit."""
-        self._call("restore", _lib.hvd_state_restore)
+        """Puts back the last commit, bit for bit; before the first one what the state was made with."""
+        if self._initial is None or self.revision:
+            self._call("restore", _lib.hvd_state_restore)
+            return
+        with self._in_use("restore"):
+            self._put_back(self._initial)
 
     def sync(self) -> None:
         """Makes all ranks' state equal to that of whoever has the newest commit. The run loop does it."""
         self._call("sync", _lib.hvd_state_sync)
+
+    def reset(self) -> None:
+        """For a subclass: called when a new generation is there, before sync()."""
 
     def check_host_updates(self) -> None:
         """HostsUpdatedInterrupt on every rank alike if hosts have changed."""
@@ -221,6 +245,37 @@ class State:
                 _abi.check(function, native)
         except HvdError as error:
             raise self._why(error)
+        if function is not _lib.hvd_state_check_host_updates:
+            self._initial = None  # there is a commit, or a state that was synced
+
+    def _overrides(self, method: str) -> bool:
+        return getattr(type(self), method) is not getattr(State, method)
+
+    def _keep_initial(self) -> None:
+        """What restore() gives before there is a commit."""
+        found: dict[str, Any] = {}
+        for key, item in self._memory.items():
+            if isinstance(item, Borrowed):
+                found[key] = item.copy()
+            elif isinstance(item, ElasticSampler):
+                found[key] = item.state_dict()
+            else:
+                try:
+                    found[key] = item.get()
+                except Exception:  # the first commit will say so
+                    pass
+        self._initial = found
+
+    def _put_back(self, values: dict[str, Any]) -> None:
+        self._check_memory()
+        for key, value in values.items():
+            item = self._memory.get(key)
+            if isinstance(item, Borrowed):
+                item.fill(value)
+            elif isinstance(item, ElasticSampler):
+                item.load_state_dict(value)
+            elif item is not None:
+                item.put(value)
 
     def _check_memory(self) -> None:
         """What is registered must still be where it was: else a commit would keep, and a restore change, what nobody sees."""
@@ -243,19 +298,20 @@ class ObjectState(State):
     Only attributes that are given here are kept.
     """
 
-    def __init__(self, *, codec: CodecLike = "json", context: Context | None = None, **values: Any):
-        super().__init__(context=context)
+    def __init__(self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, *,
+                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
+        super().__init__(bcast_object, get_rank, context=context)
         object.__setattr__(self, "_codec", codec)
         object.__setattr__(self, "_fixed", set())
         for name, value in values.items():
             self._add(name, value)
+        self._keep_initial()
 
-    _codec: CodecLike
+    _codec: CodecLike | None
     _fixed: set[str] = set()
 
     def _add(self, name: str, value: Any) -> None:
-        if hasattr(State, name) or name.startswith("_"):
-            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
+        self._check_name(name)
         if isinstance(value, ElasticSampler):
             self.add_sampler(name, value)
             self._fix(name, value)
@@ -264,6 +320,11 @@ class ObjectState(State):
         mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
         self.add_object(name, lambda: getattr(mine(), name), lambda new: object.__setattr__(mine(), name, new),
                         self._codec)
+
+    @staticmethod
+    def _check_name(name: str) -> None:
+        if hasattr(State, name) or name.startswith("_"):
+            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
 
     def _fix(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -310,6 +371,5 @@ class ArrayState(ObjectState):
         else:
             super()._add(name, value)
             return
-        if hasattr(State, name) or name.startswith("_"):
-            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
+        self._check_name(name)
         self._fix(name, value)

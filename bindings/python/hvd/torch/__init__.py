@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch  # noqa: F401: says clearly that PyTorch is missing
 
 from .._default import (abort, add_process_set, backend, context, cross_rank, cross_size, events, generation, init,
-                        is_initialized, join, local_rank, local_size, membership, poll, rank, recoveries,
+                        is_initialized, local_rank, local_size, membership, poll, rank, recoveries,
                         register_listener, remove_listener, remove_process_set, shutdown, size, start_timeline,
                         stop_timeline, synchronize)
 from ..collectives import Average, Max, Min, Product, Sum
@@ -17,9 +17,10 @@ from .functions import allgather_object, broadcast_object, broadcast_optimizer_s
 from .ops import (allgather, allgather_async, allreduce, allreduce_, allreduce_async, allreduce_async_, alltoall,
                   alltoall_async, barrier, broadcast, broadcast_, broadcast_async, broadcast_async_,
                   grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
-                  grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter, reducescatter,
-                  reducescatter_async)
-from .optimizer import Compression, DistributedOptimizer
+                  grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter,
+                  grouped_reducescatter_async, join, reducescatter, reducescatter_async, sparse_allreduce_async)
+from .compression import Compression
+from .optimizer import DistributedOptimizer
 from . import elastic
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "torch")]

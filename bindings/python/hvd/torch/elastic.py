@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import Any
 
@@ -17,45 +18,99 @@ class TorchState(ObjectState):
     """TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0).
 
     Parameters and buffers of modules are kept in place: each is committed, restored and synced by itself. Optimizers
-    and anything else with state_dict and load_state_dict (schedulers, scalers) go through the codec; "json" knows
-    tensors. ElasticSamplers are handled by the library. The rest are values.
+    and anything else with state_dict and load_state_dict (schedulers, scalers) go through the codec, and so do
+    tensors that are attributes themselves; "json" knows them. ElasticSamplers are handled by the library. The rest
+    are values. Any attribute may be replaced; a module or sampler that is new is part of the state from then on, and
+    has a commit of its own with the next one.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 codec: CodecLike = "json", context: Context | None = None, **values: Any):
+                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
         given: dict[str, Any] = {}
         if model is not None:
             given["model"] = model
         if optimizer is not None:
             given["optimizer"] = optimizer
+        object.__setattr__(self, "_keys", {})
         super().__init__(codec=codec, context=context, **given, **values)
 
+    _keys: dict[str, tuple[str, list[str]]]  # by attribute: its kind, and the keys that stand for it
+
     def _add(self, name: str, value: Any) -> None:
-        if isinstance(value, torch.nn.Module):
-            for key, tensor in value.state_dict(keep_vars=True).items():
-                if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
-                    self.add_array(f"{name}.{key}", tensor)
-                elif isinstance(tensor, torch.Tensor):
-                    self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
-                else:
-                    prefix, _, last = key.rpartition(".")
-                    owner = value.get_submodule(prefix)
-                    if last == "_extra_state":
-                        self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state, self._codec)
-            self._fix(name, value)
-        elif isinstance(value, torch.optim.Optimizer):
-            self.add_object(name, value.state_dict, lambda new: _load_optimizer(value, new), self._codec)
-            self._fix(name, value)
-        elif isinstance(value, ElasticSampler):
-            super()._add(name, value)
-        elif isinstance(value, torch.Tensor):
-            self.add_array(name, value)
-            self._fix(name, value)
-        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            self.add_object(name, value.state_dict, value.load_state_dict, self._codec)
-            self._fix(name, value)
+        before = set(self._memory)
+        kind = _kind(value)
+        mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
+
+        def now() -> Any:
+            return getattr(mine(), name)
+
+        if kind == "module":
+            self._add_module(name, value)
+        elif kind == "optimizer":
+            self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new), self._codec)
+        elif kind == "stateful":
+            self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new), self._codec)
+        elif kind == "tensor":
+            self.add_object(name, lambda: now().detach(), lambda new: mine()._put_tensor(name, new), self._codec)
         else:
             super()._add(name, value)
+        if kind not in ("value", "sampler"):
+            self._check_name(name)
+            object.__setattr__(self, name, value)
+        self._keys[name] = (kind, [key for key in self._memory if key not in before])
+
+    def _add_module(self, name: str, module: torch.nn.Module) -> None:
+        for key, tensor in module.state_dict(keep_vars=True).items():
+            if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
+                self.add_array(f"{name}.{key}", tensor)
+            elif isinstance(tensor, torch.Tensor):
+                self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
+            else:
+                prefix, _, last = key.rpartition(".")
+                owner = module.get_submodule(prefix)
+                if last == "_extra_state":
+                    self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state, self._codec)
+
+    def _put_tensor(self, name: str, values: torch.Tensor) -> None:
+        """In place if it fits: others may hold the tensor, too."""
+        old = getattr(self, name)
+        if isinstance(old, torch.Tensor) and (old.shape, old.dtype) == (values.shape, values.dtype):
+            _fill(old, values)
+        else:
+            object.__setattr__(self, name, values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._keys or value is getattr(self, name):
+            object.__setattr__(self, name, value)
+            return
+        kind, keys = self._keys[name]
+        if kind == _kind(value) and kind not in ("module", "sampler"):
+            object.__setattr__(self, name, value)
+            return
+        old = getattr(self, name)
+        try:
+            self._replace(name, value, keys)
+        except BaseException:
+            self._replace(name, old, [key for key in self._memory if key == name or key.startswith(f"{name}.")])
+            raise
+
+    def _replace(self, name: str, value: Any, keys: list[str]) -> None:
+        for key in keys:
+            self.remove(key)
+        self._fixed.discard(name)
+        self._add(name, value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.nn.Module):
+        return "module"
+    if isinstance(value, torch.optim.Optimizer):
+        return "optimizer"
+    if isinstance(value, ElasticSampler):
+        return "sampler"
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    return "stateful" if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") else "value"
 
 
 def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -26,7 +26,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
             tensor.copy_(copy)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, codec: CodecLike = "json") -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, codec: CodecLike | None = None) -> None:
     """The root's state_dict() into every rank's optimizer, also where it has no state yet."""
     mine = optimizer.state_dict() if plain.rank() == root_rank else None
     state = plain.broadcast_object(mine, root_rank, "broadcast_optimizer_state", codec)

@@ -4,62 +4,51 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from .. import _default as plain
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
-from ..handle import Handle
+from .compression import Compression
+from .ops import sparse_allreduce_async, sparse_tensor
 
 
-class NoneCompressor:
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
+class _Unit:
+    """Parameters whose gradients are reduced in one operation, when all of them are there."""
 
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        return tensor
+    __slots__ = ("parameters", "name", "waiting", "handles")
 
-
-class FP16Compressor:
-    """Gradients travel in half precision."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        if not tensor.dtype.is_floating_point:
-            return tensor, None
-        return tensor.to(torch.float16), tensor.dtype
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        return tensor if context is None else tensor.to(context)
-
-
-class Compression:
-    none = NoneCompressor
-    fp16 = FP16Compressor
+    def __init__(self, parameters: Sequence[torch.Tensor], name: str):
+        self.parameters = list(parameters)
+        self.name = name
+        self.waiting = len(self.parameters)
+        self.handles: list[tuple[Any, list[torch.Tensor], list[Any], list[Any]]] = []
 
 
 class _Gradients:
     """The reductions under way of one optimizer."""
 
-    def __init__(self, groups: list[dict], named: Iterable[tuple[str, torch.Tensor]] | None, compression: Any,
-                 passes: int, op: Reduction, predivide: float, process_set: Any):
-        if passes < 1:
-            raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
+    def __init__(self, param_groups: list[dict], named: Iterable[tuple[str, torch.Tensor]] | None, compression: Any,
+                 passes: int, op: Reduction, predivide: float, groups: int | Sequence[Sequence[torch.Tensor]] | None,
+                 sparse_as_dense: bool, process_set: Any):
+        self.compression, self.op, self.process_set = compression, op, process_set
+        self.passes = _passes(passes)
         if predivide != 1.0 and op != Average:
             raise InvalidError("gradient_predivide_factor goes with op=Average only")
-        self.compression, self.passes, self.op, self.process_set = compression, passes, op, process_set
         self.predivide = predivide
-        self.parameters = [p for group in groups for p in group["params"] if p.requires_grad]
-        self.names = self._names(groups, named)
-        self.left = {p: passes for p in self.parameters}
-        self.pending: dict[torch.Tensor, tuple[Handle, Any, Any]] = {}
+        self.sparse_as_dense = sparse_as_dense
+        self.parameters = [p for group in param_groups for p in group["params"] if p.requires_grad]
+        self.names = self._names(param_groups, named)
+        self.units = self._units(groups)
+        self.unit_of = {p: unit for unit in self.units for p in unit.parameters}
+        self.sparse: dict[torch.Tensor, int] = {}  # sparse dimensions of those that have had a sparse gradient
+        self.left: dict[torch.Tensor, int] = {}
         self.generation = plain.generation()
+        self.included = process_set is None or process_set.included()
         self.synchronized = False
+        self.forget()
         self.roots: list[Any] = []  # nodes of the graph: they go if nobody keeps them, and the hooks with them
         for p in self.parameters:
             self._hook(p)
@@ -82,6 +71,29 @@ class _Gradients:
             raise InvalidError(f"named_parameters: {len(unnamed)} of the optimizer's parameters have no name in it")
         return known
 
+    def _units(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> list[_Unit]:
+        """`groups` of them, or these, and the rest one by one."""
+        if groups is None:
+            chosen: list[list[torch.Tensor]] = []
+        elif isinstance(groups, int):
+            if groups < 1:
+                raise InvalidError(f"groups is {groups}: expected a number of groups, at least 1")
+            share, more = divmod(len(self.parameters), groups)
+            ends = [i * share + min(i, more) for i in range(groups + 1)]
+            chosen = [self.parameters[begin:end] for begin, end in zip(ends, ends[1:])]
+        else:
+            chosen = [list(group) for group in groups]
+            flat = [p for group in chosen for p in group]
+            if any(not isinstance(p, torch.Tensor) for p in flat):
+                raise InvalidError("groups: expected lists of parameters")
+            if len(set(flat)) != len(flat):
+                raise InvalidError("groups: a parameter is in more than one place")
+            mine = set(self.parameters)
+            chosen = [[p for p in group if p in mine] for group in chosen]
+        units = [_Unit(group, self.names[group[0]]) for group in chosen if group]
+        grouped = {p for unit in units for p in unit.parameters}
+        return units + [_Unit([p], self.names[p]) for p in self.parameters if p not in grouped]
+
     def _hook(self, p: torch.Tensor) -> None:
         if hasattr(p, "register_post_accumulate_grad_hook"):
             p.register_post_accumulate_grad_hook(self._ready)
@@ -90,49 +102,103 @@ class _Gradients:
         root.register_hook(lambda *_, p=p: self._ready(p))
         self.roots.append(root)
 
+    @property
+    def pending(self) -> bool:
+        return any(unit.handles for unit in self.units)
+
     def forget(self) -> None:
         """What an earlier generation, or a step that failed, left behind."""
-        self.pending.clear()
+        for unit in self.units:
+            unit.handles = []
+            unit.waiting = len(unit.parameters)
         self.left = {p: self.passes for p in self.parameters}
         self.synchronized = False
 
-    def _ready(self, p: torch.Tensor) -> None:
-        if self.generation != plain.generation():
-            self.generation = plain.generation()
+    def _enter_generation(self) -> None:
+        generation = plain.generation()
+        if self.generation != generation:
+            self.generation = generation
+            self.included = self.process_set is None or self.process_set.included()
             self.forget()
-        if p in self.pending or self.left[p] <= 0:
+
+    def _ready(self, p: torch.Tensor) -> None:
+        self._enter_generation()
+        if not self.included:  # it trains alone
+            return
+        if self.left[p] <= 0:
             raise InvalidError(f"gradient of {self.names[p]!r}: more than backward_passes_per_step={self.passes} "
                                "backward passes without step()")
         self.left[p] -= 1
         if self.left[p] == 0:
-            self.pending[p] = self._reduce(p)
+            unit = self.unit_of[p]
+            unit.waiting -= 1
+            if unit.waiting == 0:
+                self._reduce(unit)
 
-    def _reduce(self, p: torch.Tensor) -> tuple[Handle, Any, Any]:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        dense = p.grad.to_dense() if p.grad.is_sparse else p.grad.detach().contiguous()
-        packed, context = self.compression.compress(dense)
-        factors: dict[str, Any] = {}
+    def _reduce(self, unit: _Unit) -> None:
+        """Who had no gradient takes part with zeros: others may have one."""
+        dense, packed, contexts = [], [], []
+        for p in unit.parameters:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p) if p not in self.sparse else _no_entries(p, self.sparse[p])
+            gradient = p.grad
+            if gradient.is_sparse:
+                self.sparse[p] = gradient.sparse_dim()
+                if not self.sparse_as_dense:
+                    handle = sparse_allreduce_async(gradient, f"allreduce.{self.names[p]}", self.op,
+                                                    process_set=self.process_set)
+                    unit.handles.append((handle, [p], [None], [None]))
+                    continue
+                gradient = gradient.to_dense()
+            tensor, context = self.compression.compress(gradient.detach().contiguous())
+            dense.append(p)
+            packed.append(tensor)
+            contexts.append(context)
+        if not dense:
+            return
+        options: dict[str, Any] = dict(process_set=self.process_set)
         if self.predivide != 1.0:
-            factors = dict(prescale_factor=1.0 / self.predivide, postscale_factor=self.predivide)
-        handle = plain.allreduce_async_(packed, f"allreduce.{self.names[p]}", self.op, process_set=self.process_set,
-                                        **factors)
-        return handle, packed, context
+            options.update(prescale_factor=1.0 / self.predivide, postscale_factor=self.predivide)
+        if len(dense) == 1:
+            handle = plain.allreduce_async_(packed[0], f"allreduce.{self.names[dense[0]]}", self.op, **options)
+        else:
+            handle = plain.grouped_allreduce_async_(packed, f"grouped_allreduce.{unit.name}", self.op, **options)
+        unit.handles.append((handle, dense, packed, contexts))
 
     def synchronize(self) -> None:
+        self._enter_generation()
+        if not self.included:
+            return
         try:
-            for p in self.parameters:  # who had no gradient takes part with zeros: others may have one
-                if p not in self.pending:
-                    self.pending[p] = self._reduce(p)
-            for p, (handle, packed, context) in self.pending.items():
-                handle.wait()
-                result = self.compression.decompress(packed, context)
-                if p.grad.is_sparse:
-                    p.grad = result
-                elif result.data_ptr() != p.grad.data_ptr():
-                    p.grad.copy_(result)
+            for unit in self.units:
+                if not unit.handles:
+                    self._reduce(unit)
+            for unit in self.units:
+                for handle, parameters, packed, contexts in unit.handles:
+                    result = handle.wait()
+                    for p, tensor, context in zip(parameters, packed, contexts):
+                        self._take(p, result if tensor is None else self.compression.decompress(tensor, context))
         finally:
             self.forget()
+
+    @staticmethod
+    def _take(p: torch.Tensor, result: torch.Tensor) -> None:
+        assert p.grad is not None
+        if p.grad.is_sparse:
+            p.grad = result if result.is_sparse else result.to_sparse()
+        elif result.data_ptr() != p.grad.data_ptr():
+            p.grad.copy_(result)
+
+
+def _no_entries(p: torch.Tensor, dimensions: int) -> torch.Tensor:
+    return sparse_tensor(torch.empty((dimensions, 0), dtype=torch.int64, device=p.device),
+                         torch.empty((0, *p.shape[dimensions:]), dtype=p.dtype, device=p.device), p.shape)
+
+
+def _passes(passes: int) -> int:
+    if not isinstance(passes, int) or passes < 1:
+        raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
+    return passes
 
 
 class _Distributed:
@@ -155,16 +221,19 @@ class _Distributed:
             self._hvd_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        if passes < 1:
-            raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
-        self._hvd.passes = passes
+        self._hvd.passes = _passes(passes)
         self._hvd.forget()
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._hvd.names  # what Horovod's users have come to read
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if self._hvd_synchronize:
             if self._hvd.synchronized:
-                warnings.warn("step() waits for gradients that synchronize() has waited for already: call it "
-                              "within `with optimizer.skip_synchronize()`", stacklevel=2)
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() context after "
+                              "optimizer.synchronize(): it reduces again the gradients that are reduced already",
+                              stacklevel=2)
             self._hvd.synchronize()
         self._hvd.synchronized = False
         return super().step(closure)  # type: ignore[misc]
@@ -179,14 +248,23 @@ class _Distributed:
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
-                         op: Reduction = Average, gradient_predivide_factor: float = 1.0,
+                         op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
+                         groups: int | Sequence[Sequence[torch.Tensor]] | None = None, sparse_as_dense: bool = False,
                          process_set: Any = None) -> Any:
     """An optimizer of the same class and with the same state, whose step() uses the gradients of all ranks.
 
     A gradient's reduction begins as soon as its last backward pass has made it; the library fuses what is ready
     together. With backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once:
     divide the loss by n for their mean.
+
+    `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups (which
+    num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones. A rank that is
+    not in `process_set` trains alone.
     """
+    if num_groups < 0:
+        raise InvalidError(f"num_groups is {num_groups}: expected 0 or more")
+    if groups is None and num_groups:
+        groups = num_groups
     base: Any = type(optimizer)
     if isinstance(optimizer, _Distributed):
         raise InvalidError("the optimizer is a DistributedOptimizer already")
@@ -195,5 +273,5 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the original, a scheduler say, sees it too
     wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the original's step, which would hide ours
     wrapped._hvd = _Gradients(optimizer.param_groups, named_parameters, compression, backward_passes_per_step, op,
-                              gradient_predivide_factor, process_set)
+                              gradient_predivide_factor, groups, sparse_as_dense, process_set)
     return wrapped
