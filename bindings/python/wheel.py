@@ -28,6 +28,10 @@ Summary: Elastic distributed training: libhvd for Python
 Requires-Python: >=3.10
 Provides-Extra: numpy
 Requires-Dist: numpy; extra == "numpy"
+Provides-Extra: jax
+Requires-Dist: jax>=0.6; extra == "jax"
+Provides-Extra: lightgbm
+Requires-Dist: lightgbm>=4; extra == "lightgbm"
 Provides-Extra: torch
 Requires-Dist: torch>=1.13; extra == "torch"
 """
@@ -65,8 +69,9 @@ def pack(build, output):
             records.append(f"{path},sha256={digest},{len(data)}\n")
 
         for path in sorted((HERE / "hvd").rglob("*")):
-            if path.suffix == ".py" or path.name == "py.typed":
+            if path.suffix in (".py", ".cc") or path.name == "py.typed":
                 add(path.relative_to(HERE), path.read_bytes())
+        add("hvd/_native/include/hvd/hvd.h", (ROOT / "include" / "hvd" / "hvd.h").read_bytes())  # for hvd.jax
         found = False
         for path, below in native_files(build, Path(directory)):
             found = found or below.name.startswith("libhvd.so")

@@ -216,6 +216,7 @@ class Context(Collectives):
         self._shut_down = False
         self._run_failed = False
         self._options = dict(options)
+        self._before_close: list[Callable[[], None]] = []  # of whoever else uses the native context
         self._process_sets: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
         self._process_set_count = 0
         close_at_exit(self)
@@ -338,12 +339,18 @@ class Context(Collectives):
         if not self._owned.closed:
             if not self._shut_down:
                 self.abort("closed without shutdown")
+            self._release()
             self._owned.close()
             self._reap()
+
+    def _release(self) -> None:
+        while self._before_close:
+            self._before_close.pop()()
 
     def __del__(self) -> None:
         """Operations end with the context, which comes before their memory, and their handles last."""
         try:
+            self._release()
             self._owned.close()
             self._reap()
         except Exception:  # it never came to be, or the interpreter is going down
@@ -371,6 +378,7 @@ class Context(Collectives):
             pass
         if not self._shut_down:
             self.abort("the process ends")
+        self._release()
         self._owned.wait_until_idle(5)
         self._owned.close()
 

@@ -151,7 +151,10 @@ class State:
                    codec: CodecLike | None = None) -> None:
         """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
         translator = codec_of(codec)
-        thing = _Object(self._problem, lambda: translator.dumps(get()), lambda data: put(translator.loads(data)))
+        self._add_native(key, _Object(self._problem, lambda: translator.dumps(get()),
+                                      lambda data: put(translator.loads(data))))
+
+    def _add_native(self, key: str, thing: _Object) -> None:
         with self._in_use("add_object"), self._owned as native:
             _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
                        _forget_object)
