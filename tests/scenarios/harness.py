@@ -81,6 +81,7 @@ class Job:
         self.drained = False  # all that hvdrun has printed was read
         self.ended = False    # and nothing comes from elsewhere
         self.gates = {}
+        self.kinds = set()  # of events to remember; empty: all
         self.shown = 150  # lines of the job that a failure tells
         self.version = 0
         self.process = None
@@ -142,8 +143,14 @@ class Job:
         thread.start()
         self.threads.append(thread)
 
+    def keep(self, *kinds):
+        """For jobs that would fill the memory: remembers events of these kinds alone from here on."""
+        self.kinds = set(kinds)
+
     def _add(self, event):
         with self.changed:
+            if self.kinds and event["ev"] not in self.kinds:
+                return
             event["n"] = len(self.events)
             self.events.append(event)
             self.changed.notify_all()
