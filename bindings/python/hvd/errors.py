@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 OK, PEER_LOST, HOSTS_UPDATED, MISMATCH, INVALID, TIMEOUT, CLOSED, REMOVED = range(8)
 DRIVER_LOST, REFUSED, UNAVAILABLE, UNSUPPORTED, CALLBACK_FAILED, JOB_FAILED, INTERNAL = range(8, 15)
 
@@ -113,3 +115,16 @@ BY_STATUS: dict[int, type[HvdError]] = {
                  RemovedError, DriverLostError, RefusedError, UnavailableError, UnsupportedError, CallbackError,
                  JobFailedError, InternalError)
 }
+
+# What code of ours within another library (XLA, LightGBM) says, where nothing but a text comes out of it.
+_MARK = re.compile(r"(HVD_\w+: .*?) ?\[hvd (\d+) (-?\d+) (\d+)\]", re.S)
+
+
+def marked(problem: BaseException) -> HvdError | None:
+    """The library's exception that another library's carries in its text, if it does."""
+    found = _MARK.search(str(problem))
+    if found is None:
+        return None
+    status = int(found.group(2))
+    return BY_STATUS.get(status, HvdError)(found.group(1), status=status, rank=int(found.group(3)),
+                                           generation=int(found.group(4)))

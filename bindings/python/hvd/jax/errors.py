@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import Iterator
 
 import jax
 from jax._src import dispatch
 
-from ..errors import BY_STATUS, HvdError
-
-_MARK = re.compile(r"(HVD_\w+: .*?) ?\[hvd (\d+) (-?\d+) (\d+)\]", re.S)
-
-
-def translated(problem: BaseException) -> HvdError | None:
-    """The library's exception that this one carries, if it does."""
-    found = _MARK.search(str(problem))
-    if found is None:
-        return None
-    status = int(found.group(2))
-    return BY_STATUS.get(status, HvdError)(found.group(1).strip(), status=status, rank=int(found.group(3)),
-                                           generation=int(found.group(4)))
+from ..errors import marked
 
 
 def forget_programs() -> None:
@@ -36,7 +23,7 @@ def errors() -> Iterator[None]:
         yield
         jax.effects_barrier()
     except jax.errors.JaxRuntimeError as problem:
-        error = translated(problem)
+        error = marked(problem)
         forget_programs()
         if error is None:
             raise
