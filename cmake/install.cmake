@@ -19,7 +19,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libhvd${HVD_ABI_V
 # Everything that a job needs at run time, in one target to build. hvdrun, hvd-guard and the modules say in
 # their own directories how they are installed.
 add_custom_target(runtime)
-foreach(target hvd hvdrun hvd_guard hvd_gloo hvd_mpi hvd_pmix_server hvd_mpich hvd_nccl hvd_lightgbm)
+foreach(target hvd hvdrun hvd_guard hvd_tcp hvd_gloo hvd_mpi hvd_pmix_server hvd_mpich hvd_nccl hvd_lightgbm)
   if(TARGET ${target})
     add_dependencies(runtime ${target})
   endif()

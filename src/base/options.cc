@@ -20,7 +20,7 @@ constexpr OptionSpec kSpecs[] = {
     {"secret", kString, "", 0, 0, "the job's secret, 32 to 512 characters; made by the driver when absent"},
     {"log_level", kString, "warning", 0, 0, "trace, debug, info, warning, error or off"},
     {"backend", kString, "auto", 0, 0,
-     "auto, or names of modules separated by commas: gloo, mpi, nccl, any other (docs/backends.md)"},
+     "auto, or names of modules separated by commas: tcp, gloo, mpi, nccl, any other (docs/backends.md)"},
     {"interface", kString, "", 0, 0,
      "network interface or address for the backend; absent: the route to the driver"},
     {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
@@ -58,6 +58,11 @@ constexpr OptionSpec kSpecs[] = {
      "file that gets a trace of what this worker does (docs/timeline.md); %w, %h, %p: worker, host, process"},
     {"shutdown_timeout", kDuration, "1m", 0.001, kDay, "how long hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
+    {"encrypt", kString, "auto", 0, 0,
+     "TLS 1.3 between workers, with backends tcp and gloo: off, on: all connections, auto: those between different "
+     "addresses (docs/backends.md)"},
+    {"checksum", kBool, "false", 0, 0,
+     "whether backends tcp and gloo check with 64 bits what crosses a connection that is not encrypted"},
     // Driver.
     {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
     {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},

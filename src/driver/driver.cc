@@ -95,6 +95,7 @@ std::vector<std::string> Driver::worker_options() const {
   for (const char* key :
        {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout", "connect_timeout",
         "driver_timeout", "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes",
+        "encrypt", "checksum",
         "fusion_threshold", "deterministic", "timeline", "nccl_library", "cuda_library"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;

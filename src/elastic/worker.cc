@@ -116,6 +116,8 @@ Status Worker::open(const Options& options) {
   std::vector<std::pair<std::string, std::string>> module_options = {
       {"interface", options.string("interface")},
       {"segment_bytes", options.text("segment_bytes")},
+      {"encrypt", options.string("encrypt")},
+      {"checksum", options.boolean("checksum") ? "1" : "0"},
       {"elastic", options.boolean("elastic") ? "1" : "0"}};
   for (const char* key : {"nccl_library", "cuda_library"}) {
     if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);

@@ -20,7 +20,7 @@ namespace {
 using ModuleOptions = std::vector<std::pair<std::string, std::string>>;
 
 // Modules of this library whose memory is known without loading them.
-constexpr const char* kForHosts[] = {"gloo", "mpi", "mpich"};
+constexpr const char* kForHosts[] = {"tcp", "gloo", "mpi", "mpich"};
 constexpr const char* kMpis[] = {"mpi", "mpich"};
 constexpr const char* kForDevices[] = {"nccl"};
 
@@ -137,6 +137,7 @@ class Selection {
     const auto add_name = [&](const std::string& name) {
       if (!contains(names, name)) names.push_back(name);
     };
+    add_name("tcp");
     add_name("gloo");
     const size_t known = names.size();
     std::string tried;

@@ -29,7 +29,7 @@ std::vector<std::string> parse_backends(const std::string& text);
 /// instance that is named after the one for host memory (docs/backends.md). name: "auto", "self" (a worker that is
 /// alone), a name, or several separated by commas. Looks for lib/hvd/<abi>/libhvd_<name>.so beside the library, then
 /// in the install directory, then in option plugin_path. module_options (key, value) go to the modules: interface,
-/// route, segment_bytes. On failure the message lists every path tried with its reason (HVD_UNAVAILABLE).
+/// route, segment_bytes, encrypt, checksum. On failure the message lists every path tried with its reason (HVD_UNAVAILABLE).
 Status open(const Options& options, const std::string& name,
             const std::vector<std::pair<std::string, std::string>>& module_options,
             backend::HostHandlers handlers, std::unique_ptr<backend::Instance>* ret_instance);

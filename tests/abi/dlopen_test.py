@@ -14,7 +14,7 @@ LIBRARY, HVDRUN, MODULES, CC = sys.argv[1:5]
 del sys.argv[1:5]
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120 * PATIENCE
-HAS_BACKEND = (Path(MODULES) / "libhvd_gloo.so").exists()
+HAS_BACKEND = (Path(MODULES) / "libhvd_tcp.so").exists()
 
 
 def run(*command, cwd=None, expected=0, **more):

@@ -98,7 +98,7 @@ class Packages(unittest.TestCase):
         program = self.work / "worker"
         run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{library}", "-lhvd", f"-Wl,-rpath,{library}", "-o",
             program)
-        if not list((library / "hvd" / "1").glob("libhvd_gloo.so")):
+        if not list((library / "hvd" / "1").glob("libhvd_tcp.so")):
             self.assertIn("rank 0 of 1", run(program))
             return
         output = run(prefix / "bin" / "hvdrun", "-np", "2", "-H", "localhost:2", "--", program)

@@ -92,7 +92,7 @@ static void choices(const char* name) {
   CHECK_STATUS(hvd_get_backend_choice(c, 63, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error), HVD_UNSUPPORTED);
   CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, NULL, &error),
                HVD_INVALID);
-  if (getenv("HVD_BACKEND") != NULL && strcmp(getenv("HVD_BACKEND"), "gloo") == 0) { /* host memory alone */
+  if (getenv("HVD_BACKEND") != NULL && strcmp(getenv("HVD_BACKEND"), name) == 0) { /* host memory alone */
     CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                  HVD_UNSUPPORTED);
     CHECK_NAMES("option backend is");

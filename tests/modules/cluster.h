@@ -107,11 +107,17 @@ inline Status open_module(const std::string& name,
                        logger == nullptr ? options.logger : std::move(logger), ret_instance);
 }
 
-/// A worker: an inbox, and an instance of the gloo module on loopback.
+/// The module that these tests are run with, each once for every one of host memory over the kit's connections.
+inline std::string module_under_test() {
+  const char* const name = std::getenv("HVD_TEST_MODULE");
+  return name != nullptr ? name : "tcp";
+}
+
+/// A worker: an inbox, and an instance of the module on loopback.
 struct Worker {
   explicit Worker(std::vector<std::pair<std::string, std::string>> module_options = {{"interface",
                                                                                       "127.0.0.1"}},
-                  const std::string& name = "gloo") {
+                  const std::string& name = module_under_test()) {
     const Status status = open_module(name, module_options, inbox.handlers(), &instance);
     EXPECT_TRUE(status.ok()) << status.message;
   }

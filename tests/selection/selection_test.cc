@@ -48,9 +48,9 @@ class Selecting : public ::testing::Test {
     const Status status = instance->choice(memory, HVD_DTYPE_FLOAT32, collective, &choice);
     return status.ok() ? choice.name + ": " + choice.reason : status.message;
   }
-  bool gloo_is_built() {
+  bool tcp_is_built() {
     std::shared_ptr<backend::Module> module;
-    return backend::find_module(options(), "gloo", &module).ok();
+    return backend::find_module(options(), "tcp", &module).ok();
   }
 
   fs::path directory;
@@ -123,10 +123,10 @@ TEST_F(Selecting, OptionLocalSaysWhatMemoryIsSharedFor) {
 
 TEST_F(Selecting, WithoutMessagesTheHostsBackendIsFoundBesideIt) {
   put("device_double", "device_double");
-  if (!gloo_is_built()) put("tiny", "tiny");
+  if (!tcp_is_built()) put("tiny", "tiny");
   const Status status = select("device_double");
   ASSERT_TRUE(status.ok()) << status.message;
-  EXPECT_EQ(instance->description().name, gloo_is_built() ? "gloo" : "tiny");
+  EXPECT_EQ(instance->description().name, tcp_is_built() ? "tcp" : "tiny");
   EXPECT_TRUE(has(choice(HVD_MEMORY_HOST), "option backend is device_double, where none carries messages"))
       << choice(HVD_MEMORY_HOST);
   EXPECT_EQ(choice(HVD_MEMORY_CUDA), "device_double: option backend is device_double");
@@ -144,10 +144,10 @@ TEST_F(Selecting, AutoTakesTheHostsFirstAndADevicesBesideIt) {
   put("nccl", "device_double");
   const Status status = select("auto");
   ASSERT_TRUE(status.ok()) << status.message;
-  const std::string host = gloo_is_built() ? "gloo" : "tiny";
+  const std::string host = tcp_is_built() ? "tcp" : "tiny";
   EXPECT_EQ(instance->description().name, host);
   const std::string since =
-      gloo_is_built() ? "no MPI launcher started this process" : "nothing that comes before it";
+      tcp_is_built() ? "no MPI launcher started this process" : "nothing that comes before it";
   EXPECT_TRUE(choice(HVD_MEMORY_HOST).starts_with(host + ": auto: " + host + ", since " + since))
       << choice(HVD_MEMORY_HOST);
   if (choice(HVD_MEMORY_CUDA).starts_with("nccl")) GTEST_SKIP() << "there is a real one";
@@ -201,7 +201,7 @@ TEST_F(Selecting, UnderAnMpiLauncherAutoLeavesOutAnMpiThatDoesNotKnowIt) {
   put("tiny", "tiny");
   environment = {{"PMI_SIZE", "2"}};
   ASSERT_TRUE(select("auto").ok());
-  EXPECT_EQ(instance->description().name, gloo_is_built() ? "gloo" : "tiny");
+  EXPECT_EQ(instance->description().name, tcp_is_built() ? "tcp" : "tiny");
   EXPECT_TRUE(has(choice(HVD_MEMORY_HOST), "module mpi_double does not know of launchers"))
       << choice(HVD_MEMORY_HOST);
 }

@@ -1,12 +1,11 @@
-// The module: its description, its options, and instances over Gloo's generations.
+// The module: Gloo's algorithms over the kit's connections.
 #include "modules/kit/module.h"
 
 #include <gloo/config.h>
 
-#include <limits>
-
-#include "modules/gloo/generation.h"
+#include "modules/gloo/algorithms.h"
 #include "modules/kit/generations.h"
+#include "modules/kit/host_generation.h"
 
 namespace hvdgloo {
 namespace {
@@ -16,9 +15,9 @@ namespace {
 constexpr const char* kVersion = HVDGLOO_TEXT(GLOO_VERSION_MAJOR) "." HVDGLOO_TEXT(
     GLOO_VERSION_MINOR) "." HVDGLOO_TEXT(GLOO_VERSION_PATCH);
 
-class Instance : public hvdkit::GenerationInstance<Generation> {
+class Instance : public hvdkit::GenerationInstance<hvdkit::HostGeneration> {
  public:
-  static constexpr const char* kName = hvdgloo::kName;
+  static constexpr const char* kName = "gloo";
 
   static hvd_backend_description describe() {
     hvd_backend_description description = hvdkit::description_of(kName, kVersion, HVD_MEMORY_HOST);
@@ -27,23 +26,16 @@ class Instance : public hvdkit::GenerationInstance<Generation> {
   }
 
   Instance(const hvd_backend_host& host, const hvdkit::Options& options)
-      : Instance(host, config_of(options)) {}
-  Instance(const hvd_backend_host& host, const Config& config)
-      : GenerationInstance([config, host] { return std::make_shared<Generation>(config, host); }),
-        ip_(config.ip) {}
+      : Instance(host, hvdkit::HostConfig::of(options)) {}
+  Instance(const hvd_backend_host& host, const hvdkit::HostConfig& config)
+      : GenerationInstance(
+            [config, host] { return std::make_shared<hvdkit::HostGeneration>(kName, run, config, host); }),
+        detail_(config.text()) {}
 
-  std::string detail() const { return "tcp " + ip_; }
+  std::string detail() const { return detail_; }
 
  private:
-  static Config config_of(const hvdkit::Options& options) {
-    Config config;
-    config.ip = hvdkit::local_address(options.text("interface"), options.text("route"));
-    config.segment_bytes =
-        options.integer("segment_bytes", config.segment_bytes, 64, std::numeric_limits<uint64_t>::max());
-    return config;
-  }
-
-  const std::string ip_;
+  const std::string detail_;
 };
 
 }  // namespace

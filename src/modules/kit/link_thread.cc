@@ -1,7 +1,8 @@
-// The links' thread: accepts, greets, reads frames, writes what was left over.
+// The links' thread: dials, accepts, greets, reads frames, writes what was left over.
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "modules/kit/links.h"
@@ -10,8 +11,14 @@ namespace hvdkit {
 namespace {
 
 constexpr size_t kReadSize = size_t{256} << 10;
-constexpr int kReadsPerTurn = 8;       // then the other links have their turn
+constexpr int kReadsPerTurn = 8;     // then the other links have their turn
+constexpr int kAcceptsPerTurn = 32;  // then those that were accepted may greet
+// Of a peer that has greeted, before this rank opens the generation.
+constexpr size_t kMostEarly = size_t{4} << 20;
 constexpr size_t kMaxStrangers = 256;  // connections that have not greeted yet
+constexpr std::chrono::milliseconds kToGreet{2000};
+constexpr std::chrono::milliseconds kRest{100};
+constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};  // before a peer is dialed again
 
 }  // namespace
 
@@ -21,9 +28,9 @@ void Links::run() {
   epoll_event events[64];
   bool delivering = false;
   for (;;) {
-    const int count = epoll_wait(epoll_.get(), events, 64, -1);
+    const int count = epoll_wait(epoll_.get(), events, 64, next_timer());
     if (count < 0 && errno != EINTR) return lost(nullptr, std::string("epoll_wait: ") + std::strerror(errno));
-    bool woken = false;
+    bool woken = false, strangers = false;
     for (int i = 0; i < count; ++i) {
       void* const what = events[i].data.ptr;
       if (what == &wake_) {
@@ -31,7 +38,7 @@ void Links::run() {
         continue;
       }
       if (what == &listener_) {
-        accept_all();
+        strangers = true;
         continue;
       }
       ConnectionPtr found;  // none if an earlier event of this turn ended it
@@ -40,6 +47,9 @@ void Links::run() {
       }
       if (found != nullptr) handle(found, events[i].events);
     }
+    run_timers();
+    if (strangers)
+      accept_all();  // last, so that whoever has sent its greeting is not one of those that give way
     if (!woken) continue;
     uint64_t ignored = 0;
     (void)!::read(wake_.get(), &ignored, sizeof(ignored));
@@ -59,72 +69,233 @@ void Links::run() {
   }
 }
 
+int Links::next_timer() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const ConnectionPtr& c : connections_) {
+    if (!c->greeted && !c->handshake.dials()) next = std::min(next, c->deadline);
+  }
+  for (const Redial& redial : redials_) next = std::min(next, redial.when);
+  if (resting_) next = std::min(next, rested_);
+  if (next == Clock::time_point::max()) return -1;
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(wait, 0, 60000));
+}
+
+void Links::run_timers() {
+  const Clock::time_point now = Clock::now();
+  const std::vector<ConnectionPtr> all = connections_;
+  for (const ConnectionPtr& c : all) {
+    if (c->greeted || c->handshake.dials() || c->deadline > now) continue;
+    refused("a connection that did not greet within 2 s was closed");
+    forget(c);
+  }
+  std::vector<Redial> due;
+  const auto later = std::partition(redials_.begin(), redials_.end(),
+                                    [&](const Redial& redial) { return redial.when > now; });
+  std::move(later, redials_.end(), std::back_inserter(due));
+  redials_.erase(later, redials_.end());
+  for (const Redial& redial : due) {
+    try {
+      dial(redial.peer, redial.stream, redial.attempt);
+    } catch (const Failure& failure) { lost(nullptr, failure.what()); }
+  }
+  if (resting_ && rested_ <= now && listener_.get() >= 0) {
+    resting_ = false;
+    watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
+  }
+}
+
+// At powers of two, so that strangers can't fill the log.
+void Links::refused(const std::string& text) {
+  const uint64_t count = ++refusals_;
+  if ((count & (count - 1)) != 0) return;
+  hooks_.log(count == 1 ? text : text + " (" + std::to_string(count) + " were refused so far)");
+}
+
 void Links::accept_all() {
-  for (;;) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (listener_.get() < 0) return;
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd.get() < 0) return;
+    if (fd.get() < 0) {
+      if (errno == ECONNABORTED || errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      // No descriptors or no memory: the listener would be ready for ever.
+      make_room();
+      resting_ = true;
+      rested_ = Clock::now() + kRest;
+      return watch(listener_.get(), nullptr, 0, EPOLL_CTL_DEL);
+    }
     size_t strangers = 0;
     for (const ConnectionPtr& c : connections_) strangers += c->peer < 0 ? 1 : 0;
-    if (strangers >= kMaxStrangers) continue;
+    if (strangers >= kMaxStrangers) make_room();
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    auto connection = std::make_shared<Connection>();
-    connection->fd = std::move(fd);
-    watch(connection->fd.get(), connection.get(), EPOLLIN, EPOLL_CTL_ADD);
+    auto connection = std::make_shared<Connection>(Handshake(group_, mine_));
+    connection->socket = Socket(std::move(fd));
+    connection->deadline = Clock::now() + kToGreet;
+    connection->watched = EPOLLIN;
+    watch(connection->socket.fd(), connection.get(), EPOLLIN, EPOLL_CTL_ADD);
     connections_.push_back(std::move(connection));
   }
+}
+
+// The oldest of those that have not greeted gives way.
+void Links::make_room() {
+  for (const ConnectionPtr& c : connections_) {
+    if (c->peer >= 0) continue;
+    refused("a connection that did not greet made room for another");
+    return forget(ConnectionPtr(c));
+  }
+}
+
+void Links::dial(int peer, uint32_t stream, int attempt) {
+  socklen_t length = 0;
+  const sockaddr_storage address = group_.members[static_cast<size_t>(peer)].sockaddr_of(&length);
+  auto connection = std::make_shared<Connection>(
+      Handshake(group_, peer, stream, stream == 0 ? mine_[static_cast<size_t>(peer)] : Greeting()));
+  connection->peer = peer;
+  connection->connecting = true;
+  connection->attempt = attempt;
+  Fd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
+    const std::string why = name_of(peer) + " can't be reached: " + std::strerror(errno);
+    throw Failure(HVD_PEER_LOST, why, attempt == 0 ? peer : -1, errno);
+  }
+  connection->socket = Socket(std::move(fd));
+  connection->watched = EPOLLOUT;
+  watch(connection->socket.fd(), connection.get(), EPOLLOUT, EPOLL_CTL_ADD);
+  connections_.push_back(std::move(connection));
 }
 
 void Links::handle(const ConnectionPtr& connection, uint32_t events) {
   if (connection->connecting) {
     int error = 0;
     socklen_t length = sizeof(error);
-    getsockopt(connection->fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return lost(connection, std::string("can't be reached: ") + std::strerror(error));
+    getsockopt(connection->socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error == ECONNRESET) return broke(connection, "closed its link");
+    // Nobody listens there. Of one that did so a moment ago nothing is known but that: it may have given up.
+    if (error != 0) {
+      return lost(connection, std::string("can't be reached: ") + std::strerror(error),
+                  connection->attempt == 0);
+    }
     connection->connecting = false;
-    watch(connection->fd.get(), connection.get(), EPOLLIN, EPOLL_CTL_MOD);
-    return send_hello(*connection);
+    connection->watched = EPOLLIN;
+    watch(connection->socket.fd(), connection.get(), EPOLLIN, EPOLL_CTL_MOD);
+    write(connection, connection->handshake.hello());
+    if (connection->handshake.encrypted()) {
+      connection->socket.encrypt(false, connection->handshake.tls_key());
+      shake(connection);  // sends the first of TLS
+    }
+    return;
   }
   if ((events & EPOLLOUT) != 0) flush(connection);
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read(connection);
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  if (connection->greeted) {
+    read(connection);
+  } else {
+    shake(connection);
+  }
 }
 
-void Links::send_hello(Connection& connection) {
-  const auto peer = static_cast<size_t>(connection.peer);
-  const Greeting& greeting = mine_[peer];
-  Hello hello;
-  std::vector<uint8_t> body(sizeof(hello) + greeting.size());
-  std::memset(&hello, 0, sizeof(hello));
-  hello.magic = kHelloMagic;
-  hello.version = kHelloVersion;
-  hello.generation = group_.generation;
-  hello.rank = group_.rank;
-  hello.size = static_cast<int32_t>(group_.members.size());
-  hello.token = group_.members[peer].token;
-  std::memcpy(body.data(), &hello, sizeof(hello));
-  std::copy(greeting.begin(), greeting.end(), body.begin() + sizeof(hello));
-  try {
-    write_frame(connection, Kind::kHello, body.data(), body.size());
-  } catch (const Failure&) {
-    // The read that follows sees the same end.
+// No more is read of a connection than its greeting: what follows is the link's or the stream's.
+void Links::shake(const ConnectionPtr& connection) {
+  Handshake& handshake = connection->handshake;
+  while (!handshake.done()) {
+    const ssize_t got = connection->socket.read(scratch_.data(), handshake.wants());
+    if (got == Socket::kEnd) return broke(connection, connection->socket.why());
+    if (got == Socket::kNothing) break;
+    std::vector<uint8_t> out;
+    if (!handshake.take(scratch_.data(), static_cast<size_t>(got), &out)) {
+      if (handshake.dials()) return lost(connection, "greeted with " + handshake.refusal());
+      refused("a connection that greeted with " + handshake.refusal() + " was refused");  // contract 11
+      return forget(connection);
+    }
+    if (!handshake.dials() && handshake.encrypted() && !connection->socket.encrypted())
+      connection->socket.encrypt(true, handshake.tls_key());
+    if (!out.empty()) write(connection, std::move(out));
+  }
+  flush(connection);  // what waited for the peer's part of TLS
+  if (!handshake.done()) return;
+  if (!connection->out.empty() || connection->socket.holds()) return broke(connection, "takes nothing");
+  greeted(connection);
+}
+
+void Links::greeted(const ConnectionPtr& connection) {
+  const Handshake& handshake = connection->handshake;
+  const auto peer = static_cast<size_t>(handshake.peer());
+  const uint32_t stream = handshake.stream();
+  bool taken = false, last = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    taken = stream > streams_.size() ||
+            (stream == 0 ? links_[peer] != nullptr : streams_[stream - 1][peer].fd() >= 0);
+    if (!taken) {
+      connection->peer = handshake.peer();
+      connection->greeted = true;
+      if (stream == 0) {
+        theirs_[peer] = handshake.theirs();
+        links_[peer] = connection;
+      } else {
+        hand_over(connection);
+      }
+      last = ++greeted_ == expected_;
+    }
+  }
+  if (taken) {
+    refused("a connection that greeted with a rank that is there already, " + std::to_string(peer) +
+            ", was refused");
+    return forget(connection);
+  }
+  changed_.notify_all();
+  if (last) close_listener();  // nobody else is to come
+  if (stream == 0) read(connection);
+}
+
+// Under mutex_.
+void Links::hand_over(const ConnectionPtr& connection) {
+  const Handshake& handshake = connection->handshake;
+  watch(connection->socket.fd(), nullptr, 0, EPOLL_CTL_DEL);
+  streams_[handshake.stream() - 1][static_cast<size_t>(handshake.peer())] = std::move(connection->socket);
+  connection->dead = true;
+  connections_.erase(std::find(connections_.begin(), connections_.end(), connection));
+}
+
+void Links::close_listener() {
+  watch(listener_.get(), nullptr, 0, EPOLL_CTL_DEL);
+  listener_.reset();
+  resting_ = false;
+  const std::vector<ConnectionPtr> all = connections_;
+  for (const ConnectionPtr& c : all) {
+    if (!c->greeted) forget(c);
   }
 }
 
 void Links::read(const ConnectionPtr& connection) {
-  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+  for (int turn = 0;; ++turn) {
+    ssize_t got = 0;
+    std::string why;
+    bool more = false;
+    {
+      std::lock_guard<std::mutex> lock(connection->mutex);
+      if (connection->dead) return;
+      got = connection->socket.read(scratch_.data(), kReadSize);
+      why = connection->socket.why();
+      more = connection->socket.buffered();
+    }
+    if (got == Socket::kEnd) return lost(connection, why);
+    if (got == Socket::kNothing) return;
     std::vector<uint8_t>& in = connection->in;
-    // No more of a stranger than a hello.
-    constexpr size_t kHello = sizeof(Header) + sizeof(Hello) + kMaxGreeting;
-    const size_t room = connection->greeted ? kReadSize : kHello - std::min(in.size(), kHello - 1);
-    const ssize_t got = ::recv(connection->fd.get(), scratch_.data(), room, MSG_DONTWAIT);
-    const int error = errno;
-    if (got < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return;
-    if (got < 0 && error == EINTR) continue;
-    if (got < 0) return lost(connection, std::string("link broke: ") + std::strerror(error));
-    if (got == 0) return lost(connection, "closed its link: its process is gone");
     in.insert(in.end(), scratch_.begin(), scratch_.begin() + got);
     if (!take_frames(connection)) return lost(connection, "sent a frame that makes no sense");
-    if (connection->dead || static_cast<size_t>(got) < room) return;
+    if (in.size() > kMostEarly) {
+      return lost(connection, "sent more than " + std::to_string(kMostEarly) +
+                                  " bytes before this rank had opened the generation");
+    }
+    // Poll does not tell of what TLS holds.
+    if (!more && (static_cast<size_t>(got) < kReadSize || turn + 1 >= kReadsPerTurn)) return;
   }
 }
 
@@ -133,41 +304,35 @@ bool Links::take_frames(const ConnectionPtr& connection) {
   std::vector<uint8_t>& in = connection->in;
   size_t offset = 0;
   bool sense = true;
-  while (sense && !connection->dead && in.size() - offset >= sizeof(Header)) {
-    Header header;
+  while (sense && !connection->dead && in.size() - offset >= sizeof(FrameHeader)) {
+    FrameHeader header;
     std::memcpy(&header, in.data() + offset, sizeof(header));
-    const bool hello = !connection->greeted;
-    if (hello ? header.kind != Kind::kHello || header.size < sizeof(Hello) ||
-                    header.size > sizeof(Hello) + kMaxGreeting
-              : header.kind < Kind::kStep || header.kind > Kind::kGaveUp || header.size > kMaxMessage ||
-                    (header.kind != Kind::kMessage && header.size != 0)) {
+    if (header.kind < Frame::kStep || header.kind > Frame::kGaveUp || header.size > kMaxMessage ||
+        (header.kind != Frame::kMessage && header.size != 0)) {
       sense = false;
       break;
     }
     if (in.size() - offset < sizeof(header) + header.size) break;
     const uint8_t* const body = in.data() + offset + sizeof(header);
-    if (hello) {
-      take_hello(connection, body, header.size);
-      if (!connection->greeted) return true;  // refused
-    } else if (header.kind == Kind::kMessage) {
-      bool open = false;
+    if (header.kind == Frame::kMessage) {
+      bool open = false, over = false;
       {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (stopping_ || aborted_) break;
+        over = stopping_ || aborted_;
         open = open_;
       }
-      if (!open) break;
-      hooks_.message(connection->peer, body, header.size);
+      if (!over && !open) break;
+      if (!over) hooks_.message(connection->peer, body, header.size);
     } else {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto peer = static_cast<size_t>(connection->peer);
-      if (header.kind == Kind::kStep) ++steps_[peer];
-      if (header.kind == Kind::kBye) peers_[peer] = Peer::kLeft;
-      if (header.kind == Kind::kGaveUp) peers_[peer] = Peer::kGaveUp;
+      if (header.kind == Frame::kStep) ++steps_[peer];
+      if (header.kind == Frame::kBye) peers_[peer] = Peer::kLeft;
+      if (header.kind == Frame::kGaveUp) peers_[peer] = Peer::kGaveUp;
       changed_.notify_all();
     }
     offset += sizeof(header) + header.size;
-    if (header.kind == Kind::kGaveUp) {
+    if (header.kind == Frame::kGaveUp) {
       lost(connection, "gave the generation up");
       break;
     }
@@ -176,77 +341,36 @@ bool Links::take_frames(const ConnectionPtr& connection) {
   return sense;
 }
 
-void Links::take_hello(const ConnectionPtr& connection, const uint8_t* data, size_t size) {
-  Hello hello;
-  std::memcpy(&hello, data, sizeof(hello));
-  std::string wrong;
-  if (hello.magic != kHelloMagic || hello.version != kHelloVersion) {
-    wrong = "another protocol";
-  } else if (!equal(hello.token, blob_.token)) {
-    wrong = "a wrong token";
-  } else if (hello.generation != group_.generation ||
-             hello.size != static_cast<int32_t>(group_.members.size())) {
-    wrong = "generation " + std::to_string(hello.generation) + " of " + std::to_string(hello.size) + " ranks";
-  } else if (connection->outgoing ? hello.rank != connection->peer
-                                  : hello.rank <= group_.rank || hello.rank >= hello.size) {
-    wrong = "rank " + std::to_string(hello.rank);
-  }
-  bool last = false;
-  if (wrong.empty()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto peer = static_cast<size_t>(hello.rank);
-    if (links_[peer] != nullptr) {
-      wrong = "a rank that is there already, " + std::to_string(hello.rank);
-    } else {
-      connection->peer = hello.rank;
-      connection->greeted = true;
-      theirs_[peer].assign(data + sizeof(hello), data + size);
-    }
-  }
-  if (!wrong.empty()) {
-    if (connection->outgoing) return lost(connection, "greeted with " + wrong);
-    hooks_.log("a connection that greeted with " + wrong + " was refused");  // contract 11
-    return forget(connection);
-  }
-  if (!connection->outgoing) send_hello(*connection);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    links_[static_cast<size_t>(hello.rank)] = connection;
-    last = ++greeted_ == static_cast<int>(group_.members.size()) - 1;
-  }
-  changed_.notify_all();
-  if (last) {  // nobody else is to come
-    watch(listener_.get(), nullptr, 0, EPOLL_CTL_DEL);
-    listener_.reset();
-    const std::vector<ConnectionPtr> all = connections_;
-    for (const ConnectionPtr& c : all) {
-      if (!c->greeted) forget(c);
-    }
-  }
+void Links::write(const ConnectionPtr& connection, std::vector<uint8_t> bytes) {
+  std::lock_guard<std::mutex> lock(connection->mutex);
+  connection->out.push_back(std::move(bytes));
+  flush_locked(*connection);
 }
 
 void Links::flush(const ConnectionPtr& connection) {
   std::lock_guard<std::mutex> lock(connection->mutex);
-  while (!connection->dead && !connection->out.empty()) {
-    const std::vector<uint8_t>& first = connection->out.front();
-    const ssize_t sent = ::send(connection->fd.get(), first.data() + connection->out_offset,
-                                first.size() - connection->out_offset, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) return;  // EAGAIN: later; an error: the read sees it too
-    connection->out_offset += static_cast<size_t>(sent);
-    if (connection->out_offset < first.size()) return;
-    connection->out.pop_front();
-    connection->out_offset = 0;
-  }
-  if (!connection->dead) watch(connection->fd.get(), connection.get(), EPOLLIN, EPOLL_CTL_MOD);
+  if (!connection->dead) flush_locked(*connection);
+}
+
+// A connection that ended before both ends had greeted. Strangers may have crowded it out: no word about its peer.
+void Links::broke(const ConnectionPtr& connection, const std::string& why) {
+  if (!connection->handshake.dials()) return forget(connection);
+  const int attempt = connection->attempt + 1;
+  const auto pause = std::min(kLongestPause, kShortestPause * (1 << std::min(attempt, 6)));
+  redials_.push_back({Clock::now() + pause, connection->peer, connection->handshake.stream(), attempt});
+  constexpr int kNoted = 4;  // what is over at once needs no word
+  if (attempt == kNoted)
+    hooks_.log(name_of(connection->peer) + " " + why + " before it greeted: dialed again");
+  forget(connection);
 }
 
 void Links::forget(const ConnectionPtr& connection) {
   {
     std::lock_guard<std::mutex> lock(connection->mutex);
     connection->dead = true;
-    watch(connection->fd.get(), nullptr, 0, EPOLL_CTL_DEL);
+    watch(connection->socket.fd(), nullptr, 0, EPOLL_CTL_DEL);
     if (!connection->greeted)
-      connection->fd.reset();  // of a greeted one other threads may hold on to the number
+      connection->socket.close();  // of a greeted one other threads may hold on to the number
   }
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (connections_[i] != connection) continue;
@@ -258,17 +382,17 @@ void Links::forget(const ConnectionPtr& connection) {
 // Behind messages that came before the generation was open the peer may have said that it goes.
 Links::Peer Links::last_word(const Connection& connection) {
   Peer word = Peer::kGone;
-  Header header;
+  FrameHeader header;
   for (size_t at = 0; connection.in.size() - at >= sizeof(header); at += sizeof(header) + header.size) {
     std::memcpy(&header, connection.in.data() + at, sizeof(header));
-    if (header.kind == Kind::kBye) word = Peer::kLeft;
-    if (header.kind == Kind::kGaveUp) word = Peer::kGaveUp;
+    if (header.kind == Frame::kBye) word = Peer::kLeft;
+    if (header.kind == Frame::kGaveUp) word = Peer::kGaveUp;
     if (header.size > connection.in.size() - at - sizeof(header)) break;
   }
   return word;
 }
 
-void Links::lost(const ConnectionPtr& connection, const std::string& why) {
+void Links::lost(const ConnectionPtr& connection, const std::string& why, bool blames) {
   if (connection != nullptr && connection->peer < 0) return forget(connection);  // a stranger
   const int peer = connection != nullptr ? connection->peer : -1;
   std::string text = peer >= 0 ? name_of(peer) + " " + why : why;
@@ -283,7 +407,7 @@ void Links::lost(const ConnectionPtr& connection, const std::string& why) {
     }
     if (state != Peer::kLeft && !aborted_ && !stopping_ && !failed_) {
       failed_ = true;
-      failed_peer_ = state == Peer::kGaveUp ? -1 : peer;
+      failed_peer_ = state == Peer::kGaveUp || !blames ? -1 : peer;
       failed_text_ = text;
       report = open_;
     }

@@ -1,7 +1,6 @@
 // What the generation's and the users' threads call. See link_thread.cc for the thread behind.
 #include "modules/kit/links.h"
 
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -14,8 +13,9 @@ constexpr std::chrono::milliseconds kLastWord{
 constexpr std::chrono::milliseconds kNews{10};
 }  // namespace
 
-Links::Links(const std::string& ip, LinkHooks hooks) : hooks_(std::move(hooks)) {
+Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(std::move(hooks)) {
   listener_ = listen_at(ip, &blob_);
+  blob_.encrypt = encrypt;
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (epoll_.get() < 0 || wake_.get() < 0) {
@@ -34,13 +34,17 @@ void Links::watch(int fd, void* tag, uint32_t events, int operation) {
 }
 
 std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
-                                   Clock::time_point deadline) {
+                                   Clock::time_point deadline, uint32_t streams) {
   const size_t size = group.members.size();
   for (const Greeting& greeting : greetings) {
     if (greeting.size() > kMaxGreeting) {
       throw Failure(HVD_INVALID, "a greeting of " + std::to_string(greeting.size()) +
                                      " bytes: expected at most " + std::to_string(kMaxGreeting));
     }
+  }
+  if (streams > kMaxStreams) {
+    throw Failure(HVD_INVALID,
+                  std::to_string(streams) + " streams: expected at most " + std::to_string(kMaxStreams));
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -51,8 +55,13 @@ std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>&
     theirs_.resize(size);
     steps_.assign(size, 0);
     peers_.assign(size, Peer::kThere);
+    streams_.resize(streams);
+    for (std::vector<Socket>& stream : streams_) stream.resize(size);
+    expected_ = (size - 1) * (1 + streams);
   }
-  for (int peer = 0; peer < group_.rank; ++peer) connect_to(peer, group_.members[static_cast<size_t>(peer)]);
+  for (int peer = 0; peer < group_.rank; ++peer) {
+    for (uint32_t stream = 0; stream <= streams; ++stream) dial(peer, stream, 0);
+  }
   watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
   {
     const BlockSignals block;
@@ -60,35 +69,23 @@ std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>&
   }
   std::unique_lock<std::mutex> lock(mutex_);
   wait(
-      lock, deadline, [&] { return greeted_ == static_cast<int>(size) - 1; },
+      lock, deadline, [&] { return greeted_ == expected_; },
       [&] {
         std::string missing;
         for (size_t peer = 0; peer < size; ++peer) {
-          if (static_cast<int>(peer) == group_.rank || links_[peer] != nullptr) continue;
-          missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+          if (static_cast<int>(peer) == group_.rank) continue;
+          bool all = links_[peer] != nullptr;
+          for (const std::vector<Socket>& stream : streams_) all = all && stream[peer].fd() >= 0;
+          if (!all) missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
         }
         return "no greeting from rank " + missing;
       });
   return theirs_;
 }
 
-void Links::connect_to(int peer, const Blob& blob) {
-  socklen_t length = 0;
-  const sockaddr_storage address = blob.sockaddr_of(&length);
-  auto connection = std::make_shared<Connection>();
-  connection->peer = peer;
-  connection->outgoing = true;
-  connection->connecting = true;
-  connection->fd = Fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int fd = connection->fd.get();
-  if (fd < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
-    throw Failure(HVD_PEER_LOST, name_of(peer) + " can't be reached: " + std::strerror(errno), peer, errno);
-  }
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  watch(fd, connection.get(), EPOLLOUT, EPOLL_CTL_ADD);
-  connections_.push_back(std::move(connection));
+std::vector<std::vector<Socket>> Links::take_streams() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::move(streams_);
 }
 
 void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
@@ -105,7 +102,7 @@ void Links::tell_step(int peer) {
     std::lock_guard<std::mutex> lock(mutex_);
     link = links_[static_cast<size_t>(peer)];
   }
-  write_frame(*link, Kind::kStep, nullptr, 0);
+  write_frame(*link, Frame::kStep, nullptr, 0);
 }
 
 void Links::wait_steps(int peer, int steps, const std::string& what, Clock::time_point deadline) {
@@ -139,45 +136,63 @@ void Links::send(int destination, const void* data, size_t size) {
     link = links_[peer];
   }
   try {
-    write_frame(*link, Kind::kMessage, data, size);
+    write_frame(*link, Frame::kMessage, data, size);
   } catch (const Failure& failure) {
     // The peer may have closed it because another was lost, and have said so: that is still to be read.
     throw blame(destination, failure.what());
   }
 }
 
-void Links::write_frame(Connection& connection, Kind kind, const void* data, size_t size) {
-  Header header{static_cast<uint32_t>(size), kind};
+void Links::write_frame(Connection& connection, Frame kind, const void* data, size_t size) {
+  const FrameHeader header{static_cast<uint32_t>(size), kind};
   std::lock_guard<std::mutex> lock(connection.mutex);
   if (connection.dead) {
     throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " is closed", connection.peer);
   }
   size_t written = 0;
   if (connection.out.empty()) {
-    iovec parts[2] = {{&header, sizeof(header)}, {const_cast<void*>(data), size}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = size > 0 ? 2 : 1;
-    ssize_t sent = 0;
-    do {
-      sent = ::sendmsg(connection.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (sent < 0 && errno == EINTR);
-    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    const iovec parts[2] = {{const_cast<FrameHeader*>(&header), sizeof(header)},
+                            {const_cast<void*>(data), size}};
+    const ssize_t sent = connection.socket.write(parts, size > 0 ? 2 : 1);
+    if (sent == Socket::kEnd) {
       throw Failure(HVD_PEER_LOST,
-                    "the link to " + name_of(connection.peer) + " broke: " + std::strerror(errno),
-                    connection.peer, errno);
+                    "the link to " + name_of(connection.peer) + " broke: " + connection.socket.why(),
+                    connection.peer);
     }
-    written = sent > 0 ? static_cast<size_t>(sent) : 0;
-    if (written == sizeof(header) + size) return;
+    written = static_cast<size_t>(sent);
+    if (written == sizeof(header) + size && !connection.socket.holds()) return;
   }
-  std::vector<uint8_t> rest(sizeof(header) + size);
-  std::memcpy(rest.data(), &header, sizeof(header));
-  if (size > 0) std::memcpy(rest.data() + sizeof(header), data, size);
-  if (connection.out.empty()) {
-    connection.out_offset = written;
-    watch(connection.fd.get(), &connection, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+  if (written < sizeof(header) + size) {
+    std::vector<uint8_t> rest(sizeof(header) + size);
+    std::memcpy(rest.data(), &header, sizeof(header));
+    if (size > 0) std::memcpy(rest.data() + sizeof(header), data, size);
+    if (connection.out.empty()) connection.out_offset = written;
+    connection.out.push_back(std::move(rest));
   }
-  connection.out.push_back(std::move(rest));
+  flush_locked(connection);
+}
+
+// Under the connection's mutex. An error is seen by the read that follows.
+void Links::flush_locked(Connection& connection) {
+  Socket& socket = connection.socket;
+  bool ended = false;
+  while (!ended && !connection.out.empty()) {
+    std::vector<uint8_t>& first = connection.out.front();
+    const iovec part{first.data() + connection.out_offset, first.size() - connection.out_offset};
+    const ssize_t sent = socket.write(&part, 1);
+    ended = sent == Socket::kEnd;
+    if (sent <= 0) break;
+    connection.out_offset += static_cast<size_t>(sent);
+    if (connection.out_offset < first.size()) continue;
+    connection.out.pop_front();
+    connection.out_offset = 0;
+  }
+  if (!ended && socket.holds()) ended = socket.flush() == Socket::kEnd;
+  const bool waits = !ended && socket.full() && (socket.holds() || !connection.out.empty());
+  const uint32_t events = EPOLLIN | (waits ? EPOLLOUT : 0U);
+  if (events == connection.watched || connection.dead) return;
+  connection.watched = events;
+  watch(socket.fd(), &connection, events, EPOLL_CTL_MOD);
 }
 
 Failure Links::blame(int peer, const std::string& text) {
@@ -197,7 +212,7 @@ Failure Links::blame(int peer, const std::string& text) {
   return {HVD_PEER_LOST, text, innocent ? -1 : peer};
 }
 
-void Links::tell_all(Kind kind) {
+void Links::tell_all(Frame kind) {
   std::vector<ConnectionPtr> links;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -218,7 +233,7 @@ void Links::leave() {
     std::lock_guard<std::mutex> lock(mutex_);
     left_ = true;
   }
-  tell_all(Kind::kBye);
+  tell_all(Frame::kBye);
 }
 
 void Links::abort() {
@@ -230,7 +245,7 @@ void Links::abort() {
     left = left_;
   }
   changed_.notify_all();
-  if (!left) tell_all(Kind::kGaveUp);
+  if (!left) tell_all(Frame::kGaveUp);
 }
 
 void Links::stop() {

@@ -1,7 +1,7 @@
-// A TCP connection per pair of ranks, for modules whose library brings none that can be trusted to end. Over it
-// ranks greet each other (with tokens that came by the authenticated control channel), tell what the module
-// wants to tell, and send the core's small messages: one write in the sender's thread, one read in the
-// receiver's, and the end of a peer's process seen at once.
+// TCP connections between each pair of ranks. Over the first, the link, ranks tell what the module wants to tell and send
+// the core's small messages: one write in the sender's thread, one read in the receiver's, and the end of a peer's
+// process seen at once. The others, for a module's bulk data, are its own once both ends have greeted each other on
+// them (handshake.h).
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,9 @@
 
 #include "modules/kit/checks.h"
 #include "modules/kit/failure.h"
+#include "modules/kit/handshake.h"
 #include "modules/kit/net.h"
+#include "modules/kit/socket.h"
 
 namespace hvdkit {
 
@@ -29,29 +31,23 @@ struct LinkHooks {  // called from the links' thread
   std::function<void(const std::string& text)> log;
 };
 
-/// What a rank tells another when they meet: bytes of the module's own, which it checks itself.
-using Greeting = std::vector<uint8_t>;
-constexpr size_t kMaxGreeting = 4096;
-
-struct LinkGroup {
-  uint64_t generation = 0;
-  int rank = 0;
-  std::vector<Blob> members;
-};
-
 class Links {
  public:
-  Links(const std::string& ip, LinkHooks hooks);  // listens
-  ~Links();                                       // stop
+  /// Listens.
+  Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt = Encrypt::kOff);
+  ~Links();  // stop
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
   const Blob& blob() const { return blob_; }
 
   /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each
-  /// and gives theirs. Blocks until all are there. Throws Failure: HVD_TIMEOUT that names who is missing;
-  /// HVD_PEER_LOST when a peer is gone or after abort.
+  /// and gives theirs. Blocks until all are there, on the link and on `streams` connections more, at most kMaxStreams,
+  /// the same number on all ranks. A connection that is closed before it has greeted is dialed again until the deadline.
+  /// Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST when a peer is gone or after abort.
   std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
-                              Clock::time_point deadline);
+                              Clock::time_point deadline, uint32_t streams = 0);
+  /// The connections beside the links, once after greet: by stream, then by rank. They know no Links any more.
+  std::vector<std::vector<Socket>> take_streams();
 
   /// Steps of the module's own while it connects: "I am a step further", and the wait until `peer` has said so
   /// `steps` times since the greeting. Throws as greet does; the HVD_TIMEOUT says "rank 3 did not" + `what`.
@@ -75,35 +71,44 @@ class Links {
  private:
   struct Connection;
   using ConnectionPtr = std::shared_ptr<Connection>;
-  enum class Kind : uint32_t { kHello = 1, kStep, kMessage, kBye, kGaveUp };
-  struct Header {
-    uint32_t size;
-    Kind kind;
-  };
-  struct Hello;
-
   enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
+
+  struct Redial {
+    Clock::time_point when;
+    int peer;
+    uint32_t stream;
+    int attempt;
+  };
 
   // link_thread.cc: runs in the links' thread.
   void run();
+  int next_timer() const;  // milliseconds; -1: none
+  void run_timers();
   void accept_all();
+  void make_room();
+  void refused(const std::string& text);
+  void dial(int peer, uint32_t stream, int attempt);
   void handle(const ConnectionPtr& connection, uint32_t events);
+  void shake(const ConnectionPtr& connection);
+  void greeted(const ConnectionPtr& connection);
+  void hand_over(const ConnectionPtr& connection);
+  void close_listener();
   void read(const ConnectionPtr& connection);
   bool take_frames(const ConnectionPtr& connection);
-  void take_hello(const ConnectionPtr& connection, const uint8_t* data, size_t size);
+  void write(const ConnectionPtr& connection, std::vector<uint8_t> bytes);
   void flush(const ConnectionPtr& connection);
-  void lost(const ConnectionPtr& connection, const std::string& why);
+  void broke(const ConnectionPtr& connection, const std::string& why);
+  void lost(const ConnectionPtr& connection, const std::string& why, bool blames = true);
   static Peer last_word(const Connection& connection);
   void forget(const ConnectionPtr& connection);
-  void watch(int fd, void* tag, uint32_t events, int operation);
 
-  void connect_to(int peer, const Blob& blob);
-  void write_frame(Connection& connection, Kind kind, const void* data, size_t size);
-  void send_hello(Connection& connection);
+  void watch(int fd, void* tag, uint32_t events, int operation);
+  void flush_locked(Connection& connection);
+  void write_frame(Connection& connection, Frame kind, const void* data, size_t size);
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
             const std::function<bool()>& ready, const std::function<std::string()>& missing);
   std::string name_of(int peer) const { return "rank " + std::to_string(peer); }
-  void tell_all(Kind kind);
+  void tell_all(Frame kind);
 
   const LinkHooks hooks_;
   Blob blob_;
@@ -112,9 +117,15 @@ class Links {
   std::vector<Greeting> mine_;
 
   std::thread thread_;
-  std::atomic<std::thread::id> reader_{};   // the same, for whoever asks while it is joined
-  std::vector<ConnectionPtr> connections_;  // all of them; the thread's own, but before it starts
-  std::vector<uint8_t> scratch_;            // the thread's, for reading
+  std::atomic<std::thread::id> reader_{};  // the same, for whoever asks while it is joined
+
+  // The links' thread's own, but before it starts.
+  std::vector<ConnectionPtr> connections_;  // all but the streams that were handed over; oldest first
+  std::vector<Redial> redials_;
+  std::vector<uint8_t> scratch_;  // for reading
+  uint64_t refusals_ = 0;
+  bool resting_ = false;  // the listener, for want of descriptors
+  Clock::time_point rested_{};
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -122,7 +133,8 @@ class Links {
   std::vector<Greeting> theirs_;
   std::vector<int> steps_;
   std::vector<Peer> peers_;
-  int greeted_ = 0;
+  std::vector<std::vector<Socket>> streams_;
+  size_t greeted_ = 0, expected_ = 0;  // connections
   bool open_ = false, left_ = false, aborted_ = false, stopping_ = false;
   bool failed_ = false;
   int failed_peer_ = -1;
@@ -131,28 +143,20 @@ class Links {
 
 /// One socket. The links' thread reads; any thread writes under `mutex`.
 struct Links::Connection {
-  Fd fd;
-  int peer = -1;  // known from the start for those that this rank opened
-  bool outgoing = false;
+  explicit Connection(Handshake h) : handshake(std::move(h)) {}
+  Handshake handshake;
+  int peer = -1;  // known from the start for those that this rank dialed, of others once they have greeted
   bool connecting = false;
-  bool greeted = false;  // its hello was good
-  std::vector<uint8_t> in;
-  std::mutex mutex;
+  bool greeted = false;
+  int attempt = 0;               // of those that this rank dialed
+  Clock::time_point deadline{};  // of those that it did not dial, to greet
+  std::vector<uint8_t> in;       // frames, once it has greeted
+  std::mutex mutex;              // guards what follows
+  Socket socket;
   bool dead = false;
+  uint32_t watched = 0;
   std::deque<std::vector<uint8_t>> out;
   size_t out_offset = 0;  // into the first of `out`
 };
-
-struct Links::Hello {
-  uint32_t magic;
-  uint32_t version;
-  uint64_t generation;
-  int32_t rank, size;
-  Token token;  // the receiver's, from its blob
-  // The greeting follows.
-};
-
-constexpr uint32_t kHelloMagic = 0x4c647668;
-constexpr uint32_t kHelloVersion = 2;
 
 }  // namespace hvdkit

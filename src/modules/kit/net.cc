@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -17,7 +18,7 @@ namespace hvdkit {
 namespace {
 
 constexpr uint8_t kMagic[4] = {'h', 'v', 'd', 'L'};
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 
 struct Ip {
   sockaddr_storage address{};
@@ -110,7 +111,7 @@ std::array<uint8_t, Blob::kSize> Blob::encode() const {
   std::array<uint8_t, kSize> bytes{};
   std::memcpy(bytes.data(), kMagic, 4);
   bytes[4] = kVersion;
-  bytes[5] = v6 ? 6 : 4;
+  bytes[5] = static_cast<uint8_t>((v6 ? 6 : 4) | static_cast<int>(encrypt) << 4);
   bytes[6] = static_cast<uint8_t>(port >> 8);
   bytes[7] = static_cast<uint8_t>(port & 0xff);
   std::memcpy(&bytes[8], ip.data(), ip.size());
@@ -121,12 +122,13 @@ std::array<uint8_t, Blob::kSize> Blob::encode() const {
 Blob Blob::decode(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   if (bytes == nullptr || size != kSize || std::memcmp(bytes, kMagic, 4) != 0 || bytes[4] != kVersion ||
-      (bytes[5] != 4 && bytes[5] != 6)) {
+      ((bytes[5] & 0xf) != 4 && (bytes[5] & 0xf) != 6) || bytes[5] >> 4 > static_cast<int>(Encrypt::kOn)) {
     throw Failure(HVD_INVALID,
                   "an address of " + std::to_string(size) + " bytes does not tell where links listen");
   }
   Blob blob;
-  blob.v6 = bytes[5] == 6;
+  blob.v6 = (bytes[5] & 0xf) == 6;
+  blob.encrypt = static_cast<Encrypt>(bytes[5] >> 4);
   blob.port = static_cast<uint16_t>(bytes[6] << 8 | bytes[7]);
   std::memcpy(blob.ip.data(), &bytes[8], blob.ip.size());
   std::memcpy(blob.token.data(), &bytes[24], blob.token.size());
@@ -151,18 +153,25 @@ sockaddr_storage Blob::sockaddr_of(socklen_t* length) const {
   return address;
 }
 
-Token random_token() {
-  Token token;
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
+void fill_random(void* data, size_t size) {
+  if (getrandom(data, size, 0) != static_cast<ssize_t>(size)) {
     throw Failure(HVD_UNAVAILABLE, std::string("getrandom: ") + std::strerror(errno), -1, errno);
   }
+}
+
+Token random_token() {
+  Token token;
+  fill_random(token.data(), token.size());
   return token;
 }
 
-bool equal(const Token& a, const Token& b) {
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
+bool encrypts(const Blob& a, const Blob& b) {
+  switch (std::max(a.encrypt, b.encrypt)) {
+    case Encrypt::kOff: return false;
+    case Encrypt::kOn: return true;
+    case Encrypt::kAuto: break;
+  }
+  return a.v6 != b.v6 || a.ip != b.ip;
 }
 
 std::string local_address(const std::string& interface, const std::string& route) {

@@ -54,6 +54,9 @@ class BlockSignals {
 
 using Token = std::array<uint8_t, 16>;
 
+/// Which connections are encrypted (option `encrypt`). Of two ranks that differ the stricter counts.
+enum class Encrypt : uint8_t { kOff, kAuto, kOn };
+
 /// The blob of `address`, or its beginning if the module has more to say: where a generation's links listen, and
 /// what a caller has to show.
 struct Blob {
@@ -61,6 +64,7 @@ struct Blob {
   uint16_t port = 0;
   std::array<uint8_t, 16> ip{};
   Token token{};
+  Encrypt encrypt = Encrypt::kOff;
 
   static constexpr size_t kSize = 40;
   std::array<uint8_t, kSize> encode() const;
@@ -69,7 +73,10 @@ struct Blob {
 };
 
 Token random_token();
-bool equal(const Token& a, const Token& b);  // in constant time
+void fill_random(void* data, size_t size);  // throws Failure(HVD_UNAVAILABLE)
+
+/// Whether what goes between the two is encrypted; both come to the same answer.
+bool encrypts(const Blob& a, const Blob& b);
 
 /// Address of this machine that peers reach it by, as text: `interface` (name or address), else `route`
 /// (an address), else what the host's name resolves to, else the first interface that is up. Throws

@@ -1,6 +1,6 @@
 // What goes wrong: peers that are missing, libraries that fail at any call, aborts that hang. Each has an end, an
 // error that says what happened, and nothing left behind.
-#include "modules/gloo/values.h"
+#include "modules/host/values.h"
 #include "modules/nccl/cluster.h"
 
 namespace hvd::backend::test {

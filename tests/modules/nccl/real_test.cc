@@ -12,7 +12,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "modules/gloo/values.h"
+#include "modules/host/values.h"
 #include "numeric/dtype.h"
 
 extern char** environ;

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "modules/cluster.h"
-#include "modules/gloo/values.h"
+#include "modules/host/values.h"
 #include "numeric/dtype.h"
 
 namespace hvd::backend::test {

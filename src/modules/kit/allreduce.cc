@@ -2,10 +2,10 @@
 #include <cstring>
 #include <memory>
 
-#include "modules/gloo/reduction.h"
+#include "modules/kit/reduction.h"
 #include "numeric/reduce.h"
 
-namespace hvdgloo {
+namespace hvdkit {
 
 using hvd::divide;
 using hvd::is_narrow_float;
@@ -23,8 +23,8 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
   const size_t bytes = work.count * work.element;
   if (output != input) std::memcpy(output, input, bytes);
   const std::unique_ptr<char[]> theirs(new char[bytes]);
-  Region mine(party.transport, output, bytes);
-  Region other(party.transport, theirs.get(), bytes);
+  Region mine(party.lane, output, bytes);
+  Region other(party.lane, theirs.get(), bytes);
   const int n = party.size();
   int power = 1;
   while (power * 2 <= n) power *= 2;
@@ -92,9 +92,9 @@ class Ring {
     const size_t bytes = work_.count * work_.element;
     const size_t unit_bytes = segment_ * work_.element;
     const std::unique_ptr<char[]> scratch(new char[kSlots * unit_bytes]);
-    Region partial(party_.transport, scratch.get(), kSlots * unit_bytes);
-    Region source(party_.transport, const_cast<char*>(input_), bytes);
-    Region result(party_.transport, output_, bytes);
+    Region partial(party_.lane, scratch.get(), kSlots * unit_bytes);
+    Region source(party_.lane, const_cast<char*>(input_), bytes);
+    Region result(party_.lane, output_, bytes);
     const int left = party_.left();
     const int right = party_.right();
     const int n = party_.size();
@@ -209,4 +209,4 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
   Ring(party, work, input, output).run();
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdkit

@@ -1,19 +1,20 @@
-// Collectives over a Transport: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
+// Collectives over a Lane: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
 #pragma once
 
 #include <vector>
 
 #include "hvd/backend.h"
-#include "modules/gloo/transport.h"
+#include "modules/kit/lane.h"
+#include "modules/kit/task.h"
 
-namespace hvdgloo {
+namespace hvdkit {
 
 /// One collective as its members see it. Every member computes the same plan from it.
 struct Party {
-  Transport& transport;
-  std::vector<int> ranks;    // of the members, ascending
-  int me = 0;                // index into ranks
-  uint64_t slot = 0;         // Gloo's tag, and the next one: two per op, so that nothing is mixed up
+  Lane& lane;
+  std::vector<int> ranks;  // of the members, ascending
+  int me = 0;              // index into ranks
+  uint64_t slot = 0;  // the tag of what is sent, and the next one: two per op, so that nothing is mixed up
   size_t segment_bytes = 0;  // the same on all ranks
 
   int size() const { return static_cast<int>(ranks.size()); }
@@ -48,4 +49,7 @@ void reducescatter(Party& party, hvd_dtype dtype, hvd_reduction reduction, const
 /// Pairwise exchange. sizes: bytes that go to each member, then bytes that come from each.
 void alltoall(Party& party, const void* input, void* output, const std::vector<size_t>& sizes);
 
-}  // namespace hvdgloo
+/// The collective that the task is, by the functions above.
+void run_collective(Party& party, const Task& task);
+
+}  // namespace hvdkit

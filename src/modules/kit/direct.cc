@@ -5,10 +5,10 @@
 #include <cstring>
 #include <memory>
 
-#include "modules/gloo/reduction.h"
+#include "modules/kit/reduction.h"
 #include "numeric/reduce.h"
 
-namespace hvdgloo {
+namespace hvdkit {
 namespace {
 
 constexpr size_t kSlots = 4;                        // segments of the own part that are received at a time
@@ -46,11 +46,11 @@ class Direct {
         parts;  // of others, a region per slot: its waits are for this segment
     for (size_t slot = 0; slot < slots; ++slot) {
       parts.push_back(
-          std::make_unique<Region>(party_.transport, scratch.get() + slot * peers * unit, peers * unit));
+          std::make_unique<Region>(party_.lane, scratch.get() + slot * peers * unit, peers * unit));
     }
-    Region source(party_.transport, const_cast<char*>(input_), total_ * element);
+    Region source(party_.lane, const_cast<char*>(input_), total_ * element);
     char* const own_output = static_cast<char*>(output) + (whole ? firsts_[me()] * element : 0);
-    Region result(party_.transport, output, (whole ? total_ : own) * element);
+    Region result(party_.lane, output, (whole ? total_ : own) * element);
 
     const auto receive = [&](size_t segment) {
       for (size_t i = 0; i < order.size(); ++i) {
@@ -151,4 +151,4 @@ void reducescatter(Party& party, hvd_dtype dtype, hvd_reduction reduction, const
   Direct(party, work, input, counts).run(output, false);
 }
 
-}  // namespace hvdgloo
+}  // namespace hvdkit

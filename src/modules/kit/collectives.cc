@@ -1,9 +1,11 @@
-#include "modules/gloo/collectives.h"
+#include "modules/kit/collectives.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace hvdgloo {
+#include "numeric/dtype.h"
+
+namespace hvdkit {
 namespace {
 
 constexpr size_t kWindow = 8;  // receives posted ahead
@@ -126,7 +128,7 @@ void allgather_ring(Party& party, Region& region, const std::vector<size_t>& off
 void broadcast(Party& party, int root, void* data, size_t bytes) {
   const int n = party.size();
   if (n == 1 || bytes == 0) return;
-  Region region(party.transport, data, bytes);
+  Region region(party.lane, data, bytes);
   const double segment = static_cast<double>(chain_segment(party, bytes));
   const double segments = static_cast<double>(bytes) / segment;
   const double chain = (segments + n - 2) * cost(segment);
@@ -150,7 +152,7 @@ void allgather(Party& party, const void* input, void* output, const std::vector<
     std::memmove(own, input, sizes[me]);
   }
   if (party.size() == 1 || total == 0) return;
-  Region region(party.transport, output, total);
+  Region region(party.lane, output, total);
   if (total <= size_t{256} << 10) {
     allgather_direct(party, region, offsets, sizes);
   } else {
@@ -191,8 +193,8 @@ void alltoall(Party& party, const void* input, void* output, const std::vector<s
     cut(in, from, n + from);
   }
   if (out.empty() && in.empty()) return;
-  Region source(party.transport, const_cast<void*>(input), totals[0]);
-  Region result(party.transport, output, totals[1]);
+  Region source(party.lane, const_cast<void*>(input), totals[0]);
+  Region result(party.lane, output, totals[1]);
   const auto receive = [&](const Exchanged& e) {
     result.receive(e.peer, party.slot, e.piece.offset, e.piece.size);
   };
@@ -212,7 +214,7 @@ void barrier(Party& party) {
   const int n = party.size();
   if (n == 1) return;
   char bytes[2] = {};
-  Region region(party.transport, bytes, sizeof(bytes));
+  Region region(party.lane, bytes, sizeof(bytes));
   for (int distance = 1; distance < n; distance <<= 1) {
     const int to = party.rank((party.me + distance) % n);
     const int from = party.rank((party.me - distance + n) % n);
@@ -223,4 +225,21 @@ void barrier(Party& party) {
   }
 }
 
-}  // namespace hvdgloo
+void run_collective(Party& party, const Task& task) {
+  const hvd_backend_op& op = task.op;
+  const size_t element = hvd::dtype_size(op.dtype);
+  std::vector<size_t> sizes;
+  for (const size_t count : task.counts) sizes.push_back(count * element);
+  switch (op.collective) {
+    case HVD_COLLECTIVE_BROADCAST: return broadcast(party, task.root, op.output, op.count * element);
+    case HVD_COLLECTIVE_ALLREDUCE:
+      return allreduce(party, op.dtype, op.reduction, op.input, op.output, op.count);
+    case HVD_COLLECTIVE_ALLGATHER: return allgather(party, op.input, op.output, sizes);
+    case HVD_COLLECTIVE_REDUCESCATTER:
+      return reducescatter(party, op.dtype, op.reduction, op.input, op.output, task.counts);
+    case HVD_COLLECTIVE_ALLTOALL: return alltoall(party, op.input, op.output, sizes);
+    default: return barrier(party);
+  }
+}
+
+}  // namespace hvdkit

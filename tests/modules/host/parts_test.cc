@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "modules/cluster.h"
-#include "modules/gloo/values.h"
+#include "modules/host/values.h"
 #include "numeric/dtype.h"
 
 namespace hvd::backend::test {
@@ -258,7 +258,7 @@ TEST_P(Parts, OfSubsetsAtTheSameTime) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Parts, testing::Values(1, 2, 3, 4, 5));
 
-TEST(GlooParts, ThatMakeNoSenseAreRefused) {
+TEST(HostParts, ThatMakeNoSenseAreRefused) {
   Workers workers = make_workers(1);
   connect_all(workers, 1);
   Instance& instance = *workers[0]->instance;

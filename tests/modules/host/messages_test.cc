@@ -20,7 +20,7 @@ std::vector<uint8_t> payload(int source, int number, size_t size) {
   return data;
 }
 
-TEST(GlooMessages, ArriveWholeAndInOrder) {
+TEST(HostMessages, ArriveWholeAndInOrder) {
   constexpr int kSize = 3;
   constexpr size_t kSizes[] = {0, 1, 8, 511, 512, 513, 70000, 1 << 20};
   Workers workers = make_workers(kSize);
@@ -51,7 +51,7 @@ TEST(GlooMessages, ArriveWholeAndInOrder) {
   });
 }
 
-TEST(GlooMessages, PingPong) {
+TEST(HostMessages, PingPong) {
   Workers workers = make_workers(2);
   connect_all(workers, 1);
   on_all(2, [&](int rank) {
@@ -64,7 +64,7 @@ TEST(GlooMessages, PingPong) {
   });
 }
 
-TEST(GlooMessages, BadDestinationsAndSizes) {
+TEST(HostMessages, BadDestinationsAndSizes) {
   Workers workers = make_workers(2);
   EXPECT_EQ(workers[0]->instance->send_message(1, {}).code, HVD_PEER_LOST);  // not connected
   connect_all(workers, 1);
@@ -75,7 +75,7 @@ TEST(GlooMessages, BadDestinationsAndSizes) {
   EXPECT_EQ(workers[0]->instance->send_message(1, big).code, HVD_INVALID);
 }
 
-TEST(GlooMessages, ARankThatLeavesInPeaceIsNoFailure) {
+TEST(HostMessages, ARankThatLeavesInPeaceIsNoFailure) {
   Workers workers = make_workers(2);
   connect_all(workers, 1);
   workers[0]->instance->disconnect();
@@ -89,7 +89,7 @@ TEST(GlooMessages, ARankThatLeavesInPeaceIsNoFailure) {
   EXPECT_TRUE(workers[1]->inbox.losses().empty());
 }
 
-TEST(GlooMessages, ARankThatGivesUpIsReportedWithoutBlame) {
+TEST(HostMessages, ARankThatGivesUpIsReportedWithoutBlame) {
   Workers workers = make_workers(2);
   connect_all(workers, 4);
   workers[0]->instance->abort(4);
@@ -103,7 +103,7 @@ TEST(GlooMessages, ARankThatGivesUpIsReportedWithoutBlame) {
 }
 
 // contract 11 and 13: who has no token is refused and disturbs nobody.
-TEST(GlooMessages, StrangersAreRefused) {
+TEST(HostMessages, StrangersAreRefused) {
   Workers workers = make_workers(2);
   const std::vector<Member> members = members_of(workers);
   const auto& blob = members[0].address;

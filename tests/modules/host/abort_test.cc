@@ -54,10 +54,10 @@ struct AnyOp {
   }
 };
 
-class GlooAbortOf : public testing::TestWithParam<hvd_collective> {};
+class HostAbortOf : public testing::TestWithParam<hvd_collective> {};
 
 // contract 3: whoever is waited for.
-TEST_P(GlooAbortOf, EndsForTheOthersWhenOneGivesUp) {
+TEST_P(HostAbortOf, EndsForTheOthersWhenOneGivesUp) {
   constexpr size_t kSize = 3;
   for (size_t victim = 0; victim < kSize; ++victim) {
     Workers workers(kSize);
@@ -85,7 +85,7 @@ TEST_P(GlooAbortOf, EndsForTheOthersWhenOneGivesUp) {
   }
 }
 
-TEST_P(GlooAbortOf, LeavesTheBuffersAlone) {
+TEST_P(HostAbortOf, LeavesTheBuffersAlone) {
   // As BuffersAreUntouchedAfterDone, in the midst of the op on every rank.
   for (uint64_t generation = 1; generation <= 5; ++generation) {
     constexpr size_t kSize = 3;
@@ -108,13 +108,13 @@ TEST_P(GlooAbortOf, LeavesTheBuffersAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Collectives, GlooAbortOf,
+INSTANTIATE_TEST_SUITE_P(Collectives, HostAbortOf,
                          testing::Values(HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_ALLREDUCE,
                                          HVD_COLLECTIVE_ALLGATHER, HVD_COLLECTIVE_REDUCESCATTER,
                                          HVD_COLLECTIVE_ALLTOALL));
 
 // contract 3
-TEST(GlooAbort, EveryPendingAndEveryLaterOpEnds) {
+TEST(HostAbort, EveryPendingAndEveryLaterOpEnds) {
   Workers workers = make_workers(3);
   connect_all(workers, 1);
   std::vector<std::unique_ptr<Stuck>> ops;
@@ -140,7 +140,7 @@ TEST(GlooAbort, EveryPendingAndEveryLaterOpEnds) {
   });
 }
 
-TEST(GlooAbort, AnAbortOfAnotherGenerationChangesNothing) {
+TEST(HostAbort, AnAbortOfAnotherGenerationChangesNothing) {
   Workers workers = make_workers(2);
   connect_all(workers, 7);
   workers[0]->instance->abort(6);
@@ -150,8 +150,8 @@ TEST(GlooAbort, AnAbortOfAnotherGenerationChangesNothing) {
   });
 }
 
-TEST(GlooAbort, BuffersAreUntouchedAfterDone) {
-  // Ranks 0 and 1 abort in the midst of a large broadcast and write into their buffers at once: a late write by Gloo
+TEST(HostAbort, BuffersAreUntouchedAfterDone) {
+  // Ranks 0 and 1 abort in the midst of a large broadcast and write into their buffers at once: a late write
   // would be seen by the comparison (or by a sanitizer, as the buffers are freed then).
   for (uint64_t generation = 1; generation <= 10; ++generation) {
     Workers workers = make_workers(3);
@@ -177,7 +177,7 @@ TEST(GlooAbort, BuffersAreUntouchedAfterDone) {
   }
 }
 
-TEST(GlooAbort, WhileConnectingToAnAbsentPeer) {
+TEST(HostAbort, WhileConnectingToAnAbsentPeer) {
   Workers workers = make_workers(2);
   const std::vector<Member> members = members_of(workers);  // rank 1 has an address and never connects
   std::promise<Status> result;
@@ -191,7 +191,7 @@ TEST(GlooAbort, WhileConnectingToAnAbsentPeer) {
   connect_all(workers, 2);
 }
 
-TEST(GlooAbort, ConnectTimesOutNamingWhoIsMissing) {
+TEST(HostAbort, ConnectTimesOutNamingWhoIsMissing) {
   Workers workers = make_workers(3);
   const std::vector<Member> members = members_of(workers);
   on_all(2, [&](int rank) {
@@ -203,7 +203,7 @@ TEST(GlooAbort, ConnectTimesOutNamingWhoIsMissing) {
   });
 }
 
-TEST(GlooAbort, ConnectToAPeerThatIsGone) {
+TEST(HostAbort, ConnectToAPeerThatIsGone) {
   Workers workers = make_workers(2);
   const std::vector<Member> members = members_of(workers);
   workers[0].reset();
@@ -212,13 +212,13 @@ TEST(GlooAbort, ConnectToAPeerThatIsGone) {
   EXPECT_EQ(status.rank, 0);
 }
 
-TEST(GlooAbort, ConnectNeedsAFreshAddress) {
+TEST(HostAbort, ConnectNeedsAFreshAddress) {
   Workers workers = make_workers(1);
   connect_all(workers, 1);
   EXPECT_EQ(workers[0]->instance->connect(2, 0, {{1, "a", {}}}, kSoon).code, HVD_INVALID);
 }
 
-TEST(GlooAbort, AlsoFromWithinTheFailureCallback) {
+TEST(HostAbort, AlsoFromWithinTheFailureCallback) {
   Workers workers(2);
   for (auto& worker : workers) {
     worker = std::make_unique<Worker>();
@@ -233,7 +233,7 @@ TEST(GlooAbort, AlsoFromWithinTheFailureCallback) {
   workers[1].reset();
 }
 
-TEST(GlooAbort, RebuildsManyTimesWithOpsInFlight) {
+TEST(HostAbort, RebuildsManyTimesWithOpsInFlight) {
   constexpr int kSize = 3;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr uint64_t kRounds = 60;
@@ -260,7 +260,7 @@ TEST(GlooAbort, RebuildsManyTimesWithOpsInFlight) {
   }
 }
 
-TEST(GlooAbort, LeavesNoDescriptorBehind) {
+TEST(HostAbort, LeavesNoDescriptorBehind) {
   int before = 0;
   for (uint64_t generation = 1; generation <= 200; ++generation) {
     Workers workers = make_workers(2);

@@ -34,7 +34,7 @@ size_t available_memory() {
   return 0;
 }
 
-class GlooLarge : public testing::Test {
+class HostLarge : public testing::Test {
  protected:
   void SetUp() override {
 #if defined(__SANITIZE_THREAD__)
@@ -85,13 +85,13 @@ class GlooLarge : public testing::Test {
   std::unique_ptr<uint8_t[]> tensors_[2];  // freed with each test
 };
 
-TEST_F(GlooLarge, BroadcastOfMoreThan4GiB) {
+TEST_F(HostLarge, BroadcastOfMoreThan4GiB) {
   fill(0);
   std::memset(tensors_[1].get(), 0xee, kBytes);
   run_and_check(HVD_COLLECTIVE_BROADCAST, [](size_t block) { return value_of(0, block); });
 }
 
-TEST_F(GlooLarge, AllreduceOfMoreThan4GiB) {
+TEST_F(HostLarge, AllreduceOfMoreThan4GiB) {
   fill(0);
   fill(1);
   run_and_check(HVD_COLLECTIVE_ALLREDUCE,

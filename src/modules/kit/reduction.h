@@ -1,10 +1,10 @@
 // What the ways of an allreduce have in common.
 #pragma once
 
-#include "modules/gloo/collectives.h"
+#include "modules/kit/collectives.h"
 #include "numeric/dtype.h"
 
-namespace hvdgloo {
+namespace hvdkit {
 
 struct Work {
   hvd_dtype dtype;
@@ -20,4 +20,4 @@ struct Work {
 /// Each rank reduces a part of the array and sends it to all.
 void allreduce_direct(Party& party, const Work& work, const void* input, void* output);
 
-}  // namespace hvdgloo
+}  // namespace hvdkit

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "modules/cluster.h"
-#include "modules/gloo/values.h"
+#include "modules/host/values.h"
 #include "numeric/dtype.h"
 
 namespace hvd::backend::test {
@@ -233,7 +233,7 @@ TEST_P(Collectives, ManyOpsInFlight) {
   });
 }
 
-TEST(GlooOps, OneThatWaitsDoesNotHoldUpTheNext) {
+TEST(HostOps, OneThatWaitsDoesNotHoldUpTheNext) {
   Workers workers = make_workers(3);
   connect_all(workers, 1);
   const int32_t first[] = {0, 1};
@@ -263,7 +263,7 @@ TEST(GlooOps, OneThatWaitsDoesNotHoldUpTheNext) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
 
-TEST(GlooOps, ThatMakeNoSenseAreRefused) {
+TEST(HostOps, ThatMakeNoSenseAreRefused) {
   Workers workers = make_workers(1);
   connect_all(workers, 1);
   Instance& instance = *workers[0]->instance;

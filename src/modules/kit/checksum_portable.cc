@@ -1,0 +1,3 @@
+// xxHash for any processor.
+#define HVDKIT_CHECKSUM_KERNEL kChecksumPortable
+#include "modules/kit/checksum_kernel.h"

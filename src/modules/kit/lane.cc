@@ -1,0 +1,231 @@
+#include "modules/kit/lane.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace hvdkit {
+namespace {
+
+constexpr size_t kStage = size_t{4} << 10;    // read together with a header; small pieces need no other read
+constexpr size_t kChunk = size_t{256} << 10;  // checksums are taken of what is still in the cache
+constexpr int kLastResort = 10 * 60 * 1000;   // milliseconds; ends what nobody has ended
+
+}  // namespace
+
+Lane::Lane(std::vector<Socket> sockets, bool checked)
+    : peers_(sockets.size()), checked_(checked), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (wake_.get() < 0)
+    throw Failure(HVD_UNAVAILABLE, std::string("eventfd: ") + std::strerror(errno), -1, errno);
+  for (size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = std::move(sockets[i]);
+}
+
+void Lane::abort() {
+  aborted_ = true;
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));  // never read: every later poll returns as well
+}
+
+void Lane::check() const {
+  if (aborted() || broken_) throw Failure(HVD_PEER_LOST, "the generation was given up");
+}
+
+void Lane::fail(int peer, const std::string& text) {
+  check();  // what others do after an abort is no news
+  throw Failure(HVD_PEER_LOST, "rank " + std::to_string(peer) + " " + text, peer);
+}
+
+// As much of the queue as the socket takes.
+void Lane::send_more(int peer) {
+  Peer& p = peers_[static_cast<size_t>(peer)];
+  while (!p.sends.empty()) {
+    check();
+    Send& s = p.sends.front();
+    if (s.header_done == 0 && s.done == 0 && checked_ && !p.socket.encrypted() && s.header.checksum == 0) {
+      s.header.size |= PieceHeader::kChecked;
+      s.header.checksum = checksum(s.data, s.size);
+    }
+    const bool all = s.header_done == sizeof(s.header) && s.done == s.size;
+    if (!all) {
+      const iovec parts[2] = {
+          {reinterpret_cast<char*>(&s.header) + s.header_done, sizeof(s.header) - s.header_done},
+          {const_cast<char*>(s.data) + s.done, s.size - s.done}};
+      const ssize_t sent = p.socket.write(parts, 2);
+      if (sent == Socket::kEnd) fail(peer, p.socket.why());
+      if (sent == Socket::kNothing) return;
+      const size_t of_header = std::min(static_cast<size_t>(sent), sizeof(s.header) - s.header_done);
+      s.header_done += of_header;
+      s.done += static_cast<size_t>(sent) - of_header;
+      if (s.header_done < sizeof(s.header) || s.done < s.size) continue;
+    }
+    // It has ended when nothing of it is held back: nobody may be there later to move it.
+    if (p.socket.flush() == Socket::kEnd) fail(peer, p.socket.why());
+    if (p.socket.holds()) return;
+    --s.region->pending_;
+    ++s.region->sent_;
+    p.sends.pop_front();
+  }
+}
+
+// What there is for the receives that are posted.
+void Lane::receive_more(int peer) {
+  Peer& p = peers_[static_cast<size_t>(peer)];
+  while (!p.receives.empty()) {
+    if (!p.has_header && !take_header(peer)) return;
+    if (!p.busy) {
+      const auto found = std::find_if(p.receives.begin(), p.receives.end(),
+                                      [&](const Receive& r) { return r.slot == p.header.slot; });
+      p.early = found == p.receives.end();
+      if (p.early) return;
+      const uint64_t size = p.header.size & ~PieceHeader::kChecked;
+      if (found->size != size) {
+        fail(peer, "sent " + std::to_string(size) + " bytes where " + std::to_string(found->size) +
+                       " were expected");
+      }
+      p.busy = true;
+      p.current = static_cast<size_t>(found - p.receives.begin());
+      p.done = 0;
+      if ((p.header.size & PieceHeader::kChecked) != 0) p.sum.reset();
+    }
+    if (!take_piece(peer)) return;
+  }
+}
+
+bool Lane::take_header(int peer) {
+  Peer& p = peers_[static_cast<size_t>(peer)];
+  const size_t have = p.staged.size() - p.taken;
+  if (have < sizeof(p.header)) {
+    uint8_t fresh[kStage];
+    const ssize_t got = p.socket.read(fresh, sizeof(fresh));
+    if (got == Socket::kEnd) fail(peer, p.socket.why());
+    p.staged.erase(p.staged.begin(), p.staged.begin() + static_cast<ptrdiff_t>(p.taken));
+    p.taken = 0;
+    p.staged.insert(p.staged.end(), fresh, fresh + got);
+    if (p.staged.size() < sizeof(p.header)) return false;
+  }
+  std::memcpy(&p.header, p.staged.data() + p.taken, sizeof(p.header));
+  p.taken += sizeof(p.header);
+  p.has_header = true;
+  return true;
+}
+
+// True once it is there to its end.
+bool Lane::take_piece(int peer) {
+  Peer& p = peers_[static_cast<size_t>(peer)];
+  const Receive& r = p.receives[p.current];
+  const bool checks = (p.header.size & PieceHeader::kChecked) != 0;
+  if (const size_t staged = std::min(p.staged.size() - p.taken, r.size - p.done); staged > 0) {
+    std::memcpy(r.data + p.done, p.staged.data() + p.taken, staged);
+    if (checks) p.sum.add(r.data + p.done, staged);
+    p.taken += staged;
+    p.done += staged;
+  }
+  while (p.done < r.size) {
+    check();
+    const size_t wanted = checks ? std::min(kChunk, r.size - p.done) : r.size - p.done;
+    const ssize_t got = p.socket.read(r.data + p.done, wanted);
+    if (got == Socket::kEnd) fail(peer, p.socket.why());
+    if (got == Socket::kNothing) return false;
+    if (checks) p.sum.add(r.data + p.done, static_cast<size_t>(got));
+    p.done += static_cast<size_t>(got);
+  }
+  if (checks && p.sum.value() != p.header.checksum)
+    fail(peer, "sent data that were changed on the way (their checksum differs)");
+  p.has_header = p.busy = false;
+  --r.region->pending_;
+  ++r.region->received_;
+  p.receives.erase(p.receives.begin() + static_cast<ptrdiff_t>(p.current));
+  return true;
+}
+
+// Moves what can be moved; blocks until something can.
+void Lane::wait_for_sockets(const char* what, int whom) {
+  check();
+  std::vector<pollfd> polls{{wake_.get(), POLLIN, 0}};
+  polled_.assign(1, -1);
+  int wait = kLastResort;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const Peer& p = peers_[i];
+    const bool receives = !p.receives.empty() && !p.early;
+    short events = 0;
+    if (!p.sends.empty()) events = POLLOUT;
+    if (receives) events |= POLLIN;
+    if (events == 0) continue;
+    if (receives && (p.socket.buffered() || p.taken < p.staged.size())) wait = 0;
+    polls.push_back({p.socket.fd(), events, 0});
+    polled_.push_back(static_cast<int>(i));
+  }
+  const int ready = ::poll(polls.data(), polls.size(), wait);
+  check();
+  if (ready < 0 && errno != EINTR) throw Failure(HVD_INTERNAL, std::string("poll: ") + std::strerror(errno));
+  if (ready == 0 && wait != 0) {
+    const std::string text =
+        std::string(what) + " " + (whom < 0 ? "other ranks" : "rank " + std::to_string(whom));
+    throw Failure(HVD_PEER_LOST, text + ": nothing has moved for 10 minutes", whom);
+  }
+  for (size_t i = 1; i < polls.size(); ++i) {
+    const auto peer = static_cast<size_t>(polled_[i]);
+    const short found = polls[i].revents;
+    const bool broken = (found & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+    if ((found & POLLOUT) != 0 || broken) send_more(polled_[i]);
+    const Peer& p = peers_[peer];
+    if ((found & POLLIN) != 0 || broken || p.socket.buffered() || p.taken < p.staged.size())
+      receive_more(polled_[i]);
+  }
+}
+
+// After a failure: a collective waits for all that it has begun.
+void Lane::drop(Region* region) {
+  broken_ = true;
+  for (Peer& p : peers_) {
+    p.sends.erase(
+        std::remove_if(p.sends.begin(), p.sends.end(), [&](const Send& s) { return s.region == region; }),
+        p.sends.end());
+    p.receives.erase(std::remove_if(p.receives.begin(), p.receives.end(),
+                                    [&](const Receive& r) { return r.region == region; }),
+                     p.receives.end());
+  }
+}
+
+Region::~Region() {
+  if (pending_ > 0) lane_.drop(this);
+}
+
+void Region::check(size_t offset, size_t size) const {
+  lane_.check();
+  if (offset > size_ || size > size_ - offset) {
+    throw Failure(HVD_INTERNAL, std::to_string(size) + " bytes at " + std::to_string(offset) +
+                                    " of a region of " + std::to_string(size_));
+  }
+}
+
+void Region::send(int peer, uint64_t slot, size_t offset, size_t size) {
+  check(offset, size);
+  Lane::Peer& p = lane_.peers_[static_cast<size_t>(peer)];
+  p.sends.push_back({this, memory_ + offset, size, 0, PieceHeader{slot, size, 0}, 0});
+  ++pending_;
+  if (p.sends.size() == 1) lane_.send_more(peer);
+}
+
+void Region::receive(int peer, uint64_t slot, size_t offset, size_t size) {
+  check(offset, size);
+  Lane::Peer& p = lane_.peers_[static_cast<size_t>(peer)];
+  p.receives.push_back({this, slot, memory_ + offset, size});
+  p.early = false;
+  ++pending_;
+}
+
+void Region::wait_sent(int peer) {
+  while (sent_ == 0) lane_.wait_for_sockets("sending to", peer);
+  --sent_;
+}
+
+void Region::wait_received(int peer) {
+  while (received_ == 0) lane_.wait_for_sockets("receiving from", peer);
+  --received_;
+}
+
+}  // namespace hvdkit

@@ -1,0 +1,118 @@
+// Bulk data between ranks: a lane has one connection to each peer and serves one operation at a time. Whoever waits for
+// the operation moves its data, so that there is no thread between it and the sockets; receives are posted, and what
+// comes is received into place.
+//
+// Operations run on a lane in the same order on every rank, so that what comes early on a connection belongs to this rank's
+// next one and may wait in the socket: nothing is buffered for want of a receiver, and nobody waits in a circle. (Of all
+// operations of the lane that have not ended everywhere, all members of the oldest one are at it, and whatever was sent
+// before its data belongs to older ones.)
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "modules/kit/checksum.h"
+#include "modules/kit/failure.h"
+#include "modules/kit/net.h"
+#include "modules/kit/socket.h"
+
+namespace hvdkit {
+
+/// What precedes each piece of data on a connection.
+struct PieceHeader {
+  uint64_t slot;
+  uint64_t size;      // bytes; the highest bit says that there is a checksum
+  uint64_t checksum;  // of the bytes that follow
+
+  static constexpr uint64_t kChecked = uint64_t{1} << 63;
+};
+
+class Lane {
+ public:
+  /// sockets: by rank, all but this rank's connected. checked: whether this end sends checksums where a connection is not
+  /// encrypted. Throws Failure(HVD_UNAVAILABLE) without descriptors.
+  Lane(std::vector<Socket> sockets, bool checked);
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  /// Any thread, at once: ends the wait that is under way, and every later one.
+  void abort();
+  bool aborted() const { return aborted_.load(); }
+
+ private:
+  friend class Region;
+  struct Send {
+    class Region* region;
+    const char* data;
+    size_t size, done;  // of data
+    PieceHeader header;
+    size_t header_done;
+  };
+  struct Receive {
+    class Region* region;
+    uint64_t slot;
+    char* data;
+    size_t size;
+  };
+  struct Peer {
+    Socket socket;
+    std::deque<Send> sends;
+    std::vector<Receive> receives;  // in the order in which they were posted
+    std::vector<uint8_t> staged;    // read and not taken yet
+    size_t taken = 0;               // of staged
+    PieceHeader header{};           // of the piece that comes
+    bool has_header = false;
+    bool early = false;  // nobody has asked for it yet
+    bool busy = false;   // it is partly received: into receives[current]
+    size_t current = 0, done = 0;
+    Checksum sum;
+  };
+
+  void check() const;  // throws HVD_PEER_LOST when the lane is of no more use
+  [[noreturn]] void fail(int peer, const std::string& text);
+  void send_more(int peer);
+  void receive_more(int peer);
+  bool take_header(int peer);
+  bool take_piece(int peer);
+  void wait_for_sockets(const char* what, int peer);
+  void drop(class Region* region);
+
+  std::vector<Peer> peers_;
+  std::vector<int> polled_;  // scratch: the peer of each entry
+  const bool checked_;
+  Fd wake_;
+  std::atomic<bool> aborted_{false};
+  bool broken_ = false;  // an operation ended in its midst: nobody knows what the connections hold
+};
+
+/// Memory under operations. Several sends and receives may be under way; those of one peer and slot complete in
+/// order. Once it is destroyed nothing touches the memory any more, whatever was pending.
+/// Operations throw Failure(HVD_PEER_LOST) with the peer's rank, or rank -1 after an abort.
+class Region {
+ public:
+  Region(Lane& lane, void* memory, size_t size)
+      : lane_(lane), memory_(static_cast<char*>(memory)), size_(size) {}
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region();
+
+  void send(int peer, uint64_t slot, size_t offset, size_t size);
+  void receive(int peer, uint64_t slot, size_t offset, size_t size);
+  void wait_sent(int peer);  // one of the sends; peer is for the message, -1: any
+  void wait_received(int peer);
+
+ private:
+  friend class Lane;
+  void check(size_t offset, size_t size) const;
+  Lane& lane_;
+  char* const memory_;
+  const size_t size_;
+  size_t pending_ = 0;              // begun and not ended
+  size_t sent_ = 0, received_ = 0;  // ended, and not waited for
+};
+
+}  // namespace hvdkit
