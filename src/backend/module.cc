@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/openssl.h"
+
 namespace hvd::backend {
 namespace {
 
@@ -64,7 +66,9 @@ Status check_table(const hvd_backend_table& table) {
 }
 
 Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // A module that uses OpenSSL is to get the one that libhvd has, whatever a framework exports to the process.
+  const int deep = openssl_is_shadowed() ? RTLD_DEEPBIND : 0;
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | deep);
   if (handle == nullptr) return {HVD_UNAVAILABLE, dl_reason()};
   auto* const init = reinterpret_cast<hvd_backend_init_fn>(dlsym(handle, HVD_BACKEND_INIT_SYMBOL));
   if (init == nullptr) {

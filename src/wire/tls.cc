@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/openssl.h"
 #include "base/status.h"
 
 namespace hvd::wire {
@@ -180,6 +181,16 @@ int find_session(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSI
   return *session != nullptr ? 1 : 0;
 }
 
+/// Before the first call to OpenSSL that another library with its names would not survive.
+void check_openssl() {
+  if (const char* file = nullptr; openssl_is_replaced(&file)) {
+    throw Error(HVD_UNAVAILABLE,
+                fmt::format("libhvd needs OpenSSL 3, and its calls reach another library of the same names in this "
+                            "process ({}): load libhvd before that one, or with RTLD_DEEPBIND",
+                            file != nullptr ? file : "unknown file"));
+  }
+}
+
 ssl_ctx_st* make_context(const SSL_METHOD* method, std::unique_ptr<Credential> credential) {
   Owned<SSL_CTX> owned(SSL_CTX_new(method));
   SSL_CTX* context = owned.get();
@@ -211,6 +222,7 @@ std::string key_text(const std::string& secret, const std::string& identity) {
 bool is_key(const std::string& text) { return text.starts_with(kKeyPrefix); }
 
 ssl_ctx_st* make_server_context(const std::string& secret) {
+  check_openssl();
   check_secret(secret);
   auto credential = std::make_unique<Credential>();
   credential->secret = secret;
@@ -220,6 +232,7 @@ ssl_ctx_st* make_server_context(const std::string& secret) {
 }
 
 ssl_ctx_st* make_client_context(const std::string& secret, const std::string& identity) {
+  check_openssl();
   auto credential = std::make_unique<Credential>();
   credential->identity = identity;
   if (is_key(secret)) {

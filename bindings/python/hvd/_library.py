@@ -71,6 +71,26 @@ def _check_version(library: ctypes.CDLL, path: str) -> str | None:
     return None
 
 
+class _DlInfo(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("address", ctypes.c_void_p)]
+
+
+def _mode() -> int:
+    """How to load it. Where a framework (TensorFlow) exports a TLS library of its own to the whole process, libhvd must
+    look into its own dependencies first, or its calls to OpenSSL end up there."""
+    process = ctypes.CDLL(None)
+    info = _DlInfo()
+    try:
+        found = ctypes.cast(process.OpenSSL_version_num, ctypes.c_void_p)
+        if not process.dladdr(found, ctypes.byref(info)):
+            return ctypes.DEFAULT_MODE
+    except AttributeError:
+        return ctypes.DEFAULT_MODE
+    own = os.path.basename(os.fsdecode(info.file or b"")).startswith("libcrypto.so.3")
+    return ctypes.DEFAULT_MODE if own else ctypes.DEFAULT_MODE | os.RTLD_DEEPBIND
+
+
 def load() -> tuple[ctypes.CDLL, str]:
     """The library and its file. LibraryError if none of the candidates will do."""
     reasons = []
@@ -79,7 +99,7 @@ def load() -> tuple[ctypes.CDLL, str]:
             reasons.append(f"  {path}: no such file")
             continue
         try:
-            library = ctypes.CDLL(path)
+            library = ctypes.CDLL(path, mode=_mode())
         except OSError as error:
             reasons.append(f"  {path}: {error}")
             continue

@@ -32,7 +32,7 @@ def _save(userdata, write, sink):
 
 @_abi.LoadFn
 def _load(userdata, data, size):
-    return _objects.get(userdata).load(ctypes.string_at(data, size) if size else b"")
+    return _objects.get(userdata).load(data, size)
 
 
 @_abi.DestroyFn
@@ -69,6 +69,28 @@ class _Problem:
         return problem
 
 
+class _Memory:
+    """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or sync brings."""
+
+    def __init__(self, problem: _Problem, get: Callable[[], Any], put: Callable[[memoryview], None]):
+        self.problem, self.get, self.put = problem, get, put
+
+    def save(self, write: Any, sink: int) -> int:
+        def action() -> None:
+            loan = borrow(self.get())  # kept until it is written
+            size = loan.count * _lib.hvd_dtype_size(loan.tensor.dtype)
+            write(sink, ctypes.c_char_p(loan.tensor.data), size)
+
+        return self.problem.guard(action)
+
+    def load(self, data: int, size: int) -> int:
+        def action() -> None:
+            view = (ctypes.c_char * size).from_address(data) if size else b""
+            self.put(memoryview(view).cast("B"))
+
+        return self.problem.guard(action)
+
+
 class _Object:
     def __init__(self, problem: _Problem, get: Callable[[], bytes], put: Callable[[bytes], None]):
         self.problem, self.get, self.put = problem, get, put
@@ -80,8 +102,9 @@ class _Object:
 
         return self.problem.guard(action)
 
-    def load(self, data: bytes) -> int:
-        return self.problem.guard(lambda: self.put(data))
+    def load(self, data: int, size: int) -> int:
+        raw = ctypes.string_at(data, size) if size else b""
+        return self.problem.guard(lambda: self.put(raw))
 
 
 @dataclass(frozen=True)
@@ -159,6 +182,17 @@ class State:
             _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
                        _forget_object)
         self._memory[key] = thing
+
+    def add_memory(self, key: str, get: Callable[[], Any], put: Callable[[memoryview], None]) -> None:
+        """An array whose memory may be another one at each commit: what frameworks that copy on write have.
+
+        get() gives the array for a commit, of which the library copies the bytes; put(bytes) takes those of a restore
+        or sync, and must copy them before it returns. The same number of bytes on every rank.
+        """
+        thing = _Memory(self._problem, get, put)
+        with self._in_use("add_memory"), self._owned as native:
+            _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
+                       _forget_object)
 
     def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
         with self._in_use("add_sampler"), self._owned as native, sampler._owned as native_sampler:

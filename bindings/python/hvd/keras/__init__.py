@@ -1,0 +1,29 @@
+"""hvd for Keras, in the shape of horovod.keras: `import hvd.keras as hvd` takes the place of its import.
+
+Keras 3 on TensorFlow, PyTorch or JAX, and the Keras 2 of package tf_keras (TF_USE_LEGACY_KERAS=1).
+"""
+
+from __future__ import annotations
+
+from .._default import (abort, add_process_set, allgather_object, barrier, broadcast_object, context, cross_rank,
+                        cross_size, events, generation, init, is_initialized, join, local_rank, local_size, membership,
+                        rank, recoveries, remove_process_set, shutdown, size, start_timeline, stop_timeline)
+from ..collectives import Average, Max, Min, Product, Sum
+from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
+                      WaitTimeoutError)
+from ..process_set import ProcessSet, global_process_set
+from .functions import (allgather, allreduce, broadcast, broadcast_model, broadcast_variables, load_model,
+                        reducescatter)
+from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from . import callbacks, elastic
+
+
+def __getattr__(name):
+    if name in ("Compression", "broadcast_global_variables"):  # TensorFlow is loaded when it is asked for
+        from .. import tensorflow
+
+        return getattr(tensorflow, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]

@@ -1,0 +1,35 @@
+"""Which Keras it is, and what differs: Keras 3 on TensorFlow, PyTorch or JAX, or the Keras 2 of package tf_keras."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
+    import tf_keras as keras
+else:
+    import keras
+
+IS_KERAS_3 = not keras.__version__.startswith("2.")
+
+
+def backend() -> str:
+    return keras.backend.backend() if IS_KERAS_3 else "tensorflow"
+
+
+def live(model: Any) -> None:
+    """On JAX a model's variables are behind while fit() runs, until they are asked for."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """All of an optimizer's variables, slots included, which are made if they are not there yet."""
+    found = optimizer.variables
+    return list(found() if callable(found) else found)
+
+
+def build(optimizer: Any, model: Any) -> None:
+    """Makes the slots that an optimizer would make in its first step."""
+    if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        optimizer.build(model.trainable_variables)

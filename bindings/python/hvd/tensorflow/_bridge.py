@@ -1,0 +1,111 @@
+"""Between TensorFlow and the library: tensors as NumPy arrays without a copy, calls from within graphs, errors out of them.
+
+In eager mode a tensor's memory is borrowed as it is. Within tf.function an operation is a tf.numpy_function node: stateful,
+so that TensorFlow keeps the nodes of a function in program order, and every rank calls them in the same one.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import HvdError, InvalidError
+from ..tensors import CODES
+
+_ALIGNMENT = 64  # TensorFlow adopts an array's memory if it is so aligned, and copies it otherwise
+
+
+class _LastFailure:
+    """The exception behind a node that failed: TensorFlow hands on its text alone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+
+    def keep(self, failure: BaseException) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = failure
+
+    def take(self) -> BaseException | None:
+        with self._lock:
+            failure, self._failure = self._failure, None
+            return failure
+
+
+_last = _LastFailure()
+
+
+def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array that TensorFlow can adopt without copying it."""
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(count + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first:first + count].view(dtype).reshape(shape)
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The memory of an eager tensor or a variable's present value; a copy where TensorFlow's layout needs one."""
+    if isinstance(tensor, tf.Variable):
+        tensor = tensor.read_value()
+    array = tensor.numpy() if hasattr(tensor, "numpy") else tensor
+    return np.asarray(array, order="C")
+
+
+def check(tensor: Any, what: str) -> tf.Tensor:
+    """As a dense tensor of a dtype that the library has; TypeError or InvalidError says what is wrong."""
+    if isinstance(tensor, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(f"{what}: expected a dense tensor, and not {type(tensor).__name__}")
+    tensor = tf.convert_to_tensor(tensor)
+    if tensor.dtype.name not in CODES:
+        raise InvalidError(f"{what}: dtype {tensor.dtype.name} is not one of {', '.join(CODES)}")
+    return tensor
+
+
+def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[tf.DType],
+         shapes: Sequence[Any], name: str) -> list[tf.Tensor]:
+    """function(*arrays) -> list of arrays, at once in eager mode and as a node of the graph elsewhere."""
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(array) for array in function(*[array_of(tensor) for tensor in tensors])]
+
+    def node(*arrays: np.ndarray) -> list[np.ndarray]:
+        try:
+            return function(*[np.asarray(array, order="C") for array in arrays])
+        except BaseException as failure:
+            _last.keep(failure)
+            raise
+
+    results = tf.numpy_function(node, list(tensors), list(dtypes), stateful=True, name=name)
+    if not isinstance(results, (list, tuple)):
+        results = [results] if dtypes else []
+    for result, shape in zip(results, shapes):
+        result.set_shape(shape)
+    return list(results)
+
+
+@contextmanager
+def original_errors() -> Iterator[None]:
+    """Raises the exception that a node of a graph ended with in place of the tf.errors.OpError that it became."""
+    _last.take()
+    try:
+        yield
+    except HvdError:
+        raise
+    except Exception as error:
+        failure = _last.take()
+        if failure is None or not _came_from_a_node(error):
+            raise
+        raise failure from error
+
+
+def _came_from_a_node(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, (tf.errors.OpError, ValueError, RuntimeError)):
+            return True
+        error = error.__cause__
+    return False

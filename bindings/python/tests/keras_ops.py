@@ -1,0 +1,77 @@
+"""A worker of test_tensorflow.py: optimizers and callbacks of Keras on the backend that KERAS_BACKEND names."""
+
+import os
+import sys
+
+import keras
+import numpy as np
+
+import hvd.keras as hvd
+
+hvd.init()
+r, n = hvd.rank(), hvd.size()
+assert hvd.allreduce(float(r)) == (n - 1) / 2 and hvd.broadcast(np.ones(2) * r, n - 1).tolist() == [n - 1] * 2
+assert hvd.allgather(np.full((1, 2), r)).shape == (n, 2)
+
+
+def network(seed):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+    return model
+
+
+def equal_everywhere(model):
+    everybody = hvd.allgather_object([w.tolist() for w in model.get_weights()])
+    return all(np.allclose(a, b, atol=1e-6) for other in everybody for a, b in zip(other, everybody[0]))
+
+
+random = np.random.default_rng(5)
+inputs, targets = random.normal(size=(64 * n, 4)).astype("f"), random.normal(size=(64 * n, 1)).astype("f")
+mine = slice(64 * r, 64 * r + 64)
+for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.optimizers.Adam(0.01)):
+    # Half of each batch on each of two ranks is the same as the whole on one.
+    model, whole = network(1), network(1)
+    optimizer = hvd.DistributedOptimizer(make())
+    assert type(optimizer).__name__ == type(make()).__name__
+    model.compile(optimizer=optimizer, loss="mse")
+    whole.compile(optimizer=make(), loss="mse")
+    for begin in range(0, 64, 16):
+        model.train_on_batch(inputs[mine][begin:begin + 16], targets[mine][begin:begin + 16])
+        rows = np.concatenate([np.arange(64 * i + begin, 64 * i + begin + 16) for i in range(n)])
+        whole.train_on_batch(inputs[rows], targets[rows])
+    for a, b in zip(model.get_weights(), whole.get_weights()):
+        assert np.allclose(a, b, atol=1e-5), (a, b)
+
+if keras.backend.backend() != "jax":  # there the optimizer's own gradient_accumulation_steps does it
+    model = network(1)
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2), loss="mse")
+    before = model.get_weights()
+    model.train_on_batch(inputs[mine][:8], targets[mine][:8])
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+    model.train_on_batch(inputs[mine][:8], targets[mine][:8])
+    assert not np.array_equal(before[0], model.get_weights()[0]) and equal_everywhere(model)
+
+model = network(10 + r)  # different: the broadcast makes them equal
+model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), loss="mse")
+history = model.fit(inputs[mine], targets[mine], batch_size=8, epochs=3, verbose=0, callbacks=[
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(0.1, 2)])
+assert equal_everywhere(model)
+losses = hvd.allgather_object(history.history["loss"])
+assert losses[0] == losses[-1] and np.isclose(history.history["lr"][-1], 0.1), history.history
+
+path = os.path.join(sys.argv[1], f"model-{r}.keras")
+model.save(path)
+loaded = hvd.load_model(path)
+assert hasattr(loaded.optimizer, "register_local_var")
+assert np.allclose(loaded.predict(inputs[:4], verbose=0), model.predict(inputs[:4], verbose=0), atol=1e-6)
+
+partial = network(1)
+partial.compile(optimizer=hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), partial.layers[0]), loss="mse")
+partial.train_on_batch(inputs[mine], targets[mine])
+kernels = hvd.allgather_object([w.tolist() for w in partial.get_weights()])
+assert n == 1 or not np.allclose(kernels[0][0], kernels[-1][0]), "the first layer is each rank's own"
+assert np.allclose(kernels[0][2], kernels[-1][2], atol=1e-6), "the second is everybody's"
+
+print(f"rank {r} of {n}: all as expected", flush=True)
+hvd.shutdown()

@@ -1,0 +1,147 @@
+"""A worker of test_tensorflow.py: every operation in eager mode and in a graph, against what it must give."""
+
+import numpy as np
+import tensorflow as tf
+
+import hvd.tensorflow as hvd
+
+hvd.init()
+r, n = hvd.rank(), hvd.size()
+total = n * (n + 1) / 2  # of rank + 1 over the ranks
+x = tf.constant([1.0, 2.0, 3.0]) * (r + 1)
+base = np.array([1.0, 2.0, 3.0])
+
+
+def same(found, expected, what):
+    assert np.allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64)), (what, found, expected)
+
+
+def results(v):
+    """Name of each operation: its result."""
+    exchanged, received = hvd.alltoall(tf.range(n * 2, dtype=tf.float32) + 100 * r, tf.fill([n], 2))
+    grouped = hvd.grouped_allreduce([v, 2 * v, tf.cast(v, tf.int32)], op=hvd.Sum)
+    return {
+        "sum": hvd.allreduce(v, op=hvd.Sum), "average": hvd.allreduce(v), "average=False": hvd.allreduce(v, False),
+        "half": hvd.allreduce(v, compression=hvd.Compression.fp16), "max": hvd.allreduce(v, op=hvd.Max),
+        "scaled": hvd.allreduce(v, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5, name="scaled"),
+        "bfloat16": tf.cast(hvd.allreduce(tf.cast(v, tf.bfloat16), op=hvd.Sum), tf.float32),
+        "scalar": hvd.allreduce(v[0], op=hvd.Sum),
+        "grouped": grouped[1], "grouped int": tf.cast(grouped[2], tf.float32),
+        "allgather": hvd.allgather(tf.fill([r + 1, 2], float(r))),
+        "broadcast": hvd.broadcast(v, n - 1), "broadcast scalar": hvd.broadcast(v[0], n - 1),
+        "alltoall": exchanged, "received": tf.cast(received, tf.float32),
+        "even": hvd.alltoall(tf.range(n * 2, dtype=tf.float32) + 100 * r),
+        "reducescatter": hvd.reducescatter(tf.ones([n * 2, 3]) * (r + 1), op=hvd.Sum),
+        "size": tf.cast(hvd.size_op(), tf.float32), "rank": tf.cast(hvd.rank_op(), tf.float32),
+        "slices": tf.convert_to_tensor(hvd.allreduce(tf.IndexedSlices(
+            tf.ones([1, 2]) * (r + 1), tf.constant([r]), tf.constant([n, 2])))),
+    }
+
+
+mine = np.arange(2 * r, 2 * r + 2)
+everybodys = np.concatenate([mine + 100 * i for i in range(n)])
+EXPECTED = {
+    "sum": base * total, "average": base * total / n, "average=False": base * total, "half": base * total / n,
+    "max": base * n, "scaled": base * total, "bfloat16": base * total, "scalar": total, "grouped": 2 * base * total,
+    "grouped int": base * total, "allgather": np.concatenate([np.full((i + 1, 2), i) for i in range(n)]),
+    "broadcast": base * n, "broadcast scalar": n, "alltoall": everybodys, "received": [2] * n, "even": everybodys,
+    "reducescatter": np.full((2, 3), total), "size": n, "rank": r,
+    "slices": [[(i + 1) / n] * 2 for i in range(n)],
+}
+
+
+def gradients(v):
+    """Horovod's: those of allgather and broadcast are means over the ranks."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(v)
+        sums = {
+            "allreduce": tf.reduce_sum(hvd.allreduce(v, op=hvd.Sum) * (r + 1)),
+            "grouped": tf.reduce_sum(hvd.grouped_allreduce([v, v], op=hvd.Sum)[1] * (r + 1)),
+            "allgather": tf.reduce_sum(hvd.allgather(tf.reshape(v, [3, 1])) * (r + 1)),
+            "broadcast": tf.reduce_sum(hvd.broadcast(v, 0) * (r + 1)),
+            "alltoall": tf.reduce_sum(hvd.alltoall(tf.tile(v, [n])) * (r + 1)),
+            "reducescatter": tf.reduce_sum(hvd.reducescatter(tf.tile(v, [n]), op=hvd.Sum) * (r + 1)),
+        }
+    return {name: tape.gradient(value, v) for name, value in sums.items()}
+
+
+EXPECTED_GRADIENTS = {"allreduce": np.full(3, total), "grouped": np.full(3, total), "allgather": np.full(3, total / n),
+                      "broadcast": np.full(3, total / n if r == 0 else 0), "alltoall": np.full(3, total),
+                      "reducescatter": np.full(3, total)}
+
+for mode in (lambda function: function, tf.function):
+    for name, found in mode(results)(x).items():
+        same(found, EXPECTED[name], name)
+    for name, found in mode(gradients)(x).items():
+        same(found, EXPECTED_GRADIENTS[name], f"gradient of {name}")
+
+    v, w = tf.Variable([1.0 * r, 2.0], name="v"), tf.Variable(float(r), name="w")
+
+    def step(v=v, w=w):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * v) * (r + 1) + w
+        tape = hvd.DistributedGradientTape(tape)
+        return tape.gradient(loss, {"v": v, "w": w})
+
+    found = mode(step)()
+    expected = [sum(2 * i * (i + 1) for i in range(n)) / n, 4 * total / n]
+    same(found["v"], expected, "tape")
+    same(found["w"], 1, "tape")
+
+    def unequal(v=v, w=w):
+        with hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=2.0) as tape:
+            loss = tf.reduce_sum(v * v) * (r + 1) + w
+        tape.register_local_source(w)
+        return tape.gradient(loss, [v, w])
+
+    found = mode(unequal)()
+    same(found[0], expected, "tape around what it records")
+    same(found[1], 1 / n, "a local gradient")
+
+    mode(lambda v=v, w=w: hvd.broadcast_variables([v, w], n - 1))()
+    same(v, [n - 1, 2], "broadcast_variables")
+    same(w, n - 1, "broadcast_variables")
+
+embedding = tf.Variable(tf.zeros([n + 1, 2]))
+for dense in (False, True):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(embedding, [r, n]))
+    tape = hvd.DistributedGradientTape(tape, sparse_as_dense=dense, op=hvd.Sum)
+    gradient = tape.gradient(loss, embedding)
+    assert isinstance(gradient, tf.IndexedSlices) != dense
+    same(tf.convert_to_tensor(gradient), [[1, 1]] * n + [[n, n]], f"embedding, dense {dense}")
+
+assert hvd.broadcast_object({"a": r}, n - 1) == {"a": n - 1} == hvd.broadcast_object_fn(n - 1)({"a": r})
+assert hvd.allgather_object(r) == list(range(n))
+
+pair = hvd.add_process_set(sorted({0, n - 1}))
+if pair.included():
+    same(hvd.allreduce(x, op=hvd.Sum, process_set=pair), base * sum({1, n}), "a process set")
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(v * v) * (r + 1)
+tape = hvd.DistributedGradientTape(tape, process_set=pair)
+same(tape.gradient(loss, v)[1], 4 * (sum({1, n}) / pair.size() if pair.included() else r + 1), "outside a set a rank trains alone")
+
+with tf.Graph().as_default():
+    first, second = tf.compat.v1.get_variable("first", initializer=float(r)), tf.compat.v1.get_variable(
+        "second", initializer=[2.0 * r])
+    reduced = hvd.allreduce(first, op=hvd.Sum)
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+    train = optimizer.minimize(second[0] * (r + 1), var_list=[second])
+    send = hvd.broadcast_global_variables(n - 1)
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        same(session.run(reduced), total - n, "TensorFlow 1")
+        session.run(send)
+        same(session.run(first), n - 1, "TensorFlow 1, broadcast")
+        session.run(train)
+        same(session.run(second), [2 * (n - 1) - total / n], "TensorFlow 1, optimizer")
+
+try:
+    tf.function(lambda: hvd.allreduce(tf.ones(2 + r), name="shapes"))()
+    assert n == 1
+except tf.errors.OpError as error:  # without hvd.tensorflow.elastic.run it comes as TensorFlow wraps it
+    assert "shapes" in str(error) and "MismatchError" in str(error), error
+
+print(f"rank {r} of {n}: all as expected", flush=True)
+hvd.shutdown()

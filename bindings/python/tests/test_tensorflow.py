@@ -1,0 +1,152 @@
+"""TensorFlow and Keras: operations, gradients, optimizers, callbacks; elastic training through a kill and a join."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hvd
+from conftest import PACKAGE, PATIENCE
+from test_jobs import Job
+
+pytest.importorskip("keras", exc_type=ImportError)
+HERE = Path(__file__).parent
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+
+
+def has(module):
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+needs_tensorflow = pytest.mark.skipif(not has("tensorflow"), reason="TensorFlow is not installed")
+BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(not has(module), reason=f"{module} is not installed"))
+            for name, module in (("tensorflow", "tensorflow"), ("torch", "torch"), ("jax", "jax"))]
+
+
+def run(ranks, worker, *arguments, **environment):
+    command = [hvd.hvdrun(), "-np", str(ranks), "--set", "restart=false", "--set", "start_timeout=200", "--",
+               sys.executable, str(HERE / worker), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300 * PATIENCE, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE), **QUIET, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_operations(ranks):
+    assert run(ranks, "tensorflow_ops.py").count("all as expected") == ranks
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keras(backend, tmp_path):
+    assert run(2, "keras_ops.py", tmp_path, KERAS_BACKEND=backend).count("all as expected") == 2
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("source, error, said", [
+    ("hvd.allreduce(tf.constant('text'))", "InvalidError", "dtype string"),
+    ("hvd.allreduce(tf.constant([1 + 2j]))", "InvalidError", "complex"),
+    ("hvd.allreduce(tf.ones(2), average=True, op=hvd.Sum)", "InvalidError", "op or average"),
+    ("hvd.allgather(tf.constant(1.0))", "InvalidError", "scalar"),
+    ("hvd.broadcast_variables([tf.ones(2)], 0)", "TypeError", "tf.Variable"),
+    ("hvd.broadcast(tf.ones(2), 7)", "InvalidError", "7"),
+    ("hvd.DistributedGradientTape(tf.ones(2))", "TypeError", "GradientTape"),
+    ("hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0)", "InvalidError", "0"),
+    ("hvd.DistributedOptimizer(7)", "TypeError", "optimizer"),
+    ("hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), backward_passes_per_step=0)", "InvalidError", "0"),
+    ("hvd.elastic.TensorFlowState()", "InvalidError", "tf.Variables"),
+    ("hvd.elastic.TensorFlowState([tf.ones(2)])", "TypeError", "entry 0"),
+    ("hvd.elastic.TensorFlowKerasState(tf.keras.Sequential([tf.keras.layers.Dense(1)]))", "InvalidError", "built"),
+])
+def test_bad_input_names_value_and_expectation(python, source, error, said):
+    done = python(f"""
+        import tensorflow as tf, hvd.tensorflow as hvd
+        hvd.init()
+        try:
+            {source}
+        except Exception as problem:
+            assert type(problem).__name__ == {error!r} and {said!r} in str(problem), repr(problem)
+            print("refused")
+        assert float(hvd.allreduce(tf.constant(3.0))) == 3.0  # nothing is lost
+        """, environment=QUIET, timeout=200)
+    assert "refused" in done.stdout
+
+
+@needs_tensorflow
+def test_state_of_variables(python):
+    """In place, whatever memory TensorFlow gives a variable after an assignment."""
+    python("""
+        import tensorflow as tf, hvd.tensorflow as hvd
+        hvd.init()
+        v, w = tf.Variable([1.0, 2.0]), tf.Variable(tf.zeros([3], tf.bfloat16))
+        state = hvd.elastic.TensorFlowState([v, w], epoch=3)
+        state.save()
+        v.assign([5.0, 6.0]); w.assign_add(tf.ones([3], tf.bfloat16)); state.epoch = 4
+        kept = v.read_value()
+        state.restore()
+        assert v.numpy().tolist() == [1, 2] and float(w[0]) == 0 and state.epoch == 3
+        assert kept.numpy().tolist() == [5, 6]  # another tensor's memory was not written
+        v.assign_add([1.0, 1.0]); state.commit(); v.assign([0.0, 0.0]); state.restore()
+        assert v.numpy().tolist() == [2, 3]
+        """, environment=QUIET, timeout=200)
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def begin(backend, slots, arguments, **limits):
+        os.environ.update(QUIET, KERAS_BACKEND=backend)
+        jobs.append(Job(tmp_path, slots, arguments, worker=HERE / "keras_elastic_worker.py", **limits))
+        return jobs[-1]
+
+    before = dict(os.environ)
+    yield begin
+    for job in jobs:
+        job.close()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def check(ends, epochs, steps):
+    assert ends and all(end["agree"] and end["epoch"] == epochs for end in ends), ends
+    # A step is counted in the state, and by the optimizer: no commit is of two minds.
+    assert all(end["steps"] == end["iterations"] >= epochs * steps for end in ends), ends
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_killed_worker_costs_the_others_one_commit(start, backend):
+    job = start(backend, 2, [3, 6, "kill"], min_np=1, max_np=2)
+    os.kill(job.wait("ready")["pid"], signal.SIGKILL)
+    ends = job.end()
+    check(ends, 3, 6)
+    assert any(end["recoveries"] for end in ends)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:1])
+def test_a_new_host_is_taken_in(start, backend):
+    job = start(backend, 1, [3, 6, "grow", 2], min_np=1, max_np=2)
+    job.wait("train", size=1)
+    job.set_slots(2)
+    job.wait("train", size=2)
+    ends = job.end()
+    assert len(ends) == 2
+    check(ends, 3, 6)
+
+
+@needs_tensorflow
+def test_the_manuals_examples(tmp_path):
+    manual = (PACKAGE.parents[1] / "docs" / "tensorflow.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", manual, re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        script = tmp_path / "example.py"
+        script.write_text(block + "\nprint('ran', flush=True)\nhvd.shutdown()\n")
+        assert run(2, script).count("ran") == 2
