@@ -20,6 +20,8 @@ from ._default import (abort, add_process_set, allgather, allgather_async, allga
                        join, join_async, local_rank, local_size, membership, poll, rank, recoveries, reducescatter,
                        reducescatter_async, register_listener, remove_listener, remove_process_set, shutdown, size,
                        start_timeline, stop_timeline, synchronize)
+from ._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built, mpi_enabled,
+                       mpi_threads_supported, nccl_built, rocm_built, run)
 from ._library import LibraryError, hvdrun
 from ._options import describe_options
 from .codec import Codec, JsonCodec, PickleCodec, set_codec

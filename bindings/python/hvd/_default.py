@@ -7,7 +7,7 @@ from functools import wraps
 from operator import index
 from typing import Any, Callable, Concatenate, Iterable, ParamSpec, TypeVar
 
-from ._options import LogCallback, OptionValue
+from ._options import LogCallback, OptionValue, _logger
 from .context import Context
 from .errors import InvalidError
 from .handle import Handle
@@ -38,12 +38,16 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         for process_set in sets:
             _context._share_process_set(process_set)
         return _context
+    from ._horovod import export_place, warn_of_variables
+
+    warn_of_variables(os.environ, _logger.warning)
     context = Context(log=log, process_sets=sets, **options)
     try:
         _everybody(context, ranks)
     except BaseException:
         context.close()
         raise
+    export_place(context)
     _context = context
     return _context
 
@@ -67,6 +71,10 @@ def context() -> Context:
     if _context is None:
         raise InvalidError("hvd.init() has not been called")
     return _context
+
+
+def is_default(context: Context) -> bool:
+    return context is _context
 
 
 def is_initialized() -> bool:

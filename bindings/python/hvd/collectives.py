@@ -249,13 +249,16 @@ class Collectives:
         return self.broadcast_variables_async(variables, root_rank, name, **options).wait()
 
     def broadcast_object(self, thing: Any = None, root_rank: int = 0, name: str | None = None,
-                         codec: CodecLike | None = None) -> Any:
+                         codec: CodecLike | None = None, *, process_set: Any = None) -> Any:
         """The root's object on every rank; pickle only where every member of the job is trusted."""
         translator = codec_of(codec)
         root_rank = _abi.integer(root_rank, 32, "root_rank")
         mine, problem = None, None
         if self.rank() == root_rank:
             mine, problem = _packed(translator, thing, root_rank)
+        if process_set is not None and process_set is not global_process_set:
+            data = self._broadcast_bytes(mine, root_rank, name, process_set)
+            return thing if mine is not None and problem is None else _unpacked(translator, data, problem)
         with self._owned as native:
             with self._named(name, "broadcast_object", native, None) as label:
                 pass  # the call below blocks: its number counts from now on
@@ -270,6 +273,14 @@ class Collectives:
             return _unpacked(translator, ctypes.string_at(data.value, size.value) if data.value else b"")
         finally:
             _lib.hvd_free(data)
+
+    def _broadcast_bytes(self, mine: bytes | None, root_rank: int, name: str | None, process_set: Any) -> bytes:
+        """Among a set's members: the length first."""
+        length = (ctypes.c_int64 * 1)(len(mine or b""))
+        self.broadcast_(length, root_rank, None if name is None else f"{name}.length", process_set=process_set)
+        data = bytearray(length[0]) if mine is None else bytearray(mine)
+        self.broadcast_(data, root_rank, name, process_set=process_set)
+        return bytes(data)
 
     # ---- allgather ----
 
@@ -381,8 +392,13 @@ class Collectives:
     def join_async(self, *, timeout: float | None = None) -> Handle:
         return self._submit(_JOIN, "join", None, (), (), lambda handle: handle.last_joined(), timeout=timeout)
 
-    def join(self, *, timeout: float | None = None) -> int:
-        """For ranks that run out of data before the others, who go on without them; gives the last one's rank."""
+    def join(self, device: Any = None, *, timeout: float | None = None) -> int:
+        """For ranks that run out of data before the others, who go on without them; gives the last one's rank.
+
+        `device` is Horovod's, of the zeros that this rank would give; here they are the library's own.
+        """
+        if device is not None and not (isinstance(device, (int, str)) or hasattr(device, "index")):
+            raise TypeError(f"join: device is a {type(device).__name__}: expected a device's number")
         return self.join_async(timeout=timeout).wait()
 
 

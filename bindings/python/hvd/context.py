@@ -457,7 +457,8 @@ class Context(Collectives):
         finally:
             loop.remove_reader(descriptor)
 
-    def start_timeline(self, path: str) -> None:
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """`mark_cycles` is Horovod's; there are no cycles here."""
         with self._owned as native:
             _abi.check(_lib.hvd_timeline_start, native, _abi.text(path, "path"))
 

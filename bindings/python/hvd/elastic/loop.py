@@ -7,6 +7,8 @@ from functools import wraps
 from typing import Any, Callable, Concatenate, ParamSpec, TypeVar
 
 from .. import _abi
+from .._default import is_default
+from .._horovod import export_place
 from .._lifetime import Owned
 from ..errors import CALLBACK_FAILED, HOSTS_UPDATED, OK, PEER_LOST, HvdError
 from .state import State
@@ -62,6 +64,8 @@ def _run(state: State, train: Callable[[], R]) -> R:
                 if began:
                     state.reset()
                 began = True
+                if is_default(context):
+                    export_place(context)
                 if state._overrides("sync"):
                     state.sync()
                 result = train()

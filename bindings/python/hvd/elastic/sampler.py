@@ -141,6 +141,48 @@ class ElasticSampler:
     def epoch(self) -> int:
         return self.info().epoch
 
+    def _load_horovods(self, state: dict[str, Any]) -> None:
+        if not {"epoch", "processed_num"} <= set(state):
+            raise InvalidError(f"state of a sampler with {', '.join(map(str, state)) or 'nothing'}: expected 'saved', or Horovod's 'epoch' "
+                               "and 'processed_num'")
+        epoch, processed = (_abi.integer(state[key], 64, key) for key in ("epoch", "processed_num"))
+        if not 0 <= processed <= self.info().samples or epoch < 0:
+            raise InvalidError(f"state of a sampler: epoch {epoch}, processed_num {processed} of {self.info().samples} samples")
+        if self.info().epoch == epoch and self.info().processed:
+            self.set_epoch(epoch + 1)  # which begins anew
+        self.set_epoch(epoch)
+        done = 0
+        while done < processed:
+            batch = self.next()
+            done += batch.total
+            if not batch.total or done > processed:
+                raise InvalidError(f"state of a sampler: processed_num {processed} is no number of whole rounds of "
+                                   f"{self.batch_size} samples on {self._context.size()} ranks")
+            self.record(batch)
+        self._recorded = 0
+
+    @property
+    def processed_num(self) -> int:
+        """Samples that were processed in this epoch, by all ranks."""
+        return self.info().processed
+
+    @property
+    def num_replicas(self) -> int:
+        return self._context.size()
+
+    @property
+    def rank(self) -> int:
+        return self._context.rank()
+
+    @property
+    def num_samples(self) -> int:
+        """Of what is left of the epoch, this rank's."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:
+        return len(self) * self.num_replicas
+
     def info(self) -> SamplerInfo:
         raw = _abi.SamplerInformation()
         with self._owned as native:
@@ -152,9 +194,14 @@ class ElasticSampler:
         room = ctypes.create_string_buffer(_abi.SAMPLER_SAVED_BYTES)
         with self._owned as native:
             _abi.check(_lib.hvd_sampler_save, native, room, len(room))
-        return {"saved": room.raw}
+        info = self.info()
+        return {"saved": room.raw, "epoch": info.epoch, "processed_num": info.processed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """One of state_dict(), or of Horovod's: an epoch and a number, of samples in this sampler's own order."""
+        if "saved" not in state:
+            self._load_horovods(state)
+            return
         saved = state["saved"]
         with self._owned as native:
             _abi.check(_lib.hvd_sampler_load, native, ctypes.create_string_buffer(saved, len(saved)), len(saved))

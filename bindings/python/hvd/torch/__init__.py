@@ -8,6 +8,9 @@ from .._default import (abort, add_process_set, backend, context, cross_rank, cr
                         is_initialized, local_rank, local_size, membership, poll, rank, recoveries,
                         register_listener, remove_listener, remove_process_set, shutdown, size, start_timeline,
                         stop_timeline, synchronize)
+from .._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
+                        mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
+from ..codec import set_codec
 from ..collectives import Average, Max, Min, Product, Sum
 from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
                       WaitTimeoutError)

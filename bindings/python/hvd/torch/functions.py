@@ -8,15 +8,31 @@ import torch
 
 from .. import _default as plain
 from ..codec import CodecLike
+from ..errors import InvalidError
 
-broadcast_object = plain.broadcast_object
-allgather_object = plain.allgather_object
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: Any = None,
+                     codec: CodecLike | None = None) -> Any:
+    """The root's object on every rank."""
+    return plain.broadcast_object(obj, root_rank, name, codec, process_set=process_set)
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int = 0,
+def allgather_object(obj: Any, name: str | None = None, process_set: Any = None,
+                     codec: CodecLike | None = None) -> list[Any]:
+    """Every rank's object, in rank order."""
+    return plain.allgather_object(obj, name, codec, process_set=process_set)
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0,
                          process_set: Any = None) -> None:
-    """model.state_dict() or model.named_parameters(): the root's values into every rank's tensors, as one operation."""
-    items = sorted(params.items() if isinstance(params, Mapping) else params, key=lambda item: item[0])
+    """model.state_dict(), named_parameters() or parameters(): the root's values into every rank's tensors, as one operation."""
+    if isinstance(params, Mapping):
+        items = sorted(params.items())
+    elif isinstance(params, Iterable):
+        items = [item if isinstance(item, tuple) else ("", item) for item in params]
+        if all(name for name, _ in items):
+            items.sort(key=lambda item: item[0])
+    else:
+        raise InvalidError(f"params: expected model.state_dict() or named_parameters(), and not {type(params).__name__}")
     tensors = [value.data for _, value in items if isinstance(value, torch.Tensor)]
     dense = [tensor.contiguous() for tensor in tensors]
     if dense:
@@ -26,8 +42,11 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
             tensor.copy_(copy)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, codec: CodecLike | None = None) -> None:
-    """The root's state_dict() into every rank's optimizer, also where it has no state yet."""
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None,
+                              codec: CodecLike | None = None) -> None:
+    """The root's state_dict() into every rank's optimizer, also where it has no state yet. `model` is Horovod's."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidError("broadcast_optimizer_state: LBFGS keeps closures and histories of its own: it can't be sent")
     mine = optimizer.state_dict() if plain.rank() == root_rank else None
     state = plain.broadcast_object(mine, root_rank, "broadcast_optimizer_state", codec)
     if plain.rank() != root_rank:
