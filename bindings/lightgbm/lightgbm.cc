@@ -67,7 +67,8 @@ class Operation {
     }
     hvd_error error = HVD_ERROR_INIT;
     if (hvd_status status = hvd_submit(network.context, &request, &op_, &error); status != HVD_OK) {
-      --network.operations;
+      // What is wrong on this rank alone; a mismatch may be known at once, too, and is everybody's.
+      if (status == HVD_INVALID || status == HVD_UNSUPPORTED) --network.operations;
       fail(status, error);
     }
     hvd_status status = hvd_op_wait(op_, 0, &error);  // bounded by option operation_timeout

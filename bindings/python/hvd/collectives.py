@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 from . import _abi
 from ._lifetime import Owned
 from .codec import Codec, CodecLike, codec_of
-from .errors import InvalidError
+from .errors import HvdError, InvalidError, UnsupportedError
 from .handle import Finished, Handle
 from .process_set import ProcessSet, global_process_set
 from .tensors import Array, Borrowed, borrow, copy_of, empty_like
@@ -97,8 +97,8 @@ class Collectives:
 
     @contextmanager
     def _named(self, name: str | None, kind: str, native: int, process_set: object) -> Iterator[bytes]:
-        """The operation's name. An unnamed one's number counts only if the block comes to its end: what fails here and
-        now, on this rank alone, leaves the ranks in step."""
+        """The operation's name. An unnamed one's number does not count if the block finds that this rank alone is wrong:
+        so the ranks stay in step. A mismatch may be known at once, too, and is everybody's."""
         if name is not None:
             yield _abi.text(name, "name")
             return
@@ -110,7 +110,13 @@ class Collectives:
                 self._names_generation = generation
                 self._names.clear()
             number = self._names.get(key, 0) + 1
-            yield f"{kind}.noname.{number}".encode()
+            try:
+                yield f"{kind}.noname.{number}".encode()
+            except (InvalidError, UnsupportedError):
+                raise
+            except HvdError:
+                self._names[key] = number
+                raise
             self._names[key] = number
 
     def _submit(self, collective: int, kind: str, name: str | None, inputs: Sequence[Borrowed],

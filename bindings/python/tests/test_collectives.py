@@ -103,6 +103,25 @@ def test_what_fails_on_one_rank_alone_takes_no_number(job):
     assert job(2, rank) == [(2, 1, [2], 1)] * 2
 
 
+def test_a_mismatch_of_unnamed_operations_counts_on_every_rank(job):
+    """Whoever comes last may be told at once, by the submission itself."""
+
+    def rank(context):
+        for late in range(6):
+            if context.rank() == late % 2:
+                context.barrier(f"other has come {late}")
+                with pytest.raises(hvd.MismatchError):
+                    context.allgather(np.ones((2, 1)))
+            else:
+                handle = context.allgather_async(np.ones((2, 2)))
+                context.barrier(f"other has come {late}")
+                with pytest.raises(hvd.MismatchError):
+                    handle.wait()
+        return context.allgather(np.ones(1)).tolist()
+
+    assert job(2, rank) == [[1, 1]] * 2
+
+
 def test_ranks_with_different_codecs(job):
     def rank(context):
         if context.rank() == 0:

@@ -134,8 +134,10 @@ struct Call {
 
   hvd_status run(const hvd_request& request, Op* op) {
     if (hvd_status status = now.library.submit(now.context, &request, &op->op, &error); status != HVD_OK) {
+      // What is wrong on this rank alone; a mismatch may be known at once, too, and is everybody's.
+      const bool alone = status == HVD_INVALID || status == HVD_UNSUPPORTED;
       const std::lock_guard lock(now.numbers_mutex);
-      if (number != nullptr && *number > 0) --*number;
+      if (alone && number != nullptr && *number > 0) --*number;
       return status;
     }
     return now.library.wait(op->op, 0, &error);  // bounded by the operation's own time-out

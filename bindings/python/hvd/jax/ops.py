@@ -21,7 +21,7 @@ from jax.interpreters import batching, mlir
 
 from .. import _default as plain
 from ..collectives import Average, Reduction, Sum
-from ..errors import InvalidError, HvdError
+from ..errors import HvdError, InvalidError, UnsupportedError
 from ..tensors import CODES
 from ._native import native
 
@@ -61,9 +61,13 @@ def _name(name: str, kind: str) -> str:
     return f"jax.{kind}.noname.{_numbers[kind]}"
 
 
+class _TooManyRows(InvalidError):
+    """Of an operation that has taken place."""
+
+
 def _filled(got: Any, aval: Any, what: str) -> np.ndarray:
     if len(got) > aval.shape[0]:
-        raise InvalidError(f"{what}: {len(got)} rows came, and the program was compiled for {aval.shape[0]}: compile it "
+        raise _TooManyRows(f"{what}: {len(got)} rows came, and the program was compiled for {aval.shape[0]}: compile it "
                            "anew, or give rows= a number that is always enough")
     result = np.zeros(aval.shape, aval.dtype)
     result[: len(got)] = got
@@ -87,9 +91,13 @@ def _in_python(function: Any) -> Any:
     """The exception's marker is what the handlers give: hvd.jax.elastic makes the same exception of it."""
 
     def call(*arrays: Any) -> Any:
+        before = dict(_numbers)
         try:
             return tuple(np.asarray(result) for result in function(*[_plain_array(array) for array in arrays]))
         except HvdError as error:
+            if isinstance(error, (InvalidError, UnsupportedError)) and not isinstance(error, _TooManyRows):
+                _numbers.clear()
+                _numbers.update(before)  # wrong on this rank alone: the number does not count
             raise RuntimeError(f"{error.message} [hvd {error.status} {error.rank} {error.generation}]") from error
 
     return call
