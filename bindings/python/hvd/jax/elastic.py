@@ -57,10 +57,10 @@ class _Leaf(_Object):
 
         return self.problem.guard(action)
 
-    def load(self, data: bytes) -> int:
+    def load(self, data: int, size: int) -> int:
         def action() -> None:
             try:
-                head, _, raw = data.partition(b"\n")
+                head, _, raw = (ctypes.string_at(data, size) if size else b"").partition(b"\n")
                 about = json.loads(head)
                 array = np.frombuffer(bytearray(raw), jnp.dtype(about["dtype"])).reshape(about["shape"])
                 if about["kind"] not in ("key", "jax", "numpy"):
