@@ -50,6 +50,8 @@ struct Part {
   size_t count = 0;  // elements
 };
 
+class Board;
+
 /// An open instance. The rules of hvd_backend_table hold, in C++ clothes.
 class Instance {
  public:
@@ -77,6 +79,9 @@ class Instance {
     static_cast<void>(done);
     static_cast<void>(deadline);
   }
+  /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives the
+  /// generation.
+  virtual std::shared_ptr<Board> board() { return nullptr; }
   /// Copies between host and device memory, as in hvd_backend_table; `memory` is the device's kind. An instance
   /// that serves none gives HVD_UNSUPPORTED. All of them stay usable after abort.
   virtual Status host_alloc(hvd_memory memory, size_t size, void** ret_memory);

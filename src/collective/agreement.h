@@ -34,15 +34,18 @@ class Agreement {
   }
 
   /// All ranks have called an operation after `checks` checks each.
-  void propose(uint64_t checks) {
+  void propose(uint64_t checks) { propose(checks, word()); }
+  /// They have met for it on the board, all with this word, which was heard when the board was granted.
+  void propose(uint64_t checks, uint64_t word) {
     const uint64_t check = checks + 1;
     if (check > latest().check) {
       older_ = latest_;
-      latest_ = {{check, word()}, false};
+      latest_ = {{check, word}, false};
     } else if (check == latest().check && !latest_.final) {
-      latest_.proposal.word = word();
+      latest_.proposal.word = std::max(latest_.proposal.word, word);
     }
   }
+  bool pinned() const { return pinned_; }
   /// What is known of a check, and final from here on; NULL: nothing.
   const Proposal* settle(uint64_t check) {
     for (Entry* entry : {&latest_, &older_}) {
@@ -79,8 +82,11 @@ class Checks {
   void answered(uint64_t ticket) {
     if (first_ != 0 && ticket >= first_) --unanswered_;
   }
+  /// Words of one check only grow: rank 0's because it hears more, and those of meetings are no larger than what rank 0
+  /// proposes by messages. So all ranks that have learned the same, in whatever order, know the same.
   void learned(const Proposal& proposal) {
-    if (proposal.check >= known_.check) known_ = proposal;
+    if (proposal.check > known_.check) known_ = proposal;
+    if (proposal.check == known_.check) known_.word = std::max(known_.word, proposal.word);
   }
   /// Begins the next check. True: it is agreed, and *ret_word is the word. False: ask.
   bool begin(uint64_t* ret_word) {

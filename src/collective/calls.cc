@@ -14,6 +14,7 @@ constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
 /// Under the lock.
 void Engine::begin(const OperationPtr& op, bool question) {
   const Time time = now();
+  if (op->submission.members.empty()) leave_board(op->submission.name);
   SentSignatures::Found found = sent_.find(op->submission);
   op->ticket = next_ticket_++;
   op->epoch = config_.word ? config_.word() : 0;
@@ -39,13 +40,14 @@ void Engine::begin(const OperationPtr& op, bool question) {
   request.checks = op->checks;
   request.epoch = op->epoch;
   request.word = op->submission.word;
+  request.meets = op->submission.meets;
   if (row_of(op->call->kind).object && op->call->root == 0) {
     request.object_size = op->submission.object.size();
     if (request.object_size <= kInlineObject) request.payload = op->submission.object;
   } else if (carries(*op->call)) {
     request.carries = true;
     request.payload.resize(op->call->payload);
-    fill(*op, request.payload.data());
+    fill(op->submission, request.payload.data());
   }
   matcher_.request(0, std::move(request), time);
   collect();
@@ -66,8 +68,7 @@ bool Engine::carries(const Signature& call) const {
 }
 
 /// Copies an operation's data to where it travels.
-void Engine::fill(const Operation& op, uint8_t* room) const {
-  const Submission& s = op.submission;
+void Engine::fill(const Submission& s, uint8_t* room) const {
   const Row& row = row_of(s.kind);
   size_t at = 0;
   for (const Tensor& t : row.in_place ? s.outputs : s.inputs) {
@@ -91,6 +92,7 @@ void Engine::queue_request(const Operation& op, uint32_t id, bool in_full) {
   request.checks = op.checks;
   request.epoch = op.epoch;
   request.word = s.word;
+  request.meets = s.meets;
   size_t bytes = 0;
   const bool object = row_of(s.kind).object;
   if (object && s.root == config_.rank) {
@@ -105,7 +107,7 @@ void Engine::queue_request(const Operation& op, uint32_t id, bool in_full) {
       if (object) {
         std::memcpy(room, s.object.data(), bytes);
       } else {
-        fill(op, room);
+        fill(s, room);
       }
     });
   });

@@ -57,6 +57,7 @@ Status Engine::stamped(Status status) const {
 
 void Engine::start() {
   Lock lock(mutex_);
+  if (!started_) take_board();
   started_ = true;
   drain(lock);
 }
@@ -110,8 +111,8 @@ Status Engine::obstacle(const Submission& s) {
         Status(HVD_CLOSED, fmt::format("{} '{}': this rank has finished and calls no more operations",
                                        kind_name(s.kind), s.name)));
   }
-  const bool in_use =
-      s.members.empty() ? keys_.contains(s.name) : keys_.contains(matching_key(s.name, s.set, s.members));
+  const bool in_use = s.members.empty() ? keys_.contains(s.name) || meeting(s.name)
+                                        : keys_.contains(matching_key(s.name, s.set, s.members));
   if (!in_use) return {};
   return stamped(
       Status(HVD_INVALID, fmt::format("{} '{}': an operation of that name is still under way on this "

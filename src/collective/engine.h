@@ -9,6 +9,8 @@
 // its requests and runs its operations in one order, whoever brings the events.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/board.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -32,6 +35,7 @@
 #include "collective/operation.h"
 #include "collective/signature.h"
 #include "collective/submission.h"
+#include "local/bell.h"
 #include "timeline/timeline.h"
 
 namespace hvd::collective {
@@ -79,6 +83,22 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// Never blocks. Bad arguments and a name in use give an operation that is complete with HVD_INVALID;
   /// after fail() one that is complete with that status.
   std::shared_ptr<Operation> submit(Submission submission);
+
+  /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet on the
+  /// board, without messages: the operation's status. Nothing: submit it and wait. Waits for a moment at most.
+  std::optional<Status> meet(Submission& submission);
+
+  // The same in steps, for tests that replay histories: arrive; look until it is no more kOpen, or close; conclude.
+  struct Met {
+    std::string name;
+    backend::Board::Meeting meeting;
+    uint64_t ticket = 0, checks = 0, word = 0;
+  };
+  using Meeting = backend::Board::State;
+  std::optional<Met> arrive(Submission& submission);
+  Meeting look(Met& met) { return board_->look(met.meeting); }
+  Meeting close(Met& met) { return board_->close(met.meeting); }
+  std::optional<Status> conclude(Met& met, Meeting state, Submission& submission);
 
   /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
   /// rank; it is no older than any rank's word at its last operation of all ranks that had completed before, if
@@ -141,7 +161,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   Status obstacle(const Submission& submission);
   void begin(const OperationPtr& op, bool question);
   bool carries(const Signature& call) const;
-  void fill(const Operation& op, uint8_t* room) const;
+  void fill(const Submission& submission, uint8_t* room) const;
   void queue_request(const Operation& op, uint32_t id, bool in_full);
   template <class Encode>
   void queue_message(Encode encode) {
@@ -161,6 +181,19 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void drain(Lock& lock);
   void perform(Work& work) noexcept;
   void send(int32_t rank, std::span<const uint8_t> bytes);
+
+  // meeting.cc
+  /// A call that the ranks repeat, and meet for.
+  struct Repeated {
+    SignaturePtr call;
+    Grant grant;
+    uint64_t round = 0;  // of this rank's last arrival
+    bool busy = false;   // it has arrived and is not through
+  };
+  void take_board();
+  void granted(const Operation& op, const Grant& grant);
+  bool meeting(const std::string& name) const;
+  void leave_board(const std::string& name);
 
   std::vector<OperationPtr> take_waiting();
   void remove(const Operation& op);
@@ -195,6 +228,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::vector<Matcher::Action> actions_;
   std::vector<std::unique_ptr<Encoder>> spare_;  // whose memory serves the next message
   std::deque<Work> queue_;
+  std::shared_ptr<backend::Board> board_;               // from start on; NULL: there is none
+  std::unordered_map<std::string, Repeated> repeated_;  // by name
+  pid_t process_ = 0;                                   // a forked child has no board
+  local::Patience patience_;
   bool started_ = false, draining_ = false, finished_ = false;
   size_t in_backend_ = 0;
   uint64_t last_sequence_ = 0;

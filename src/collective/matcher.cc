@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/board.h"
 #include "collective/pending.h"
 
 namespace hvd::collective {
@@ -130,6 +131,7 @@ void Matcher::complete(Table::iterator it) {
   propose(*pending);
   Verdict verdict = decide(*pending);
   if (verdict.operations == 0) {
+    grant(*pending, verdict);
     conclude(*pending, verdict);
     if (spare_.size() < kSpare) {
       const size_t size = pending->calls.size();
@@ -179,15 +181,46 @@ void Matcher::propose(const Pending& pending) {
     }
   }
   agreement_.propose(checks);
-  // Whoever has asked meanwhile waits for this.
-  if (pending_.empty()) return;
-  const auto asked = pending_.find(question_key(checks + 1));
-  if (asked == pending_.end()) return;
-  const Proposal* proposal = agreement_.settle(checks + 1);
-  if (proposal == nullptr) return;
+  answer_questions(checks + 1);
+}
+
+/// Whoever has asked meanwhile waits for a proposal.
+bool Matcher::answer_questions(uint64_t check) {
+  if (pending_.empty()) return false;
+  const auto asked = pending_.find(question_key(check));
+  if (asked == pending_.end()) return false;
+  const Proposal* proposal = agreement_.settle(check);
+  if (proposal == nullptr) return false;
   auto outcome = std::make_shared<Outcome>();
   outcome->word = proposal->word;
   fail(asked, std::move(outcome), false);
+  return true;
+}
+
+bool Matcher::met(uint64_t checks, uint64_t word) {
+  agreement_.propose(checks, word);
+  return answer_questions(checks + 1);
+}
+
+/// What all ranks have called in agreement, would have met for, and could have met for.
+void Matcher::grant(const Pending& pending, Verdict& verdict) {
+  const Signature& call = *pending.first;
+  if (!board_ || !verdict.outcome->status.ok() || row_of(call.kind).exchange == nullptr) return;
+  if (verdict.participants.size() != hosts_.size() || hosts_.size() < 2 || !call.members.empty()) return;
+  if (call.on_device() || call.payload > backend::kBoardBytes || agreement_.pinned()) return;
+  const uint64_t word = pending.at(0).epoch;
+  for (const auto& made : pending.calls) {
+    if (!made.request.meets || made.request.epoch != word) return;
+  }
+  const Grant grant = grants_.agreed(pending.first, word);
+  if (grant.number == 0) return;
+  verdict.outcome->grant = grant;
+  for (const auto& own : verdict.by_rank) {
+    if (own != nullptr) own->grant = grant;
+  }
+  Action& action = actions_.emplace_back();
+  action.type = Action::Type::kGrant;
+  action.grant = grant;
 }
 
 bool Matcher::answer_question(int32_t rank, const Request& request) {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "collective/agreement.h"
 #include "collective/fusion.h"
+#include "collective/grants.h"
 #include "collective/messages.h"
 #include "collective/mismatch.h"
 #include "collective/pending.h"
@@ -38,7 +39,7 @@ struct MatcherConfig {
 class Matcher {
  public:
   struct Action {
-    enum class Type { kOutcome, kStall, kLog, kStallReport };
+    enum class Type { kOutcome, kGrant, kStall, kLog, kStallReport };
     Type type = Type::kOutcome;
     int32_t rank = 0;              // to whom (kLog, kStallReport: nobody)
     uint64_t ticket = 0;           // of that rank's request
@@ -47,6 +48,7 @@ class Matcher {
     Proposal proposal;             // kOutcome
     std::vector<int32_t> missing;  // kStall, kStallReport
     Duration waited{0};            // kStallReport
+    Grant grant;                   // kGrant: to be opened before anybody is told
     std::string line;              // kLog, kStallReport
   };
 
@@ -57,6 +59,10 @@ class Matcher {
   void request(int32_t rank, Request request, Time now);
   /// `rank` calls no more.
   void finish(int32_t rank);
+  /// There is a board: what is called over and over is granted it.
+  void use_board() { board_ = true; }
+  /// All have met on the board after `checks` checks each, all with this word; whether there is something to take.
+  bool met(uint64_t checks, uint64_t word);
   /// Rank 0 is done with a batch that it ran in the backend.
   void ran();
   void tick(Time now);
@@ -92,6 +98,8 @@ class Matcher {
   void arrive(const std::string& key, int32_t rank, Request&& request, Time now);
   void complete(Table::iterator it);
   void propose(const Pending& pending);
+  bool answer_questions(uint64_t check);
+  void grant(const Pending& pending, Verdict& verdict);
   bool fail_if_finished(Table::iterator it);
   OutcomePtr expire(const Pending& pending, Duration waited);
   void mark_deadlock();
@@ -114,6 +122,8 @@ class Matcher {
   std::unordered_map<uint64_t, Ready> ready_;  // wait for their turn in the backend
   uint64_t next_ready_ = 1;
   Fusion fusion_;
+  bool board_ = false;
+  Grants grants_;
   Agreement agreement_;
   std::vector<bool> finished_;
   std::vector<bool> joined_;

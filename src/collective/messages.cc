@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/board.h"
 #include "matching_generated.h"
 #include "numeric/dtype.h"
 
@@ -150,6 +151,7 @@ RequestMessage decode_request(const wire::Request& from, int32_t source, int32_t
   request.word = from.word();
   request.object_size = from.object_size();
   request.carries = from.carries();
+  request.meets = from.meets();
   if (from.payload() != nullptr) {
     require(from.payload()->size() <= kMaxPayload, "request with too much data");
     request.payload = to_bytes(from.payload());
@@ -180,6 +182,9 @@ OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
     outcome->payload = to_bytes(from.payload());
   }
   outcome->checks = from.checks();
+  require(from.slot() < backend::kBoardSlots && from.grant() <= backend::Board::kMostGrants,
+          "outcome with a grant out of range");
+  outcome->grant = {from.slot(), from.grant(), from.grant_word()};
   return {from.ticket(), to_vector(from.more()), std::move(outcome), {from.check(), from.check_word()}};
 }
 
@@ -255,10 +260,11 @@ std::span<const uint8_t> Encoder::end(const Request& request, uint32_t id, bool 
   auto& builder = impl_->builder;
   flatbuffers::Offset<wire::Call> call = 0;
   if (in_full) call = impl_->call(*request.call);
-  return impl_->finish(wire::Body::Request,
-                       wire::CreateRequest(builder, request.ticket, id, in_full ? 0 : request.call->digest,
-                                           call, request.checks, request.epoch, request.word,
-                                           request.object_size, request.carries, impl_->payload));
+  return impl_->finish(
+      wire::Body::Request,
+      wire::CreateRequest(builder, request.ticket, id, in_full ? 0 : request.call->digest, call,
+                          request.checks, request.epoch, request.word, request.object_size, request.carries,
+                          request.meets, impl_->payload));
 }
 
 std::span<const uint8_t> Encoder::encode(const Request& request, uint32_t id, bool in_full) {
@@ -300,11 +306,12 @@ std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
   const auto more_at = vector_or_none(builder, message.more);
   const auto rows_at = vector_or_none(builder, outcome.rows);
   const auto participants_at = vector_or_none(builder, outcome.participants);
-  impl_->finish(wire::Body::Outcome,
-                wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code,
-                                    outcome.status.rank, text, outcome.sequence, outcome.word, rows_at,
-                                    participants_at, outcome.object_size, outcome.carries, impl_->payload,
-                                    message.proposal.check, message.proposal.word, outcome.checks));
+  impl_->finish(
+      wire::Body::Outcome,
+      wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code, outcome.status.rank, text,
+                          outcome.sequence, outcome.word, rows_at, participants_at, outcome.object_size,
+                          outcome.carries, impl_->payload, message.proposal.check, message.proposal.word,
+                          outcome.checks, outcome.grant.slot, outcome.grant.number, outcome.grant.word));
   impl_->outcome = message.outcome;
   impl_->proposal = message.proposal;
   return bytes();

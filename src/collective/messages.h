@@ -25,6 +25,13 @@ inline constexpr size_t kInlineObject = 32 << 10;  // larger objects go through 
 /// "host memory", "device memory (CUDA)"
 const char* memory_name(hvd_memory memory);
 
+/// The right to meet for a call on the board, as long as everybody's word is this one.
+struct Grant {
+  uint32_t slot = 0;
+  uint32_t number = 0;  // 0: none
+  uint64_t word = 0;
+};
+
 /// A rank has called an operation.
 struct Request {
   uint64_t ticket = 0;
@@ -32,6 +39,7 @@ struct Request {
   uint64_t checks = 0, epoch = 0;  // see agreement.h
   uint64_t word = 0;
   uint64_t object_size = 0;
+  bool meets = false;            // it would have met on the board
   bool carries = false;          // its data is in the payload
   std::vector<uint8_t> payload;  // or the root's object, if object_size <= kInlineObject
 };
@@ -54,6 +62,7 @@ struct Outcome {
   bool carries = false;
   std::vector<uint8_t> payload;  // the result, or the object
   uint64_t checks = 0;           // join
+  Grant grant;                   // from the next call on
 };
 using OutcomePtr = std::shared_ptr<const Outcome>;
 

@@ -13,9 +13,14 @@ void Engine::collect() {
   for (auto& action : actions_) {
     using Type = Matcher::Action::Type;
     if (action.type == Type::kStall && action.rank == config_.rank) continue;  // it knows
+    if (action.type == Type::kGrant) {
+      board_->open(action.grant.slot, action.grant.number);
+      continue;
+    }
     Work& work = queue_.emplace_back();
     switch (action.type) {
       case Type::kOutcome: work.type = Work::Type::kOutcome; break;
+      case Type::kGrant: break;
       case Type::kStall: work.type = Work::Type::kStall; break;
       case Type::kLog: work.type = Work::Type::kLog; break;
       case Type::kStallReport: work.type = Work::Type::kStallReport; break;

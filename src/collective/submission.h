@@ -54,6 +54,7 @@ struct Submission {
   std::vector<int32_t> members;     // who takes part, ascending, this rank among them; empty: all ranks
   int32_t priority = 0;             // higher runs first among those that are ready
   Duration timeout = seconds(600);  // for ranks that do not submit
+  bool meets = false;  // the engine's: it would have met the others on the board if that were granted
 };
 
 /// Memory from malloc, to be handed to C callers.

@@ -138,6 +138,8 @@ class Worker {
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
   Duration patience(collective::Kind kind, Duration timeout) const;
+  void complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
+                const EngineUse& use) const;
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,

@@ -176,19 +176,24 @@ std::optional<Status> Worker::ended() const {
 
 std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission, ProcessSet* set,
                                                       Duration timeout) {
-  submission.timeout = patience(submission.kind, timeout);
-  // While the engine is held its generation stays the current one: members and engine fit each other.
   EngineUse use = engine();
+  complete(&submission, set, timeout, use);
+  return use->submit(std::move(submission));
+}
+
+/// While the engine is held its generation stays the current one: members and engine fit each other.
+void Worker::complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
+                      const EngineUse& use) const {
+  submission->timeout = patience(submission->kind, timeout);
   if (!use) {
     std::lock_guard lock(mutex_);
     throw Error(closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status);
   }
   if (set != nullptr) {
-    submission.set = set->name();
+    submission->set = set->name();
     std::lock_guard lock(mutex_);
-    submission.members = set->member_of(assignment_)->ranks;
+    submission->members = set->member_of(assignment_)->ranks;
   }
-  return use->submit(std::move(submission));
 }
 
 Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
@@ -218,7 +223,15 @@ Duration Worker::longest_wait(collective::Kind kind, Duration timeout) const {
 Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
                    ProcessSet* set, Duration timeout) {
   const Duration longest = longest_wait(submission.kind, timeout);
-  std::shared_ptr<collective::Operation> operation = submit(std::move(submission), set, timeout);
+  std::shared_ptr<collective::Operation> operation;
+  {
+    EngineUse use = engine();
+    complete(&submission, set, timeout, use);
+    if (ret_operation == nullptr) {
+      if (const std::optional<Status> met = use->meet(submission)) return *met;
+    }
+    operation = use->submit(std::move(submission));
+  }
   if (!operation->wait(longest)) {
     return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));
   }

@@ -44,6 +44,14 @@ Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose
   }
 }
 
+std::shared_ptr<backend::Board> HostGroup::board() const {
+  std::vector<backend::BoardNotes*> notes;
+  for (const auto& box : boxes_) notes.push_back(&box->notes);
+  auto keep = std::make_shared<const std::vector<std::shared_ptr<Box>>>(boxes_);
+  return std::make_shared<backend::Board>(std::move(notes), index_, &boxes_[0]->bells.board, crowded_,
+                                          std::move(keep));
+}
+
 Status HostGroup::lost(int32_t whose) const {
   Status status(HVD_PEER_LOST, "the generation was given up");
   if (whose >= 0 && whose < size()) {

@@ -91,6 +91,9 @@ class HostGroup {
   void abort();
   bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
+  /// A board for these ranks.
+  std::shared_ptr<backend::Board> board() const;
+
   /// Any thread: how one that waits for ranks of this host looks again and again.
   Spin spin(Time deadline = Time::max()) { return {crowded_, patience_, deadline}; }
 

@@ -250,6 +250,13 @@ Status LocalInstance::send_message(int32_t destination, std::span<const uint8_t>
   return status;
 }
 
+std::shared_ptr<backend::Board> LocalInstance::board() {
+  if (inherited()) return nullptr;
+  const GenerationPtr generation = current();
+  if (generation == nullptr || generation->joins_hosts() || generation->size() < 2) return nullptr;
+  return generation->group.board();
+}
+
 std::string LocalInstance::detail() const {
   const GenerationPtr generation = current();
   const size_t local = generation == nullptr ? 1 : generation->local.size();

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/board.h"
+
 namespace hvd::local {
 
 inline constexpr uint64_t kBoxMagic = 0x786f622d64766821;  // "!hvd-box"
@@ -39,11 +41,13 @@ struct alignas(kLine) SegmentWords {
   std::atomic<uint64_t> value[kSegments];
 };
 
-/// What the ranks of the host write to wake the owner: in a page of its own.
+/// What all ranks of the host write, in a page of its own: to wake the owner, and to meet on the board.
 struct alignas(kPage) Bells {
   alignas(kLine) std::atomic<uint32_t> exec;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message;  // 1: the owner's message thread sleeps
+  backend::BoardWords board;                     // of the first rank's box alone
 };
+static_assert(sizeof(Bells) == kPage);
 
 /// A peer maps it read-only, but for the bells and its own ring: a wild write elsewhere ends its writer, and nobody
 /// else.
@@ -57,6 +61,7 @@ struct Box {
   SegmentWords holds;                          // what the owner has put into each of its segments
   SegmentWords taken[kMostLocal];  // what the owner has read last in each segment of the others, by index
   Bells bells;
+  alignas(kPage) backend::BoardNotes notes;  // the owner's
   alignas(kPage) uint8_t segments[kSegments][kSegmentBytes];
   Ring rings[kMostLocal];  // by the sender's index in the group
 };

@@ -98,6 +98,7 @@ class Composite final : public backend::Instance {
   Status send_message(int32_t destination, std::span<const uint8_t> data) override {
     return host().send_message(destination, data);
   }
+  std::shared_ptr<backend::Board> board() override { return host().board(); }
   void progress(const std::atomic<bool>& done, Time deadline) override { host().progress(done, deadline); }
 
   Status host_alloc(hvd_memory memory, size_t size, void** ret_memory) override {

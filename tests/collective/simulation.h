@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "backend/board.h"
 #include "collective/engine.h"
 #include "collective/gathering.h"
 
@@ -28,6 +29,12 @@ class Simulation {
     backends_.push_back(std::make_unique<Backend>(*this, rank));
     config.rank = rank;
     engines.push_back(Engine::open(std::move(config), *backends_.back()));
+  }
+
+  /// The engines meet on a board.
+  void use_board() {
+    notes_ = std::shared_ptr<backend::BoardNotes[]>(new backend::BoardNotes[static_cast<size_t>(size_)]());
+    words_ = std::make_unique<backend::BoardWords>();
   }
 
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
@@ -102,6 +109,13 @@ class Simulation {
     void progress(const std::atomic<bool>& done, Time) override {
       while (!done && simulation_.advance()) {}
     }
+    std::shared_ptr<backend::Board> board() override {
+      if (simulation_.notes_ == nullptr) return nullptr;
+      std::vector<backend::BoardNotes*> notes;
+      for (int32_t r = 0; r < simulation_.size_; ++r) notes.push_back(&simulation_.notes_[r]);
+      return std::make_shared<backend::Board>(std::move(notes), rank_, simulation_.words_.get(), false,
+                                              simulation_.notes_);
+    }
     void abort(uint64_t) override {
       if (aborted_) return;
       aborted_ = true;
@@ -124,6 +138,8 @@ class Simulation {
   };
 
   const int32_t size_;
+  std::shared_ptr<backend::BoardNotes[]> notes_;
+  std::unique_ptr<backend::BoardWords> words_;
   std::vector<std::unique_ptr<Backend>> backends_;
   std::map<std::pair<int32_t, int32_t>, std::deque<std::vector<uint8_t>>>
       messages_;                                                           // by source, destination

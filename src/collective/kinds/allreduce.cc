@@ -10,6 +10,8 @@ namespace hvd::collective {
 
 namespace {
 
+constexpr size_t kMostOnStack = 16;
+
 Status validate(const Validation& v) {
   const Submission& s = v.submission();
   if (Status status = v.pairs(true); !status.ok()) return status;
@@ -65,6 +67,26 @@ void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
   }
 }
 
+void exchange(const Submission& s, int32_t, std::span<const uint8_t* const> data) {
+  const void* inputs[kMostOnStack];
+  std::vector<const void*> more;
+  const void** parts = inputs;
+  if (data.size() > kMostOnStack) {
+    more.resize(data.size());
+    parts = more.data();
+  }
+  size_t at = 0;
+  for (const Tensor& t : s.outputs) {
+    at = payload_aligned(at);
+    const auto elements = static_cast<size_t>(t.elements());
+    if (elements == 0) continue;
+    for (size_t r = 0; r < data.size(); ++r) parts[r] = data[r] + at;
+    reduce_many(t.dtype, s.reduction, t.data, parts, data.size(), elements,
+                static_cast<int32_t>(data.size()));
+    at += t.bytes();
+  }
+}
+
 }  // namespace
 
 extern const Row kAllreduceRow;
@@ -78,6 +100,7 @@ const Row kAllreduceRow{.kind = Kind::kAllreduce,
                         .decide = decide,
                         .misfit = misfit,
                         .plan = plan_parts,
-                        .parts = parts};
+                        .parts = parts,
+                        .exchange = exchange};
 
 }  // namespace hvd::collective

@@ -1,4 +1,6 @@
 // Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype.
+#include <cstring>
+
 #include "collective/decision.h"
 #include "collective/plan.h"
 #include "collective/validation.h"
@@ -29,6 +31,17 @@ void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
   for (const Tensor& t : op.submission.outputs) ret_parts->push_back({t.data, t.data, t.bytes()});
 }
 
+void exchange(const Submission& s, int32_t rank, std::span<const uint8_t* const> data) {
+  if (rank == s.root) return;
+  size_t at = 0;
+  for (const Tensor& t : s.outputs) {
+    at = payload_aligned(at);
+    const size_t bytes = t.bytes();
+    if (bytes > 0) std::memcpy(t.data, data[static_cast<size_t>(s.root)] + at, bytes);
+    at += bytes;
+  }
+}
+
 }  // namespace
 
 extern const Row kBroadcastRow;
@@ -44,6 +57,7 @@ const Row kBroadcastRow{.kind = Kind::kBroadcast,
                         .decide = decide,
                         .misfit = misfit,
                         .plan = plan_parts,
-                        .parts = parts};
+                        .parts = parts,
+                        .exchange = exchange};
 
 }  // namespace hvd::collective

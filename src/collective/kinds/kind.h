@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -65,6 +66,10 @@ struct Row {
   /// Its tensors as the backend gets them, for those that travel together with others of their kind, scaled if that
   /// is asked for. Without this it travels alone.
   void (*parts)(const Operation&, std::vector<backend::Part>* ret_parts) = nullptr;
+  /// The same result as decide and the outcome give, from what has travelled: `data` by rank, each rank's tensors as
+  /// they lie in a message. For those whose shapes are the same on all ranks and whose outputs are the results. Without
+  /// this, ranks do not meet for it on the board.
+  void (*exchange)(const Submission&, int32_t rank, std::span<const uint8_t* const> data) = nullptr;
 };
 
 const Row& row_of(Kind kind);

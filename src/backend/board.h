@@ -1,0 +1,102 @@
+// A board: slots in memory that all ranks of a generation share, on which ranks that repeat a small operation meet
+// without messages. Who may use a slot, and for what, is agreed elsewhere.
+//
+// A slot is granted under a number; its meetings are rounds, counted from 1. A rank arrives by leaving a note: its data,
+// in one of two places by turns, and which round it is for. One word a slot says which round is open. Whoever sees
+// that all have arrived opens the next one: that is the one moment at which the meeting takes place, for all. Whoever does
+// not want to wait closes the slot instead, at the same word: then nobody has met, and nobody will under this grant.
+//
+// A place for notes is written again two rounds later, which opens only after everybody has arrived at the round between
+// them, and so has read what stood there.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace hvd::backend {
+
+inline constexpr size_t kBoardSlots = 60;            // their words share a page with two more lines
+inline constexpr size_t kBoardBytes = 4096 - 2 * 8;  // of data in a note
+
+/// One rank's part of a meeting. It alone writes it.
+struct alignas(64) BoardNote {
+  std::atomic<uint64_t> arrived;  // grant and round
+  std::atomic<uint64_t> checks;   // see collective/agreement.h
+  uint8_t data[kBoardBytes];
+};
+static_assert(sizeof(BoardNote) == 4096);
+
+struct BoardNotes {
+  BoardNote notes[kBoardSlots][2];
+};
+
+/// One rank's, for all to write.
+struct BoardWords {
+  struct alignas(64) Word {
+    std::atomic<uint64_t> value;  // grant, the open round, closed
+  };
+  Word slots[kBoardSlots];
+};
+
+/// One rank's view of it. Any thread; each meeting is one thread's.
+class Board {
+ public:
+  static constexpr uint32_t kMostGrants = 0xffff;  // of a slot
+
+  /// notes: by rank. keep: holds the memory.
+  Board(std::vector<BoardNotes*> notes, int32_t rank, BoardWords* words, bool crowded,
+        std::shared_ptr<const void> keep)
+      : notes_(std::move(notes)), rank_(rank), words_(words), crowded_(crowded), keep_(std::move(keep)) {}
+
+  struct Meeting {
+    uint32_t slot = 0;
+    uint32_t grant = 0;  // 1 to kMostGrants
+    uint64_t round = 0;
+    size_t seen = 0;  // how many of the first ranks are known to have arrived
+  };
+  enum class State { kOpen, kMet, kClosed };
+
+  size_t size() const { return notes_.size(); }
+  /// More ranks than processors.
+  bool crowded() const { return crowded_; }
+
+  /// Where this rank's data for a meeting goes, kBoardBytes at most, before it arrives.
+  uint8_t* room(const Meeting& meeting) { return own(meeting).data; }
+  void arrive(const Meeting& meeting, uint64_t checks);
+  State look(Meeting& meeting);
+  /// Gives it up. kMet: too late, all had arrived.
+  State close(Meeting& meeting);
+
+  // After kMet, until this rank's next arrival in that slot.
+  const uint8_t* data(size_t rank, const Meeting& meeting) const { return note(rank, meeting).data; }
+  uint64_t checks(size_t rank, const Meeting& meeting) const {
+    return note(rank, meeting).checks.load(std::memory_order_relaxed);
+  }
+
+  /// Before anybody knows of the grant, and when nobody uses an earlier one any more.
+  void open(uint32_t slot, uint32_t grant);
+
+ private:
+  static uint64_t word(uint32_t grant, uint64_t round, bool closed) {
+    return uint64_t{grant} << 48 | (round << 1 & 0xffffffffffff) | (closed ? 1 : 0);
+  }
+  static State state(uint64_t seen, const Meeting& meeting);
+  std::atomic<uint64_t>& of(const Meeting& meeting) { return words_->slots[meeting.slot].value; }
+  const BoardNote& note(size_t rank, const Meeting& meeting) const {
+    return notes_[rank]->notes[meeting.slot][meeting.round % 2];
+  }
+  BoardNote& own(const Meeting& meeting) {
+    return notes_[static_cast<size_t>(rank_)]->notes[meeting.slot][meeting.round % 2];
+  }
+
+  const std::vector<BoardNotes*> notes_;
+  const int32_t rank_;
+  BoardWords* const words_;
+  const bool crowded_;
+  const std::shared_ptr<const void> keep_;
+};
+
+}  // namespace hvd::backend

@@ -1,0 +1,32 @@
+#include "collective/grants.h"
+
+#include "backend/board.h"
+#include "collective/mismatch.h"
+
+namespace hvd::collective {
+
+namespace {
+constexpr size_t kMostKnown = 1024;  // programs that never repeat a name must not fill memory
+}  // namespace
+
+Grant Grants::agreed(const SignaturePtr& call, uint64_t word) {
+  if (known_.size() >= kMostKnown && !known_.contains(call->key)) {
+    std::erase_if(known_, [](const auto& entry) { return entry.second.grant.number == 0; });
+  }
+  Known& known = known_[call->key];
+  const bool same = known.call == call || (known.call != nullptr && agrees(*known.call, *call));
+  known.call = call;
+  known.times = same ? known.times + 1 : 1;
+  if (known.times < 2) return {};
+  if (known.grant.number == 0) {
+    if (slots_ == backend::kBoardSlots) return {};
+    known.grant.slot = slots_++;
+  }
+  if (known.grant.number == backend::Board::kMostGrants) return {};
+  ++known.grant.number;
+  known.grant.word = word;
+  known.times = 0;
+  return known.grant;
+}
+
+}  // namespace hvd::collective

@@ -1,0 +1,350 @@
+// Random histories of ranks that meet on the board, replayed from a seed, in one thread: they repeat calls, change
+// them, wait for some and not for others, are late, give up, learn new words and check them, join and finish. Every
+// call ends once with the right data, on all ranks alike, and every check is agreed and as new as it must be.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "collective/simulation.h"
+
+namespace hvd::collective {
+namespace {
+
+using testing::Simulation;
+using Meeting = Engine::Meeting;
+
+constexpr int kNames = 3;
+
+/// One call, the same in all that must agree on every rank unless `differs`.
+struct Call {
+  int name = 0;
+  Kind kind = Kind::kAllreduce;
+  size_t elements = 1;
+  hvd_reduction reduction = HVD_REDUCTION_SUM;
+  double prescale = 1, postscale = 1;
+  int32_t root = 0;
+  bool check = false;    // a check of host updates after it
+  int32_t differs = -1;  // this rank calls it with another shape
+  int32_t priority = 0;
+};
+
+class History {
+ public:
+  explicit History(uint64_t seed)
+      : size_(static_cast<int32_t>(seed % 3) + 2), sim_(size_, seed), ranks_(static_cast<size_t>(size_)) {}
+
+  std::string run() {
+    sim_.use_board();
+    words_.resize(ranks_.size(), 1);
+    EngineConfig config;
+    config.generation = 3;
+    config.hosts.assign(ranks_.size(), "h");
+    config.small_data = sim_.chance(4) ? 0 : 64 << 10;
+    for (int32_t r = 0; r < size_; ++r) {
+      config.word = [this, r] { return words_[static_cast<size_t>(r)]; };
+      sim_.add_engine(config);
+    }
+    for (auto& engine : sim_.engines) engine->start();
+    make_calls();
+    sim_.advance = [this] { return advance(); };
+    while (problem_.empty() && !over() && advance()) {}
+    if (problem_.empty() && !over()) problem_ = "nothing happens any more";
+    for (const auto& [number, check] : checks_) {
+      if (problem_.empty() && !check.open && agreed_[number] < check.bound) {
+        problem_ = "check " + std::to_string(number) + " gives " + std::to_string(agreed_[number]) +
+                   ", but " + std::to_string(check.bound) + " was known at a call before it";
+      }
+    }
+    for (auto& engine : sim_.engines) engine->fail(Status(HVD_CLOSED, "over"));
+    while (sim_.step()) {}
+    return problem_;
+  }
+
+  size_t met = 0, gave_up = 0, by_messages = 0, silent_checks = 0;
+
+ private:
+  struct Rank {
+    size_t call = 0;  // the next one
+    bool checked = true;
+    bool in_check = false;
+    std::optional<Submission> submission;  // under way
+    std::optional<Engine::Met> meeting;
+    std::shared_ptr<Operation> operation;
+    std::vector<std::vector<int32_t>> in, out;
+    bool waits = true;
+    uint64_t bound = 0;  // its word at its last call that had completed before a check
+    uint64_t word = 0;   // at the call
+    size_t checks = 0;
+    std::vector<std::pair<std::shared_ptr<Operation>, size_t>> open;  // not waited for, and of which call
+    std::map<size_t, std::vector<int32_t>> data;                      // of those
+  };
+
+  Rank& rank(int32_t r) { return ranks_[static_cast<size_t>(r)]; }
+  int pick(int low, int high) { return sim_.pick(low, high); }
+
+  void make_calls() {
+    std::vector<Call> patterns(kNames);
+    for (int i = 0; i < kNames; ++i) {
+      Call& call = patterns[static_cast<size_t>(i)];
+      call.name = i;
+      const int kind = pick(0, 4);
+      call.kind = kind == 0 ? Kind::kBroadcast : kind == 1 ? Kind::kBarrier : Kind::kAllreduce;
+      call.elements = static_cast<size_t>(pick(0, 5));
+      call.reduction = pick(HVD_REDUCTION_SUM, HVD_REDUCTION_MAX);
+      if (sim_.chance(4)) call.prescale = 2, call.postscale = 3;
+      call.root = pick(0, size_ - 1);
+    }
+    wild_ = sim_.chance(3) ? 8 : sim_.chance(2) ? 40 : 200;
+    const int count = pick(10, 80);
+    for (int i = 0; i < count; ++i) {
+      Call& pattern = patterns[static_cast<size_t>(pick(0, kNames - 1))];
+      if (sim_.chance(wild_)) pattern.elements = static_cast<size_t>(pick(0, 1100));  // from now on
+      Call call = pattern;
+      call.check = sim_.chance(3);
+      // Now and then it differs in the same way twice: what is no agreement must not become a habit.
+      const bool again = pattern.differs >= 0 && sim_.chance(2);
+      pattern.differs = again ? pattern.differs : -1;
+      if (sim_.chance(2 * wild_) && call.kind != Kind::kBarrier) pattern.differs = pick(0, size_ - 1);
+      call.differs = pattern.differs;
+      if (sim_.chance(2 * wild_)) call.priority = pick(0, 2);
+      calls_.push_back(call);
+    }
+  }
+
+  int32_t value(int32_t r, size_t call, size_t i) const {
+    return static_cast<int32_t>((static_cast<size_t>(r) * 31 + call * 7 + i) % 17 + 1);
+  }
+
+  Submission submission(int32_t r, size_t index) {
+    const Call& call = calls_[index];
+    Rank& me = rank(r);
+    Submission s;
+    s.name = "n" + std::to_string(call.name);
+    s.kind = call.kind;
+    s.priority = call.priority;
+    if (call.kind == Kind::kBarrier) return s;
+    const size_t elements = call.elements + (call.differs == r ? 1 : 0);
+    auto& data = me.data[index];
+    data.clear();
+    for (size_t i = 0; i < elements; ++i) data.push_back(value(r, index, i));
+    const Tensor tensor{data.data(), HVD_DTYPE_INT32, {static_cast<int64_t>(elements)}};
+    s.outputs = {tensor};
+    if (call.kind == Kind::kBroadcast) {
+      s.root = call.root;
+      return s;
+    }
+    s.inputs = {tensor};
+    s.reduction = call.reduction;
+    s.prescale = call.prescale;
+    s.postscale = call.postscale;
+    return s;
+  }
+
+  int32_t expected(size_t index, size_t i) const {
+    const Call& call = calls_[index];
+    if (call.kind == Kind::kBroadcast) return value(call.root, index, i);
+    const auto scale = static_cast<int32_t>(call.prescale);
+    int32_t result = value(0, index, i) * scale;
+    for (int32_t r = 1; r < size_; ++r) {
+      const int32_t term = value(r, index, i) * scale;
+      switch (call.reduction) {
+        case HVD_REDUCTION_MIN: result = std::min(result, term); break;
+        case HVD_REDUCTION_MAX: result = std::max(result, term); break;
+        default: result += term;
+      }
+    }
+    if (call.reduction == HVD_REDUCTION_AVERAGE) result /= size_;
+    return result * static_cast<int32_t>(call.postscale);
+  }
+
+  void ended(int32_t r, size_t index, const Status& status) {
+    const Call& call = calls_[index];
+    const hvd_status wanted = call.differs >= 0 ? HVD_MISMATCH : HVD_OK;
+    if (status.code != wanted) {
+      problem_ = "call " + std::to_string(index) + " on rank " + std::to_string(r) + " ended with " +
+                 std::to_string(status.code) + " " + status.message;
+    }
+    if (wanted == HVD_OK && call.kind != Kind::kBarrier) {
+      const auto& data = rank(r).data[index];
+      for (size_t i = 0; i < data.size(); ++i) {
+        if (data[i] == expected(index, i)) continue;
+        problem_ = "call " + std::to_string(index) + " on rank " + std::to_string(r) + ": element " +
+                   std::to_string(i) + " is " + std::to_string(data[i]) + ", expected " +
+                   std::to_string(expected(index, i));
+        break;
+      }
+    }
+    rank(r).data.erase(index);
+  }
+
+  bool over() {
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+      return rank.call == calls_.size() && rank.checked && !rank.in_check && rank.open.empty();
+    });
+  }
+
+  bool advance() {
+    // Ranks move in turns of chance; what is on its way arrives in between.
+    for (int tries = 0; tries < 400 && problem_.empty(); ++tries) {
+      const auto r = static_cast<int32_t>(pick(0, size_));
+      if (r == size_) {
+        if (sim_.step()) return true;
+        continue;
+      }
+      if (sim_.chance(20 * wild_)) words_[static_cast<size_t>(r)] += static_cast<uint64_t>(pick(1, 3));
+      if (step(r)) return true;
+    }
+    return sim_.step();
+  }
+
+  /// Something that this rank does; false if it can do nothing now.
+  bool step(int32_t r) {
+    Rank& me = rank(r);
+    if (me.in_check) return false;
+    for (auto it = me.open.begin(); it != me.open.end(); ++it) {
+      if (!it->first->done()) continue;
+      const auto [operation, index] = *it;
+      me.open.erase(it);
+      ended(r, index, operation->status());
+      return true;
+    }
+    if (me.meeting) return look(r);
+    if (me.operation != nullptr) {
+      if (!me.operation->done()) return false;
+      const std::shared_ptr<Operation> operation = std::move(me.operation);
+      complete(r, operation->status());
+      return true;
+    }
+    if (!me.checked) {
+      // Who waits in a check returns only when those who came later have: none of these is one check ahead.
+      const bool ahead = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
+        return other.in_check && other.checks <= me.checks;
+      });
+      return !ahead && check(r);
+    }
+    if (me.call == calls_.size()) return false;
+    return begin(r);
+  }
+
+  Engine& engine(int32_t r) { return *sim_.engines[static_cast<size_t>(r)]; }
+
+  bool begin(int32_t r) {
+    Rank& me = rank(r);
+    const std::string name = "n" + std::to_string(calls_[me.call].name);
+    for (const auto& [operation, index] : me.open) {
+      if (calls_[index].name == calls_[me.call].name) return false;  // its name is in use
+    }
+    me.submission = submission(r, me.call);
+    me.word = words_[static_cast<size_t>(r)];
+    me.waits = !sim_.chance(wild_);
+    if (me.waits && (me.meeting = engine(r).arrive(*me.submission))) return true;
+    submit(r);
+    return true;
+  }
+
+  void submit(int32_t r) {
+    Rank& me = rank(r);
+    ++by_messages;
+    auto operation = engine(r).submit(std::move(*me.submission));
+    me.submission.reset();
+    if (me.waits) {
+      me.operation = std::move(operation);
+      return;
+    }
+    me.open.emplace_back(std::move(operation), me.call);
+    me.checked = !calls_[me.call].check;
+    ++me.call;
+  }
+
+  bool look(int32_t r) {
+    Rank& me = rank(r);
+    Meeting state = engine(r).look(*me.meeting);
+    if (state == Meeting::kOpen && sim_.chance(3 * wild_)) {
+      state = engine(r).close(*me.meeting);
+      ++gave_up;
+    }
+    if (state == Meeting::kOpen) return true;
+    const auto status = engine(r).conclude(*me.meeting, state, *me.submission);
+    me.meeting.reset();
+    if (!status) {
+      submit(r);
+      return true;
+    }
+    ++met;
+    me.submission.reset();
+    complete(r, *status);
+    return true;
+  }
+
+  void complete(int32_t r, const Status& status) {
+    Rank& me = rank(r);
+    me.bound = std::max(me.bound, me.word);
+    ended(r, me.call, status);
+    me.checked = !calls_[me.call].check;
+    ++me.call;
+  }
+
+  bool check(int32_t r) {
+    Rank& me = rank(r);
+    const size_t number = me.checks++;
+    const size_t sent = sim_.sent[r];
+    const bool quiet = me.open.empty();
+    const uint64_t bound = me.bound;
+    me.checked = true;
+    me.in_check = true;
+    uint64_t word = 0;
+    const Status status = engine(r).check(seconds(600), &word);  // others go on within it
+    me.in_check = false;
+    if (!status.ok()) problem_ = "check " + std::to_string(number) + ": " + status.message;
+    if (sim_.sent[r] == sent) ++silent_checks;
+    const auto [it, first] = agreed_.emplace(number, word);
+    if (it->second != word) {
+      problem_ = "check " + std::to_string(number) + " gives " + std::to_string(word) + " on rank " +
+                 std::to_string(r) + ", " + std::to_string(it->second) + " on another";
+    }
+    Check& of = checks_[number];
+    of.open = of.open || !quiet;
+    of.bound = std::max(of.bound, bound);
+    return true;
+  }
+
+  const int32_t size_;
+  Simulation sim_;
+  int wild_ = 8;  // the lower, the more happens that is no repetition
+  std::vector<Call> calls_;
+  std::vector<Rank> ranks_;
+  std::vector<uint64_t> words_;
+  struct Check {
+    bool open = false;   // some rank had left a call open
+    uint64_t bound = 0;  // of all ranks' words at their last calls before it
+  };
+  std::map<size_t, uint64_t> agreed_;
+  std::map<size_t, Check> checks_;
+  std::string problem_;
+};
+
+TEST(MeetingHistory, EveryCallEndsRightAndEveryCheckIsAgreed) {
+  const char* given = std::getenv("HVD_SEED");
+  const uint64_t first = given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
+  const uint64_t last = given == nullptr ? 3000 : first;
+  size_t met = 0, gave_up = 0, by_messages = 0, silent = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    History history(seed);
+    const std::string problem = history.run();
+    ASSERT_EQ(problem, "") << "HVD_SEED=" << seed;
+    met += history.met;
+    gave_up += history.gave_up;
+    by_messages += history.by_messages;
+    silent += history.silent_checks;
+  }
+  if (given != nullptr) return;
+  // The histories are about what they are about.
+  EXPECT_GT(met, last * 5);
+  EXPECT_GT(gave_up, last / 10);
+  EXPECT_GT(by_messages, last * 5);
+  EXPECT_GT(silent, last);
+}
+
+}  // namespace
+}  // namespace hvd::collective
