@@ -168,7 +168,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
        "how long to wait for enough slots, and for workers to rejoin"},
       {"--output-filename", "output_directory", "directory for the workers' output, one folder a worker"},
       {"--backend", "backend", "tcp, gloo, mpi, nccl, any other module, several separated by commas, or auto"},
-      {"--heartbeat-timeout", "heartbeat_timeout", "silence after which a worker is lost"},
+      {"--heartbeat-timeout", "heartbeat_timeout", "silence after which a worker is lost, unless its process runs"},
       {"--stop-grace", "stop_grace", "time between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
        "file for a trace of what each worker does; .<worker>.json is added"},

@@ -11,13 +11,6 @@
 
 namespace hvd::driver {
 
-inline wire::AddressT copy(const wire::AddressT& address) {
-  wire::AddressT result;
-  result.backend = address.backend;
-  result.blob = address.blob;
-  return result;
-}
-
 struct RendezvousServer::Connection {
   explicit Connection(Loop& loop) : deadline(loop) {}
   std::shared_ptr<wire::Channel> channel;
@@ -31,6 +24,8 @@ struct RendezvousServer::Connection {
   uint64_t received = 0;    // sequence of its last message
   uint64_t sent = 0;
   Time heard{};
+  int64_t process = 0;  // its number, as it says
+  bool slow = false;    // silent for longer than heartbeat_timeout, though its process runs
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
   bool over = false;

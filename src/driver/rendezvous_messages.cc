@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "driver/rendezvous_impl.h"
+#include "wire/member.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
@@ -27,7 +28,12 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
     if (message.worker != connection->worker) {
       throw Error(HVD_INVALID, fmt::format("a message in the name of worker {}", message.worker));
     }
-    connection->heard = now();
+    const Time at = now();
+    if (std::exchange(connection->slow, false)) {
+      logger_->info("worker {} is heard again after {} s", message.worker,
+                    seconds_text(at - connection->heard));
+    }
+    connection->heard = at;
     if (message.sequence <= connection->received) return;  // a repeated request counts once (contract 11)
     connection->received = message.sequence;
     handle(connection, message);
@@ -76,6 +82,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->worker = worker;
   connection->channel->trust();
   connection->host = printable(hello->host);
+  connection->process = hello->pid;
   connection->received = message.sequence;
   connection->heard = now();
   connections_[worker] = connection;
@@ -131,11 +138,6 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       const wire::ReadyT& ready = *message.body.AsReady();
       connection->generation = 0;
       kv_.forget(worker);
-      std::vector<wire::AddressT>& addresses = addresses_[worker];
-      addresses.clear();
-      for (const auto& address : ready.addresses) {
-        if (address) addresses.push_back(copy(*address));
-      }
       if (std::string backends = printable(ready.backends, kMaxBackendsText);
           backends != connection->backends) {
         connection->backends = std::move(backends);
@@ -149,6 +151,8 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       event.digest = wire::to_digest(ready.digest.get());
       event.host = connection->host;
       event.lost_peer = ready.cause == wire::Cause::PeerLost;
+      event.offers = wire::read_offers(ready.addresses);
+      event.settings = wire::read_settings(ready.settings);
       return events_.ready(worker, event);
     }
     case wire::Body::Synced:

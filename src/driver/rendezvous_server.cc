@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "driver/rendezvous_impl.h"
+#include "wire/member.h"
 
 namespace hvd::driver {
 namespace {
@@ -139,18 +140,19 @@ void RendezvousServer::lose(const ConnectionPtr& connection, membership::LossKin
   while (silence_.size() > 4096) silence_.erase(silence_.begin());
   remove(connection);
   connection->channel->close(kLinger);
-  addresses_.erase(connection->worker);
   events_.lost(connection->worker, kind, why);
 }
 
 void RendezvousServer::watch() {
   if (connections_.empty()) return timer_.cancel();
   Time first = Time::max();
-  for (const auto& [worker, connection] : connections_) first = std::min(first, connection->heard);
+  for (const auto& [worker, connection] : connections_) {
+    first = std::min(
+        first, connection->heard + (connection->slow ? config_.slow_timeout : config_.heartbeat_timeout));
+  }
   // Not only when somebody may be silent: then nobody would know for how long this process was held up.
   last_look_ = now();
-  watch_at_ =
-      std::clamp(first + config_.heartbeat_timeout, last_look_, last_look_ + config_.heartbeat_interval);
+  watch_at_ = std::clamp(first, last_look_, last_look_ + config_.heartbeat_interval);
   timer_.start(watch_at_ - last_look_, [this] { look_for_silence(); });
 }
 
@@ -165,17 +167,41 @@ void RendezvousServer::look_for_silence() {
     }
     return watch();
   }
-  std::vector<ConnectionPtr> silent;
+  std::vector<std::pair<ConnectionPtr, std::string>> lost;
   for (const auto& [worker, connection] : connections_) {
-    if (at - connection->heard >= config_.heartbeat_timeout) silent.push_back(connection);
+    if (std::string why = verdict_on(*connection, at); !why.empty())
+      lost.emplace_back(connection, std::move(why));
   }
-  for (const ConnectionPtr& connection : silent) {
+  for (const auto& [connection, why] : lost) {
     if (connection->over) continue;
-    const std::string why = fmt::format("no sign of life for {:.1f} s", to_seconds(at - connection->heard));
     tell_refusal(*connection, wire::Refusal::Evicted, why);
     lose(connection, membership::LossKind::kSilent, why);
   }
   watch();
+}
+
+/// Why a worker is lost by its silence; "" if it is not. Slow is not dead: whoever started its process sees whether it
+/// runs (contract 19). One that is stopped would be waited for in vain.
+std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
+  const Duration silence = at - connection.heard;
+  if (silence < config_.heartbeat_timeout) return "";
+  const launch::Life life =
+      events_.life ? events_.life(connection.worker, connection.process) : launch::Life::kUnknown;
+  const std::string silent = fmt::format("no sign of life for {} s", seconds_text(silence));
+  if (life != launch::Life::kRunning) {
+    return fmt::format("{}{} (heartbeat_timeout is {} s)", silent,
+                       life == launch::Life::kStopped ? ", its process is stopped" : "",
+                       seconds_text(config_.heartbeat_timeout));
+  }
+  if (silence >= config_.slow_timeout) {
+    return fmt::format("{}, though its process runs (slow_timeout is {} s)", silent,
+                       seconds_text(config_.slow_timeout));
+  }
+  if (!std::exchange(connection.slow, true)) {
+    logger_->warning("worker {} on host {}: {}, but its process runs: it is given {} s (slow_timeout)",
+                     connection.worker, connection.host, silent, seconds_text(config_.slow_timeout));
+  }
+  return "";
 }
 
 void RendezvousServer::assign(const membership::Assign& assign) {
@@ -184,26 +210,14 @@ void RendezvousServer::assign(const membership::Assign& assign) {
   assignment.epoch = assign.epoch;
   assignment.root = assign.root;
   assignment.reason = printable(assign.reason);
-  for (const membership::MemberPlace& place : assign.members) {
-    auto member = std::make_unique<wire::MemberT>();
-    member->worker = place.worker;
-    member->host = place.host;
-    member->local_rank = place.local_rank;
-    member->has_state = place.ready.has_state;
-    member->revision = place.ready.revision;
-    member->digest = std::make_unique<wire::Digest>(place.ready.digest.low, place.ready.digest.high);
-    for (const wire::AddressT& address : addresses_[place.worker]) {
-      member->addresses.push_back(std::make_unique<wire::AddressT>(copy(address)));
-    }
-    assignment.members.push_back(std::move(member));
-  }
+  for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
   wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
-  for (const membership::MemberPlace& place : assign.members) {
-    const auto found = connections_.find(place.worker);
+  for (const Member& member : assign.members) {
+    const auto found = connections_.find(member.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
     connection.generation = connection.assigned = assign.generation;
-    message.worker = place.worker;
+    message.worker = member.worker;
     message.sequence = ++connection.sent;
     connection.channel->send(wire::encode(message));
   }
@@ -263,7 +277,6 @@ void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::s
   const ConnectionPtr connection = found->second;
   tell_refusal(*connection, code, reason);
   remove(connection);
-  addresses_.erase(worker);
   connection->channel->close(kLinger);
 }
 

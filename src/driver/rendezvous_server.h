@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/rate_limit.h"
 #include "driver/kv_store.h"
+#include "launch/launcher.h"
 #include "membership/membership.h"
 #include "wire/channel.h"
 
@@ -27,7 +28,7 @@ struct Refusal {
 struct RendezvousConfig {
   std::string job, secret;
   std::string listen;  // "address:port"
-  Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10);
+  Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10), slow_timeout = seconds(60);
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
   size_t max_strangers = 1024;  // connections that have not said hello
@@ -40,6 +41,8 @@ class RendezvousServer {
     /// Whether this worker may connect: nothing, or why not.
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
     std::function<void(uint64_t worker)> connected;
+    /// What is known of its process, whose number it named. Absent: nothing.
+    std::function<launch::Life(uint64_t worker, int64_t process)> life;
     std::function<void(uint64_t worker, const membership::ReadyEvent& event)> ready;
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
@@ -93,6 +96,7 @@ class RendezvousServer {
   void answer(const std::vector<KvStore::Answer>& answers);
   void watch();
   void look_for_silence();
+  std::string verdict_on(Connection& connection, Time at);
   template <class Body>
   void send(Connection& connection, uint64_t generation, Body body);
 
@@ -102,10 +106,9 @@ class RendezvousServer {
   const Events events_;
   uint64_t epoch_ = 0;
   std::optional<std::pair<bool, std::string>> ended_;
-  std::map<uint64_t, ConnectionPtr> connections_;              // by worker, after hello
-  std::vector<ConnectionPtr> strangers_;                       // before it, oldest first
-  std::map<uint64_t, Duration> silence_;                       // of workers that were lost
-  std::map<uint64_t, std::vector<wire::AddressT>> addresses_;  // as each worker's Ready told last
+  std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
+  std::vector<ConnectionPtr> strangers_;           // before it, oldest first
+  std::map<uint64_t, Duration> silence_;           // of workers that were lost
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;

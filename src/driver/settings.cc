@@ -126,6 +126,7 @@ Settings read_settings(const Options& o) {
   s.discovery_timeout = o.duration("discovery_timeout");
   s.heartbeat_interval = o.duration("heartbeat_interval");
   s.heartbeat_timeout = o.duration("heartbeat_timeout");
+  s.slow_timeout = std::max(o.duration("slow_timeout"), s.heartbeat_timeout);
   s.stop_grace = o.duration("stop_grace");
   s.slots_per_host = static_cast<int32_t>(o.integer("slots_per_host"));
   check_sizes(s);

@@ -17,7 +17,7 @@ struct Settings {
   int64_t np = 0, min_np = 0, max_np = 0;   // as given; 0 is resolved by membership_config
   membership::MembershipConfig membership;  // but for np, min_np and max_np
   Duration discovery_interval{}, discovery_timeout{};
-  Duration heartbeat_interval{}, heartbeat_timeout{};
+  Duration heartbeat_interval{}, heartbeat_timeout{}, slow_timeout{};
   Duration stop_grace{};
   int32_t slots_per_host = 1;
 };

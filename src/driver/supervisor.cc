@@ -98,9 +98,11 @@ void Supervisor::listen() {
   rendezvous.listen = s.listen;
   rendezvous.heartbeat_interval = s.heartbeat_interval;
   rendezvous.heartbeat_timeout = s.heartbeat_timeout;
+  rendezvous.slow_timeout = s.slow_timeout;
   RendezvousServer::Events events;
   events.admit = [this](uint64_t worker) { return admit(worker); };
   events.connected = [this](uint64_t) { publish(); };
+  events.life = [this](uint64_t worker, int64_t process) { return launcher_->life(worker, process); };
   events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
     apply(membership_->worker_ready(worker, event, now()));
   };

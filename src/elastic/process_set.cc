@@ -85,10 +85,10 @@ ProcessSet::ProcessSet(std::string name, hvd_set_rule rule, std::optional<std::v
 }
 
 std::vector<int32_t> ProcessSet::resolve(const session::Assignment& assignment) const {
-  const session::Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
+  const Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
   std::vector<int32_t> members;
   for (size_t i = 0; i < assignment.members.size(); ++i) {
-    const session::Member& member = assignment.members[i];
+    const Member& member = assignment.members[i];
     const auto rank = static_cast<int32_t>(i);
     bool in = false;
     switch (rule_) {

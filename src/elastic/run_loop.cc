@@ -10,7 +10,7 @@ namespace {
 
 std::vector<state::Summary> summaries(const session::Assignment& assignment) {
   std::vector<state::Summary> known;
-  for (const session::Member& member : assignment.members) {
+  for (const Member& member : assignment.members) {
     known.push_back({member.has_state, member.revision, member.digest});
   }
   return known;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "backend/capabilities.h"
+#include "base/queued_log.h"
 #include "selection/selection.h"
 
 namespace hvd::elastic {
@@ -21,7 +22,7 @@ std::string host_of(const Options& options) {
   return name;
 }
 
-session::SessionConfig session_config(const Options& options) {
+session::SessionConfig session_config(const Options& options, LoggerPtr logger) {
   session::SessionConfig config;
   config.driver = options.string("driver");
   config.secret = options.string("secret");
@@ -31,7 +32,7 @@ session::SessionConfig session_config(const Options& options) {
   config.slot = static_cast<int32_t>(options.integer("slot"));
   config.connect_timeout = options.duration("connect_timeout");
   config.driver_timeout = options.duration("driver_timeout");
-  config.logger = options.logger;
+  config.logger = std::move(logger);
   if (config.secret.empty()) {
     throw Error(HVD_INVALID,
                 "option secret (HVD_SECRET) is empty: the driver gives it to the workers that it starts");
@@ -52,10 +53,10 @@ hvd_membership_info membership_of(const session::Assignment& assignment, uint64_
   m.generation = assignment.generation;
   m.membership_epoch = assignment.epoch;
   m.worker = worker;
-  const session::Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
+  const Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
   m.local_rank = self.local_rank;
   for (int32_t rank = 0; rank < m.size; ++rank) {
-    const session::Member& member = assignment.members[static_cast<size_t>(rank)];
+    const Member& member = assignment.members[static_cast<size_t>(rank)];
     if (member.host == self.host) ++m.local_size;
     if (member.local_rank != self.local_rank) continue;
     ++m.cross_size;
@@ -66,6 +67,7 @@ hvd_membership_info membership_of(const session::Assignment& assignment, uint64_
 
 Worker::Worker(const Options& options)
     : logger_(options.logger),
+      session_log_(queue_log(options.logger)),
       worker_(static_cast<uint64_t>(options.integer("worker"))),
       operation_timeout_(options.duration("operation_timeout")),
       connect_timeout_(options.duration("connect_timeout")),
@@ -101,7 +103,7 @@ Status Worker::open(const Options& options) {
   handlers.failure = [this](uint64_t generation, int32_t peer, const std::string& text) {
     if (engine(generation)) copies_->lost();
     Status why(HVD_PEER_LOST, text);
-    lose_generation(generation, why.at_rank(peer), Duration(0), true);
+    lose_generation(generation, why.at_rank(peer), Duration(0), Report::kFailure);
   };
   handlers.kv_set = [this](uint64_t generation, const std::string& key, std::span<const uint8_t> value) {
     if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
@@ -128,11 +130,11 @@ Status Worker::open(const Options& options) {
     copies_->open(*instance_);
     backend_ = instance_->description();
     session::Assignment assignment;
-    session::Member self;
+    Member self;
     self.worker = worker_;
     self.host = host_of(options);
-    self.addresses.push_back({backend_.name, {}});
-    if (status = instance_->address(&self.addresses.back().blob); !status.ok()) return status;
+    self.offers.push_back({backend_.name, "", 0, 0, 0, {}});
+    if (status = instance_->address(&self.offers.front().address); !status.ok()) return status;
     assignment.members.push_back(std::move(self));
     return connect(assignment);
   }
@@ -141,7 +143,7 @@ Status Worker::open(const Options& options) {
   events.aborted = [this](const session::AbortInfo& info) { on_abort(info); };
   events.hosts_updated = [this](const session::HostsUpdate& update) { on_hosts_updated(update); };
   events.ended = [this](const Status& why) { on_ended(why); };
-  session_ = std::make_unique<session::Session>(session_config(options), std::move(events));
+  session_ = std::make_unique<session::Session>(session_config(options, session_log_), std::move(events));
   Status status = session_->start();
   if (!status.ok()) return status;
   module_options.emplace_back("route", session_->local_address());
@@ -167,8 +169,8 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
     if (loss()) release_engine(loss()->status);
     std::vector<uint8_t> address;
     Status status = instance_->address(&address);
+    if (status.ok()) status = selection::offers_of(address, &ready.offers, &ready.settings);
     if (!status.ok()) return status;
-    ready.addresses = {{backend_.name, std::move(address)}};
     ready.backends = backend::describe_choices(*instance_);
 
     const Time asked = now();
@@ -194,8 +196,13 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
       ++times->attempts;
     }
     if (status.ok()) return status;
-    if (status.code != HVD_PEER_LOST && status.code != HVD_TIMEOUT) return status;
-    lose(status.rank, status.message);
+    if (status.code != HVD_PEER_LOST && status.code != HVD_TIMEOUT) {
+      // What another rank brings is no reason for this worker to end: the driver sends one of them away (contract 16).
+      if (session_ == nullptr || status.rank < 0 || status.rank == assignment.rank) return status;
+      unfit(status.rank, status.message);
+    } else {
+      lose(status.rank, status.message);
+    }
     ready.cause = wire::Cause::PeerLost;
   }
 }
@@ -203,20 +210,15 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
 Status Worker::connect(const session::Assignment& assignment) {
   std::vector<backend::Member> members;
   for (size_t rank = 0; rank < assignment.members.size(); ++rank) {
-    const session::Member& member = assignment.members[rank];
-    backend::Member peer{member.worker, member.host, {}};
-    const auto found = std::find_if(member.addresses.begin(), member.addresses.end(),
-                                    [&](const session::Address& a) { return a.backend == backend_.name; });
-    if (found != member.addresses.end()) {
-      peer.address = found->blob;
-    } else if (session_ != nullptr) {
-      return Status(
-          HVD_UNAVAILABLE,
-          fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
-                      "on every worker",
-                      rank, member.host, backend_.name));
+    const Member& member = assignment.members[rank];
+    if (member.offers.empty() || member.offers.front().backend != backend_.name) {
+      Status status(HVD_UNAVAILABLE,
+                    fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
+                                "on every worker",
+                                rank, member.host, backend_.name));
+      return status.at_rank(static_cast<int32_t>(rank));
     }
-    members.push_back(std::move(peer));
+    members.push_back({member.worker, member.host, member.offers.front().address});
   }
   become(assignment);
   // An abort that came before this worker knew the generation found nobody to tell (contract 3).
@@ -241,7 +243,7 @@ void Worker::become(const session::Assignment& assignment) {
   collective::EngineConfig config;
   config.generation = assignment.generation;
   config.rank = assignment.rank;
-  for (const session::Member& member : assignment.members) config.hosts.push_back(member.host);
+  for (const Member& member : assignment.members) config.hosts.push_back(member.host);
   config.stall_warning = stall_warning_;
   config.logger = logger_;
   config.fusion_threshold = fusion_threshold_;

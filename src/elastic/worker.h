@@ -110,6 +110,8 @@ class Worker {
   std::optional<Loss> loss() const;
   /// The data plane or the program says that the generation is lost: the driver and all pending operations are told.
   void lose(int32_t rank, const std::string& reason);
+  /// What this rank brings does not fit what this worker has: the generation is lost, the driver sends one of them away.
+  void unfit(int32_t rank, const std::string& reason);
   /// No more generations: why. Nothing while the job goes on.
   std::optional<Status> ended() const;
   /// Nothing between generations, after the end, and if another generation than the one given is current.
@@ -133,7 +135,8 @@ class Worker {
   void become(const session::Assignment& assignment);
   void release_engine(const Status& why);
   std::shared_ptr<collective::Engine> take_engine(std::unique_lock<std::mutex>& lock, const Status& why);
-  bool lose_generation(uint64_t generation, const Status& why, Duration silence, bool report);
+  enum class Report { kNo, kFailure, kUnfit };  // what the driver is told
+  bool lose_generation(uint64_t generation, const Status& why, Duration silence, Report report);
   void on_abort(const session::AbortInfo& info);
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
@@ -147,6 +150,7 @@ class Worker {
   void close(const Status& why, Duration linger);
 
   const LoggerPtr logger_;
+  const LoggerPtr session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
   const uint64_t worker_;
   const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;

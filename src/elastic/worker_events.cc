@@ -62,7 +62,7 @@ void Worker::wake_engine_at(Time when) {
   });
 }
 
-bool Worker::lose_generation(uint64_t generation, const Status& why, Duration silence, bool report) {
+bool Worker::lose_generation(uint64_t generation, const Status& why, Duration silence, Report report) {
   bool leaving = false;
   {
     std::lock_guard lock(mutex_);
@@ -70,9 +70,13 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
     if (generation != assignment_.generation || closed_) return false;
     if (loss_) {
       // The driver knows best who was lost and why.
-      if (!report && loss_->status.code == HVD_PEER_LOST) {
+      if (report == Report::kNo && loss_->status.code == HVD_PEER_LOST) {
         loss_->status = why;
         loss_->silence = silence;
+      }
+      // As true as before, and the next generation would break by it as well.
+      if (report == Report::kUnfit && session_ != nullptr) {
+        session_->report_failure(generation, why.rank, why.message, true);
       }
       return false;
     }
@@ -80,29 +84,37 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
     loss_->status.generation = generation;
   }
   if (EngineUse use = engine(generation)) use->fail(why);
-  if (report && leaving) return true;  // a peer closed its links first: the driver tells how the job ends
-  if (report && session_ != nullptr) session_->report_failure(generation, why.rank, why.message);
-  logger_->info("generation {} is lost: {}", generation, why.message);
+  if (report != Report::kNo && leaving)
+    return true;  // a peer closed its links first: the driver tells how the job ends
+  if (report != Report::kNo && session_ != nullptr) {
+    session_->report_failure(generation, why.rank, why.message, report == Report::kUnfit);
+  }
+  session_log_->info("generation {} is lost: {}", generation, why.message);
   post_event(HVD_EVENT_PEER_LOST, generation, why.rank, 0, why.message);
   return true;
 }
 
 void Worker::lose(int32_t rank, const std::string& reason) {
   Status why(HVD_PEER_LOST, reason);
-  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), true);
+  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), Report::kFailure);
+}
+
+void Worker::unfit(int32_t rank, const std::string& reason) {
+  Status why(HVD_PEER_LOST, reason);
+  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), Report::kUnfit);
 }
 
 void Worker::on_abort(const session::AbortInfo& info) {
   Status why(HVD_PEER_LOST, info.reason);
   lose_generation(info.generation, why.at_rank(info.rank).in_generation(info.generation), info.silence,
-                  false);
+                  Report::kNo);
 }
 
 void Worker::on_hosts_updated(const session::HostsUpdate& update) {
   std::string text = fmt::format("membership epoch {}", update.epoch);
   for (const std::string& host : update.added) text += " +" + host;
   for (const std::string& host : update.removed) text += " -" + host;
-  logger_->info("hosts updated: {}{}", text, update.interrupt ? "" : " (no change for this generation)");
+  session_log_->info("hosts updated: {}{}", text, update.interrupt ? "" : " (no change for this generation)");
   hvd_event event{};
   event.kind = HVD_EVENT_HOSTS_UPDATED;
   event.membership_epoch = update.epoch;

@@ -133,6 +133,7 @@ class CallbackLauncherImpl final : public CallbackLauncher {
 
   void set_rank(uint64_t, int32_t) override {}
   std::optional<int32_t> ended(uint64_t) const override { return std::nullopt; }
+  Life life(uint64_t, int64_t) const override { return Life::kUnknown; }
 
   void worker_exited(uint64_t id, int32_t exit_status) override {
     const auto found = workers_.find(id);

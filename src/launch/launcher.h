@@ -23,6 +23,9 @@ struct LaunchRequest {
   std::vector<std::string> environment;  // "NAME=value": what must reach the worker
 };
 
+/// What whoever started a worker sees of its process.
+enum class Life { kUnknown, kRunning, kStopped, kEnded };
+
 /// All on the loop's thread.
 class Launcher {
  public:
@@ -46,6 +49,9 @@ class Launcher {
   virtual void set_rank(uint64_t worker, int32_t rank) = 0;
   /// Its exit status if it has ended already, though `exited` was not called yet.
   virtual std::optional<int32_t> ended(uint64_t worker) const = 0;
+  /// How its process is now. `process`: the number that the worker itself names, which counts if it is of those that
+  /// were started with it (a shell may have been started first); else that of what was started.
+  virtual Life life(uint64_t worker, int64_t process) const = 0;
   /// Ends everything at once, without events.
   virtual void close(Duration grace) = 0;
 };

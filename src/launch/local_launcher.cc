@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <utility>
 
@@ -11,6 +13,22 @@
 
 namespace hvd::launch {
 namespace {
+
+/// As the kernel says: the state in /proc/PID/stat stands after the last parenthesis of the name.
+Life life_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name = line.rfind(')');
+  if (name == std::string::npos || name + 2 >= line.size()) return Life::kUnknown;
+  switch (line[name + 2]) {
+    case 'T':
+    case 't': return Life::kStopped;
+    case 'Z':
+    case 'X': return Life::kEnded;
+    default: return Life::kRunning;
+  }
+}
 
 class LocalLauncher final : public Launcher {
  public:
@@ -89,6 +107,14 @@ class LocalLauncher final : public Launcher {
   std::optional<int32_t> ended(uint64_t id) const override {
     const auto found = workers_.find(id);
     return found == workers_.end() ? std::nullopt : found->second->process->ended();
+  }
+
+  Life life(uint64_t id, int64_t process) const override {
+    const auto found = workers_.find(id);
+    if (found == workers_.end() || !found->second->process->running()) return Life::kEnded;
+    const pid_t leader = found->second->process->pid();
+    const auto said = static_cast<pid_t>(process);
+    return process > 1 && said == process && ::getpgid(said) == leader ? life_of(said) : life_of(leader);
   }
 
   void close(Duration) override {

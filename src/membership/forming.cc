@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "membership/fit.h"
 #include "membership/impl.h"
 
 namespace hvd::membership {
@@ -89,8 +90,8 @@ void Membership::Impl::try_form() {
   if (initial) {
     const bool complete = all_started_ready && std::ssize(plan.newcomers) >= first_size();
     const bool late = now >= waiting_since + config.start_timeout;
-    if (!short_of_workers(plan) && (complete || late)) form(plan.newcomers);
-    return;
+    if (short_of_workers(plan) || !(complete || late)) return;
+    return send_away_minority(plan.newcomers) ? try_form() : form(plan.newcomers);
   }
   const std::vector<Worker*> all = survivors();
   if (!std::all_of(all.begin(), all.end(), [](Worker* w) { return w->ready; })) return;
@@ -114,6 +115,7 @@ void Membership::Impl::try_form() {
                               [&](Worker* w) { return !w->member() || w->rank > leaver->rank; });
     next.insert(after, leaver);
   }
+  if (send_away_too_long(next)) return try_form();
   if (!count_failed_connects()) return;
   if (restart_unconnected()) return try_form();
   if (config.reset_limit > 0 && resets - excused >= config.reset_limit + (found_unfit ? 1 : 0)) {
@@ -121,6 +123,72 @@ void Membership::Impl::try_form() {
     return finish(false, fmt::format("reset limit {} exceeded: {}", config.reset_limit, cause));
   }
   form(next);
+}
+
+void Membership::Impl::send_away(Worker& worker, const std::string& reason) {
+  const std::string why = "does not fit the other workers: " + reason;
+  out.push_back(StopWorker{worker.id, why});
+  lose(worker, why);
+}
+
+/// Newcomers that don't fit the members never get as far as a generation: the members go on undisturbed (contract 16).
+void Membership::Impl::send_away_misfits() {
+  const std::vector<Worker*> members_now = survivors();
+  if (members_now.empty() || finishing()) return;
+  std::vector<Worker*> unjudged;
+  for (auto& [id, w] : workers.living()) {
+    if (!w.member() && w.ready && w.judged_in != generation) unjudged.push_back(&w);
+  }
+  if (unjudged.empty()) return;
+  std::vector<const ReadyEvent*> events;
+  for (const Worker* w : members_now) events.push_back(&w->event);
+  const Terms terms = terms_of(events);
+  for (Worker* w : unjudged) {
+    w->judged_in = generation;
+    std::string why = misfit(terms, w->event);
+    if (why.empty()) why = too_long(w->event, members_now.size() + 1);
+    if (!why.empty()) send_away(*w, why);
+  }
+}
+
+/// Of those that would begin, those that don't fit most others; among as many, those that don't fit the first.
+bool Membership::Impl::send_away_minority(const std::vector<Worker*>& beginners) {
+  const Worker* standard = nullptr;
+  int64_t most = 0;
+  for (const Worker* w : beginners) {
+    const int64_t like_it = std::count_if(beginners.begin(), beginners.end(), [&](const Worker* other) {
+      return may_begin_together(w->event, other->event);
+    });
+    if (like_it > most) {
+      most = like_it;
+      standard = w;
+    }
+    if (most == std::ssize(beginners)) break;
+  }
+  bool any = send_away_too_long(beginners);
+  if (any || standard == nullptr || most == std::ssize(beginners)) return any;
+  const ReadyEvent wanted = standard->event;
+  for (Worker* w : beginners) {
+    if (may_begin_together(wanted, w->event)) continue;
+    Terms terms{wanted.settings, {}};
+    if (!wanted.offers.empty()) terms.offers.push_back(wanted.offers.front());
+    send_away(*w, misfit(terms, w->event));
+    any = true;
+  }
+  return any;
+}
+
+/// Nobody may make an assignment too large for all of them.
+bool Membership::Impl::send_away_too_long(const std::vector<Worker*>& next) {
+  bool any = false;
+  for (Worker* w : next) {
+    const std::string why = too_long(w->event, next.size());
+    if (why.empty()) continue;
+    send_away(*w, why);
+    any = true;
+    if (phase == Phase::kEnded) break;
+  }
+  return any;
 }
 
 /// Counts generations that broke for no worker's fault; false: too many in a row, the job has ended.
@@ -186,7 +254,8 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     const auto rank = static_cast<int32_t>(members.size());
     if (w == root) assign.root = rank;
     const std::string& host = w->reported_host();
-    assign.members.push_back(MemberPlace{w->id, host, on_host[host]++, w->event});
+    assign.members.push_back(Member{w->id, host, w->event.offers, on_host[host]++, w->event.has_state,
+                                    w->event.revision, w->event.digest});
     members.push_back(w->id);
     w->rank = rank;
     w->ready = w->synced = false;

@@ -56,6 +56,10 @@ struct Membership::Impl {
   void stop_misplaced();
   void start_workers();
   void try_form();
+  void send_away(Worker& worker, const std::string& reason);
+  void send_away_misfits();
+  bool send_away_minority(const std::vector<Worker*>& beginners);
+  bool send_away_too_long(const std::vector<Worker*>& next);
   void form(const std::vector<Worker*>& next);
   bool count_failed_connects();
   bool restart_unconnected();

@@ -56,6 +56,7 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   if (!worker->ready) worker->ready_since = now;
   worker->ready = true;
   worker->event = event;
+  worker->judged_in = ~uint64_t{0};
   // A worker has state from its first sync on: nobody leads a generation by its word alone.
   worker->event.has_state = event.has_state && worker->ever_synced;
   worker->has_state = worker->event.has_state;
@@ -114,9 +115,7 @@ void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t
       accuser->ever_synced != accused->ever_synced ? accuser->ever_synced : accuser->rank < accused->rank;
   Worker& unfit = keeps_accuser ? *accused : *accuser;
   found_unfit = found_unfit || keeps_accuser;
-  const std::string why = fmt::format("does not fit the other workers: {}", message);
-  out.push_back(StopWorker{unfit.id, why});
-  lose(unfit, why);
+  send_away(unfit, message);
 }
 
 void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/member.h"
 #include "hvd/hvd.h"
 
 namespace hvd::membership {
@@ -49,6 +50,8 @@ struct ReadyEvent {
   Digest digest;
   std::string host;        // as the worker reports it
   bool lost_peer = false;  // that is why it left
+  std::vector<Offer> offers = {};
+  std::vector<Setting> settings = {};
 };
 
 /// What rank 0 says of an operation that some ranks do not come to.
@@ -70,17 +73,11 @@ struct StopWorker {
   uint64_t worker;
   std::string reason;
 };
-struct MemberPlace {
-  uint64_t worker;
-  std::string host;
-  int32_t local_rank;
-  ReadyEvent ready;
-};
 struct Assign {
   uint64_t generation;
   uint64_t epoch;
   int32_t root;
-  std::vector<MemberPlace> members;
+  std::vector<Member> members;
   std::string reason;
 };
 /// To every living member of the generation.

@@ -13,6 +13,7 @@ void Membership::Impl::advance() {
   end_late_survivors();
   if (phase == Phase::kEnded) return;
   stop_misplaced();
+  send_away_misfits();
   try_form();
   if (phase != Phase::kEnded) check_shortage();
   if (phase == Phase::kEnded) return;
@@ -36,7 +37,7 @@ void Membership::Impl::end_late_starters() {
   }
   for (uint64_t id : late) {
     const std::string why =
-        fmt::format("not ready within {:g} s of its start", to_seconds(config.start_timeout));
+        fmt::format("not ready within {} s of its start (start_timeout)", seconds_text(config.start_timeout));
     out.push_back(StopWorker{id, why});
     lose(*workers.find(id), why);
   }
@@ -46,7 +47,8 @@ void Membership::Impl::end_late_survivors() {
   if (phase != Phase::kForming || initial || now < waiting_since + config.elastic_timeout) return;
   const std::vector<uint64_t> late = inside();
   if (late.empty()) return;
-  const std::string why = fmt::format("did not rejoin within {:g} s", to_seconds(config.elastic_timeout));
+  const std::string why =
+      fmt::format("did not rejoin within {} s (elastic_timeout)", seconds_text(config.elastic_timeout));
   aborted = true;  // all that are still inside are ended here: nobody is left to be told
   for (uint64_t id : late) {
     Worker* worker = workers.find(id);

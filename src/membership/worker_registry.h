@@ -21,8 +21,9 @@ struct Worker {
   int32_t rank = -1;   // in the current generation; -1: it never was a member
   bool ready = false;  // it waits for a generation; a member that is ready has left the current one
   Time ready_since{};
-  ReadyEvent event;     // the newest
-  bool synced = false;  // in the current generation
+  ReadyEvent event;                   // the newest
+  uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
+  bool synced = false;                // in the current generation
   bool ever_synced = false;
   bool has_state = false;
   uint64_t revision = 0;  // as far as the driver knows

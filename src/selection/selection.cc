@@ -9,8 +9,10 @@
 #include "backend/backend.h"
 #include "backend/capabilities.h"
 #include "backend/loader.h"
+#include "local/address.h"
 #include "local/instance.h"
 #include "selection/composite.h"
+#include "selection/frame.h"
 #include "selection/relay.h"
 #include "selection/world.h"
 
@@ -284,6 +286,24 @@ std::vector<std::string> parse_backends(const std::string& text) {
     begin = end + 1;
   }
   return names;
+}
+
+Status offers_of(const std::vector<uint8_t>& address, std::vector<hvd::Offer>* ret_offers,
+                 std::vector<Setting>* ret_settings) {
+  std::vector<Offer> list;
+  if (Status status = decode(address, &list); !status.ok()) return {HVD_INTERNAL, status.message};
+  ret_offers->clear();
+  for (const Offer& offer : list) {
+    ret_offers->push_back(
+        {offer.name, offer.lacking, offer.memories, offer.dtypes, offer.collectives, {}});
+  }
+  ret_offers->front().address = address;
+  local::Address shared;
+  const bool shares = local::decode(list.front().address, &shared).ok();
+  // Messages between workers have no version of their own.
+  *ret_settings = {{"libhvd's version", HVD_VERSION_STRING},
+                   {"option local (HVD_LOCAL)", !shares ? "off" : shared.payload ? "on" : "messages"}};
+  return {};
 }
 
 Status open(const Options& options, const std::string& name,

@@ -7,23 +7,13 @@
 #include <map>
 #include <set>
 
+#include "wire/member.h"
+
 namespace hvd::session {
 namespace {
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw Error(HVD_INVALID, "assignment with " + what);
-}
-
-Member to_member(const wire::MemberT& m) {
-  Member member;
-  member.worker = m.worker;
-  member.host = m.host;
-  member.local_rank = m.local_rank;
-  member.has_state = m.has_state;
-  member.revision = m.revision;
-  member.digest = wire::to_digest(m.digest.get());
-  for (const auto& a : m.addresses) member.addresses.push_back({a->backend, a->blob});
-  return member;
 }
 
 // On each host the local ranks are 0, 1, 2 ... in some order.
@@ -53,7 +43,7 @@ Assignment to_assignment(uint64_t generation, const wire::AssignmentT& received,
   for (const auto& m : received.members) {
     require(workers.insert(m->worker).second, fmt::format("worker {} twice", m->worker));
     if (m->worker == worker) result.rank = static_cast<int32_t>(result.members.size());
-    result.members.push_back(to_member(*m));
+    result.members.push_back(wire::read_member(*m));
   }
   require(result.rank >= 0, fmt::format("no place for worker {}, to whom it was sent", worker));
   require(result.root >= 0 && static_cast<size_t>(result.root) < size,

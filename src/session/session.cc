@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "session/session_core.h"
+#include "wire/member.h"
 #include "wire/tls.h"
 
 namespace hvd::session {
@@ -215,6 +216,9 @@ Status Session::start() {
 Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment) {
   Impl& s = *impl_;
   const Time deadline = now() + timeout;
+  try {
+    static_cast<void>(wire::write_offers(ready.offers));
+  } catch (const Error& error) { return error.status(); }
   std::unique_lock lock(s.mutex);
   if (auto why = s.over()) return *why;
   if (std::exchange(s.joining, true)) return Status(HVD_INVALID, "join is called by another thread already");
@@ -247,8 +251,8 @@ void Session::report_synced(uint64_t generation, uint64_t revision) {
   impl_->post([=](SessionCore& c, Time t) { return c.synced(generation, revision, t); });
 }
 
-void Session::report_failure(uint64_t generation, int32_t rank, const std::string& message) {
-  impl_->post([=](SessionCore& c, Time t) { return c.failure(generation, rank, message, t); });
+void Session::report_failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit) {
+  impl_->post([=](SessionCore& c, Time t) { return c.failure(generation, rank, message, unfit, t); });
 }
 
 void Session::report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,

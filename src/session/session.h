@@ -12,15 +12,11 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/member.h"
 #include "base/status.h"
 #include "wire/channel.h"
 
 namespace hvd::session {
-
-struct Address {
-  std::string backend;
-  std::vector<uint8_t> blob;
-};
 
 /// What a worker brings to the next generation.
 struct ReadyInfo {
@@ -28,18 +24,9 @@ struct ReadyInfo {
   bool has_state = false;
   uint64_t revision = 0;
   Digest digest;
-  std::vector<Address> addresses;
-  std::string backends;  // which it uses and why, for the driver's log
-};
-
-struct Member {
-  uint64_t worker = 0;
-  std::string host;
-  int32_t local_rank = 0;
-  bool has_state = false;
-  uint64_t revision = 0;
-  Digest digest;
-  std::vector<Address> addresses;
+  std::vector<Offer> offers;      // first the backend for host memory
+  std::vector<Setting> settings;  // that must be the same on all workers
+  std::string backends;           // which it uses and why, for the driver's log
 };
 
 struct Assignment {
@@ -107,8 +94,9 @@ class Session {
 
   /// The generation is connected and synced.
   void report_synced(uint64_t generation, uint64_t revision);
-  /// The data plane of `generation` broke; the driver answers with an abort (events.aborted).
-  void report_failure(uint64_t generation, int32_t rank, const std::string& message);
+  /// The data plane of `generation` broke; the driver answers with an abort (events.aborted). unfit: no link broke, what
+  /// `rank` offers does not fit what this worker has: the driver sends the newer of the two away.
+  void report_failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit = false);
   /// Of rank 0: an operation of `generation` has waited so long for the ranks `missing` (ascending). The driver
   /// warns, and evicts them where that is switched on. The text is cut to a few KiB.
   void report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,

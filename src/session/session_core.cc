@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "session/assignment.h"
+#include "wire/member.h"
 
 namespace hvd::session {
 namespace {
@@ -25,16 +26,6 @@ hvd_status to_status(wire::Refusal refusal) {
     case wire::Refusal::Ended: return HVD_JOB_FAILED;
     default: return HVD_REFUSED;
   }
-}
-
-std::vector<std::unique_ptr<wire::AddressT>> to_wire(const std::vector<Address>& addresses) {
-  std::vector<std::unique_ptr<wire::AddressT>> result;
-  for (const Address& a : addresses) {
-    result.push_back(std::make_unique<wire::AddressT>());
-    result.back()->backend = a.backend;
-    result.back()->blob = a.blob;
-  }
-  return result;
 }
 
 }  // namespace
@@ -311,7 +302,8 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   ready.has_state = info.has_state;
   ready.revision = info.revision;
   ready.digest = std::make_unique<wire::Digest>(info.digest.low, info.digest.high);
-  ready.addresses = to_wire(info.addresses);
+  ready.addresses = wire::write_offers(info.offers);
+  ready.settings = wire::write_settings(info.settings);
   ready.backends = printable(info.backends, kMaxBackendsText);
   send(generation_, std::move(ready));
   return take();
@@ -333,10 +325,14 @@ SessionCore::Actions SessionCore::synced(uint64_t generation, uint64_t revision,
 }
 
 SessionCore::Actions SessionCore::failure(uint64_t generation, int32_t rank, const std::string& message,
-                                          Time) {
-  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+                                          bool unfit, Time) {
+  // That somebody does not fit is as true when another loss was faster.
+  const bool counts =
+      is_live(generation) || (unfit && generation != 0 && generation == generation_ && !left_);
+  if (phase_ != Phase::kWelcomed || !counts) return take();
   wire::FailureT failure;
   failure.rank = rank;
+  failure.unfit = unfit;
   failure.message = message;
   send(generation, std::move(failure));
   return take();

@@ -79,7 +79,7 @@ class SessionCore {
   /// join has given out this generation: its abort, held back until now, may be told.
   Actions taken(uint64_t generation, Time now);
   Actions synced(uint64_t generation, uint64_t revision, Time now);
-  Actions failure(uint64_t generation, int32_t rank, const std::string& message, Time now);
+  Actions failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit, Time now);
   Actions stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
                 Duration waited, Time now);
   Actions done(uint64_t revision, Time now);

@@ -40,6 +40,17 @@ class Weight {
       weight_ += 4;
       add(a->backend());
       add(a->blob());
+      add(a->lacking());
+      if (!fits()) return;
+    }
+  }
+
+  void add_settings(const flatbuffers::Vector<flatbuffers::Offset<Setting>>* settings) {
+    if (settings == nullptr) return;
+    for (const Setting* s : *settings) {
+      weight_ += 4;
+      add(s->name());
+      add(s->value());
       if (!fits()) return;
     }
   }
@@ -51,7 +62,10 @@ class Weight {
 
 bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
   Weight weight(limit);
-  if (const Ready* ready = envelope.body_as_Ready()) weight.add_addresses(ready->addresses());
+  if (const Ready* ready = envelope.body_as_Ready()) {
+    weight.add_addresses(ready->addresses());
+    weight.add_settings(ready->settings());
+  }
   if (const Assignment* assignment = envelope.body_as_Assignment()) {
     for (const Member* member : *assignment->members()) {
       weight.add(member->host());

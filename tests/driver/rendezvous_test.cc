@@ -104,6 +104,74 @@ TEST_F(Rendezvous, SilenceIsALossAndTheSilentOneIsTold) {
   EXPECT_GE(abort->silence_ns, 500000000);
 }
 
+/// A server that sees the processes of its workers as the test says.
+TEST(Silence, SlowIsNotDeadAndStoppedIs) {  // contract 19
+  test::RecordedLog log;
+  Loop loop("driver"), theirs("workers");
+  std::atomic<launch::Life> life{launch::Life::kRunning};
+  test::Recorder<std::string> lost;
+  std::unique_ptr<RendezvousServer> server;
+  const auto serve = [&](const std::string& slow_timeout) {
+    RendezvousConfig config;
+    config.job = "job";
+    config.secret = kSecret;
+    config.listen = "127.0.0.1:0";
+    config.heartbeat_interval = milliseconds(20);
+    config.heartbeat_timeout = milliseconds(100);
+    config.slow_timeout = slow_timeout == "short" ? milliseconds(300) : seconds(3600);
+    RendezvousServer::Events events;
+    events.admit = [](uint64_t) { return std::nullopt; };
+    events.connected = [](uint64_t) {};
+    events.life = [&](uint64_t worker, int64_t process) {
+      EXPECT_EQ(worker, 1u);
+      EXPECT_EQ(process, 4711);
+      return life.load();
+    };
+    events.lost = [&](uint64_t, membership::LossKind kind, const std::string& why) {
+      EXPECT_EQ(kind, membership::LossKind::kSilent);
+      lost.add(why);
+    };
+    test::on_loop(loop, [&] {
+      server.reset();
+      server = std::make_unique<RendezvousServer>(loop, std::move(config), log.logger(), std::move(events));
+    });
+    test::Launched seat{1,
+                        "a",
+                        0,
+                        {"HVD_DRIVER=127.0.0.1:" + std::to_string(server->port()), "HVD_JOB=job",
+                         "HVD_SECRET=" + wire::key_text(kSecret, wire::worker_identity(1))}};
+    auto worker = std::make_unique<ScriptedWorker>(theirs, seat);
+    EXPECT_TRUE(worker->connect().ok());
+    wire::HelloT hello;
+    hello.protocol = wire::kProtocol;
+    hello.host = "a";
+    hello.pid = 4711;
+    worker->say(std::move(hello));
+    return worker;
+  };
+  auto worker = serve("long");
+  EXPECT_TRUE(log.wait_for("worker 1 on host a: no sign of life for 0.1")) << log.text();
+  EXPECT_TRUE(log.wait_for("but its process runs: it is given 3600 s (slow_timeout)")) << log.text();
+  worker->say(wire::HeartbeatT{});
+  EXPECT_TRUE(log.wait_for("worker 1 is heard again after ")) << log.text();
+  EXPECT_TRUE(lost.all().empty());
+  life = launch::Life::kStopped;
+  ASSERT_TRUE(lost.wait_count(1)) << log.text();
+  EXPECT_NE(lost.all()[0].find(", its process is stopped (heartbeat_timeout is 0.1 s)"), std::string::npos)
+      << lost.all()[0];
+  life = launch::Life::kRunning;
+  worker = serve("short");
+  ASSERT_TRUE(lost.wait_count(2)) << log.text();
+  EXPECT_NE(lost.all()[1].find(", though its process runs (slow_timeout is 0.3 s)"), std::string::npos)
+      << lost.all()[1];
+  life = launch::Life::kUnknown;
+  worker = serve("long");
+  ASSERT_TRUE(lost.wait_count(3)) << log.text();
+  EXPECT_NE(lost.all()[2].find(" s (heartbeat_timeout is 0.1 s)"), std::string::npos) << lost.all()[2];
+  worker.reset();
+  test::on_loop(loop, [&] { server.reset(); });
+}
+
 TEST_F(Rendezvous, StaleMessagesChangeNothing) {  // contract 11
   start();
   form(2);

@@ -41,7 +41,7 @@ class History {
     result.rank = rank;
     std::map<std::string, int32_t> on_host;
     for (const Worker& worker : workers_) {
-      session::Member member;
+      Member member;
       member.worker = worker.id;
       member.host = worker.host;
       member.local_rank = on_host[worker.host]++;
@@ -131,11 +131,11 @@ TEST(ProcessSets, LocalAndCrossFollowTheWorker) {
         local.emplace("host", HVD_SET_RULE_LOCAL, std::nullopt, assignment);
         cross.emplace("column", HVD_SET_RULE_CROSS, std::nullopt, assignment);
       }
-      const session::Member& self = assignment.members[static_cast<size_t>(rank)];
+      const Member& self = assignment.members[static_cast<size_t>(rank)];
       std::vector<int32_t> on_host;
       std::vector<int32_t> across;
       for (int32_t i = 0; i < history.size(); ++i) {
-        const session::Member& member = assignment.members[static_cast<size_t>(i)];
+        const Member& member = assignment.members[static_cast<size_t>(i)];
         if (member.host == self.host) on_host.push_back(i);
         if (member.local_rank == self.local_rank) across.push_back(i);
       }
@@ -246,7 +246,7 @@ TEST(ProcessSets, WhoIsNoMemberIsToldWhoIs) {
   assignment.generation = 3;
   assignment.rank = 1;
   for (uint64_t i = 0; i < 40; ++i) {
-    session::Member member;
+    Member member;
     member.worker = i + 1;
     member.host = "a";
     member.local_rank = static_cast<int32_t>(i);

@@ -249,6 +249,29 @@ TEST_P(LocalLauncher, SaysWhyAProgramCanNotBegin) {
   EXPECT_TRUE(gone.all().empty());
 }
 
+TEST_P(LocalLauncher, SeesWhetherAProcessRuns) {  // contract 19
+  make("echo $$ > " + folder.path("self") + "\nsleep 1000 & echo $! > " + folder.path("child") + "\nwait");
+  start(1);
+  const pid_t child = pid_in("child");
+  const pid_t self = pid_in("self");
+  const auto life = [&](int64_t process) {
+    Life found = Life::kUnknown;
+    on_loop(loop, [&] { found = launcher->life(1, process); });
+    return found;
+  };
+  EXPECT_EQ(life(child), Life::kRunning);
+  EXPECT_EQ(life(0), Life::kRunning);
+  ::kill(child, SIGSTOP);
+  EXPECT_TRUE(test::eventually([&] { return life(child) == Life::kStopped; }));
+  EXPECT_EQ(life(self), Life::kRunning);
+  EXPECT_EQ(life(::getpid()), Life::kRunning) << "not of its group: what was started counts";
+  ::kill(self, SIGSTOP);
+  EXPECT_TRUE(test::eventually([&] { return life(0) == Life::kStopped; }));
+  on_loop(loop, [&] { launcher->kill(1); });
+  EXPECT_EQ(exit_status(), 256 + SIGKILL);
+  EXPECT_EQ(life(child), Life::kEnded);
+}
+
 TEST_P(LocalLauncher, ASlowReaderHoldsUpWorkersOnly) {
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();

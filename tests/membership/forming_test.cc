@@ -102,7 +102,7 @@ TEST(Forming, BelowTheMinimumNewcomersAreWaitedFor) {
   EXPECT_TRUE(s.none<Assign>());
   s.wait(1).ready(3);
   EXPECT_EQ(s.members(), (Ids{1, 3}));
-  EXPECT_EQ(s.one<Assign>().members[0].ready.revision, 3u);
+  EXPECT_EQ(s.one<Assign>().members[0].revision, 3u);
 }
 
 TEST(Forming, SurvivorThatDoesNotRejoinIsGivenUp) {  // contract 12
@@ -209,6 +209,115 @@ TEST(Forming, ThatAMemberDoesNotFitAfterAllIsABrokenLink) {
   EXPECT_EQ(s.one<Abort>().worker, 2u);
 }
 
+ReadyEvent offering(std::vector<Offer> offers, const std::string& local = "on") {
+  ReadyEvent event;
+  event.offers = std::move(offers);
+  event.settings = {{"option local", local}};
+  return event;
+}
+
+const Offer kGloo{"gloo", "", 1, 0xff, 0x3f, {1, 2}};
+const Offer kNccl{"nccl", "", 2, 0xff, 0x3f, {3}};
+
+/// Two members with these offers.
+Script running_with(const ReadyEvent& offer, MembershipConfig config = sizes(2, 1, 3)) {
+  Script s(config);
+  s.hosts({{"a", 2}}).ready_with(1, offer).ready_with(2, offer);
+  EXPECT_EQ(s.members(), (Ids{1, 2}));
+  s.all_synced({1, 2}, 1).hosts({{"a", 2}, {"b", 1}});
+  return s;
+}
+
+struct Newcomer {
+  ReadyEvent brings;
+  std::string why;  // "": it fits
+};
+class Fitting : public ::testing::TestWithParam<Newcomer> {};
+
+TEST_P(Fitting, ANewcomerIsJudgedBeforeAnybodyIsInterrupted) {  // contract 16
+  Script s = running_with(offering({kGloo, kNccl}));
+  s.ready_with(3, GetParam().brings);
+  EXPECT_TRUE(s.none<Abort>());
+  EXPECT_TRUE(s.none<Assign>());
+  if (GetParam().why.empty()) {
+    EXPECT_TRUE(s.one<Notify>().interrupt);
+    EXPECT_TRUE(s.stopped().empty());
+    return;
+  }
+  EXPECT_EQ(s.one<StopWorker>().worker, 3u);
+  EXPECT_EQ(s.one<StopWorker>().reason, "does not fit the other workers: " + GetParam().why);
+  EXPECT_TRUE(s.none<Notify>()) << "nobody is interrupted";
+  EXPECT_EQ(s.membership.size(), 2);
+  // It counts against its host: the slot is used again after the back-off, the host blocked after three in a row.
+  s.wait(5);
+  EXPECT_EQ(s.started(), Names{"4@b:0"});
+  s.ready_with(4, GetParam().brings).wait(5);
+  EXPECT_EQ(s.started(), Names{"5@b:0"});
+  s.ready_with(5, GetParam().brings);
+  EXPECT_EQ(s.membership.blocked_hosts(s.now), 1);
+  EXPECT_EQ(s.membership.generation(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Newcomers, Fitting,
+    ::testing::Values(
+        Newcomer{offering({kGloo, kNccl}), ""},
+        Newcomer{offering({kGloo, kNccl, {"more", "", 4, 1, 1, {}}}), ""},
+        Newcomer{offering({kGloo, kNccl}, "off"),
+                 "option local is off, on the other workers on: expected the same everywhere"},
+        Newcomer{
+            offering({{"mpi", "", 1, 0xff, 0x3f, {}}, kNccl}),
+            "its backend for host memory is mpi, that of the other workers gloo: expected the same everywhere "
+            "(option backend)"},
+        Newcomer{offering({}),
+                 "its backend for host memory is none, that of the other workers gloo: expected the "
+                 "same everywhere (option backend)"},
+        Newcomer{offering({kGloo}),
+                 "it leaves out backend nccl, which the other workers use (option backend)"},
+        Newcomer{offering({kGloo, {"nccl", "no libnccl.so.2", 0, 0, 0, {}}}),
+                 "it lacks backend nccl, which the other workers use: no libnccl.so.2"},
+        Newcomer{offering({kGloo, {"nccl", "", 2, 0x7f, 0x3f, {3}}}),
+                 "its backend nccl can do less than that of the other workers: memories 0x2, dtypes 0x7f, "
+                 "collectives 0x3f, expected 0x2, 0xff, 0x3f"},
+        Newcomer{offering({kGloo, {"nccl", "", 2, 0xff, 0x3f, std::vector<uint8_t>(3 << 20)}}),
+                 "its addresses have 3145730 bytes: expected at most 2796202 in a generation of 3"}));
+
+TEST(Forming, WhatAMemberLacksANewcomerNeedNotBring) {
+  Script s(sizes(2, 1, 3));
+  s.hosts({{"a", 2}}).ready_with(1, offering({kGloo, kNccl})).ready_with(2, offering({kGloo}));
+  ASSERT_EQ(s.members(), (Ids{1, 2}));
+  s.all_synced({1, 2}, 1).hosts({{"a", 2}, {"b", 1}}).ready_with(3, offering({kGloo}));
+  EXPECT_TRUE(s.one<Notify>().interrupt);
+}
+
+TEST(Forming, OfThoseThatBeginTheMinorityIsSentAway) {
+  Script s(sizes(3, 1, 3));
+  s.hosts({{"a", 1}, {"b", 2}});
+  s.ready_with(1, offering({kGloo}, "off")).ready_with(2, offering({kGloo})).ready_with(3, offering({kGloo}));
+  EXPECT_EQ(s.stopped(), Ids{1});  // though it stands first
+  EXPECT_TRUE(s.none<Assign>());
+  s.wait(2);
+  EXPECT_EQ(s.started(), Names{"4@a:0"});
+  s.ready_with(4, offering({kGloo}));
+  EXPECT_EQ(s.members(), (Ids{4, 2, 3}));
+}
+
+TEST(Forming, OneThatWasReadyBeforeThereWereMembersIsJudgedWhenThereAre) {
+  Script s(sizes(1, 1, 2));
+  s.hosts({{"a", 2}}).ready_with(1, offering({kGloo}));
+  ASSERT_EQ(s.members(), (Ids{1}));
+  s.ready_with(2, offering({kGloo}, "off"));
+  EXPECT_EQ(s.stopped(), Ids{2});
+}
+
+TEST(Forming, NobodyMakesAnAssignmentTooLarge) {
+  Script s(sizes(2, 1, 2));
+  Offer large = kGloo;
+  large.address.resize(size_t{5} << 20);
+  s.hosts({{"a", 2}}).ready_with(1, offering({large})).ready_with(2, offering({kGloo}));
+  EXPECT_EQ(s.stopped(), Ids{1});
+}
+
 TEST(Forming, NobodyHasStateByItsWordAlone) {
   Script s = running(sizes(2, 1, 3));
   s.hosts({{"a", 2}, {"b", 1}}).ready(3, 0, true, ~uint64_t{0});
@@ -216,7 +325,7 @@ TEST(Forming, NobodyHasStateByItsWordAlone) {
   const Assign assign = s.one<Assign>();
   EXPECT_EQ(assign.root, 1);
   ASSERT_EQ(assign.members.size(), 3u);
-  EXPECT_FALSE(assign.members[2].ready.has_state);
+  EXPECT_FALSE(assign.members[2].has_state);
 }
 
 TEST(Forming, GenerationsThatNeverConnectEndTheJob) {
@@ -284,7 +393,7 @@ TEST(Fencing, RepeatedReadyCountsOnceAndTheNewerDataCount) {  // contract 11
   s.lost(3).ready(1, 1, true, 4);
   EXPECT_TRUE(s.ready(1, 1, true, 5).latest.empty());
   s.ready(2, 1, true, 4);
-  EXPECT_EQ(s.one<Assign>().members[0].ready.revision, 5u);
+  EXPECT_EQ(s.one<Assign>().members[0].revision, 5u);
   EXPECT_TRUE(s.ready(1, 1, true, 5).latest.empty()) << "the assignment was the answer";
   EXPECT_EQ(s.membership.phase(), Phase::kRunning);
 }

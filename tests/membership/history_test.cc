@@ -31,14 +31,16 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
   std::cout << tally.histories << " histories: " << tally.generations << " generations, " << tally.aborts
             << " aborts, " << tally.interrupts << " interrupts (" << tally.undone << " undone), "
             << tally.hand_overs << " hand-overs, " << tally.refusals << " refusals, " << tally.late_ends
-            << " late, " << tally.unfit << " unfit, " << tally.fresh_starts << " fresh starts; ended "
-            << tally.successes << " well, " << tally.failures << " badly, " << tally.running << " at rest\n";
+            << " late, " << tally.unfit << " unfit, " << tally.misfits << " misfits, " << tally.fresh_starts
+            << " fresh starts; ended " << tally.successes << " well, " << tally.failures << " badly, "
+            << tally.running << " at rest\n";
   if (histories < 10'000) return;
   // Rare situations must have been met, or the rules about them were not tried.
   EXPECT_GT(tally.undone, histories / 1000);
   EXPECT_GT(tally.hand_overs, histories / 2000);
   EXPECT_GT(tally.late_ends, histories / 1000);
   EXPECT_GT(tally.unfit, histories / 1000);
+  EXPECT_GT(tally.misfits, histories / 100);
   EXPECT_GT(tally.fresh_starts, 0u);
   EXPECT_GT(tally.successes, histories / 100);
   EXPECT_GT(tally.failures, histories / 100);

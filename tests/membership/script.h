@@ -20,6 +20,9 @@ class Script {
   Script& ready(uint64_t worker, uint64_t left = 0, bool has_state = false, uint64_t revision = 0) {
     return took(membership.worker_ready(worker, ReadyEvent{left, has_state, revision, {}, ""}, now));
   }
+  Script& ready_with(uint64_t worker, ReadyEvent event) {
+    return took(membership.worker_ready(worker, event, now));
+  }
   Script& ready_after_a_loss(uint64_t worker, uint64_t left) {
     return took(membership.worker_ready(worker, ReadyEvent{left, true, 0, {}, "", true}, now));
   }
@@ -90,7 +93,7 @@ class Script {
   }
   std::vector<uint64_t> members() const {
     std::vector<uint64_t> ids;
-    for (const MemberPlace& m : one<Assign>().members) ids.push_back(m.worker);
+    for (const Member& m : one<Assign>().members) ids.push_back(m.worker);
     return ids;
   }
   std::vector<uint64_t> stopped() const {

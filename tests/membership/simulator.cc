@@ -187,7 +187,7 @@ bool Simulator::deliver_to_driver(Process& p) {
     if (known && p.member && m.generation == generation) {
       p.synced = p.ever_synced = p.said_state = state_exists_ = true;
     }
-    apply(driver_->worker_synced(p.id, m.generation, m.revision, now_));
+    apply(driver_->worker_synced(p.id, m.generation, m.ready.revision, now_));
   } else if (m.kind == ToDriver::kFailedLink) {
     note(fmt::format("driver: worker {} failed link in {}", p.id, m.generation));
     const bool current = known && p.member && !p.ready && m.generation == generation && !aborted_;
@@ -313,6 +313,7 @@ bool Simulator::step(Process& p) {
 
 void Simulator::say_ready(Process& p) {
   p.last_ready = ReadyEvent{p.generation, p.has_state, p.revision, Digest{p.revision, 0}, p.host};
+  p.last_ready.settings = {{"flavour", std::to_string(p.flavour)}};
   p.where = Where::kWaiting;
   p.outbox.push_back({ToDriver::kReady, 0, p.last_ready});
 }
@@ -373,6 +374,7 @@ void Simulator::calm_down() {
     if (!p.hung) continue;
     p.hung = false;
   }
+  all_fit_ = true;
   set_hosts({{"a", 1}, {"z", config_.np + 1}});
   calm_ = true;
   size_t ticks = 0;

@@ -32,7 +32,8 @@ class Random {
 /// What was seen over many histories: a simulator that never meets a situation proves nothing about it.
 struct Tally {
   uint64_t histories = 0, generations = 0, aborts = 0, interrupts = 0, undone = 0, hand_overs = 0,
-           successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0;
+           successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0,
+           misfits = 0;
 };
 
 class Simulator {
@@ -62,6 +63,7 @@ class Simulator {
     uint64_t id = 0;
     std::string host;
     int32_t slot = 0;
+    int32_t flavour = 0;  // only those of one flavour can be in one generation
     Time started{};
     Where where = Where::kStarting;
     bool hung = false;
@@ -123,6 +125,8 @@ class Simulator {
   void check_state();
   void check_target();
   bool placed(const Process& p) const;
+  int32_t flavour_of_job() const;
+  bool is_misfit(const Process& p) const;
   std::vector<uint64_t> inside() const;
   void require(bool holds, const char* rule) {
     if (!holds && !broken_) broken_ = rule;
@@ -149,7 +153,7 @@ class Simulator {
   uint64_t newest_epoch_ = 0, newest_word_ = 0;
   bool told_interrupt_ = false;  // the newest epoch interrupts the current generation
   bool aborted_ = false, state_exists_ = false, any_done_ = false;
-  bool calm_ = false, finished_ = false, just_finished_ = false;
+  bool calm_ = false, all_fit_ = false, finished_ = false, just_finished_ = false;
   bool saw_abort_ = false, saw_notify_ = false;  // in the latest batch
   uint64_t unfit_ = 0;                           // who is to be stopped as such
 };

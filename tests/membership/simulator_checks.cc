@@ -22,6 +22,22 @@ std::vector<uint64_t> Simulator::inside() const {
   return ids;
 }
 
+/// That of the members, or of most that may become some.
+int32_t Simulator::flavour_of_job() const {
+  int64_t sum = 0;
+  for (const Process& p : processes_) {
+    if (p.expected && p.member) return p.flavour;
+    if (p.expected) sum += p.flavour == 1 ? 1 : -1;
+  }
+  return sum > 0 ? 1 : 0;
+}
+
+/// contract 16: it is no member, and somebody who may be in the next generation has another flavour.
+bool Simulator::is_misfit(const Process& p) const {
+  return !p.member && std::any_of(processes_.begin(), processes_.end(),
+                                  [&](const Process& q) { return q.expected && q.flavour != p.flavour; });
+}
+
 void Simulator::apply(std::vector<Action> actions) {
   saw_abort_ = saw_notify_ = just_finished_ = false;
   for (const Action& action : actions) {
@@ -41,6 +57,7 @@ void Simulator::apply(const StartWorker& a) {
   p.host = a.host;
   p.slot = a.slot;
   p.started = now_;
+  p.flavour = !all_fit_ && random_.chance(6) ? 1 - flavour_of_job() : flavour_of_job();
   require(placed(p), "a worker was started in a slot that is not there");
   for (const Process& q : processes_) {
     require(!(q.expected && q.host == a.host && q.slot == a.slot), "two living workers in one slot");
@@ -58,10 +75,12 @@ void Simulator::apply(const StopWorker& a) {
   // Only a worker that left its generation may be stopped, or one that kept the others waiting too long.
   const bool late = a.reason.find("within") != std::string::npos;
   const bool unfit = a.reason.starts_with("does not fit");
-  require(!unfit || a.worker == unfit_, "contract 16: the wrong worker was sent away");
-  if (unfit) {
+  require(!unfit || a.worker == unfit_ || is_misfit(p), "contract 16: the wrong worker was sent away");
+  if (unfit && a.worker == unfit_) {
     unfit_ = 0;
     ++tally_.unfit;
+  } else if (unfit) {
+    ++tally_.misfits;
   }
   require(!p.member || p.ready || late || unfit || finished_,
           "contract 1: a member was stopped inside its generation");
@@ -74,7 +93,7 @@ void Simulator::apply(const StopWorker& a) {
 void Simulator::apply(const Assign& a) {
   if (tracing_) {
     std::string line = fmt::format("  generation {}, epoch {}, root {}:", a.generation, a.epoch, a.root);
-    for (const MemberPlace& m : a.members) line += fmt::format(" {}", m.worker);
+    for (const Member& m : a.members) line += fmt::format(" {}", m.worker);
     note(line);
   }
   ++tally_.generations;
@@ -92,12 +111,11 @@ void Simulator::apply(const Assign& a) {
     any_state = true;
     best = std::max(best, p.heard.revision);
   }
-  const MemberPlace& root = a.members[static_cast<size_t>(a.root)];
+  const Member& root = a.members[static_cast<size_t>(a.root)];
   if (any_state) {
-    require(root.ready.has_state && root.ready.revision >= best,
-            "contract 5: the newest commit is not the root's");
+    require(root.has_state && root.revision >= best, "contract 5: the newest commit is not the root's");
   }
-  if (state_exists_ && !root.ready.has_state) {
+  if (state_exists_ && !root.has_state) {
     // To begin again is right only if the last generation began without state too, and never got as far as
     // one common commit.
     require(generations_.back().fresh, "contract 8: a generation without state, though there was some");
@@ -113,10 +131,12 @@ void Simulator::apply(const Assign& a) {
   Generation g;
   std::set<uint64_t> in;
   int32_t homeless = 0;
-  for (const MemberPlace& m : a.members) {
+  for (const Member& m : a.members) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
     if (!placed(at(m.worker))) ++homeless;
+    require(at(m.worker).flavour == at(a.members[0].worker).flavour,
+            "contract 16: members that do not fit each other");
   }
   require(in.size() == a.members.size(), "a worker has two ranks");
   const auto size = static_cast<int32_t>(a.members.size());
@@ -128,14 +148,14 @@ void Simulator::apply(const Assign& a) {
     if (config_.max_np > 0) require(size <= config_.max_np + 1, "more than the maximum");
     if (config_.max_np > 0 && size > config_.max_np) {
       // Only the one holder of the newest commit may stand above the maximum.
-      const auto holders = std::count_if(a.members.begin(), a.members.end(), [&](const MemberPlace& m) {
-        return m.ready.has_state && m.ready.revision >= root.ready.revision;
+      const auto holders = std::count_if(a.members.begin(), a.members.end(), [&](const Member& m) {
+        return m.has_state && m.revision >= root.revision;
       });
       require(holders == 1 && state_exists_, "more than the maximum without a hand-over");
     }
   }
-  g.revision = root.ready.revision;
-  g.fresh = !root.ready.has_state;
+  g.revision = root.revision;
+  g.fresh = !root.has_state;
   for (uint64_t id : in) {
     Process& p = at(id);
     p.member = true;
@@ -156,18 +176,18 @@ void Simulator::apply(const Assign& a) {
 void Simulator::check_assign_order(const Assign& a) {
   std::map<std::string, int32_t> on_host;
   const bool any_state =
-      std::any_of(a.members.begin(), a.members.end(), [](const MemberPlace& m) { return m.ready.has_state; });
-  require(!any_state || a.members[0].ready.has_state, "contract 7: rank 0 holds no state");
+      std::any_of(a.members.begin(), a.members.end(), [](const Member& m) { return m.has_state; });
+  require(!any_state || a.members[0].has_state, "contract 7: rank 0 holds no state");
   int32_t last_with = -1, last_without = -1;
   bool newcomers_with = false, newcomers_without = false;
-  for (const MemberPlace& m : a.members) {
+  for (const Member& m : a.members) {
     const Process& p = at(m.worker);
     require(p.expected, "contract 11: a worker that is gone got a rank");
     require(p.ready, "contract 1: a worker that is not ready got a rank");
     require(m.local_rank == on_host[m.host]++, "local rank is not the index among the members of the host");
     // Members with state may stand before those without; among each the order is kept.
-    int32_t& last = m.ready.has_state ? last_with : last_without;
-    bool& newcomers = m.ready.has_state ? newcomers_with : newcomers_without;
+    int32_t& last = m.has_state ? last_with : last_without;
+    bool& newcomers = m.has_state ? newcomers_with : newcomers_without;
     if (p.member) {
       require(p.rank > last && !newcomers, "contract 7: survivors do not keep their order");
       last = p.rank;

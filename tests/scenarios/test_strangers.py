@@ -2,13 +2,14 @@
 
 import hashlib
 import hmac
+import os
 import resource
 import signal
 import socket
 import struct
 import subprocess
 
-from harness import Job, ScenarioTest, main
+from harness import Job, ScenarioTest, containing, main
 
 SECRET = "0123456789abcdef" * 4
 
@@ -145,6 +146,38 @@ class Strangers(ScenarioTest):
         prk = hmac.new(b"libhvd", SECRET.encode(), hashlib.sha256).digest()
         info = b"control channel, TLS 1.3 pre-shared key"
         return hmac.new(prk, info + b"\1", hashlib.sha256).hexdigest()
+
+
+class Newcomers(ScenarioTest):
+    """U1: a newcomer that does not fit is sent away with the reason, and nobody else notices."""
+
+    def run_with(self, variables, reason, environment=None):
+        # As if that machine's environment were another one.
+        export = "".join("export %s='%s'; " % variable for variable in variables.items())
+        wrapper = ["/bin/sh", "-c", '[ "$HVD_HOST" != b ] || { %s}; exec "$@"' % export, "sh"]
+        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10"], np=2, min_np=2, max_np=3, wrapper=wrapper,
+                  environment=environment, options={"blocklist_after": 2})
+        job.wait("gate", step=10)
+        job.set_hosts("a:2,b:1")
+        job.wait("hvdrun", text=containing("on b lost: does not fit the other workers: .*" + reason))
+        job.wait("end", host="b", msg=containing("does not fit the other workers: .*" + reason))
+        job.wait("hvdrun", text=containing("host b is on the blocklist"))
+        job.finish(0)
+        job.verify(30, workers=2)
+        job.assert_no_step_twice()
+        self.assertEqual(job.generations(), [(1, 2)])
+        self.assertEqual(job.find("interrupted"), [])
+
+    def test_U1_another_option(self):
+        self.run_with({"HVD_LOCAL": "off"}, r"option local \(HVD_LOCAL\) is off, on the other workers on",
+                      {"HVD_LOCAL": "on"})
+
+    def test_U1_another_backend(self):
+        modules = os.environ.get("HVD_TEST_MODULES")
+        if not modules:
+            self.skipTest("HVD_TEST_MODULES names no modules")
+        self.run_with({"HVD_BACKEND": "tiny", "HVD_PLUGIN_PATH": modules},
+                      "its backend for host memory is tiny, that of the other workers ")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class History {
         return;
       case 11: return tick();
       case 12: return check(core_.synced(some_generation(), 1, time_));
-      case 13: return check(core_.failure(some_generation(), 1, "broken", time_));
+      case 13: return check(core_.failure(some_generation(), 1, "broken", random_() % 2 == 0, time_));
       case 14:
         if (below(10) == 0) return deliver(0, welcome());
         return check(core_.done(1, time_));

@@ -1,6 +1,7 @@
 #include "session/session_core.h"
 
 #include "session/core_support.h"
+#include "wire/member.h"
 
 namespace hvd::session {
 namespace {
@@ -108,7 +109,8 @@ TEST_F(CoreTest, ReadyCarriesWhatTheWorkerBrings) {
   info.has_state = true;
   info.revision = 77;
   info.digest = {1, 2};
-  info.addresses = {{"gloo", {9, 9}}};
+  info.offers = {{"gloo", "", 1, 2, 4, {9, 9}}};
+  info.settings = {{"local", "on"}};
   info.backends = "gloo for host memory";
   auto sent = of<Send>(core.ready(info, time));
   ASSERT_EQ(sent.size(), 1u);
@@ -120,7 +122,8 @@ TEST_F(CoreTest, ReadyCarriesWhatTheWorkerBrings) {
   EXPECT_EQ(ready->revision, 77u);
   EXPECT_EQ(wire::to_digest(ready->digest.get()), (Digest{1, 2}));
   ASSERT_EQ(ready->addresses.size(), 1u);
-  EXPECT_EQ(ready->addresses[0]->backend, "gloo");
+  EXPECT_EQ(wire::read_offers(ready->addresses), info.offers);
+  EXPECT_EQ(wire::read_settings(ready->settings), info.settings);
   EXPECT_EQ(ready->backends, info.backends);
 }
 
@@ -368,11 +371,17 @@ TEST_F(CoreTest, ReportsOfOtherGenerationsAreNotSent) {
   become_welcome();
   become_member(2);
   EXPECT_TRUE(core.synced(1, 1, time).empty());
-  EXPECT_TRUE(core.failure(3, 1, "", time).empty());
+  EXPECT_TRUE(core.failure(3, 1, "", false, time).empty());
   EXPECT_EQ(of<Send>(core.synced(2, 1, time)).size(), 1u);
-  EXPECT_EQ(of<Send>(core.failure(2, 1, "", time)).size(), 1u);
+  EXPECT_EQ(of<Send>(core.failure(2, 1, "", false, time)).size(), 1u);
   receive(2, wire::AbortT{});
-  EXPECT_TRUE(core.failure(2, 1, "", time).empty());
+  EXPECT_TRUE(core.failure(2, 1, "", false, time).empty());
+  // That a rank does not fit is as true when another loss was faster.
+  const auto sent = of<Send>(core.failure(2, 1, "other options", true, time));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].envelope.body.AsFailure()->unfit);
+  core.ready({}, time);
+  EXPECT_TRUE(core.failure(2, 1, "other options", true, time).empty());
 }
 
 TEST_F(CoreTest, KeysAreAnsweredOrFailWithTheirGeneration) {

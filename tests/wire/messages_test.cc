@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/status.h"
+#include "wire/member.h"
 
 namespace hvd::wire {
 namespace {
@@ -15,6 +16,7 @@ std::vector<std::unique_ptr<AddressT>> addresses(int n) {
     result.push_back(std::make_unique<AddressT>());
     result.back()->backend = "gloo" + std::to_string(i);
     result.back()->blob.assign(17, static_cast<uint8_t>(i));
+    result.back()->memories = 3;
   }
   return result;
 }
@@ -48,6 +50,11 @@ std::vector<EnvelopeT> one_of_each() {
   ready.cause = Cause::PeerLost;
   ready.digest = std::make_unique<wire::Digest>(1, 2);
   ready.addresses = addresses(3);
+  ready.addresses[2]->lacking = "no such library";
+  ready.addresses[2]->blob.clear();
+  ready.settings.push_back(std::make_unique<SettingT>());
+  ready.settings[0]->name = "option local";
+  ready.settings[0]->value = "on";
   add(std::move(ready));
   add(HeartbeatT{});
   add(SyncedT{});
@@ -218,6 +225,56 @@ TEST(Messages, AHundredThousandMutationsHarmNobody) {
   }
   EXPECT_GT(accepted, 1000);  // else nothing was read beyond the first check
   EXPECT_LT(accepted, 99000);
+}
+
+std::string objection(const std::vector<Offer>& offers) {
+  Addresses addresses;
+  for (const Offer& offer : offers) {
+    addresses.push_back(std::make_unique<AddressT>());
+    addresses.back()->backend = offer.backend;
+    addresses.back()->lacking = offer.lacking;
+    addresses.back()->blob = offer.address;
+  }
+  try {
+    read_offers(addresses);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status().code, HVD_INVALID);
+    EXPECT_THROW(write_offers(offers), Error) << e.what();
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(Offers, ComeBackAsTheyWere) {
+  const hvd::Member member{7, "h", {{"gloo", "", 1, 2, 3, std::vector<uint8_t>(4096, 9)},
+                                    {"nccl", "", 2, ~uint64_t{0}, 5, {}},
+                                    {"mpi", "not here", 0, 0, 0, {}}},
+                           1, true, 12, {3, 4}};
+  const hvd::Member back = read_member(*write_member(member));
+  EXPECT_EQ(back.offers, member.offers);
+  EXPECT_TRUE(back.worker == 7 && back.host == "h" && back.local_rank == 1 && back.has_state);
+  EXPECT_TRUE(back.revision == 12 && back.digest == member.digest);
+  EXPECT_NE(find_offer(back, "nccl"), nullptr);
+  EXPECT_EQ(find_offer(back, "mpi"), nullptr) << "it is lacking";
+}
+
+TEST(Offers, HaveBounds) {
+  const Offer gloo{"gloo", "", 1, 1, 1, {1}};
+  EXPECT_EQ(objection({}), "accepted");
+  EXPECT_EQ(objection({gloo}), "accepted");
+  EXPECT_TRUE(contains(objection(std::vector<Offer>(kMostOffers + 1, gloo)), "17 backends"));
+  EXPECT_TRUE(contains(objection({gloo, gloo}), "gloo twice"));
+  EXPECT_TRUE(contains(objection({{"", "", 1, 1, 1, {}}}), "1 to 32 bytes"));
+  EXPECT_TRUE(contains(objection({{std::string(kLongestName + 1, 'x'), "", 1, 1, 1, {}}}), "1 to 32 bytes"));
+  EXPECT_TRUE(contains(objection({{"a\nb", "", 1, 1, 1, {}}}), "a b"));
+  EXPECT_TRUE(contains(objection({{"gloo", "not here", 1, 1, 1, {}}}), "no backend for host memory"));
+  EXPECT_TRUE(contains(objection({gloo, {"nccl", "not here", 1, 1, 1, {1}}}), "nccl"));
+  EXPECT_TRUE(contains(objection({gloo, {"big", "", 1, 1, 1, std::vector<uint8_t>(kMostAddress)}}), "big"));
+  // A reason may be long: it is cut.
+  const auto cut = read_offers(write_offers({gloo, {"b", std::string(5000, 'r'), 0, 0, 0, {}}}));
+  EXPECT_EQ(cut[1].lacking, std::string(kLongestReason, 'r'));
+  EXPECT_THROW(read_settings(write_settings(std::vector<hvd::Setting>(kMostSettings + 1, {"a", "b"}))), Error);
+  EXPECT_THROW(read_settings(write_settings({{"a", std::string(kLongestSetting + 1, 'x')}})), Error);
 }
 
 }  // namespace
