@@ -3,7 +3,7 @@
 #   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-guard}  bin/hvdrun
 #   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
 # Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and one for
-# each module that needs libraries which not everybody wants (mpi, mpich).
+# each module that needs libraries which not everybody wants (src/modules: hvd_component).
 include(CMakePackageConfigHelpers)
 
 set(HVD_INSTALL_MODULE_DIR ${CMAKE_INSTALL_LIBDIR}/${HVD_MODULE_SUBDIR})
@@ -19,7 +19,8 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libhvd${HVD_ABI_V
 # Everything that a job needs at run time, in one target to build. hvdrun, hvd-guard and the modules say in
 # their own directories how they are installed.
 add_custom_target(runtime)
-foreach(target hvd hvdrun hvd_guard hvd_tcp hvd_gloo hvd_mpi hvd_pmix_server hvd_mpich hvd_nccl hvd_lightgbm)
+get_property(modules GLOBAL PROPERTY HVD_RUNTIME_TARGETS)
+foreach(target hvd hvdrun hvd_guard hvd_tcp hvd_gloo hvd_nccl hvd_lightgbm ${modules})
   if(TARGET ${target})
     add_dependencies(runtime ${target})
   endif()

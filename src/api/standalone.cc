@@ -75,7 +75,7 @@ StandaloneDriver start_driver(const Options& worker, const Placement& place, con
   options.options.set("max_np", place.size);
   options.options.set("restart", false);
   options.options.set("discovery_script", std::string());
-  options.options.set("ompi_server", std::string("off"));  // nobody is started, nobody joins
+  options.options.set("helper", std::string("off"));  // nobody is started, nobody joins
   options.options.set("hosts", fmt::format("standalone:{}", place.size));
   hvd_driver* raw = nullptr;
   check(hvd_driver_create(&options, &raw, &error));

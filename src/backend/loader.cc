@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/own_directory.h"
+#include "base/modules.h"
 
 namespace hvd::backend {
 namespace {
@@ -47,27 +47,6 @@ Status try_open(const Options& options, const std::shared_ptr<Module>& module) {
 }
 
 }  // namespace
-
-std::vector<fs::path> module_directories(const Options& options) {
-  std::vector<fs::path> path;
-  const auto add = [&](const fs::path& directory) {
-    if (!directory.empty() && std::find(path.begin(), path.end(), directory) == path.end())
-      path.push_back(directory);
-  };
-  if (const fs::path own = own_directory(); !own.empty()) {
-    add(own / "hvd" / std::to_string(HVD_ABI_VERSION));
-  }
-#ifdef HVD_INSTALL_MODULE_DIR
-  add(HVD_INSTALL_MODULE_DIR);
-#endif
-  const std::string text = options.string("plugin_path");
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(':', begin), text.size());
-    add(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return path;
-}
 
 std::string module_file(const std::string& name) { return fmt::format("{}{}{}", kPrefix, name, kSuffix); }
 

@@ -1,7 +1,6 @@
 // Where modules are looked for, and what is found there.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,9 +8,6 @@
 #include "backend/module.h"
 
 namespace hvd::backend {
-
-/// Beside the library, where it was installed, then option plugin_path.
-std::vector<std::filesystem::path> module_directories(const Options& options);
 
 /// "gloo" to "libhvd_gloo.so".
 std::string module_file(const std::string& name);

@@ -99,9 +99,8 @@ constexpr OptionSpec kSpecs[] = {
     {"stop_grace", kDuration, "5s", 0, kDay, "time between SIGTERM and SIGKILL"},
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},
-    {"ompi_server", kString, "", 0, 0,
-     "the server through which MPI processes meet, which the driver runs for backend mpi: Open MPI 4's ompi-server, for "
-     "later versions hvd-pmix-server; absent: found in PATH, and beside the module; off: none"},
+    {"helper", kString, "", 0, 0,
+     "program that a backend needs beside the job and its manifest names; absent: beside the module; off: none"},
     {"guard", kString, "", 0, 0,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };

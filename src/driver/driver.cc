@@ -4,28 +4,20 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <future>
 #include <utility>
 
-#include "backend/loader.h"
 #include "launch/guard.h"
 #include "launch/process.h"
 
 namespace hvd::driver {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
-
-bool names(const std::vector<std::string>& environment, const std::string& name) {
-  return std::any_of(environment.begin(), environment.end(), [&](const std::string& entry) {
-    return entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name);
-  });
-}
-
-bool on_loopback(const std::string& endpoint) {
-  return endpoint.starts_with("127.") || endpoint.starts_with("[::1]:") || endpoint.starts_with("localhost:");
-}
 
 bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase == HVD_PHASE_FAILED; }
 
@@ -108,12 +100,8 @@ std::vector<std::string> Driver::worker_options() const {
     while (warning > options_.duration("stall_warning")) warning /= 2;
     result.push_back(fmt::format("HVD_STALL_WARNING={}", to_seconds(std::max(warning, milliseconds(1)))));
   }
-  if (mpi_ != nullptr) {
-    const std::vector<std::string> given = without_launcher(launch::merged_environment(environment_));
-    const auto is_set = [&](const std::string& name) { return names(given, name); };
-    const std::vector<std::string> ours = mpi_worker_environment(mpi_->place(), is_set);
-    result.insert(result.end(), ours.begin(), ours.end());
-  }
+  const std::vector<std::string> theirs = variables_.added_to(launch::merged_environment(environment_));
+  result.insert(result.end(), theirs.begin(), theirs.end());
   result.insert(result.end(), environment_.begin(), environment_.end());
   return result;
 }
@@ -123,45 +111,67 @@ std::shared_ptr<launch::Guard> Driver::guard() {
   return guard_;
 }
 
-void Driver::find_mpi() {
-  // The workers' MPI is the one that the module is built with. If it does not load here they have more to say of it.
-  std::shared_ptr<backend::Module> module;
-  const Status found = backend::find_module(options_, "mpi", &module);
-  mpi_config_.pmix = found.ok() && meets_through_pmix_server(module->description.version);
-  const std::string option = options_.string("ompi_server");
-  // Perhaps the user runs one. A worker of another job, which this may be, has that job's PMIx server, where it is known by its
-  // number: the workers of this job would be taken for others of that one.
-  const std::vector<std::string> given = without_launcher(launch::merged_environment(environment_));
-  const bool other =
-      names(given, server_variable(mpi_config_.pmix)) && !(mpi_config_.pmix && names(given, "HVD_WORKER"));
-  if (option == "off" || (option.empty() && other)) return;
-  if (mpi_config_.pmix) mpi_config_.library = module->path;
-  mpi_config_.program = mpi_config_.pmix ? find_pmix_server(option, module->path) : find_ompi_server(option);
+/// The program that the workers' backend needs beside the job, and its variables for them, by the module's manifest.
+void Driver::find_helper() {
+  helper_program_.clear();
+  variables_ = {};
+  const std::string option = options_.string("helper");
+  if (option == "off") return;
+  const std::vector<Manifest> manifests = read_manifests(options_);
+  for (const std::string& name : names_in_list(backend_of_workers())) {
+    const Manifest* const manifest = serving(manifests, name);
+    if (manifest == nullptr) continue;
+    variables_ = manifest->variables;
+    if (manifest->helper.empty()) continue;
+    try {
+      helper_program_ =
+          launch::find_program(option.empty() ? manifest->directory / manifest->helper : fs::path(option));
+    } catch (const Error& error) {
+      throw Error(
+          HVD_UNAVAILABLE,
+          fmt::format(
+              "backend {} needs a program beside the job: {} (option helper names its file; the backend "
+              "needs {})",
+              name, error.what(), manifest->needs));
+    }
+  }
 }
 
-/// Waits for the server: the workers need its address when they start.
-void Driver::start_mpi() {
+/// The backend that workers will use: HVD_BACKEND among their own variables, else the option.
+std::string Driver::backend_of_workers() const {
+  constexpr std::string_view kName = "HVD_BACKEND=";
+  std::string backend = options_.string("backend");
+  for (const std::string& entry : environment_) {
+    if (entry.starts_with(kName)) backend = entry.substr(kName.size());
+  }
+  return backend;
+}
+
+/// Waits for it: the workers need what it says when they start.
+void Driver::start_helper() {
   auto told = std::make_shared<std::promise<Status>>();
   std::future<Status> started = told->get_future();
-  MpiServerConfig config = mpi_config_;
+  launch::HelperConfig config;
+  config.program = helper_program_;
+  config.environment = variables_.without(launch::merged_environment(environment_));
+  config.listen = settings_.listen;
+  config.interface = options_.string("interface");
   config.local = !launch_.start;
-  config.address = pmix_address(settings_.listen);
-  config.loopback = on_loopback(settings_.listen) && !options_.is_set("interface");
   run_on_loop([&] {
-    MpiServer::Events events;
+    launch::Helper::Events events;
     events.started = [told](const Status& status) { told->set_value(status); };
     events.died = [this](const std::string& why) {
-      const std::string sentence = why + ": without it no worker's MPI can join that of others";
+      const std::string sentence = why + ": without it no worker can join others";
       if (supervisor_) return supervisor_->close_joining(sentence);
-      mpi_death_ = sentence;
+      helper_death_ = sentence;
     };
-    mpi_ = std::make_unique<MpiServer>(*loop_, config, guard(), logger_, std::move(events));
+    helper_ = std::make_unique<launch::Helper>(*loop_, config, guard(), logger_, std::move(events));
   });
-  const Duration patience = config.timeout + kLastPatience;
-  if (started.wait_for(patience) != std::future_status::ready) {
+  if (started.wait_for(config.timeout + kLastPatience) != std::future_status::ready) {
     throw Error(HVD_UNAVAILABLE, config.program + " gave no answer");
   }
   if (Status status = started.get(); !status.ok()) throw Error(status);
+  run_on_loop([this] { variables_.append(helper_->variables()); });
 }
 
 std::unique_ptr<HostDiscovery> Driver::make_discovery() {
@@ -182,8 +192,7 @@ std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events
   launch::LocalLauncherConfig config;
   config.program = program_;
   config.argv = argv_;
-  config.environment = launch::merged_environment(environment_);
-  if (with_mpi_) config.environment = without_launcher(config.environment);
+  config.environment = variables_.without(launch::merged_environment(environment_));
   config.output_directory = options_.string("output_directory");
   return launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
 }
@@ -216,7 +225,7 @@ void Driver::build() {
     changed_.notify_all();
   };
   supervisor_ = std::make_unique<Supervisor>(*loop_, std::move(config), make_discovery());
-  if (!mpi_death_.empty()) supervisor_->close_joining(mpi_death_);
+  if (!helper_death_.empty()) supervisor_->close_joining(helper_death_);
 }
 
 /// Waits for the first discovery: it is the one whose failure is fatal.
@@ -250,15 +259,15 @@ void Driver::start() {
   }
   try {
     if (!launch_.start) program_ = launch::find_program(argv_.front());
-    with_mpi_ = meets_through_ompi_server(backend_of_workers(options_.string("backend"), environment_));
-    if (with_mpi_) find_mpi();
-    if (!launch_.start || with_mpi_) guard_path_ = launch::find_guard(options_.string("guard"));
+    find_helper();
+    if (!launch_.start || !helper_program_.empty())
+      guard_path_ = launch::find_guard(options_.string("guard"));
     {
       auto loop = std::make_unique<Loop>("hvd-driver");
       std::lock_guard lock(mutex_);
       loop_ = std::move(loop);
     }
-    if (with_mpi_) start_mpi();
+    if (!helper_program_.empty()) start_helper();
     run_on_loop([this] { build(); });
     begin();
   } catch (...) {
@@ -277,9 +286,9 @@ void Driver::tear_down(Duration grace) {
     if (supervisor_) supervisor_->close(grace);
     callback_launcher_ = nullptr;
     supervisor_.reset();
-    mpi_.reset();  // the workers are gone
+    helper_.reset();  // the workers are gone
     guard_.reset();
-    mpi_death_.clear();
+    helper_death_.clear();
   });
   output_.reset();
   std::unique_ptr<Loop> loop;

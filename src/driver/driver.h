@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/modules.h"
 #include "base/options.h"
 #include "base/status.h"
 #include "driver/discovery.h"
-#include "driver/mpi_server.h"
 #include "driver/supervisor.h"
+#include "launch/helper.h"
 #include "launch/launcher.h"
 #include "launch/output.h"
 
@@ -46,14 +47,15 @@ class Driver {
   void change(const std::function<void()>& set);
   void run_on_loop(const std::function<void()>& fn);
   void build();
-  void find_mpi();
-  void start_mpi();
+  void find_helper();
+  void start_helper();
   void begin();
   void tear_down(Duration grace);
   std::shared_ptr<launch::Guard> guard();
   std::unique_ptr<HostDiscovery> make_discovery();
   std::unique_ptr<launch::Launcher> make_launcher(launch::Launcher::Events events);
   std::vector<std::string> worker_options() const;
+  std::string backend_of_workers() const;
 
   const Options options_;
   const Settings settings_;
@@ -69,14 +71,14 @@ class Driver {
   launch::OutputFunction output_function_;
 
   std::string program_, guard_path_;
-  MpiServerConfig mpi_config_;
-  bool with_mpi_ = false;
+  EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
+  std::string helper_program_;  // of that backend; ""
   std::unique_ptr<Loop> loop_;
   // The loop's thread only.
   std::shared_ptr<launch::OutputThread> output_;
   std::shared_ptr<launch::Guard> guard_;
-  std::unique_ptr<MpiServer> mpi_;
-  std::string mpi_death_;  // of a server that died before there was a supervisor
+  std::unique_ptr<launch::Helper> helper_;
+  std::string helper_death_;                               // if it died before there was a supervisor
   launch::CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
   std::unique_ptr<Supervisor> supervisor_;
 };

@@ -2,7 +2,7 @@
 // that serves the others), "-group" and "/directory" from stdin; at its end, which the kernel brings about even
 // if the driver gets SIGKILL, workers have a moment to notice by themselves that the driver is gone and to end
 // in order; what is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL. Then those that served
-// them are killed, and the job's directories are removed.
+// them are ended the same way, and the job's directories are removed.
 //
 // hvd-guard --exec GATE PARENT FILE ARGV...: becomes the program FILE once PARENT writes a byte to the socket GATE, and
 // ends without a trace if PARENT is gone before: a worker does not begin before a guard has it in its charge.
@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -28,10 +27,9 @@
 namespace {
 
 constexpr unsigned kStepMs = 20;
-constexpr long kNoticeMs = 2000;  // for workers to end by themselves
-
-constexpr std::chrono::milliseconds kDaemonsMs{2000};
-constexpr int kParentMs = 200;  // between two looks for the parent
+constexpr long kNoticeMs = 2000;   // for workers to end by themselves
+constexpr long kHelpersMs = 4000;  // for those that served them to leave nothing behind
+constexpr int kParentMs = 200;     // between two looks for the parent
 
 using hvd::launch::ProcessHandle;
 using Groups = std::map<pid_t, ProcessHandle>;  // by the number of their leader
@@ -129,7 +127,9 @@ int main(int argc, char** argv) {
   signal_all(&groups, SIGCONT);  // one that is stopped would not see SIGTERM
   wait_until_gone(&groups, grace_ms);
   signal_all(&groups, SIGKILL);
+  signal_all(&charges.helpers, SIGTERM);
+  wait_until_gone(&charges.helpers, kHelpersMs);
   signal_all(&charges.helpers, SIGKILL);
-  hvd::launch::remove_job_directories(charges.directories, kDaemonsMs);
+  hvd::launch::remove_job_directories(charges.directories);
   return 0;
 }

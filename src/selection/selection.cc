@@ -21,9 +21,7 @@ namespace {
 
 using ModuleOptions = std::vector<std::pair<std::string, std::string>>;
 
-// Modules of this library whose memory is known without loading them.
-constexpr const char* kForHosts[] = {"tcp", "gloo", "mpi", "mpich"};
-constexpr const char* kMpis[] = {"mpi", "mpich"};
+constexpr const char* kForHosts[] = {"tcp", "gloo"};  // besides those whose manifest says so
 constexpr const char* kForDevices[] = {"nccl"};
 
 bool takes_host_memory(const backend::Description& backend) {
@@ -39,7 +37,7 @@ bool contains(const List& list, const std::string& name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
 }
 
-int64_t count_in(const Options& options, const char* variable) {
+int64_t count_in(const Options& options, const std::string& variable) {
   const std::string text = options.environment(variable).value_or("");
   int64_t count = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), count);
@@ -52,6 +50,8 @@ class Selection {
   Selection(const Options& options, const ModuleOptions& module_options, backend::HostHandlers handlers)
       : options_(options),
         module_options_(module_options),
+        manifests_(read_manifests(options)),
+        launcher_(find_launcher(options, manifests_)),
         relay_(std::make_shared<Relay>(std::move(handlers))),
         local_(options.string("local")) {
     if (local_ != "auto" && local_ != "on" && local_ != "messages" && local_ != "off") {
@@ -70,7 +70,7 @@ class Selection {
       return {};
     }
     for (const std::string& name : parse_backends(names)) {
-      if (contains(kForHosts, name)) continue;  // nobody to reach
+      if (contains(kForHosts, name) || of_host(name)) continue;  // nobody to reach
       std::shared_ptr<backend::Module> module;
       Status status = backend::find_module(options_, name, &module);
       if (status.ok() && !takes_device_memory(module->description)) continue;
@@ -94,7 +94,7 @@ class Selection {
     std::vector<std::pair<std::string, std::shared_ptr<backend::Module>>> modules;
     for (const std::string& name : parse_backends(text)) {
       auto& [_, module] = modules.emplace_back(name, nullptr);
-      if (Status status = backend::find_module(options_, name, &module); !status.ok()) {
+      if (Status status = backend::find_module(options_, module_of(name), &module); !status.ok()) {
         return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had. Tried {}", name, status.message)};
       }
     }
@@ -133,8 +133,7 @@ class Selection {
  private:
   Status host_automatically(const std::string& how) {
     std::vector<std::string> names;
-    const auto launcher = mpi_launcher(options_);
-    if (launcher) names = launcher->modules;
+    if (launcher_) names = launcher_->modules;
     const size_t of_launcher = names.size();
     const auto add_name = [&](const std::string& name) {
       if (!contains(names, name)) names.push_back(name);
@@ -146,19 +145,19 @@ class Selection {
     for (size_t i = 0; i < names.size() || i == known; ++i) {
       if (i == known) {  // only now: reading directories takes time
         for (const std::string& name : backend::module_names(options_)) {
-          if (!contains(kForDevices, name)) add_name(name);
+          if (!contains(kForDevices, name) && !serves_another(name)) add_name(name);
         }
         if (i == names.size()) break;
       }
       std::shared_ptr<backend::Module> module;
-      Status status = backend::find_module(options_, names[i], &module);
-      // Two MPIs may be installed; the launcher belongs to one of them.
+      Status status = backend::find_module(options_, module_of(names[i]), &module);
+      // Several modules may know a variable; the launcher belongs to one of them.
       World world;
       if (status.ok() && i < of_launcher)
-        status = World::of(module, launcher->processes, options_.duration("init_timeout"), &world);
+        status = World::of(module, launcher_->processes, options_.duration("init_timeout"), &world);
       if (status.ok()) {
         status = takes_host_memory(module->description)
-                     ? add(module, how + ": " + reason_for(names[i], launcher, tried), false, true)
+                     ? add(module, how + ": " + reason_for(names[i], tried), false, true)
                      : Status(HVD_UNAVAILABLE, "it takes no host memory");
         if (status.ok()) return {};
         status.message = fmt::format("{}: {}", module->path, status.message);
@@ -169,12 +168,30 @@ class Selection {
     return {HVD_UNAVAILABLE, fmt::format("no backend 'auto' can be had. Tried {}", tried)};
   }
 
-  static std::string reason_for(const std::string& name, const std::optional<MpiLauncher>& launcher,
-                                const std::string& tried) {
-    if (launcher && contains(launcher->modules, name))
-      return fmt::format("{}, since {} is set", name, launcher->variable);
-    if (tried.empty()) return fmt::format("{}, since no MPI launcher started this process", name);
+  std::string reason_for(const std::string& name, const std::string& tried) const {
+    if (launcher_ && contains(launcher_->modules, name))
+      return fmt::format("{}, since {} is set", name, launcher_->variable);
+    if (tried.empty()) return fmt::format("{}, since no launcher started this process", name);
     return fmt::format("{}, since nothing that comes before it can be had ({})", name, tried);
+  }
+
+  /// The module that is backend `name` here: another one than that of its name where no launcher of it started this process.
+  std::string module_of(const std::string& name) const {
+    if (launcher_ && contains(launcher_->modules, name)) return name;
+    const Manifest* const manifest = serving(manifests_, name);
+    return manifest == nullptr ? name : manifest->module;
+  }
+
+  bool serves_another(const std::string& module) const {
+    return std::any_of(manifests_.begin(), manifests_.end(), [&](const Manifest& manifest) {
+      return manifest.module == module && !manifest.serves.empty();
+    });
+  }
+
+  bool of_host(const std::string& module) const {
+    return std::any_of(manifests_.begin(), manifests_.end(), [&](const Manifest& manifest) {
+      return manifest.module == module && manifest.host_memory;
+    });
   }
 
   void look_for_devices() {
@@ -197,7 +214,7 @@ class Selection {
   }
 
   bool exists(const std::string& name) const {
-    const auto directories = backend::module_directories(options_);
+    const auto directories = module_directories(options_);
     return std::any_of(directories.begin(), directories.end(), [&](const std::filesystem::path& directory) {
       std::error_code code;
       return std::filesystem::exists(directory / backend::module_file(name), code);
@@ -233,6 +250,8 @@ class Selection {
 
   const Options& options_;
   const ModuleOptions& module_options_;
+  const std::vector<Manifest> manifests_;
+  const std::optional<Launcher> launcher_;
   const std::shared_ptr<Relay> relay_;
   const std::string local_;
   std::vector<Selected> selected_;
@@ -241,32 +260,36 @@ class Selection {
 
 }  // namespace
 
-std::optional<MpiLauncher> mpi_launcher(const Options& options) {
-  // hvdrun may itself have been started by mpirun or srun, whose variables its workers inherit.
+std::optional<Launcher> find_launcher(const Options& options, const std::vector<Manifest>& manifests) {
+  // hvdrun may itself have been started by such a launcher, whose variables its workers inherit.
   if (const auto driver = options.environment("HVD_DRIVER"); driver && !driver->empty()) return std::nullopt;
   if (options.environment("TORCHELASTIC_RUN_ID")) return std::nullopt;
-  struct Known {
-    const char* variable;
-    std::vector<std::string> modules;
-    const char* processes;
-  };
-  const Known launchers[] = {
-      {"OMPI_COMM_WORLD_SIZE", {"mpi"}, "OMPI_COMM_WORLD_SIZE"},
-      {"PMIX_RANK", {"mpi"}, "SLURM_STEP_NUM_TASKS"},  // PMIx itself doesn't put it into the environment
-      {"PMI_SIZE", {"mpich", "mpi"}, "PMI_SIZE"},
-      {"PMI_RANK", {"mpich", "mpi"}, "SLURM_STEP_NUM_TASKS"},
-  };
-  for (const auto& [variable, modules, processes] : launchers) {
-    if (!options.environment(variable)) continue;
-    MpiLauncher launcher{variable, modules, count_in(options, processes)};
-    if (const std::string backend = options.string("backend"); backend != "auto") {
-      std::vector<std::string> named = parse_backends(backend);
-      std::erase_if(named, [](const std::string& name) { return !contains(kMpis, name); });
-      if (!named.empty()) launcher.modules = std::move(named);
+  std::vector<std::pair<Manifest::Launcher, std::string>> known;  // with its module
+  std::vector<std::string> launched;                              // all modules that know launchers
+  for (const Manifest& manifest : manifests) {
+    if (!manifest.launchers.empty()) launched.push_back(manifest.module);
+    for (const Manifest::Launcher& launcher : manifest.launchers) {
+      if (options.environment(launcher.variable)) known.emplace_back(launcher, manifest.module);
     }
-    return launcher;
   }
-  return std::nullopt;
+  if (known.empty()) return std::nullopt;
+  std::stable_sort(known.begin(), known.end(),
+                   [](const auto& a, const auto& b) { return a.first.order < b.first.order; });
+  const Manifest::Launcher& first = known.front().first;
+  Launcher launcher{first.variable, {}, count_in(options, first.count)};
+  for (const auto& [one, module] : known) {
+    if (one.variable == first.variable) launcher.modules.push_back(module);
+  }
+  if (const std::string backend = options.string("backend"); backend != "auto") {
+    std::vector<std::string> named = parse_backends(backend);
+    std::erase_if(named, [&](const std::string& name) { return !contains(launched, name); });
+    if (!named.empty()) launcher.modules = std::move(named);
+  }
+  return launcher;
+}
+
+std::optional<Launcher> find_launcher(const Options& options) {
+  return find_launcher(options, read_manifests(options));
 }
 
 std::vector<std::string> parse_backends(const std::string& text) {

@@ -9,19 +9,21 @@
 
 #include "backend/backend.h"
 #include "base/member.h"
+#include "base/modules.h"
 #include "base/options.h"
 
 namespace hvd::selection {
 
-/// The MPI launcher that has started this process, and the modules for its MPI in order: the one that option backend
-/// names if it names one, since a process can't run two MPIs. Nothing for a worker that a driver of this library or
-/// torchrun has started, whatever their own environment was.
-struct MpiLauncher {
+/// The launcher that has started this process together with others, by the manifests of the modules that are installed, and
+/// the modules that know it in order: the one that option backend names if it names one, since a process can't belong to
+/// two. Nothing for a worker that a driver of this library or torchrun has started, whatever their own environment was.
+struct Launcher {
   std::string variable;  // that tells of it
   std::vector<std::string> modules;
   int64_t processes = 0;  // that it says it has started; 0: it doesn't say
 };
-std::optional<MpiLauncher> mpi_launcher(const Options& options);
+std::optional<Launcher> find_launcher(const Options& options);
+std::optional<Launcher> find_launcher(const Options& options, const std::vector<Manifest>& manifests);
 
 /// "nccl, gloo" to its names; throws Error(HVD_INVALID) for what is none.
 std::vector<std::string> parse_backends(const std::string& text);

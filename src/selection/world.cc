@@ -17,8 +17,8 @@ bool knows_world(const backend::Module& module) {
 }  // namespace
 
 Status World::open(const Options& options, Duration timeout, World* ret_world) {
-  const auto launcher = mpi_launcher(options);
-  if (!launcher) return {HVD_UNAVAILABLE, "no MPI launcher started this process"};
+  const auto launcher = find_launcher(options);
+  if (!launcher) return {HVD_UNAVAILABLE, "no launcher started this process that a module here knows"};
   std::string tried;
   for (const std::string& name : launcher->modules) {
     std::shared_ptr<backend::Module> module;
@@ -44,8 +44,8 @@ Status World::of(std::shared_ptr<backend::Module> module, int64_t processes, Dur
     return {
         HVD_UNAVAILABLE,
         fmt::format(
-            "MPI ({}) began alone, though {} processes were started: their launcher belongs to another MPI",
-            module->description.version, processes)};
+            "{} ({}) began alone, though {} processes were started: their launcher belongs to another module",
+            module->description.name, module->description.version, processes)};
   }
   world.module_ = std::move(module);
   *ret_world = std::move(world);

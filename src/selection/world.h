@@ -1,5 +1,5 @@
-// The group of processes that an MPI launcher (mpirun, srun) has started this one in, as the module for its MPI sees
-// it: enough to find the others without an address that everybody was told beforehand.
+// The group of processes that a launcher has started this one in, as the module that knows it sees it: enough to find the
+// others without an address that everybody was told beforehand.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace hvd::selection {
 
 class World {
  public:
-  /// Asks the modules for the launcher's MPI in order. Blocks until all ranks have begun MPI. HVD_UNAVAILABLE: no
+  /// Asks the modules that know the launcher in order. Blocks until all ranks have come. HVD_UNAVAILABLE: no
   /// launcher started this process, or no module knows the group; the message says why, module by module.
   static Status open(const Options& options, Duration timeout, World* ret_world);
 
   /// Asks one module. processes: how many the launcher says it has started, or 0. A module that finds itself alone among
-  /// several belongs to another MPI than the launcher: HVD_UNAVAILABLE.
+  /// several belongs to another launcher: HVD_UNAVAILABLE.
   static Status of(std::shared_ptr<backend::Module> module, int64_t processes, Duration timeout,
                    World* ret_world);
 

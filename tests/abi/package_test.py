@@ -70,8 +70,9 @@ class Packages(unittest.TestCase):
         for package in ("libhvd-dev", "hvd-tools"):
             self.assertIn(f"libhvd1 (= {version})", self.field(package, "Depends"))
         self.assertNotIn("mpi", self.field("libhvd1", "Depends"))
-        if "libhvd1-mpi" in self.debs:
-            self.assertIn("libopenmpi", self.field("libhvd1-mpi", "Depends"))
+        for package in ("libhvd1-mpi", "libhvd1-mpi-elastic"):
+            if package in self.debs:
+                self.assertIn("libopenmpi", self.field(package, "Depends"))
 
     def test_they_install_and_remove_cleanly(self):
         target = self.work / "system"

@@ -86,7 +86,7 @@ class Srun(unittest.TestCase):
         self.flavour("pmi2")
         status, out, err = self.srun("pmix", 2, [WORKER], HVD_BACKEND="mpich")
         self.assertNotEqual(status, 0, out)
-        self.assertEqual(err.count("began alone, though 2 processes were started: their launcher belongs to another MPI"), 2, err)
+        self.assertEqual(err.count("began alone, though 2 processes were started: their launcher belongs to another module"), 2, err)
         status, out, err = self.srun("pmi2", 2, [WORKER], HVD_BACKEND="mpi")
         self.assertNotEqual(status, 0, out)  # Open MPI says why, and ends the process
 

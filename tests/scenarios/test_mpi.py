@@ -111,7 +111,7 @@ class Mpi(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3, "nobody could join: nobody is started")
 
     def test_an_absent_server_is_said(self):
-        job = Job(self, "a:2", ["steps=5"], np=2, options={"ompi_server": "/nonesuch/server"})
+        job = Job(self, "a:2", ["steps=5"], np=2, environment={"HVD_OMPI_SERVER": "/nonesuch/server"})
         job.finish(1, sentence=PACKAGE)
         self.assertEqual(job.find("start"), [])
 

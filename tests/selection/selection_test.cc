@@ -147,7 +147,7 @@ TEST_F(Selecting, AutoTakesTheHostsFirstAndADevicesBesideIt) {
   const std::string host = tcp_is_built() ? "tcp" : "tiny";
   EXPECT_EQ(instance->description().name, host);
   const std::string since =
-      tcp_is_built() ? "no MPI launcher started this process" : "nothing that comes before it";
+      tcp_is_built() ? "no launcher started this process" : "nothing that comes before it";
   EXPECT_TRUE(choice(HVD_MEMORY_HOST).starts_with(host + ": auto: " + host + ", since " + since))
       << choice(HVD_MEMORY_HOST);
   if (choice(HVD_MEMORY_CUDA).starts_with("nccl")) GTEST_SKIP() << "there is a real one";
@@ -164,46 +164,84 @@ TEST_F(Selecting, AutoDoesWithoutADevices) {
   EXPECT_TRUE(has(choice(HVD_MEMORY_CUDA), "the device is on holiday")) << choice(HVD_MEMORY_CUDA);
 }
 
-TEST_F(Selecting, UnderAnMpiLauncherAutoPrefersItsMpi) {
-  put("mpi", "mpi_double");
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"}) {
-    environment = {{variable, "2"}};
-    EXPECT_EQ(mpi_launcher(options())->variable, variable);
-    EXPECT_EQ(mpi_launcher(options())->modules, std::vector<std::string>{"mpi"});
+// Two modules that know launchers, and one that serves the name of one of them where no launcher was: as `alpha`, `beta` and
+// `alpha_elastic`.
+constexpr const char* kAlpha =
+    "memory host\nlauncher 10 ALPHA_SIZE ALPHA_SIZE\nlauncher 20 BOTH_RANK STEP_SIZE\nlauncher 31 COMMON_SIZE COMMON_SIZE\n";
+constexpr const char* kBeta =
+    "memory host\nlauncher 30 COMMON_SIZE COMMON_SIZE\nlauncher 40 COMMON_RANK STEP_SIZE\n";
+
+class Launched : public Selecting {
+ protected:
+  Launched() {
+    say("alpha", kAlpha);
+    say("beta", kBeta);
+    say("alpha_elastic", "memory host\nserves alpha\n");
   }
-  environment = {{"PMI_SIZE", "2"}};
-  EXPECT_EQ(mpi_launcher(options())->modules, (std::vector<std::string>{"mpich", "mpi"}));
-  EXPECT_EQ(mpi_launcher(options())->processes, 2);
-  environment["HVD_DRIVER"] = "localhost:1";  // hvdrun started this one, and had been started by mpirun
-  EXPECT_FALSE(mpi_launcher(options()));
-  environment = {{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}};
-  EXPECT_EQ(mpi_launcher(options())->processes, 3);
-  environment = {{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "3x"}};
-  EXPECT_EQ(mpi_launcher(options())->processes, 0);
+  void say(const std::string& module, const std::string& text) {
+    std::ofstream(directory / (module + ".manifest")) << text;
+  }
+};
+
+TEST_F(Launched, AutoPrefersTheLaunchersModule) {
+  for (const char* variable : {"ALPHA_SIZE", "BOTH_RANK"}) {
+    environment = {{variable, "2"}};
+    EXPECT_EQ(find_launcher(options())->variable, variable);
+    EXPECT_EQ(find_launcher(options())->modules, std::vector<std::string>{"alpha"});
+  }
+  environment = {{"COMMON_SIZE", "2"}, {"COMMON_RANK", "0"}};
+  EXPECT_EQ(find_launcher(options())->modules, (std::vector<std::string>{"beta", "alpha"}));
+  EXPECT_EQ(find_launcher(options())->processes, 2);
+  environment["HVD_DRIVER"] =
+      "localhost:1";  // hvdrun started this one, and had been started by that launcher
+  EXPECT_FALSE(find_launcher(options()));
+  environment = {{"BOTH_RANK", "0"}, {"STEP_SIZE", "3"}};
+  EXPECT_EQ(find_launcher(options())->processes, 3);
+  environment = {{"BOTH_RANK", "0"}, {"STEP_SIZE", "3x"}};
+  EXPECT_EQ(find_launcher(options())->processes, 0);
   environment["TORCHELASTIC_RUN_ID"] = "none";  // torchrun started this one, and had been started by srun
-  EXPECT_FALSE(mpi_launcher(options()));
+  EXPECT_FALSE(find_launcher(options()));
   environment.clear();
-  EXPECT_FALSE(mpi_launcher(options()));
+  EXPECT_FALSE(find_launcher(options()));
 }
 
-TEST_F(Selecting, UnderAnMpiLauncherNoMpiIsAskedBesidesTheOneThatIsNamed) {
-  environment = {{"PMI_SIZE", "2"}};
+TEST_F(Launched, NoModuleIsAskedBesidesTheOneThatIsNamed) {
+  environment = {{"COMMON_SIZE", "2"}};
   Options named = options();
-  named.set("backend", std::string("nccl,mpi"));
-  EXPECT_EQ(mpi_launcher(named)->modules, std::vector<std::string>{"mpi"});
+  named.set("backend", std::string("nccl,alpha"));
+  EXPECT_EQ(find_launcher(named)->modules, std::vector<std::string>{"alpha"});
   named.set("backend", std::string("nccl,gloo"));
-  EXPECT_EQ(mpi_launcher(named)->modules, (std::vector<std::string>{"mpich", "mpi"}));
+  EXPECT_EQ(find_launcher(named)->modules, (std::vector<std::string>{"beta", "alpha"}));
 }
 
 // A module that does not know the launcher's group would be alone in every process.
-TEST_F(Selecting, UnderAnMpiLauncherAutoLeavesOutAnMpiThatDoesNotKnowIt) {
-  put("mpich", "mpi_double");
+TEST_F(Launched, AutoLeavesOutAModuleThatDoesNotKnowTheGroup) {
+  put("beta", "mpi_double");
   put("tiny", "tiny");
-  environment = {{"PMI_SIZE", "2"}};
+  environment = {{"COMMON_SIZE", "2"}};
   ASSERT_TRUE(select("auto").ok());
   EXPECT_EQ(instance->description().name, tcp_is_built() ? "tcp" : "tiny");
   EXPECT_TRUE(has(choice(HVD_MEMORY_HOST), "module mpi_double does not know of launchers"))
       << choice(HVD_MEMORY_HOST);
+}
+
+TEST_F(Launched, WithoutALauncherAnotherModuleServesTheName) {
+  put("alpha", "tiny");
+  put("alpha_elastic", "mpi_double");
+  ASSERT_TRUE(select("alpha").ok());
+  EXPECT_EQ(instance->description().name, "mpi_double");
+  environment = {{"ALPHA_SIZE", "2"}};
+  ASSERT_TRUE(select("alpha").ok());
+  EXPECT_EQ(instance->description().name, "tiny");
+  environment["HVD_DRIVER"] = "localhost:1";
+  ASSERT_TRUE(select("alpha").ok());
+  EXPECT_EQ(instance->description().name, "mpi_double");
+}
+
+TEST_F(Launched, AutoTakesNoModuleThatOnlyServesAnothersName) {
+  if (tcp_is_built()) GTEST_SKIP() << "tcp comes first";
+  put("alpha_elastic", "mpi_double");
+  EXPECT_EQ(select("auto").code, HVD_UNAVAILABLE);
 }
 
 TEST_F(Selecting, AloneNeedsNoBackendForTheHostsMemory) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "modules/kit/net.h"
-#include "modules/mpi/join.h"
+#include "modules/mpi/group.h"
 #include "modules/mpi/runtime.h"
 #include "modules/mpi/ulfm.h"
 

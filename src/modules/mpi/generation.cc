@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kLaunch{60};
 Address here() {
   Runtime& runtime = Runtime::get();
   // Where this process stands among those of its launcher only MPI knows.
-  if (runtime.launched()) runtime.ready(Clock::now() + kLaunch);
+  if (started_by_launcher()) runtime.ready(Clock::now() + kLaunch);
   const World world = runtime.world();
   Address address;
   address.world = world.id;
@@ -30,15 +30,6 @@ Address here() {
 }
 
 }  // namespace
-
-// Where this rank stands in the joining of a generation.
-struct Generation::Joining {
-  const hvd_backend_group& group;
-  Clock::time_point deadline;
-  int steps = 0;  // that every rank has told
-  uint64_t segment_bytes = 0;
-  std::vector<Team> teams;
-};
 
 Generation::Generation(const Config& config, const hvd_backend_host& host)
     : config_(config),
@@ -97,7 +88,7 @@ void Generation::connect(const hvd_backend_group& group) {
       }
       throw;
     }
-    tell_of_shield();
+    formed();
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -115,25 +106,6 @@ void Generation::connect(const hvd_backend_group& group) {
                       });
   }
   links_.open();
-}
-
-// Once a process.
-void Generation::tell_of_shield() const {
-  static std::atomic<bool> told{false};
-  Runtime& runtime = Runtime::get();
-  if (runtime.launched() || told.exchange(true)) return;
-  if (runtime.shielded())
-    return host_.log(host_.context, HVD_LOG_DEBUG, "MPI's TCP is kept from the deaths of peers");
-#ifdef OPEN_MPI
-  const std::string library = "component btl/tcp of Open MPI";
-#else
-  const std::string library = "libfabric under MPICH";
-#endif
-  const std::string text =
-      "MPI's TCP can't be kept from the deaths of peers (no " + library +
-      " was found, or its calls can't be reached): a death may make MPI useless in other workers as well, which then "
-      "have to start anew";
-  host_.log(host_.context, HVD_LOG_WARNING, text.c_str());
 }
 
 void Generation::greet(const hvd_backend_group& group, Joining& joining) {
@@ -170,7 +142,6 @@ void Generation::greet(const hvd_backend_group& group, Joining& joining) {
   }
 }
 
-// Until the call has ended. It can't say that a peer is lost, the links can.
 void Generation::wait(Call& call, const std::string& what, Clock::time_point deadline) {
   const int peer = rank_ == 0 ? 1 : 0;
   while (!call.wait(std::min(deadline, Clock::now() + kLook))) {
@@ -182,7 +153,6 @@ void Generation::wait(Call& call, const std::string& what, Clock::time_point dea
   }
 }
 
-// A blocking call of every rank. Ends when all have ended theirs.
 void Generation::perform(Joining& joining, const std::string& what, std::function<void()> body,
                          const std::function<void()>& succeeded) {
   const std::shared_ptr<Call> call = Call::start(std::move(body), [this](bool failed) {
@@ -212,35 +182,7 @@ void Generation::perform(Joining& joining, const std::string& what, std::functio
   if (succeeded) succeeded();
 }
 
-std::string Generation::port_of(Joining& joining, int round, int pair, bool accepts) {
-  const std::string key = "mpi.port." + std::to_string(round) + "." + std::to_string(pair);
-  hvd_error error = HVD_ERROR_INIT;
-  if (accepts) {
-    auto port = std::make_shared<std::string>();
-    const std::shared_ptr<Call> call = Call::start([port] { *port = open_port(); });
-    try {
-      wait(*call, "open a port", joining.deadline);
-    } catch (...) {
-      call->abandon();
-      throw;
-    }
-    call->rethrow();
-    if (host_.kv_set(host_.context, number_, key.c_str(), port->data(), port->size(), &error) != HVD_OK) {
-      throw Failure(error.status, std::string("the port of MPI could not be told: ") + error.message);
-    }
-    return *port;
-  }
-  char name[MPI_MAX_PORT_NAME + 1] = {};
-  size_t size = MPI_MAX_PORT_NAME;
-  const auto left = std::chrono::nanoseconds(joining.deadline - Clock::now());
-  const hvd_status status = host_.kv_get(host_.context, number_, key.c_str(),
-                                         std::max<int64_t>(left.count(), 1), name, &size, &error);
-  if (status != HVD_OK) throw Failure(status, std::string("the port of MPI did not come: ") + error.message);
-  return {name, std::min<size_t>(size, MPI_MAX_PORT_NAME)};
-}
-
 MPI_Comm Generation::form(Joining& joining) {
-  Runtime& runtime = Runtime::get();
   // Two tags a generation, each lower than all before it: see make_group. What MPI allows is known when it has begun,
   // which in a newcomer may be a moment from now.
   const auto tag_of = [number = number_] {
@@ -249,20 +191,14 @@ MPI_Comm Generation::form(Joining& joining) {
   };
   const auto result = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   std::vector<Team>& teams = joining.teams;
-  if (teams.size() > 1 && !runtime.can_join()) {
-    throw Failure(
-        HVD_UNAVAILABLE,
-        "the processes of this generation were started apart, and MPI joins them by way of a server: "
-        "OMPI_MCA_pmix_server_uri (Open MPI 4) or HVD_PMIX_SERVER (5 and later) has to say where it is");
-  }
-
   const std::vector<int> survivors = teams[team_of(teams, rank_)].world_ranks;
   std::vector<size_t> sizes;
   for (const Team& team : teams) sizes.push_back(team.members.size());
+  Runtime::get().check_teams(sizes);
   perform(joining, "find its peers of before in MPI", [result, survivors, tag_of, sizes] {
     Runtime& mpi = Runtime::get();
     mpi.ready(Clock::now() + kLaunch);
-    if (sizes.size() > 1) mpi.check_joining(sizes);
+    mpi.check_joining(sizes);
     mpi.sweep();
     *result = make_group(mpi.world().comm, survivors, tag_of() + 1);
     if (sizes.size() == 1) acquaint(*result);
@@ -273,35 +209,7 @@ MPI_Comm Generation::form(Joining& joining) {
     if (std::is_sorted(members.begin(), members.end())) return *result;
   }
 
-  for (int round = 0; teams.size() > 1; ++round) {
-    const std::vector<Pairing> pairs = pair_up(teams.size());
-    const auto mine = static_cast<int>(team_of(teams, rank_));
-    const Team& team = teams[static_cast<size_t>(mine)];
-    const Pairing& pair = pairs[static_cast<size_t>(mine / 2)];
-    const bool accepts = pair.accepting == mine;
-    std::function<void()> body = [] {};
-    MPI_Comm before = *result;
-    if (pair.connecting >= 0) {
-      std::string port;
-      if (team.members[0] == rank_) port = port_of(joining, round, mine / 2, accepts);
-      body = [result, before, accepts, port] { *result = join(before, accepts, port); };
-    }
-    const std::vector<Team> after = joined(teams, number_);
-    const Team& with = after[team_of(after, rank_)];
-    const auto adopt = [&] {
-      if (pair.connecting < 0) return;
-      const auto place = std::find(with.members.begin(), with.members.end(), rank_);
-      runtime.adopt({with.world, static_cast<int>(place - with.members.begin()),
-                     static_cast<int>(with.members.size()), *result},
-                    static_cast<int>(with.members.size() - team.members.size()));
-      if (round == 0) runtime.discard(before);
-    };
-    perform(joining,
-            "join rank " + std::to_string(teams[static_cast<size_t>(pair.accepting)].members[0]) +
-                "'s processes in MPI",
-            body, adopt);
-    teams = after;
-  }
+  if (teams.size() > 1) join_teams(joining, result);
 
   // By rank in the generation; and the world's own communicator stays free of data.
   std::vector<int> order(static_cast<size_t>(size_));
@@ -314,6 +222,11 @@ MPI_Comm Generation::form(Joining& joining) {
     acquaint(*result);
   });
   return *result;
+}
+
+void Generation::join_teams(Joining& joining, const std::shared_ptr<MPI_Comm>&) {
+  throw Failure(HVD_INTERNAL,
+                std::to_string(joining.teams.size()) + " teams, and nothing that would join them");
 }
 
 void Generation::submit(Task task) {

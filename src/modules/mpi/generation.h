@@ -10,7 +10,7 @@
 #include "modules/kit/links.h"
 #include "modules/kit/task.h"
 #include "modules/mpi/engine.h"
-#include "modules/mpi/join.h"
+#include "modules/mpi/group.h"
 
 namespace hvdmpi {
 
@@ -26,7 +26,9 @@ struct Config {
 class Generation {
  public:
   Generation(const Config& config, const hvd_backend_host& host);
-  ~Generation();
+  virtual ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
 
   std::vector<uint8_t> address() const { return mine_.encode(links_.blob().encode()); }
   uint64_t number() const { return number_; }
@@ -41,15 +43,33 @@ class Generation {
   void abort();
   void teardown();
 
- private:
-  struct Joining;
-  void greet(const hvd_backend_group& group, Joining& joining);
-  MPI_Comm form(Joining& joining);
-  void tell_of_shield() const;
+ protected:
+  /// Where this rank stands in the joining of a generation.
+  struct Joining {
+    const hvd_backend_group& group;
+    Clock::time_point deadline;
+    int steps = 0;  // that every rank has told
+    uint64_t segment_bytes = 0;
+    std::vector<Team> teams;
+  };
+
+  /// Has the teams, of which there are several, join until they are one, which gets *comm. Before, *comm is that of this rank's
+  /// team. Only for processes that were started apart.
+  virtual void join_teams(Joining& joining, const std::shared_ptr<MPI_Comm>& comm);
+  /// Once the members have their communicator.
+  virtual void formed() {}
+
+  /// Until the call has ended. It can't say that a peer is lost, the links can.
   void wait(Call& call, const std::string& what, Clock::time_point deadline);
+  /// A blocking call of every rank. Ends when all have ended theirs.
   void perform(Joining& joining, const std::string& what, std::function<void()> body,
                const std::function<void()>& succeeded = {});
-  std::string port_of(Joining& joining, int round, int pair, bool accepts);
+
+  const hvd_backend_host& host() const { return host_; }
+
+ private:
+  void greet(const hvd_backend_group& group, Joining& joining);
+  MPI_Comm form(Joining& joining);
 
   const Config config_;
   const hvd_backend_host host_;

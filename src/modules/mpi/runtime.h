@@ -1,4 +1,5 @@
-// MPI in this process: begun once, in a thread of its own, and ended at exit if all was peace.
+// MPI in this process: begun once, in a thread of its own. What two modules have in common: `mpi`, whose processes a
+// launcher started together, and `mpi_elastic`, whose processes were started apart. Each brings its own kind of Runtime.
 #pragma once
 
 #include <mpi.h>
@@ -6,8 +7,10 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "modules/kit/failure.h"
@@ -17,10 +20,21 @@ namespace hvdmpi {
 
 using hvdkit::Failure;
 
-constexpr const char* kName = HVD_MPI_NAME;
+/// The module's name. It defines it.
+extern const char* const kName;
 
 /// Throws Failure(HVD_PEER_LOST) with MPI's words if `code` is not MPI_SUCCESS.
 void check(int code, const char* what);
+
+/// "Open MPI 4.1.4": what the module was built with.
+const char* library_version();
+
+/// Whether an MPI launcher has started this process in a group. A worker that a driver has started is in none, though
+/// the driver may itself use srun or mpirun to start it.
+bool started_by_launcher();
+
+/// The text of an environment variable; "" if it is not set.
+std::string environment(const char* name);
 
 using WorldId = std::array<uint8_t, 16>;
 
@@ -33,25 +47,21 @@ struct World {
 
 class Runtime {
  public:
-  /// The process's. Lives for ever.
+  /// The process's. Lives for ever. Each module defines it.
   static Runtime& get();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
-  /// True if an MPI launcher has started this process in a group.
-  bool launched() const { return launched_; }
-
-  /// What MPI reads as it begins, where the environment doesn't say otherwise. interface: an address of this host
-  /// for MPI's TCP, or "" if the user named none; links: the one that the links use, or "". Throws
-  /// Failure(HVD_UNAVAILABLE) with what is missing.
-  void prepare(const std::string& interface, const std::string& links);
   /// Begins MPI, once. Any thread; returns at once.
   std::shared_ptr<Call> begin();
   /// Begins it and waits. Throws Failure.
   void ready(Clock::time_point deadline);
 
-  /// Whether processes that were started apart can come together.
-  bool can_join() const;
-  /// The same, once MPI has begun: throws Failure(HVD_UNAVAILABLE) if this MPI can't join them, or no more than it has.
-  void check_joining(const std::vector<size_t>& teams);
+  /// Throws Failure(HVD_UNAVAILABLE) if teams of these sizes can't be joined to one, as far as this process can tell
+  /// before MPI has begun.
+  virtual void check_teams(const std::vector<size_t>& teams) const = 0;
+  /// The same, once MPI has begun.
+  virtual void check_joining(const std::vector<size_t>& /*teams*/) {}
 
   /// A communicator that is used no more and on which nothing is left behind. MPICH has 2048 for a process's life.
   void discard(MPI_Comm comm);
@@ -59,12 +69,9 @@ class Runtime {
   void sweep();
 
   World world();
-  World launch_world();  // of the launcher's processes, whatever has been joined since
+  World first_world();  // as it was when MPI began, whatever has been joined since
   /// met: how many more processes that makes.
   void adopt(const World& world, int met);
-
-  /// Whether MPI's TCP is kept from the deaths of peers: see shield.h.
-  bool shielded();
 
   /// A generation's thread begins and ends to call MPI.
   void enter();
@@ -77,21 +84,31 @@ class Runtime {
   uint64_t reached() const { return reached_.load(); }
   void reach(uint64_t generation) { reached_.store(generation); }
 
-  /// From here on MPI is not ended at exit: something of it was left behind.
+  /// From here on MPI is not finalized: something of it was left behind.
   void disturbed();
   /// The largest tag.
   int tag_bound() const { return tag_bound_; }
   /// Whether MPI tells of deaths, and can end what waits for others: see ulfm.h.
   bool fault_tolerant() const { return fault_tolerant_; }
 
-  void at_exit();
+ protected:
+  Runtime();
+  ~Runtime() = default;
+
+  /// MPI_Init_thread, and what belongs around it. In the call's thread.
+  virtual void initialize(int* ret_level) = 0;
+  /// Once MPI has begun, with MPI_THREAD_MULTIPLE and before anything is sent. In the call's thread. Gives the
+  /// communicator of the processes that this one begins with.
+  virtual MPI_Comm begun() = 0;
+
+  /// Whether MPI was begun here, and nothing is left behind in it.
+  bool may_finalize();
+  int met();
 
  private:
-  Runtime();
-  void initialize();  // in the call's thread
+  void run();  // in the call's thread
   void check_usable(Clock::time_point deadline);
 
-  const bool launched_;
   std::atomic<uint64_t> reached_{0};
   int tag_bound_ = 32767;
   bool fault_tolerant_ = false;
@@ -100,12 +117,10 @@ class Runtime {
   int inside_ = 0;  // threads between enter and leave
   std::shared_ptr<Call> beginning_;
   bool mine_ = false;  // this module has begun MPI
-  bool shielded_ = false;
   bool disturbed_ = false;
-  std::string apart_;  // why MPI can't join processes, "" if it can
   int met_ = 0;
   std::vector<MPI_Comm> discarded_;
-  World world_, launch_world_;
+  World world_, first_world_;
 };
 
 }  // namespace hvdmpi

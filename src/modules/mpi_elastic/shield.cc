@@ -1,4 +1,4 @@
-#include "modules/mpi/shield.h"
+#include "modules/mpi_elastic/shield.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -9,8 +9,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "modules/mpi/calls.h"
-#include "modules/mpi/silence.h"
+#include "modules/mpi_elastic/calls.h"
+#include "modules/mpi_elastic/silence.h"
 
 namespace hvdmpi {
 namespace {

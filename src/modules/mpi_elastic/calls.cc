@@ -1,4 +1,4 @@
-#include "modules/mpi/calls.h"
+#include "modules/mpi_elastic/calls.h"
 
 #include <elf.h>
 #include <link.h>

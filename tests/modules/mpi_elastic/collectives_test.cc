@@ -1,6 +1,6 @@
 // Every collective, dtype, reduction and number of ranks, on staged and on the user's memory, in one chunk and many.
 #include "hvd/hvd.h"
-#include "modules/mpi/ranks.h"
+#include "modules/mpi_elastic/ranks.h"
 
 namespace hvd::backend::test {
 namespace {

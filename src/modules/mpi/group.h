@@ -1,7 +1,9 @@
-// How the members of a generation come to one communicator. Those of one world (which share a communicator already)
-// shrink it to themselves; worlds then join two by two, by accept and connect, until one is left.
+// Who shares a communicator already, and how the members of a generation get one of their own out of it.
 #pragma once
 
+#include <mpi.h>
+
+#include <array>
 #include <string>
 #include <vector>
 
@@ -29,28 +31,18 @@ struct Team {
 
 /// By size, largest first; then by their lowest member. The same on every rank. Throws Failure.
 std::vector<Team> teams_of(const std::vector<Address>& members);
-
-/// One round of joins: team 0 accepts team 1, team 2 accepts team 3, ...; gives the teams after it.
-struct Pairing {
-  int accepting = -1, connecting = -1;  // indices into the teams; the latter -1: stays as it is
-};
-std::vector<Pairing> pair_up(size_t teams);
-std::vector<Team> joined(const std::vector<Team>& teams, uint64_t generation);
+void sort_teams(std::vector<Team>& teams);
 
 /// Index of the team that has `member`.
 size_t team_of(const std::vector<Team>& teams, int member);
 
-/// What follows blocks, for ever if a peer dies meanwhile: in a Call. Communicators return errors.
+/// Blocks, for ever if a peer dies meanwhile: in a Call. The communicator returns errors.
 ///
 /// tag: of two attempts on one parent the later has the lower one. Open MPI and MPICH let the attempt with the lowest
 /// number go first, and an attempt that hangs would keep all higher ones waiting.
 MPI_Comm make_group(MPI_Comm parent, const std::vector<int>& ranks, int tag);
 /// Has every two members of a new communicator exchange a byte, where a first message to a peer that makes no progress
-/// would hold the sender up in the middle of a collective.
+/// would hold the sender up in the middle of a collective. Blocks like make_group.
 void acquaint(MPI_Comm comm);
-std::string open_port();
-/// Both sides' processes in one communicator: first those that accept, each side in its order. `port` is looked at
-/// by each side's rank 0.
-MPI_Comm join(MPI_Comm team, bool accepts, const std::string& port);
 
 }  // namespace hvdmpi

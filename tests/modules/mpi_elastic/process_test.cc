@@ -2,7 +2,7 @@
 #include <sys/wait.h>
 
 #include "hvd/hvd.h"
-#include "modules/mpi/ranks.h"
+#include "modules/mpi_elastic/ranks.h"
 
 namespace hvd::backend::test {
 namespace {

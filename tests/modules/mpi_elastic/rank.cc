@@ -1,4 +1,4 @@
-// A rank's own side: see mpi_ranks.h.
+// A rank's own side: see ranks.h.
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 
 #include "modules/cluster.h"
 #include "modules/mpi/checks.h"
-#include "modules/mpi/ranks.h"
+#include "modules/mpi_elastic/ranks.h"
 #include "support.h"
 
 namespace hvd::backend::test {

@@ -15,7 +15,7 @@
 
 namespace hvd::backend::test {
 
-/// The module that is tested: HVD_TEST_MPI, else mpi.
+/// The module that is tested: HVD_TEST_MPI, else mpi_elastic.
 std::string module_name();
 
 inline const auto kPatience = hvd::test::patient(std::chrono::seconds(60));  // a deadline, never a duration

@@ -1,11 +1,9 @@
-#include "driver/mpi_rules.h"
+#include "modules/mpi_elastic/helper/rules.h"
 
 #include <algorithm>
 #include <initializer_list>
-#include <iterator>
-#include <utility>
 
-namespace hvd::driver {
+namespace hvdmpi::helper {
 namespace {
 
 constexpr const char* kServer = "OMPI_MCA_pmix_server_uri";
@@ -14,21 +12,16 @@ constexpr std::string_view kPmixLine = "hvd-pmix: ";
 constexpr const char* kSessions = "OMPI_MCA_orte_tmpdir_base";
 constexpr const char* kShared = "OMPI_MCA_btl_vader_backing_directory";
 constexpr const char* kShared5 = "OMPI_MCA_btl_sm_backing_directory";
+constexpr const char* kSecret = "HVD_SECRET";
 constexpr const char* kLoopback =
     "lo";  // by name: large messages hang where Open MPI 4.1 is given an address
 
-// How Open MPI behaves inside somebody else's process.
-constexpr std::pair<const char*, const char*> kManners[] = {
-    {"OMPI_MCA_mpi_yield_when_idle", "1"},  // who waits gives way: there may be more ranks than cores
-    {"OMPI_MCA_hwloc_base_binding_policy", "none"},    // a singleton is on its own and would take core 0
-    {"OMPI_MCA_opal_signal", ""},                      // no handlers for SIGSEGV and the like (contract 10)
-    {"OMPI_MCA_mpi_warn_on_fork", "0"},                // data loaders fork
-    {"OMPI_MCA_btl_base_warn_component_unused", "0"},  // nothing on stderr for hardware that is not there
-    {"OMPI_MCA_mca_base_component_show_load_errors", "0"},
-    {"OMPI_MCA_mpi_abort_print_stack", "0"},
-};
-
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
+
+bool is_set(const Strings& environment, const std::string& name) {
+  return std::any_of(environment.begin(), environment.end(),
+                     [&](const std::string& entry) { return name_of(entry) == name; });
+}
 
 bool starts(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
@@ -52,37 +45,13 @@ bool of_a_launcher(const std::string& name) {
 
 }  // namespace
 
-std::string backend_of_workers(const std::string& option, const std::vector<std::string>& environment) {
-  constexpr std::string_view kName = "HVD_BACKEND=";
-  std::string backend = option;
-  for (const std::string& entry : environment) {
-    if (starts(entry, kName)) backend = entry.substr(kName.size());
-  }
-  return backend;
-}
-
-bool meets_through_ompi_server(std::string_view backend) {
-  // A list names one for each kind of memory.
-  for (size_t begin = 0; begin <= backend.size();) {
-    const size_t end = std::min(backend.find_first_of(",+ ", begin), backend.size());
-    if (backend.substr(begin, end - begin) == "mpi") return true;
-    begin = end + 1;
-  }
-  return false;
-}
-
-bool meets_through_pmix_server(std::string_view version) {
-  constexpr std::string_view kName = "Open MPI ";
-  if (!starts(version, kName)) return false;
-  int major = 0;
-  for (size_t i = kName.size(); i < version.size() && version[i] >= '0' && version[i] <= '9'; ++i)
-    major = 10 * major + (version[i] - '0');
-  return major >= 5;
+bool on_loopback(std::string_view listen) {
+  return starts(listen, "127.") || starts(listen, "[::1]:") || starts(listen, "localhost:");
 }
 
 std::string pmix_address(std::string_view listen) {
   const std::string_view address = listen.substr(0, listen.rfind(':'));
-  if (starts(address, "127.") || address == "[::1]" || address == "localhost") return "";
+  if (on_loopback(listen)) return "";
   // PMIx listens at one address, of IPv4, and takes no names.
   const bool number = address.find_first_not_of("0123456789.") == std::string_view::npos;
   return number && address != "0.0.0.0" ? std::string(address) : "any";
@@ -90,47 +59,56 @@ std::string pmix_address(std::string_view listen) {
 
 const char* server_variable(bool pmix) { return pmix ? kPmixServer : kServer; }
 
-std::vector<std::string> mpi_worker_environment(const MpiPlace& place,
-                                                const std::function<bool(const std::string& name)>& is_set) {
-  std::vector<std::string> result;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    if (!is_set(name)) result.push_back(name + "=" + value);
+bool names_server(const Strings& environment, bool pmix) {
+  return is_set(environment, server_variable(pmix)) && !(pmix && is_set(environment, "HVD_WORKER"));
+}
+
+Strings worker_variables(const Place& place, const Strings& environment) {
+  Strings lines;
+  const auto add = [&](const char* how, const std::string& name, const std::string& value) {
+    lines.push_back(std::string(how) + " " + name + "=" + value);
   };
-  if (!place.uri.empty()) result.push_back(std::string(server_variable(place.pmix)) + "=" + place.uri);
+  if (!place.uri.empty()) add("set", server_variable(place.pmix), place.uri);
   if (!place.shared.empty()) {
-    add(kSessions, place.sessions);
-    add(place.pmix ? kShared5 : kShared, place.shared);
+    add("default", kSessions, place.sessions);
+    add("default", place.pmix ? kShared5 : kShared, place.shared);
   }
   if (place.loopback) {
     // Of either pair the user may have set the one that excludes this one.
     for (const std::string what : {"oob", "btl"}) {
-      const std::string include = "OMPI_MCA_" + what + "_tcp_if_include";
-      if (!is_set("OMPI_MCA_" + what + "_tcp_if_exclude")) add(include, kLoopback);
+      if (!is_set(environment, "OMPI_MCA_" + what + "_tcp_if_exclude"))
+        add("default", "OMPI_MCA_" + what + "_tcp_if_include", kLoopback);
     }
   }
-  for (const auto& [name, value] : kManners) add(name, value);
-  return result;
+  return lines;
 }
 
-std::vector<std::string> without_launcher(const std::vector<std::string>& environment) {
+Strings left_by_launcher(const Strings& environment) {
   const bool launched = std::any_of(environment.begin(), environment.end(), [](const std::string& entry) {
     return starts_with_any(entry, {"OMPI_COMM_WORLD_SIZE=", "PMIX_RANK=", "PMI_RANK=", "PMI_SIZE="});
   });
-  std::vector<std::string> result;
-  std::copy_if(environment.begin(), environment.end(), std::back_inserter(result),
-               [&](const std::string& entry) {
-                 const std::string name = name_of(entry);
-                 return !of_slurm(name) && !(launched && of_a_launcher(name));
-               });
+  Strings names;
+  for (const std::string& entry : environment) {
+    const std::string name = name_of(entry);
+    if (of_slurm(name) || (launched && of_a_launcher(name))) names.push_back(name);
+  }
+  return names;
+}
+
+Strings without_launcher(const Strings& environment) {
+  const Strings left = left_by_launcher(environment);
+  Strings result = environment;
+  std::erase_if(result, [&](const std::string& entry) {
+    return std::find(left.begin(), left.end(), name_of(entry)) != left.end();
+  });
   return result;
 }
 
-std::vector<std::string> ompi_server_environment(const MpiPlace& place,
-                                                 const std::vector<std::string>& environment) {
-  std::vector<std::string> result = without_launcher(environment);
+Strings server_environment(const Place& place, const Strings& environment) {
+  Strings result = without_launcher(environment);
   std::erase_if(result, [](const std::string& entry) {
     const std::string name = name_of(entry);
-    return name == kServer || name == kPmixServer || name == kSessions;
+    return name == kServer || name == kPmixServer || name == kSessions || name == kSecret;
   });
   const bool chosen = std::any_of(result.begin(), result.end(), [](const std::string& entry) {
     return starts(entry, "OMPI_MCA_oob_tcp_if_");
@@ -156,4 +134,4 @@ std::optional<std::string> uri_of(std::string_view line) {
   return std::string(line);
 }
 
-}  // namespace hvd::driver
+}  // namespace hvdmpi::helper

@@ -1,4 +1,4 @@
-#include "modules/mpi/pmix_client.h"
+#include "modules/mpi_elastic/pmix_client.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "modules/mpi/launch.h"
+#include "modules/mpi_elastic/launch.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -10,19 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "modules/mpi/runtime.h"
+
 namespace hvdmpi {
 namespace {
 
-bool has_environment(const char* name) {
-  const char* value = getenv(name);
-  return value != nullptr && *value != 0;
-}
-
-bool of_driver() { return has_environment("HVD_DRIVER"); }
-
 bool starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
-// The driver takes away much of the same before it starts a worker: see driver/mpi_rules.cc. This is about what a launcher
+// The driver takes away much of the same before it starts a worker: see helper/rules.cc. This is about what a launcher
 // between the two has left.
 bool of_a_launcher(const std::string& name) {
   if (starts(name, "PMIX_MCA_") || name == "OMPI_MCA_orte_tmpdir_base") return false;
@@ -41,18 +36,8 @@ bool of_a_launcher(const std::string& name) {
 
 }  // namespace
 
-bool launched_in_group() {
-  if (of_driver()) return false;
-#ifdef OPEN_MPI
-  return has_environment("OMPI_COMM_WORLD_SIZE") || has_environment("PMIX_RANK") ||
-         has_environment("PMI_RANK");
-#else
-  return has_environment("PMI_RANK") || has_environment("PMI_SIZE") || has_environment("PMIX_RANK");
-#endif
-}
-
 void forget_launcher() {
-  if (!of_driver()) return;
+  if (environment("HVD_DRIVER").empty()) return;
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -75,7 +60,7 @@ SessionHold::SessionHold() {
   constexpr int kAttempts = 1000;  // each is undone by a daemon that starts at that very moment
   std::string base = "/tmp";
   for (const char* variable : {"TMP", "TEMP", "TMPDIR", "OMPI_MCA_orte_tmpdir_base"}) {
-    if (has_environment(variable)) base = getenv(variable);
+    if (!environment(variable).empty()) base = environment(variable);
   }
   char host[256] = {};
   if (gethostname(host, sizeof(host) - 1) != 0) return;

@@ -1,13 +1,9 @@
-// Who has started this process, as far as MPI is concerned.
+// What MPI would take from a launcher of this process, and what it leaves behind in one that no launcher started.
 #pragma once
 
 #include <string>
 
 namespace hvdmpi {
-
-/// True if an MPI launcher has started it in a group. A worker that a driver has started is in none, though the driver
-/// may itself use srun or mpirun to start it.
-bool launched_in_group();
 
 /// Takes from the environment of a driver's worker what would make MPI look for a group that the worker isn't in.
 void forget_launcher();

@@ -1,4 +1,4 @@
-#include "modules/mpi/silence.h"
+#include "modules/mpi_elastic/silence.h"
 
 #include <fcntl.h>
 #include <unistd.h>

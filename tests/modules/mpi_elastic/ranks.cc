@@ -1,5 +1,5 @@
-// The parent's side: see mpi_ranks.h.
-#include "modules/mpi/ranks.h"
+// The parent's side: see ranks.h.
+#include "modules/mpi_elastic/ranks.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "backend/loader.h"
-#include "driver/mpi_rules.h"
 #include "hvd/hvd.h"
+#include "modules/mpi_elastic/helper/rules.h"
 
 extern char** environ;
 
@@ -102,20 +102,20 @@ bool read_line(int fd, std::string& heard, std::string& line, Clock::time_point 
 
 std::string module_name() {
   const char* const name = std::getenv("HVD_TEST_MPI");
-  return name != nullptr ? name : "mpi";
+  return name != nullptr ? name : "mpi_elastic";
 }
 
 MpiJob::MpiJob() {
   std::string name = (fs::temp_directory_path() / "hvd-mpi-XXXXXX").string();
   EXPECT_NE(mkdtemp(name.data()), nullptr);
   folder_ = name;
-  if (module_name() != "mpi") return;
+  if (module_name() != "mpi_elastic") return;
   const Options options;
   std::shared_ptr<Module> module;
-  const Status status = find_module(options, "mpi", &module);
+  const Status status = find_module(options, module_name(), &module);
   EXPECT_TRUE(status.ok()) << status.message;
   std::vector<std::string> command = {"ompi-server", "--no-daemonize", "--report-uri", "+"};
-  if (module != nullptr && driver::meets_through_pmix_server(module->description.version)) {
+  if (module != nullptr && module->description.version.starts_with("Open MPI 5")) {
     variable_ = "HVD_PMIX_SERVER";
     command = {fs::path(module->path).parent_path() / "hvd-pmix-server", module->path, folder_};
   }
@@ -127,7 +127,7 @@ MpiJob::MpiJob() {
   std::string heard, line;
   bool gone = false;
   while (uri_.empty() && read_line(output_, heard, line, deadline, &gone)) {
-    if (const auto uri = driver::uri_of(line)) uri_ = *uri;
+    if (const auto uri = hvdmpi::helper::uri_of(line)) uri_ = *uri;
   }
   EXPECT_FALSE(uri_.empty()) << command[0] << " did not say where it is; last: " << line;
 }

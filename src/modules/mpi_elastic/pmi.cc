@@ -1,4 +1,4 @@
-#include "modules/mpi/pmi.h"
+#include "modules/mpi_elastic/pmi.h"
 
 #include <stdlib.h>
 #include <sys/socket.h>

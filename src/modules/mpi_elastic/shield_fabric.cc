@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "modules/mpi/calls.h"
-#include "modules/mpi/shield.h"
-#include "modules/mpi/silence.h"
+#include "modules/mpi_elastic/calls.h"
+#include "modules/mpi_elastic/shield.h"
+#include "modules/mpi_elastic/silence.h"
 
 namespace hvdmpi {
 namespace {
