@@ -3,7 +3,7 @@
 
 #include <mpi.h>
 
-#include "hvd/hvd.h"
+#include "hvd/backend.h"
 
 namespace hvdmpi {
 
