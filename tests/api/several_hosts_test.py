@@ -1,4 +1,4 @@
-"""Jobs that an MPI's launcher starts on two hosts: several_hosts_test.py WORKER MODULES
+"""Jobs that an MPI's launcher starts on two hosts: several_hosts_test.py WORKER MODULES SLOW_BEGIN
 
 The hosts share neither network, names nor memory (../network.py). Nobody tells the workers of rank 0's address but MPI.
 """
@@ -16,8 +16,8 @@ from network import Network  # noqa: E402
 
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
 
-WORKER, MODULES = sys.argv[1:3]
-del sys.argv[1:3]
+WORKER, MODULES, SLOW_BEGIN = sys.argv[1:4]
+del sys.argv[1:4]
 NAMES = ("one", "two")
 
 
@@ -87,6 +87,18 @@ class SeveralHosts(unittest.TestCase):
                 command = ["srun", "--mpi=" + mpi, "-N", "2", "-n", "4", "--ntasks-per-node=2"]
                 self.check(*controller.run(command + [WORKER]), "%s (auto: %s, since %s is set)" % (module, module, variable))
                 self.check(*controller.run(command + [WORKER], HVD_BACKEND="gloo"), "gloo (option backend is gloo)")
+
+    def test_a_rank_that_is_slow_to_begin_is_waited_for(self):
+        """Ranks leave MPI_Init before it has: the first message to it would end it."""
+        if slurm.missing():
+            self.skipTest(slurm.missing())
+        self.need("mpi", "srun")
+        controller = slurm.Slurm(environment(), self.network)
+        self.addCleanup(lambda: self.assertEqual(controller.close(), [], "tasks were left behind"))
+        command = ["srun", "--mpi=pmix", "-N", "2", "-n", "4", "--ntasks-per-node=2", WORKER]
+        for backend in ("mpi", "gloo"):
+            with self.subTest(backend=backend):
+                self.check(*controller.run(command, HVD_BACKEND=backend, LD_PRELOAD=SLOW_BEGIN), "(option backend is %s)" % backend)
 
 
 if __name__ == "__main__":

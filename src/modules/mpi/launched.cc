@@ -2,6 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
+#if __has_include(<pmix.h>)
+#include <pmix.h>
+#endif
+
 namespace hvdmpi {
 namespace {
 
@@ -10,21 +15,25 @@ constexpr std::chrono::hours kFinalize{1};  // some ranks have work to do when o
 constexpr std::chrono::seconds kClosing{10};
 #endif
 
-#ifdef OPEN_MPI
-// Open MPI (4.1 over Slurm's PMIx) lets a rank out of MPI_Init while another has not registered yet what is called as a
-// message comes in: what is sent to that one at once ends it, by a call through a null pointer. So nobody sends before all are out.
-// PMIx carries the fence, not MPI. It is the libpmix that MPI uses, if that is a library of its own; its interface is the
-// standard's (PMIx_Fence of PMIx 2 and later), whose handles are only passed as null here.
+// A rank must not be sent anything before it has registered what is called as a message comes in, which it does within
+// MPI_Init, or it calls through a null pointer. MPI_Init ends with a fence for that. Under Slurm (22.05) the fence does not
+// hold: PMIx's fences that carry no data, as this one, go through on all nodes but the first before all have come. Those that
+// do carry data hold: so here is one. It asks the libpmix that MPI uses, if that is a library of its own.
 void wait_until_all_have_begun() {
+#if defined(OPEN_MPI) && __has_include(<pmix.h>)
   void* const library = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return;
-  using Fence = int (*)(const void* processes, size_t count, const void* info, size_t info_count);
-  const auto fence = reinterpret_cast<Fence>(dlsym(library, "PMIx_Fence"));
-  // An error means that the launcher has none to offer: then MPI's own has to do.
-  if (fence != nullptr) fence(nullptr, 0, nullptr, 0);
+  const auto fence = reinterpret_cast<decltype(&PMIx_Fence)>(dlsym(library, "PMIx_Fence"));
+  pmix_info_t with_data;
+  std::memset(&with_data, 0, sizeof with_data);
+  std::strncpy(with_data.key, PMIX_COLLECT_DATA, sizeof with_data.key - 1);
+  with_data.value.type = PMIX_BOOL;
+  with_data.value.data.flag = true;
+  // An error means that the launcher has no PMIx: then MPI's own fence has to do.
+  if (fence != nullptr) fence(nullptr, 0, &with_data, 1);
   dlclose(library);
-}
 #endif
+}
 
 }  // namespace
 
@@ -37,9 +46,7 @@ LaunchedRuntime& LaunchedRuntime::get() {
 
 void LaunchedRuntime::initialize(int* ret_level) {
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, ret_level), "MPI_Init_thread");
-#ifdef OPEN_MPI
   wait_until_all_have_begun();
-#endif
 }
 
 void LaunchedRuntime::check_teams(const std::vector<size_t>& teams) const {
