@@ -7,12 +7,13 @@ using hvd::Options;
 using hvd::api::copy_out;
 using hvd::api::copy_text;
 using hvd::api::guarded;
-using hvd::api::open_worker;
+using hvd::api::connected_worker;
 using hvd::api::required;
+using hvd::api::Use;
 
 namespace {
 
-Options options_of(const hvd_options* options) { return options != nullptr ? options->options : Options(); }
+Options options_of(const hvd_options* options) { return options != nullptr ? Use<hvd_options>(options, "options")->options : Options(); }
 
 }  // namespace
 
@@ -54,7 +55,8 @@ hvd_status hvd_get_backend_choice(hvd_context* context, hvd_memory memory, hvd_d
                                   hvd_collective collective, hvd_backend_choice_info* ret_selection,
                                   hvd_error* error) {
   return guarded(error, [&]() -> hvd::Status {
-    hvd::elastic::Worker& worker = open_worker(context);
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
     required(ret_selection, "ret_selection");
     hvd::backend::Choice choice;
     hvd::Status status = worker.backend_choice(memory, dtype, collective, &choice);

@@ -8,10 +8,11 @@ using hvd::Error;
 using hvd::Status;
 using hvd::api::Call;
 using hvd::api::guarded;
-using hvd::api::open_worker;
+using hvd::api::connected_worker;
 using hvd::api::operation_name;
 using hvd::api::required;
 using hvd::api::TensorArray;
+using hvd::api::Use;
 using hvd::collective::Kind;
 using hvd::collective::Operation;
 
@@ -20,12 +21,16 @@ namespace {
 
 TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
 
-hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error, const std::function<Call()>& make) {
+hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
+                 const std::function<Call(hvd_context& context)>& make) {
   return guarded(error, [&]() -> Status {
     required(ret_op, "ret_op");
-    auto op = std::make_unique<hvd_op>();
-    elastic::Worker& worker = open_worker(context);
-    Call call = make();
+    const Use<hvd_context> use(context, "context");
+    elastic::Worker& worker = connected_worker(*use);
+    use->sweep();
+    auto op = std::make_shared<hvd_op>();
+    Call call = make(*use);
+    op->context = use.shared();
     op->kind = call.submission.kind;
     op->timeout = worker.longest_wait(call.submission.kind, call.timeout);
     op->outputs = std::move(call.outputs);
@@ -34,7 +39,7 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error, const 
     op->operation = worker.submit(std::move(call.submission), call.set.get(), call.timeout);
     // What is wrong with the arguments, or with the generation, is told at once.
     if (op->operation->done() && !op->operation->status().ok()) return op->operation->status();
-    *ret_op = op.release();
+    *ret_op = make_handle(std::move(op));
     return {};
   });
 }
@@ -82,13 +87,13 @@ using namespace hvd::api;  // NOLINT(google-build-using-namespace): the helpers 
 extern "C" {
 
 hvd_status hvd_submit(hvd_context* context, const hvd_request* request, hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [&] { return request_call(context, request); });
+  return start(context, ret_op, error, [&](hvd_context& inner) { return request_call(inner, request); });
 }
 
 hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
                          hvd_reduction reduction, hvd_error* error) {
   return guarded(error, [&] {
-    return finish(open_worker(context),
+    return finish(connected_worker(*Use<hvd_context>(context, "context")),
                   allreduce_call(name, one(input, "input"), one(output, "output"), reduction));
   });
 }
@@ -96,13 +101,13 @@ hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tenso
 hvd_status hvd_broadcast(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
                          hvd_error* error) {
   return guarded(
-      error, [&] { return finish(open_worker(context), broadcast_call(name, one(tensor, "tensor"), root)); });
+      error, [&] { return finish(connected_worker(*Use<hvd_context>(context, "context")), broadcast_call(name, one(tensor, "tensor"), root)); });
 }
 
 hvd_status hvd_allgather(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
                          hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(open_worker(context), allgather_call(name, one(input, "input"), one(output, "output")),
+    return finish_into(connected_worker(*Use<hvd_context>(context, "context")), allgather_call(name, one(input, "input"), one(output, "output")),
                        output, 1, "output");
   });
 }
@@ -110,7 +115,7 @@ hvd_status hvd_allgather(hvd_context* context, const char* name, const hvd_tenso
 hvd_status hvd_reducescatter(hvd_context* context, const char* name, const hvd_tensor* input,
                              hvd_tensor* output, hvd_reduction reduction, hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(open_worker(context), reducescatter_call(name, input, output, reduction), output, 1,
+    return finish_into(connected_worker(*Use<hvd_context>(context, "context")), reducescatter_call(name, input, output, reduction), output, 1,
                        "output");
   });
 }
@@ -119,7 +124,8 @@ hvd_status hvd_alltoall(hvd_context* context, const char* name, const hvd_tensor
                         const int64_t* splits, hvd_tensor* output, int64_t* ret_received_splits,
                         hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::Worker& worker = open_worker(context);
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
     std::shared_ptr<Operation> operation;
     Status status = finish_into(worker, alltoall_call(name, input, splits, worker.membership().size, output),
                                 output, 1, "output", &operation);
@@ -132,13 +138,13 @@ hvd_status hvd_alltoall(hvd_context* context, const char* name, const hvd_tensor
 }
 
 hvd_status hvd_barrier(hvd_context* context, const char* name, hvd_error* error) {
-  return guarded(error, [&] { return finish(open_worker(context), barrier_call(name)); });
+  return guarded(error, [&] { return finish(connected_worker(*Use<hvd_context>(context, "context")), barrier_call(name)); });
 }
 
 hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_tensor* tensors, size_t count,
                                    int32_t root, hvd_error* error) {
   return guarded(error, [&] {
-    return finish(open_worker(context), broadcast_call(name, group(tensors, count, "tensors"), root));
+    return finish(connected_worker(*Use<hvd_context>(context, "context")), broadcast_call(name, group(tensors, count, "tensors"), root));
   });
 }
 
@@ -146,7 +152,7 @@ hvd_status hvd_grouped_allreduce(hvd_context* context, const char* name, const h
                                  hvd_tensor* outputs, size_t count, hvd_reduction reduction,
                                  hvd_error* error) {
   return guarded(error, [&] {
-    return finish(open_worker(context), allreduce_call(name, group(inputs, count, "inputs"),
+    return finish(connected_worker(*Use<hvd_context>(context, "context")), allreduce_call(name, group(inputs, count, "inputs"),
                                                        outputs_of(outputs, count), reduction));
   });
 }
@@ -154,7 +160,7 @@ hvd_status hvd_grouped_allreduce(hvd_context* context, const char* name, const h
 hvd_status hvd_grouped_allgather(hvd_context* context, const char* name, const hvd_tensor* inputs,
                                  hvd_tensor* outputs, size_t count, hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(open_worker(context),
+    return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
                        allgather_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count)),
                        outputs, count, "outputs");
   });
@@ -163,7 +169,8 @@ hvd_status hvd_grouped_allgather(hvd_context* context, const char* name, const h
 hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** data, size_t* size,
                                 int32_t root, hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::Worker& worker = open_worker(context);
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
     required(data, "data");
     required(size, "size");
     Call call;
@@ -190,7 +197,7 @@ hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** d
 hvd_status hvd_join(hvd_context* context, int32_t* ret_last_rank, hvd_error* error) {
   return guarded(error, [&] {
     std::shared_ptr<Operation> operation;
-    Status status = finish(open_worker(context), join_call(), &operation);
+    Status status = finish(connected_worker(*Use<hvd_context>(context, "context")), join_call(), &operation);
     if (status.ok() && ret_last_rank != nullptr) *ret_last_rank = static_cast<int32_t>(operation->word());
     return status;
   });
@@ -200,48 +207,48 @@ hvd_status hvd_allreduce_async(hvd_context* context, const char* name, const hvd
                                hvd_tensor* output, hvd_reduction reduction, hvd_op** ret_op,
                                hvd_error* error) {
   return start(context, ret_op, error,
-               [&] { return allreduce_call(name, one(input, "input"), one(output, "output"), reduction); });
+               [&](hvd_context&) { return allreduce_call(name, one(input, "input"), one(output, "output"), reduction); });
 }
 
 hvd_status hvd_broadcast_async(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
                                hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [&] { return broadcast_call(name, one(tensor, "tensor"), root); });
+  return start(context, ret_op, error, [&](hvd_context&) { return broadcast_call(name, one(tensor, "tensor"), root); });
 }
 
 hvd_status hvd_allgather_async(hvd_context* context, const char* name, const hvd_tensor* input,
                                const hvd_tensor* output, hvd_op** ret_op, hvd_error* error) {
   return start(context, ret_op, error,
-               [&] { return allgather_call(name, one(input, "input"), one(output, "output")); });
+               [&](hvd_context&) { return allgather_call(name, one(input, "input"), one(output, "output")); });
 }
 
 hvd_status hvd_reducescatter_async(hvd_context* context, const char* name, const hvd_tensor* input,
                                    const hvd_tensor* output, hvd_reduction reduction, hvd_op** ret_op,
                                    hvd_error* error) {
-  return start(context, ret_op, error, [&] { return reducescatter_call(name, input, output, reduction); });
+  return start(context, ret_op, error, [&](hvd_context&) { return reducescatter_call(name, input, output, reduction); });
 }
 
 hvd_status hvd_alltoall_async(hvd_context* context, const char* name, const hvd_tensor* input,
                               const int64_t* splits, const hvd_tensor* output, hvd_op** ret_op,
                               hvd_error* error) {
-  return start(context, ret_op, error, [&] {
-    return alltoall_call(name, input, splits, open_worker(context).membership().size, output);
+  return start(context, ret_op, error, [&](hvd_context& inner) {
+    return alltoall_call(name, input, splits, inner.worker.membership().size, output);
   });
 }
 
 hvd_status hvd_barrier_async(hvd_context* context, const char* name, hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [&] { return barrier_call(name); });
+  return start(context, ret_op, error, [&](hvd_context&) { return barrier_call(name); });
 }
 
 hvd_status hvd_broadcast_variables_async(hvd_context* context, const char* name, hvd_tensor* tensors,
                                          size_t count, int32_t root, hvd_op** ret_op, hvd_error* error) {
   return start(context, ret_op, error,
-               [&] { return broadcast_call(name, group(tensors, count, "tensors"), root); });
+               [&](hvd_context&) { return broadcast_call(name, group(tensors, count, "tensors"), root); });
 }
 
 hvd_status hvd_grouped_allreduce_async(hvd_context* context, const char* name, const hvd_tensor* inputs,
                                        const hvd_tensor* outputs, size_t count, hvd_reduction reduction,
                                        hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [&] {
+  return start(context, ret_op, error, [&](hvd_context&) {
     return allreduce_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count), reduction);
   });
 }
@@ -249,13 +256,13 @@ hvd_status hvd_grouped_allreduce_async(hvd_context* context, const char* name, c
 hvd_status hvd_grouped_allgather_async(hvd_context* context, const char* name, const hvd_tensor* inputs,
                                        const hvd_tensor* outputs, size_t count, hvd_op** ret_op,
                                        hvd_error* error) {
-  return start(context, ret_op, error, [&] {
+  return start(context, ret_op, error, [&](hvd_context&) {
     return allgather_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count));
   });
 }
 
 hvd_status hvd_join_async(hvd_context* context, hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [] { return join_call(); });
+  return start(context, ret_op, error, [](hvd_context&) { return join_call(); });
 }
 
 }  // extern "C"

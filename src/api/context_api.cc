@@ -1,20 +1,82 @@
 // Context, membership, notifications and recoveries of hvd.h.
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <iterator>
+
 #include "api/handles.h"
+#include "collective/operation.h"
 
 using hvd::Error;
 using hvd::Status;
+using hvd::api::connected_worker;
 using hvd::api::copy_out;
 using hvd::api::copy_text;
 using hvd::api::guarded;
 using hvd::api::open_worker;
 using hvd::api::required;
 using hvd::api::timeout_of;
+using hvd::api::Use;
 
 namespace hvd::api {
 
-elastic::Worker& open_worker(hvd_context* context) {
-  if (required(context, "context").closed) throw Error(HVD_CLOSED, "the context was shut down");
-  return *context->worker;
+namespace {
+
+using Stage = hvd_context::Stage;
+
+thread_local StateCall* innermost_state = nullptr;
+
+}  // namespace
+
+const void* this_thread() {
+  static thread_local const char here = 0;
+  return &here;
+}
+
+elastic::Worker& open_worker(hvd_context& context) {
+  if (context.closed) throw Error(HVD_CLOSED, "the context was shut down or destroyed");
+  return context.worker;
+}
+
+elastic::Worker& connected_worker(hvd_context& context) {
+  elastic::Worker& worker = open_worker(context);
+  switch (context.stage.load(std::memory_order_acquire)) {
+    case Stage::kConnected: break;
+    case Stage::kCreated:
+      throw Error(HVD_INVALID, "the context has not joined a job: expected hvd_connect before");
+    case Stage::kConnecting:
+      throw Error(HVD_INVALID, "the context is joining its job: expected hvd_connect to have returned before");
+    case Stage::kFailed: throw Error(HVD_CLOSED, "the context could not join its job: make another one");
+  }
+  return worker;
+}
+
+StateCall::StateCall(hvd_state& state)
+    : state_(state), outermost_(state.user.load() != this_thread()), outer_(innermost_state) {
+  const void* nobody = nullptr;
+  if (outermost_ && !state.user.compare_exchange_strong(nobody, this_thread())) {
+    throw Error(HVD_INVALID, "the state is in use by another thread: expected one call at a time");
+  }
+  innermost_state = this;
+}
+
+StateCall::~StateCall() {
+  innermost_state = outer_;
+  if (outermost_) state_.user = nullptr;
+}
+
+bool StateCall::within(const hvd_context& context) {
+  for (const StateCall* call = innermost_state; call != nullptr; call = call->outer_) {
+    if (call->state_.context.get() == &context) return true;
+  }
+  return false;
+}
+
+void close_if_due(hvd_context* context) noexcept {
+  if (context->closes_later.load(std::memory_order_relaxed) != this_thread()) return;
+  context->closes_later = nullptr;
+  guarded(nullptr, [&] { context->close("the context was destroyed"); });
 }
 
 Duration timeout_of(int64_t timeout_ns, Duration fallback) {
@@ -28,65 +90,201 @@ Duration timeout_of(int64_t timeout_ns, Duration fallback) {
 
 namespace {
 
+Options options_of(const hvd_options* options) {
+  if (options == nullptr) return {};
+  return Use<hvd_options>(options, "options")->options;
+}
+
 Status shut_down(hvd_context& context, Duration timeout) {
-  if (context.worker->notifications().in_listener()) {
+  if (context.worker.notifications().in_listener()) {
     return Status(HVD_INVALID, "hvd_shutdown was called from a listener: call it from another thread");
   }
+  if (StateCall::within(context)) {
+    return Status(HVD_INVALID, "hvd_shutdown was called from a callback of a state: call it after that");
+  }
   if (context.closed.exchange(true)) return {};
-  Status status = context.worker->shutdown(timeout, context.last_run == HVD_OK && !context.running);
-  context.driver.reset();  // sends the others what it still has to say
+  Status status;
+  if (context.stage == Stage::kConnected) {
+    status = context.worker.shutdown(timeout, context.last_run == HVD_OK && !context.running);
+  }
+  context.close("the context was shut down");  // a driver within it sends the others what it still has to say
   return status;
+}
+
+/// From created to connecting: by one caller alone.
+void begin_connecting(hvd_context& context) {
+  open_worker(context);
+  Stage stage = Stage::kCreated;
+  if (!context.stage.compare_exchange_strong(stage, Stage::kConnecting)) {
+    throw Error(HVD_INVALID, stage == Stage::kConnecting  ? "the context is joining its job already"
+                             : stage == Stage::kConnected ? "the context has joined its job already"
+                                                          : "the context could not join its job: make another one");
+  }
+}
+
+/// A thread in which signals are the program's others' (contract 10).
+template <class Function>
+std::thread quiet_thread(Function function) {
+  sigset_t all;
+  sigset_t old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  std::thread thread(std::move(function));
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  pthread_setname_np(thread.native_handle(), "hvd-connect");
+  return thread;
 }
 
 }  // namespace
 }  // namespace hvd::api
 
+Status hvd_context::connect(hvd::Duration timeout) {
+  hvd_error error = HVD_ERROR_INIT;
+  const hvd_status code = guarded(&error, [&]() -> Status {
+    hvd::api::StandaloneDriver made = hvd::api::prepare_standalone(options);
+    {
+      std::lock_guard lock(mutex);
+      if (!closed) driver = std::move(made);
+    }
+    return worker.open(options, timeout);
+  });
+  stage = code == HVD_OK ? Stage::kConnected : Stage::kFailed;
+  return code == HVD_OK ? Status() : Status::from(code, error);
+}
+
+void hvd_context::close(const char* why) {
+  closed = true;
+  const Status reason(HVD_CLOSED, why);
+  worker.abort(reason);
+  std::thread thread;
+  {
+    std::lock_guard lock(mutex);
+    thread.swap(connecting);
+  }
+  if (thread.joinable()) thread.join();
+  worker.close(reason, hvd::Duration(0));
+  hvd::api::StandaloneDriver dying;
+  {
+    std::lock_guard lock(mutex);
+    dying.swap(driver);
+  }
+  dying.reset();
+  sweep(true);
+}
+
+void hvd_context::sweep(bool all) {
+  if (!any_abandoned.load(std::memory_order_relaxed)) return;
+  std::vector<Abandoned> done;  // freed with no lock held: that is the program's code
+  {
+    std::lock_guard lock(mutex);
+    const auto pending = std::partition(abandoned.begin(), abandoned.end(),
+                                        [](const Abandoned& a) { return !a.operation->done(); });
+    done.assign(std::make_move_iterator(pending), std::make_move_iterator(abandoned.end()));
+    abandoned.erase(pending, abandoned.end());
+    if (all && !abandoned.empty()) {
+      // Closing ends every operation; should one not have ended, its memory is better lost than freed.
+      static_cast<void>(new std::vector<Abandoned>(std::move(abandoned)));
+      abandoned.clear();
+    }
+    any_abandoned = !abandoned.empty();
+  }
+}
+
 extern "C" {
+
+hvd_status hvd_context_create(const hvd_options* options, hvd_context** ret_context, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_context, "ret_context");
+    *ret_context = hvd::api::make_handle(std::make_shared<hvd_context>(hvd::api::options_of(options)));
+  });
+}
+
+hvd_status hvd_connect(hvd_context* context, int64_t timeout_ns, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    const hvd::Duration timeout = timeout_of(timeout_ns, use->init_timeout);
+    hvd::api::begin_connecting(*use);
+    return use->connect(timeout);
+  });
+}
+
+hvd_status hvd_connect_begin(hvd_context* context, int64_t timeout_ns, hvd_op** ret_op, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    required(ret_op, "ret_op");
+    const hvd::Duration timeout = timeout_of(timeout_ns, use->init_timeout);
+    auto operation = std::make_shared<hvd::collective::Operation>(hvd::collective::Submission{});
+    auto op = std::make_shared<hvd_op>();
+    op->context = use.shared();
+    op->operation = operation;
+    op->kind = hvd::collective::Kind::kBarrier;  // nothing comes out of it
+    op->timeout = timeout + std::chrono::minutes(10);
+    hvd_op* handle = hvd::api::make_handle(std::move(op));
+    std::lock_guard lock(use->mutex);
+    try {
+      hvd::api::begin_connecting(*use);
+      // It ends before the context does, which joins it.
+      use->connecting = hvd::api::quiet_thread(
+          [&inner = *use, operation, timeout] { operation->complete(inner.connect(timeout)); });
+    } catch (...) {
+      hvd::api::end_handle(handle);
+      throw;
+    }
+    *ret_op = handle;
+  });
+}
 
 hvd_status hvd_init(const hvd_options* options, hvd_context** ret_context, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     required(ret_context, "ret_context");
-    hvd::Options effective = options != nullptr ? options->options : hvd::Options();
-    auto context = std::make_unique<hvd_context>();
-    context->driver = hvd::api::prepare_standalone(effective);
-    context->shutdown_timeout = effective.duration("shutdown_timeout");
-    Status status = hvd::elastic::Worker::start(effective, &context->worker);
-    if (!status.ok()) return status;
-    context->backend_name = context->worker->backend().name;
-    *ret_context = context.release();
+    auto context = std::make_shared<hvd_context>(hvd::api::options_of(options));
+    hvd::api::begin_connecting(*context);
+    Status status = context->connect(context->init_timeout);
+    if (status.ok()) *ret_context = hvd::api::make_handle(std::move(context));
     return status;
   });
 }
 
 hvd_status hvd_shutdown(hvd_context* context, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&] {
-    required(context, "context");
-    return hvd::api::shut_down(*context, timeout_of(timeout_ns, context->shutdown_timeout));
+    const Use<hvd_context> use(context, "context");
+    return hvd::api::shut_down(*use, timeout_of(timeout_ns, use->shutdown_timeout));
   });
 }
 
 hvd_status hvd_abort(hvd_context* context, const char* reason, hvd_error* error) {
   return guarded(error, [&] {
-    if (required(context, "context").closed) return;
+    const Use<hvd_context> use(context, "context");
+    if (use->closed) return;
     const std::string why = reason != nullptr && *reason != 0 ? reason : "no reason given";
-    context->worker->abort(Status(HVD_CLOSED, "the context was aborted: " + why));
+    use->worker.abort(Status(HVD_CLOSED, "the context was aborted: " + why));
   });
 }
 
 void hvd_destroy(hvd_context* context) {
-  if (context == nullptr) return;
   guarded(nullptr, [&] {
-    if (context->worker->notifications().in_listener()) {
-      context->worker->log().error("hvd_destroy was called from a listener: nothing was done");
+    if (Use<hvd_context> use(context, "context"); use->worker.notifications().in_listener()) {
+      use->worker.log().error("hvd_destroy was called from a listener: nothing was done");
       return;
     }
-    delete context;
+    const std::shared_ptr<hvd_context> ended = hvd::api::end_handle(context);
+    if (ended == nullptr) return;
+    if (hvd::api::SlotUse::within(ended.get())) {
+      // From a callback: what is under way here needs what close takes away.
+      ended->closed = true;
+      ended->closes_later = hvd::api::this_thread();
+      ended->worker.abort(Status(HVD_CLOSED, "the context was destroyed"));
+    } else {
+      ended->close("the context was destroyed");
+    }
   });
 }
 
 hvd_status hvd_get_membership(hvd_context* context, hvd_membership_info* ret_membership, hvd_error* error) {
-  return guarded(error,
-                 [&] { copy_out(ret_membership, open_worker(context).membership(), "ret_membership"); });
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    copy_out(ret_membership, connected_worker(*use).membership(), "ret_membership");
+  });
 }
 
 }  // extern "C"
@@ -96,7 +294,7 @@ namespace {
 template <class Field>
 Field place(hvd_context* context, Field hvd_membership_info::*field, Field otherwise) {
   Field value = otherwise;
-  guarded(nullptr, [&] { value = open_worker(context).membership().*field; });
+  guarded(nullptr, [&] { value = connected_worker(*Use<hvd_context>(context, "context")).membership().*field; });
   return value;
 }
 
@@ -116,7 +314,8 @@ uint64_t hvd_generation(hvd_context* context) {
 
 hvd_status hvd_get_backend(hvd_context* context, hvd_backend_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
-    const hvd::elastic::Worker& worker = open_worker(context);
+    const Use<hvd_context> use(context, "context");
+    const hvd::elastic::Worker& worker = connected_worker(*use);
     hvd_backend_info info{};
     copy_text(info.name, worker.backend().name);
     copy_text(info.version, worker.backend().version);
@@ -129,12 +328,14 @@ hvd_status hvd_get_backend(hvd_context* context, hvd_backend_info* ret_info, hvd
 }
 
 const char* hvd_backend_name(hvd_context* context) {
-  return context == nullptr ? "" : context->backend_name.c_str();
+  const char* name = "";
+  guarded(nullptr, [&] { name = Use<hvd_context>(context, "context")->worker.backend().name.c_str(); });
+  return name;
 }
 
 hvd_status hvd_get_recovery_count(hvd_context* context, size_t* ret_count, hvd_error* error) {
   return guarded(error, [&] {
-    const size_t count = required(context, "context").worker->recoveries().count();
+    const size_t count = Use<hvd_context>(context, "context")->worker.recoveries().count();
     required(ret_count, "ret_count") = count;
   });
 }
@@ -142,7 +343,7 @@ hvd_status hvd_get_recovery_count(hvd_context* context, size_t* ret_count, hvd_e
 hvd_status hvd_get_recovery(hvd_context* context, size_t index, hvd_recovery_info* ret_recovery,
                             hvd_error* error) {
   return guarded(error, [&] {
-    copy_out(ret_recovery, required(context, "context").worker->recoveries().at(index), "ret_recovery");
+    copy_out(ret_recovery, Use<hvd_context>(context, "context")->worker.recoveries().at(index), "ret_recovery");
   });
 }
 
@@ -152,18 +353,19 @@ hvd_status hvd_register_listener(hvd_context* context, hvd_event_kind kinds, hvd
   return guarded(error, [&] {
     hvd::Callback<hvd_listener_fn> callback(listener, userdata, destroy);
     required(ret_listener, "ret_listener");
-    *ret_listener = open_worker(context).notifications().add(kinds, std::move(callback));
+    const Use<hvd_context> use(context, "context");
+    *ret_listener = open_worker(*use).notifications().add(kinds, std::move(callback));
   });
 }
 
 hvd_status hvd_remove_listener(hvd_context* context, uint64_t listener, hvd_error* error) {
-  return guarded(error, [&] { open_worker(context).notifications().remove(listener); });
+  return guarded(error, [&] { open_worker(*Use<hvd_context>(context, "context")).notifications().remove(listener); });
 }
 
 hvd_status hvd_get_event_fd(hvd_context* context, int32_t* ret_fd, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_fd, "ret_fd");
-    *ret_fd = open_worker(context).notifications().event_fd();
+    *ret_fd = open_worker(*Use<hvd_context>(context, "context")).notifications().event_fd();
   });
 }
 
@@ -174,7 +376,7 @@ hvd_status hvd_next_event(hvd_context* context, hvd_event* ret_event, int32_t* r
     required(ret_available, "ret_available");
     hvd_event event{};
     // Also after shutdown: events that are queued can still be taken.
-    const bool available = required(context, "context").worker->notifications().next(&event);
+    const bool available = Use<hvd_context>(context, "context")->worker.notifications().next(&event);
     if (available) copy_out(ret_event, event, "ret_event");
     *ret_available = available ? 1 : 0;
   });

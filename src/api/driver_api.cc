@@ -1,7 +1,10 @@
 // The functions of driver.h: arguments are checked here, the rest is hvd::driver::Driver.
 #include <algorithm>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/guard.h"
@@ -17,13 +20,55 @@ using hvd::api::copy_text;
 using hvd::api::guarded;
 using hvd::api::required;
 using hvd::api::required_text;
-
-struct hvd_driver {
-  explicit hvd_driver(hvd::Options options) : driver(std::move(options)) {}
-  hvd::driver::Driver driver;
-};
+using hvd::api::Use;
 
 namespace {
+
+/// A driver, and whether calls on it are under way.
+struct Core {
+  explicit Core(hvd::Options options) : driver(std::move(options)) {}
+  hvd::driver::Driver driver;
+  std::mutex mutex;
+  std::condition_variable left;
+  bool unused = false;  // the handle has ended, and the last call on it
+};
+
+thread_local const Core* in_callback = nullptr;
+
+/// In a callback of the driver, whose threads can't end the driver.
+class InCallback {
+ public:
+  explicit InCallback(const Core* core) : outer_(std::exchange(in_callback, core)) {}
+  InCallback(const InCallback&) = delete;
+  InCallback& operator=(const InCallback&) = delete;
+  ~InCallback() { in_callback = outer_; }
+
+ private:
+  const Core* const outer_;
+};
+
+}  // namespace
+
+/// The handle's object: it goes when the handle has ended and the last call on it is out.
+struct hvd_driver {
+  explicit hvd_driver(hvd::Options options) : core(std::make_shared<Core>(std::move(options))) {}
+  hvd_driver(const hvd_driver&) = delete;
+  hvd_driver& operator=(const hvd_driver&) = delete;
+  ~hvd_driver() {
+    std::lock_guard lock(core->mutex);
+    core->unused = true;
+    core->left.notify_all();
+  }
+  const std::shared_ptr<Core> core;
+};
+
+hvd_driver* hvd::api::make_driver(Options options) {
+  return make_handle(std::make_shared<hvd_driver>(std::move(options)));
+}
+
+namespace {
+
+using DriverUse = Use<hvd_driver>;
 
 std::vector<std::string> strings(const char* const* list) {
   std::vector<std::string> result;
@@ -54,42 +99,47 @@ extern "C" {
 hvd_status hvd_driver_create(const hvd_options* options, hvd_driver** ret_driver, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_driver, "ret_driver");
-    *ret_driver = new hvd_driver(options == nullptr ? hvd::Options() : options->options);
+    *ret_driver = hvd::api::make_driver(
+        options == nullptr ? hvd::Options() : Use<hvd_options>(options, "options")->options);
   });
 }
 
 hvd_status hvd_driver_set_command(hvd_driver* driver, const char* const* argv, const char* const* environment,
                                   hvd_error* error) {
   return guarded(error, [&] {
-    required(driver, "driver");
+    const DriverUse use(driver, "driver");
     required_text(required(argv, "argv"), "argv[0]");
-    driver->driver.set_command(strings(argv), strings(environment));
+    use->core->driver.set_command(strings(argv), strings(environment));
   });
 }
 
 hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover, void* userdata,
                                     hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&, callback = Callback<hvd_discover_fn>(discover, userdata, destroy)] {
-    required(driver, "driver");
+    const DriverUse use(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "discover is NULL");
-    driver->driver.set_discovery([callback](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
+    const auto function = [callback, core = use->core.get()](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
+      const InCallback here(core);
       HostSink sink{hosts};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
       if (sink.unnamed)
         throw Error(HVD_UNAVAILABLE, "the discovery callback added a host whose name is NULL");
       return result;
-    });
+    };
+    use->core->driver.set_discovery(function);
   });
 }
 
 hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_stop_fn stop, void* userdata,
                                    hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&, callback = Callback<hvd_launch_fn>(start, userdata, destroy)] {
-    required(driver, "driver");
+    const DriverUse use(driver, "driver");
+    const Core* const core = use->core.get();
     if (!callback) throw Error(HVD_INVALID, "start is NULL");
     if (stop == nullptr) throw Error(HVD_INVALID, "stop is NULL");
     hvd::launch::LaunchFunctions functions;
-    functions.start = [callback](const hvd::launch::LaunchRequest& request) {
+    functions.start = [callback, core](const hvd::launch::LaunchRequest& request) {
+      const InCallback here(core);
       std::vector<const char*> environment;
       for (const std::string& entry : request.environment) environment.push_back(entry.c_str());
       environment.push_back(nullptr);
@@ -102,57 +152,59 @@ hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_
       return callback(static_cast<const hvd_launch*>(&launch));
     };
     // The callback keeps the userdata alive for both functions.
-    functions.stop = [callback, stop, userdata](uint64_t worker, bool force) {
+    functions.stop = [callback, stop, userdata, core](uint64_t worker, bool force) {
+      const InCallback here(core);
       stop(userdata, worker, force ? 1 : 0);
     };
-    driver->driver.set_launcher(std::move(functions));
+    use->core->driver.set_launcher(std::move(functions));
   });
 }
 
 hvd_status hvd_driver_worker_exited(hvd_driver* driver, uint64_t worker, int32_t exit_status,
                                     hvd_error* error) {
   return guarded(error, [&] {
-    required(driver, "driver");
+    const DriverUse use(driver, "driver");
     if (exit_status < 0 || exit_status > 256 + 127) {
       throw Error(HVD_INVALID, fmt::format("exit_status is {}: expected 0 to 255, or 256 + a signal's number",
                                            exit_status));
     }
-    driver->driver.worker_exited(worker, exit_status);
+    use->core->driver.worker_exited(worker, exit_status);
   });
 }
 
 hvd_status hvd_driver_set_output(hvd_driver* driver, hvd_output_fn output, void* userdata,
                                  hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&, callback = Callback<hvd_output_fn>(output, userdata, destroy)] {
-    required(driver, "driver");
+    const DriverUse use(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "output is NULL");
-    driver->driver.set_output([callback](const hvd::launch::OutputLine& line) {
+    use->core->driver.set_output([callback, core = use->core.get()](const hvd::launch::OutputLine& line) {
+      const InCallback here(core);
       callback(line.rank, line.host.c_str(), line.slot, line.is_stderr ? 1 : 0, line.text.c_str());
     });
   });
 }
 
 hvd_status hvd_driver_start(hvd_driver* driver, hvd_error* error) {
-  return guarded(error, [&] { required(driver, "driver").driver.start(); });
+  return guarded(error, [&] { DriverUse(driver, "driver")->core->driver.start(); });
 }
 
 hvd_status hvd_driver_wait(hvd_driver* driver, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&] {
-    required(driver, "driver");
-    return driver->driver.wait(hvd::api::timeout_of(timeout_ns, std::chrono::hours(24)));
+    const DriverUse use(driver, "driver");
+    return use->core->driver.wait(hvd::api::timeout_of(timeout_ns, std::chrono::hours(24)));
   });
 }
 
 hvd_status hvd_driver_stop(hvd_driver* driver, const char* reason, hvd_error* error) {
   return guarded(error, [&] {
-    required(driver, "driver")
-        .driver.stop(reason == nullptr || *reason == 0 ? "stopped by the program" : reason);
+    const DriverUse use(driver, "driver");
+    use->core->driver.stop(reason == nullptr || *reason == 0 ? "stopped by the program" : reason);
   });
 }
 
 hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret_status, hvd_error* error) {
   return guarded(error, [&] {
-    const hvd::driver::DriverStatus status = required(driver, "driver").driver.status();
+    const hvd::driver::DriverStatus status = DriverUse(driver, "driver")->core->driver.status();
     hvd_driver_status_info info{};
     info.phase = status.phase;
     info.size = status.size;
@@ -169,6 +221,18 @@ hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret
   });
 }
 
-void hvd_driver_destroy(hvd_driver* driver) { delete driver; }
+void hvd_driver_destroy(hvd_driver* driver) {
+  guarded(nullptr, [&] {
+    std::shared_ptr<Core> core = DriverUse(driver, "driver")->core;
+    if (in_callback == core.get()) {
+      core->driver.log().error("hvd_driver_destroy was called from a callback: nothing was done");
+      return;
+    }
+    core->driver.close();  // its callbacks may use the handle until then, and whoever waits comes out
+    if (hvd::api::end_handle(driver) == nullptr) return;
+    std::unique_lock lock(core->mutex);
+    core->left.wait_for(lock, std::chrono::minutes(1), [&] { return core->unused; });
+  });
+}
 
 }  // extern "C"

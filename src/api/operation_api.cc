@@ -10,6 +10,7 @@ using hvd::api::copy_out;
 using hvd::api::guarded;
 using hvd::api::required;
 using hvd::api::timeout_of;
+using hvd::api::Use;
 using hvd::collective::Kind;
 using hvd::collective::Operation;
 
@@ -51,40 +52,43 @@ extern "C" {
 
 hvd_status hvd_op_test(hvd_op* op, int32_t* ret_done, hvd_error* error) {
   return guarded(error, [&] {
-    const bool done = required(op, "op").operation->done();
-    required(ret_done, "ret_done") = done ? 1 : 0;
+    const Use<hvd_op> use(op, "op");
+    required(ret_done, "ret_done") = use->operation->done() ? 1 : 0;
   });
 }
 
 hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&]() -> Status {
-    Operation& operation = *required(op, "op").operation;
-    if (operation.wait(timeout_of(timeout_ns, op->timeout))) return operation.status();
-    return Status(HVD_TIMEOUT, fmt::format("still pending: {}", operation.waiting_for()));
+    const Use<hvd_op> use(op, "op");
+    Operation& operation = *use->operation;
+    if (operation.wait(timeout_of(timeout_ns, use->timeout))) return operation.status();
+    const std::string whom = operation.waiting_for();
+    return Status(HVD_TIMEOUT, whom.empty() ? "still pending" : "still pending: " + whom);
   });
 }
 
 hvd_status hvd_op_get_fd(hvd_op* op, int32_t* ret_fd, hvd_error* error) {
   return guarded(error, [&] {
-    Operation& operation = *required(op, "op").operation;
+    const Use<hvd_op> use(op, "op");
     int32_t& fd = required(ret_fd, "ret_fd");
-    fd = operation.completion_fd();
+    fd = use->operation->completion_fd();
   });
 }
 
 hvd_status hvd_op_get_error(hvd_op* op, hvd_error* error) {
-  return guarded(error, [&] { return completed(*required(op, "op").operation); });
+  return guarded(error, [&] { return completed(*Use<hvd_op>(op, "op")->operation); });
 }
 
 hvd_status hvd_op_get_output(hvd_op* op, size_t index, hvd_tensor* ret_output, hvd_error* error) {
-  return guarded(error, [&] { return write_output(required(op, "op"), index, ret_output); });
+  return guarded(error, [&] { return write_output(*Use<hvd_op>(op, "op"), index, ret_output); });
 }
 
 hvd_status hvd_op_get_received_splits(hvd_op* op, int64_t* ret_splits, size_t* count, hvd_error* error) {
   return guarded(error, [&]() -> Status {
-    const Operation& operation = *required(op, "op").operation;
+    const Use<hvd_op> use(op, "op");
+    const Operation& operation = *use->operation;
     required(count, "count");
-    if (op->kind != Kind::kAlltoall)
+    if (use->kind != Kind::kAlltoall)
       return Status(HVD_INVALID, "the operation is no alltoall: it has no received splits");
     if (Status status = completed(operation); !status.ok()) return status;
     hvd::api::copy_list(operation.received_splits(), ret_splits, count);
@@ -94,15 +98,33 @@ hvd_status hvd_op_get_received_splits(hvd_op* op, int64_t* ret_splits, size_t* c
 
 hvd_status hvd_op_get_last_joined(hvd_op* op, int32_t* ret_rank, hvd_error* error) {
   return guarded(error, [&]() -> Status {
-    const Operation& operation = *required(op, "op").operation;
+    const Use<hvd_op> use(op, "op");
+    const Operation& operation = *use->operation;
     required(ret_rank, "ret_rank");
-    if (op->kind != Kind::kJoin) return Status(HVD_INVALID, "the operation is no join: nobody joined by it");
+    if (use->kind != Kind::kJoin) return Status(HVD_INVALID, "the operation is no join: nobody joined by it");
     if (Status status = completed(operation); !status.ok()) return status;
     *ret_rank = static_cast<int32_t>(operation.word());
     return {};
   });
 }
 
-void hvd_op_destroy(hvd_op* op) { delete op; }
+void hvd_op_destroy(hvd_op* op) { hvd::api::end_handle(op); }
+
+hvd_status hvd_op_abandon(hvd_op* op, void* userdata, hvd_destroy_fn destroy, hvd_error* error) {
+  return guarded(error, [&] {
+    auto memory = std::make_shared<hvd::Userdata>(userdata, destroy);
+    {
+      const Use<hvd_op> use(op, "op");
+      hvd_context& context = *use->context;
+      context.sweep();
+      std::lock_guard lock(context.mutex);
+      if (!use->operation->done()) {
+        context.abandoned.push_back({use->operation, std::move(memory)});
+        context.any_abandoned = true;
+      }
+    }
+    hvd::api::end_handle(op);
+  });
+}
 
 }  // extern "C"

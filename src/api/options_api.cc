@@ -9,6 +9,7 @@
 using hvd::api::guarded;
 using hvd::api::required;
 using hvd::api::required_text;
+using hvd::api::Use;
 
 extern "C" {
 
@@ -21,40 +22,40 @@ const char* hvd_dtype_name(hvd_dtype dtype) { return hvd::dtype_name(dtype); }
 hvd_status hvd_options_create(hvd_options** ret_options, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_options, "ret_options");
-    *ret_options = new hvd_options();
+    *ret_options = hvd::api::make_handle(std::make_shared<hvd_options>());
   });
 }
 
-void hvd_options_destroy(hvd_options* options) { delete options; }
+void hvd_options_destroy(hvd_options* options) { hvd::api::end_handle(options); }
 
 hvd_status hvd_options_set(hvd_options* options, const char* key, const char* text, hvd_error* error) {
   return guarded(error, [&] {
-    required(options, "options").options.set(required_text(key, "key"), std::string(&required(text, "text")));
+    Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), std::string(&required(text, "text")));
   });
 }
 
 hvd_status hvd_options_set_int(hvd_options* options, const char* key, int64_t value, hvd_error* error) {
-  return guarded(error, [&] { required(options, "options").options.set(required_text(key, "key"), value); });
+  return guarded(error, [&] { Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value); });
 }
 
 hvd_status hvd_options_set_duration(hvd_options* options, const char* key, int64_t value_ns,
                                     hvd_error* error) {
   return guarded(error, [&] {
-    required(options, "options").options.set(required_text(key, "key"), hvd::Duration(value_ns));
+    Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), hvd::Duration(value_ns));
   });
 }
 
 hvd_status hvd_options_set_bool(hvd_options* options, const char* key, int32_t value, hvd_error* error) {
   return guarded(error,
-                 [&] { required(options, "options").options.set(required_text(key, "key"), value != 0); });
+                 [&] { Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value != 0); });
 }
 
 hvd_status hvd_options_get(hvd_options* options, const char* key, const char** ret_text, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_text, "ret_text");
-    std::string text = required(options, "options").options.text(required_text(key, "key"));
-    options->text = std::move(text);
-    *ret_text = options->text.c_str();
+    const Use<hvd_options> use(options, "options");
+    use->text = use->options.text(required_text(key, "key"));
+    *ret_text = use->text.c_str();
   });
 }
 
@@ -64,14 +65,14 @@ hvd_status hvd_options_set_log(hvd_options* options, hvd_log_level level, hvd_lo
                                hvd_destroy_fn destroy, hvd_error* error) {
   return guarded(error, [&] {
     const hvd::Callback<hvd_log_fn> callback(log, userdata, destroy);
-    required(options, "options");
+    const Use<hvd_options> use(options, "options");
     if (level < HVD_LOG_DEFAULT || level > HVD_LOG_OFF) {
       throw hvd::Error(HVD_INVALID, fmt::format("log level is {}: expected {} to {}", level, HVD_LOG_DEFAULT,
                                                 HVD_LOG_OFF));
     }
     const hvd_log_level least =
-        level == HVD_LOG_DEFAULT ? hvd::parse_log_level(options->options.string("log_level")) : level;
-    options->options.logger = std::make_shared<hvd::Logger>(least, callback);
+        level == HVD_LOG_DEFAULT ? hvd::parse_log_level(use->options.string("log_level")) : level;
+    use->options.logger = std::make_shared<hvd::Logger>(least, callback);
   });
 }
 

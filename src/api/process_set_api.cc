@@ -4,8 +4,9 @@
 using hvd::Error;
 using hvd::api::copy_out;
 using hvd::api::guarded;
-using hvd::api::open_worker;
+using hvd::api::connected_worker;
 using hvd::api::required;
+using hvd::api::Use;
 
 namespace {
 
@@ -16,8 +17,8 @@ std::optional<std::vector<int32_t>> ranks_of(const int32_t* ranks, size_t count)
 }
 
 std::shared_ptr<const hvd::elastic::SetPlace> place_of(hvd_process_set* set) {
-  required(set, "set");
-  return open_worker(set->context).place_in(*set->set);
+  const Use<hvd_process_set> use(set, "set");
+  return connected_worker(*use->context).place_in(*use->set);
 }
 
 }  // namespace
@@ -28,14 +29,16 @@ hvd_status hvd_process_set_create(hvd_context* context, const char* name, const 
                                   hvd_set_rule rule, hvd_process_set** ret_set, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_set, "ret_set");
-    const hvd::elastic::Worker& worker = open_worker(context);
-    *ret_set = new hvd_process_set{
-        context, std::make_shared<hvd::elastic::ProcessSet>(hvd::api::operation_name(name), rule,
-                                                            ranks_of(ranks, count), worker.assignment())};
+    const Use<hvd_context> use(context, "context");
+    const hvd::elastic::Worker& worker = connected_worker(*use);
+    auto members = std::make_shared<hvd::elastic::ProcessSet>(hvd::api::operation_name(name), rule,
+                                                              ranks_of(ranks, count), worker.assignment());
+    *ret_set = hvd::api::make_handle(
+        std::shared_ptr<hvd_process_set>(new hvd_process_set{use.shared(), std::move(members)}));
   });
 }
 
-void hvd_process_set_destroy(hvd_process_set* set) { delete set; }
+void hvd_process_set_destroy(hvd_process_set* set) { hvd::api::end_handle(set); }
 
 hvd_status hvd_process_set_get_info(hvd_process_set* set, hvd_process_set_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {

@@ -286,7 +286,7 @@ void refuse_unused(const hvd_request& request, const Uses& uses) {
 
 }  // namespace
 
-Call request_call(hvd_context* context, const hvd_request* given) {
+Call request_call(hvd_context& context, const hvd_request* given) {
   const hvd_request request = copy_in(given, "request");
   const Uses& uses = uses_of(request.collective);
   refuse_unused(request, uses);
@@ -315,14 +315,14 @@ Call request_call(hvd_context* context, const hvd_request* given) {
     call.submission.postscale = checked_factor(request.postscale, "postscale");
   }
   if (request.process_set != nullptr) {
-    if (request.process_set->context != context)
-      throw Error(HVD_INVALID, fmt::format("process_set '{}' belongs to another context",
-                                           request.process_set->set->name()));
-    call.set = request.process_set->set;
+    const Use<hvd_process_set> set(request.process_set, "process_set");
+    if (set->context.get() != &context)
+      throw Error(HVD_INVALID, fmt::format("process_set '{}' belongs to another context", set->set->name()));
+    call.set = set->set;
   }
   if (request.split_count > 0) required(request.splits, "splits");
   if (request.splits != nullptr) {
-    const elastic::Worker& worker = open_worker(context);
+    const elastic::Worker& worker = context.worker;
     const size_t members = call.set != nullptr ? worker.place_in(*call.set)->ranks.size()
                                                : static_cast<size_t>(worker.membership().size);
     if (request.split_count != members) {

@@ -38,7 +38,7 @@ Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* spl
                    const hvd_tensor* output);
 Call barrier_call(const char* name);
 Call join_call();
-Call request_call(hvd_context* context, const hvd_request* request);
+Call request_call(hvd_context& context, const hvd_request* request);
 
 /// Writes dtype, shape and data of a result into a caller's descriptor.
 void describe(hvd_tensor* target, const collective::Tensor& result, void* data, const char* name);

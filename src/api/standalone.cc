@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include "api/handles.h"
+#include "api/guard.h"
 #include "base/status.h"
 #include "selection/selection.h"
 #include "selection/world.h"
@@ -67,18 +67,16 @@ StandaloneDriver start_driver(const Options& worker, const Placement& place, con
   const auto check = [&](hvd_status status) {
     if (status != HVD_OK) throw Error(Status::from(status, error));
   };
-  hvd_options options;
-  options.options = worker;
-  options.options.set("listen", endpoint);
-  options.options.set("np", place.size);
-  options.options.set("min_np", place.size);
-  options.options.set("max_np", place.size);
-  options.options.set("restart", false);
-  options.options.set("discovery_script", std::string());
-  options.options.set("helper", std::string("off"));  // nobody is started, nobody joins
-  options.options.set("hosts", fmt::format("standalone:{}", place.size));
-  hvd_driver* raw = nullptr;
-  check(hvd_driver_create(&options, &raw, &error));
+  Options options = worker;
+  options.set("listen", endpoint);
+  options.set("np", place.size);
+  options.set("min_np", place.size);
+  options.set("max_np", place.size);
+  options.set("restart", false);
+  options.set("discovery_script", std::string());
+  options.set("helper", std::string("off"));  // nobody is started, nobody joins
+  options.set("hosts", fmt::format("standalone:{}", place.size));
+  hvd_driver* raw = make_driver(std::move(options));
   StandaloneDriver driver(raw, {place.size});
   // The workers are there already: nothing is to be started or stopped.
   const auto start = [](void*, const hvd_launch*) -> int32_t { return 0; };
@@ -217,6 +215,13 @@ std::optional<Placement> find_placement(const Options& options) {
     return checked({number(source.rank, *rank_text), number(source.size, *size_text), source.name});
   }
   return std::nullopt;
+}
+
+Options with_identity(Options options) {
+  if (!options.string("driver").empty()) return options;
+  const auto place = find_placement(options);
+  if (place && place->size > 1) options.set("worker", place->rank + 1);
+  return options;
 }
 
 StandaloneDriver prepare_standalone(Options& options) {

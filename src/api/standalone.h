@@ -21,6 +21,9 @@ struct Placement {
 /// Error(HVD_INVALID) if they are unfit or contradict each other.
 std::optional<Placement> find_placement(const Options& options);
 
+/// With the identity that this worker will have in a job without a driver, as far as the environment tells.
+Options with_identity(Options options);
+
 /// The workers of such a driver are started and ended by somebody else: it need not wait for them.
 struct DriverDeleter {
   int64_t workers = 0;
@@ -31,6 +34,9 @@ struct DriverDeleter {
     hvd_driver_destroy(driver);
   }
 };
+/// A driver made from options: see hvd_driver_create.
+hvd_driver* make_driver(Options options);
+
 using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
 
 /// Completes the options of a worker that has no driver: nothing for a worker that is alone; otherwise

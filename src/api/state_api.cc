@@ -1,4 +1,6 @@
 // State and elastic run of hvd.h.
+#include <optional>
+
 #include "api/handles.h"
 
 using hvd::Callback;
@@ -6,50 +8,74 @@ using hvd::Error;
 using hvd::Status;
 using hvd::api::copy_out;
 using hvd::api::guarded;
-using hvd::api::open_worker;
+using hvd::api::connected_worker;
 using hvd::api::required;
 using hvd::api::required_text;
 using hvd::api::tensor_of;
+using hvd::api::Use;
 
 /// One elastic loop; the context allows one at a time.
 struct hvd_run_loop {
-  hvd_run_loop(hvd_context& c, hvd_state* state)
-      : context(c), loop(*c.worker, state != nullptr ? &state->elastic : nullptr) {}
+  hvd_run_loop(std::shared_ptr<hvd_context> c, std::shared_ptr<hvd_state> s)
+      : context(std::move(c)), state(std::move(s)), loop(context->worker, state ? &state->elastic : nullptr) {}
   hvd_run_loop(const hvd_run_loop&) = delete;
   hvd_run_loop& operator=(const hvd_run_loop&) = delete;
-  ~hvd_run_loop() { context.running = false; }
+  ~hvd_run_loop() { context->running = false; }
 
   Status next(hvd_status last, bool* ret_again) {
+    if (stepping.exchange(true)) {
+      throw Error(HVD_INVALID, "the loop is in use by another thread: expected one call at a time");
+    }
+    const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> done(
+        &stepping, [](std::atomic<bool>* flag) { *flag = false; });
+    std::optional<hvd::api::StateCall> call;
+    if (state != nullptr) {
+      if (state->ended) return Status(HVD_CLOSED, "the loop's state was destroyed");
+      call.emplace(*state);
+    }
     // Until training is complete, leaving is no success (contract 8).
-    context.last_run = HVD_INTERNAL;
+    context->last_run = HVD_INTERNAL;
     Status status = loop.next(last, ret_again);
-    context.last_run = status.ok() && *ret_again ? HVD_INTERNAL : status.code;
+    context->last_run = status.ok() && *ret_again ? HVD_INTERNAL : status.code;
     return status;
   }
 
-  hvd_context& context;
+  const std::shared_ptr<hvd_context> context;
+  const std::shared_ptr<hvd_state> state;
   hvd::elastic::RunLoop loop;
+  std::atomic<bool> stepping{false};
 };
 
 namespace {
 
-hvd_run_loop* begin_loop(hvd_context* context, hvd_state* state) {
-  open_worker(context);
-  if (state != nullptr && &state->context != context) {
-    throw Error(HVD_INVALID, "the state belongs to another context");
+std::shared_ptr<hvd_run_loop> begin_loop(hvd_context* context, hvd_state* state) {
+  const Use<hvd_context> use(context, "context");
+  connected_worker(*use);
+  std::shared_ptr<hvd_state> kept;
+  if (state != nullptr) {
+    kept = Use<hvd_state>(state, "state").shared();
+    if (kept->context != use.shared()) throw Error(HVD_INVALID, "the state belongs to another context");
   }
-  if (context->running.exchange(true)) {
+  if (use->running.exchange(true)) {
     throw Error(HVD_INVALID, "a run loop is open on this context: one at a time");
   }
   try {
-    return new hvd_run_loop(*context, state);
+    return std::make_shared<hvd_run_loop>(use.shared(), std::move(kept));
   } catch (...) {
-    context->running = false;
+    use->running = false;
     throw;
   }
 }
 
-hvd::elastic::ElasticState& elastic_of(hvd_state* state) { return required(state, "state").elastic; }
+/// A call on a state, from its beginning to its end.
+struct Call {
+  explicit Call(hvd_state* handle) : use(handle, "state"), call(*use) {}
+  hvd::elastic::ElasticState* operator->() const { return &use->elastic; }
+  hvd::elastic::ElasticState& operator*() const { return use->elastic; }
+  hvd::elastic::Worker& worker() const { return connected_worker(*use->context); }
+  const Use<hvd_state> use;
+  const hvd::api::StateCall call;
+};
 
 }  // namespace
 
@@ -58,17 +84,20 @@ extern "C" {
 hvd_status hvd_state_create(hvd_context* context, hvd_state** ret_state, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_state, "ret_state");
-    open_worker(context);
-    *ret_state = new hvd_state(*context);
+    const Use<hvd_context> use(context, "context");
+    hvd::api::open_worker(*use);
+    *ret_state = hvd::api::make_handle(std::make_shared<hvd_state>(use.shared()));
   });
 }
 
-void hvd_state_destroy(hvd_state* state) { delete state; }
+void hvd_state_destroy(hvd_state* state) {
+  if (const std::shared_ptr<hvd_state> ended = hvd::api::end_handle(state)) ended->ended = true;
+}
 
 hvd_status hvd_state_add_tensor(hvd_state* state, const char* key, const hvd_tensor* tensor,
                                 hvd_error* error) {
   return guarded(error, [&] {
-    elastic_of(state).state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor"));
+    Call(state)->state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor"));
   });
 }
 
@@ -76,7 +105,7 @@ hvd_status hvd_state_add_value(hvd_state* state, const char* key, void* value, s
                                hvd_error* error) {
   return guarded(error, [&] {
     required(static_cast<char*>(value), "value");
-    elastic_of(state).state.add_value(required_text(key, "key"), value, size);
+    Call(state)->state.add_value(required_text(key, "key"), value, size);
   });
 }
 
@@ -86,12 +115,12 @@ hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn s
     const Callback<hvd_save_fn> saver(save, userdata, destroy);
     if (save == nullptr) throw Error(HVD_INVALID, "save is NULL");
     if (load == nullptr) throw Error(HVD_INVALID, "load is NULL");
-    elastic_of(state).state.add_object(required_text(key, "key"), saver, saver.beside(load));
+    Call(state)->state.add_object(required_text(key, "key"), saver, saver.beside(load));
   });
 }
 
 hvd_status hvd_state_remove(hvd_state* state, const char* key, hvd_error* error) {
-  return guarded(error, [&] { elastic_of(state).state.remove(required_text(key, "key")); });
+  return guarded(error, [&] { Call(state)->state.remove(required_text(key, "key")); });
 }
 
 hvd_status hvd_state_on_reset(hvd_state* state, hvd_reset_fn reset, void* userdata, hvd_destroy_fn destroy,
@@ -99,51 +128,54 @@ hvd_status hvd_state_on_reset(hvd_state* state, hvd_reset_fn reset, void* userda
   return guarded(error, [&] {
     const Callback<hvd_reset_fn> callback(reset, userdata, destroy);
     if (reset == nullptr) throw Error(HVD_INVALID, "reset is NULL");
-    elastic_of(state).reset_callbacks.push_back(callback);
+    Call(state)->reset_callbacks.push_back(callback);
   });
 }
 
 hvd_status hvd_state_commit(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::ElasticState& elastic = elastic_of(state);
-    return hvd::elastic::commit(open_worker(&state->context), elastic);
+    const Call call(state);
+    return hvd::elastic::commit(call.worker(), *call);
   });
 }
 
 hvd_status hvd_state_save(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::ElasticState& elastic = elastic_of(state);
-    Status status = elastic.state.save();
-    if (status.ok()) open_worker(&state->context).set_revision(elastic.state.revision());
+    const Call call(state);
+    Status status = call->state.save();
+    if (status.ok()) call.worker().set_revision(call->state.revision());
     return status;
   });
 }
 
 hvd_status hvd_state_check_host_updates(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::ElasticState& elastic = elastic_of(state);
-    return hvd::elastic::check_host_updates(open_worker(&state->context), elastic);
+    const Call call(state);
+    return hvd::elastic::check_host_updates(call.worker(), *call);
   });
 }
 
 hvd_status hvd_state_restore(hvd_state* state, hvd_error* error) {
-  return guarded(error, [&] { return elastic_of(state).state.restore(); });
+  return guarded(error, [&] { return Call(state)->state.restore(); });
 }
 
 hvd_status hvd_state_sync(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
-    hvd::elastic::ElasticState& elastic = elastic_of(state);
-    return hvd::elastic::sync_now(open_worker(&state->context), elastic);
+    const Call call(state);
+    return hvd::elastic::sync_now(call.worker(), *call);
   });
 }
 
 uint64_t hvd_state_revision(hvd_state* state) {
-  return state == nullptr ? 0 : state->elastic.state.revision();
+  uint64_t revision = 0;
+  guarded(nullptr, [&] { revision = Use<hvd_state>(state, "state")->elastic.state.revision(); });
+  return revision;
 }
 
 hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, hvd_error* error) {
   return guarded(error, [&] {
-    const hvd::state::State& inner = elastic_of(state).state;
+    const Use<hvd_state> use(state, "state");
+    const hvd::state::State& inner = use->elastic.state;
     const hvd::state::Statistics numbers = inner.statistics();
     hvd_state_info out{};
     out.revision = inner.revision();
@@ -162,7 +194,8 @@ hvd_status hvd_run(hvd_context* context, hvd_state* state, hvd_train_fn train, v
                    hvd_error* error) {
   return guarded(error, [&]() -> Status {
     if (train == nullptr) throw Error(HVD_INVALID, "train is NULL");
-    const std::unique_ptr<hvd_run_loop> loop(begin_loop(context, state));
+    const Use<hvd_context> use(context, "context");  // should the function destroy it
+    const std::shared_ptr<hvd_run_loop> loop = begin_loop(context, state);
     hvd_status last = HVD_OK;
     while (true) {
       bool again = false;
@@ -176,21 +209,21 @@ hvd_status hvd_run(hvd_context* context, hvd_state* state, hvd_train_fn train, v
 hvd_status hvd_run_begin(hvd_context* context, hvd_state* state, hvd_run_loop** ret_loop, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_loop, "ret_loop");
-    *ret_loop = begin_loop(context, state);
+    *ret_loop = hvd::api::make_handle(begin_loop(context, state));
   });
 }
 
 hvd_status hvd_run_next(hvd_run_loop* loop, hvd_status last, int32_t* ret_again, hvd_error* error) {
   return guarded(error, [&]() -> Status {
-    required(loop, "loop");
+    const Use<hvd_run_loop> use(loop, "loop");
     required(ret_again, "ret_again");
     bool again = false;
-    Status status = loop->next(last, &again);
+    Status status = use->next(last, &again);
     if (status.ok()) *ret_again = again ? 1 : 0;
     return status;
   });
 }
 
-void hvd_run_end(hvd_run_loop* loop) { delete loop; }
+void hvd_run_end(hvd_run_loop* loop) { hvd::api::end_handle(loop); }
 
 }  // extern "C"

@@ -33,8 +33,14 @@ Driver::Driver(Options options)
   }
 }
 
-Driver::~Driver() {
-  if (loop_ == nullptr) return;
+Driver::~Driver() { close(); }
+
+void Driver::close() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !starting_ || started_; });
+    if (std::exchange(closed_, true) || loop_ == nullptr) return;
+  }
   const Time deadline = now() + settings_.stop_grace + kLastPatience;
   try {
     if (!job_over(status().phase)) {
@@ -245,6 +251,7 @@ void Driver::begin() {
 void Driver::start() {
   {
     std::lock_guard lock(mutex_);
+    if (closed_) throw Error(HVD_CLOSED, "the driver was closed");
     if (starting_ || started_) throw Error(HVD_INVALID, "the driver is started already");
     const bool hosts = options_.is_set("hosts");
     const bool script = options_.is_set("discovery_script");
@@ -275,10 +282,12 @@ void Driver::start() {
     std::lock_guard lock(mutex_);
     starting_ = false;
     status_ = DriverStatus();
+    changed_.notify_all();
     throw;
   }
   std::lock_guard lock(mutex_);
   started_ = true;
+  changed_.notify_all();
 }
 
 void Driver::tear_down(Duration grace) {
@@ -318,11 +327,12 @@ Status Driver::wait(Duration timeout) {
 }
 
 void Driver::stop(const std::string& reason) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!started_) throw Error(HVD_INVALID, "the driver was not started");
-  }
-  loop_->post([this, reason] { supervisor_->stop(reason); });
+  std::lock_guard lock(mutex_);
+  if (!started_) throw Error(HVD_INVALID, "the driver was not started");
+  if (loop_ == nullptr) return;  // closed meanwhile
+  loop_->post([this, reason] {
+    if (supervisor_) supervisor_->stop(reason);
+  });
 }
 
 DriverStatus Driver::status() const {

@@ -23,7 +23,10 @@ class Driver {
  public:
   /// Reads and checks the options. Throws Error(HVD_INVALID).
   explicit Driver(Options options);
-  ~Driver();  // stops what runs; at most stop_grace and a few seconds
+  ~Driver();  // close
+  /// Stops what runs and ends every thread, within stop_grace and a few seconds; a start under way is waited for. Whoever
+  /// waits comes out. Not from the driver's threads.
+  void close();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
@@ -42,6 +45,7 @@ class Driver {
   void stop(const std::string& reason);
   DriverStatus status() const;
   void worker_exited(uint64_t worker, int32_t exit_status);
+  Logger& log() const { return *logger_; }
 
  private:
   void change(const std::function<void()>& set);
@@ -63,7 +67,7 @@ class Driver {
 
   mutable std::mutex mutex_;  // guards what follows up to loop_
   std::condition_variable changed_;
-  bool starting_ = false, started_ = false;
+  bool starting_ = false, started_ = false, closed_ = false;
   DriverStatus status_;
   std::vector<std::string> argv_, environment_;
   DiscoverFunction discover_;

@@ -80,21 +80,62 @@ Worker::Worker(const Options& options)
       timers_("hvd-timers"),
       copies_(std::make_shared<state::DeviceCopies>(operation_timeout_)) {}
 
-Worker::~Worker() { close(Status(HVD_CLOSED, "the context was destroyed"), Duration(0)); }
-
-Status Worker::start(const Options& options, std::unique_ptr<Worker>* ret_worker) {
-  std::unique_ptr<Worker> worker(new Worker(options));
-  if (const std::string path = options.string("timeline"); !path.empty()) {
-    // What can't be recorded is no reason not to train.
-    const Status status = worker->timeline_->start(path);
-    if (!status.ok()) options.logger->warning("no timeline: {}", status.message);
-  }
-  Status status = worker->open(options);
-  if (status.ok()) *ret_worker = std::move(worker);
-  return status;
+std::string Worker::backend_detail() const {
+  std::lock_guard lock(mutex_);
+  return backend_detail_;
 }
 
-Status Worker::open(const Options& options) {
+Worker::~Worker() { close(Status(HVD_CLOSED, "the context was destroyed"), Duration(0)); }
+
+class Worker::Entering {
+ public:
+  explicit Entering(Worker& worker) : worker_(worker) {
+    std::lock_guard lock(worker.mutex_);
+    if (worker.closed_) {
+      status_ = worker.closed_why_;
+    } else if (worker.entering_) {
+      status_ = Status(HVD_INVALID, "another thread is joining a generation with this context already");
+    } else {
+      mine_ = worker.entering_ = true;
+    }
+  }
+  Entering(const Entering&) = delete;
+  Entering& operator=(const Entering&) = delete;
+  ~Entering() {
+    if (!mine_) return;
+    std::lock_guard lock(worker_.mutex_);
+    worker_.entering_ = false;
+    worker_.entered_.notify_all();
+  }
+
+  /// What keeps this thread from entering.
+  const Status& status() const { return status_; }
+  /// Of what was done: the reason for a close is better than what came of it.
+  Status outcome(Status status) const {
+    std::lock_guard lock(worker_.mutex_);
+    return !status.ok() && worker_.closed_ ? worker_.closed_why_ : status;
+  }
+
+ private:
+  Worker& worker_;
+  Status status_;
+  bool mine_ = false;
+};
+
+Status Worker::open(const Options& options, Duration timeout) {
+  const Entering entering(*this);
+  if (!entering.status().ok()) return entering.status();
+  worker_ = static_cast<uint64_t>(options.integer("worker"));
+  if (const std::string path = options.string("timeline"); !path.empty()) {
+    // What can't be recorded is no reason not to train.
+    const Status status = timeline_->start(path);
+    if (!status.ok()) logger_->warning("no timeline: {}", status.message);
+  }
+  return entering.outcome(open_within(options, timeout));
+}
+
+Status Worker::open_within(const Options& options, Duration timeout) {
+  const Time deadline = now() + timeout;
   const bool alone = options.string("driver").empty();
   backend::HostHandlers handlers;
   handlers.message = [this](uint64_t generation, int32_t source, std::span<const uint8_t> data) {
@@ -106,13 +147,13 @@ Status Worker::open(const Options& options) {
     lose_generation(generation, why.at_rank(peer), Duration(0), Report::kFailure);
   };
   handlers.kv_set = [this](uint64_t generation, const std::string& key, std::span<const uint8_t> value) {
-    if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
-    return session_->kv_set(generation, key, value);
+    if (session() == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
+    return session()->kv_set(generation, key, value);
   };
   handlers.kv_get = [this](uint64_t generation, const std::string& key, Duration timeout,
                            std::vector<uint8_t>* value) {
-    if (session_ == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
-    return session_->kv_get(generation, key, timeout, value);
+    if (session() == nullptr) return Status(HVD_INVALID, "a worker that is alone has no key-value store");
+    return session()->kv_get(generation, key, timeout, value);
   };
 
   std::vector<std::pair<std::string, std::string>> module_options = {
@@ -143,7 +184,15 @@ Status Worker::open(const Options& options) {
   events.aborted = [this](const session::AbortInfo& info) { on_abort(info); };
   events.hosts_updated = [this](const session::HostsUpdate& update) { on_hosts_updated(update); };
   events.ended = [this](const Status& why) { on_ended(why); };
-  session_ = std::make_unique<session::Session>(session_config(options, session_log_), std::move(events));
+  session::SessionConfig config = session_config(options, session_log_);
+  config.connect_timeout = std::min(config.connect_timeout, std::max(timeout, milliseconds(1)));
+  auto session = std::make_unique<session::Session>(std::move(config), std::move(events));
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return closed_why_;
+    session_ = std::move(session);
+    session_now_ = session_.get();  // from here on an abort finds it
+  }
   Status status = session_->start();
   if (!status.ok()) return status;
   module_options.emplace_back("route", session_->local_address());
@@ -155,10 +204,16 @@ Status Worker::open(const Options& options) {
   }
   copies_->open(*instance_);
   backend_ = instance_->description();
-  return enter({}, init_timeout_, nullptr);
+  return enter_within({}, deadline - now(), nullptr);
 }
 
 Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times) {
+  const Entering entering(*this);
+  if (!entering.status().ok()) return entering.status();
+  return entering.outcome(enter_within(std::move(ready), timeout, times));
+}
+
+Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTimes* times) {
   if (session_ == nullptr)
     return Status(HVD_INVALID, "a worker that is alone has no other generation to join");
   const Time deadline = now() + timeout;
@@ -229,7 +284,11 @@ Status Worker::connect(const session::Assignment& assignment) {
   Status status = instance_->connect(assignment.generation, assignment.rank, members, connect_timeout_);
   if (!status.ok()) return status;
   if (EngineUse use = engine()) use->start();
-  if (backend_detail_.empty()) backend_detail_ = instance_->detail();
+  {
+    std::string detail = instance_->detail();
+    std::lock_guard lock(mutex_);
+    if (backend_detail_.empty()) backend_detail_ = std::move(detail);
+  }
   const auto size = static_cast<int32_t>(assignment.members.size());
   logger_->info("generation {}: rank {} of {} by {}", assignment.generation, assignment.rank, size,
                 backend_.name);
@@ -263,7 +322,7 @@ void Worker::become(const session::Assignment& assignment) {
   membership_ = membership_of(assignment, worker_);
   loss_.reset();
   engine_ = std::move(engine);
-  if (closed_) engine_->fail(Status(HVD_CLOSED, "the context is closed"));
+  if (closed_) engine_->fail(closed_why_);
 }
 
 std::shared_ptr<collective::Engine> Worker::take_engine(std::unique_lock<std::mutex>& lock,
@@ -300,11 +359,11 @@ Status Worker::shutdown(Duration timeout, bool done) {
   }
   Status status;
   if (EngineUse use = engine()) use->finish();
-  if (session_ != nullptr) {
+  if (session() != nullptr) {
     if (done) {
-      status = session_->finish(revision, timeout);
+      status = session()->finish(revision, timeout);
     } else {
-      session_->leave("the program left before its training was complete");
+      session()->leave("the program left before its training was complete");
     }
   }
   close(Status(HVD_CLOSED, "the context was shut down"), seconds(1));
@@ -314,22 +373,30 @@ Status Worker::shutdown(Duration timeout, bool done) {
 void Worker::abort(const Status& why) {
   {
     std::lock_guard lock(mutex_);
-    closed_ = true;
+    if (!std::exchange(closed_, true)) closed_why_ = why;
   }
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
-  if (session_ != nullptr) session_->close(Duration(0));
+  if (session() != nullptr) session()->close(Duration(0));
 }
 
 void Worker::close(const Status& why, Duration linger) {
   std::lock_guard closing(close_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(closed_, true)) closed_why_ = why;
+  }
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
-  if (session_ != nullptr) session_->close(linger);
+  if (session() != nullptr) session()->close(linger);
+  {
+    // With its session closed and its engine failed, whoever is entering a generation comes out.
+    std::unique_lock lock(mutex_);
+    entered_.wait(lock, [this] { return !entering_; });
+  }
   timers_.stop();
   engine_timer_.reset();
   std::unique_lock lock(mutex_);
-  closed_ = true;
   std::shared_ptr<collective::Engine> old = take_engine(lock, why);
   lock.unlock();
   old.reset();

@@ -65,11 +65,17 @@ class EngineUse {
 /// Thread-safe, but for enter(), which the elastic loop calls in one thread at a time.
 class Worker {
  public:
-  /// Joins the job and its first generation.
-  static Status start(const Options& options, std::unique_ptr<Worker>* ret_worker);
+  /// Of no job yet. Never blocks.
+  explicit Worker(const Options& options);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  ~Worker();
+  ~Worker();  // close
+
+  /// Joins the job and its first generation, within option init_timeout or `timeout`. Once. `options` may say more than
+  /// at construction: who this worker is, where the driver is. HVD_CLOSED as soon as the worker is aborted or closed.
+  Status open(const Options& options, Duration timeout);
+  /// Gives everything up and ends every thread; whoever is in a call comes out with `why`. Idempotent.
+  void close(const Status& why, Duration linger);
 
   /// Leaves in peace: see hvd_shutdown. `done`: says that it is done.
   Status shutdown(Duration timeout, bool done);
@@ -78,7 +84,7 @@ class Worker {
 
   hvd_membership_info membership() const;
   const backend::Description& backend() const { return backend_; }
-  const std::string& backend_detail() const { return backend_detail_; }
+  std::string backend_detail() const;
   /// See backend::Instance::choice; between generations, why there is none.
   Status backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                         backend::Choice* ret_choice);
@@ -129,11 +135,16 @@ class Worker {
 
  private:
   friend class EngineUse;
-  explicit Worker(const Options& options);
-  Status open(const Options& options);
+
+  /// Open or enter under way: close waits for it before it takes away what they work on.
+  class Entering;
+  Status open_within(const Options& options, Duration timeout);
+  Status enter_within(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
+  session::Session* session() const { return session_now_.load(std::memory_order_acquire); }
   Status connect(const session::Assignment& assignment);
   void become(const session::Assignment& assignment);
   void release_engine(const Status& why);
+  Status why_no_engine() const;
   std::shared_ptr<collective::Engine> take_engine(std::unique_lock<std::mutex>& lock, const Status& why);
   enum class Report { kNo, kFailure, kUnfit };  // what the driver is told
   bool lose_generation(uint64_t generation, const Status& why, Duration silence, Report report);
@@ -147,11 +158,10 @@ class Worker {
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                   const std::string& message);
-  void close(const Status& why, Duration linger);
 
   const LoggerPtr logger_;
   const LoggerPtr session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
-  const uint64_t worker_;
+  uint64_t worker_;  // known when open begins
   const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
   const bool deterministic_;
@@ -168,6 +178,9 @@ class Worker {
   std::optional<Loss> loss_;
   std::optional<Status> ended_;
   bool closed_ = false;
+  Status closed_why_;
+  bool entering_ = false;
+  std::condition_variable entered_;
   bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
   uint64_t revision_ = 0;
 
@@ -180,6 +193,7 @@ class Worker {
   const std::shared_ptr<state::DeviceCopies> copies_;  // the instance's
   std::unique_ptr<backend::Instance> instance_;
   std::unique_ptr<session::Session> session_;  // none if the worker is alone
+  std::atomic<session::Session*> session_now_{nullptr};
 };
 
 }  // namespace hvd::elastic

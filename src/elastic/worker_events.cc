@@ -75,8 +75,8 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
         loss_->silence = silence;
       }
       // As true as before, and the next generation would break by it as well.
-      if (report == Report::kUnfit && session_ != nullptr) {
-        session_->report_failure(generation, why.rank, why.message, true);
+      if (report == Report::kUnfit && session() != nullptr) {
+        session()->report_failure(generation, why.rank, why.message, true);
       }
       return false;
     }
@@ -86,8 +86,8 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
   if (EngineUse use = engine(generation)) use->fail(why);
   if (report != Report::kNo && leaving)
     return true;  // a peer closed its links first: the driver tells how the job ends
-  if (report != Report::kNo && session_ != nullptr) {
-    session_->report_failure(generation, why.rank, why.message, report == Report::kUnfit);
+  if (report != Report::kNo && session() != nullptr) {
+    session()->report_failure(generation, why.rank, why.message, report == Report::kUnfit);
   }
   session_log_->info("generation {} is lost: {}", generation, why.message);
   post_event(HVD_EVENT_PEER_LOST, generation, why.rank, 0, why.message);
@@ -145,7 +145,7 @@ void Worker::on_ended(const Status& why) {
 // The engine has logged it.
 void Worker::on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited) {
   const hvd_membership_info place = membership();
-  if (session_ != nullptr) session_->report_stall(place.generation, text, missing, waited);
+  if (session() != nullptr) session()->report_stall(place.generation, text, missing, waited);
   post_event(HVD_EVENT_STALLED, place.generation, missing.empty() ? -1 : missing.front(), place.size, text);
 }
 
@@ -186,6 +186,12 @@ std::optional<Status> Worker::ended() const {
   return ended_;
 }
 
+Status Worker::why_no_engine() const {
+  std::lock_guard lock(mutex_);
+  if (closed_) return closed_why_;
+  return loss_ ? loss_->status : Status(HVD_CLOSED, "the context is closed");
+}
+
 std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission, ProcessSet* set,
                                                       Duration timeout) {
   EngineUse use = engine();
@@ -198,8 +204,7 @@ void Worker::complete(collective::Submission* submission, ProcessSet* set, Durat
                       const EngineUse& use) const {
   submission->timeout = patience(submission->kind, timeout);
   if (!use) {
-    std::lock_guard lock(mutex_);
-    throw Error(closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status);
+    throw Error(why_no_engine());
   }
   if (set != nullptr) {
     submission->set = set->name();
@@ -212,8 +217,7 @@ Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective
                               backend::Choice* ret_choice) {
   const EngineUse use = engine();  // the backend stays while it is held
   if (use) return instance_->choice(memory, dtype, collective, ret_choice);
-  std::lock_guard lock(mutex_);
-  return closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status;
+  return why_no_engine();
 }
 
 std::shared_ptr<const SetPlace> Worker::place_in(ProcessSet& set) const {
@@ -253,23 +257,22 @@ Status Worker::run(collective::Submission submission, std::shared_ptr<collective
 }
 
 Status Worker::check_host_updates() {
-  if (session_ == nullptr) {
+  if (session() == nullptr) {
     std::lock_guard lock(mutex_);
-    return closed_ ? Status(HVD_CLOSED, "the context is closed") : Status();
+    return closed_ ? closed_why_ : Status();
   }
   uint64_t word = 0;
   if (EngineUse use = engine()) {
     if (Status status = use->check(operation_timeout_, &word); !status.ok()) return status;
   } else {
-    std::lock_guard lock(mutex_);
-    return closed_ || !loss_ ? Status(HVD_CLOSED, "the context is closed") : loss_->status;
+    return why_no_engine();
   }
   return verdict_on(word, membership().membership_epoch);
 }
 
 void Worker::report_synced(uint64_t revision) {
   set_revision(revision);
-  if (session_ != nullptr) session_->report_synced(assignment().generation, revision);
+  if (session() != nullptr) session()->report_synced(assignment().generation, revision);
 }
 
 void Worker::set_revision(uint64_t revision) {
@@ -277,7 +280,7 @@ void Worker::set_revision(uint64_t revision) {
     std::lock_guard lock(mutex_);
     revision_ = revision;
   }
-  if (session_ != nullptr) session_->set_revision(revision);
+  if (session() != nullptr) session()->set_revision(revision);
 }
 
 }  // namespace hvd::elastic

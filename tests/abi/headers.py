@@ -24,7 +24,9 @@ def declared_functions(header, include=INCLUDE):
 
 
 def public_functions(include=INCLUDE):
-    return declared_functions("hvd.h", include) + declared_functions("driver.h", include)
+    """Of all headers; some of them are not among those that were recorded first."""
+    return [name for header in ("hvd.h", "connect.h", "direct.h", "driver.h") if (include / header).exists()
+            for name in declared_functions(header, include)]
 
 
 def defined(macro, header):
