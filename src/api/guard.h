@@ -12,6 +12,9 @@
 
 namespace hvd::api {
 
+/// The status of the exception that is being handled.
+[[gnu::cold]] Status caught() noexcept;
+
 /// Runs fn, which returns a hvd::Status or nothing, and turns what it throws into a status.
 template <class Function>
 hvd_status guarded(hvd_error* error, Function&& fn) noexcept {
@@ -22,17 +25,7 @@ hvd_status guarded(hvd_error* error, Function&& fn) noexcept {
     } else {
       status = fn();
     }
-  } catch (const Error& e) { status = e.status(); } catch (const std::bad_alloc&) {
-    status.code = HVD_INTERNAL;
-    status.message = "out of memory";  // fits the string's own storage
-  } catch (const std::exception& e) {
-    try {
-      status = Status(HVD_INTERNAL, std::string("unexpected failure: ") + e.what());
-    } catch (...) { status.code = HVD_INTERNAL; }
-  } catch (...) {
-    status.code = HVD_INTERNAL;
-    status.message = "unknown error";
-  }
+  } catch (...) { status = caught(); }
   if (!status.ok()) status.write_to(error);
   return status.code;
 }

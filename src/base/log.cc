@@ -4,6 +4,12 @@
 
 namespace hvd {
 
+void Logger::write(hvd_log_level level, const std::string& line) {
+  if (!enabled(level)) return;
+  std::lock_guard lock(mutex_);
+  log_(level, line.c_str());
+}
+
 hvd_log_level parse_log_level(const std::string& name) {
   constexpr const char* kNames[] = {"trace", "debug", "info", "warning", "error", "off"};
   for (hvd_log_level level = HVD_LOG_TRACE; level <= HVD_LOG_OFF; ++level) {

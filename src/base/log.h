@@ -24,11 +24,7 @@ class Logger {
 
   bool enabled(hvd_log_level level) const { return log_ && level >= level_; }
 
-  void write(hvd_log_level level, const std::string& line) {
-    if (!enabled(level)) return;
-    std::lock_guard lock(mutex_);
-    log_(level, line.c_str());
-  }
+  [[gnu::cold]] void write(hvd_log_level level, const std::string& line);
 
   template <class... Args>
   void debug(fmt::format_string<Args...> format, Args&&... args) {

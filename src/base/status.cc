@@ -6,6 +6,8 @@
 
 namespace hvd {
 
+Status::Status(hvd_status c, std::string m) : code(c), message(std::move(m)) {}
+
 void Status::write_to(hvd_error* error) const noexcept {
   if (error == nullptr || error->struct_size < sizeof(size_t)) return;
   hvd_error full = HVD_ERROR_INIT;

@@ -19,7 +19,8 @@ struct Status {
   std::string backend;
 
   Status() = default;
-  Status(hvd_status c, std::string m) : code(c), message(std::move(m)) {}
+  /// Cold: the paths that lead to a failure are laid out apart and compiled for size.
+  [[gnu::cold]] Status(hvd_status c, std::string m);
 
   bool ok() const { return code == HVD_OK; }
   Status& at_rank(int32_t r) & {

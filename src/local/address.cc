@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <map>
 
 namespace hvd::local {
@@ -67,9 +66,12 @@ int hex_digit(char c) {
 
 Status own_identity(Identity* ret_identity) {
   Identity identity;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  if (!std::getline(file, text)) return {HVD_UNAVAILABLE, "no /proc/sys/kernel/random/boot_id"};
+  char line[64] = "";
+  FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re");
+  const bool read = file != nullptr && fgets(line, sizeof(line), file) != nullptr;
+  if (file != nullptr) fclose(file);
+  if (!read) return {HVD_UNAVAILABLE, "no /proc/sys/kernel/random/boot_id"};
+  const std::string_view text(line, strcspn(line, "\n"));
   size_t digits = 0;
   for (const char c : text) {
     const int digit = hex_digit(c);

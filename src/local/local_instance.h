@@ -30,8 +30,8 @@ class LocalInstance final : public backend::Instance {
   ~LocalInstance() override;
 
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>* ret_address) override;
-  Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+  [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
+  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
                  Duration timeout) override;
   using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;

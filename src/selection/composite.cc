@@ -82,8 +82,8 @@ class Composite final : public backend::Instance {
   }
   Status choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                 backend::Choice* ret_choice) const override;
-  Status address(std::vector<uint8_t>* ret_address) override;
-  Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+  [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
+  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
                  Duration timeout) override;
 
   using backend::Instance::submit;
@@ -261,19 +261,20 @@ Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<b
 
   // Rank 0's order is everybody's: who connects in another one waits for a rank that waits for it.
   std::vector<std::string> lacking(selected_.size());
-  std::vector<std::pair<uint8_t, backend::Description>> serving;
+  std::vector<backend::Description> common(selected_.size());
+  std::vector<uint8_t> order;
   for (size_t i = 0; i < selected_.size(); ++i) {
-    backend::Description common;
-    lacking[i] = why_not(name_of(i), offers, members, &common);
-    if (lacking[i].empty()) serving.emplace_back(static_cast<uint8_t>(i), std::move(common));
+    lacking[i] = why_not(name_of(i), offers, members, &common[i]);
+    if (lacking[i].empty()) order.push_back(static_cast<uint8_t>(i));
   }
-  const auto place = [&](const auto& backend) {
+  const auto place = [&](uint8_t index) {
     const auto found = std::find_if(offers[0].begin(), offers[0].end(),
-                                    [&](const Offer& o) { return o.name == name_of(backend.first); });
+                                    [&](const Offer& o) { return o.name == name_of(index); });
     return found - offers[0].begin();
   };
-  std::sort(serving.begin(), serving.end(),
-            [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return place(a) < place(b); });
+  std::vector<std::pair<uint8_t, backend::Description>> serving;
+  for (const uint8_t index : order) serving.emplace_back(index, std::move(common[index]));
   {
     const std::lock_guard lock(mutex_);
     if (!gate_.enter(generation)) return given_up(generation);
