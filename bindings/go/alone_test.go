@@ -1,3 +1,5 @@
+// Tests of a worker that is alone: everything but its peers.
+
 package hvd_test
 
 import (

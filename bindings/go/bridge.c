@@ -1,3 +1,4 @@
+/* Go's side of the C interface: callbacks of the library, and calls with structs that hold pointers. */
 #include "bridge.h"
 
 #include "_cgo_export.h"

@@ -1,3 +1,5 @@
+// Collectives: one table of operations, each blocking and as an Op.
+
 package hvd
 
 /*

@@ -1,3 +1,5 @@
+// The driver, embedded in a Go program.
+
 package hvd
 
 /*

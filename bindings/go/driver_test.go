@@ -1,3 +1,5 @@
+// Tests of an embedded driver and of jobs under it.
+
 package hvd_test
 
 import (

@@ -1,3 +1,5 @@
+// Events of a context, as callbacks and on a channel.
+
 package hvd
 
 /*

@@ -1,3 +1,5 @@
+// Tests of whole jobs with workers written in Go.
+
 package hvd_test
 
 import (

@@ -1,3 +1,5 @@
+// An operation under way: waiting for it, its result, and giving it up.
+
 package hvd
 
 /*

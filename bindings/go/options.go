@@ -1,3 +1,5 @@
+// Options of contexts and drivers as Go functions.
+
 package hvd
 
 /*

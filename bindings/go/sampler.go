@@ -1,3 +1,5 @@
+// The sampler, which deals a data set out to the ranks.
+
 package hvd
 
 /*

@@ -1,3 +1,5 @@
+// Process sets: collectives among some of the ranks.
+
 package hvd
 
 /*

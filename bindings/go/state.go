@@ -1,3 +1,5 @@
+// States: what survives a change of generation.
+
 package hvd
 
 /*

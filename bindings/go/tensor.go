@@ -1,3 +1,5 @@
+// Slices as tensors: dtype, shape, and memory pinned while C borrows it.
+
 package hvd
 
 /*

@@ -1,3 +1,5 @@
+// A worker: joining a job, the training loop, leaving.
+
 package hvd
 
 /*

@@ -1,3 +1,4 @@
+// Checks hvd_request and the shorthands' arguments before the engine sees them.
 #include "api/requests.h"
 
 #include <algorithm>

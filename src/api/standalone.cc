@@ -1,3 +1,4 @@
+// Reads the environments of launchers, and serves the others from rank 0.
 #include "api/standalone.h"
 
 #include <fmt/format.h>

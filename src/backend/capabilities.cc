@@ -1,3 +1,4 @@
+// Sentences about backends: which memory and collectives each one serves.
 #include "backend/capabilities.h"
 
 #include <fmt/format.h>

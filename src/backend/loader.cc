@@ -1,3 +1,4 @@
+// Searches the plugin directories and explains every path that was tried.
 #include "backend/loader.h"
 
 #include <fmt/format.h>

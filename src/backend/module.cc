@@ -1,3 +1,4 @@
+// Loads a module, checks its version and its table.
 #include "backend/module.h"
 
 #include <dlfcn.h>

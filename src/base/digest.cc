@@ -1,3 +1,4 @@
+// XXH3-128 of bytes, also while they are copied.
 #include "base/digest.h"
 
 #define XXH_INLINE_ALL

@@ -1,3 +1,4 @@
+// Formats log lines and hands them to the program's hook.
 #include "base/log.h"
 
 #include "base/status.h"

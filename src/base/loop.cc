@@ -1,3 +1,4 @@
+// The loop over Asio: posted functions, timers, descriptors.
 #include "base/loop.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// Finds the file of this library by an address in it.
 #include "base/own_directory.h"
 
 #include <dlfcn.h>

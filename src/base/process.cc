@@ -1,3 +1,4 @@
+// The number of this process, kept in a page that the kernel empties in a forked child.
 #include "base/process.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// Names of statuses, and statuses as hvd_error.
 #include "base/status.h"
 
 #include <algorithm>

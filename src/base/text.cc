@@ -1,3 +1,4 @@
+// Checks UTF-8, cleans lines for the log, shows durations.
 #include "base/text.h"
 
 #include <fmt/format.h>

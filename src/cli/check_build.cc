@@ -1,3 +1,4 @@
+// Prints the table of backends for hvdrun --check-build.
 #include "cli/check_build.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads timelines line by line, aligns their clocks, writes one trace.
 #include "cli/timeline_merge.h"
 
 #include <fcntl.h>

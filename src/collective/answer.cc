@@ -1,3 +1,4 @@
+// Checks an outcome against its operation and finds room for the results.
 #include "collective/answer.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The engine's life, submissions, and messages that come in.
 #include "collective/engine.h"
 
 #include <fmt/format.h>

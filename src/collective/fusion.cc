@@ -1,3 +1,4 @@
+// Chooses the batch that runs next from the operations that are ready.
 #include "collective/fusion.h"
 
 #include <algorithm>

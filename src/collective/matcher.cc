@@ -1,3 +1,4 @@
+// Collects calls by name and decides about those that are complete.
 #include "collective/matcher.h"
 
 #include <fmt/format.h>

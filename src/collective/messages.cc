@@ -1,3 +1,4 @@
+// Encodes matching messages, and checks every field of those that come in.
 #include "collective/messages.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Compares calls field by field and writes the sentence about the difference.
 #include "collective/mismatch.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Completion, waiting and results of an operation.
 #include "collective/operation.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Builds the backend's operations and their buffers.
 #include "collective/plan.h"
 
 #include <cstring>

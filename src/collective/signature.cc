@@ -1,3 +1,4 @@
+// Builds, compares and remembers the part of a call that repeats.
 #include "collective/signature.h"
 
 #include <algorithm>

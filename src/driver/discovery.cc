@@ -1,3 +1,4 @@
+// Parses hosts, and asks a callback for them from a thread of its own.
 #include "driver/discovery.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Starts and stops the driver, and answers the questions of the program that embeds it.
 #include "driver/driver.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Keeps a generation's values within bounds and answers those who wait for one.
 #include "driver/kv_store.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Connections of workers: hello, heartbeats, silence, assignments.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Discovery by a script: one run at a time, killed with its group when late.
 #include <fmt/format.h>
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// Reads the driver's options and checks them against each other.
 #include "driver/settings.h"
 
 #include <fmt/format.h>

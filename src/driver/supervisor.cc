@@ -1,3 +1,4 @@
+// Carries events to membership and its decisions to workers and processes.
 #include "driver/supervisor.h"
 
 #include <fmt/format.h>

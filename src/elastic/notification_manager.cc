@@ -1,3 +1,4 @@
+// The events' thread, the queue for hvd_next_event, and its descriptor.
 #include "elastic/notification_manager.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// A Feistel network with cycle walking; its keys follow from seed and epoch.
 #include "elastic/permutation.h"
 
 #include <bit>

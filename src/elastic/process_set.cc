@@ -1,3 +1,4 @@
+// Resolves a set's rule in each generation's assignment.
 #include "elastic/process_set.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Restore, rejoin, sync and reset between two calls of the training function.
 #include "elastic/run_loop.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The sampler's arithmetic, and its saved form.
 #include "elastic/sampler.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Joins the job, enters generations and leaves them.
 #include "elastic/worker.h"
 
 #include <unistd.h>

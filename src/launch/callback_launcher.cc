@@ -1,3 +1,4 @@
+// Starts workers by callbacks of the program that embeds the driver.
 #include <fmt/format.h>
 
 #include <condition_variable>

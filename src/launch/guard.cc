@@ -1,3 +1,4 @@
+// Finds hvd-guard, starts it, and tells it about processes.
 #include "launch/guard.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// The output thread: prefixes, files and the program's hook.
 #include "launch/output.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Spawns a process and watches its pipes and its end.
 #include "launch/process.h"
 
 #include <fcntl.h>

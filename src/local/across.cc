@@ -1,3 +1,4 @@
+// Runs operations of several hosts: pieces overlap within and between hosts.
 #include "local/across.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Encodes and checks what ranks tell about shared memory, and groups them by host.
 #include "local/address.h"
 
 #include <errno.h>

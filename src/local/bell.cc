@@ -1,3 +1,4 @@
+// Sleeps and wakes by futex.
 #include "local/bell.h"
 
 #include <linux/futex.h>

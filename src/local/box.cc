@@ -1,3 +1,4 @@
+// Makes boxes as sealed memfds, and opens those of peers.
 #include "local/box.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// Opens, feeds and ends the collectives over shared memory.
 #include "local/collectives.h"
 
 #include <fmt/format.h>

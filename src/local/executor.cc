@@ -1,3 +1,4 @@
+// Runs operations in the thread that waits, or in the executor's own.
 #include "local/executor.h"
 
 #include "local/generation.h"

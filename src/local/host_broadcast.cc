@@ -1,3 +1,4 @@
+// Broadcast within a host, through the rings of shared memory.
 #include <algorithm>
 
 #include "local/host_collectives.h"

@@ -1,3 +1,4 @@
+// Segments, stamps and waits of the ranks of one host.
 #include "local/host_group.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Waits for what was given to the inner backend.
 #include "local/inner.h"
 
 namespace hvd::local {

@@ -1,3 +1,4 @@
+// The message thread: receives, flushes, and tells failures once.
 #include "local/messages.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Writes and reads a ring whose other end is not trusted.
 #include "local/stream.h"
 
 #include <fmt/format.h>

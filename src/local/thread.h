@@ -1,3 +1,4 @@
+// Threads that block all signals, so that the program's signals stay with the program.
 #pragma once
 
 #include <pthread.h>

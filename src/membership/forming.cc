@@ -1,3 +1,4 @@
+// Decides whether a generation can form, and with whom.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Slots, back-off and the blocklist.
 #include "membership/host_manager.h"
 
 #include <algorithm>

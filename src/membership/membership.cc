@@ -1,3 +1,4 @@
+// Events of workers and hosts, and what they change.
 #include "membership/membership.h"
 
 #include <fmt/format.h>

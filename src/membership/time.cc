@@ -1,3 +1,4 @@
+// What time brings: late starters, late survivors, shortages, cooldowns.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What others ask membership: phase, sizes, and what it waits for.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Keeps workers by identity and by slot, and remembers how each one ended.
 #include "membership/worker_registry.h"
 
 #include <fmt/format.h>

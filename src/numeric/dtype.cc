@@ -1,3 +1,4 @@
+// Sizes and names of dtypes.
 #include "numeric/dtype.h"
 
 namespace hvd {

@@ -1,3 +1,4 @@
+// Dtypes: sizes, names, and which of them are floating-point.
 #pragma once
 
 #include "hvd/hvd.h"

@@ -1,3 +1,4 @@
+// Sends each operation to the backend that serves it, and ends all of them together.
 #include "selection/composite.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Encodes and checks the list of offers.
 #include "selection/frame.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Passes on what backends say, once for all of them.
 #include "selection/relay.h"
 
 namespace hvd::selection {

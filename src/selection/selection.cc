@@ -1,3 +1,4 @@
+// Chooses backends by option, availability and launcher.
 #include "selection/selection.h"
 
 #include <fmt/format.h>

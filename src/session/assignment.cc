@@ -1,3 +1,4 @@
+// Checks an Assignment and makes it plain.
 #include "session/assignment.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Assignment as it comes by the wire, checked and made plain.
 #pragma once
 
 #include <string>

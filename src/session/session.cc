@@ -1,3 +1,4 @@
+// The session's thread: the channel, timers, and the core's actions.
 #include "session/session.h"
 
 #include <fmt/format.h>

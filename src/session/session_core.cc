@@ -1,3 +1,4 @@
+// What each message and each moment changes in a session.
 #include "session/session_core.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Waits for copies in their order, in one thread.
 #include "state/copy_thread.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// Asks the instance that has the device for copies, while there is one.
 #include "state/device_copies.h"
 
 #include <fmt/format.h>

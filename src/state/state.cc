@@ -1,3 +1,4 @@
+// Registry, commit and restore.
 #include "state/state.h"
 
 #include <fmt/format.h>

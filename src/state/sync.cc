@@ -1,3 +1,4 @@
+// Exchanges digests, then what differs, by the plan.
 #include <fmt/format.h>
 
 #include <algorithm>

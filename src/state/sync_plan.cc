@@ -1,3 +1,4 @@
+// Chooses a source for each variable that somebody lacks.
 #include "state/sync_plan.h"
 
 #include <algorithm>

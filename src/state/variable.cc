@@ -1,3 +1,4 @@
+// Saves, restores and digests one variable.
 #include "state/variable.h"
 
 #include <fmt/format.h>

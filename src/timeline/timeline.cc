@@ -1,3 +1,4 @@
+// Takes events from any thread into bounded buffers.
 #include "timeline/timeline.h"
 
 #include <fmt/format.h>

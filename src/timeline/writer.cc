@@ -1,3 +1,4 @@
+// Writes events as JSON, with names and escapes.
 #include "timeline/writer.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Frames over an established TLS stream, with bounded queues.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Resolves, dials and authenticates, until a deadline.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// Parses "host:port", and closes sockets quietly.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// Accepts connections, bounds strangers, and finishes handshakes.
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// Verifies, weighs and unpacks control messages.
 #include "wire/messages.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Contexts, keys by HKDF, and callbacks of OpenSSL.
 #include "wire/tls.h"
 
 #include <fmt/format.h>

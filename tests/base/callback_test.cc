@@ -1,3 +1,4 @@
+// Callbacks: called, destroyed exactly once.
 #include "base/callback.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Digests: equal to XXH3's, also while copying.
 #include "base/digest.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The loop: order, timers, exceptions, stopping.
 #include "base/loop.h"
 
 #include <gtest/gtest.h>

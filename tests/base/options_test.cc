@@ -1,3 +1,4 @@
+// Options: every type from every source, and what is refused.
 #include "base/options.h"
 
 #include <gtest/gtest.h>

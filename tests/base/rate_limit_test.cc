@@ -1,3 +1,4 @@
+// Rate limits of log lines.
 #include "base/rate_limit.h"
 
 #include <gtest/gtest.h>

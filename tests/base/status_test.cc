@@ -1,3 +1,4 @@
+// Statuses and their conversion to hvd_error.
 #include "base/status.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// UTF-8, printable lines, durations for people.
 #include "base/text.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+/* Commands, clocks and barriers that all contenders' ranks share. */
 #define _GNU_SOURCE
 #include "ranks.h"
 

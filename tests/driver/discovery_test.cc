@@ -1,3 +1,4 @@
+// Hosts as text, scripts that fail in every way, callbacks that hang.
 #include "driver/discovery.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The key-value store: waiting, fencing, bounds.
 #include "driver/kv_store.h"
 
 #include <gtest/gtest.h>

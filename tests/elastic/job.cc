@@ -1,3 +1,4 @@
+// A whole job in one process: its driver and its workers' threads.
 #include "elastic/job.h"
 
 #include <cctype>

@@ -1,3 +1,4 @@
+// Events: order, listeners, the queue and its descriptor.
 #include <gtest/gtest.h>
 #include <poll.h>
 

@@ -1,3 +1,4 @@
+// Real processes: starting, output, ends, guards.
 #include "launch/launcher.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Simulated workers, hosts and network around the real Membership.
 #include "membership/simulator.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Checks of every action that the simulated job's membership takes.
 #include <fmt/format.h>
 
 #include <algorithm>

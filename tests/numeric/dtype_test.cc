@@ -1,3 +1,4 @@
+// Dtypes: sizes and names.
 #include "numeric/dtype.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Reductions: every dtype and operator, with and without AVX2.
 #include "numeric/reduce.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+/* Reads HVD_TEST_FAULTS and does what it says. */
 #define _GNU_SOURCE
 #include "faults.h"
 

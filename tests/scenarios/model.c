@@ -1,3 +1,4 @@
+/* The model's arithmetic, the same as in reference.py. */
 #include "model.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Writes events, and waits at gates. */
 #define _GNU_SOURCE
 #include "trace.h"
 

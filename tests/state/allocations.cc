@@ -1,3 +1,4 @@
+// Counts what operator new gives out in this program.
 #include "state/allocations.h"
 
 #include <atomic>

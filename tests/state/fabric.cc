@@ -1,3 +1,4 @@
+// Ranks in one process over a backend in memory, with faults on demand.
 #include "state/fabric.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Commit, restore and the registry of a state.
 #include "state/state.h"
 
 #include <gtest/gtest.h>

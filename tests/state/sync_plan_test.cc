@@ -1,3 +1,4 @@
+// The plan of a sync, over all small cases and random ones.
 #include "state/sync_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Syncs among ranks in one process, with deaths at every message.
 #include <gtest/gtest.h>
 
 #include <algorithm>

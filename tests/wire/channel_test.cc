@@ -1,3 +1,4 @@
+// Channels: frames, bounds, wrong keys, slow readers.
 #include "wire/channel.h"
 
 #include <signal.h>

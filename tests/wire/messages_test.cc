@@ -1,3 +1,4 @@
+// Control messages: round trips, and bytes that are damaged.
 #include "wire/messages.h"
 
 #include <gtest/gtest.h>

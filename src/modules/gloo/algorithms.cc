@@ -1,3 +1,4 @@
+// Gloo's own algorithms, one call each, over the kit's connections.
 #include "modules/gloo/algorithms.h"
 
 #include <gloo/allgatherv.h>

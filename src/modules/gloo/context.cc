@@ -1,3 +1,4 @@
+// Gloo's contexts, pairs and buffers, mapped to a region of the kit's.
 #include "modules/gloo/context.h"
 
 namespace hvdgloo {

@@ -1,3 +1,4 @@
+// Allreduce between ranks: by recursive doubling while it is small, by a ring otherwise.
 #include <algorithm>
 #include <cstring>
 #include <memory>

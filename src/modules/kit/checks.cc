@@ -1,3 +1,4 @@
+// Checks operations and tensors that the core hands to a module.
 #include "modules/kit/checks.h"
 
 #include <algorithm>

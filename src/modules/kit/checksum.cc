@@ -1,3 +1,4 @@
+// Chooses the checksum's kernel for this processor.
 #include "modules/kit/checksum.h"
 
 #include <new>

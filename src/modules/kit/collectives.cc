@@ -1,3 +1,4 @@
+// Broadcast, allgather, all-to-all and barrier over a lane; the choice among all collectives.
 #include "modules/kit/collectives.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Frames, proofs and keys of a greeting.
 #include "modules/kit/handshake.h"
 
 #include <openssl/crypto.h>

@@ -1,3 +1,4 @@
+// Connects a generation, runs its operations, ends it.
 #include "modules/kit/host_generation.h"
 
 #include <cstring>

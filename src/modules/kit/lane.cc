@@ -1,3 +1,4 @@
+// Sends and receives pieces, with polling in the thread that waits.
 #include "modules/kit/lane.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// Addresses of this machine, listening sockets, random tokens.
 #include "modules/kit/net.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// Reads and checks the options that open was given.
 #include "modules/kit/options.h"
 
 #include <charconv>

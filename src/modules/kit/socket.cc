@@ -1,3 +1,4 @@
+// Reads and writes of a socket, in the clear and by OpenSSL.
 #include "modules/kit/socket.h"
 
 #include <openssl/bio.h>

@@ -1,3 +1,4 @@
+// Copies what submit borrows, and completes the operation once.
 #include "modules/kit/task.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Runs one blocking MPI call in a thread that may be left behind.
 #include "modules/mpi/call.h"
 
 #include <sys/resource.h>

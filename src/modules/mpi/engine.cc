@@ -1,3 +1,4 @@
+// The thread that begins, tests and abandons MPI's requests.
 #include "modules/mpi/engine.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// Forms a generation's communicator, runs its operations, ends it.
 #include "modules/mpi/generation.h"
 
 #include <algorithm>

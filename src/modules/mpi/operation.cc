@@ -1,3 +1,4 @@
+// Each collective as nonblocking MPI calls over chunks.
 #include "modules/mpi/operation.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// MPI datatypes and operators, with our own for half precision.
 #include "modules/mpi/reduction.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Pinned memory, and copies with a callback at their end.
 #include "modules/nccl/copies.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Streams and events of a device, by the driver's API.
 #include "modules/nccl/device.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The thread that makes communicators and submits to NCCL.
 #include "modules/nccl/generation.h"
 
 #include <signal.h>

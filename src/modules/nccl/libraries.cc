@@ -1,3 +1,4 @@
+// Finds libnccl and libcuda, and their functions.
 #include "modules/nccl/libraries.h"
 
 #include <dlfcn.h>

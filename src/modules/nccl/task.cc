@@ -1,3 +1,4 @@
+// Calls of NCCL for one operation.
 #include "modules/nccl/task.h"
 
 #include <fmt/format.h>

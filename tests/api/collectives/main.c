@@ -1,3 +1,4 @@
+/* Runs the checks of this folder in one job. */
 #include <pthread.h>
 
 #include "job.h"

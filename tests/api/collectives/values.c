@@ -1,3 +1,4 @@
+/* Values that ranks bring and expect, by dtype. */
 #include "job.h"
 
 static float from_half(uint16_t bits) {

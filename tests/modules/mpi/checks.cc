@@ -1,3 +1,4 @@
+// Collectives of one rank, checked against values computed here.
 #include "modules/mpi/checks.h"
 
 #include <cmath>

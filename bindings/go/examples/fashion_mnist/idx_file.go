@@ -1,3 +1,5 @@
+// Reads the IDX files of the data set.
+
 package main
 
 import (

@@ -1,3 +1,5 @@
+// A perceptron with one hidden layer, the same bit for bit as the C++ example's.
+
 package main
 
 import (

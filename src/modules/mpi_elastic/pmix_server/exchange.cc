@@ -1,3 +1,4 @@
+// Matches published values with look-ups, and ends those whose partner died.
 #include "modules/mpi_elastic/pmix_server/exchange.h"
 
 #include <algorithm>

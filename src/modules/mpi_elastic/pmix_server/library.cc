@@ -1,3 +1,4 @@
+// Loads libpmix and finds its functions.
 #include "modules/mpi_elastic/pmix_server/library.h"
 
 #include <dlfcn.h>
