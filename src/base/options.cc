@@ -59,8 +59,8 @@ constexpr OptionSpec kSpecs[] = {
     {"shutdown_timeout", kDuration, "1m", 0.001, kDay, "how long hvd_shutdown waits for the others"},
     {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
     {"encrypt", kString, "auto", 0, 0,
-     "TLS 1.3 between workers, with backends tcp and gloo: off, on: all connections, auto: those between different "
-     "addresses (docs/backends.md)"},
+     "TLS 1.3 on connections between workers, with backends tcp and gloo: on, off, auto: where it is cheap, which so far is "
+     "nowhere (docs/backends.md)"},
     {"checksum", kBool, "false", 0, 0,
      "whether backends tcp and gloo check with 64 bits what crosses a connection that is not encrypted"},
     // Driver.

@@ -32,6 +32,14 @@ ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
             "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off"}),
             "gloo": contenders.gloo, "openmpi": contenders.mpi, "torch_gloo": contenders.torch}
 
+# What moves data between hosts, here over loopback: libhvd's modules, what they cost with checksums and under TLS, and
+# other libraries' TCP.
+TRANSPORTS = {"hvd_tcp": lambda n: contenders.hvd_over("tcp", n),
+              "hvd_tcp_checksum": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_checksum", {"HVD_CHECKSUM": "1"}),
+              "hvd_tcp_encrypt": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_encrypt", {"HVD_ENCRYPT": "on"}),
+              "hvd_gloo": lambda n: contenders.hvd_over("gloo", n),
+              "gloo": contenders.gloo, "openmpi_tcp": contenders.mpi_tcp}
+
 # Each backend's own library, and libhvd over that backend: what a named, checked, elastic operation costs.
 RAW = {"mpi": ("openmpi", {"openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi,
                            "hvd_mpi_alone": contenders.hvd_mpi_alone,
@@ -230,6 +238,36 @@ class Bench:
                 group.close()
             hosts.close()
 
+    def transports(self, size):
+        """Over loopback, and between two namespaces with half of the ranks each."""
+        if not self.wanted("transports"):
+            return
+        groups = self.open({name: (lambda make=make: make(size)) for name, make in TRANSPORTS.items()})
+        try:
+            self.matrix(groups, "transports_loopback", size, self.sizes, "hvd_tcp")
+        finally:
+            for group in groups.values():
+                group.close()
+        try:
+            hosts = contenders.TwoHosts()
+        except Unavailable as why:
+            return log("TRANSPORTS BETWEEN TWO HOSTS LEFT OUT: %s" % why)
+        groups = {}
+        try:
+            groups = self.open({name: (lambda name=name, more=more: hosts.hvd(size, {"HVD_LOCAL": "off", **more}, name))
+                                for name, more in {
+                                    "hvd_tcp": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off"},
+                                    "hvd_tcp_checksum": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off",
+                                                         "HVD_CHECKSUM": "1"},
+                                    "hvd_tcp_encrypt": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "on"},
+                                    "hvd_gloo": {"HVD_BACKEND": "gloo", "HVD_ENCRYPT": "off"}}.items()})
+            groups.update(self.open({"gloo": lambda: hosts.gloo(size)}))
+            self.matrix(groups, "transports_two_hosts", size, self.sizes, "hvd_tcp")
+        finally:
+            for group in groups.values():
+                group.close()
+            hosts.close()
+
     def raw(self, size):
         if not self.wanted("raw"):
             return
@@ -248,6 +286,8 @@ class Bench:
     def run(self, ranks):
         for size in ranks:
             self.one_host(size)
+        for size in ranks:
+            self.transports(size)
         self.raw(4)
         self.timeline(4)
         self.two_hosts(4)
@@ -260,7 +300,7 @@ class Bench:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("HVD_BENCH_QUICK") == "1")
-    parser.add_argument("--only", default="", help="one_host, variables, small, check, timeline, two_hosts, raw")
+    parser.add_argument("--only", default="", help="one_host, variables, small, check, timeline, two_hosts, raw, transports")
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
     arguments = parser.parse_args()

@@ -157,6 +157,19 @@ def mpirun(size, environment, *program_and_arguments):
     return argv + list(program_and_arguments)
 
 
+def hvd_over(backend, size, name=None, settings=None):
+    """libhvd over one of its modules, which moves all data."""
+    module(backend)
+    return hvd(name or "hvd_" + backend, size, {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **(settings or {})})
+
+
+def mpi_tcp(size):
+    """Open MPI's own TCP."""
+    return Group("openmpi_tcp", size, lambda directory: [
+        ([word if word != "self,vader" else "self,tcp" for word in mpirun(size, {}, program("ranks_mpi"))],
+         {"TMPDIR": directory})])
+
+
 def mpi(size):
     return Group("openmpi", size, lambda directory: [
         (mpirun(size, {}, program("ranks_mpi")), {"TMPDIR": directory})])
@@ -165,7 +178,7 @@ def mpi(size):
 def module(name):
     """libhvd's module of that backend is there."""
     if not any(os.path.exists(os.path.join(path, "libhvd_%s.so" % name)) for path in (
-            os.path.join(BIN, "..", "lib", "hvd", "0"), *os.environ.get("HVD_PLUGIN_PATH", "").split(":"))):
+            os.path.join(BIN, "..", "lib", "hvd", "1"), *os.environ.get("HVD_PLUGIN_PATH", "").split(":"))):
         raise Unavailable("libhvd_%s.so is not built" % name)
 
 

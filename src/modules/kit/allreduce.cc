@@ -16,8 +16,9 @@ using hvd::widen;
 
 namespace {
 
-constexpr size_t kDirect =
-    size_t{8} << 20;  // bytes, up to which few rounds matter more than few peers at a time
+// In bytes: up to which few rounds matter more than the overlap of transfers and reductions, and than few peers at a time.
+constexpr size_t kDoubling = size_t{512} << 10;
+constexpr size_t kDirect = size_t{8} << 20;
 
 // Rabenseifner's folding: with n = 2^k + rest ranks, the first 2*rest of them work in pairs as one.
 void recursive_doubling(Party& party, const Work& work, const void* input, void* output) {
@@ -114,12 +115,21 @@ class Ring {
     size_t from_source = 0;
     size_t from_result = 0;
     for (size_t unit = 0; unit < std::min(kSlots, total); ++unit) post(unit);
-    for (size_t unit = 0; unit < segments_; ++unit) {
-      const Piece piece = sent(unit);
-      if (piece.count == 0) continue;
-      source.send(right, party_.slot, piece.first * work_.element, piece.count * work_.element);
-      ++from_source;
-    }
+    size_t next = 0;  // to be sent
+    // What is sent is a few units ahead of what was received, on all ranks alike: more would fill the sockets' buffers, and
+    // leave the processor's caches before the peer takes it.
+    const auto send_up_to = [&](size_t end) {
+      for (; next < std::min(end, total); ++next) {
+        const Piece piece = sent(next);
+        if (piece.count == 0) continue;
+        const bool first = next < segments_;
+        (first ? source : result)
+            .send(right, party_.slot, piece.first * work_.element, piece.count * work_.element);
+        ++(first ? from_source : from_result);
+      }
+    };
+    const size_t ahead = std::min(kAhead, segments_);
+    send_up_to(ahead);
     for (size_t unit = 0; unit < total; ++unit) {
       const Piece piece = received(unit);
       if (piece.count > 0) {
@@ -135,10 +145,7 @@ class Ring {
         }
       }
       if (unit + kSlots < total) post(unit + kSlots);
-      if (piece.count > 0 && unit + segments_ < total) {
-        result.send(right, party_.slot, piece.first * work_.element, piece.count * work_.element);
-        ++from_result;
-      }
+      send_up_to(unit + 1 + ahead);
     }
     while (from_source-- > 0) source.wait_sent(right);
     while (from_result-- > 0) result.wait_sent(right);
@@ -149,6 +156,7 @@ class Ring {
     size_t first, count;  // elements
   };
   static constexpr size_t kSlots = 4;
+  static constexpr size_t kAhead = 4;
 
   Piece piece(int chunk, size_t segment) const {
     const auto n = static_cast<size_t>(party_.size());
@@ -197,7 +205,7 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
   // A round of doubling neither overlaps its reduction with the transfer nor shares it among the ranks.
   const double doubling = rounds_of_doubling(n) * cost((is_narrow ? 4. : 2.) * static_cast<double>(bytes));
   const double direct = 2 * cost(static_cast<double>(bytes)) + (n - 1) * 10000.;
-  if (count < static_cast<size_t>(n) || doubling <= direct) {
+  if (count < static_cast<size_t>(n) || (doubling <= direct && bytes <= kDoubling)) {
     if (!is_narrow) return recursive_doubling(party, work, input, output);
     // float16 and bfloat16: every addition in float32, and one rounding at the end.
     const std::unique_ptr<float[]> sums(new float[count]);

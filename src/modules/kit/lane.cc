@@ -11,7 +11,9 @@
 namespace hvdkit {
 namespace {
 
-constexpr size_t kStage = size_t{4} << 10;    // read together with a header; small pieces need no other read
+constexpr size_t kStage = size_t{4} << 10;  // read together with a header; small pieces need no other read
+constexpr size_t kTurn =
+    size_t{1} << 20;  // sent at a time; then what has come is received, before it leaves the caches
 constexpr size_t kChunk = size_t{256} << 10;  // checksums are taken of what is still in the cache
 constexpr int kLastResort = 10 * 60 * 1000;   // milliseconds; ends what nobody has ended
 
@@ -42,7 +44,7 @@ void Lane::fail(int peer, const std::string& text) {
 // As much of the queue as the socket takes.
 void Lane::send_more(int peer) {
   Peer& p = peers_[static_cast<size_t>(peer)];
-  while (!p.sends.empty()) {
+  for (size_t moved = 0; !p.sends.empty() && moved < kTurn;) {
     check();
     Send& s = p.sends.front();
     if (s.header_done == 0 && s.done == 0 && checked_ && !p.socket.encrypted() && s.header.checksum == 0) {
@@ -53,10 +55,11 @@ void Lane::send_more(int peer) {
     if (!all) {
       const iovec parts[2] = {
           {reinterpret_cast<char*>(&s.header) + s.header_done, sizeof(s.header) - s.header_done},
-          {const_cast<char*>(s.data) + s.done, s.size - s.done}};
+          {const_cast<char*>(s.data) + s.done, std::min(s.size - s.done, kTurn)}};
       const ssize_t sent = p.socket.write(parts, 2);
       if (sent == Socket::kEnd) fail(peer, p.socket.why());
       if (sent == Socket::kNothing) return;
+      moved += static_cast<size_t>(sent);
       const size_t of_header = std::min(static_cast<size_t>(sent), sizeof(s.header) - s.header_done);
       s.header_done += of_header;
       s.done += static_cast<size_t>(sent) - of_header;

@@ -15,10 +15,23 @@ constexpr int kReadsPerTurn = 8;     // then the other links have their turn
 constexpr int kAcceptsPerTurn = 32;  // then those that were accepted may greet
 // Of a peer that has greeted, before this rank opens the generation.
 constexpr size_t kMostEarly = size_t{4} << 20;
-constexpr size_t kMaxStrangers = 256;  // connections that have not greeted yet
+// Connections that have not greeted yet, beyond those that are to come: a large job's all come at once.
+constexpr size_t kMaxStrangers = 256;
 constexpr std::chrono::milliseconds kToGreet{2000};
 constexpr std::chrono::milliseconds kRest{100};
 constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};  // before a peer is dialed again
+
+void prepare(int fd) {
+  const auto set = [fd](int level, int option, int value) {
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // For what lies between: firewalls forget connections on which nothing passes. Who is lost is known from elsewhere.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 60);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 60);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 10);
+}
 
 }  // namespace
 
@@ -127,9 +140,8 @@ void Links::accept_all() {
     }
     size_t strangers = 0;
     for (const ConnectionPtr& c : connections_) strangers += c->peer < 0 ? 1 : 0;
-    if (strangers >= kMaxStrangers) make_room();
-    const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (strangers >= kMaxStrangers + expected_) make_room();
+    prepare(fd.get());
     auto connection = std::make_shared<Connection>(Handshake(group_, mine_));
     connection->socket = Socket(std::move(fd));
     connection->deadline = Clock::now() + kToGreet;
@@ -158,8 +170,7 @@ void Links::dial(int peer, uint32_t stream, int attempt) {
   connection->attempt = attempt;
   Fd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
-  const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  prepare(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
     const std::string why = name_of(peer) + " can't be reached: " + std::strerror(errno);
     throw Failure(HVD_PEER_LOST, why, attempt == 0 ? peer : -1, errno);

@@ -165,5 +165,86 @@ TEST(Links, AStrangerIsRefusedAndDisturbsNobody) {
   EXPECT_EQ(zero.get()[1], Greeting{9});
 }
 
+TEST(Links, WhatComesBeforeTheGenerationIsOpenIsBounded) {
+  Rank zero;
+  std::unique_ptr<Rank> one = greeted_by(zero);
+  one->links.open();
+  const std::string message(kMaxMessage, 'm');
+  for (int i = 0; i < 6; ++i) one->links.send(0, message.data(), message.size());
+  try {
+    zero.links.wait_steps(1, 1, "come", Clock::now() + kPatience);
+    FAIL() << "no step was told";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status, HVD_PEER_LOST);
+    EXPECT_STREQ(failure.what(),
+                 "rank 1 sent more than 4194304 bytes before this rank had opened the generation");
+  }
+}
+
+LinkGroup group_of_two(int rank) {
+  LinkGroup group{7, rank, std::vector<Blob>(2)};
+  group.members[0].token.fill(3);
+  group.members[1].token.fill(5);
+  return group;
+}
+
+// Both ends of a greeting, with `change` made to the bytes of the n-th message. True if both came to their end.
+template <class Change>
+bool greets(int changed, Change change) {
+  const LinkGroup zero = group_of_two(0), one = group_of_two(1);
+  const std::vector<Greeting> mine{{}, {1, 2}};
+  Handshake dialed(zero, mine), dials(one, 0, 0, {3, 4, 5});
+  std::vector<uint8_t> bytes = dials.hello();
+  for (int message = 0; message < 4; ++message) {
+    if (message == changed) change(bytes);
+    std::vector<uint8_t> answer;
+    Handshake& to = message % 2 == 0 ? dialed : dials;
+    for (size_t at = 0; at < bytes.size();) {  // as they come from a socket: at most what is asked for
+      const size_t piece = std::min(to.wants(), bytes.size() - at);
+      if (piece == 0 || !to.take(bytes.data() + at, piece, &answer)) return false;
+      at += piece;
+    }
+    bytes = std::move(answer);
+  }
+  if (!dialed.done() || !dials.done()) return false;
+  EXPECT_EQ(dials.theirs(), (Greeting{1, 2}));
+  EXPECT_EQ(dialed.theirs(), (Greeting{3, 4, 5}));
+  return true;
+}
+
+TEST(Greetings, AreTakenAsTheyAreAndWithOneByteChangedRefused) {
+  EXPECT_TRUE(greets(-1, [](std::vector<uint8_t>&) {}));
+  for (int message = 0; message < 4; ++message) {
+    size_t size = 0;
+    greets(message, [&](std::vector<uint8_t>& bytes) { size = bytes.size(); });
+    for (size_t i = 0; i < size; ++i) {
+      EXPECT_FALSE(greets(message, [&](std::vector<uint8_t>& bytes) { bytes[i] ^= 1; }))
+          << "message " << message << ", byte " << i;
+    }
+  }
+}
+
+TEST(Greetings, BytesOfAnyKindAreRefusedOrTaken) {
+  const LinkGroup zero = group_of_two(0);
+  const std::vector<Greeting> mine(2);
+  uint32_t state = 1;
+  const auto random = [&] { return state = state * 1664525U + 1013904223U; };
+  for (int round = 0; round < 20000; ++round) {
+    Handshake dialed(zero, mine);
+    std::vector<uint8_t> bytes = Handshake(group_of_two(1), 0, random() >> 28, {}).hello(), answer;
+    bytes.resize(bytes.size() + (random() >> 24));
+    for (uint32_t changes = random() >> 30; changes > 0; --changes)
+      bytes[(random() >> 8) % bytes.size()] = static_cast<uint8_t>(random() >> 24);
+    bool taken = true;
+    for (size_t at = 0; taken && at < bytes.size() && dialed.wants() > 0;) {
+      const size_t piece = std::min(dialed.wants(), bytes.size() - at);
+      taken = dialed.take(bytes.data() + at, piece, &answer);
+      at += piece;
+    }
+    EXPECT_FALSE(dialed.done());  // nobody has shown a proof
+    EXPECT_NE(taken, !dialed.refusal().empty());
+  }
+}
+
 }  // namespace
 }  // namespace hvdkit
