@@ -52,7 +52,7 @@ void Engine::leave_board(const std::string& name) {
 
 /// Under the lock.
 void Engine::granted(const Operation& op, const Grant& grant) {
-  if (board_ == nullptr || !op.submission.meets) return;
+  if (board_ == nullptr) return;
   repeated_.insert_or_assign(op.submission.name, Repeated{op.call, grant});
 }
 
@@ -113,10 +113,7 @@ std::optional<Status> Engine::conclude(Met& met, Meeting state, Submission& s) {
   if (together) checks_.learned({met.checks + 1, met.word});
   const auto it = repeated_.find(met.name);
   it->second.busy = false;
-  if (state != Meeting::kMet) {
-    repeated_.erase(it);
-    return {};
-  }
+  if (state != Meeting::kMet) return {};  // submit leaves the board
   if (together && coordinator() && matcher_.met(met.checks, met.word)) {
     collect();
     drain(lock);

@@ -10,11 +10,15 @@ using testing::Simulation;
 using Meeting = Engine::Meeting;
 
 struct Ranks {
-  explicit Ranks(int32_t size, EngineConfig config = {}) : simulation(size, 1) {
+  explicit Ranks(int32_t size, EngineConfig config = {}, std::function<uint64_t(int32_t)> word = {})
+      : simulation(size, 1) {
     simulation.use_board();
     config.generation = 3;
     config.hosts.assign(static_cast<size_t>(size), "h");
-    for (int32_t r = 0; r < size; ++r) simulation.add_engine(config);
+    for (int32_t r = 0; r < size; ++r) {
+      if (word) config.word = [word, r] { return word(r); };
+      simulation.add_engine(config);
+    }
     for (auto& engine : simulation.engines) engine->start();
     values.resize(static_cast<size_t>(size));
   }
@@ -218,6 +222,71 @@ TEST(Meeting, WhoCannotKnowIsToldWhatTheMeetingSaid) {
     EXPECT_TRUE(ranks[0].check(milliseconds(200), &word).ok());
     EXPECT_EQ(word, 7U);
     EXPECT_EQ(ranks.simulation.sent[0], sent);
+  }
+}
+
+// contract 1: what is learned of a check in another order is the same. A word that is newer than the meeting's comes by
+// a message while a rank has met and does not know it yet.
+TEST(Meeting, AnOlderWordDoesNotReplaceANewerOne) {
+  for (const int32_t late : {0, 1}) {
+    const int32_t other = 1 - late;
+    uint64_t words[] = {7, 7};
+    Ranks ranks(2, {}, [&](int32_t r) { return words[r]; });
+    ranks.grant();
+    uint64_t word = 0;
+    for (int32_t r = 0; r < 2; ++r) EXPECT_TRUE(ranks[r].check(seconds(10), &word).ok());
+    const auto early = ranks[late].submit(ranks.sum(late, "y"));
+    Submission mine = ranks.sum(late), theirs = ranks.sum(other);
+    auto met = ranks[late].arrive(mine), their_met = ranks[other].arrive(theirs);
+    ASSERT_TRUE(met.has_value() && their_met.has_value());
+    ASSERT_EQ(ranks[other].look(*their_met), Meeting::kMet);
+    EXPECT_TRUE(ranks[other].conclude(*their_met, Meeting::kMet, theirs).has_value());
+    words[other] = 9;
+    const auto last = ranks[other].submit(ranks.sum(other, "y"));
+    while (ranks.simulation.step()) {}
+    EXPECT_TRUE(early->done() && last->done());
+    ASSERT_EQ(ranks[late].look(*met), Meeting::kMet);
+    EXPECT_TRUE(ranks[late].conclude(*met, Meeting::kMet, mine).has_value());
+    // One rank knows; the other can't, and asks.
+    const auto open = ranks[1].submit(ranks.sum(1, "open"));
+    for (int32_t r = 0; r < 2; ++r) {
+      word = 0;
+      EXPECT_TRUE(ranks[r].check(seconds(10), &word).ok());
+      EXPECT_EQ(word, 9U) << "rank " << r << ", late is " << late;
+    }
+  }
+}
+
+TEST(Meeting, BroadcastsAndBarriersMeetAsWell) {
+  Ranks ranks(3);
+  for (const Kind kind : {Kind::kBroadcast, Kind::kBarrier}) {
+    for (int i = 0; i < 4; ++i) {
+      const size_t before = ranks.sent();
+      std::vector<Submission> submissions(3);
+      std::vector<std::optional<Engine::Met>> met(3);
+      for (int32_t r = 0; r < 3; ++r) {
+        Submission& s = submissions[static_cast<size_t>(r)];
+        s = ranks.sum(r, kind == Kind::kBarrier ? "barrier" : "broadcast");
+        s.kind = kind;
+        s.root = kind == Kind::kBroadcast ? 1 : 0;
+        s.inputs.clear();
+        if (kind == Kind::kBarrier) s.outputs.clear();
+        met[static_cast<size_t>(r)] = ranks[r].arrive(s);
+        EXPECT_EQ(met[static_cast<size_t>(r)].has_value(), i >= 2);
+      }
+      for (int32_t r = 0; r < 3; ++r) {
+        const auto at = static_cast<size_t>(r);
+        if (!met[at]) {
+          (void)ranks[r].submit(std::move(submissions[at]));
+        } else {
+          ASSERT_EQ(ranks[r].look(*met[at]), Meeting::kMet);
+          EXPECT_TRUE(ranks[r].conclude(*met[at], Meeting::kMet, submissions[at]).has_value());
+        }
+      }
+      while (ranks.simulation.step()) {}
+      if (kind == Kind::kBroadcast) { EXPECT_EQ(ranks.values, (std::vector<int32_t>{2, 2, 2})); }
+      if (i >= 2) { EXPECT_EQ(ranks.sent(), before); }
+    }
   }
 }
 
