@@ -30,7 +30,8 @@ void one_input(std::span<const uint8_t> data) {
     switch (decisions.upto(4)) {
       case 0: {
         const std::string who = process(), what = key();
-        answered(exchange.publish(who, what, std::make_shared<int>(1), decisions.coin()));
+        if (const auto answers = exchange.publish(who, what, std::make_shared<int>(1), decisions.coin()))
+          answered(*answers);
         break;
       }
       case 1: {
@@ -56,6 +57,7 @@ void one_input(std::span<const uint8_t> data) {
         if (exchange.next()) HVD_PROMISE(*exchange.next() > now);
     }
   }
+  HVD_PROMISE(exchange.size() <= 4 * (Exchange::kMostPorts + Exchange::kMostValues));  // of four processes
   answered(exchange.expire(now + std::chrono::hours(1)));
   HVD_PROMISE(open.empty());
   HVD_PROMISE(!exchange.next());

@@ -13,12 +13,33 @@ std::string port_of(const std::string& key) {
 }
 
 bool Exchange::meet(const std::string& process, const std::string& key) {
-  Port& port = ports_[port_of(key)];
-  port.partners.insert(process);
+  const std::string name = port_of(key);
+  Port& port = ports_[name];
+  if (port.partners.insert(process).second) {
+    std::deque<std::string>& all = partner_of_[process];
+    all.push_back(name);
+    if (all.size() > kMostPorts) {
+      part(process, all.front());
+      all.pop_front();
+    }
+  }
   return !port.lost;
 }
 
-Answers Exchange::publish(const std::string& process, const std::string& key, Value value, bool once) {
+void Exchange::part(const std::string& process, const std::string& port) {
+  const auto found = ports_.find(port);
+  if (found == ports_.end()) return;
+  found->second.partners.erase(process);
+  if (found->second.partners.empty()) ports_.erase(found);
+}
+
+std::optional<Answers> Exchange::publish(const std::string& process, const std::string& key, Value value,
+                                         bool once) {
+  const auto mine = std::count_if(items_.begin(), items_.end(),
+                                  [&](const auto& item) { return item.second.owner == process; });
+  const auto there = items_.find(key);
+  if (there == items_.end() ? static_cast<size_t>(mine) >= kMostValues : there->second.owner != process)
+    return std::nullopt;
   meet(process, key);
   Answers answers;
   bool taken = false;
@@ -44,7 +65,10 @@ Answers Exchange::look_up(const std::string& process, const std::string& key, ui
     return answers;
   }
   if (!alive) return {{ticket, Answer::Result::kLost, key, {}, {}}};
-  if (!waits) return {{ticket, Answer::Result::kAbsent, key, {}, {}}};
+  const auto mine = std::count_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Waiting& one) { return one.process == process; });
+  if (!waits || static_cast<size_t>(mine) >= kMostWaiting)
+    return {{ticket, Answer::Result::kAbsent, key, {}, {}}};
   waiting_.push_back({process, key, ticket, now + patience_});
   return {};
 }
@@ -57,6 +81,7 @@ void Exchange::unpublish(const std::string& process, const std::string& key) {
 Answers Exchange::died(const std::string& process) {
   std::erase_if(items_, [&](const auto& item) { return item.second.owner == process; });
   std::erase_if(waiting_, [&](const Waiting& one) { return one.process == process; });
+  partner_of_.erase(process);
   for (auto port = ports_.begin(); port != ports_.end();) {
     Port& it = port->second;
     if (it.partners.erase(process) > 0) it.lost = true;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,14 +28,20 @@ struct Answer {
 using Answers = std::vector<Answer>;
 
 /// Two processes that join publish and look up keys "<port>:<what>", port itself having one colon in it ("12.0:345"). All who
-/// have done so for one port are partners: if one of them dies, the others' look-ups under this port end.
+/// have done so for one port are partners: if one of them dies, the others' look-ups under this port end. What one process can
+/// make it remember is bounded, since a process may be wrong or wild: its oldest ports are forgotten, and further values refused.
 class Exchange {
  public:
+  static constexpr size_t kMostPorts = 64;    // that a process is partner of; joins come one after the other
+  static constexpr size_t kMostValues = 64;   // published and not read, of a process
+  static constexpr size_t kMostWaiting = 16;  // look-ups of a process
+
   explicit Exchange(std::chrono::milliseconds patience) : patience_(patience) {}
 
-  /// once: goes with the first look-up that finds it.
-  Answers publish(const std::string& process, const std::string& key, Value value, bool once);
-  /// waits: for the value to come, until `patience` is over.
+  /// once: goes with the first look-up that finds it. nullopt: it has published too
+  /// much, or the key is another's.
+  std::optional<Answers> publish(const std::string& process, const std::string& key, Value value, bool once);
+  /// waits: for the value to come, until `patience` is over. One that waits for too much is told that it is absent.
   Answers look_up(const std::string& process, const std::string& key, uint64_t ticket, bool waits, Time now);
   void unpublish(const std::string& process, const std::string& key);
   /// What it has published goes as well.
@@ -62,11 +69,13 @@ class Exchange {
     bool lost = false;  // one of them has died
   };
   bool meet(const std::string& process, const std::string& key);  // false: a partner has died
+  void part(const std::string& process, const std::string& port);
 
   const std::chrono::milliseconds patience_;
-  std::map<std::string, Item> items_;  // by key
-  std::map<std::string, Port> ports_;  // by name
-  std::vector<Waiting> waiting_;       // in the order in which they came
+  std::map<std::string, Item> items_;                          // by key
+  std::map<std::string, Port> ports_;                          // by name
+  std::map<std::string, std::deque<std::string>> partner_of_;  // ports by process, oldest first
+  std::vector<Waiting> waiting_;                               // in the order in which they came
 };
 
 /// "12.0:345" of "12.0:345:accept"; all of a key that is no port's.

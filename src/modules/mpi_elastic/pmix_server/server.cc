@@ -2,7 +2,8 @@
 // MPI processes that were started apart find each other (Open MPI 5 and later, which has no ompi-server). It starts nobody
 // and tells nobody of anybody's end. When it serves it prints one line for the module mpi to stderr:
 //   hvd-pmix: PMIX_NAMESPACE=<job>|PMIX_RANK=0|PMIX_SERVER_URI41=...|...
-// where worker number N is process 0 of the namespace <job>@N. SIGTERM ends it.
+// where worker number N is process 0 of the namespace <job>@N, and <job> has 128 random bits: who was not told it is refused.
+// So is whoever connects over the loopback as another user. SIGTERM ends it.
 //
 // LIBRARY: a file that is libpmix, or needs it (the module mpi does): so that the server is of the same version as its clients,
 // and this program needs PMIx's headers alone. SESSIONS: a directory of the job's. ADDRESS: where it listens, "any" for whatever
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,13 +27,34 @@
 
 #include "modules/mpi_elastic/pmix_server/exchange.h"
 #include "modules/mpi_elastic/pmix_server/library.h"
+#include "modules/mpi_elastic/pmix_server/peers.h"
 
 namespace hvd::pmix_server {
 namespace {
 
 // Namespaces that are ready beyond the highest number that has been seen: a worker's has to be there when it connects.
 constexpr uint64_t kAhead = 512;
-constexpr std::chrono::seconds kPatience{7};  // of who waits for one that does not come: as with ompi-server
+constexpr size_t kLargest = size_t{64} << 10;  // value; MPI's have some hundred bytes
+constexpr std::chrono::seconds kPatience{7};   // of who waits for one that does not come: as with ompi-server
+
+// Nobody can name a process of this job who has not been told the job's name by its driver.
+std::string random_word() {
+  unsigned char bytes[16] = {};
+  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) fail("no random bytes from the kernel");
+  std::string word;
+  for (const unsigned char byte : bytes) {
+    word += "0123456789abcdef"[byte >> 4];
+    word += "0123456789abcdef"[byte & 15];
+  }
+  return word;
+}
+
+bool fits(const pmix_value_t& value) {
+  if (value.type == PMIX_STRING)
+    return value.data.string == nullptr || std::strlen(value.data.string) <= kLargest;
+  if (value.type == PMIX_BYTE_OBJECT) return value.data.bo.size <= kLargest;
+  return value.type != PMIX_DATA_ARRAY;
+}
 
 class Server {
  public:
@@ -39,7 +62,7 @@ class Server {
       : sessions_(std::move(sessions)),
         address_(std::move(address)),
         elsewhere_(elsewhere),
-        job_("hvd" + std::to_string(getpid())) {}
+        job_("hvd" + random_word()) {}
 
   void start();
   void grow();
@@ -48,11 +71,12 @@ class Server {
   // Of libpmix's thread.
   void connected(const std::string& process);
   void gone(const std::string& process);
-  void publish(const std::string& process, const pmix_info_t info[], size_t count);
+  pmix_status_t publish(const std::string& process, const pmix_info_t info[], size_t count);
   void look_up(const std::string& process, const char* key, const pmix_info_t info[], size_t count,
                pmix_lookup_cbfunc_t done, void* context);
   void unpublish(const std::string& process, char** keys);
   bool all_alive(const pmix_proc_t processes[], size_t count);
+  bool known(const std::string& process) const { return process.rfind(job_ + "@", 0) == 0; }
 
  private:
   struct Asker {
@@ -106,7 +130,7 @@ bool Server::all_alive(const pmix_proc_t processes[], size_t count) {
                       [&](const pmix_proc_t& one) { return dead_.contains(number_of(one.nspace)); });
 }
 
-void Server::publish(const std::string& process, const pmix_info_t info[], size_t count) {
+pmix_status_t Server::publish(const std::string& process, const pmix_info_t info[], size_t count) {
   bool once = false;
   for (size_t i = 0; i < count; ++i) {
     if (std::strcmp(info[i].key, PMIX_PERSISTENCE) == 0)
@@ -115,6 +139,7 @@ void Server::publish(const std::string& process, const pmix_info_t info[], size_
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < count; ++i) {
     if (std::strncmp(info[i].key, "pmix.", 5) == 0) continue;  // says how, not what
+    if (!fits(info[i].value)) return PMIX_ERR_BAD_PARAM;
     auto* const value = new pmix_value_t;
     std::memset(value, 0, sizeof *value);
     if (pmix.copy(value, &info[i].value) != PMIX_SUCCESS) {
@@ -128,8 +153,11 @@ void Server::publish(const std::string& process, const pmix_info_t info[], size_
       if (it->type == PMIX_BYTE_OBJECT) std::free(it->data.bo.bytes);
       delete it;
     };
-    answer(exchange_.publish(process, info[i].key, Value(value, release), once));
+    const auto answers = exchange_.publish(process, info[i].key, Value(value, release), once);
+    if (!answers) return PMIX_ERR_OUT_OF_RESOURCE;
+    answer(*answers);
   }
+  return PMIX_SUCCESS;
 }
 
 void Server::look_up(const std::string& process, const char* key, const pmix_info_t info[], size_t count,
@@ -174,6 +202,9 @@ void Server::answer(const Answers& answers) {
 // ---- what libpmix calls ----
 
 pmix_status_t on_connected(const pmix_proc_t* process, void*, pmix_op_cbfunc_t done, void* context) {
+  // libpmix believes the user that a client over TCP claims to be; the kernel knows who it is.
+  close_strangers();
+  if (!server->known(process->nspace)) return PMIX_ERR_INVALID_CRED;
   server->connected(process->nspace);
   done(PMIX_SUCCESS, context);
   return PMIX_SUCCESS;
@@ -202,7 +233,8 @@ pmix_status_t on_direct_modex(const pmix_proc_t*, const pmix_info_t[], size_t, p
 }
 pmix_status_t on_publish(const pmix_proc_t* process, const pmix_info_t info[], size_t count,
                          pmix_op_cbfunc_t done, void* context) {
-  server->publish(process->nspace, info, count);
+  const pmix_status_t status = server->publish(process->nspace, info, count);
+  if (status != PMIX_SUCCESS) return status;
   done(PMIX_SUCCESS, context);
   return PMIX_SUCCESS;
 }
