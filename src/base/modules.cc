@@ -1,3 +1,4 @@
+// Reads manifests, and applies their rules to environments.
 #include "base/modules.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Runs a backend's helper program, with directories of the job's own.
 #include "launch/helper.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Makes and removes the directories of a job.
 #include "launch/job_directory.h"
 
 #include <sys/stat.h>

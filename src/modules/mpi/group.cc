@@ -1,3 +1,4 @@
+// Who shares a communicator, and how a generation gets its own.
 #include "modules/mpi/group.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Options, description and detail of the modules over MPI.
 #include "modules/mpi/instance.h"
 
 #include "modules/kit/net.h"

@@ -1,3 +1,4 @@
+// Begins and ends MPI in a process that a launcher started.
 #include "modules/mpi/launched.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// What both modules over MPI know of this process's MPI.
 #include "modules/mpi/runtime.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Finds a library's table of calls and replaces entries in it.
 #include "modules/mpi_elastic/calls.h"
 
 #include <elf.h>

@@ -1,3 +1,4 @@
+// Joins the worlds of a generation's members.
 #include "modules/mpi_elastic/generation.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Pairs worlds up, and joins two of them by accept and connect.
 #include "modules/mpi_elastic/join.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Forgets a launcher's variables, and removes what MPI leaves.
 #include "modules/mpi_elastic/launch.h"
 
 #include <mpi.h>

@@ -1,3 +1,4 @@
+// Serves PMI version 1 to the MPICH of this process.
 #include "modules/mpi_elastic/pmi.h"
 
 #include <stdlib.h>

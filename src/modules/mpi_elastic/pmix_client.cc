@@ -1,3 +1,4 @@
+// Makes this process a client of the job's PMIx server.
 #include "modules/mpi_elastic/pmix_client.h"
 
 #include <stdlib.h>

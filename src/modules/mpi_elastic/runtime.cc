@@ -1,3 +1,4 @@
+// What elastic processes of every MPI have in common.
 #include "modules/mpi_elastic/runtime.h"
 
 #include <ifaddrs.h>

@@ -1,3 +1,4 @@
+// Keeps Open MPI's TCP from learning of a peer's death.
 #include "modules/mpi_elastic/shield.h"
 
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// Replaces a connection by one on which nothing ever comes.
 #include "modules/mpi_elastic/silence.h"
 
 #include <fcntl.h>

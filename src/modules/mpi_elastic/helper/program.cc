@@ -1,3 +1,4 @@
+// Starts a child, reads its lines, ends it.
 #include "modules/mpi_elastic/helper/program.h"
 
 #include <fcntl.h>

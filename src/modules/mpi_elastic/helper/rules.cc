@@ -1,3 +1,4 @@
+// Which variables Open MPI's workers and their server get.
 #include "modules/mpi_elastic/helper/rules.h"
 
 #include <algorithm>

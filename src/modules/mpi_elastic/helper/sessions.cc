@@ -1,3 +1,4 @@
+// Finds and ends the daemons of Open MPI's processes.
 #include "modules/mpi_elastic/helper/sessions.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+// Asks the kernel whose the other ends of connections are.
 #include "modules/mpi_elastic/pmix_server/peers.h"
 
 #include <arpa/inet.h>
