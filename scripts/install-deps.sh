@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint] [bench] [bindings] [torch] [slurm]
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint] [bench] [bindings] [torch] [roots] [slurm]
 # (without arguments: build test demo; bench is what libhvd is measured against, bindings and
 # torch what the bindings' tests need, slurm what the test of srun needs: where systemd runs, it starts munged for
 # good). Needs root or sudo only if something is missing.
@@ -15,6 +15,7 @@ declare -A packages=(
   [bench]="libopenmpi-dev openmpi-bin"
   [bindings]="python3-numpy python3-pytest python3-venv"
   [torch]="python3-torch"
+  [roots]="debootstrap"
   [slurm]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 )
 

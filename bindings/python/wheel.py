@@ -2,7 +2,8 @@
 
 As a build backend (pip install bindings/python, pip wheel bindings/python) it builds the library first, in
 bindings/python/build or, with --config-settings build-dir=DIR, in that directory. As a program,
-`wheel.py BUILD_DIR OUTPUT_DIR` packs what is built already; CMake's target python_wheel calls it so.
+`wheel.py BUILD_DIR OUTPUT_DIR [MODULE...]` packs what is built already; CMake's target python_wheel calls it so. Of the
+modules it packs those that are named, or all: scripts/wheels.sh leaves out those that need a system's libraries.
 """
 
 import base64
@@ -43,7 +44,8 @@ TEXTS = {"METADATA": METADATA, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS,
 
 def native_files(build, staging):
     """(file, path below hvd/_native) of what a job needs, from CMake's installation into `staging`."""
-    subprocess.run(["cmake", "--install", str(build), "--prefix", str(staging)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--install", str(build), "--prefix", str(staging), "--strip"], check=True,
+                   stdout=subprocess.DEVNULL)
     for path in sorted(staging.rglob("*")):
         below = path.relative_to(staging)
         if re.fullmatch(r"libhvd\.so\.\d+", path.name):
@@ -53,8 +55,8 @@ def native_files(build, staging):
                 yield path, below
 
 
-def pack(build, output):
-    """The wheel's file name."""
+def pack(build, output, modules=None):
+    """The wheel's file name. modules: names of those to pack; None: all."""
     name = f"hvd-{VERSION}-{TAG}.whl"
     records = []
     with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(
@@ -74,6 +76,9 @@ def pack(build, output):
         add("hvd/_native/include/hvd/hvd.h", (ROOT / "include" / "hvd" / "hvd.h").read_bytes())  # for hvd.jax
         found = False
         for path, below in native_files(build, Path(directory)):
+            module = re.fullmatch(r"libhvd_(\w+)\.so|hvd-(pmix)-server|hvd-(lightgbm)\.so", below.name)
+            if modules is not None and module and next(filter(None, module.groups())) not in modules:
+                continue
             found = found or below.name.startswith("libhvd.so")
             add(Path("hvd/_native") / below, path.read_bytes(), os.access(path, os.X_OK))
         if not found:
@@ -110,7 +115,7 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     os.makedirs(sys.argv[2], exist_ok=True)
-    print(os.path.join(sys.argv[2], pack(Path(sys.argv[1]), sys.argv[2])))
+    print(os.path.join(sys.argv[2], pack(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or None)))

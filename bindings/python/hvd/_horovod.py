@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
@@ -113,6 +112,8 @@ def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
         import cloudpickle as by_value
     except ImportError:
         by_value = pickle  # type: ignore[assignment]
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="hvd-run-") as directory:
         try:
             Path(directory, "call").write_bytes(by_value.dumps((function, tuple(args), dict(kwargs or {}))))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
 import re
-import subprocess
 from pathlib import Path
+from typing import Iterator
 
 ABI = 1
 """HVD_ABI_VERSION that this package is written against: the number in libhvd.so.<ABI>."""
@@ -32,6 +31,8 @@ def _build_trees() -> list[Path]:
 
 
 def _pkg_config() -> Path | None:
+    import subprocess
+
     try:
         answer = subprocess.run(["pkg-config", "--variable=libdir", "hvd"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
@@ -40,16 +41,21 @@ def _pkg_config() -> Path | None:
     return Path(directory) / _NAME if answer.returncode == 0 and directory else None
 
 
-def candidates() -> list[str]:
-    """Where the library is looked for, in this order. HVD_LIBRARY (a file, or its directory) admits no other."""
+def candidates() -> Iterator[str]:
+    """Where the library is looked for, in this order. HVD_LIBRARY (a file, or its directory) admits no other.
+
+    What comes late costs time (pkg-config is a process), so that nothing is looked for before it is asked for.
+    """
     chosen = os.environ.get("HVD_LIBRARY")
     if chosen:
-        return [os.path.join(chosen, _NAME) if os.path.isdir(chosen) else chosen]
-    paths = [*_PACKAGE.glob(f"_native/**/{_NAME}"), *_build_trees()]
+        yield os.path.join(chosen, _NAME) if os.path.isdir(chosen) else chosen
+        return
+    yield from map(str, _PACKAGE.glob(f"_native/**/{_NAME}"))
+    yield from map(str, _build_trees())
     installed = _pkg_config()
     if installed is not None:
-        paths.append(installed)
-    return [*map(str, paths), _NAME]  # the bare name: ldconfig's cache and LD_LIBRARY_PATH
+        yield str(installed)
+    yield _NAME  # ldconfig's cache and LD_LIBRARY_PATH
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import weakref
@@ -443,6 +442,8 @@ class Context(Collectives):
 
     async def events(self) -> AsyncIterator[Event]:
         """`async for event in context.events()`: no thread, the loop watches the descriptor."""
+        import asyncio  # not above: it takes longer to import than all of this package
+
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         descriptor = self.event_fd()
         loop.add_reader(descriptor, news.set)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import threading
@@ -137,6 +136,8 @@ class Handle:
         """By the operation's descriptor: no thread waits."""
         if self._done:
             return self.wait()
+        import asyncio  # not above: it takes longer to import than all of this package
+
         loop = asyncio.get_running_loop()
         descriptor = ctypes.c_int32()
         _abi.check(_lib.hvd_op_get_fd, self._check_process(), byref(descriptor))
