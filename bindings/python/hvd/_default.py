@@ -7,7 +7,7 @@ from functools import wraps
 from operator import index
 from typing import Any, Callable, Concatenate, Iterable, ParamSpec, TypeVar
 
-from ._options import LogCallback, OptionValue, _logger
+from ._options import LogCallback, OptionValue, logger
 from .context import Context
 from .errors import InvalidError
 from .handle import Handle
@@ -40,7 +40,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         return _context
     from ._horovod import export_place, warn_of_variables
 
-    warn_of_variables(os.environ, _logger.warning)
+    warn_of_variables(os.environ, logger().warning)
     context = Context(log=log, process_sets=sets, **options)
     try:
         _everybody(context, ranks)

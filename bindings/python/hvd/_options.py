@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from ctypes import byref, c_char_p, c_void_p
 from typing import Callable, Union
 
@@ -15,13 +14,21 @@ OptionValue = Union[str, int, float, bool, None]
 LogCallback = Callable[[int, str], None]
 
 TRACE, DEBUG, INFO, WARNING, ERROR = 1, 2, 3, 4, 5
-_LEVELS = {TRACE: 5, DEBUG: logging.DEBUG, INFO: logging.INFO, WARNING: logging.WARNING, ERROR: logging.ERROR}
-_logger = logging.getLogger("hvd")
 _logs = Registry()
 
 
-def _to_logging(level: int, message: str) -> None:
-    _logger.log(_LEVELS.get(level, logging.INFO), "%s", message)
+def logger():
+    import logging  # not above: importing the package needs none of it
+
+    return logging.getLogger("hvd")
+
+
+def _to_logging() -> LogCallback:
+    import logging
+
+    own = logger()
+    levels = {TRACE: 5, DEBUG: logging.DEBUG, INFO: logging.INFO, WARNING: logging.WARNING, ERROR: logging.ERROR}
+    return lambda level, message: own.log(levels.get(level, logging.INFO), "%s", message)
 
 
 @_abi.LogFn
@@ -47,7 +54,7 @@ class NativeOptions:
             for key, value in options.items():
                 if value is not None:
                     self.set(key, value)
-            number = _logs.add(log or _to_logging)
+            number = _logs.add(log or _to_logging())
             _abi.check(_lib.hvd_options_set_log, self._pointer, 0, _log, number, _forget_log)
         except BaseException:
             self.close()
