@@ -112,6 +112,16 @@ wire::EnvelopeT message(Decisions& decisions, uint64_t& sequence) {
   }
 }
 
+/// Whether or not the session tells broken links from peers that don't fit.
+template <class Core>
+SessionCore::Actions failure(Core& core, uint64_t generation, int32_t rank, bool unfit, Time now) {
+  if constexpr (requires { core.failure(generation, rank, "f", unfit, now); }) {
+    return core.failure(generation, rank, "f", unfit, now);
+  } else {
+    return core.failure(generation, rank, "f", now);
+  }
+}
+
 }  // namespace
 
 void one_input(std::span<const uint8_t> data) {
@@ -132,9 +142,11 @@ void one_input(std::span<const uint8_t> data) {
       case 1: watch.take(core.ready({}, now)); break;
       case 2: watch.take(core.taken(watch.generation(), now)); break;
       case 3: watch.take(core.synced(watch.generation(), decisions.number(), now)); break;
-      case 4:
-        watch.take(core.failure(watch.generation(), static_cast<int32_t>(decisions.number()), "f", now));
+      case 4: {
+        const auto rank = static_cast<int32_t>(decisions.number());
+        watch.take(failure(core, watch.generation(), rank, decisions.coin(), now));
         break;
+      }
       case 5: watch.take(core.stall(watch.generation(), decisions.text(9), {1, 2}, seconds(61), now)); break;
       case 6: watch.take(core.kv_set(watch.generation(), decisions.text(3), decisions.some(9), now)); break;
       case 7: watch.take(core.kv_get(++get, watch.generation(), decisions.text(3), now)); break;
