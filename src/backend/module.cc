@@ -67,7 +67,8 @@ Status check_table(const hvd_backend_table& table) {
 }
 
 Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
-  // A module that uses OpenSSL is to get the one that libhvd has, whatever a framework exports to the process.
+  // A module that uses OpenSSL is to get the one that libhvd has, whatever a framework exports to the
+  // process.
   const int deep = openssl_is_shadowed() ? RTLD_DEEPBIND : 0;
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | deep);
   if (handle == nullptr) return {HVD_UNAVAILABLE, dl_reason()};

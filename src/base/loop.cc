@@ -19,7 +19,7 @@ namespace hvd {
 namespace {
 
 // The host program's handlers run in its own threads, never in ours, and a broken socket raises no
-// SIGPIPE here (contract 10). What a fault of the thread itself raises stays as it is.
+// SIGPIPE here (contract 10). Signals that a fault of the thread itself raises stay as they are.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -56,7 +56,7 @@ struct Loop::Impl {
         io.run();
         return;
       } catch (...) {
-        // What was running has failed; the others on this loop, and the host process, go on (contract 10).
+        // The function has failed; others on this loop, and the host process, go on (contract 10).
       }
     }
   }

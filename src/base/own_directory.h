@@ -5,8 +5,8 @@
 
 namespace hvd {
 
-/// The absolute directory of the object that this code is part of: libhvd.so, or the program that links the core.
-/// Empty if it can't be told. Never relative to the current directory, which may be anybody's.
+/// The absolute directory of the object that this code is part of: libhvd.so, or the program that links the
+/// core. Empty if it can't be told. Never relative to the current directory, which may be anybody's.
 std::filesystem::path own_directory();
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Lets so many events through at once and then one an interval; counts those that it holds back. Pure: time is an
-// argument.
+// Lets so many events through at once and then one an interval; counts those that it holds back. Pure: time
+// is an argument.
 #pragma once
 
 #include <algorithm>

@@ -137,8 +137,8 @@ void survey(size_t index, const std::string& file, Lanes* lanes) {
   });
 }
 
-/// Each worker gets a number of its own; what one process wrote into several files goes into one lane. Returns the
-/// numbers in the order of ranks.
+/// Each worker gets a number of its own; what one process wrote into several files goes into one lane.
+/// Returns the numbers in the order of ranks.
 std::vector<int64_t> number_lanes(Lanes* lanes) {
   std::map<std::string, int64_t> known;
   std::set<int64_t> taken;

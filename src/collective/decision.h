@@ -1,5 +1,5 @@
-// An operation that all ranks have called, and what becomes of it: it fails, it is complete with what the calls
-// brought, or it runs in the backend. Rank 0's view, as the rows see it. Pure.
+// An operation that all ranks have called, and what becomes of it: it fails, it is complete with what the
+// calls brought, or it runs in the backend. Rank 0's view, as the rows see it. Pure.
 #pragma once
 
 #include <string>
@@ -25,7 +25,8 @@ class Decision {
   Request& root() { return request(call().root); }
   /// Of all tensors of the first call.
   int64_t bytes() const;
-  /// Its one rank has all it needs, and its own hands can move it: device memory is moved by its backend alone.
+  /// Its one rank has all it needs, and its own hands can move it: device memory is moved by its backend
+  /// alone.
   bool alone() const { return ranks().size() == 1 && (row_of(call().kind).in_place || !call().on_device()); }
   /// Everybody's data has come with the call.
   bool carried() const;

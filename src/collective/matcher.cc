@@ -100,7 +100,7 @@ void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Ti
   pending.require(static_cast<size_t>(rank));
   if (!call.here) ++pending.here;
   call.here = true;
-  // Who has joined takes no part in anything but joins, unless it calls all the same.
+  // Ranks that have joined take no part but in joins, unless they call all the same.
   const auto require = [&](size_t r) {
     if (join || !joined_[r]) pending.require(r);
   };

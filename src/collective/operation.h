@@ -28,11 +28,13 @@ class Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Waits at most for `timeout`; false if it is still pending.
   bool wait(Duration timeout);
-  /// Polls readable from completion on; the operation's own. Throws Error(HVD_UNAVAILABLE) if there is none to be had.
+  /// Polls readable from completion on; the operation's own. Throws Error(HVD_UNAVAILABLE) if there is none
+  /// to be had.
   int completion_fd();
   /// Of a completed operation.
   Status status() const { return done() ? status_ : Status(); }
-  /// Which ranks it waits for, as far as this rank knows: "rank 2 (host b) has not called 'loss'"; "" if complete.
+  /// Which ranks it waits for, as far as this rank knows: "rank 2 (host b) has not called 'loss'"; "" if
+  /// complete.
   std::string waiting_for() const;
 
   // Results of a completed operation.

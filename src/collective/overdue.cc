@@ -53,7 +53,7 @@ OutcomePtr Matcher::expire(const Pending& pending, Duration waited) {
 }
 
 /// If every rank waits in some operation while none of them can start, then the names are wrong. Every
-/// operation that waits now is told so, at its own time-out if nobody comes until then.
+/// operation that waits now fails with that sentence at its own time-out, unless the others come before.
 void Matcher::mark_deadlock() {
   std::vector<std::vector<std::string>> names(hosts_.size());
   for (const auto& [key, pending] : pending_) {
@@ -97,7 +97,7 @@ void Matcher::stall(Pending& pending, Time now) {
                   pending.first->name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
                   to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
   report.waited = now - pending.since;
-  // Whoever has not joined has more data, and is not late.
+  // Ranks that have not joined have more data; they are not late.
   if (pending.first->kind != Kind::kJoin) report.missing = missing;
   actions_.push_back(std::move(report));
   pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);

@@ -35,8 +35,8 @@ class Plan {
 
 // What several collectives plan in the same way.
 
-/// Tensors that keep their shapes: large ones each by themselves, small ones together, as `parts` of the row has
-/// them. Follows from the shapes, so equal on all ranks. Alone: each input moves to its output.
+/// Tensors that keep their shapes: large ones each by themselves, small ones together, as `parts` of the row
+/// has them. Follows from the shapes, so equal on all ranks. Alone: each input moves to its output.
 Status plan_parts(Plan& plan, Answer& answer);
 /// Several operations of one kind as one step.
 void plan_together(Plan& plan, std::span<const std::shared_ptr<Operation>> ops);

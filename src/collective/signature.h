@@ -41,11 +41,11 @@ struct Signature {
   hvd_memory memory = HVD_MEMORY_HOST;  // of all tensors
   std::vector<Spec> specs;              // one per tensor
   std::vector<int64_t> splits;          // alltoall: rows to each member; reducescatter: of each member
-  /// Device memory: number of its device and stream among those of this rank, from 1; 0: they have none, and the call
-  /// travels with no other. Each rank's own.
+  /// Device memory: number of its device and stream among those of this rank, from 1; 0: they have none, and
+  /// the call travels with no other. Each rank's own.
   uint32_t place = 0;
-  /// Device memory, allgather and alltoall: rows that each output has room for. Where a result does not fit it can't
-  /// go elsewhere, so that rank 0 has to know before anybody begins.
+  /// Device memory, allgather and alltoall: rows that each output has room for. Where a result does not fit
+  /// it can't go elsewhere, so that rank 0 has to know before anybody begins.
   std::vector<int64_t> rooms;
   std::vector<int32_t> members;  // empty: all ranks
   int32_t priority = 0;

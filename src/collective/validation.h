@@ -16,8 +16,8 @@ Status check(const Submission& submission, int32_t rank, int32_t size, const bac
 /// Fills in what was left out of a submission that passed the check: outputs, splits.
 void complete_submission(Submission* submission, int32_t size);
 
-/// A submission under examination, and the rules that several collectives have in common. Each gives HVD_OK or the
-/// status to answer with.
+/// A submission under examination, and the rules that several collectives have in common. Each gives HVD_OK
+/// or the status to answer with.
 class Validation {
  public:
   Validation(const Submission& s, int32_t rank, int32_t size, const backend::Instance& instance)

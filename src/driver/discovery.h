@@ -21,8 +21,8 @@ std::string describe_hosts(const std::vector<membership::HostSlots>& hosts);
 /// same host, slots < 1, not a name.
 std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host);
 
-/// What a discovery script printed: a line "host[:slots]" for each host; blank lines and what follows a # do not
-/// count. Throws Error(HVD_UNAVAILABLE) that names the line.
+/// What a discovery script printed: a line "host[:slots]" for each host; blank lines and what follows a # do
+/// not count. Throws Error(HVD_UNAVAILABLE) that names the line.
 std::vector<membership::HostSlots> parse_discovery_output(const std::string& text, int32_t slots_per_host);
 
 /// Checks hosts that a callback named. Throws Error(HVD_UNAVAILABLE).
@@ -52,8 +52,8 @@ std::unique_ptr<HostDiscovery> make_script_discovery(Loop& loop, std::string pro
 /// Adds hosts; returns 0, or nonzero if they can't be told.
 using DiscoverFunction = std::function<int32_t(std::vector<membership::HostSlots>* hosts)>;
 
-/// Calls `discover` from a thread of its own. A call that outlasts the time-out counts as failed, and so do all
-/// until it returns; its late answer is dropped. close waits for it at most for `grace` and then leaves
+/// Calls `discover` from a thread of its own. A call that outlasts the time-out counts as failed, and so do
+/// all until it returns; its late answer is dropped. close waits for it at most for `grace` and then leaves
 /// the thread behind: it owns what it uses, and ends when the call returns.
 std::unique_ptr<HostDiscovery> make_callback_discovery(Loop& loop, DiscoverFunction discover,
                                                        Duration timeout);

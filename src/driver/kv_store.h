@@ -16,8 +16,8 @@ class KvStore {
  public:
   static constexpr size_t kNode = 128;  // bytes that an entry takes besides its key and value
 
-  /// max_bytes: of values with their keys and nodes, and again of the places of those that wait. max_waiting: keys that
-  /// one worker may wait for.
+  /// max_bytes: of values with their keys and nodes, and again of the places of those that wait. max_waiting:
+  /// keys that one worker may wait for.
   explicit KvStore(size_t max_bytes = size_t{64} << 20, size_t max_waiting = 1024)
       : max_bytes_(max_bytes), max_waiting_(max_waiting) {}
 
@@ -33,8 +33,8 @@ class KvStore {
   std::vector<Answer> begin(uint64_t generation);
 
   /// Puts a value once. HVD_INVALID: there is another value under this key already (the same one again
-  /// changes nothing). HVD_PEER_LOST: not the current generation. HVD_UNAVAILABLE: the store is full; those who wait
-  /// for the key are told so. `ret_answers`: to those who waited.
+  /// changes nothing). HVD_PEER_LOST: not the current generation. HVD_UNAVAILABLE: the store is full; those
+  /// who wait for the key are told so. `ret_answers`: to those who waited.
   Status set(uint64_t generation, const std::string& key, std::vector<uint8_t> value,
              std::vector<Answer>* ret_answers);
 

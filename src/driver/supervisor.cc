@@ -181,7 +181,7 @@ void Supervisor::discovered(const Status& status, std::vector<membership::HostSl
 // ---- actions ----
 
 void Supervisor::apply(std::vector<membership::Action> actions) {
-  // What workers wait for goes first; a slow reader of the log holds nobody up (contract 3).
+  // Messages to workers go first; a slow reader of the log delays none of them (contract 3).
   for (membership::Action& action : actions) {
     std::visit([this](auto& a) { perform(a); }, action);
   }
@@ -356,7 +356,7 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
   }
   if (worker.lost || finish_) return;
   if (!server_->connected(id)) return worker_lost(id, membership::LossKind::kExited, text);
-  // What it said before it ended, and the end of its connection, are on their way and count first.
+  // Its last messages, and the end of its connection, are under way and count first.
   worker.timer.start(kHeldOpen, [this, id, text] {
     server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
     worker_lost(id, membership::LossKind::kExited, text);

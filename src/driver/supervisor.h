@@ -48,8 +48,8 @@ class Supervisor {
 
   /// The first discovery: `done` says how it went.
   void discover_first(std::function<void(const Status& status)> done);
-  /// After it: listens, and starts workers. Throws Error(HVD_UNAVAILABLE) if it can't listen or the hosts can never be
-  /// enough.
+  /// After it: listens, and starts workers. Throws Error(HVD_UNAVAILABLE) if it can't listen or the hosts can
+  /// never be enough.
   void begin();
   /// Nobody can join any more; before `begin`: nobody ever. Repeated: the first reason stays.
   void close_joining(const std::string& reason);

@@ -1,10 +1,10 @@
-// A shuffled order that needs no memory: element i of a permutation of 0 .. n-1 that follows from a seed and an
-// epoch, computed when it is asked for. The same on every platform and in every version; docs/sampler.md defines
-// it, and the tests hold its values.
+// A shuffled order that needs no memory: element i of a permutation of 0 .. n-1 that follows from a seed and
+// an epoch, computed when it is asked for. The same on every platform and in every version; docs/sampler.md
+// defines it, and the tests hold its values.
 //
-// A Feistel network over the smallest power of two that holds n permutes that range; a value beyond n is permuted
-// again until it is not (cycle walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002).
-// At most half of the range lies beyond n, so that two turns are needed on average at worst.
+// A Feistel network over the smallest power of two that holds n permutes that range; a value beyond n is
+// permuted again until it is not (cycle walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains,
+// CT-RSA 2002). At most half of the range lies beyond n, so that two turns are needed on average at worst.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// A process set through the generations: a name, a rule, and whom they mean in the assignment at hand. Pure: it
-// knows no engine and sends nothing. Members that make the same set resolve it to the same ranks because
+// A process set through the generations: a name, a rule, and whom they mean in the assignment at hand. Pure:
+// it knows no engine and sends nothing. Members that make the same set resolve it to the same ranks because
 // assignments agree (all but the worker's own rank in them).
 #pragma once
 
@@ -26,8 +26,8 @@ struct SetPlace {
 /// Thread-safe.
 class ProcessSet {
  public:
-  /// rule 0 is HVD_SET_RULE_WORKERS. `ranks`: nothing for the rules that find the members by themselves. Throws
-  /// Error(HVD_INVALID).
+  /// rule 0 is HVD_SET_RULE_WORKERS. `ranks`: nothing for the rules that find the members by themselves.
+  /// Throws Error(HVD_INVALID).
   ProcessSet(std::string name, hvd_set_rule rule, std::optional<std::vector<int32_t>> ranks,
              const session::Assignment& assignment);
 
@@ -36,7 +36,8 @@ class ProcessSet {
   /// Whom it means in `assignment`; looked up once a generation. Throws Error(HVD_INVALID) if it has ended.
   std::shared_ptr<const SetPlace> in(const session::Assignment& assignment);
 
-  /// The same; throws Error(HVD_INVALID) also if this worker is no member: then it takes part in no operation.
+  /// The same; throws Error(HVD_INVALID) also if this worker is no member: then it takes part in no
+  /// operation.
   std::shared_ptr<const SetPlace> member_of(const session::Assignment& assignment);
 
  private:

@@ -17,8 +17,8 @@ struct ElasticState {
 
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
-  /// Where HVD_HOSTS_UPDATED came from. From a commit: live values are the last commit already. From a check: they
-  /// are to be kept. From neither: this worker had joined, and the others went on without it.
+  /// Where HVD_HOSTS_UPDATED came from. From a commit: live values are the last commit already. From a check:
+  /// they are to be kept. From neither: this worker had joined, and the others went on without it.
   enum class Left : uint8_t { kInJoin, kAtCommit, kAtCheck };
   Left left = Left::kInJoin;
 };

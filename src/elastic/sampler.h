@@ -1,9 +1,9 @@
 // Deals the samples of a data set out to the ranks, each once in an epoch, through any change of size.
 //
-// An epoch is an order of the samples. All ranks together take it from the front, a round at a time: a round of
-// `size` ranks is the next batch_size * size positions, dealt one by one to ranks 0 .. size-1. Ranks go through
-// the rounds together, so what was processed is always a prefix of the order, whatever sizes the rounds had: one
-// number, the same on every rank. A change of size needs no redealing and no communication.
+// An epoch is an order of the samples. All ranks together take it from the front, a round at a time: a round
+// of `size` ranks is the next batch_size * size positions, dealt one by one to ranks 0 .. size-1. Ranks go
+// through the rounds together, so what was processed is always a prefix of the order, whatever sizes the
+// rounds had: one number, the same on every rank. A change of size needs no redealing and no communication.
 #pragma once
 
 #include <array>
@@ -57,7 +57,8 @@ class Sampler {
   /// "sampler of 1000 samples in batches of 8, shuffled by seed 3": what all ranks must agree on.
   std::string describe() const;
 
-  /// The round that follows `after`, or the first that is not recorded. Writes this rank's samples to `indices`.
+  /// The round that follows `after`, or the first that is not recorded. Writes this rank's samples to
+  /// `indices`.
   Batch next(const Place& place, const Batch* after, std::span<uint64_t> indices) const;
   /// All ranks have processed this round: the first that was not recorded.
   void record(const Place& place, const Batch& batch);

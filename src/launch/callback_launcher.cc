@@ -35,7 +35,7 @@ class CallbackThread {
     shared_->changed.notify_all();
   }
 
-  /// What is queued is still called, at most for `grace`.
+  /// Calls that are queued are still made, for at most `grace`.
   void close(Duration grace) {
     if (!thread_.joinable()) return;
     {

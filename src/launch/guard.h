@@ -1,5 +1,5 @@
-// The driver's end of hvd-guard, a small program that outlives the driver and, if the driver is killed, ends the
-// process groups that it started and removes the job's directories.
+// The driver's end of hvd-guard, a small program that outlives the driver and, if the driver is killed, ends
+// the process groups that it started and removes the job's directories.
 #pragma once
 
 #include <sys/types.h>

@@ -163,7 +163,7 @@ class LocalLauncher final : public Launcher {
     worker->splitters[index].feed(bytes,
                                   [&](std::string line) { tell(*worker, is_stderr, std::move(line)); });
     if (!output_->full() || holding_) return;
-    // Whoever reads the job's output is slow: the workers' pipes fill up, and their printing waits.
+    // The reader of the job's output is slow: the workers' pipes fill up, and their printing waits.
     holding_ = true;
     for (const auto& [other, w] : workers_) w->process->hold_output(true);
     output_->when_drained([this, &loop = loop_, alive = std::weak_ptr<int>(alive_)] {

@@ -1,5 +1,5 @@
-// A process by descriptor (pidfd): its number may be somebody else's once it is reaped, the descriptor never is.
-// Standard library alone: hvd-guard uses it too.
+// A process by descriptor (pidfd): its number may be somebody else's once it is reaped, the descriptor never
+// is. Standard library alone: hvd-guard uses it too.
 #pragma once
 
 #include <sys/syscall.h>
@@ -15,7 +15,8 @@ namespace hvd::launch {
 class ProcessHandle {
  public:
   ProcessHandle() = default;
-  /// Of a process that can't have been reaped yet. by_number: as on a kernel without pidfd (before Linux 5.3).
+  /// Of a process that can't have been reaped yet. by_number: as on a kernel without pidfd (before Linux
+  /// 5.3).
   explicit ProcessHandle(pid_t pid, bool by_number = false) : pid_(pid) {
 #ifdef SYS_pidfd_open
     if (!by_number) fd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));  // close-on-exec

@@ -1,6 +1,6 @@
-// A word in shared memory that somebody sleeps on. Whoever means to sleep stores kAsleep, looks once more at
-// what it waits for, and only then sleeps; whoever makes that true rings afterwards. Stores and loads on
-// both sides are sequentially consistent, so that one of the two sees the other. Ringing costs a load when
+// A word in shared memory that somebody sleeps on. The sleeper stores kAsleep, checks its condition once
+// more, and only then sleeps. The waker makes the condition true first and rings afterwards. Stores and loads
+// on both sides are sequentially consistent, so that one of the two sees the other. Ringing costs a load when
 // nobody sleeps.
 #pragma once
 
@@ -15,7 +15,8 @@ namespace hvd::local {
 inline constexpr uint32_t kAwake = 0;
 inline constexpr uint32_t kAsleep = 1;
 inline constexpr uint32_t kClosed = 2;  // stays
-// The bits of the above. The others count how often it was rung: a word that was hung up and rung again meanwhile is another.
+// The bits of the above. The others count how often it was rung: a word that was hung up and rung again
+// meanwhile is another.
 inline constexpr uint32_t kState = 3;
 inline constexpr uint32_t kRung = 4;
 
@@ -34,8 +35,8 @@ inline void ring(std::atomic<uint32_t>& bell) {
   }
 }
 
-/// The one thread that sleeps on a bell of its own, as its process knows it. Whoever ends its wait for good does not
-/// rely on what stands in the bell.
+/// The one thread that sleeps on a bell of its own, as its process knows it. A thread that ends its wait for
+/// good does not rely on the bell's value.
 class Sleeper {
  public:
   /// The sleeper's. Sleeps while the word is `value`, unless over(): asked when rouse sees that it may sleep.
@@ -45,8 +46,8 @@ class Sleeper {
     if (!over()) sleep_on(bell, value);
     sleeps_.store(false, std::memory_order_seq_cst);
   }
-  /// Any thread, after over() has become true: wakes until nobody sleeps any more, for kRouse at most. Who sleeps even
-  /// then looks again after kLongestSleep.
+  /// Any thread, after over() has become true: wakes until nobody sleeps any more, for kRouse at most. A
+  /// sleeper that misses even that checks again after kLongestSleep.
   void rouse(std::atomic<uint32_t>& bell, uint32_t word);
 
  private:
@@ -77,8 +78,9 @@ class Patience {
 };
 
 /// How long a thread looks again and again before it sleeps: a few pauses first, then it gives way to others
-/// between two looks. In a crowd it gives way at once: the one it waits for may need its processor. Being woken costs more
-/// than a look, and a peer that shares a processor with others takes some hundred microseconds for its part of a MiB.
+/// between two looks. In a crowd it gives way at once: the one it waits for may need its processor. Being
+/// woken costs more than a look, and a peer that shares a processor with others takes some hundred
+/// microseconds for its part of a MiB.
 class Spin {
  public:
   static constexpr Duration kLimit = std::chrono::milliseconds(1);

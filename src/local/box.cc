@@ -101,8 +101,8 @@ Opening open_box(int32_t process, int32_t descriptor, const Token& token, int32_
     *reason = reason_of(path.c_str());
     return gone ? Opening::kGone : Opening::kRefused;
   };
-  // Held without being opened, which can have effects if it is something else than a file; and what was looked at is
-  // what is opened then, whatever has become of the path.
+  // Held without being opened, which can have effects if it is something else than a file; and what was
+  // looked at is what is opened then, whatever has become of the path.
   const Descriptor place(open(path.c_str(), O_PATH | O_CLOEXEC));
   if (place.number() < 0) return failed();
   struct stat what {};

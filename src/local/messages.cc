@@ -161,10 +161,10 @@ void Messages::leave() {
   }
 }
 
-// What ends it is stopped_ alone: a peer can write kClosed, or anything, into the bell.
+// Only stopped_ ends it: a peer can write kClosed, or anything, into the bell.
 void Messages::run() {
   while (!stopped()) {
-    // Looked at before the role: whoever has that may leave and the bell be rung before this thread sleeps.
+    // Read before the role: its holder may leave, and the bell be rung, before this thread sleeps.
     uint32_t word = own_.bells.message.load(std::memory_order_seq_cst);
     if (enter()) {
       while (poll() && !stopped()) {}

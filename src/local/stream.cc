@@ -60,7 +60,8 @@ bool StreamWriter::flush() {
   while (!kept_.empty()) {
     std::optional<size_t> free = room();
     if (free == size_t{0}) {
-      // Dekker's way: the wish first, then another look; the reader makes room first, then looks for the wish.
+      // Dekker's way: the wish first, then another look; the reader makes room first, then looks for the
+      // wish.
       ring_->starved.value.store(1, std::memory_order_seq_cst);
       free = room();
       if (free == size_t{0}) return true;

@@ -1,6 +1,6 @@
-// Which generation an instance is in, and which it may no longer enter. Backends are aborted from any thread at any
-// moment, also before the connect that the abort is for: whoever keeps generations asks here, under a lock of its own.
-// C++17: backend modules compile this too.
+// Which generation an instance is in, and which it may no longer enter. Backends are aborted from any thread
+// at any moment, also before the connect that the abort is for: whoever keeps generations asks here, under a
+// lock of its own. C++17: backend modules compile this too.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace hvd {
 
-/// out[i] = left[i] op right[i]. `out` may be `left` or `right`. HVD_REDUCTION_AVERAGE sums: see divide. dtype is none
-/// of float16 and bfloat16, which are widened first.
+/// out[i] = left[i] op right[i]. `out` may be `left` or `right`. HVD_REDUCTION_AVERAGE sums: see divide.
+/// dtype is none of float16 and bfloat16, which are widened first.
 void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* left, const void* right,
             size_t count);
 

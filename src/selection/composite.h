@@ -1,5 +1,5 @@
-// Several backends as one instance: operations go to the first that serves them, everything else to the one for host
-// memory.
+// Several backends as one instance: operations go to the first that serves them, everything else to the one
+// for host memory.
 #pragma once
 
 #include <memory>
@@ -23,10 +23,10 @@ struct Absent {
   std::string name, reason;
 };
 
-/// The first of `selected` serves host memory and carries the messages; those after it are asked in their order for
-/// what those before them do not serve. Rank 0's order holds for all ranks, and a backend serves in a generation
-/// only if every member brings it, and only what all of them say it can.
-/// absent: to be named where nothing serves.
+/// The first of `selected` serves host memory and carries the messages; those after it are asked in their
+/// order for what those before them do not serve. Rank 0's order holds for all ranks, and a backend serves in
+/// a generation only if every member brings it, and only what all of them say it can. absent: to be named
+/// where nothing serves.
 std::unique_ptr<backend::Instance> make_composite(std::vector<Selected> selected, std::vector<Absent> absent,
                                                   LoggerPtr logger);
 

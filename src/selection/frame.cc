@@ -9,8 +9,8 @@
 namespace hvd::selection {
 namespace {
 
-// Layout, little-endian: magic, number of offers; then of each: length and bytes of the name, length and bytes of
-// the reason, and where that is empty the three words and length and bytes of the address.
+// Layout, little-endian: magic, number of offers; then of each: length and bytes of the name, length and
+// bytes of the reason, and where that is empty the three words and length and bytes of the address.
 constexpr uint8_t kMagic[4] = {'h', 'v', 'B', 1};
 
 class Writer {

@@ -13,8 +13,8 @@ namespace hvd::selection {
 class Relay {
  public:
   explicit Relay(backend::HostHandlers handlers) : handlers_(std::move(handlers)) {}
-  /// For the backend of this name: keys of the store are its own, a failure is told once a generation. messages:
-  /// whether its messages are the core's.
+  /// For the backend of this name: keys of the store are its own, a failure is told once a generation.
+  /// messages: whether its messages are the core's.
   static backend::HostHandlers handlers(const std::shared_ptr<Relay>& relay, const std::string& name,
                                         bool messages);
 

@@ -1,4 +1,4 @@
-// Finds the module for a launcher's MPI and asks it for rank and size.
+// Asks the modules that know this process's launcher for rank and size.
 #include "selection/world.h"
 
 #include <fmt/format.h>

@@ -162,7 +162,7 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   try {
     assignment = to_assignment(generation, received, config_.worker);
   } catch (const Error& e) { return broken(e.what()); }
-  // Whoever is still at work in the former generation must not wait in it for ever (contract 3).
+  // A thread still at work in the former generation must not wait in it for ever (contract 3).
   if (taken_ && !left_ && !lost_ && generation_ != 0) {
     AbortInfo info;
     info.generation = generation_;

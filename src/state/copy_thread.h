@@ -1,4 +1,5 @@
-// The thread that waits for a state's copies between host and device memory, so that the program's does not have to.
+// The thread that waits for a state's copies between host and device memory, so that the program's does not
+// have to.
 #pragma once
 
 #include <atomic>
@@ -22,11 +23,12 @@ class CopyThread {
   CopyThread& operator=(const CopyThread&) = delete;
   ~CopyThread() { end(Duration(0)); }
 
-  /// Waits for the job under way at most for `patience`; the last call. False: its copies may still be running, and
-  /// what they read and write must stay.
+  /// Waits for the job under way at most for `patience`; the last call. False: its copies may still be
+  /// running, and what they read and write must stay.
   bool end(Duration patience);
 
-  /// Waits for all tickets, then calls `arrived`, in its thread, with the first failure. Not while a job is under way.
+  /// Waits for all tickets, then calls `arrived`, in its thread, with the first failure. Not while a job is
+  /// under way.
   void watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived);
   /// Whether no job is under way any more, at once or until the deadline.
   bool idle(Time deadline);

@@ -1,5 +1,5 @@
-// Copies between host and device memory for states. The backend instance that makes them may be closed while a state
-// still lives: whoever uses it, or host memory that came from it, does so through here.
+// Copies between host and device memory for states. The backend instance that makes them may be closed while
+// a state still lives: whoever uses it, or host memory that came from it, does so through here.
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,18 @@ class DeviceCopies {
   /// stop(), and waits for calls that are under way. The instance's memory goes with it.
   void close();
 
-  /// What devices hold counts for nothing from here on: collectives under way are about to be cut off. Called before
-  /// the backend is aborted.
+  /// What devices hold counts for nothing from here on: collectives under way are about to be cut off. Called
+  /// before the backend is aborted.
   void lost() noexcept;
   /// A new generation: what comes now counts again.
   void renewed() noexcept;
-  /// Changes with lost() and renewed(): what was begun and arrived at the same one, and not a lost one, is genuine.
+  /// Changes with lost() and renewed(): what was begun and arrived at the same one, and not a lost one, is
+  /// genuine.
   uint64_t epoch() const { return epoch_; }
   static bool is_lost(uint64_t epoch) { return epoch % 2 == 1; }
 
-  /// While one lives the instance stays, and memory that came from it. Not to be held while something is waited for.
+  /// While one lives the instance stays, and memory that came from it. Not to be held while something is
+  /// waited for.
   class Use {
    public:
     explicit Use(DeviceCopies& copies);

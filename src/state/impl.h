@@ -54,13 +54,14 @@ struct State::Impl {
   Status copy_overlapped(bool counted);
   Status make_room();
   void copy_host_part();
-  /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not this
-  /// one). On failure some may be under way.
+  /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not
+  /// this one). On failure some may be under way.
   Status start(bool to_device, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);
   /// In the thread: all copies of a commit are done, or failed.
   void arrived(Status status, const Commit& commit) noexcept;
   Status digest_arrived(const Commit& commit);
-  /// Writes device memory and waits until it is written. `keep` stays until the copies are done, however long it takes.
+  /// Writes device memory and waits until it is written. `keep` stays until the copies are done, however long
+  /// it takes.
   Status put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
   CopyThread& copy_thread();
   /// The thread has no job: HVD_OK, or HVD_TIMEOUT.
@@ -95,8 +96,8 @@ struct State::Impl {
     return status;
   }
 
-  /// Runs the load callbacks of objects on the copy that `copy_of` gives for each (NULL: not this one). If one
-  /// fails and `undo` is set, those that have run are given their part of the last commit again.
+  /// Runs the load callbacks of objects on the copy that `copy_of` gives for each (NULL: not this one). If
+  /// one fails and `undo` is set, those that have run are given their part of the last commit again.
   template <class CopyOf>
   Status load_objects(CopyOf copy_of, bool undo) {
     in_callback = true;

@@ -1,6 +1,7 @@
-// Commits of a state with tensors in device memory. Everything is copied into a second set of buffers: what lies on the
-// host at once, what devices hold by copies behind the work that their streams have been given. The two sets change
-// places when all of it has arrived, and not before, so that the last commit is always whole.
+// Commits of a state with tensors in device memory. Everything is copied into a second set of buffers: what
+// lies on the host at once, what devices hold by copies behind the work that their streams have been given.
+// The two sets change places when all of it has arrived, and not before, so that the last commit is always
+// whole.
 #include <fmt/format.h>
 
 #include <map>
@@ -121,7 +122,7 @@ void State::Impl::copy_host_part() {
 }
 
 Status State::Impl::copy_overlapped(bool counted) {
-  // Live values that are copied anew make up for a commit that failed; the next commit has to tell of it.
+  // Copying the live values anew makes up for a commit that failed; the next commit has to report it.
   if (Status status = settle(); !status.ok()) {
     if (status.code != HVD_INTERNAL && status.code != HVD_PEER_LOST) return status;
     if (status.code == HVD_INTERNAL && counted) return status;
@@ -164,7 +165,8 @@ Status State::Impl::copy_overlapped(bool counted) {
 }
 
 Status State::Impl::digest_arrived(const Commit& commit) {
-  // Whoever ends collectives says so before: data that came from cut-off ones can't have arrived at this epoch.
+  // The epoch moves before collectives are ended: data of a collective that was cut off can't carry this
+  // epoch.
   if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
   for (auto& [key, variable] : variables) {
     if (!variable.on_device()) continue;

@@ -56,21 +56,21 @@ class State {
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
   /// HVD_INTERNAL (memory).
   ///
-  /// With tensors in device memory the copy is under way when this returns, and becomes the last commit when it has
-  /// arrived, unless it fails or the generation is lost before. Everything but revision(), summary() and statistics()
-  /// waits for that first: at most the time-out of `copies`, then HVD_TIMEOUT. HVD_PEER_LOST: the generation is lost
-  /// already, and what devices hold counts for nothing. HVD_INTERNAL: also that the copy before it failed; nothing is
-  /// copied then.
+  /// With tensors in device memory the copy is under way when this returns, and becomes the last commit when
+  /// it has arrived, unless it fails or the generation is lost before. Everything but revision(), summary()
+  /// and statistics() waits for that first: at most the time-out of `copies`, then HVD_TIMEOUT.
+  /// HVD_PEER_LOST: the generation is lost already, and what devices hold counts for nothing. HVD_INTERNAL:
+  /// also that the copy before it failed; nothing is copied then.
   Status save();
   /// Copies without counting a revision: used for the first sync, before any commit.
   Status refresh();
   /// Puts the last commit back (contract 4). Keys added since are left alone. Objects come first: if a load
   /// callback fails (HVD_CALLBACK_FAILED), tensors and values stay as they are. HVD_INVALID without a commit.
-  /// Device memory is written when this returns. HVD_INTERNAL: it can't be; or all is put back, and a commit after
-  /// that which it was put back from had failed.
+  /// Device memory is written when this returns. HVD_INTERNAL: it can't be; or all is put back, and a commit
+  /// after that which it was put back from had failed.
   Status restore();
-  /// Waits for a commit that is under way. If that was not to be, once: HVD_INTERNAL, its copy failed; HVD_PEER_LOST,
-  /// the generation was lost before it had arrived. HVD_TIMEOUT: it is still under way.
+  /// Waits for a commit that is under way. If that was not to be, once: HVD_INTERNAL, its copy failed;
+  /// HVD_PEER_LOST, the generation was lost before it had arrived. HVD_TIMEOUT: it is still under way.
   Status settle();
   bool has_commit() const;
 
@@ -84,9 +84,9 @@ class State {
   /// equal to the root's (contract 5, 6). `known`: summaries of all ranks by rank if the assignment brought
   /// them (empty otherwise): where they agree nothing at all is sent. Live values must equal the last commit,
   /// and `known` what every rank has now; otherwise `refresh_first` takes a copy as refresh() does. Keys that
-  /// the last commit does not cover are copied in any case. A copy that fails is told to all. On failure
-  /// last commit and live values are as they were: HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the
-  /// same message on every rank), HVD_PEER_LOST, HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run
+  /// the last commit does not cover are copied in any case. A copy that fails is told to all. On failure last
+  /// commit and live values are as they were: HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same
+  /// message on every rank), HVD_PEER_LOST, HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run
   /// when everything has arrived; if one fails, those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first = false);

@@ -16,8 +16,8 @@ namespace hvd::state {
 
 enum class VariableKind : uint8_t { kTensor = 1, kValue = 2, kObject = 3 };
 
-/// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of it, but
-/// what its owner says of it is.
+/// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of
+/// it, but what its owner says of it is.
 struct Spec {
   std::string key;
   VariableKind kind = VariableKind::kTensor;

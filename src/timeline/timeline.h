@@ -1,5 +1,5 @@
-// What a worker did and when, as a trace for ui.perfetto.dev and chrome://tracing: docs/timeline.md says what the
-// file looks like. Hooks cost one relaxed load while it is off.
+// What a worker did and when, as a trace for ui.perfetto.dev and chrome://tracing: docs/timeline.md says what
+// the file looks like. Hooks cost one relaxed load while it is off.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ struct OperationTimes {
 /// Rows of a worker's lane; those of operations follow.
 enum class TimelineRow : uint8_t { kGenerations = 1, kState = 2 };
 
-/// Of one worker. Thread-safe. Recording never blocks on the disk, never allocates and never fails: a thread of its own
-/// writes, and what it is too slow for is dropped and counted in the file.
+/// Of one worker. Thread-safe. Recording never blocks on the disk, never allocates and never fails: a thread
+/// of its own writes, and what it is too slow for is dropped and counted in the file.
 class Timeline {
  public:
   Timeline(uint64_t worker, std::string host, LoggerPtr logger);
@@ -45,10 +45,11 @@ class Timeline {
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  /// Begins a file; an existing one is replaced. HVD_INVALID: it is on already, or the path is no good.
-  /// HVD_UNAVAILABLE: the file can't be had.
+  /// Begins a file; an existing one is replaced. HVD_INVALID: it is on already, or the path is not valid.
+  /// HVD_UNAVAILABLE: the file can't be opened.
   Status start(const std::string& path);
-  /// Writes what is left and closes the file. HVD_UNAVAILABLE if something could not be written. Nothing if it is off.
+  /// Writes what is left and closes the file. HVD_UNAVAILABLE if something could not be written. Nothing if
+  /// it is off.
   Status stop();
 
   /// This worker's place from now on; also to be told while it is off.

@@ -319,7 +319,7 @@ void Timeline::Writer::flush() {
       const int number = n == 0 ? EIO : errno;
       failure_ = Status(HVD_UNAVAILABLE, fmt::format("timeline {}: {}", file_, std::strerror(number)));
       failure_->vendor_code = number;
-      // What was whole stays whole.
+      // Cuts off the record that was half written.
       static_cast<void>(::ftruncate(fd_, written_) == 0);
     }
   }

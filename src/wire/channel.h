@@ -1,6 +1,6 @@
-// A connection that carries frames: 4 bytes of length (big endian), then that many bytes. TLS 1.3 with
-// a key of each peer's own as external pre-shared key: no certificate, no other cipher, no tickets. A peer
-// without its key never gets past the handshake, so none of its bytes reaches a parser of messages (contract 13).
+// A connection that carries frames: 4 bytes of length (big endian), then that many bytes. TLS 1.3 with a key
+// of each peer's own as external pre-shared key: no certificate, no other cipher, no tickets. A peer without
+// its key never gets past the handshake, so none of its bytes reaches a parser of messages (contract 13).
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,11 @@ class Channel {
   virtual std::string local_address() const = 0;  // address only: the route to the peer
 };
 
-/// Connects to "host:port" and authenticates as `identity` (wire/tls.h), at most for `timeout`. `done` is called once on the loop's thread, with a
-/// channel or with why there is none (HVD_DRIVER_LOST: not reachable; HVD_REFUSED: wrong secret; HVD_TIMEOUT:
-/// no answer; HVD_INVALID: unfit endpoint or secret). A driver that does not listen yet is tried again.
-/// Frames are delivered from the next turn of the loop after set_handlers on, and wait until then.
+/// Connects to "host:port" and authenticates as `identity` (wire/tls.h), at most for `timeout`. `done` is
+/// called once on the loop's thread, with a channel or with why there is none (HVD_DRIVER_LOST: not
+/// reachable; HVD_REFUSED: wrong secret; HVD_TIMEOUT: no answer; HVD_INVALID: unfit endpoint or secret). A
+/// driver that does not listen yet is tried again. Frames are delivered from the next turn of the loop after
+/// set_handlers on, and wait until then.
 void connect_channel(Loop& loop, const std::string& endpoint, const std::string& secret,
                      const std::string& identity, const ChannelLimits& limits, Duration timeout,
                      std::function<void(std::shared_ptr<Channel> channel, const Status& why)> done);

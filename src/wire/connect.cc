@@ -114,7 +114,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
   }
 
   void failed(const ErrorCode& e) {
-    ++attempt_;  // what is under way with this stream answers to nobody
+    ++attempt_;  // operations under way on this stream are ignored from here on
     if (stream_) close_socket(*stream_);
     last_failure_ = e.message();
     if (!addresses_.empty()) return next_address();

@@ -14,7 +14,8 @@ namespace hvd::wire {
 inline constexpr uint32_t kProtocol = 1;
 using Bytes = std::vector<uint8_t>;
 
-/// Serialized envelope. `body` is a table object of control.fbs: encode(job, worker, generation, sequence, DoneT{...}).
+/// Serialized envelope. `body` is a table object of control.fbs: encode(job, worker, generation, sequence,
+/// DoneT{...}).
 Bytes encode(const EnvelopeT& envelope);
 
 /// Throws Error(HVD_INVALID) that says what is wrong with the bytes.

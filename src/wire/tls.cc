@@ -74,7 +74,8 @@ void check_secret(const std::string& secret) {
                             is_key(secret) ? " and is a worker's key" : "", kShortestSecret, kLongestSecret));
 }
 
-// HKDF with SHA-256 (RFC 5869): a secret of any length becomes a key of 32 bytes that serves this identity alone.
+// HKDF with SHA-256 (RFC 5869): a secret of any length becomes a key of 32 bytes that serves this identity
+// alone.
 void derive(const std::string& secret, std::string_view identity, Key* ret_key) {
   Owned<EVP_KDF> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
   Owned<EVP_KDF_CTX> context(kdf ? EVP_KDF_CTX_new(kdf.get()) : nullptr);

@@ -1,6 +1,6 @@
-// TLS 1.3 with an external pre-shared key (RFC 8446, 4.2.11) for both ends of a channel. Each peer has a key of its own,
-// derived from the job's secret and the peer's identity, so that no worker can play another one or the driver. No
-// certificate is ever sent or accepted.
+// TLS 1.3 with an external pre-shared key (RFC 8446, 4.2.11) for both ends of a channel. Each peer has a key
+// of its own, derived from the job's secret and the peer's identity, so that no worker can play another one
+// or the driver. No certificate is ever sent or accepted.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,20 @@ inline constexpr char kJobIdentity[] = "job";
 /// "worker/7".
 std::string worker_identity(uint64_t worker);
 
-/// The key of one identity as text ("hvd-key:worker/7:" and 64 digits): it stands where a secret does and serves that
-/// identity alone. `secret`: the job's, 32 to 512 characters. Throws Error(HVD_INVALID) for one of unfit length.
+/// The key of one identity as text ("hvd-key:worker/7:" and 64 digits): it stands where a secret does and
+/// serves that identity alone. `secret`: the job's, 32 to 512 characters. Throws Error(HVD_INVALID) for one
+/// of unfit length.
 std::string key_text(const std::string& secret, const std::string& identity);
 
 /// Whether a text is such a key, and so no job's secret.
 bool is_key(const std::string& text);
 
-/// The driver's end: any identity, each by its own key. The caller owns the result (SSL_CTX_free). Throws Error:
-/// HVD_INVALID for a secret of unfit length or a key, HVD_UNAVAILABLE if OpenSSL refuses.
+/// The driver's end: any identity, each by its own key. The caller owns the result (SSL_CTX_free). Throws
+/// Error: HVD_INVALID for a secret of unfit length or a key, HVD_UNAVAILABLE if OpenSSL refuses.
 ssl_ctx_st* make_server_context(const std::string& secret);
 
-/// The other end, as `identity`. `secret`: the job's, or the key of that identity (HVD_INVALID if it is another's).
+/// The other end, as `identity`. `secret`: the job's, or the key of that identity (HVD_INVALID if it is
+/// another's).
 ssl_ctx_st* make_client_context(const std::string& secret, const std::string& identity);
 
 /// After the handshake: whether both ends have proved that they know the key.

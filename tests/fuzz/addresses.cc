@@ -1,4 +1,5 @@
-// Fuzzes what members read of each other's addresses: the list of offers, what ranks of a host share, where links listen.
+// Fuzzes what members read of each other's addresses: the list of offers, what ranks of a host share, where
+// links listen.
 #include "fuzz.h"
 #include "local/address.h"
 #include "modules/kit/failure.h"

@@ -1,4 +1,5 @@
-// A fuzzer is a source that defines these two functions: bytes as a stranger would send them, and bytes to begin with.
+// A fuzzer is a source that defines these two functions: bytes as a stranger would send them, and bytes to
+// begin with.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace hvd::fuzz {
 
 using Bytes = std::vector<uint8_t>;
 
-/// Takes the bytes and returns, whatever they are. A promise that does not hold ends the process (HVD_PROMISE).
+/// Takes the bytes and returns, whatever they are. A promise that does not hold ends the process
+/// (HVD_PROMISE).
 void one_input(std::span<const uint8_t> data);
 
 /// Well-formed inputs and those that once broke something: few, and made by the encoders where there are any.

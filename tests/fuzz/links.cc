@@ -1,4 +1,5 @@
-// Fuzzes the links between ranks by real connections: strangers of every kind, and a member that sends what it likes.
+// Fuzzes the links between ranks by real connections: strangers of every kind, and a member that sends what
+// it likes.
 #include "modules/kit/links.h"
 
 #include <poll.h>

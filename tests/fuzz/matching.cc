@@ -1,4 +1,5 @@
-// Fuzzes what rank 0 and the others read of each other's messages about operations, and what rank 0 decides by them.
+// Fuzzes what rank 0 and the others read of each other's messages about operations, and what rank 0 decides
+// by them.
 #include <map>
 
 #include "collective/matcher.h"

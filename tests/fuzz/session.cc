@@ -171,7 +171,8 @@ void one_input(std::span<const uint8_t> data) {
 }
 
 std::vector<Bytes> seeds() {
-  // Welcome (interval 8 ms, time-out 12 ms), ready, an assignment with this worker in it, taken, synced, an abort.
+  // Welcome (interval 8 ms, time-out 12 ms), ready, an assignment with this worker in it, taken, synced, an
+  // abort.
   const Bytes welcome = {11, 0, 8, 4, 1, 0, 0, 0};
   const Bytes join = {1, 11, 2, 1, 0, 2, 0, 3, 1, 'h', 0, 0, 1, 1, 1, 'a', 0, 0, 0, 0, 1, 2, 3, 1};
   const Bytes lost = {11, 3, 1, 0, 0, 0, 1};

@@ -29,7 +29,8 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   Buffer(Party& party, void* memory, size_t bytes)
       : UnboundBuffer(memory, bytes), party_(party), region_(party.lane, memory, bytes) {}
 
-  // Gloo's tags begin with a prefix for each kind of collective: the operation's number comes first here, and its tag holds it.
+  // Gloo's tags begin with a prefix for each kind of collective: the operation's number comes first here, and
+  // its tag holds it.
   void send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
     region_.send(party_.rank(peer), slot, offset, length(offset, bytes));
     last_sent_ = peer;

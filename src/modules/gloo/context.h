@@ -1,5 +1,5 @@
-// Gloo's abstract transport over a lane of the kit's, for one collective. Gloo's algorithms know their peers by index
-// into the members; what they send and receive are a Region's sends and receives.
+// Gloo's abstract transport over a lane of the kit's, for one collective. Gloo's algorithms know their peers
+// by index into the members; what they send and receive are a Region's sends and receives.
 #pragma once
 
 #include <gloo/context.h>
@@ -12,8 +12,8 @@ namespace hvdgloo {
 
 class Transport final : public gloo::transport::Context {
  public:
-  /// Gloo's allreduce looks whether there are pairs, its older algorithms, which are not called, use them: there are some, and
-  /// whatever is asked of one throws.
+  /// Gloo's allreduce looks whether there are pairs, its older algorithms, which are not called, use them:
+  /// there are some, and whatever is asked of one throws.
   explicit Transport(hvdkit::Party& party);
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override;

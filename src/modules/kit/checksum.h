@@ -1,4 +1,5 @@
-// XXH3 with 64 bits (Y. Collet's xxHash) of what crosses a data connection in the clear: TCP's own sum has 16 bits.
+// XXH3 with 64 bits (Y. Collet's xxHash) of what crosses a data connection in the clear: TCP's own sum has 16
+// bits.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// xxHash compiled for one instruction set each: checksum_portable.cc and checksum_avx2.cc include this after they have
-// said which.
+// xxHash compiled for one instruction set each: checksum_portable.cc and checksum_avx2.cc include this after
+// they have said which.
 #pragma once
 
 #include <cstddef>

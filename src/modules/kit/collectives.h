@@ -36,8 +36,8 @@ void allgather(Party& party, const void* input, void* output, const std::vector<
 /// Dissemination barrier (Hensgen, Finkel and Manber 1988).
 void barrier(Party& party);
 
-/// Same bits on every rank: recursive doubling for little data; then reducescatter and allgather, directly or,
-/// for much, around the ring (Patarasuk and Yuan 2009). input may be output.
+/// Same bits on every rank: recursive doubling for little data; then reducescatter and allgather, directly
+/// or, for much, around the ring (Patarasuk and Yuan 2009). input may be output.
 void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const void* input, void* output,
                size_t count);
 

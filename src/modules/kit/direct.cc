@@ -59,7 +59,8 @@ class Direct {
       }
     };
     for (size_t segment = 0; segment < slots; ++segment) receive(segment);
-    // Everything that is sent waits for its receiver: there is nothing to hold back, and nobody waits in a circle.
+    // Everything that is sent waits for its receiver: there is nothing to hold back, and nobody waits in a
+    // circle.
     size_t sends = 0;
     size_t results = 0;
     for (size_t segment = 0, any = 1; any > 0; ++segment) {

@@ -1,5 +1,6 @@
-// What an instance does about generations, whatever they are made of: the one that is connected, the next one,
-// which has its address and no number yet, and a thread that takes ended ones apart, off the critical path.
+// What an instance does about generations, whatever they are made of: the one that is connected, the next
+// one, which has its address and no number yet, and a thread that takes ended ones apart, off the critical
+// path.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +21,8 @@
 
 namespace hvdkit {
 
-/// Generation has assign(group), which takes the place that the group gives; connect(group), which may
-/// block and throws Failure; leave() in peace; abort() from any thread, bounded, also during connect; teardown()
+/// Generation has assign(group), which takes the place that the group gives; connect(group), which may block
+/// and throws Failure; leave() in peace; abort() from any thread, bounded, also during connect; teardown()
 /// after either, which may block for long.
 template <class Generation>
 class Generations {
@@ -47,7 +48,8 @@ class Generations {
     reaper_.join();
   }
 
-  /// A new one for the next connect. The generation that is connected stays: members of it may not all be out yet.
+  /// A new one for the next connect. The generation that is connected stays: members of it may not all be out
+  /// yet.
   Ptr next() {
     end(take_next(), false);
     Ptr generation = make_();
@@ -147,9 +149,10 @@ class Generations {
   std::thread reaper_;
 };
 
-/// An instance whose life is that of generations of host memory: what Module asks of a class, but for kName, describe,
-/// detail and a constructor. Beyond what Generations asks, Generation has rank(); size(); address(), the blob;
-/// submit(Task) and send(destination, data, size), which throw HVD_PEER_LOST once it was given up.
+/// An instance whose life is that of generations of host memory: what Module asks of a class, but for kName,
+/// describe, detail and a constructor. Beyond what Generations asks, Generation has rank(); size();
+/// address(), the blob; submit(Task) and send(destination, data, size), which throw HVD_PEER_LOST once it was
+/// given up.
 template <class Generation>
 class GenerationInstance {
  public:

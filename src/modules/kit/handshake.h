@@ -1,9 +1,10 @@
-// How two ranks convince each other that they belong to a generation: pure functions of bytes, without sockets.
+// How two ranks convince each other that they belong to a generation: pure functions of bytes, without
+// sockets.
 //
-// The rank that dials sends a hello, in the clear and without any secret: who it is, and a nonce. From there on the
-// connection is encrypted where the two addresses say so. The other one answers with a nonce of its own; then each proves
-// by an HMAC-SHA256 over all of that, in constant time, that it knows both ranks' tokens. Tokens came to all members
-// by the authenticated control channel and never cross a link.
+// The rank that dials sends a hello, in the clear and without any secret: who it is, and a nonce. From there
+// on the connection is encrypted where the two addresses say so. The other one answers with a nonce of its
+// own; then each proves by an HMAC-SHA256 over all of that, in constant time, that it knows both ranks'
+// tokens. Tokens came to all members by the authenticated control channel and never cross a link.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,8 @@ class Handshake {
   /// What the end that dials begins with.
   std::vector<uint8_t> hello() const;
 
-  /// At most so many bytes may be given to `take` at a time: nothing behind a greeting is read with it. 0: done.
+  /// At most so many bytes may be given to `take` at a time: nothing behind a greeting is read with it. 0:
+  /// done.
   size_t wants() const;
   /// Appends to *ret_out what is to be sent then. False: refused, and `refusal` says why.
   bool take(const uint8_t* data, size_t size, std::vector<uint8_t>* ret_out);

@@ -9,8 +9,8 @@
 namespace hvdkit {
 namespace {
 
-// Two ops at a time, so that one's first and last messages travel while the other's data do, and two more for what is
-// short, so that it does not wait behind what is long. Each costs every pair of ranks a connection.
+// Two ops at a time, so that one's first and last messages travel while the other's data do, and two more for
+// what is short, so that it does not wait behind what is long. Each costs every pair of ranks a connection.
 constexpr uint32_t kLanes = 4;
 constexpr uint32_t kLanesOfMany = 2;
 constexpr int kMany = 128;                    // ranks

@@ -1,5 +1,6 @@
-// A generation of host memory over the kit's connections: links, lanes, and a thread for each lane that runs its
-// collectives. It is connected once, and ends once: in peace (leave) or not (abort), and then teardown, off the critical path.
+// A generation of host memory over the kit's connections: links, lanes, and a thread for each lane that runs
+// its collectives. It is connected once, and ends once: in peace (leave) or not (abort), and then teardown,
+// off the critical path.
 #pragma once
 
 #include <array>

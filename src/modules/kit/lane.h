@@ -1,11 +1,11 @@
-// Bulk data between ranks: a lane has one connection to each peer and serves one operation at a time. Whoever waits for
-// the operation moves its data, so that there is no thread between it and the sockets; receives are posted, and what
-// comes is received into place.
+// Bulk data between ranks: a lane has one connection to each peer and serves one operation at a time. Whoever
+// waits for the operation moves its data, so that there is no thread between it and the sockets; receives are
+// posted, and what comes is received into place.
 //
-// Operations run on a lane in the same order on every rank, so that what comes early on a connection belongs to this rank's
-// next one and may wait in the socket: nothing is buffered for want of a receiver, and nobody waits in a circle. (Of all
-// operations of the lane that have not ended everywhere, all members of the oldest one are at it, and whatever was sent
-// before its data belongs to older ones.)
+// Operations run on a lane in the same order on every rank, so that what comes early on a connection belongs
+// to this rank's next one and may wait in the socket: nothing is buffered for want of a receiver, and nobody
+// waits in a circle. (Of all operations of the lane that have not ended everywhere, all members of the oldest
+// one are at it, and whatever was sent before its data belongs to older ones.)
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ struct PieceHeader {
 
 class Lane {
  public:
-  /// sockets: by rank, all but this rank's connected. checked: whether this end sends checksums where a connection is not
-  /// encrypted. Throws Failure(HVD_UNAVAILABLE) without descriptors.
+  /// sockets: by rank, all but this rank's connected. checked: whether this end sends checksums where a
+  /// connection is not encrypted. Throws Failure(HVD_UNAVAILABLE) without descriptors.
   Lane(std::vector<Socket> sockets, bool checked);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -89,9 +89,9 @@ class Lane {
   bool broken_ = false;  // an operation ended in its midst: nobody knows what the connections hold
 };
 
-/// Memory under operations. Several sends and receives may be under way; those of one peer and slot complete in
-/// order. Once it is destroyed nothing touches the memory any more, whatever was pending.
-/// Operations throw Failure(HVD_PEER_LOST) with the peer's rank, or rank -1 after an abort.
+/// Memory under operations. Several sends and receives may be under way; those of one peer and slot complete
+/// in order. Once it is destroyed nothing touches the memory any more, whatever was pending. Operations throw
+/// Failure(HVD_PEER_LOST) with the peer's rank, or rank -1 after an abort.
 class Region {
  public:
   Region(Lane& lane, void* memory, size_t size)

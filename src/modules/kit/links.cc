@@ -117,7 +117,7 @@ void Links::open() {
   if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
   if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
   open_ = true;
-  // What came early waits in the connections: the thread looks at them again.
+  // Messages that came early wait in the connections: the thread looks at them again.
   const uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof(one));
 }
@@ -200,8 +200,9 @@ Failure Links::blame(int peer, const std::string& text) {
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   const bool known = peer >= 0 && static_cast<size_t>(peer) < peers_.size();
   const auto state = [&] { return known ? peers_[static_cast<size_t>(peer)] : Peer::kThere; };
-  // A rank that gives up says so before it closes its link: it is not the one that was lost. The links' thread reads its last
-  // word, or that there is none, as soon as it runs. That thread itself can't wait for it, and blames nobody.
+  // A rank that gives up says so before it closes its link: it is not the one that was lost. The links'
+  // thread reads its last word, or that there is none, as soon as it runs. That thread itself can't wait for
+  // it, and blames nobody.
   const bool reads = std::this_thread::get_id() == reader_.load();
   if (!reads) {
     changed_.wait_for(lock, known ? kLastWord : kNews,

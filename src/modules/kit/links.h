@@ -1,7 +1,7 @@
-// TCP connections between each pair of ranks. Over the first, the link, ranks tell what the module wants to tell and send
-// the core's small messages: one write in the sender's thread, one read in the receiver's, and the end of a peer's
-// process seen at once. The others, for a module's bulk data, are its own once both ends have greeted each other on
-// them (handshake.h).
+// TCP connections between each pair of ranks. Over the first, the link, ranks tell what the module wants to
+// tell and send the core's small messages: one write in the sender's thread, one read in the receiver's, and
+// the end of a peer's process seen at once. The others, for a module's bulk data, are its own once both ends
+// have greeted each other on them (handshake.h).
 #pragma once
 
 #include <atomic>
@@ -40,17 +40,20 @@ class Links {
   Links& operator=(const Links&) = delete;
   const Blob& blob() const { return blob_; }
 
-  /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each
-  /// and gives theirs. Blocks until all are there, on the link and on `streams` connections more, at most kMaxStreams,
-  /// the same number on all ranks. A connection that is closed before it has greeted is dialed again until the deadline.
-  /// Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST when a peer is gone or after abort.
+  /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each and
+  /// gives theirs. Blocks until all are there, on the link and on `streams` connections more, at most
+  /// kMaxStreams, the same number on all ranks. A connection that is closed before it has greeted is dialed
+  /// again until the deadline. Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST when a
+  /// peer is gone or after abort.
   std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
                               Clock::time_point deadline, uint32_t streams = 0);
-  /// The connections beside the links, once after greet: by stream, then by rank. They know no Links any more.
+  /// The connections beside the links, once after greet: by stream, then by rank. They know no Links any
+  /// more.
   std::vector<std::vector<Socket>> take_streams();
 
-  /// Steps of the module's own while it connects: "I am a step further", and the wait until `peer` has said so
-  /// `steps` times since the greeting. Throws as greet does; the HVD_TIMEOUT says "rank 3 did not" + `what`.
+  /// Steps of the module's own while it connects: "I am a step further", and the wait until `peer` has said
+  /// so `steps` times since the greeting. Throws as greet does; the HVD_TIMEOUT says "rank 3 did not" +
+  /// `what`.
   void tell_step(int peer);
   void wait_steps(int peer, int steps, const std::string& what, Clock::time_point deadline);
 
@@ -60,8 +63,8 @@ class Links {
   /// Never blocks: what the socket does not take is copied and follows later. Throws HVD_PEER_LOST.
   void send(int destination, const void* data, size_t size);
 
-  /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment for
-  /// what the link has to say.
+  /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment
+  /// for what the link has to say.
   Failure blame(int peer, const std::string& text);
 
   void leave();  // tells the peers that this end closes in peace

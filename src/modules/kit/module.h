@@ -1,4 +1,5 @@
-// A module's table, made from one class: C calls are checked and become its methods, exceptions become statuses.
+// A module's table, made from one class: C calls are checked and become its methods, exceptions become
+// statuses.
 #pragma once
 
 #include <algorithm>

@@ -57,8 +57,8 @@ using Token = std::array<uint8_t, 16>;
 /// Which connections are encrypted (option `encrypt`). Of two ranks that differ the stricter counts.
 enum class Encrypt : uint8_t { kOff, kAuto, kOn };
 
-/// The blob of `address`, or its beginning if the module has more to say: where a generation's links listen, and
-/// what a caller has to show.
+/// The blob of `address`, or its beginning if the module has more to say: where a generation's links listen,
+/// and what a caller has to show.
 struct Blob {
   bool v6 = false;
   uint16_t port = 0;

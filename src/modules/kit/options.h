@@ -17,7 +17,8 @@ class Options {
 
   /// The value of `key`, or `fallback` if the core gave none.
   std::string text(const std::string& key, const std::string& fallback = "") const;
-  /// 0, 1, false or true. These two throw Failure(HVD_INVALID) that names the key, the value and what was expected.
+  /// 0, 1, false or true. These two throw Failure(HVD_INVALID) that names the key, the value and what was
+  /// expected.
   bool flag(const std::string& key, bool fallback) const;
   uint64_t integer(const std::string& key, uint64_t fallback, uint64_t least, uint64_t most) const;
 

@@ -1,4 +1,5 @@
-// One TCP connection between two ranks, in the clear or under TLS 1.3. It never blocks and never raises SIGPIPE.
+// One TCP connection between two ranks, in the clear or under TLS 1.3. It never blocks and never raises
+// SIGPIPE.
 #pragma once
 
 #include <sys/uio.h>
@@ -26,8 +27,8 @@ class Socket {
   int fd() const { return fd_.get(); }
   void close();
 
-  /// From here on TLS 1.3 with this pre-shared key, an ephemeral key exchange and AES-128-GCM; the handshake is
-  /// made by the reads and writes that follow. Throws Failure(HVD_UNAVAILABLE) if OpenSSL can't.
+  /// From here on TLS 1.3 with this pre-shared key, an ephemeral key exchange and AES-128-GCM; the handshake
+  /// is made by the reads and writes that follow. Throws Failure(HVD_UNAVAILABLE) if OpenSSL can't.
   void encrypt(bool server, const Key& key);
   bool encrypted() const { return tls_ != nullptr; }
 

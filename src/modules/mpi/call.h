@@ -1,6 +1,6 @@
-// A blocking call into MPI, in a thread of its own: MPI has calls that can't be interrupted, and one of them may
-// wait for a peer that is dead. Whoever waits for the call can give it up; the thread is then left behind, at the
-// lowest priority, and whatever the call gives in the end is dropped.
+// A blocking call into MPI, in a thread of its own: MPI has calls that can't be interrupted, and one of them
+// may wait for a peer that is dead. The waiting thread can give the call up; its thread is then left behind
+// at the lowest priority, and its result is dropped.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 class Call {
  public:
-  /// body: holds all that it touches. ended: called after it, unless the call was given up; says whether it threw.
+  /// body: holds all that it touches. ended: called after it, unless the call was given up; says whether it
+  /// threw.
   static std::shared_ptr<Call> start(std::function<void()> body, std::function<void(bool failed)> ended = {});
 
   /// True once the call has ended; false at the deadline or once it was given up.

@@ -1,6 +1,6 @@
-// Runs the collectives of one generation: one thread, nonblocking calls, MPI_Test; without `elastic` blocking ones where
-// those are faster. It sleeps while nothing is under way. After an abort it leaves what MPI has not finished to MPI,
-// memory included.
+// Runs the collectives of one generation: one thread, nonblocking calls, MPI_Test; without `elastic` blocking
+// ones where those are faster. It sleeps while nothing is under way. After an abort it leaves what MPI has
+// not finished to MPI, memory included.
 #pragma once
 
 #include <mpi.h>

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kDirectBytes = size_t{16} << 20;  // of a call on the user's memory
 constexpr size_t kMostInACall = INT_MAX;           // elements: MPI counts in int
 
-// Where in a slot MPI writes, behind what it reads. Never at the same place: Open MPI takes that for MPI_IN_PLACE,
-// even where there is nothing to read.
+// Where in a slot MPI writes, behind what it reads. Never at the same place: Open MPI takes that for
+// MPI_IN_PLACE, even where there is nothing to read.
 size_t apart(size_t in_bytes) { return in_bytes / 64 * 64 + 64; }
 
 }  // namespace
@@ -110,7 +110,8 @@ void Operation::choose_chunks() {
     // MPI forbids what the core allows: memory that is both read and written.
     const auto* output = static_cast<const uint8_t*>(op.output);
     const auto* input = static_cast<const uint8_t*>(op.input);
-    // In place on every rank, as MPI wants it. MPI_Iallreduce in place is slow in Open MPI 4: twice MPI_Allreduce's time.
+    // In place on every rank, as MPI wants it. MPI_Iallreduce in place is slow in Open MPI 4: twice
+    // MPI_Allreduce's time.
     blocks_ = op.collective == HVD_COLLECTIVE_ALLREDUCE;
     if (op.collective == HVD_COLLECTIVE_ALLGATHER && whole_)
       stage_in_ = input == output + out_[static_cast<size_t>(task.me)].offset * element_;

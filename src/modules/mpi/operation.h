@@ -1,5 +1,5 @@
-// One collective as a row of MPI calls, chunk by chunk. Every rank makes the same calls in the same order, whatever its own
-// counts are.
+// One collective as a row of MPI calls, chunk by chunk. Every rank makes the same calls in the same order,
+// whatever its own counts are.
 #pragma once
 
 #include <mpi.h>

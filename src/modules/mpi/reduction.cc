@@ -35,7 +35,8 @@ MPI_Datatype half = MPI_DATATYPE_NULL;
 std::array<MPI_Op, kFunctions.size()> operators;
 std::array<bool, kFunctions.size()> made{};
 
-// Whether `ours` has to do it: minimum and maximum of floats treat NaN as base/reduce.h does, the same on every backend.
+// Whether `ours` has to do it: minimum and maximum of floats treat NaN as base/reduce.h does, the same on
+// every backend.
 bool ours(hvd_dtype dtype, hvd_reduction reduction) {
   if (hvd::is_narrow_float(dtype) || dtype == HVD_DTYPE_BOOL) return true;
   return (dtype == HVD_DTYPE_FLOAT32 || dtype == HVD_DTYPE_FLOAT64) &&

@@ -1,5 +1,5 @@
-// What a fault-tolerant MPI (ULFM) adds, where the headers have it and the run has it switched on: deaths are errors that MPI
-// gives, and what waits for others can be ended.
+// What a fault-tolerant MPI (ULFM) adds, where the headers have it and the run has it switched on: deaths are
+// errors that MPI gives, and what waits for others can be ended.
 #pragma once
 
 #include <mpi.h>
@@ -13,7 +13,8 @@ namespace hvdmpi {
 
 #if defined(MPIX_ERR_REVOKED) && defined(MPIX_FT) && defined(OMPI_HAVE_MPIX_COMM_GET_FAILED)
 
-/// Whether this run has it (`mpirun --with-ft ulfm`): MPI says so in an attribute of the world. Once MPI has begun.
+/// Whether this run has it (`mpirun --with-ft ulfm`): MPI says so in an attribute of the world. Once MPI has
+/// begun.
 inline bool fault_tolerant() {
   int* on = nullptr;
   int known = 0;

@@ -27,8 +27,8 @@ T* pointer(uintptr_t address) {
   return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-// The places where the component's calls of other libraries' functions take their addresses from (ELF gABI, "Dynamic
-// linking": each has a relocation that names the function).
+// The places where the component's calls of other libraries' functions take their addresses from (ELF gABI,
+// "Dynamic linking": each has a relocation that names the function).
 struct Component {
   uintptr_t base = 0;
   uintptr_t guarded = 0, guarded_end = 0;  // pages that are read-only once it is loaded

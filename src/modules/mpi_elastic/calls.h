@@ -1,5 +1,5 @@
-// Puts functions of this module in the place of libc's for one library of the process: in the table through which that
-// library calls them (x86-64 and aarch64). Nothing else in the process is touched.
+// Puts functions of this module in the place of libc's for one library of the process: in the table through
+// which that library calls them (x86-64 and aarch64). Nothing else in the process is touched.
 #pragma once
 
 #include <cstdint>

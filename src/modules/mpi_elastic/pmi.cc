@@ -61,8 +61,8 @@ class Server {
     return request.substr(begin, end == std::string::npos ? end : end - begin);
   }
 
-  // "": a request that a process alone has no use for (to spawn others, to look their names up): the conversation ends,
-  // and MPI's call fails.
+  // "": a request that a process alone has no use for (to spawn others, to look their names up): the
+  // conversation ends, and MPI's call fails.
   std::string answer(const std::string& request) {
     const std::string command = field(request, "cmd");
     if (command == "init") return "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";

@@ -30,7 +30,8 @@ void meet_through(const std::string& server, const std::string& worker) {
 #if __has_include(<pmix.h>)
 namespace {
 
-// Handlers of one kind of event come before those of all kinds, of which Open MPI's is one: it ends the process.
+// Handlers of one kind of event come before those of all kinds, of which Open MPI's is one: it ends the
+// process.
 void on_lost_server(size_t, pmix_status_t, const pmix_proc_t*, pmix_info_t[], size_t, pmix_info_t[], size_t,
                     pmix_event_notification_cbfunc_fn_t done, void* context) {
   if (done != nullptr) done(PMIX_EVENT_ACTION_COMPLETE, nullptr, 0, nullptr, nullptr, context);

@@ -16,8 +16,8 @@
 namespace hvdmpi {
 namespace {
 
-// Where btl/tcp is: a library of its own (version 4), or else within the one that it is built into (version 5), in which nothing
-// else calls the functions that are replaced.
+// Where btl/tcp is: a library of its own (version 4), or else within the one that it is built into (version
+// 5), in which nothing else calls the functions that are replaced.
 constexpr const char* kComponents[] = {"mca_btl_tcp.so", "libopen-pal.so"};
 
 bool connection_lost(int error) {

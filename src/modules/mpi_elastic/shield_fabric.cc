@@ -1,8 +1,8 @@
-// What libfabric's provider tcp (versions 1.18 to 2.6) does, as far as it matters here: a socket and a connection a peer,
-// made as there is something to send. The caller sends a request, a header of 32 bytes and some bytes of data whose
-// number is in it, and the peer answers with one that differs in the type. Until then fi_tsend says "try again",
-// which MPICH does for ever, under its lock. So a connection to the dead has to be answered: the answer is made here
-// of the request, and from then on nothing comes and everything goes.
+// What libfabric's provider tcp (versions 1.18 to 2.6) does, as far as it matters here: a socket and a
+// connection a peer, made as there is something to send. The caller sends a request, a header of 32 bytes and
+// some bytes of data whose number is in it, and the peer answers with one that differs in the type. Until
+// then fi_tsend says "try again", which MPICH does for ever, under its lock. So a connection to the dead has
+// to be answered: the answer is made here of the request, and from then on nothing comes and everything goes.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -84,8 +84,8 @@ class Connections {
 
 Connections& connections() { return Connections::get(); }
 
-// There is nobody to connect to. In its place comes a connection that can be written, as far as polling goes, and
-// read, since its other end is closed.
+// There is nobody to connect to. In its place comes a connection that can be written, as far as polling goes,
+// and read, since its other end is closed.
 void bury(int fd) {
   int ends[2] = {};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return silence(fd);

@@ -1,7 +1,7 @@
 // What is used of the CUDA driver API and of NCCL, declared here, so that the module builds where neither is
-// installed; tests/backend/nccl_headers_test.cc holds it against the real headers where there are any. The names are
-// those that the libraries export: cuda.h renames some (cuCtxPushCurrent is cuCtxPushCurrent_v2), and nothing here is
-// of the per-thread variants.
+// installed; tests/backend/nccl_headers_test.cc holds it against the real headers where there are any. The
+// names are those that the libraries export: cuda.h renames some (cuCtxPushCurrent is cuCtxPushCurrent_v2),
+// and nothing here is of the per-thread variants.
 #pragma once
 
 #include <climits>
@@ -96,8 +96,8 @@ constexpr NcclType kNcclInt8 = 0, kNcclUint8 = 1, kNcclInt32 = 2, kNcclUint32 = 
                    kNcclUint64 = 5, kNcclFloat16 = 6, kNcclFloat32 = 7, kNcclFloat64 = 8, kNcclBfloat16 = 9;
 constexpr NcclReduction kNcclSum = 0, kNcclProd = 1, kNcclMax = 2, kNcclMin = 3, kNcclAvg = 4;
 
-/// The beginning of ncclConfig_t, as it was when it first came (2.14). A later library reads as far as `size` says and
-/// takes defaults for the rest.
+/// The beginning of ncclConfig_t, as it was when it first came (2.14). A later library reads as far as `size`
+/// says and takes defaults for the rest.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -105,7 +105,8 @@ struct NcclConfig {
   int blocking = 0;
 };
 
-// Oldest version that is taken: non-blocking communicators and their abort are older, and were mended until then.
+// Oldest version that is taken: non-blocking communicators and their abort are older, and were mended until
+// then.
 constexpr int kNcclOldest = 21800;
 
 // X(name, parameters): all give a ncclResult_t, but the two that give text.

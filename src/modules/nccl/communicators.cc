@@ -34,8 +34,8 @@ std::string key_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-// The first of the ranks makes it when it is needed: every id that NCCL gives out keeps a thread and a socket of its
-// until all ranks have used it.
+// The first of the ranks makes it when it is needed: every id that NCCL gives out keeps a thread and a socket
+// of its until all ranks have used it.
 NcclUniqueId Generation::unique_id(const std::vector<int>& ranks) {
   const std::string key = key_of(ranks);
   Libraries& libraries = device_->libraries();
@@ -106,7 +106,8 @@ void Generation::abort_communicators() {
   if (grouped) warn("ncclGroupEnd", nccl.ncclGroupEnd());
 }
 
-// All members do this, once their operations are over: peers may still read what this rank's device holds for them.
+// All members do this, once their operations are over: peers may still read what this rank's device holds for
+// them.
 void Generation::finish_in_peace() {
   const auto deadline = Clock::now() + kPeace;
   try {

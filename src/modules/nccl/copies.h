@@ -1,5 +1,5 @@
-// Copies between host and device memory: pinned memory, and copies under way. Apart from generations: they go on after
-// an abort.
+// Copies between host and device memory: pinned memory, and copies under way. Apart from generations: they go
+// on after an abort.
 #pragma once
 
 #include <map>
@@ -20,7 +20,8 @@ class Copies {
               const hvd_backend_copy* copies, size_t count);
   /// False: not done within the time, and the ticket stays.
   bool wait(void* ticket, int64_t timeout_ns);
-  /// Frees everything, unless a copy that is under way does not end: then its memory is left alone, and false.
+  /// Frees everything, unless a copy that is under way does not end: then its memory is left alone, and
+  /// false.
   bool close();
 
  private:

@@ -22,7 +22,8 @@ Device::Device(std::shared_ptr<Libraries> libraries, int ordinal)
   };
   try {
     const Current current(*this);
-    // Not ordered with the default stream but by events: else everything that the program does there would wait.
+    // Not ordered with the default stream but by events: else everything that the program does there would
+    // wait.
     libraries_->check(cuda.cuStreamCreate(&work_stream_, kCuStreamNonBlocking), "cuStreamCreate");
     libraries_->check(cuda.cuStreamCreate(&copy_stream_, kCuStreamNonBlocking), "cuStreamCreate");
   } catch (...) {

@@ -1,5 +1,6 @@
-// A device of this process: its primary context, which the CUDA runtime and frameworks use as well, two streams of the
-// module's own, and events that are used again. The host program's current context is left as it was.
+// A device of this process: its primary context, which the CUDA runtime and frameworks use as well, two
+// streams of the module's own, and events that are used again. The host program's current context is left as
+// it was.
 #pragma once
 
 #include <memory>
@@ -69,8 +70,8 @@ class Device : public std::enable_shared_from_this<Device> {
   /// What `stream` is given from now on runs after the event.
   void wait(CuStream stream, const Event& event);
   bool reached(const Event& event);
-  /// Whether `stream` can be used at all: HVD_INVALID for a handle that means another stream in each thread, and for
-  /// one that is being captured.
+  /// Whether `stream` can be used at all: HVD_INVALID for a handle that means another stream in each thread,
+  /// and for one that is being captured.
   void check_stream(CuStream stream);
   /// HVD_INVALID if the memory is not this device's: a kernel that touched it would lose the context.
   void check_memory(const void* data, const char* what);

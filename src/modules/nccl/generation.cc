@@ -257,7 +257,7 @@ void Generation::await(NcclComm communicator, const char* what, Clock::time_poin
   }
 }
 
-// What is on the device: what is done is forgotten, and what has failed is told.
+// Operations on the device: forgets those that are done and reports those that have failed.
 void Generation::watch() {
   while (!running_.empty() && device_->reached(running_.front().after)) running_.pop_front();
   if (running_.empty()) return;

@@ -1,5 +1,6 @@
-// What one generation has: communicators and the thread that uses them. The thread begins with the first operation on
-// device memory. All calls of NCCL are its own, so that an abort finds nobody inside one; the others leave it flags.
+// What one generation has: communicators and the thread that uses them. The thread begins with the first
+// operation on device memory. All calls of NCCL are its own, so that an abort finds nobody inside one; the
+// others leave it flags.
 #pragma once
 
 #include <atomic>
@@ -29,8 +30,8 @@ struct Place {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  /// older: earlier generations of this instance that may still be taken apart. Two at a time on one device would
-  /// wait for each other, so this one's first communicator waits for their end.
+  /// older: earlier generations of this instance that may still be taken apart. Two at a time on one device
+  /// would wait for each other, so this one's first communicator waits for their end.
   Generation(std::shared_ptr<Host> host, Place place, std::vector<std::shared_ptr<Generation>> older);
   ~Generation();
 

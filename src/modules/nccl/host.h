@@ -1,4 +1,5 @@
-// The host's table with an end: after close returns nobody calls it any more, also not a thread that a library holds.
+// The host's table with an end: after close returns nobody calls it any more, also not a thread that a
+// library holds.
 #pragma once
 
 #include <fmt/format.h>

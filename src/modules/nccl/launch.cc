@@ -15,8 +15,9 @@ uint8_t* at(void* data, size_t offset) { return static_cast<uint8_t*>(data) + of
 
 CuPointer pointer_of(const void* data) { return static_cast<CuPointer>(reinterpret_cast<uintptr_t>(data)); }
 
-// Everything of one task in one group: NCCL launches it together, and a rank's sends and receives go on side by
-// side. A group must be the same on every rank, so that tasks, which come at any time, are never put together here.
+// Everything of one task in one group: NCCL launches it together, and a rank's sends and receives go on side
+// by side. A group must be the same on every rank, so that tasks, which come at any time, are never put
+// together here.
 class Group {
  public:
   explicit Group(const Libraries& libraries) : libraries_(libraries) {

@@ -16,8 +16,8 @@ struct LibraryPaths {
 
 class Libraries {
  public:
-  /// Loads both, or gives what is loaded already from the same paths. Touches no device: a process that only asks
-  /// can still fork. Throws Failure(HVD_UNAVAILABLE) with one sentence.
+  /// Loads both, or gives what is loaded already from the same paths. Touches no device: a process that only
+  /// asks can still fork. Throws Failure(HVD_UNAVAILABLE) with one sentence.
   static std::shared_ptr<Libraries> load(const LibraryPaths& paths);
 
   CudaFunctions cuda;

@@ -92,7 +92,8 @@ class Instance {
     const int own = version_of(group.members[group.rank], group.rank);
     for (int rank = 0; rank < group.size; ++rank) {
       const int version = version_of(group.members[rank], rank);
-      // NCCL refuses such a group. Operations on host memory have nothing to do with it, so that connect goes on.
+      // NCCL refuses such a group. Operations on host memory have nothing to do with it, so that connect goes
+      // on.
       if (version != own && place.refusal.empty()) {
         const int first = version_of(group.members[0], 0);
         int other = 0;

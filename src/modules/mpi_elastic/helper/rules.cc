@@ -30,9 +30,9 @@ bool starts_with_any(const std::string& name, std::initializer_list<const char*>
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* p) { return starts(name, p); });
 }
 
-// A process in an allocation of Slurm takes itself for one that srun has started: Open MPI 4 knows Slurm by the older
-// two of its names for job and nodes, and a step by its number. Programs that want to know their job have the newer
-// names.
+// A process in an allocation of Slurm takes itself for one that srun has started: Open MPI 4 knows Slurm by
+// the older two of its names for job and nodes, and a step by its number. Programs that want to know their
+// job have the newer names.
 bool of_slurm(const std::string& name) {
   return name == "SLURM_JOBID" || name == "SLURM_NODELIST" || name == "SLURM_STEP_ID" ||
          name == "SLURM_STEPID";

@@ -61,8 +61,8 @@ class Waiter {
   pmix_status_t status_ = PMIX_SUCCESS;
 };
 
-/// Infos for one call. What they point to is never freed: it is little, and differs in who would have to free it from
-/// version to version.
+/// Infos for one call. Their values are never freed: they are small, and versions differ in who
+/// frees them.
 class Infos {
  public:
   void add(const char* key, const void* value, pmix_data_type_t type) {
