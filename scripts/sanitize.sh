@@ -23,16 +23,11 @@ export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:${TSAN_OPTIONS:-}"
 for preset in "${presets[@]}"; do
   cmake --preset "$preset" -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF
   filter=(-L 'unit|scenario')
-  targets=()
-  if [ -n "$short" ]; then
-    targets=(--target quick_tests)
-    if [ "$preset" = tsan ]; then
-      filter=(-L '^quick$' -E 'histor|membership|matcher|sampler_test|_plan_|hvdrun|merge|^fuzz_|^nccl|^wire_schema')
-    else
-      targets+=(scenario_worker)
-      filter=(-L 'unit|scenario' -LE '^full$' -E '^api_collectives|^sampler_processes|^api_standalone|^nccl_failure')
-    fi
+  if [ -n "$short" ] && [ "$preset" = tsan ]; then
+    filter=(-L '^quick$' -E 'histor|membership|matcher|sampler_test|_plan_|hvdrun|merge|^fuzz_|^nccl|^wire_schema')
+  elif [ -n "$short" ]; then
+    filter=(-L 'unit|scenario' -LE '^full$' -E '^api_collectives|^nccl_failure')
   fi
-  cmake --build --preset "$preset" "${targets[@]}"
+  cmake --build --preset "$preset"
   ctest --preset "$preset" -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
 done

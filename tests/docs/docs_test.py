@@ -1,10 +1,18 @@
 """The texts agree with the code: README's example, links, names of tests."""
 import re
+import subprocess
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bindings").rglob("*.md"))]
+
+SOURCES = (".cc", ".h", ".c", ".py", ".rs", ".go", ".sh")
+# Files that are about to be moved, and will say it where they go.
+MUTE = {"src/base/options.cc", "src/launch/job_directory.cc", "src/launch/local_launcher.cc",
+        "src/driver/rendezvous_messages.cc", "src/driver/mpi_rules.cc", "src/driver/mpi_server.cc",
+        "tests/session/session_core_test.cc"} | {
+    f"src/modules/mpi/{name}.cc" for name in ("calls", "join", "launch", "pmi", "pmix_client", "runtime", "shield", "silence")}
 
 
 def test_sources():
@@ -44,6 +52,20 @@ class Docs(unittest.TestCase):
         promises = [int(number) for number in re.findall(r"^\*\*(\d+)\. ", contract, flags=re.M)]
         self.assertEqual(list(range(1, 14)), promises[:13])
         self.assertEqual(sorted(set(promises)), promises)
+
+    def test_files_say_their_purpose_first(self):
+        """In a comment on the first line, or on the second behind #!."""
+        names = subprocess.run(["git", "ls-files", "src", "include", "tests", "examples", "bindings", "scripts"], cwd=ROOT,
+                               capture_output=True, text=True).stdout.split()
+        if not names:
+            self.skipTest("git does not say which files there are")
+        for name in names:
+            path = ROOT / name
+            if path.suffix not in SOURCES or "recorded" in name or name in MUTE or not path.exists():
+                continue
+            lines = [line for line in path.read_text().split("\n")[:2] if not line.startswith("#!")]
+            if any(lines):
+                self.assertRegex(lines[0], r"^\s*(//|/\*|#(?! *(include|define|pragma|if))|r?[\"\']{3})", name)
 
 
 if __name__ == "__main__":
