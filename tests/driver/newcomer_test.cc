@@ -32,8 +32,8 @@ class Member {
     });
     options.set("backend", std::string("tcp"));
     options.set("interface", std::string("127.0.0.1"));
-    std::unique_ptr<elastic::Worker> worker;
-    Status status = elastic::Worker::start(options, &worker);
+    const auto worker = std::make_unique<elastic::Worker>(options);
+    Status status = worker->open(options, options.duration("init_timeout"));
     if (!status.ok()) return end.add(status);
     elastic::RunLoop loop(*worker, nullptr);
     hvd_status last = HVD_OK;

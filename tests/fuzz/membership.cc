@@ -27,7 +27,7 @@ class Watch {
         generation_ = assign->generation;
         HVD_PROMISE(assign->root >= 0 && assign->root < static_cast<int32_t>(assign->members.size()));
         std::set<uint64_t> members;
-        for (const MemberPlace& place : assign->members) {
+        for (const Member& place : assign->members) {
           HVD_PROMISE(place.worker >= 1 && place.worker <= started_);
           HVD_PROMISE(members.insert(place.worker).second);
         }
