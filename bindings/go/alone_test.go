@@ -267,7 +267,7 @@ func TestBadInputIsAnError(t *testing.T) {
 	expect(t, alone(t).Barrier(background, "another's set", hvd.On(set)), hvd.Invalid, "another worker")
 	set.Close()
 	set.Close()
-	expect(t, w.Barrier(background, "closed set", hvd.On(set)), hvd.Closed, "process set")
+	expect(t, w.Barrier(background, "closed set", hvd.On(set)), hvd.Closed, "process_set")
 	_, err = set.Info()
 	expect(t, err, hvd.Closed)
 	for _, values := range []map[string]any{{"no_such_key": 1}, {"np": "many"}, {"np": 1.5}, {"a\x00": 1}, {"restart": 7}} {

@@ -39,7 +39,11 @@ hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name
   status = hvd_op_wait(*ret_op, call->wait_ns, error);
   /* HVD_TIMEOUT is the wait's or the operation's. */
   call->done = 1;
-  if (status == HVD_TIMEOUT) hvd_op_test(*ret_op, &call->done, NULL);
+  if (status == HVD_TIMEOUT) {
+    hvd_op_test(*ret_op, &call->done, NULL);
+    /* It may have completed between the two: then it has a status of its own. */
+    if (call->done) status = hvd_op_wait(*ret_op, call->wait_ns, error);
+  }
   if (!call->done) return HVD_OK;
   if (call->discard) {
     hvd_op_destroy(*ret_op);
@@ -104,16 +108,13 @@ hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_
 hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error) {
   return hvd_state_add_tensor(state, key, (const hvd_tensor *)tensor, error);
 }
-hvd_status hvdgo_broadcast_object(hvd_context *context, const char *name, uintptr_t *data, size_t *size, int32_t root,
-                                  hvd_error *error) {
-  void *memory = (void *)*data;
-  hvd_status status = hvd_broadcast_object(context, name, &memory, size, root, error);
-  *data = (uintptr_t)memory;
-  return status;
-}
 void *hvdgo_pointer(uintptr_t number) { return (void *)number; }
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error) {
   return hvd_state_add_value(state, key, (void *)value, size, error);
 }
-void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) { write(sink, (const void *)data, size); }
-void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) { add(sink, name, slots); }
+void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) {
+  write(sink, (const void *)data, size);
+}
+void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) {
+  add(sink, name, slots);
+}

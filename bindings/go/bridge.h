@@ -2,6 +2,8 @@
 #ifndef HVD_GO_BRIDGE_H
 #define HVD_GO_BRIDGE_H
 
+#include <hvd/connect.h>
+#include <hvd/direct.h>
 #include <hvd/driver.h>
 #include <hvd/hvd.h>
 #include <stdint.h>
@@ -46,8 +48,6 @@ hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *err
 
 hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_error *error);
 hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error);
-hvd_status hvdgo_broadcast_object(hvd_context *context, const char *name, uintptr_t *data, size_t *size, int32_t root,
-                                  hvd_error *error);
 void *hvdgo_pointer(uintptr_t number);
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error);
 void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size);

@@ -7,12 +7,7 @@ package hvd
 */
 import "C"
 
-import (
-	"bytes"
-	"context"
-	"runtime"
-	"unsafe"
-)
+import "context"
 
 // Collectives. All ranks (of the generation, or of the process set) make each call under the same name, in any order and
 // from any goroutine. The forms with Start return at once and give an [Op]; the others wait.
@@ -34,6 +29,13 @@ func broadcast(name string, outputs []Tensor, root int) *request {
 func other(collective C.int32_t, name string, inputs, outputs []Tensor) *request {
 	r := &request{name: name, inputs: inputs, outputs: outputs}
 	r.call.collective = collective
+	return r
+}
+
+// rooted is for collectives in which one rank has a part of its own.
+func rooted(collective C.int32_t, name string, inputs, outputs []Tensor, root int) *request {
+	r := other(collective, name, inputs, outputs)
+	r.call.root = r.number("root", root)
 	return r
 }
 
@@ -215,39 +217,127 @@ func (w *Worker) rows(ctx context.Context, r *request, options []Option) (int, e
 	return op.Rows()
 }
 
-// BroadcastObject broadcasts bytes whose length only the root knows: data counts on root, and every rank gets them. The
-// context bounds nothing but the beginning: option operation_timeout bounds the wait.
-func (w *Worker) BroadcastObject(ctx context.Context, name string, data []byte, root int) ([]byte, error) {
-	if ctx.Err() != nil {
-		return nil, ended(ctx, name)
+// Send sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and shape agree.
+func (w *Worker) Send(ctx context.Context, name string, tensor Tensor, to int, options ...Option) error {
+	return w.do(ctx, rooted(C.HVD_COLLECTIVE_SEND, name, tensors(tensor), nil, to), options)
+}
+
+// StartSend starts [Worker.Send].
+func (w *Worker) StartSend(ctx context.Context, name string, tensor Tensor, to int, options ...Option) (*Op, error) {
+	return w.start(ctx, rooted(C.HVD_COLLECTIVE_SEND, name, tensors(tensor), nil, to), options)
+}
+
+// Receive receives what [Worker.Send] of that rank sends under the same name.
+func (w *Worker) Receive(ctx context.Context, name string, tensor Tensor, from int, options ...Option) error {
+	return w.do(ctx, rooted(C.HVD_COLLECTIVE_RECEIVE, name, nil, tensors(tensor), from), options)
+}
+
+// StartReceive starts [Worker.Receive].
+func (w *Worker) StartReceive(ctx context.Context, name string, tensor Tensor, from int, options ...Option) (*Op, error) {
+	return w.start(ctx, rooted(C.HVD_COLLECTIVE_RECEIVE, name, nil, tensors(tensor), from), options)
+}
+
+func reduce(name string, input, output Tensor, reduction Reduction, root int) *request {
+	r := rooted(C.HVD_COLLECTIVE_REDUCE, name, tensors(input), tensors(output), root)
+	r.call.reduction = C.int32_t(reduction)
+	return r
+}
+
+// Reduce is [Worker.Allreduce] whose result root alone gets; the others' output stays as it is.
+func (w *Worker) Reduce(ctx context.Context, name string, input, output Tensor, reduction Reduction, root int, options ...Option) error {
+	return w.do(ctx, reduce(name, input, output, reduction, root), options)
+}
+
+// StartReduce starts [Worker.Reduce].
+func (w *Worker) StartReduce(ctx context.Context, name string, input, output Tensor, reduction Reduction, root int, options ...Option) (*Op, error) {
+	return w.start(ctx, reduce(name, input, output, reduction, root), options)
+}
+
+// Gather concatenates all ranks' inputs on root, in rank order; received has the rows that came from each rank. The others
+// get no rows.
+func (w *Worker) Gather(ctx context.Context, name string, input Tensor, root int, options ...Option) (output *Buffer, received []int64, err error) {
+	op, err := w.run(ctx, rooted(C.HVD_COLLECTIVE_GATHER, name, tensors(input), nil, root), options)
+	if err != nil {
+		return nil, nil, err
 	}
-	text, free, err := cString("name", name)
+	if output, err = op.Output(0); err != nil {
+		return nil, nil, err
+	}
+	received, err = op.ReceivedSplits()
+	return output, received, err
+}
+
+// StartGather starts [Worker.Gather]; the results are the op's Output and ReceivedSplits.
+func (w *Worker) StartGather(ctx context.Context, name string, input Tensor, root int, options ...Option) (*Op, error) {
+	return w.start(ctx, rooted(C.HVD_COLLECTIVE_GATHER, name, tensors(input), nil, root), options)
+}
+
+// Scatter deals the rows of root's input out to all ranks, evenly or as root's [Splits] say; it gives the rows written into
+// output, whose shape tells the room. The others' input is not looked at: it may be empty.
+func (w *Worker) Scatter(ctx context.Context, name string, input, output Tensor, root int, options ...Option) (int, error) {
+	return w.rows(ctx, rooted(C.HVD_COLLECTIVE_SCATTER, name, tensors(input), tensors(output), root), options)
+}
+
+// StartScatter starts [Worker.Scatter]; the rows written are the op's Rows.
+func (w *Worker) StartScatter(ctx context.Context, name string, input, output Tensor, root int, options ...Option) (*Op, error) {
+	return w.start(ctx, rooted(C.HVD_COLLECTIVE_SCATTER, name, tensors(input), tensors(output), root), options)
+}
+
+// AllgatherObject gives every rank's bytes, of any length each, in rank order.
+func (w *Worker) AllgatherObject(ctx context.Context, name string, data []byte, options ...Option) ([][]byte, error) {
+	op, err := w.run(ctx, other(C.HVD_COLLECTIVE_ALLGATHER, name, tensors(Of(data)), nil), options)
 	if err != nil {
 		return nil, err
 	}
-	defer free()
+	return op.objects()
+}
+
+// GatherObject is [Worker.AllgatherObject] for root alone: the others get an empty entry for each rank.
+func (w *Worker) GatherObject(ctx context.Context, name string, data []byte, root int, options ...Option) ([][]byte, error) {
+	op, err := w.run(ctx, rooted(C.HVD_COLLECTIVE_GATHER, name, tensors(Of(data)), nil, root), options)
+	if err != nil {
+		return nil, err
+	}
+	return op.objects()
+}
+
+func (op *Op) objects() ([][]byte, error) {
+	sizes, err := op.ReceivedSplits()
+	if err != nil {
+		return nil, err
+	}
+	output, err := op.Output(0)
+	if err != nil {
+		return nil, err
+	}
+	all, err := Slice[byte](output)
+	if err != nil {
+		return nil, err
+	}
+	objects := make([][]byte, len(sizes))
+	for i, size := range sizes {
+		objects[i], all = all[:size:size], all[size:]
+	}
+	return objects, nil
+}
+
+// BroadcastObject broadcasts bytes whose length only the root knows: data counts on root, and every rank gets them.
+func (w *Worker) BroadcastObject(ctx context.Context, name string, data []byte, root int, options ...Option) ([]byte, error) {
 	m, err := w.Membership()
 	if err != nil {
 		return nil, err
 	}
-	if int(C.int32_t(root)) != root {
-		return nil, newError(Invalid, "root is %d: expected a rank", root)
-	}
-	var memory C.uintptr_t // of the library; on root it is read where it is
-	var size C.size_t
-	var pinner runtime.Pinner
-	defer pinner.Unpin()
+	r := rooted(C.HVD_COLLECTIVE_BROADCAST_OBJECT, name, nil, nil, root)
 	if m.Rank == root {
-		pinner.Pin(unsafe.SliceData(data))
-		memory, size = C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data)))), C.size_t(len(data))
+		r.inputs = tensors(Of(data))
 	}
-	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
-		return C.hvdgo_broadcast_object(c, text, &memory, &size, C.int32_t(root), e)
-	})
+	op, err := w.run(ctx, r, options)
 	if err != nil || m.Rank == root {
 		return data, err
 	}
-	received := C.hvdgo_pointer(memory)
-	defer C.hvd_free(received)
-	return bytes.Clone(unsafe.Slice((*byte)(received), int(size))), nil
+	output, err := op.Output(0)
+	if err != nil {
+		return nil, err
+	}
+	return Slice[byte](output)
 }

@@ -17,8 +17,7 @@ import (
 // Driver is the elastic driver in one's own process: it discovers hosts, starts one worker per slot, gives them ranks
 // generation by generation, notices those that are lost, and says how the job ended.
 type Driver struct {
-	gate gate
-	c    *C.hvd_driver
+	c *C.hvd_driver // a handle that the library checks
 }
 
 // Host is a host and its slots.
@@ -60,7 +59,7 @@ func NewDriver(options *Options) (*Driver, error) {
 		return nil, err
 	}
 	defer free()
-	d := &Driver{gate: newGate("driver")}
+	d := &Driver{}
 	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_create(o, &d.c, e) }); err != nil {
 		return nil, err
 	}
@@ -69,25 +68,15 @@ func NewDriver(options *Options) (*Driver, error) {
 
 // Close stops the job if it runs, ends what it started and frees the driver. Not from one of its callbacks.
 func (d *Driver) Close() {
-	if d == nil {
-		return
+	if d != nil {
+		C.hvd_driver_destroy(d.c)
 	}
-	_ = d.Stop("the driver was closed") // so that whoever waits comes out
-	if !d.gate.shut() {
-		return
-	}
-	<-d.gate.idle
-	C.hvd_driver_destroy(d.c)
 }
 
 func (d *Driver) call(function func(e *C.hvd_error) C.hvd_status) error {
 	if d == nil {
 		return newError(Invalid, "the driver is nil")
 	}
-	if err := d.gate.enter(); err != nil {
-		return err
-	}
-	defer d.gate.leave()
 	return check(function)
 }
 

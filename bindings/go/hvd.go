@@ -59,8 +59,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 	"time"
 	"unsafe"
 )
@@ -179,60 +177,3 @@ func ended(ctx context.Context, what string) error {
 	e.cause = ctx.Err()
 	return e
 }
-
-// A gate lets calls on a handle in until it is closed, and tells when the last one is out. After a fork it is closed
-// to the child, where none of the library's threads is.
-type gate struct {
-	what    string
-	process int
-	mutex   sync.Mutex
-	users   int
-	closed  bool
-	idle    chan struct{} // closed when the gate is and nobody is in
-}
-
-func newGate(what string) gate {
-	return gate{what: what, process: os.Getpid(), idle: make(chan struct{})}
-}
-
-func (g *gate) enter() error {
-	if here := os.Getpid(); here != g.process {
-		return newError(Invalid, "the %s was made by process %d and called in process %d: after a fork it is the parent's alone",
-			g.what, g.process, here)
-	}
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if g.closed {
-		return newError(Closed, "the %s is closed", g.what)
-	}
-	g.users++
-	return nil
-}
-
-func (g *gate) leave() {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if g.users--; g.users == 0 && g.closed {
-		close(g.idle)
-	}
-}
-
-// shut closes the gate; false if it was closed, or is another process's.
-func (g *gate) shut() bool {
-	if !g.ours() {
-		return false
-	}
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if g.closed {
-		return false
-	}
-	g.closed = true
-	if g.users == 0 {
-		close(g.idle)
-	}
-	return true
-}
-
-// ours tells whether this is the process that made it.
-func (g *gate) ours() bool { return os.Getpid() == g.process }

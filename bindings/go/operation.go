@@ -116,7 +116,7 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		return nil, false, err
 	}
 	var name *C.char
-	if !r.isJoin {
+	if !r.isJoin && r.name != "" { // without a name it is numbered
 		for i := range len(r.name) {
 			if r.name[i] == 0 {
 				return nil, false, newError(Invalid, "name %q has a NUL byte: expected none", r.name)
@@ -132,19 +132,14 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 	if d := left(ctx); d > 0 && (r.timeout <= 0 || d < r.timeout) {
 		r.call.timeout_ns = nanoseconds(d)
 	}
-	if err := w.enter(); err != nil {
-		return nil, false, err
+	if w == nil {
+		return nil, false, newError(Invalid, "the worker is nil")
 	}
-	defer w.gate.leave()
 	var set *C.hvd_process_set
 	if r.set != nil {
 		if r.set.worker != w {
 			return nil, false, newError(Invalid, "the process set belongs to another worker")
 		}
-		if err := r.set.gate.enter(); err != nil {
-			return nil, false, err
-		}
-		defer r.set.gate.leave()
 		set = r.set.c
 	}
 	w.sweep()
@@ -223,11 +218,7 @@ func (r *request) describe() (inputs, outputs *C.hvdgo_tensor, err error) {
 }
 
 // destroy frees the handle of an operation that has completed: until then its worker knows it.
-func (op *Op) destroy() {
-	if op.worker.gate.ours() {
-		C.hvd_op_destroy(op.c)
-	}
-}
+func (op *Op) destroy() { C.hvd_op_destroy(op.c) }
 
 // sweep unpins what has completed without anybody waiting for it.
 func (w *Worker) sweep() {
@@ -281,13 +272,9 @@ func (op *Op) because(ctx context.Context, err error) error {
 	return err
 }
 
-// Done tells whether it has completed, in success or failure. Never blocks. False if the worker is closed.
+// Done tells whether it has completed, in success or failure. Never blocks.
 func (op *Op) Done() bool {
-	if op == nil || op.worker.enter() != nil {
-		return false
-	}
-	defer op.worker.gate.leave()
-	return op.test()
+	return op != nil && op.test()
 }
 
 // Wait waits until it has completed. When the context ends first, so does the wait, and the operation goes on; the error is
@@ -296,10 +283,6 @@ func (op *Op) Wait(ctx context.Context) error {
 	if op == nil {
 		return newError(Invalid, "the operation is nil")
 	}
-	if err := op.worker.enter(); err != nil {
-		return err
-	}
-	defer op.worker.gate.leave()
 	if !op.test() {
 		if err := op.park(ctx); err != nil {
 			return err

@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"bytes"
+	"runtime"
 	"unsafe"
 )
 
@@ -35,7 +36,6 @@ type SamplerOptions struct {
 // changes on the way.
 type Sampler struct {
 	worker *Worker
-	gate   gate
 	c      *C.hvd_sampler
 	batch  int
 }
@@ -47,37 +47,27 @@ func (w *Worker) NewSampler(options SamplerOptions) (*Sampler, error) {
 	if options.InOrder {
 		o.in_order = 1
 	}
-	s := &Sampler{worker: w, gate: newGate("sampler"), batch: int(options.BatchSize)}
+	s := &Sampler{worker: w, batch: int(options.BatchSize)}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_sampler_create(c, &o, &s.c, e) })
 	if err != nil {
 		return nil, err
 	}
-	w.adopt(s)
+	runtime.SetFinalizer(s, (*Sampler).Close)
 	return s, nil
 }
 
 // Close frees the sampler; a state keeps what it needs of it.
 func (s *Sampler) Close() {
-	if s == nil || !s.gate.shut() {
-		return
+	if s != nil {
+		C.hvd_sampler_destroy(s.c)
 	}
-	<-s.gate.idle
-	s.worker.forget(s)
-	C.hvd_sampler_destroy(s.c)
 }
 
 func (s *Sampler) call(function func(e *C.hvd_error) C.hvd_status) error {
 	if s == nil {
 		return newError(Invalid, "the sampler is nil")
 	}
-	if err := s.worker.enter(); err != nil {
-		return err
-	}
-	defer s.worker.gate.leave()
-	if err := s.gate.enter(); err != nil {
-		return err
-	}
-	defer s.gate.leave()
+	defer runtime.KeepAlive(s)
 	return check(function)
 }
 

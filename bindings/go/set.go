@@ -8,6 +8,7 @@ package hvd
 import "C"
 
 import (
+	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -28,7 +29,6 @@ const (
 // and members.
 type ProcessSet struct {
 	worker *Worker
-	gate   gate
 	c      *C.hvd_process_set
 }
 
@@ -39,7 +39,7 @@ func (w *Worker) NewProcessSet(name string, rule SetRule, ranks ...int32) (*Proc
 		return nil, err
 	}
 	defer free()
-	s := &ProcessSet{worker: w, gate: newGate("process set")}
+	s := &ProcessSet{worker: w}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
 		list := (*C.int32_t)(unsafe.SliceData(slices.Clone(ranks))) // memory of its own, as cgo wants it
 		return C.hvd_process_set_create(c, text, list, C.size_t(len(ranks)), C.hvd_set_rule(rule), &s.c, e)
@@ -47,32 +47,22 @@ func (w *Worker) NewProcessSet(name string, rule SetRule, ranks ...int32) (*Proc
 	if err != nil {
 		return nil, err
 	}
-	w.adopt(s)
+	runtime.SetFinalizer(s, (*ProcessSet).Close)
 	return s, nil
 }
 
 // Close frees the set; operations under way go on.
 func (s *ProcessSet) Close() {
-	if s == nil || !s.gate.shut() {
-		return
+	if s != nil {
+		C.hvd_process_set_destroy(s.c)
 	}
-	<-s.gate.idle
-	s.worker.forget(s)
-	C.hvd_process_set_destroy(s.c)
 }
 
 func (s *ProcessSet) call(function func(e *C.hvd_error) C.hvd_status) error {
 	if s == nil {
 		return newError(Invalid, "the process set is nil")
 	}
-	if err := s.worker.enter(); err != nil {
-		return err
-	}
-	defer s.worker.gate.leave()
-	if err := s.gate.enter(); err != nil {
-		return err
-	}
-	defer s.gate.leave()
+	defer runtime.KeepAlive(s)
 	return check(function)
 }
 

@@ -27,7 +27,6 @@ import (
 // One goroutine at a time may use it; a second one gets an error.
 type State struct {
 	worker *Worker
-	gate   gate
 	using  sync.Mutex
 	c      *C.hvd_state
 	pinned map[string]*runtime.Pinner
@@ -44,26 +43,32 @@ type Object interface {
 
 // NewState makes an empty state.
 func (w *Worker) NewState() (*State, error) {
-	s := &State{worker: w, gate: newGate("state"), pinned: map[string]*runtime.Pinner{}}
+	s := &State{worker: w, pinned: map[string]*runtime.Pinner{}}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_state_create(c, &s.c, e) })
 	if err != nil {
 		return nil, err
 	}
-	w.adopt(s)
+	w.mutex.Lock()
+	w.states[s] = struct{}{}
+	w.mutex.Unlock()
 	return s, nil
 }
 
 // Close frees the state, and its memory again. Waits for a call on it that is running: not for use within one.
 func (s *State) Close() {
-	if s == nil || !s.gate.shut() {
+	if s == nil {
 		return
 	}
-	<-s.gate.idle
-	s.worker.forget(s)
+	s.using.Lock()
+	defer s.using.Unlock()
 	C.hvd_state_destroy(s.c)
 	for _, pinner := range s.pinned {
 		pinner.Unpin()
 	}
+	clear(s.pinned)
+	s.worker.mutex.Lock()
+	delete(s.worker.states, s)
+	s.worker.mutex.Unlock()
 }
 
 // call runs a function on the handle, with the state to itself.
@@ -71,14 +76,6 @@ func (s *State) call(function func(e *C.hvd_error) C.hvd_status) error {
 	if s == nil {
 		return newError(Invalid, "the state is nil")
 	}
-	if err := s.worker.enter(); err != nil {
-		return err
-	}
-	defer s.worker.gate.leave()
-	if err := s.gate.enter(); err != nil {
-		return err
-	}
-	defer s.gate.leave()
 	if !s.using.TryLock() {
 		return newError(Invalid, "the state is in use by another call: expected one at a time")
 	}
@@ -185,10 +182,6 @@ func (s *State) AddSampler(key string, sampler *Sampler) error {
 	if sampler == nil {
 		return newError(Invalid, "the sampler of key %q is nil", key)
 	}
-	if err := sampler.gate.enter(); err != nil {
-		return err
-	}
-	defer sampler.gate.leave()
 	return s.add(key, nil, func(key *C.char, e *C.hvd_error) C.hvd_status {
 		return C.hvd_state_add_sampler(s.c, key, sampler.c, e)
 	})
@@ -274,7 +267,8 @@ func hvdgoSave(handle C.uintptr_t, write C.hvd_write_fn, sink unsafe.Pointer) C.
 			var pinner runtime.Pinner
 			pinner.Pin(unsafe.SliceData(data))
 			defer pinner.Unpin()
-			C.hvdgo_write(write, sink, C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data)))), C.size_t(len(data)))
+			address := C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data))))
+			C.hvdgo_write(write, sink, address, C.size_t(len(data)))
 		}
 		return err
 	})
@@ -317,14 +311,6 @@ func (s *State) Run(ctx context.Context, train func(ctx context.Context) error) 
 	if ctx.Err() != nil {
 		return ended(ctx, "run")
 	}
-	if err := w.enter(); err != nil {
-		return err
-	}
-	defer w.gate.leave()
-	if err := s.gate.enter(); err != nil {
-		return err
-	}
-	defer s.gate.leave()
 	var loop *C.hvd_run_loop
 	if err := s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_run_begin(w.c, s.c, &loop, e) }); err != nil {
 		return err

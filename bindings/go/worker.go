@@ -15,14 +15,11 @@ import (
 
 // Worker is one worker of a job. It may be used from any goroutine, and several may live in one process.
 type Worker struct {
-	gate     gate
-	c        *C.hvd_context
-	mutex    sync.Mutex          // guards what follows
-	pending  map[*Op]struct{}    // operations whose memory is pinned
-	children map[closer]struct{} // states, samplers and sets: closed before the worker
+	c       *C.hvd_context      // a handle that the library checks: it may be used at any time, also when it is closed
+	mutex   sync.Mutex          // guards what follows
+	pending map[*Op]struct{}    // operations whose memory is pinned
+	states  map[*State]struct{} // whose memory is pinned
 }
-
-type closer interface{ Close() }
 
 // Init joins the job as the environment says (hvdrun sets it) and waits until this worker is a member of a generation, at
 // most option init_timeout and the context's deadline. Without a job it is alone: rank 0 of 1. options may be nil.
@@ -30,36 +27,29 @@ func Init(ctx context.Context, options *Options) (*Worker, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(ctx, "init")
 	}
-	type result struct {
-		worker *Worker
-		err    error
-	}
-	done := make(chan result, 1)
-	go func() {
-		worker, err := open(options)
-		done <- result{worker, err}
-	}()
-	select {
-	case r := <-done:
-		return r.worker, r.err
-	case <-ctx.Done():
-		go func() { // whoever comes in too late leaves again
-			if r := <-done; r.worker != nil {
-				r.worker.Close()
-			}
-		}()
-		return nil, ended(ctx, "init")
-	}
-}
-
-func open(options *Options) (*Worker, error) {
 	o, free, err := options.open()
 	if err != nil {
 		return nil, err
 	}
 	defer free()
-	w := &Worker{gate: newGate("worker"), pending: map[*Op]struct{}{}, children: map[closer]struct{}{}}
-	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_init(o, &w.c, e) }); err != nil {
+	w := &Worker{pending: map[*Op]struct{}{}, states: map[*State]struct{}{}}
+	if err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_context_create(o, &w.c, e) }); err != nil {
+		return nil, err
+	}
+	timeout := C.int64_t(C.HVD_DEFAULT_TIMEOUT)
+	if d := left(ctx); d > 0 {
+		timeout = nanoseconds(d)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = w.Abort("init was cancelled") })
+	err = check(func(e *C.hvd_error) C.hvd_status { return C.hvd_connect(w.c, timeout, e) })
+	if !stop() && err == nil { // cancelled at the last moment
+		err = newError(Closed, "init was cancelled")
+	}
+	if err != nil {
+		C.hvd_destroy(w.c)
+		if ctx.Err() != nil {
+			return nil, ended(ctx, "init")
+		}
 		return nil, err
 	}
 	workers.Store(w, nil)
@@ -69,32 +59,12 @@ func open(options *Options) (*Worker, error) {
 // Workers that are open: what they have pinned must not be collected, and the library knows where it is.
 var workers sync.Map
 
-// call runs a function on the handle while the worker can't be closed.
+// call runs a function on the handle.
 func (w *Worker) call(function func(c *C.hvd_context, e *C.hvd_error) C.hvd_status) error {
-	if err := w.enter(); err != nil {
-		return err
-	}
-	defer w.gate.leave()
-	return check(func(e *C.hvd_error) C.hvd_status { return function(w.c, e) })
-}
-
-func (w *Worker) enter() error {
 	if w == nil {
 		return newError(Invalid, "the worker is nil")
 	}
-	return w.gate.enter()
-}
-
-func (w *Worker) adopt(child closer) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.children[child] = struct{}{}
-}
-
-func (w *Worker) forget(child closer) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	delete(w.children, child)
+	return check(func(e *C.hvd_error) C.hvd_status { return function(w.c, e) })
 }
 
 // Shutdown says that this worker is done, with success, and leaves; waits until every member is done, at most option
@@ -124,33 +94,25 @@ func (w *Worker) Abort(reason string) error {
 	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_abort(c, text, e) })
 }
 
-// Close frees the worker, its states, samplers and sets; it aborts it if it was not shut down. Waits for calls
-// on it that are running, which end. So it is not for those within a call: the function that Run calls, and an
-// object's methods, end the worker by [Worker.Abort].
+// Close frees the worker and its states; it aborts it if it was not shut down. Calls on it that are running end as
+// [Closed]. It is not for an object's methods: those end the worker by [Worker.Abort].
 func (w *Worker) Close() {
 	if w == nil {
 		return
 	}
-	_ = w.Abort("the worker was closed") // so that whoever waits comes out
-	if !w.gate.shut() {
-		return
-	}
-	<-w.gate.idle
-	w.mutex.Lock()
-	children := w.children
-	w.children = map[closer]struct{}{}
-	w.mutex.Unlock()
-	for child := range children {
-		child.Close()
-	}
 	C.hvd_destroy(w.c)
 	// Every operation has ended with it.
 	w.mutex.Lock()
-	defer w.mutex.Unlock()
 	for op := range w.pending {
 		op.pinner.Unpin()
 	}
 	clear(w.pending)
+	states := w.states
+	w.states = map[*State]struct{}{}
+	w.mutex.Unlock()
+	for state := range states {
+		state.Close()
+	}
 	workers.Delete(w)
 }
 

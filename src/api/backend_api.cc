@@ -1,5 +1,5 @@
 // Which backends there are, and which of them a context uses, of hvd.h.
-#include "api/handles.h"
+#include "api/requests.h"
 #include "backend/loader.h"
 
 using hvd::Error;
@@ -59,7 +59,7 @@ hvd_status hvd_get_backend_choice(hvd_context* context, hvd_memory memory, hvd_d
     hvd::elastic::Worker& worker = connected_worker(*use);
     required(ret_selection, "ret_selection");
     hvd::backend::Choice choice;
-    hvd::Status status = worker.backend_choice(memory, dtype, collective, &choice);
+    hvd::Status status = worker.backend_choice(memory, dtype, hvd::api::carried_by(collective), &choice);
     if (!status.ok()) return status;
     hvd_backend_choice_info selection{};
     copy_text(selection.name, choice.name);

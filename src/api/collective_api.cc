@@ -79,6 +79,28 @@ TensorArray outputs_of(const hvd_tensor* outputs, size_t count) {
   return group(outputs, count, "outputs");
 }
 
+/// Bytes of every rank, and how many from each.
+hvd_status gather_objects(Kind kind, hvd_context* context, const char* name, const void* data, size_t size,
+                          void** ret_data, size_t* ret_sizes, size_t count, int32_t root, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    elastic::Worker& worker = connected_worker(*use);
+    required(ret_data, "ret_data");
+    required(ret_sizes, "ret_sizes");
+    const auto ranks = static_cast<size_t>(worker.membership().size);
+    if (count < ranks) {
+      throw Error(HVD_INVALID, fmt::format("count is {}: expected {} or more, one entry a rank", count, ranks));
+    }
+    std::shared_ptr<Operation> operation;
+    Status status = finish(worker, bytes_call(kind, name, data, size, root), &operation);
+    if (!status.ok()) return status;
+    const std::vector<int64_t>& sizes = operation->received_splits();
+    for (size_t i = 0; i < std::min(count, sizes.size()); ++i) ret_sizes[i] = static_cast<size_t>(sizes[i]);
+    *ret_data = operation->output(0).bytes() > 0 ? operation->take_buffer(0).release() : nullptr;
+    return status;
+  });
+}
+
 }  // namespace
 }  // namespace hvd::api
 
@@ -173,17 +195,9 @@ hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** d
     hvd::elastic::Worker& worker = connected_worker(*use);
     required(data, "data");
     required(size, "size");
-    Call call;
-    call.submission.name = operation_name(name);
-    call.submission.kind = Kind::kBroadcastObject;
-    call.submission.root = root;
-    const bool sender = worker.membership().rank == root;
-    if (sender) {
-      if (*size > 0 && *data == nullptr)
-        throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", *size));
-      const auto* bytes = static_cast<const uint8_t*>(*data);
-      call.submission.object.assign(bytes, bytes + *size);
-    }
+    const int32_t rank = worker.membership().rank;
+    const bool sender = rank == root;
+    Call call = object_call(name, sender ? *data : nullptr, sender ? *size : 0, root, rank);
     std::shared_ptr<Operation> operation;
     Status status = finish(worker, std::move(call), &operation);
     if (!status.ok() || sender) return status;
@@ -201,6 +215,65 @@ hvd_status hvd_join(hvd_context* context, int32_t* ret_last_rank, hvd_error* err
     if (status.ok() && ret_last_rank != nullptr) *ret_last_rank = static_cast<int32_t>(operation->word());
     return status;
   });
+}
+
+hvd_status hvd_send(hvd_context* context, const char* name, const hvd_tensor* tensor, int32_t to, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
+    return finish(worker, send_call(name, one(tensor, "tensor"), to, worker.membership().rank));
+  });
+}
+
+hvd_status hvd_receive(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t from, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    return finish(connected_worker(*use), receive_call(name, one(tensor, "tensor"), from));
+  });
+}
+
+hvd_status hvd_reduce(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
+                      hvd_reduction reduction, int32_t root, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
+    return finish(worker, reduce_call(name, one(input, "input"), one(output, "output"), reduction, root,
+                                      worker.membership().rank));
+  });
+}
+
+hvd_status hvd_gather(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
+                      int32_t root, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
+    const int32_t rank = worker.membership().rank;
+    return finish_into(worker, gather_call(name, one(input, "input"), one(output, "output"), root, rank), output,
+                       rank == root ? 1 : 0, "output");
+  });
+}
+
+hvd_status hvd_scatter(hvd_context* context, const char* name, const hvd_tensor* input, const int64_t* splits,
+                       hvd_tensor* output, int32_t root, hvd_error* error) {
+  return guarded(error, [&] {
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
+    const hvd_membership_info place = worker.membership();
+    return finish_into(worker,
+                       scatter_call(name, one(input, "input"), splits, static_cast<size_t>(place.size),
+                                    one(output, "output"), root, place.rank),
+                       output, 1, "output");
+  });
+}
+
+hvd_status hvd_allgather_object(hvd_context* context, const char* name, const void* data, size_t size,
+                                void** ret_data, size_t* ret_sizes, size_t count, hvd_error* error) {
+  return gather_objects(Kind::kAllgather, context, name, data, size, ret_data, ret_sizes, count, 0, error);
+}
+
+hvd_status hvd_gather_object(hvd_context* context, const char* name, const void* data, size_t size, void** ret_data,
+                             size_t* ret_sizes, size_t count, int32_t root, hvd_error* error) {
+  return gather_objects(Kind::kGather, context, name, data, size, ret_data, ret_sizes, count, root, error);
 }
 
 hvd_status hvd_allreduce_async(hvd_context* context, const char* name, const hvd_tensor* input,

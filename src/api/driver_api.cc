@@ -79,17 +79,23 @@ std::vector<std::string> strings(const char* const* list) {
 /// What add(sink, ...) of a discovery callback fills in.
 struct HostSink {
   std::vector<hvd::membership::HostSlots>* hosts;
-  bool unnamed = false;
+  std::string refused;  // why one was
 };
 
 void add_host(void* sink, const char* name, int32_t slots) {
   auto* target = static_cast<HostSink*>(sink);
-  if (target == nullptr) return;
-  if (name == nullptr) {
-    target->unnamed = true;
-    return;
+  if (target == nullptr || !target->refused.empty()) return;
+  try {
+    if (name == nullptr) {
+      target->refused = "a host whose name is NULL";
+    } else if (slots < 0) {
+      target->refused = fmt::format("host '{}' with {} slots: expected 0 or more", name, slots);
+    } else {
+      target->hosts->push_back({name, slots});
+    }
+  } catch (const std::exception&) {
+    target->refused = "too much";  // fits the string's own storage
   }
-  target->hosts->push_back({name, slots});
 }
 
 }  // namespace
@@ -122,8 +128,9 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
       const InCallback here(core);
       HostSink sink{hosts};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
-      if (sink.unnamed)
-        throw Error(HVD_UNAVAILABLE, "the discovery callback added a host whose name is NULL");
+      if (!sink.refused.empty()) {
+        throw Error(HVD_UNAVAILABLE, "the discovery callback added " + sink.refused);
+      }
       return result;
     };
     use->core->driver.set_discovery(function);

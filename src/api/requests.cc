@@ -13,6 +13,7 @@ using collective::Submission;
 using collective::Tensor;
 
 std::string operation_name(const char* name) {
+  if (name == nullptr) return {};
   std::string text = required_text(name, "name");
   if (text.size() > 255) {
     throw Error(HVD_INVALID, fmt::format("name is {} bytes long: expected 1 to 255", text.size()));
@@ -234,6 +235,117 @@ Call join_call() {
   return call;
 }
 
+Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank) {
+  Call call;
+  call.submission = submission(Kind::kSend, name);
+  call.submission.outputs = checked_tensors(tensor);  // read, and not written: this rank is the root
+  call.submission.root = rank;
+  call.submission.peer = to;
+  return call;
+}
+
+Call receive_call(const char* name, const TensorArray& tensor, int32_t from) {
+  Call call;
+  call.submission = submission(Kind::kSend, name);
+  call.outputs = read(tensor);
+  call.submission.outputs = checked(call.outputs, tensor);
+  call.submission.root = from;
+  call.submission.peer = from;
+  return call;
+}
+
+Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output, hvd_reduction reduction,
+                 int32_t root, int32_t rank) {
+  Call call;
+  call.submission = submission(Kind::kReduce, name);
+  call.submission.inputs = checked_tensors(input);
+  call.submission.reduction = checked_reduction(reduction);
+  call.submission.root = root;
+  if (rank == root) {
+    call.outputs = read(output);
+    call.submission.outputs = checked(call.outputs, output);
+  }
+  return call;
+}
+
+Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root, int32_t rank) {
+  Call call;
+  call.submission = submission(Kind::kGather, name);
+  call.submission.inputs = checked_tensors(input);
+  call.submission.root = root;
+  if (rank == root) {
+    read_outputs(output, &call);
+  } else {
+    call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
+  }
+  return call;
+}
+
+Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
+                  const TensorArray& output, int32_t root, int32_t rank) {
+  Call call;
+  call.submission = submission(Kind::kScatter, name);
+  call.submission.root = root;
+  required(output.first, output.name);
+  call.outputs = read(output);
+  const Tensor room = checked_tensor(call.outputs[0], output, 0);
+  call.submission.outputs.assign(1, room);
+  if (rank == root) {
+    call.submission.inputs = checked_tensors(input);
+    if (splits != nullptr) {
+      call.submission.splits = checked_splits(splits, split_count, call.submission.inputs[0], "input");
+    }
+    return call;
+  }
+  // Nothing to send: no rows of what comes.
+  Tensor none;
+  none.dtype = room.dtype;
+  none.shape = room.shape;
+  if (!none.shape.empty()) none.shape[0] = 0;
+  call.submission.inputs.push_back(std::move(none));
+  return call;
+}
+
+Call object_call(const char* name, const void* data, size_t size, int32_t root, int32_t rank) {
+  Call call;
+  call.submission = submission(Kind::kBroadcastObject, name);
+  call.submission.root = root;
+  if (rank != root) return call;
+  if (size > 0 && data == nullptr) throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", size));
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  call.submission.object.assign(bytes, bytes + size);
+  return call;
+}
+
+Call bytes_call(Kind kind, const char* name, const void* data, size_t size, int32_t root) {
+  if (size > 0 && data == nullptr) throw Error(HVD_INVALID, fmt::format("data is NULL, but size is {}", size));
+  if (size > static_cast<size_t>(INT64_MAX)) {
+    throw Error(HVD_INVALID, fmt::format("size is {}: expected at most {}", size, INT64_MAX));
+  }
+  Call call;
+  call.submission = submission(kind, name);
+  call.submission.root = root;
+  Tensor bytes;
+  bytes.data = const_cast<void*>(data);  // an input: it is not written
+  bytes.dtype = HVD_DTYPE_UINT8;
+  bytes.shape = {static_cast<int64_t>(size)};
+  call.submission.inputs.push_back(std::move(bytes));
+  call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
+  return call;
+}
+
+hvd_collective carried_by(hvd_collective collective) {
+  switch (collective) {
+    case HVD_COLLECTIVE_BROADCAST_OBJECT:
+    case HVD_COLLECTIVE_SEND:
+    case HVD_COLLECTIVE_RECEIVE: return HVD_COLLECTIVE_BROADCAST;
+    case HVD_COLLECTIVE_REDUCE: return HVD_COLLECTIVE_ALLREDUCE;
+    case HVD_COLLECTIVE_GATHER:
+    case HVD_COLLECTIVE_SCATTER: return HVD_COLLECTIVE_ALLTOALL;
+    default: return collective;
+  }
+}
+
 namespace {
 
 /// Which fields of a request a collective uses.
@@ -251,6 +363,12 @@ constexpr Uses kUses[] = {
     {HVD_COLLECTIVE_REDUCESCATTER, "reducescatter", true, true, false, false, true, true},
     {HVD_COLLECTIVE_ALLTOALL, "alltoall", true, true, false, false, false, true},
     {HVD_COLLECTIVE_JOIN, "join", false, false, false, false, false, false},
+    {HVD_COLLECTIVE_BROADCAST_OBJECT, "broadcast_object", true, false, false, true, false, false},
+    {HVD_COLLECTIVE_SEND, "send", true, false, false, true, false, false},
+    {HVD_COLLECTIVE_RECEIVE, "receive", false, true, false, true, false, false},
+    {HVD_COLLECTIVE_REDUCE, "reduce", true, true, false, true, true, false},
+    {HVD_COLLECTIVE_GATHER, "gather", true, true, false, true, false, false},
+    {HVD_COLLECTIVE_SCATTER, "scatter", true, true, false, true, false, true},
 };
 
 const Uses& uses_of(hvd_collective collective) {
@@ -258,7 +376,7 @@ const Uses& uses_of(hvd_collective collective) {
     if (uses.collective == collective) return uses;
   }
   throw Error(HVD_INVALID, fmt::format("collective is {}: expected one of hvd_collective, {} to {}",
-                                       collective, HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_JOIN));
+                                       collective, HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_SCATTER));
 }
 
 void refuse_unused(const hvd_request& request, const Uses& uses) {
@@ -278,11 +396,30 @@ void refuse_unused(const hvd_request& request, const Uses& uses) {
   refuse(uses.splits, request.splits != nullptr, "splits", "given", "NULL");
   refuse(uses.splits, request.split_count != 0, "split_count", request.split_count, "0");
   refuse(!join, request.process_set != nullptr, "process_set", "given", "NULL");
-  const size_t most = uses.group ? SIZE_MAX : uses.outputs ? 1 : 0;
+  const size_t most = uses.group ? SIZE_MAX : uses.inputs || uses.outputs ? 1 : 0;
   if (request.count > most) {
     throw Error(HVD_INVALID, fmt::format("count is {}: expected at most {}, {} takes no group", request.count,
                                          most, uses.name));
   }
+}
+
+/// The bytes are the root's input.
+Call object_request(const hvd_request& request, const TensorArray& inputs, int32_t rank) {
+  if (rank != request.root) {
+    Call call = object_call(request.name, nullptr, 0, request.root, rank);
+    call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
+    return call;
+  }
+  const std::vector<Tensor> given = checked_tensors(inputs);
+  const Tensor& bytes = given[0];
+  if (bytes.dtype != HVD_DTYPE_UINT8 || bytes.shape.size() != 1 || bytes.memory != HVD_MEMORY_HOST) {
+    throw Error(HVD_INVALID, fmt::format("inputs[0] is {} of {} dimensions in {}: expected uint8, 1 dimension, host "
+                                         "memory for the bytes of an object",
+                                         dtype_name(bytes.dtype), bytes.shape.size(), collective::memory_name(bytes.memory)));
+  }
+  Call call = object_call(request.name, bytes.data, bytes.bytes(), request.root, rank);
+  call.outputs = read(inputs);  // the root has it
+  return call;
 }
 
 }  // namespace
@@ -296,12 +433,23 @@ Call request_call(hvd_context& context, const hvd_request* given) {
   const TensorArray outputs{request.outputs, count, "outputs"};
   const hvd_reduction reduction = request.reduction == 0 ? HVD_REDUCTION_SUM : request.reduction;
 
+  const int32_t rank = context.worker.membership().rank;
   Call call;
   switch (request.collective) {
     case HVD_COLLECTIVE_BROADCAST: call = broadcast_call(request.name, outputs, request.root); break;
     case HVD_COLLECTIVE_ALLREDUCE: call = allreduce_call(request.name, inputs, outputs, reduction); break;
     case HVD_COLLECTIVE_BARRIER: call = barrier_call(request.name); break;
     case HVD_COLLECTIVE_JOIN: call = join_call(); break;
+    case HVD_COLLECTIVE_SEND: call = send_call(request.name, inputs, request.root, rank); break;
+    case HVD_COLLECTIVE_RECEIVE: call = receive_call(request.name, outputs, request.root); break;
+    case HVD_COLLECTIVE_REDUCE:
+      call = reduce_call(request.name, inputs, outputs, reduction, request.root, rank);
+      break;
+    case HVD_COLLECTIVE_GATHER: call = gather_call(request.name, inputs, outputs, request.root, rank); break;
+    case HVD_COLLECTIVE_SCATTER:  // splits follow below
+      call = scatter_call(request.name, inputs, nullptr, 0, outputs, request.root, rank);
+      break;
+    case HVD_COLLECTIVE_BROADCAST_OBJECT: call = object_request(request, inputs, rank); break;
     default:
       call.submission = submission(request.collective == HVD_COLLECTIVE_ALLGATHER       ? Kind::kAllgather
                                    : request.collective == HVD_COLLECTIVE_REDUCESCATTER ? Kind::kReducescatter
@@ -322,7 +470,7 @@ Call request_call(hvd_context& context, const hvd_request* given) {
     call.set = set->set;
   }
   if (request.split_count > 0) required(request.splits, "splits");
-  if (request.splits != nullptr) {
+  if (request.splits != nullptr && (request.collective != HVD_COLLECTIVE_SCATTER || rank == request.root)) {
     const elastic::Worker& worker = context.worker;
     const size_t members = call.set != nullptr ? worker.place_in(*call.set)->ranks.size()
                                                : static_cast<size_t>(worker.membership().size);

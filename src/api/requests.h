@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/handles.h"
+#include "hvd/direct.h"
 
 namespace hvd::api {
 
@@ -37,8 +38,23 @@ Call reducescatter_call(const char* name, const hvd_tensor* input, const hvd_ten
 Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* splits, int32_t size,
                    const hvd_tensor* output);
 Call barrier_call(const char* name);
+// Of these the calling rank is asked for: the root has a part of its own.
+Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank);
+Call receive_call(const char* name, const TensorArray& tensor, int32_t from);
+Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output, hvd_reduction reduction,
+                 int32_t root, int32_t rank);
+Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root, int32_t rank);
+/// splits: NULL, or split_count of them.
+Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
+                  const TensorArray& output, int32_t root, int32_t rank);
+Call object_call(const char* name, const void* data, size_t size, int32_t root, int32_t rank);
+/// Bytes of any length on each rank: kAllgather or kGather.
+Call bytes_call(collective::Kind kind, const char* name, const void* data, size_t size, int32_t root);
 Call join_call();
 Call request_call(hvd_context& context, const hvd_request* request);
+
+/// The collective of a backend that carries this one.
+hvd_collective carried_by(hvd_collective collective);
 
 /// Writes dtype, shape and data of a result into a caller's descriptor.
 void describe(hvd_tensor* target, const collective::Tensor& result, void* data, const char* name);
@@ -51,7 +67,8 @@ inline hvd_tensor* entry(hvd_tensor* first, size_t index) {
 /// Whether results of this kind come with a shape of their own, in memory that the library may allocate.
 inline bool makes_output(collective::Kind kind) {
   using collective::Kind;
-  return kind == Kind::kAllgather || kind == Kind::kReducescatter || kind == Kind::kAlltoall;
+  return kind == Kind::kAllgather || kind == Kind::kReducescatter || kind == Kind::kAlltoall ||
+         kind == Kind::kBroadcastObject || kind == Kind::kGather || kind == Kind::kScatter;
 }
 
 }  // namespace hvd::api

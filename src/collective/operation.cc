@@ -103,6 +103,7 @@ void Operation::record(const Status& status) const {
 void Operation::complete(Status status) {
   if (timeline_ != nullptr) record(status);
   std::vector<uint8_t>().swap(submission.object);
+  submission.scratch.reset();
   std::lock_guard lock(mutex_);
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);

@@ -22,6 +22,10 @@ enum class Kind : uint8_t {
   kBroadcastObject,
   kJoin,
   kAgree,  // maximum of a 64-bit word, carried by the matching messages alone; the core's own
+  kSend,     // one tensor, in place, from the root to the one other member
+  kReduce,   // one tensor; the root alone has an output of the caller's
+  kGather,   // one tensor; the root alone has a result
+  kScatter,  // one tensor; the root alone has rows to send
 };
 
 struct Tensor {  // borrowed
@@ -41,6 +45,7 @@ struct Submission {
   hvd_reduction reduction = HVD_REDUCTION_SUM;  // allreduce, reducescatter
   double prescale = 1, postscale = 1;  // allreduce, reducescatter: of the input before, of the result after
   int32_t root = 0;                    // rank in the generation, also with a process set
+  int32_t peer = -1;                   // send: the rank that receives
   std::vector<Tensor> inputs;          // allreduce, allgather, reducescatter, alltoall
   /// As many as inputs; broadcast: the tensors. Allgather, reducescatter, alltoall: data NULL = allocate; or
   /// none at all, which is the same.
@@ -55,7 +60,12 @@ struct Submission {
   int32_t priority = 0;             // higher runs first among those that are ready
   Duration timeout = seconds(600);  // for ranks that do not submit
   bool meets = false;  // the engine's: it would have met the others on the board if that were granted
+  std::shared_ptr<uint8_t[]> scratch;  // reduce: what a rank that is not the root reduces into
 };
+
+/// What follows from who takes part, and need not be given: a send's pair, the splits of gather and scatter, where a
+/// reduce goes on ranks other than its root. `members` are those of the set, if there is one. Throws Error(HVD_INVALID).
+void resolve(Submission* submission, int32_t rank, int32_t size);
 
 /// Memory from malloc, to be handed to C callers.
 struct FreeDeleter {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -152,6 +153,7 @@ class Worker {
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
   Duration patience(collective::Kind kind, Duration timeout) const;
+  std::shared_ptr<collective::Operation> begin(collective::Submission submission, EngineUse& use);
   void complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
                 const EngineUse& use) const;
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
@@ -183,6 +185,10 @@ class Worker {
   std::condition_variable entered_;
   bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
   uint64_t revision_ = 0;
+
+  std::mutex unnamed_mutex_;  // guards what follows; held over a submission
+  std::map<std::string, uint64_t> unnamed_;  // operations without a name so far, by process set
+  uint64_t unnamed_generation_ = 0;
 
   std::mutex close_mutex_;
   Loop timers_;  // its thread runs the engine's deadlines

@@ -196,7 +196,22 @@ std::shared_ptr<collective::Operation> Worker::submit(collective::Submission sub
                                                       Duration timeout) {
   EngineUse use = engine();
   complete(&submission, set, timeout, use);
-  return use->submit(std::move(submission));
+  return begin(std::move(submission), use);
+}
+
+std::shared_ptr<collective::Operation> Worker::begin(collective::Submission submission, EngineUse& use) {
+  if (!submission.name.empty()) return use->submit(std::move(submission));
+  // A number is spent only on what the others will see as well: what fails on this rank alone must not put it out of step.
+  const uint64_t generation = membership().generation;
+  std::lock_guard lock(unnamed_mutex_);
+  if (unnamed_generation_ != generation) unnamed_.clear();
+  unnamed_generation_ = generation;
+  uint64_t& next = unnamed_[submission.set];
+  submission.name = fmt::format("hvd.unnamed.{}", next);
+  std::shared_ptr<collective::Operation> operation = use->submit(std::move(submission));
+  const hvd_status code = operation->done() ? operation->status().code : hvd_status{HVD_OK};
+  if (code != HVD_INVALID && code != HVD_UNSUPPORTED) ++next;
+  return operation;
 }
 
 /// While the engine is held its generation stays the current one: members and engine fit each other.
@@ -211,6 +226,8 @@ void Worker::complete(collective::Submission* submission, ProcessSet* set, Durat
     std::lock_guard lock(mutex_);
     submission->members = set->member_of(assignment_)->ranks;
   }
+  const hvd_membership_info place = membership();
+  collective::resolve(submission, place.rank, place.size);
 }
 
 Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
@@ -243,10 +260,10 @@ Status Worker::run(collective::Submission submission, std::shared_ptr<collective
   {
     EngineUse use = engine();
     complete(&submission, set, timeout, use);
-    if (ret_operation == nullptr) {
+    if (ret_operation == nullptr && !submission.name.empty()) {
       if (const std::optional<Status> met = use->meet(submission)) return *met;
     }
-    operation = use->submit(std::move(submission));
+    operation = begin(std::move(submission), use);
   }
   if (!operation->wait(longest)) {
     return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));

@@ -15,13 +15,18 @@ PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadline
 
 CC = sys.argv.pop(1)
 RECORDED = recorded_versions("HVD_ABI_VERSION", "hvd.h")
-HEADERS = ("hvd.h", "driver.h")
+HEADERS = ("hvd.h", "connect.h", "direct.h", "driver.h")
+
+
+def present(include):
+    """Those that there were then."""
+    return [header for header in HEADERS if (include / "hvd" / header).exists()]
 
 
 def enumerators(include):
     """Names of all enumerators."""
     names = []
-    for header in HEADERS:
+    for header in present(include):
         text = re.sub(r"/\*.*?\*/", "", (include / "hvd" / header).read_text(), flags=re.S)
         for body in re.findall(r"\benum\s*\w*\s*\{(.*?)\}", text, flags=re.S):
             names += re.findall(r"\b(HVD_\w+)\s*=", body)
@@ -30,7 +35,7 @@ def enumerators(include):
 
 def description(include, target, functions, constants):
     """A shared object whose variables have the types of the functions, and sizes that are the constants' values."""
-    lines = [f"#include <hvd/{header}>" for header in HEADERS]
+    lines = [f"#include <hvd/{header}>" for header in present(include)]
     lines += [f"__typeof__(&{name}) type_of_{name};" for name in functions]
     # hvd_event_kind's highest bit is the largest of them; none is negative.
     lines += [f"char value_of_{name}[(unsigned long){name} + 1];" for name in constants]

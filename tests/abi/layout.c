@@ -1,15 +1,17 @@
-/* Layout of the public structs on 64-bit Linux, as released. A struct with struct_size may get fields at
- * its end: then its SIZE here grows with it. Nothing else in this file ever changes within an ABI version.
- * It is a test in that it compiles. */
+/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that it
+ * compiles. A struct with struct_size may get fields at its end; nothing else here changes within an ABI version. */
 #include <stddef.h>
 
 #include "hvd/backend.h"
+#include "hvd/connect.h"
+#include "hvd/direct.h"
 #include "hvd/driver.h"
 
 /* A negative array size is an error in C99. */
 #define HOLDS(name, condition) typedef char name[(condition) ? 1 : -1]
 #define SIZE(type, bytes) HOLDS(type##_size, sizeof(type) == (bytes))
 #define AT(type, field, bytes) HOLDS(type##_##field##_at, offsetof(type, field) == (bytes))
+#define IS(name, number) HOLDS(name##_is, (name) == (number))
 
 HOLDS(pointers_are_64_bits, sizeof(void *) == 8 && sizeof(size_t) == 8);
 
@@ -52,25 +54,6 @@ AT(hvd_tensor, shape, 24);
 AT(hvd_tensor, memory, 88);
 AT(hvd_tensor, device, 92);
 AT(hvd_tensor, stream, 96);
-
-SIZE(hvd_backend_report, 1152);
-AT(hvd_backend_report, struct_size, 0);
-AT(hvd_backend_report, name, 8);
-AT(hvd_backend_report, version, 24);
-AT(hvd_backend_report, path, 88);
-AT(hvd_backend_report, usable, 600);
-AT(hvd_backend_report, abi_version, 604);
-AT(hvd_backend_report, memories, 608);
-AT(hvd_backend_report, dtypes, 616);
-AT(hvd_backend_report, collectives, 624);
-AT(hvd_backend_report, local, 632);
-AT(hvd_backend_report, max_instances, 636);
-AT(hvd_backend_report, reason, 640);
-
-SIZE(hvd_backend_choice_info, 536);
-AT(hvd_backend_choice_info, struct_size, 0);
-AT(hvd_backend_choice_info, name, 8);
-AT(hvd_backend_choice_info, reason, 24);
 
 SIZE(hvd_process_set_info, 40);
 AT(hvd_process_set_info, struct_size, 0);
@@ -166,6 +149,25 @@ AT(hvd_event, rank, 40);
 AT(hvd_event, size, 44);
 AT(hvd_event, message, 48);
 
+SIZE(hvd_backend_report, 1152);
+AT(hvd_backend_report, struct_size, 0);
+AT(hvd_backend_report, name, 8);
+AT(hvd_backend_report, version, 24);
+AT(hvd_backend_report, path, 88);
+AT(hvd_backend_report, usable, 600);
+AT(hvd_backend_report, abi_version, 604);
+AT(hvd_backend_report, memories, 608);
+AT(hvd_backend_report, dtypes, 616);
+AT(hvd_backend_report, collectives, 624);
+AT(hvd_backend_report, local, 632);
+AT(hvd_backend_report, max_instances, 636);
+AT(hvd_backend_report, reason, 640);
+
+SIZE(hvd_backend_choice_info, 536);
+AT(hvd_backend_choice_info, struct_size, 0);
+AT(hvd_backend_choice_info, name, 8);
+AT(hvd_backend_choice_info, reason, 24);
+
 SIZE(hvd_host, 16);
 AT(hvd_host, name, 0);
 AT(hvd_host, slots, 8);
@@ -234,11 +236,6 @@ AT(hvd_backend_part, input, 0);
 AT(hvd_backend_part, output, 8);
 AT(hvd_backend_part, count, 16);
 
-SIZE(hvd_backend_copy, 24);
-AT(hvd_backend_copy, target, 0);
-AT(hvd_backend_copy, source, 8);
-AT(hvd_backend_copy, size, 16);
-
 SIZE(hvd_backend_op, 128);
 AT(hvd_backend_op, struct_size, 0);
 AT(hvd_backend_op, collective, 8);
@@ -260,6 +257,11 @@ AT(hvd_backend_op, done_context, 104);
 AT(hvd_backend_op, parts, 112);
 AT(hvd_backend_op, part_count, 120);
 
+SIZE(hvd_backend_copy, 24);
+AT(hvd_backend_copy, target, 0);
+AT(hvd_backend_copy, source, 8);
+AT(hvd_backend_copy, size, 16);
+
 SIZE(hvd_backend_table, 192);
 AT(hvd_backend_table, struct_size, 0);
 AT(hvd_backend_table, description, 8);
@@ -278,3 +280,102 @@ AT(hvd_backend_table, host_alloc, 160);
 AT(hvd_backend_table, host_free, 168);
 AT(hvd_backend_table, copy, 176);
 AT(hvd_backend_table, copy_wait, 184);
+
+IS(HVD_OK, 0);
+IS(HVD_PEER_LOST, 1);
+IS(HVD_HOSTS_UPDATED, 2);
+IS(HVD_MISMATCH, 3);
+IS(HVD_INVALID, 4);
+IS(HVD_TIMEOUT, 5);
+IS(HVD_CLOSED, 6);
+IS(HVD_REMOVED, 7);
+IS(HVD_DRIVER_LOST, 8);
+IS(HVD_REFUSED, 9);
+IS(HVD_UNAVAILABLE, 10);
+IS(HVD_UNSUPPORTED, 11);
+IS(HVD_CALLBACK_FAILED, 12);
+IS(HVD_JOB_FAILED, 13);
+IS(HVD_INTERNAL, 14);
+
+IS(HVD_LOG_DEFAULT, 0);
+IS(HVD_LOG_TRACE, 1);
+IS(HVD_LOG_DEBUG, 2);
+IS(HVD_LOG_INFO, 3);
+IS(HVD_LOG_WARNING, 4);
+IS(HVD_LOG_ERROR, 5);
+IS(HVD_LOG_OFF, 6);
+
+IS(HVD_DTYPE_UINT8, 1);
+IS(HVD_DTYPE_INT8, 2);
+IS(HVD_DTYPE_UINT16, 3);
+IS(HVD_DTYPE_INT16, 4);
+IS(HVD_DTYPE_UINT32, 5);
+IS(HVD_DTYPE_INT32, 6);
+IS(HVD_DTYPE_UINT64, 7);
+IS(HVD_DTYPE_INT64, 8);
+IS(HVD_DTYPE_FLOAT16, 9);
+IS(HVD_DTYPE_BFLOAT16, 10);
+IS(HVD_DTYPE_FLOAT32, 11);
+IS(HVD_DTYPE_FLOAT64, 12);
+IS(HVD_DTYPE_BOOL, 13);
+
+IS(HVD_MEMORY_HOST, 0);
+IS(HVD_MEMORY_CUDA, 1);
+
+IS(HVD_SET_RULE_WORKERS, 1);
+IS(HVD_SET_RULE_RANKS, 2);
+IS(HVD_SET_RULE_LOCAL, 3);
+IS(HVD_SET_RULE_CROSS, 4);
+IS(HVD_SET_RULE_END, 5);
+
+IS(HVD_COLLECTIVE_BROADCAST, 1);
+IS(HVD_COLLECTIVE_ALLREDUCE, 2);
+IS(HVD_COLLECTIVE_ALLGATHER, 3);
+IS(HVD_COLLECTIVE_BARRIER, 4);
+IS(HVD_COLLECTIVE_REDUCESCATTER, 5);
+IS(HVD_COLLECTIVE_ALLTOALL, 6);
+IS(HVD_COLLECTIVE_JOIN, 7);
+
+IS(HVD_REDUCTION_SUM, 1);
+IS(HVD_REDUCTION_AVERAGE, 2);
+IS(HVD_REDUCTION_MIN, 3);
+IS(HVD_REDUCTION_MAX, 4);
+IS(HVD_REDUCTION_PRODUCT, 5);
+
+IS(HVD_PADDING_NONE, 0);
+IS(HVD_PADDING_REPEAT, 1);
+IS(HVD_PADDING_DROP, 2);
+
+IS(HVD_EVENT_HOSTS_UPDATED, 1);
+IS(HVD_EVENT_PEER_LOST, 2);
+IS(HVD_EVENT_GENERATION, 4);
+IS(HVD_EVENT_JOB_ENDED, 8);
+IS(HVD_EVENT_DRIVER_LOST, 16);
+IS(HVD_EVENT_RECOVERED, 32);
+IS(HVD_EVENT_STALLED, 64);
+
+IS(HVD_COLLECTIVE_BROADCAST_OBJECT, 8);
+IS(HVD_COLLECTIVE_SEND, 9);
+IS(HVD_COLLECTIVE_RECEIVE, 10);
+IS(HVD_COLLECTIVE_REDUCE, 11);
+IS(HVD_COLLECTIVE_GATHER, 12);
+IS(HVD_COLLECTIVE_SCATTER, 13);
+
+IS(HVD_PHASE_NEW, 0);
+IS(HVD_PHASE_FORMING, 1);
+IS(HVD_PHASE_RUNNING, 2);
+IS(HVD_PHASE_ENDING, 3);
+IS(HVD_PHASE_SUCCEEDED, 4);
+IS(HVD_PHASE_FAILED, 5);
+
+IS(HVD_VERSION_MAJOR, 0);
+IS(HVD_VERSION_MINOR, 2);
+IS(HVD_VERSION_PATCH, 0);
+IS(HVD_ABI_VERSION, 1);
+IS(HVD_MILLISECOND, 1000000);
+IS(HVD_SECOND, 1000000000);
+IS(HVD_DEFAULT_TIMEOUT, 0);
+IS(HVD_MAX_DIMS, 8);
+IS(HVD_SAMPLER_SAVED_BYTES, 64);
+IS(HVD_EVENT_ALL, 4294967295u);
+IS(HVD_BACKEND_ABI_VERSION, 2);

@@ -251,8 +251,7 @@ static void collectives(hvd_context *c) {
   memset(long_name, 'n', sizeof(long_name) - 1);
   long_name[sizeof(long_name) - 1] = 0;
 
-  CHECK_STATUS(hvd_allreduce(c, NULL, &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
-  CHECK_NAMES("name");
+  CHECK_STATUS(hvd_allreduce(c, NULL, &x, &y, HVD_REDUCTION_SUM, &error), HVD_OK); /* it gets a number */
   CHECK_STATUS(hvd_allreduce(c, "", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allreduce(c, long_name, &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_NAMES("299");
@@ -319,7 +318,7 @@ static void collectives(hvd_context *c) {
   CHECK_STATUS(hvd_allgather(c, "x", &x, &y, &error), HVD_INVALID); /* too small a room */
   CHECK_NAMES("4");
   y = floats(b, 4);
-  CHECK_STATUS(hvd_barrier(c, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_barrier(c, NULL, &error), HVD_OK);
   CHECK_STATUS(hvd_broadcast_variables(c, "x", NULL, 1, 0, &error), HVD_INVALID);
   pair[0] = x;
   pair[1] = x;

@@ -112,8 +112,8 @@ static void requests(hvd_context *c) {
   refused(c, &r, "struct_size");
   refused(c, &empty, "collective is 0");
   r.struct_size = sizeof(r);
-  r.collective = 8;
-  refused(c, &r, "collective is 8");
+  r.collective = 14;
+  refused(c, &r, "collective is 14");
   good.collective = HVD_COLLECTIVE_ALLREDUCE;
   good.name = "x";
   good.inputs = &x;
@@ -124,7 +124,7 @@ static void requests(hvd_context *c) {
   CHECK_STATUS(hvd_op_wait(op, 10 * HVD_SECOND, &error), HVD_OK);
   CHECK(b[3] == 4); /* the default is the sum */
   hvd_op_destroy(op);
-  r = good, r.name = NULL;
+  r = good, r.name = "";
   refused(c, &r, "name");
   r = good, r.inputs = NULL;
   refused(c, &r, "inputs");

@@ -1,4 +1,4 @@
-// Allreduce: one or more tensors, reduced over all ranks, to all.
+// Allreduce: one or more tensors, reduced over all ranks, to all. Reduce: to one of them.
 #include <cstring>
 
 #include "collective/decision.h"
@@ -28,6 +28,11 @@ Status validate(const Validation& v) {
     }
   }
   return {};
+}
+
+Status validate_on_host(const Validation& v) {
+  if (is_device(v.submission().inputs[0])) return v.unsupported("reduces to one rank in host memory alone");
+  return validate(v);
 }
 
 const char* inspect(const Signature& call, size_t) {
@@ -102,5 +107,20 @@ const Row kAllreduceRow{.kind = Kind::kAllreduce,
                         .plan = plan_parts,
                         .parts = parts,
                         .exchange = exchange};
+
+// Backends have allreduce: who is not the root reduces into memory that nobody looks at.
+extern const Row kReduceRow;
+const Row kReduceRow{.kind = Kind::kReduce,
+                     .name = "reduce",
+                     .collective = HVD_COLLECTIVE_ALLREDUCE,
+                     .travels = Travel::kEverybodys,
+                     .rooted = true,
+                     .reduces = true,
+                     .validate = validate_on_host,
+                     .inspect = inspect,
+                     .decide = decide,
+                     .misfit = misfit,
+                     .plan = plan_parts,
+                     .parts = parts};
 
 }  // namespace hvd::collective

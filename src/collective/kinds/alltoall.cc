@@ -1,4 +1,5 @@
-// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank.
+// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank. Gather and scatter:
+// the same with one rank that gets or has them all.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -18,6 +19,14 @@ Status validate(const Validation& v) {
   if (!v.submission().splits.empty() || rows % v.members() == 0) return {};
   return v.invalid(
       fmt::format("{} rows can't be divided evenly among {} ranks: give splits", rows, v.members()));
+}
+
+/// Gather and scatter: whoever has nothing to send has no rows.
+Status validate_on_host(const Validation& v) {
+  if (is_device(v.submission().inputs[0])) {
+    return v.unsupported(fmt::format("has {} in host memory alone", row_of(v.submission().kind).name));
+  }
+  return v.one_with_splits();
 }
 
 /// What each rank receives from each; false if that is larger than memory can be.
@@ -65,7 +74,8 @@ void decide(Decision& d) {
   bool any = false;
   if (!share_out(d, &any)) {
     return d.fail(HVD_INVALID,
-                  fmt::format("alltoall '{}': the result is larger than memory can be", d.call().name));
+                  fmt::format("{} '{}': the result is larger than memory can be", kind_name(d.call().kind),
+                              d.call().name));
   }
   if (d.short_of_room() || !any || d.alone()) return;
   if (!d.carried() || !exchange(d)) d.run(1);
@@ -121,5 +131,38 @@ const Row kAlltoallRow{.kind = Kind::kAlltoall,
                        .misfit = misfit,
                        .place = place,
                        .plan = plan};
+
+// All rows go to the root, or come from it: an alltoall in which the others have none.
+extern const Row kGatherRow;
+const Row kGatherRow{.kind = Kind::kGather,
+                     .name = "gather",
+                     .collective = HVD_COLLECTIVE_ALLTOALL,
+                     .travels = Travel::kEverybodys,
+                     .rooted = true,
+                     .own_rows = true,
+                     .splits = true,
+                     .needs_all = true,
+                     .validate = validate_on_host,
+                     .inspect = inspect_splits,
+                     .decide = decide,
+                     .misfit = misfit,
+                     .place = place,
+                     .plan = plan};
+
+extern const Row kScatterRow;
+const Row kScatterRow{.kind = Kind::kScatter,
+                      .name = "scatter",
+                      .collective = HVD_COLLECTIVE_ALLTOALL,
+                      .travels = Travel::kEverybodys,
+                      .rooted = true,
+                      .own_rows = true,
+                      .splits = true,
+                      .needs_all = true,
+                      .validate = validate_on_host,
+                      .inspect = inspect_splits,
+                      .decide = decide,
+                      .misfit = misfit,
+                      .place = place,
+                      .plan = plan};
 
 }  // namespace hvd::collective

@@ -1,4 +1,4 @@
-// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype.
+// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype. Send: to one other rank.
 #include <cstring>
 
 #include "collective/decision.h"
@@ -59,5 +59,22 @@ const Row kBroadcastRow{.kind = Kind::kBroadcast,
                         .plan = plan_parts,
                         .parts = parts,
                         .exchange = exchange};
+
+// A broadcast to one: two ranks under a name of their own, so that no other pair's is meant.
+extern const Row kSendRow;
+const Row kSendRow{.kind = Kind::kSend,
+                   .name = "send",
+                   .collective = HVD_COLLECTIVE_BROADCAST,
+                   .travels = Travel::kRoots,
+                   .rooted = true,
+                   .in_place = true,
+                   .bytes = true,
+                   .needs_all = true,
+                   .validate = validate,
+                   .inspect = inspect,
+                   .decide = decide,
+                   .misfit = misfit,
+                   .plan = plan_parts,
+                   .parts = parts};
 
 }  // namespace hvd::collective

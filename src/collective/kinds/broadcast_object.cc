@@ -35,8 +35,8 @@ Status place(Answer& a, bool) {
     if (memory.data == nullptr) {
       return Status(HVD_INTERNAL, fmt::format("broadcast_object '{}': no memory for {} bytes", s.name, size));
     }
-    a.op.results.push_back({memory.data.get(), HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}});
   }
+  a.op.results.push_back({memory.data.get(), HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}});
   a.op.buffers.push_back(std::move(memory));
   return {};
 }

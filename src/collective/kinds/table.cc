@@ -15,12 +15,17 @@ extern const Row kBarrierRow;          // barrier.cc
 extern const Row kBroadcastObjectRow;  // broadcast_object.cc
 extern const Row kJoinRow;             // join.cc
 extern const Row kAgreeRow;            // agree.cc
+extern const Row kSendRow;             // broadcast.cc
+extern const Row kReduceRow;           // allreduce.cc
+extern const Row kGatherRow;           // alltoall.cc
+extern const Row kScatterRow;          // alltoall.cc
 
 namespace {
 
 constexpr const Row* kTable[] = {
     &kBroadcastRow, &kAllreduceRow,       &kAllgatherRow, &kReducescatterRow, &kAlltoallRow,
-    &kBarrierRow,   &kBroadcastObjectRow, &kJoinRow,      &kAgreeRow,
+    &kBarrierRow,   &kBroadcastObjectRow, &kJoinRow,      &kAgreeRow,         &kSendRow,
+    &kReduceRow,    &kGatherRow,          &kScatterRow,
 };
 
 }  // namespace

@@ -212,13 +212,15 @@ static void outputs_of_ops(void) {
   CHECK_STATUS(hvd_op_get_output(op, 0, &b, &error), HVD_OK);
   CHECK(a.data != NULL && a.data == b.data && a.shape[0] == 2 * size && none.data == NULL);
   CHECK_STATUS(hvd_op_get_output(op, 1, &b, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_op_get_received_splits(op, NULL, &count, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_op_get_received_splits(op, NULL, &count, &error), HVD_OK);
+  CHECK(count == (size_t)size);
   CHECK_STATUS(hvd_op_get_last_joined(op, &last, &error), HVD_INVALID);
   hvd_op_destroy(op);
   CHECK_STATUS(hvd_allreduce_async(context, "output", &input, &input, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   CHECK_STATUS(hvd_op_get_output(op, 0, &a, &error), HVD_OK);
   CHECK(a.data == input.data && a.ndim == 2 && a.shape[1] == 2);
+  CHECK_STATUS(hvd_op_get_received_splits(op, NULL, &count, &error), HVD_INVALID);
   hvd_op_destroy(op);
   free(input.data);
 }

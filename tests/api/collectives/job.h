@@ -69,5 +69,6 @@ void test_sets(void);
 void test_join(void);
 void test_mismatches(void);
 void test_traffic(void);
+void test_direct(void);
 
 #endif

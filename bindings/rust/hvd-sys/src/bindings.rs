@@ -1,250 +1,236 @@
-// Made from hvd.h and driver.h by scripts/bindings.sh: do not edit.
+// Made from the headers by scripts/api/make.py: do not edit.
+use std::os::raw::{c_char, c_void};
 
 pub const HVD_VERSION_MAJOR: u32 = 0;
 pub const HVD_VERSION_MINOR: u32 = 2;
 pub const HVD_VERSION_PATCH: u32 = 0;
-pub const HVD_VERSION_STRING: &[u8; 6usize] = b"0.2.0\0";
+pub const HVD_VERSION_STRING: &[u8; 6] = b"0.2.0\0";
 pub const HVD_ABI_VERSION: u32 = 1;
-pub const HVD_MAX_DIMS: u32 = 8;
-pub const HVD_SAMPLER_SAVED_BYTES: u32 = 64;
-pub type __int32_t = ::std::os::raw::c_int;
-pub type __uint32_t = ::std::os::raw::c_uint;
-pub type __int64_t = ::std::os::raw::c_long;
-pub type __uint64_t = ::std::os::raw::c_ulong;
+pub const HVD_MILLISECOND: i64 = 1000000;
+pub const HVD_SECOND: i64 = 1000000000;
+pub const HVD_DEFAULT_TIMEOUT: i64 = 0;
+pub const HVD_MAX_DIMS: usize = 8;
+pub const HVD_SAMPLER_SAVED_BYTES: usize = 64;
+pub const HVD_EVENT_ALL: hvd_event_kind = 4294967295;
+
 pub type hvd_status = i32;
-pub const HVD_OK: _bindgen_ty_1 = 0;
-pub const HVD_PEER_LOST: _bindgen_ty_1 = 1;
-pub const HVD_HOSTS_UPDATED: _bindgen_ty_1 = 2;
-pub const HVD_MISMATCH: _bindgen_ty_1 = 3;
-pub const HVD_INVALID: _bindgen_ty_1 = 4;
-pub const HVD_TIMEOUT: _bindgen_ty_1 = 5;
-pub const HVD_CLOSED: _bindgen_ty_1 = 6;
-pub const HVD_REMOVED: _bindgen_ty_1 = 7;
-pub const HVD_DRIVER_LOST: _bindgen_ty_1 = 8;
-pub const HVD_REFUSED: _bindgen_ty_1 = 9;
-pub const HVD_UNAVAILABLE: _bindgen_ty_1 = 10;
-pub const HVD_UNSUPPORTED: _bindgen_ty_1 = 11;
-pub const HVD_CALLBACK_FAILED: _bindgen_ty_1 = 12;
-pub const HVD_JOB_FAILED: _bindgen_ty_1 = 13;
-pub const HVD_INTERNAL: _bindgen_ty_1 = 14;
-pub type _bindgen_ty_1 = ::std::os::raw::c_int;
-extern "C" {
-    pub fn hvd_status_name(status: hvd_status) -> *const ::std::os::raw::c_char;
+pub type hvd_log_level = i32;
+#[repr(C)]
+pub struct hvd_options {
+    _private: [u8; 0],
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+pub struct hvd_context {
+    _private: [u8; 0],
+}
+pub type hvd_dtype = i32;
+pub type hvd_memory = i32;
+#[repr(C)]
+pub struct hvd_process_set {
+    _private: [u8; 0],
+}
+pub type hvd_set_rule = i32;
+pub type hvd_collective = i32;
+pub type hvd_reduction = i32;
+#[repr(C)]
+pub struct hvd_op {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct hvd_state {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct hvd_sampler {
+    _private: [u8; 0],
+}
+pub type hvd_padding = i32;
+#[repr(C)]
+pub struct hvd_run_loop {
+    _private: [u8; 0],
+}
+pub type hvd_event_kind = u32;
+#[repr(C)]
+pub struct hvd_driver {
+    _private: [u8; 0],
+}
+pub type hvd_phase = i32;
+
+pub const HVD_OK: hvd_status = 0;
+pub const HVD_PEER_LOST: hvd_status = 1;
+pub const HVD_HOSTS_UPDATED: hvd_status = 2;
+pub const HVD_MISMATCH: hvd_status = 3;
+pub const HVD_INVALID: hvd_status = 4;
+pub const HVD_TIMEOUT: hvd_status = 5;
+pub const HVD_CLOSED: hvd_status = 6;
+pub const HVD_REMOVED: hvd_status = 7;
+pub const HVD_DRIVER_LOST: hvd_status = 8;
+pub const HVD_REFUSED: hvd_status = 9;
+pub const HVD_UNAVAILABLE: hvd_status = 10;
+pub const HVD_UNSUPPORTED: hvd_status = 11;
+pub const HVD_CALLBACK_FAILED: hvd_status = 12;
+pub const HVD_JOB_FAILED: hvd_status = 13;
+pub const HVD_INTERNAL: hvd_status = 14;
+
+pub const HVD_LOG_DEFAULT: hvd_log_level = 0;
+pub const HVD_LOG_TRACE: hvd_log_level = 1;
+pub const HVD_LOG_DEBUG: hvd_log_level = 2;
+pub const HVD_LOG_INFO: hvd_log_level = 3;
+pub const HVD_LOG_WARNING: hvd_log_level = 4;
+pub const HVD_LOG_ERROR: hvd_log_level = 5;
+pub const HVD_LOG_OFF: hvd_log_level = 6;
+
+pub const HVD_DTYPE_UINT8: hvd_dtype = 1;
+pub const HVD_DTYPE_INT8: hvd_dtype = 2;
+pub const HVD_DTYPE_UINT16: hvd_dtype = 3;
+pub const HVD_DTYPE_INT16: hvd_dtype = 4;
+pub const HVD_DTYPE_UINT32: hvd_dtype = 5;
+pub const HVD_DTYPE_INT32: hvd_dtype = 6;
+pub const HVD_DTYPE_UINT64: hvd_dtype = 7;
+pub const HVD_DTYPE_INT64: hvd_dtype = 8;
+pub const HVD_DTYPE_FLOAT16: hvd_dtype = 9;
+pub const HVD_DTYPE_BFLOAT16: hvd_dtype = 10;
+pub const HVD_DTYPE_FLOAT32: hvd_dtype = 11;
+pub const HVD_DTYPE_FLOAT64: hvd_dtype = 12;
+pub const HVD_DTYPE_BOOL: hvd_dtype = 13;
+
+pub const HVD_MEMORY_HOST: hvd_memory = 0;
+pub const HVD_MEMORY_CUDA: hvd_memory = 1;
+
+pub const HVD_SET_RULE_WORKERS: hvd_set_rule = 1;
+pub const HVD_SET_RULE_RANKS: hvd_set_rule = 2;
+pub const HVD_SET_RULE_LOCAL: hvd_set_rule = 3;
+pub const HVD_SET_RULE_CROSS: hvd_set_rule = 4;
+pub const HVD_SET_RULE_END: hvd_set_rule = 5;
+
+pub const HVD_COLLECTIVE_BROADCAST: hvd_collective = 1;
+pub const HVD_COLLECTIVE_ALLREDUCE: hvd_collective = 2;
+pub const HVD_COLLECTIVE_ALLGATHER: hvd_collective = 3;
+pub const HVD_COLLECTIVE_BARRIER: hvd_collective = 4;
+pub const HVD_COLLECTIVE_REDUCESCATTER: hvd_collective = 5;
+pub const HVD_COLLECTIVE_ALLTOALL: hvd_collective = 6;
+pub const HVD_COLLECTIVE_JOIN: hvd_collective = 7;
+
+pub const HVD_REDUCTION_SUM: hvd_reduction = 1;
+pub const HVD_REDUCTION_AVERAGE: hvd_reduction = 2;
+pub const HVD_REDUCTION_MIN: hvd_reduction = 3;
+pub const HVD_REDUCTION_MAX: hvd_reduction = 4;
+pub const HVD_REDUCTION_PRODUCT: hvd_reduction = 5;
+
+pub const HVD_PADDING_NONE: hvd_padding = 0;
+pub const HVD_PADDING_REPEAT: hvd_padding = 1;
+pub const HVD_PADDING_DROP: hvd_padding = 2;
+
+pub const HVD_EVENT_HOSTS_UPDATED: hvd_event_kind = 1;
+pub const HVD_EVENT_PEER_LOST: hvd_event_kind = 2;
+pub const HVD_EVENT_GENERATION: hvd_event_kind = 4;
+pub const HVD_EVENT_JOB_ENDED: hvd_event_kind = 8;
+pub const HVD_EVENT_DRIVER_LOST: hvd_event_kind = 16;
+pub const HVD_EVENT_RECOVERED: hvd_event_kind = 32;
+pub const HVD_EVENT_STALLED: hvd_event_kind = 64;
+
+pub const HVD_COLLECTIVE_BROADCAST_OBJECT: i32 = 8;
+pub const HVD_COLLECTIVE_SEND: i32 = 9;
+pub const HVD_COLLECTIVE_RECEIVE: i32 = 10;
+pub const HVD_COLLECTIVE_REDUCE: i32 = 11;
+pub const HVD_COLLECTIVE_GATHER: i32 = 12;
+pub const HVD_COLLECTIVE_SCATTER: i32 = 13;
+
+pub const HVD_PHASE_NEW: hvd_phase = 0;
+pub const HVD_PHASE_FORMING: hvd_phase = 1;
+pub const HVD_PHASE_RUNNING: hvd_phase = 2;
+pub const HVD_PHASE_ENDING: hvd_phase = 3;
+pub const HVD_PHASE_SUCCEEDED: hvd_phase = 4;
+pub const HVD_PHASE_FAILED: hvd_phase = 5;
+
+pub type hvd_destroy_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+    )>;
+pub type hvd_log_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        level: hvd_log_level,
+        message: *const c_char,
+    )>;
+pub type hvd_write_fn =
+    Option<unsafe extern "C" fn(
+        sink: *mut c_void,
+        data: *const c_void,
+        size: usize,
+    )>;
+pub type hvd_save_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        write: hvd_write_fn,
+        sink: *mut c_void,
+    ) -> i32>;
+pub type hvd_load_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        data: *const c_void,
+        size: usize,
+    ) -> i32>;
+pub type hvd_reset_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+    ) -> i32>;
+pub type hvd_train_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+    ) -> hvd_status>;
+pub type hvd_listener_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        event: *const hvd_event,
+    )>;
+pub type hvd_add_host_fn =
+    Option<unsafe extern "C" fn(
+        sink: *mut c_void,
+        name: *const c_char,
+        slots: i32,
+    )>;
+pub type hvd_discover_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        add: hvd_add_host_fn,
+        sink: *mut c_void,
+    ) -> i32>;
+pub type hvd_launch_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        launch: *const hvd_launch,
+    ) -> i32>;
+pub type hvd_stop_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        worker: u64,
+        force: i32,
+    )>;
+pub type hvd_output_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        rank: i32,
+        host: *const c_char,
+        slot: i32,
+        is_stderr: i32,
+        line: *const c_char,
+    )>;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_error {
     pub struct_size: usize,
     pub status: hvd_status,
     pub rank: i32,
     pub generation: u64,
     pub vendor_code: i64,
-    pub backend: [::std::os::raw::c_char; 16usize],
-    pub message: [::std::os::raw::c_char; 512usize],
+    pub backend: [c_char; 16],
+    pub message: [c_char; 512],
 }
-#[test]
-fn bindgen_test_layout_hvd_error() {
-    assert_eq!(::std::mem::size_of::<hvd_error>(), 560usize, concat!("Size of: ", stringify!(hvd_error)));
-    assert_eq!(::std::mem::align_of::<hvd_error>(), 8usize, concat!("Alignment of ", stringify!(hvd_error)));
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_status() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).status) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(status))
-        );
-    }
-    test_field_status();
-    fn test_field_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(rank))
-        );
-    }
-    test_field_rank();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(generation))
-        );
-    }
-    test_field_generation();
-    fn test_field_vendor_code() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).vendor_code) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(vendor_code))
-        );
-    }
-    test_field_vendor_code();
-    fn test_field_backend() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).backend) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(backend))
-        );
-    }
-    test_field_backend();
-    fn test_field_message() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_error>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).message) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_error), "::", stringify!(message))
-        );
-    }
-    test_field_message();
-}
-extern "C" {
-    pub fn hvd_version() -> *const ::std::os::raw::c_char;
-}
-extern "C" {
-    pub fn hvd_free(memory: *mut ::std::os::raw::c_void);
-}
-pub type hvd_destroy_fn = ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void)>;
-pub type hvd_log_level = i32;
-pub const HVD_LOG_DEFAULT: _bindgen_ty_2 = 0;
-pub const HVD_LOG_TRACE: _bindgen_ty_2 = 1;
-pub const HVD_LOG_DEBUG: _bindgen_ty_2 = 2;
-pub const HVD_LOG_INFO: _bindgen_ty_2 = 3;
-pub const HVD_LOG_WARNING: _bindgen_ty_2 = 4;
-pub const HVD_LOG_ERROR: _bindgen_ty_2 = 5;
-pub const HVD_LOG_OFF: _bindgen_ty_2 = 6;
-pub type _bindgen_ty_2 = ::std::os::raw::c_int;
-pub type hvd_log_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        userdata: *mut ::std::os::raw::c_void,
-        level: hvd_log_level,
-        message: *const ::std::os::raw::c_char,
-    ),
->;
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_options {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_options_create(ret_options: *mut *mut hvd_options, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_destroy(options: *mut hvd_options);
-}
-extern "C" {
-    pub fn hvd_options_set(
-        options: *mut hvd_options,
-        key: *const ::std::os::raw::c_char,
-        text: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_set_int(
-        options: *mut hvd_options,
-        key: *const ::std::os::raw::c_char,
-        value: i64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_set_duration(
-        options: *mut hvd_options,
-        key: *const ::std::os::raw::c_char,
-        value_ns: i64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_set_bool(
-        options: *mut hvd_options,
-        key: *const ::std::os::raw::c_char,
-        value: i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_get(
-        options: *mut hvd_options,
-        key: *const ::std::os::raw::c_char,
-        ret_text: *mut *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_options_describe() -> *const ::std::os::raw::c_char;
-}
-extern "C" {
-    pub fn hvd_options_set_log(
-        options: *mut hvd_options,
-        level: hvd_log_level,
-        log: hvd_log_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_context {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_init(
-        options: *const hvd_options,
-        ret_context: *mut *mut hvd_context,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_shutdown(context: *mut hvd_context, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_abort(
-        context: *mut hvd_context,
-        reason: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_destroy(context: *mut hvd_context);
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_membership_info {
     pub struct_size: usize,
     pub rank: i32,
@@ -257,455 +243,34 @@ pub struct hvd_membership_info {
     pub membership_epoch: u64,
     pub worker: u64,
 }
-#[test]
-fn bindgen_test_layout_hvd_membership() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_membership_info>(),
-        56usize,
-        concat!("Size of: ", stringify!(hvd_membership_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_membership_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_membership_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(rank))
-        );
-    }
-    test_field_rank();
-    fn test_field_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(size))
-        );
-    }
-    test_field_size();
-    fn test_field_local_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).local_rank) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(local_rank))
-        );
-    }
-    test_field_local_rank();
-    fn test_field_local_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).local_size) as usize - ptr as usize
-            },
-            20usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(local_size))
-        );
-    }
-    test_field_local_size();
-    fn test_field_cross_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).cross_rank) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(cross_rank))
-        );
-    }
-    test_field_cross_rank();
-    fn test_field_cross_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).cross_size) as usize - ptr as usize
-            },
-            28usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(cross_size))
-        );
-    }
-    test_field_cross_size();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(generation))
-        );
-    }
-    test_field_generation();
-    fn test_field_membership_epoch() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(membership_epoch))
-        );
-    }
-    test_field_membership_epoch();
-    fn test_field_worker() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_membership_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).worker) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_membership_info), "::", stringify!(worker))
-        );
-    }
-    test_field_worker();
-}
-extern "C" {
-    pub fn hvd_get_membership(
-        context: *mut hvd_context,
-        ret_membership: *mut hvd_membership_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_rank(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_size(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_local_rank(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_local_size(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_cross_rank(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_cross_size(context: *mut hvd_context) -> i32;
-}
-extern "C" {
-    pub fn hvd_generation(context: *mut hvd_context) -> u64;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_backend_info {
     pub struct_size: usize,
-    pub name: [::std::os::raw::c_char; 16usize],
-    pub version: [::std::os::raw::c_char; 64usize],
-    pub path: [::std::os::raw::c_char; 512usize],
-    pub detail: [::std::os::raw::c_char; 256usize],
+    pub name: [c_char; 16],
+    pub version: [c_char; 64],
+    pub path: [c_char; 512],
+    pub detail: [c_char; 256],
     pub dtypes: u64,
     pub collectives: u64,
 }
-#[test]
-fn bindgen_test_layout_hvd_backend_information() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_backend_info>(),
-        872usize,
-        concat!("Size of: ", stringify!(hvd_backend_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_backend_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_backend_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_name() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(name))
-        );
-    }
-    test_field_name();
-    fn test_field_version() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).version) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(version))
-        );
-    }
-    test_field_version();
-    fn test_field_path() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).path) as usize - ptr as usize
-            },
-            88usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(path))
-        );
-    }
-    test_field_path();
-    fn test_field_detail() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).detail) as usize - ptr as usize
-            },
-            600usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(detail))
-        );
-    }
-    test_field_detail();
-    fn test_field_dtypes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).dtypes) as usize - ptr as usize
-            },
-            856usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(dtypes))
-        );
-    }
-    test_field_dtypes();
-    fn test_field_collectives() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).collectives) as usize - ptr as usize
-            },
-            864usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_info), "::", stringify!(collectives))
-        );
-    }
-    test_field_collectives();
-}
-extern "C" {
-    pub fn hvd_get_backend(
-        context: *mut hvd_context,
-        ret_info: *mut hvd_backend_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_backend_name(context: *mut hvd_context) -> *const ::std::os::raw::c_char;
-}
-pub type hvd_dtype = i32;
-pub const HVD_DTYPE_UINT8: _bindgen_ty_3 = 1;
-pub const HVD_DTYPE_INT8: _bindgen_ty_3 = 2;
-pub const HVD_DTYPE_UINT16: _bindgen_ty_3 = 3;
-pub const HVD_DTYPE_INT16: _bindgen_ty_3 = 4;
-pub const HVD_DTYPE_UINT32: _bindgen_ty_3 = 5;
-pub const HVD_DTYPE_INT32: _bindgen_ty_3 = 6;
-pub const HVD_DTYPE_UINT64: _bindgen_ty_3 = 7;
-pub const HVD_DTYPE_INT64: _bindgen_ty_3 = 8;
-pub const HVD_DTYPE_FLOAT16: _bindgen_ty_3 = 9;
-pub const HVD_DTYPE_BFLOAT16: _bindgen_ty_3 = 10;
-pub const HVD_DTYPE_FLOAT32: _bindgen_ty_3 = 11;
-pub const HVD_DTYPE_FLOAT64: _bindgen_ty_3 = 12;
-pub const HVD_DTYPE_BOOL: _bindgen_ty_3 = 13;
-pub type _bindgen_ty_3 = ::std::os::raw::c_int;
-extern "C" {
-    pub fn hvd_dtype_size(dtype: hvd_dtype) -> usize;
-}
-extern "C" {
-    pub fn hvd_dtype_name(dtype: hvd_dtype) -> *const ::std::os::raw::c_char;
-}
-pub type hvd_memory = i32;
-pub const HVD_MEMORY_HOST: _bindgen_ty_4 = 0;
-pub const HVD_MEMORY_CUDA: _bindgen_ty_4 = 1;
-pub type _bindgen_ty_4 = ::std::os::raw::c_int;
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_tensor {
     pub struct_size: usize,
-    pub data: *mut ::std::os::raw::c_void,
+    pub data: *mut c_void,
     pub dtype: hvd_dtype,
     pub ndim: i32,
-    pub shape: [i64; 8usize],
+    pub shape: [i64; 8],
     pub memory: hvd_memory,
     pub device: i32,
-    pub stream: *mut ::std::os::raw::c_void,
+    pub stream: *mut c_void,
 }
-#[test]
-fn bindgen_test_layout_hvd_tensor() {
-    assert_eq!(::std::mem::size_of::<hvd_tensor>(), 104usize, concat!("Size of: ", stringify!(hvd_tensor)));
-    assert_eq!(
-        ::std::mem::align_of::<hvd_tensor>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_tensor))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_data() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).data) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(data))
-        );
-    }
-    test_field_data();
-    fn test_field_dtype() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).dtype) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(dtype))
-        );
-    }
-    test_field_dtype();
-    fn test_field_ndim() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).ndim) as usize - ptr as usize
-            },
-            20usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(ndim))
-        );
-    }
-    test_field_ndim();
-    fn test_field_shape() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).shape) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(shape))
-        );
-    }
-    test_field_shape();
-    fn test_field_memory() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).memory) as usize - ptr as usize
-            },
-            88usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(memory))
-        );
-    }
-    test_field_memory();
-    fn test_field_device() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).device) as usize - ptr as usize
-            },
-            92usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(device))
-        );
-    }
-    test_field_device();
-    fn test_field_stream() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_tensor>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).stream) as usize - ptr as usize
-            },
-            96usize,
-            concat!("Offset of field: ", stringify!(hvd_tensor), "::", stringify!(stream))
-        );
-    }
-    test_field_stream();
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_process_set {
-    _unused: [u8; 0],
-}
-pub type hvd_set_rule = i32;
-pub const HVD_SET_RULE_WORKERS: _bindgen_ty_5 = 1;
-pub const HVD_SET_RULE_RANKS: _bindgen_ty_5 = 2;
-pub const HVD_SET_RULE_LOCAL: _bindgen_ty_5 = 3;
-pub const HVD_SET_RULE_CROSS: _bindgen_ty_5 = 4;
-pub const HVD_SET_RULE_END: _bindgen_ty_5 = 5;
-pub type _bindgen_ty_5 = ::std::os::raw::c_int;
-extern "C" {
-    pub fn hvd_process_set_create(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        ranks: *const i32,
-        count: usize,
-        rule: hvd_set_rule,
-        ret_set: *mut *mut hvd_process_set,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_process_set_destroy(set: *mut hvd_process_set);
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_process_set_info {
     pub struct_size: usize,
     pub rank: i32,
@@ -716,390 +281,14 @@ pub struct hvd_process_set_info {
     pub cross_size: i32,
     pub generation: u64,
 }
-#[test]
-fn bindgen_test_layout_hvd_process_set_information() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_process_set_info>(),
-        40usize,
-        concat!("Size of: ", stringify!(hvd_process_set_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_process_set_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_process_set_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(struct_size)
-            )
-        );
-    }
-    test_field_struct_size();
-    fn test_field_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_process_set_info), "::", stringify!(rank))
-        );
-    }
-    test_field_rank();
-    fn test_field_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_process_set_info), "::", stringify!(size))
-        );
-    }
-    test_field_size();
-    fn test_field_local_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).local_rank) as usize - ptr as usize
-            },
-            16usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(local_rank)
-            )
-        );
-    }
-    test_field_local_rank();
-    fn test_field_local_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).local_size) as usize - ptr as usize
-            },
-            20usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(local_size)
-            )
-        );
-    }
-    test_field_local_size();
-    fn test_field_cross_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).cross_rank) as usize - ptr as usize
-            },
-            24usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(cross_rank)
-            )
-        );
-    }
-    test_field_cross_rank();
-    fn test_field_cross_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).cross_size) as usize - ptr as usize
-            },
-            28usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(cross_size)
-            )
-        );
-    }
-    test_field_cross_size();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_process_set_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            32usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_process_set_info),
-                "::",
-                stringify!(generation)
-            )
-        );
-    }
-    test_field_generation();
-}
-extern "C" {
-    pub fn hvd_process_set_get_info(
-        set: *mut hvd_process_set,
-        ret_info: *mut hvd_process_set_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_process_set_get_ranks(
-        set: *mut hvd_process_set,
-        ret_ranks: *mut i32,
-        count: *mut usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_collective = i32;
-pub const HVD_COLLECTIVE_BROADCAST: _bindgen_ty_6 = 1;
-pub const HVD_COLLECTIVE_ALLREDUCE: _bindgen_ty_6 = 2;
-pub const HVD_COLLECTIVE_ALLGATHER: _bindgen_ty_6 = 3;
-pub const HVD_COLLECTIVE_BARRIER: _bindgen_ty_6 = 4;
-pub const HVD_COLLECTIVE_REDUCESCATTER: _bindgen_ty_6 = 5;
-pub const HVD_COLLECTIVE_ALLTOALL: _bindgen_ty_6 = 6;
-pub const HVD_COLLECTIVE_JOIN: _bindgen_ty_6 = 7;
-pub type _bindgen_ty_6 = ::std::os::raw::c_int;
-pub type hvd_reduction = i32;
-pub const HVD_REDUCTION_SUM: _bindgen_ty_7 = 1;
-pub const HVD_REDUCTION_AVERAGE: _bindgen_ty_7 = 2;
-pub const HVD_REDUCTION_MIN: _bindgen_ty_7 = 3;
-pub const HVD_REDUCTION_MAX: _bindgen_ty_7 = 4;
-pub const HVD_REDUCTION_PRODUCT: _bindgen_ty_7 = 5;
-pub type _bindgen_ty_7 = ::std::os::raw::c_int;
-extern "C" {
-    pub fn hvd_allreduce(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *mut hvd_tensor,
-        reduction: hvd_reduction,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_broadcast(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        tensor: *mut hvd_tensor,
-        root: i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_allgather(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *mut hvd_tensor,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_reducescatter(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *mut hvd_tensor,
-        reduction: hvd_reduction,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_alltoall(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        splits: *const i64,
-        output: *mut hvd_tensor,
-        ret_received_splits: *mut i64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_barrier(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_broadcast_variables(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        tensors: *mut hvd_tensor,
-        count: usize,
-        root: i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_grouped_allreduce(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        inputs: *const hvd_tensor,
-        outputs: *mut hvd_tensor,
-        count: usize,
-        reduction: hvd_reduction,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_grouped_allgather(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        inputs: *const hvd_tensor,
-        outputs: *mut hvd_tensor,
-        count: usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_broadcast_object(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        data: *mut *mut ::std::os::raw::c_void,
-        size: *mut usize,
-        root: i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_join(context: *mut hvd_context, ret_last_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_op {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_allreduce_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *mut hvd_tensor,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_broadcast_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        tensor: *mut hvd_tensor,
-        root: i32,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_allgather_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *const hvd_tensor,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_reducescatter_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        output: *const hvd_tensor,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_alltoall_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        input: *const hvd_tensor,
-        splits: *const i64,
-        output: *const hvd_tensor,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_barrier_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_broadcast_variables_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        tensors: *mut hvd_tensor,
-        count: usize,
-        root: i32,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_grouped_allreduce_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        inputs: *const hvd_tensor,
-        outputs: *const hvd_tensor,
-        count: usize,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_grouped_allgather_async(
-        context: *mut hvd_context,
-        name: *const ::std::os::raw::c_char,
-        inputs: *const hvd_tensor,
-        outputs: *const hvd_tensor,
-        count: usize,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_join_async(
-        context: *mut hvd_context,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_request {
     pub struct_size: usize,
     pub collective: hvd_collective,
     pub root: i32,
-    pub name: *const ::std::os::raw::c_char,
+    pub name: *const c_char,
     pub inputs: *const hvd_tensor,
     pub outputs: *const hvd_tensor,
     pub count: usize,
@@ -1112,335 +301,9 @@ pub struct hvd_request {
     pub process_set: *mut hvd_process_set,
     pub timeout_ns: i64,
 }
-#[test]
-fn bindgen_test_layout_hvd_request() {
-    assert_eq!(::std::mem::size_of::<hvd_request>(), 104usize, concat!("Size of: ", stringify!(hvd_request)));
-    assert_eq!(
-        ::std::mem::align_of::<hvd_request>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_request))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_collective() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).collective) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(collective))
-        );
-    }
-    test_field_collective();
-    fn test_field_root() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).root) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(root))
-        );
-    }
-    test_field_root();
-    fn test_field_name() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(name))
-        );
-    }
-    test_field_name();
-    fn test_field_inputs() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).inputs) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(inputs))
-        );
-    }
-    test_field_inputs();
-    fn test_field_outputs() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).outputs) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(outputs))
-        );
-    }
-    test_field_outputs();
-    fn test_field_count() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).count) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(count))
-        );
-    }
-    test_field_count();
-    fn test_field_reduction() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).reduction) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(reduction))
-        );
-    }
-    test_field_reduction();
-    fn test_field_priority() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).priority) as usize - ptr as usize
-            },
-            52usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(priority))
-        );
-    }
-    test_field_priority();
-    fn test_field_prescale() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).prescale) as usize - ptr as usize
-            },
-            56usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(prescale))
-        );
-    }
-    test_field_prescale();
-    fn test_field_postscale() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).postscale) as usize - ptr as usize
-            },
-            64usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(postscale))
-        );
-    }
-    test_field_postscale();
-    fn test_field_splits() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).splits) as usize - ptr as usize
-            },
-            72usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(splits))
-        );
-    }
-    test_field_splits();
-    fn test_field_split_count() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).split_count) as usize - ptr as usize
-            },
-            80usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(split_count))
-        );
-    }
-    test_field_split_count();
-    fn test_field_process_set() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).process_set) as usize - ptr as usize
-            },
-            88usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(process_set))
-        );
-    }
-    test_field_process_set();
-    fn test_field_timeout_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_request>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).timeout_ns) as usize - ptr as usize
-            },
-            96usize,
-            concat!("Offset of field: ", stringify!(hvd_request), "::", stringify!(timeout_ns))
-        );
-    }
-    test_field_timeout_ns();
-}
-extern "C" {
-    pub fn hvd_submit(
-        context: *mut hvd_context,
-        request: *const hvd_request,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_test(op: *mut hvd_op, ret_done: *mut i32, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_wait(op: *mut hvd_op, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_get_fd(op: *mut hvd_op, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_get_error(op: *mut hvd_op, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_get_output(
-        op: *mut hvd_op,
-        index: usize,
-        ret_output: *mut hvd_tensor,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_get_received_splits(
-        op: *mut hvd_op,
-        ret_splits: *mut i64,
-        count: *mut usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_get_last_joined(op: *mut hvd_op, ret_rank: *mut i32, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_op_destroy(op: *mut hvd_op);
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_state {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_state_create(
-        context: *mut hvd_context,
-        ret_state: *mut *mut hvd_state,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_destroy(state: *mut hvd_state);
-}
-extern "C" {
-    pub fn hvd_state_add_tensor(
-        state: *mut hvd_state,
-        key: *const ::std::os::raw::c_char,
-        tensor: *const hvd_tensor,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_add_value(
-        state: *mut hvd_state,
-        key: *const ::std::os::raw::c_char,
-        value: *mut ::std::os::raw::c_void,
-        size: usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_write_fn = ::std::option::Option<
-    unsafe extern "C" fn(sink: *mut ::std::os::raw::c_void, data: *const ::std::os::raw::c_void, size: usize),
->;
-pub type hvd_save_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        userdata: *mut ::std::os::raw::c_void,
-        write: hvd_write_fn,
-        sink: *mut ::std::os::raw::c_void,
-    ) -> i32,
->;
-pub type hvd_load_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        userdata: *mut ::std::os::raw::c_void,
-        data: *const ::std::os::raw::c_void,
-        size: usize,
-    ) -> i32,
->;
-extern "C" {
-    pub fn hvd_state_add_object(
-        state: *mut hvd_state,
-        key: *const ::std::os::raw::c_char,
-        save: hvd_save_fn,
-        load: hvd_load_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_remove(
-        state: *mut hvd_state,
-        key: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_reset_fn =
-    ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void) -> i32>;
-extern "C" {
-    pub fn hvd_state_on_reset(
-        state: *mut hvd_state,
-        reset: hvd_reset_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_commit(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_save(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_check_host_updates(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_restore(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_sync(state: *mut hvd_state, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_state_revision(state: *mut hvd_state) -> u64;
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_state_info {
     pub struct_size: usize,
     pub revision: u64,
@@ -1452,151 +315,9 @@ pub struct hvd_state_info {
     pub sync_received_bytes: u64,
     pub last_commit_ns: i64,
 }
-#[test]
-fn bindgen_test_layout_hvd_state_statistics() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_state_info>(),
-        72usize,
-        concat!("Size of: ", stringify!(hvd_state_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_state_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_state_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_revision() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(revision))
-        );
-    }
-    test_field_revision();
-    fn test_field_commits() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).commits) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(commits))
-        );
-    }
-    test_field_commits();
-    fn test_field_restores() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).restores) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(restores))
-        );
-    }
-    test_field_restores();
-    fn test_field_syncs() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).syncs) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(syncs))
-        );
-    }
-    test_field_syncs();
-    fn test_field_bytes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).bytes) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(bytes))
-        );
-    }
-    test_field_bytes();
-    fn test_field_sync_sent_bytes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sync_sent_bytes) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(sync_sent_bytes))
-        );
-    }
-    test_field_sync_sent_bytes();
-    fn test_field_sync_received_bytes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sync_received_bytes) as usize - ptr as usize
-            },
-            56usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_state_info),
-                "::",
-                stringify!(sync_received_bytes)
-            )
-        );
-    }
-    test_field_sync_received_bytes();
-    fn test_field_last_commit_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_state_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).last_commit_ns) as usize - ptr as usize
-            },
-            64usize,
-            concat!("Offset of field: ", stringify!(hvd_state_info), "::", stringify!(last_commit_ns))
-        );
-    }
-    test_field_last_commit_ns();
-}
-extern "C" {
-    pub fn hvd_state_get_info(
-        state: *mut hvd_state,
-        ret_statistics: *mut hvd_state_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_sampler {
-    _unused: [u8; 0],
-}
-pub type hvd_padding = i32;
-pub const HVD_PADDING_NONE: _bindgen_ty_8 = 0;
-pub const HVD_PADDING_REPEAT: _bindgen_ty_8 = 1;
-pub const HVD_PADDING_DROP: _bindgen_ty_8 = 2;
-pub type _bindgen_ty_8 = ::std::os::raw::c_int;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_sampler_options {
     pub struct_size: usize,
     pub samples: u64,
@@ -1605,112 +326,9 @@ pub struct hvd_sampler_options {
     pub in_order: i32,
     pub padding: hvd_padding,
 }
-#[test]
-fn bindgen_test_layout_hvd_sampler_options() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_sampler_options>(),
-        40usize,
-        concat!("Size of: ", stringify!(hvd_sampler_options))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_sampler_options>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_sampler_options))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_samples() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).samples) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(samples))
-        );
-    }
-    test_field_samples();
-    fn test_field_batch_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).batch_size) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(batch_size))
-        );
-    }
-    test_field_batch_size();
-    fn test_field_seed() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).seed) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(seed))
-        );
-    }
-    test_field_seed();
-    fn test_field_in_order() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).in_order) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(in_order))
-        );
-    }
-    test_field_in_order();
-    fn test_field_padding() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_options>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).padding) as usize - ptr as usize
-            },
-            36usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_options), "::", stringify!(padding))
-        );
-    }
-    test_field_padding();
-}
-extern "C" {
-    pub fn hvd_sampler_create(
-        context: *mut hvd_context,
-        options: *const hvd_sampler_options,
-        ret_sampler: *mut *mut hvd_sampler,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_sampler_destroy(sampler: *mut hvd_sampler);
-}
-extern "C" {
-    pub fn hvd_state_add_sampler(
-        state: *mut hvd_state,
-        key: *const ::std::os::raw::c_char,
-        sampler: *mut hvd_sampler,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_sampler_batch {
     pub struct_size: usize,
     pub generation: u64,
@@ -1719,113 +337,9 @@ pub struct hvd_sampler_batch {
     pub count: u64,
     pub total: u64,
 }
-#[test]
-fn bindgen_test_layout_hvd_sampler_batch() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_sampler_batch>(),
-        48usize,
-        concat!("Size of: ", stringify!(hvd_sampler_batch))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_sampler_batch>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_sampler_batch))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(generation))
-        );
-    }
-    test_field_generation();
-    fn test_field_epoch() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).epoch) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(epoch))
-        );
-    }
-    test_field_epoch();
-    fn test_field_position() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).position) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(position))
-        );
-    }
-    test_field_position();
-    fn test_field_count() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).count) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(count))
-        );
-    }
-    test_field_count();
-    fn test_field_total() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_batch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).total) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_batch), "::", stringify!(total))
-        );
-    }
-    test_field_total();
-}
-extern "C" {
-    pub fn hvd_sampler_next(
-        sampler: *mut hvd_sampler,
-        after: *const hvd_sampler_batch,
-        indices: *mut u64,
-        room: usize,
-        ret_batch: *mut hvd_sampler_batch,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_sampler_record(
-        sampler: *mut hvd_sampler,
-        batch: *const hvd_sampler_batch,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_sampler_set_epoch(sampler: *mut hvd_sampler, epoch: u64, error: *mut hvd_error) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_sampler_info {
     pub struct_size: usize,
     pub epoch: u64,
@@ -1835,163 +349,9 @@ pub struct hvd_sampler_info {
     pub remaining: u64,
     pub rounds: u64,
 }
-#[test]
-fn bindgen_test_layout_hvd_sampler_information() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_sampler_info>(),
-        56usize,
-        concat!("Size of: ", stringify!(hvd_sampler_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_sampler_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_sampler_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_epoch() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).epoch) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(epoch))
-        );
-    }
-    test_field_epoch();
-    fn test_field_samples() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).samples) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(samples))
-        );
-    }
-    test_field_samples();
-    fn test_field_batch_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).batch_size) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(batch_size))
-        );
-    }
-    test_field_batch_size();
-    fn test_field_processed() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).processed) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(processed))
-        );
-    }
-    test_field_processed();
-    fn test_field_remaining() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).remaining) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(remaining))
-        );
-    }
-    test_field_remaining();
-    fn test_field_rounds() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_sampler_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).rounds) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_sampler_info), "::", stringify!(rounds))
-        );
-    }
-    test_field_rounds();
-}
-extern "C" {
-    pub fn hvd_sampler_get_info(
-        sampler: *mut hvd_sampler,
-        ret_info: *mut hvd_sampler_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_sampler_save(
-        sampler: *mut hvd_sampler,
-        data: *mut ::std::os::raw::c_void,
-        room: usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_sampler_load(
-        sampler: *mut hvd_sampler,
-        data: *const ::std::os::raw::c_void,
-        size: usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_train_fn =
-    ::std::option::Option<unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void) -> hvd_status>;
-extern "C" {
-    pub fn hvd_run(
-        context: *mut hvd_context,
-        state: *mut hvd_state,
-        train: hvd_train_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_run_loop {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_run_begin(
-        context: *mut hvd_context,
-        state: *mut hvd_state,
-        ret_loop: *mut *mut hvd_run_loop,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_run_next(
-        loop_: *mut hvd_run_loop,
-        last: hvd_status,
-        ret_again: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_run_end(loop_: *mut hvd_run_loop);
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_recovery_info {
     pub struct_size: usize,
     pub from_generation: u64,
@@ -2010,263 +370,11 @@ pub struct hvd_recovery_info {
     pub sync_ns: i64,
     pub total_ns: i64,
     pub sync_bytes: u64,
-    pub reason: [::std::os::raw::c_char; 256usize],
+    pub reason: [c_char; 256],
 }
-#[test]
-fn bindgen_test_layout_hvd_recovery() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_recovery_info>(),
-        376usize,
-        concat!("Size of: ", stringify!(hvd_recovery_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_recovery_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_recovery_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_from_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).from_generation) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(from_generation))
-        );
-    }
-    test_field_from_generation();
-    fn test_field_to_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).to_generation) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(to_generation))
-        );
-    }
-    test_field_to_generation();
-    fn test_field_cause() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).cause) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(cause))
-        );
-    }
-    test_field_cause();
-    fn test_field_from_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).from_size) as usize - ptr as usize
-            },
-            28usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(from_size))
-        );
-    }
-    test_field_from_size();
-    fn test_field_to_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).to_size) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(to_size))
-        );
-    }
-    test_field_to_size();
-    fn test_field_attempts() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).attempts) as usize - ptr as usize
-            },
-            36usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(attempts))
-        );
-    }
-    test_field_attempts();
-    fn test_field_revision() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).revision) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(revision))
-        );
-    }
-    test_field_revision();
-    fn test_field_began_at_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).began_at_ns) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(began_at_ns))
-        );
-    }
-    test_field_began_at_ns();
-    fn test_field_detection_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).detection_ns) as usize - ptr as usize
-            },
-            56usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(detection_ns))
-        );
-    }
-    test_field_detection_ns();
-    fn test_field_abort_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).abort_ns) as usize - ptr as usize
-            },
-            64usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(abort_ns))
-        );
-    }
-    test_field_abort_ns();
-    fn test_field_restore_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).restore_ns) as usize - ptr as usize
-            },
-            72usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(restore_ns))
-        );
-    }
-    test_field_restore_ns();
-    fn test_field_forming_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).forming_ns) as usize - ptr as usize
-            },
-            80usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(forming_ns))
-        );
-    }
-    test_field_forming_ns();
-    fn test_field_connecting_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).connecting_ns) as usize - ptr as usize
-            },
-            88usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(connecting_ns))
-        );
-    }
-    test_field_connecting_ns();
-    fn test_field_sync_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sync_ns) as usize - ptr as usize
-            },
-            96usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync_ns))
-        );
-    }
-    test_field_sync_ns();
-    fn test_field_total_ns() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).total_ns) as usize - ptr as usize
-            },
-            104usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(total_ns))
-        );
-    }
-    test_field_total_ns();
-    fn test_field_sync_bytes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sync_bytes) as usize - ptr as usize
-            },
-            112usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(sync_bytes))
-        );
-    }
-    test_field_sync_bytes();
-    fn test_field_reason() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_recovery_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
-            },
-            120usize,
-            concat!("Offset of field: ", stringify!(hvd_recovery_info), "::", stringify!(reason))
-        );
-    }
-    test_field_reason();
-}
-extern "C" {
-    pub fn hvd_get_recovery_count(
-        context: *mut hvd_context,
-        ret_count: *mut usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_get_recovery(
-        context: *mut hvd_context,
-        index: usize,
-        ret_recovery: *mut hvd_recovery_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_event_kind = u32;
-pub const HVD_EVENT_HOSTS_UPDATED: _bindgen_ty_9 = 1;
-pub const HVD_EVENT_PEER_LOST: _bindgen_ty_9 = 2;
-pub const HVD_EVENT_GENERATION: _bindgen_ty_9 = 4;
-pub const HVD_EVENT_JOB_ENDED: _bindgen_ty_9 = 8;
-pub const HVD_EVENT_DRIVER_LOST: _bindgen_ty_9 = 16;
-pub const HVD_EVENT_RECOVERED: _bindgen_ty_9 = 32;
-pub const HVD_EVENT_STALLED: _bindgen_ty_9 = 64;
-pub type _bindgen_ty_9 = ::std::os::raw::c_int;
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_event {
     pub struct_size: usize,
     pub kind: hvd_event_kind,
@@ -2276,167 +384,16 @@ pub struct hvd_event {
     pub membership_epoch: u64,
     pub rank: i32,
     pub size: i32,
-    pub message: [::std::os::raw::c_char; 256usize],
+    pub message: [c_char; 256],
 }
-#[test]
-fn bindgen_test_layout_hvd_event() {
-    assert_eq!(::std::mem::size_of::<hvd_event>(), 304usize, concat!("Size of: ", stringify!(hvd_event)));
-    assert_eq!(::std::mem::align_of::<hvd_event>(), 8usize, concat!("Alignment of ", stringify!(hvd_event)));
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_kind() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).kind) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(kind))
-        );
-    }
-    test_field_kind();
-    fn test_field_lost() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).lost) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(lost))
-        );
-    }
-    test_field_lost();
-    fn test_field_sequence() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sequence) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(sequence))
-        );
-    }
-    test_field_sequence();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(generation))
-        );
-    }
-    test_field_generation();
-    fn test_field_membership_epoch() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(membership_epoch))
-        );
-    }
-    test_field_membership_epoch();
-    fn test_field_rank() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).rank) as usize - ptr as usize
-            },
-            40usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(rank))
-        );
-    }
-    test_field_rank();
-    fn test_field_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
-            },
-            44usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(size))
-        );
-    }
-    test_field_size();
-    fn test_field_message() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_event>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).message) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_event), "::", stringify!(message))
-        );
-    }
-    test_field_message();
-}
-pub type hvd_listener_fn = ::std::option::Option<
-    unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void, event: *const hvd_event),
->;
-extern "C" {
-    pub fn hvd_register_listener(
-        context: *mut hvd_context,
-        kinds: hvd_event_kind,
-        listener: hvd_listener_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        ret_listener: *mut u64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_remove_listener(context: *mut hvd_context, listener: u64, error: *mut hvd_error)
-        -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_get_event_fd(context: *mut hvd_context, ret_fd: *mut i32, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_next_event(
-        context: *mut hvd_context,
-        ret_event: *mut hvd_event,
-        ret_available: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_timeline_start(
-        context: *mut hvd_context,
-        path: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_timeline_stop(context: *mut hvd_context, error: *mut hvd_error) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_backend_report {
     pub struct_size: usize,
-    pub name: [::std::os::raw::c_char; 16usize],
-    pub version: [::std::os::raw::c_char; 64usize],
-    pub path: [::std::os::raw::c_char; 512usize],
+    pub name: [c_char; 16],
+    pub version: [c_char; 64],
+    pub path: [c_char; 512],
     pub usable: i32,
     pub abi_version: u32,
     pub memories: u64,
@@ -2444,464 +401,36 @@ pub struct hvd_backend_report {
     pub collectives: u64,
     pub local: i32,
     pub max_instances: i32,
-    pub reason: [::std::os::raw::c_char; 512usize],
+    pub reason: [c_char; 512],
 }
-#[test]
-fn bindgen_test_layout_hvd_backend_report() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_backend_report>(),
-        1152usize,
-        concat!("Size of: ", stringify!(hvd_backend_report))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_backend_report>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_backend_report))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_name() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(name))
-        );
-    }
-    test_field_name();
-    fn test_field_version() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).version) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(version))
-        );
-    }
-    test_field_version();
-    fn test_field_path() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).path) as usize - ptr as usize
-            },
-            88usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(path))
-        );
-    }
-    test_field_path();
-    fn test_field_usable() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).usable) as usize - ptr as usize
-            },
-            600usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(usable))
-        );
-    }
-    test_field_usable();
-    fn test_field_abi_version() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).abi_version) as usize - ptr as usize
-            },
-            604usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(abi_version))
-        );
-    }
-    test_field_abi_version();
-    fn test_field_memories() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).memories) as usize - ptr as usize
-            },
-            608usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(memories))
-        );
-    }
-    test_field_memories();
-    fn test_field_dtypes() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).dtypes) as usize - ptr as usize
-            },
-            616usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(dtypes))
-        );
-    }
-    test_field_dtypes();
-    fn test_field_collectives() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).collectives) as usize - ptr as usize
-            },
-            624usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(collectives))
-        );
-    }
-    test_field_collectives();
-    fn test_field_local() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).local) as usize - ptr as usize
-            },
-            632usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(local))
-        );
-    }
-    test_field_local();
-    fn test_field_max_instances() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).max_instances) as usize - ptr as usize
-            },
-            636usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(max_instances))
-        );
-    }
-    test_field_max_instances();
-    fn test_field_reason() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_report>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
-            },
-            640usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_report), "::", stringify!(reason))
-        );
-    }
-    test_field_reason();
-}
-extern "C" {
-    pub fn hvd_get_available_backend_count(
-        options: *const hvd_options,
-        ret_count: *mut usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_get_available_backend(
-        options: *const hvd_options,
-        index: usize,
-        ret_report: *mut hvd_backend_report,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_backend_choice_info {
     pub struct_size: usize,
-    pub name: [::std::os::raw::c_char; 16usize],
-    pub reason: [::std::os::raw::c_char; 512usize],
+    pub name: [c_char; 16],
+    pub reason: [c_char; 512],
 }
-#[test]
-fn bindgen_test_layout_hvd_backend_selection() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_backend_choice_info>(),
-        536usize,
-        concat!("Size of: ", stringify!(hvd_backend_choice_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_backend_choice_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_backend_choice_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_name() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(name))
-        );
-    }
-    test_field_name();
-    fn test_field_reason() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_backend_choice_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).reason) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_backend_choice_info), "::", stringify!(reason))
-        );
-    }
-    test_field_reason();
-}
-extern "C" {
-    pub fn hvd_get_backend_choice(
-        context: *mut hvd_context,
-        memory: hvd_memory,
-        dtype: hvd_dtype,
-        collective: hvd_collective,
-        ret_selection: *mut hvd_backend_choice_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct hvd_driver {
-    _unused: [u8; 0],
-}
-extern "C" {
-    pub fn hvd_driver_create(
-        options: *const hvd_options,
-        ret_driver: *mut *mut hvd_driver,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_driver_set_command(
-        driver: *mut hvd_driver,
-        argv: *const *const ::std::os::raw::c_char,
-        environment: *const *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_host {
-    pub name: *const ::std::os::raw::c_char,
+    pub name: *const c_char,
     pub slots: i32,
 }
-#[test]
-fn bindgen_test_layout_hvd_host() {
-    assert_eq!(::std::mem::size_of::<hvd_host>(), 16usize, concat!("Size of: ", stringify!(hvd_host)));
-    assert_eq!(::std::mem::align_of::<hvd_host>(), 8usize, concat!("Alignment of ", stringify!(hvd_host)));
-    fn test_field_name() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_host>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).name) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_host), "::", stringify!(name))
-        );
-    }
-    test_field_name();
-    fn test_field_slots() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_host>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).slots) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_host), "::", stringify!(slots))
-        );
-    }
-    test_field_slots();
-}
-pub type hvd_add_host_fn = ::std::option::Option<
-    unsafe extern "C" fn(sink: *mut ::std::os::raw::c_void, name: *const ::std::os::raw::c_char, slots: i32),
->;
-pub type hvd_discover_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        userdata: *mut ::std::os::raw::c_void,
-        add: hvd_add_host_fn,
-        sink: *mut ::std::os::raw::c_void,
-    ) -> i32,
->;
-extern "C" {
-    pub fn hvd_driver_set_discovery(
-        driver: *mut hvd_driver,
-        discover: hvd_discover_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_launch {
     pub struct_size: usize,
     pub worker: u64,
-    pub host: *const ::std::os::raw::c_char,
+    pub host: *const c_char,
     pub slot: i32,
-    pub environment: *const *const ::std::os::raw::c_char,
+    pub environment: *const *const c_char,
 }
-#[test]
-fn bindgen_test_layout_hvd_launch() {
-    assert_eq!(::std::mem::size_of::<hvd_launch>(), 40usize, concat!("Size of: ", stringify!(hvd_launch)));
-    assert_eq!(
-        ::std::mem::align_of::<hvd_launch>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_launch))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_launch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_worker() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_launch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).worker) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(worker))
-        );
-    }
-    test_field_worker();
-    fn test_field_host() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_launch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).host) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(host))
-        );
-    }
-    test_field_host();
-    fn test_field_slot() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_launch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).slot) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(slot))
-        );
-    }
-    test_field_slot();
-    fn test_field_environment() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_launch>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).environment) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_launch), "::", stringify!(environment))
-        );
-    }
-    test_field_environment();
-}
-pub type hvd_launch_fn = ::std::option::Option<
-    unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void, launch: *const hvd_launch) -> i32,
->;
-pub type hvd_stop_fn = ::std::option::Option<
-    unsafe extern "C" fn(userdata: *mut ::std::os::raw::c_void, worker: u64, force: i32),
->;
-extern "C" {
-    pub fn hvd_driver_set_launcher(
-        driver: *mut hvd_driver,
-        start: hvd_launch_fn,
-        stop: hvd_stop_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_driver_worker_exited(
-        driver: *mut hvd_driver,
-        worker: u64,
-        exit_status: i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_output_fn = ::std::option::Option<
-    unsafe extern "C" fn(
-        userdata: *mut ::std::os::raw::c_void,
-        rank: i32,
-        host: *const ::std::os::raw::c_char,
-        slot: i32,
-        is_stderr: i32,
-        line: *const ::std::os::raw::c_char,
-    ),
->;
-extern "C" {
-    pub fn hvd_driver_set_output(
-        driver: *mut hvd_driver,
-        output: hvd_output_fn,
-        userdata: *mut ::std::os::raw::c_void,
-        destroy: hvd_destroy_fn,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_driver_start(driver: *mut hvd_driver, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_driver_wait(driver: *mut hvd_driver, timeout_ns: i64, error: *mut hvd_error) -> hvd_status;
-}
-extern "C" {
-    pub fn hvd_driver_stop(
-        driver: *mut hvd_driver,
-        reason: *const ::std::os::raw::c_char,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-}
-pub type hvd_phase = i32;
-pub const HVD_PHASE_NEW: _bindgen_ty_10 = 0;
-pub const HVD_PHASE_FORMING: _bindgen_ty_10 = 1;
-pub const HVD_PHASE_RUNNING: _bindgen_ty_10 = 2;
-pub const HVD_PHASE_ENDING: _bindgen_ty_10 = 3;
-pub const HVD_PHASE_SUCCEEDED: _bindgen_ty_10 = 4;
-pub const HVD_PHASE_FAILED: _bindgen_ty_10 = 5;
-pub type _bindgen_ty_10 = ::std::os::raw::c_int;
+
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
+#[derive(Clone, Copy, Debug)]
 pub struct hvd_driver_status_info {
     pub struct_size: usize,
     pub phase: hvd_phase,
@@ -2913,178 +442,875 @@ pub struct hvd_driver_status_info {
     pub membership_epoch: u64,
     pub hosts_blocked: i32,
     pub port: i32,
-    pub sentence: [::std::os::raw::c_char; 512usize],
-    pub stall: [::std::os::raw::c_char; 512usize],
+    pub sentence: [c_char; 512],
+    pub stall: [c_char; 512],
 }
-#[test]
-fn bindgen_test_layout_hvd_driver_status_info() {
-    assert_eq!(
-        ::std::mem::size_of::<hvd_driver_status_info>(),
-        1080usize,
-        concat!("Size of: ", stringify!(hvd_driver_status_info))
-    );
-    assert_eq!(
-        ::std::mem::align_of::<hvd_driver_status_info>(),
-        8usize,
-        concat!("Alignment of ", stringify!(hvd_driver_status_info))
-    );
-    fn test_field_struct_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).struct_size) as usize - ptr as usize
-            },
-            0usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(struct_size))
-        );
-    }
-    test_field_struct_size();
-    fn test_field_phase() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).phase) as usize - ptr as usize
-            },
-            8usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(phase))
-        );
-    }
-    test_field_phase();
-    fn test_field_size() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).size) as usize - ptr as usize
-            },
-            12usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(size))
-        );
-    }
-    test_field_size();
-    fn test_field_workers() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).workers) as usize - ptr as usize
-            },
-            16usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(workers))
-        );
-    }
-    test_field_workers();
-    fn test_field_slots() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).slots) as usize - ptr as usize
-            },
-            20usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(slots))
-        );
-    }
-    test_field_slots();
-    fn test_field_resets() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).resets) as usize - ptr as usize
-            },
-            24usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(resets))
-        );
-    }
-    test_field_resets();
-    fn test_field_generation() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).generation) as usize - ptr as usize
-            },
-            32usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(generation))
-        );
-    }
-    test_field_generation();
-    fn test_field_membership_epoch() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).membership_epoch) as usize - ptr as usize
-            },
-            40usize,
-            concat!(
-                "Offset of field: ",
-                stringify!(hvd_driver_status_info),
-                "::",
-                stringify!(membership_epoch)
-            )
-        );
-    }
-    test_field_membership_epoch();
-    fn test_field_hosts_blocked() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).hosts_blocked) as usize - ptr as usize
-            },
-            48usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(hosts_blocked))
-        );
-    }
-    test_field_hosts_blocked();
-    fn test_field_port() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).port) as usize - ptr as usize
-            },
-            52usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(port))
-        );
-    }
-    test_field_port();
-    fn test_field_sentence() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).sentence) as usize - ptr as usize
-            },
-            56usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(sentence))
-        );
-    }
-    test_field_sentence();
-    fn test_field_stall() {
-        assert_eq!(
-            unsafe {
-                let uninit = ::std::mem::MaybeUninit::<hvd_driver_status_info>::uninit();
-                let ptr = uninit.as_ptr();
-                ::std::ptr::addr_of!((*ptr).stall) as usize - ptr as usize
-            },
-            568usize,
-            concat!("Offset of field: ", stringify!(hvd_driver_status_info), "::", stringify!(stall))
-        );
-    }
-    test_field_stall();
-}
+
 extern "C" {
+    pub fn hvd_status_name(
+        status: hvd_status,
+    ) -> *const c_char;
+    pub fn hvd_version(
+    ) -> *const c_char;
+    pub fn hvd_free(
+        memory: *mut c_void,
+    );
+    pub fn hvd_options_create(
+        ret_options: *mut *mut hvd_options,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_destroy(
+        options: *mut hvd_options,
+    );
+    pub fn hvd_options_set(
+        options: *mut hvd_options,
+        key: *const c_char,
+        text: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_set_int(
+        options: *mut hvd_options,
+        key: *const c_char,
+        value: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_set_duration(
+        options: *mut hvd_options,
+        key: *const c_char,
+        value_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_set_bool(
+        options: *mut hvd_options,
+        key: *const c_char,
+        value: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_get(
+        options: *mut hvd_options,
+        key: *const c_char,
+        ret_text: *mut *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_options_describe(
+    ) -> *const c_char;
+    pub fn hvd_options_set_log(
+        options: *mut hvd_options,
+        level: hvd_log_level,
+        log: hvd_log_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_init(
+        options: *const hvd_options,
+        ret_context: *mut *mut hvd_context,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_shutdown(
+        context: *mut hvd_context,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_abort(
+        context: *mut hvd_context,
+        reason: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_destroy(
+        context: *mut hvd_context,
+    );
+    pub fn hvd_get_membership(
+        context: *mut hvd_context,
+        ret_membership: *mut hvd_membership_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_rank(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_size(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_local_rank(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_local_size(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_cross_rank(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_cross_size(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_generation(
+        context: *mut hvd_context,
+    ) -> u64;
+    pub fn hvd_get_backend(
+        context: *mut hvd_context,
+        ret_info: *mut hvd_backend_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_backend_name(
+        context: *mut hvd_context,
+    ) -> *const c_char;
+    pub fn hvd_dtype_size(
+        dtype: hvd_dtype,
+    ) -> usize;
+    pub fn hvd_dtype_name(
+        dtype: hvd_dtype,
+    ) -> *const c_char;
+    pub fn hvd_process_set_create(
+        context: *mut hvd_context,
+        name: *const c_char,
+        ranks: *const i32,
+        count: usize,
+        rule: hvd_set_rule,
+        ret_set: *mut *mut hvd_process_set,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_process_set_destroy(
+        set: *mut hvd_process_set,
+    );
+    pub fn hvd_process_set_get_info(
+        set: *mut hvd_process_set,
+        ret_info: *mut hvd_process_set_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_process_set_get_ranks(
+        set: *mut hvd_process_set,
+        ret_ranks: *mut i32,
+        count: *mut usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_allreduce(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        reduction: hvd_reduction,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_broadcast(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensor: *mut hvd_tensor,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_allgather(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_reducescatter(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        reduction: hvd_reduction,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_alltoall(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        splits: *const i64,
+        output: *mut hvd_tensor,
+        ret_received_splits: *mut i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_barrier(
+        context: *mut hvd_context,
+        name: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_broadcast_variables(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensors: *mut hvd_tensor,
+        count: usize,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_grouped_allreduce(
+        context: *mut hvd_context,
+        name: *const c_char,
+        inputs: *const hvd_tensor,
+        outputs: *mut hvd_tensor,
+        count: usize,
+        reduction: hvd_reduction,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_grouped_allgather(
+        context: *mut hvd_context,
+        name: *const c_char,
+        inputs: *const hvd_tensor,
+        outputs: *mut hvd_tensor,
+        count: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_broadcast_object(
+        context: *mut hvd_context,
+        name: *const c_char,
+        data: *mut *mut c_void,
+        size: *mut usize,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_join(
+        context: *mut hvd_context,
+        ret_last_rank: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_allreduce_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        reduction: hvd_reduction,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_broadcast_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensor: *mut hvd_tensor,
+        root: i32,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_allgather_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *const hvd_tensor,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_reducescatter_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *const hvd_tensor,
+        reduction: hvd_reduction,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_alltoall_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        splits: *const i64,
+        output: *const hvd_tensor,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_barrier_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_broadcast_variables_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensors: *mut hvd_tensor,
+        count: usize,
+        root: i32,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_grouped_allreduce_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        inputs: *const hvd_tensor,
+        outputs: *const hvd_tensor,
+        count: usize,
+        reduction: hvd_reduction,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_grouped_allgather_async(
+        context: *mut hvd_context,
+        name: *const c_char,
+        inputs: *const hvd_tensor,
+        outputs: *const hvd_tensor,
+        count: usize,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_join_async(
+        context: *mut hvd_context,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_submit(
+        context: *mut hvd_context,
+        request: *const hvd_request,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_test(
+        op: *mut hvd_op,
+        ret_done: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_wait(
+        op: *mut hvd_op,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_get_fd(
+        op: *mut hvd_op,
+        ret_fd: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_get_error(
+        op: *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_get_output(
+        op: *mut hvd_op,
+        index: usize,
+        ret_output: *mut hvd_tensor,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_get_received_splits(
+        op: *mut hvd_op,
+        ret_splits: *mut i64,
+        count: *mut usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_get_last_joined(
+        op: *mut hvd_op,
+        ret_rank: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_destroy(
+        op: *mut hvd_op,
+    );
+    pub fn hvd_state_create(
+        context: *mut hvd_context,
+        ret_state: *mut *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_destroy(
+        state: *mut hvd_state,
+    );
+    pub fn hvd_state_add_tensor(
+        state: *mut hvd_state,
+        key: *const c_char,
+        tensor: *const hvd_tensor,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_add_value(
+        state: *mut hvd_state,
+        key: *const c_char,
+        value: *mut c_void,
+        size: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_add_object(
+        state: *mut hvd_state,
+        key: *const c_char,
+        save: hvd_save_fn,
+        load: hvd_load_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_remove(
+        state: *mut hvd_state,
+        key: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_on_reset(
+        state: *mut hvd_state,
+        reset: hvd_reset_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_commit(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_save(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_check_host_updates(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_restore(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_sync(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_revision(
+        state: *mut hvd_state,
+    ) -> u64;
+    pub fn hvd_state_get_info(
+        state: *mut hvd_state,
+        ret_statistics: *mut hvd_state_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_create(
+        context: *mut hvd_context,
+        options: *const hvd_sampler_options,
+        ret_sampler: *mut *mut hvd_sampler,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_destroy(
+        sampler: *mut hvd_sampler,
+    );
+    pub fn hvd_state_add_sampler(
+        state: *mut hvd_state,
+        key: *const c_char,
+        sampler: *mut hvd_sampler,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_next(
+        sampler: *mut hvd_sampler,
+        after: *const hvd_sampler_batch,
+        indices: *mut u64,
+        room: usize,
+        ret_batch: *mut hvd_sampler_batch,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_record(
+        sampler: *mut hvd_sampler,
+        batch: *const hvd_sampler_batch,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_set_epoch(
+        sampler: *mut hvd_sampler,
+        epoch: u64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_get_info(
+        sampler: *mut hvd_sampler,
+        ret_info: *mut hvd_sampler_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_save(
+        sampler: *mut hvd_sampler,
+        data: *mut c_void,
+        room: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_load(
+        sampler: *mut hvd_sampler,
+        data: *const c_void,
+        size: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_run(
+        context: *mut hvd_context,
+        state: *mut hvd_state,
+        train: hvd_train_fn,
+        userdata: *mut c_void,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_run_begin(
+        context: *mut hvd_context,
+        state: *mut hvd_state,
+        ret_loop: *mut *mut hvd_run_loop,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_run_next(
+        r#loop: *mut hvd_run_loop,
+        last: hvd_status,
+        ret_again: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_run_end(
+        r#loop: *mut hvd_run_loop,
+    );
+    pub fn hvd_get_recovery_count(
+        context: *mut hvd_context,
+        ret_count: *mut usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_get_recovery(
+        context: *mut hvd_context,
+        index: usize,
+        ret_recovery: *mut hvd_recovery_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_register_listener(
+        context: *mut hvd_context,
+        kinds: hvd_event_kind,
+        listener: hvd_listener_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        ret_listener: *mut u64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_remove_listener(
+        context: *mut hvd_context,
+        listener: u64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_get_event_fd(
+        context: *mut hvd_context,
+        ret_fd: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_next_event(
+        context: *mut hvd_context,
+        ret_event: *mut hvd_event,
+        ret_available: *mut i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_timeline_start(
+        context: *mut hvd_context,
+        path: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_timeline_stop(
+        context: *mut hvd_context,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_get_available_backend_count(
+        options: *const hvd_options,
+        ret_count: *mut usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_get_available_backend(
+        options: *const hvd_options,
+        index: usize,
+        ret_report: *mut hvd_backend_report,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_get_backend_choice(
+        context: *mut hvd_context,
+        memory: hvd_memory,
+        dtype: hvd_dtype,
+        collective: hvd_collective,
+        ret_selection: *mut hvd_backend_choice_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_context_create(
+        options: *const hvd_options,
+        ret_context: *mut *mut hvd_context,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_connect(
+        context: *mut hvd_context,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_connect_begin(
+        context: *mut hvd_context,
+        timeout_ns: i64,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_op_abandon(
+        op: *mut hvd_op,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_allgather_object(
+        context: *mut hvd_context,
+        name: *const c_char,
+        data: *const c_void,
+        size: usize,
+        ret_data: *mut *mut c_void,
+        ret_sizes: *mut usize,
+        count: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_gather_object(
+        context: *mut hvd_context,
+        name: *const c_char,
+        data: *const c_void,
+        size: usize,
+        ret_data: *mut *mut c_void,
+        ret_sizes: *mut usize,
+        count: usize,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_send(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensor: *const hvd_tensor,
+        to: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_receive(
+        context: *mut hvd_context,
+        name: *const c_char,
+        tensor: *mut hvd_tensor,
+        from: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_reduce(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        reduction: hvd_reduction,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_gather(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        output: *mut hvd_tensor,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_scatter(
+        context: *mut hvd_context,
+        name: *const c_char,
+        input: *const hvd_tensor,
+        splits: *const i64,
+        output: *mut hvd_tensor,
+        root: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_create(
+        options: *const hvd_options,
+        ret_driver: *mut *mut hvd_driver,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_set_command(
+        driver: *mut hvd_driver,
+        argv: *const *const c_char,
+        environment: *const *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_set_discovery(
+        driver: *mut hvd_driver,
+        discover: hvd_discover_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_set_launcher(
+        driver: *mut hvd_driver,
+        start: hvd_launch_fn,
+        stop: hvd_stop_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_worker_exited(
+        driver: *mut hvd_driver,
+        worker: u64,
+        exit_status: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_set_output(
+        driver: *mut hvd_driver,
+        output: hvd_output_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_start(
+        driver: *mut hvd_driver,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_wait(
+        driver: *mut hvd_driver,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_stop(
+        driver: *mut hvd_driver,
+        reason: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_get_status(
         driver: *mut hvd_driver,
         ret_status: *mut hvd_driver_status_info,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_driver_destroy(
+        driver: *mut hvd_driver,
+    );
 }
-extern "C" {
-    pub fn hvd_driver_destroy(driver: *mut hvd_driver);
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn structs_are_as_in_the_headers() {
+        assert_eq!(size_of::<hvd_error>(), 560);
+        assert_eq!(offset_of!(hvd_error, struct_size), 0);
+        assert_eq!(offset_of!(hvd_error, status), 8);
+        assert_eq!(offset_of!(hvd_error, rank), 12);
+        assert_eq!(offset_of!(hvd_error, generation), 16);
+        assert_eq!(offset_of!(hvd_error, vendor_code), 24);
+        assert_eq!(offset_of!(hvd_error, backend), 32);
+        assert_eq!(offset_of!(hvd_error, message), 48);
+        assert_eq!(size_of::<hvd_membership_info>(), 56);
+        assert_eq!(offset_of!(hvd_membership_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_membership_info, rank), 8);
+        assert_eq!(offset_of!(hvd_membership_info, size), 12);
+        assert_eq!(offset_of!(hvd_membership_info, local_rank), 16);
+        assert_eq!(offset_of!(hvd_membership_info, local_size), 20);
+        assert_eq!(offset_of!(hvd_membership_info, cross_rank), 24);
+        assert_eq!(offset_of!(hvd_membership_info, cross_size), 28);
+        assert_eq!(offset_of!(hvd_membership_info, generation), 32);
+        assert_eq!(offset_of!(hvd_membership_info, membership_epoch), 40);
+        assert_eq!(offset_of!(hvd_membership_info, worker), 48);
+        assert_eq!(size_of::<hvd_backend_info>(), 872);
+        assert_eq!(offset_of!(hvd_backend_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_backend_info, name), 8);
+        assert_eq!(offset_of!(hvd_backend_info, version), 24);
+        assert_eq!(offset_of!(hvd_backend_info, path), 88);
+        assert_eq!(offset_of!(hvd_backend_info, detail), 600);
+        assert_eq!(offset_of!(hvd_backend_info, dtypes), 856);
+        assert_eq!(offset_of!(hvd_backend_info, collectives), 864);
+        assert_eq!(size_of::<hvd_tensor>(), 104);
+        assert_eq!(offset_of!(hvd_tensor, struct_size), 0);
+        assert_eq!(offset_of!(hvd_tensor, data), 8);
+        assert_eq!(offset_of!(hvd_tensor, dtype), 16);
+        assert_eq!(offset_of!(hvd_tensor, ndim), 20);
+        assert_eq!(offset_of!(hvd_tensor, shape), 24);
+        assert_eq!(offset_of!(hvd_tensor, memory), 88);
+        assert_eq!(offset_of!(hvd_tensor, device), 92);
+        assert_eq!(offset_of!(hvd_tensor, stream), 96);
+        assert_eq!(size_of::<hvd_process_set_info>(), 40);
+        assert_eq!(offset_of!(hvd_process_set_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_process_set_info, rank), 8);
+        assert_eq!(offset_of!(hvd_process_set_info, size), 12);
+        assert_eq!(offset_of!(hvd_process_set_info, local_rank), 16);
+        assert_eq!(offset_of!(hvd_process_set_info, local_size), 20);
+        assert_eq!(offset_of!(hvd_process_set_info, cross_rank), 24);
+        assert_eq!(offset_of!(hvd_process_set_info, cross_size), 28);
+        assert_eq!(offset_of!(hvd_process_set_info, generation), 32);
+        assert_eq!(size_of::<hvd_request>(), 104);
+        assert_eq!(offset_of!(hvd_request, struct_size), 0);
+        assert_eq!(offset_of!(hvd_request, collective), 8);
+        assert_eq!(offset_of!(hvd_request, root), 12);
+        assert_eq!(offset_of!(hvd_request, name), 16);
+        assert_eq!(offset_of!(hvd_request, inputs), 24);
+        assert_eq!(offset_of!(hvd_request, outputs), 32);
+        assert_eq!(offset_of!(hvd_request, count), 40);
+        assert_eq!(offset_of!(hvd_request, reduction), 48);
+        assert_eq!(offset_of!(hvd_request, priority), 52);
+        assert_eq!(offset_of!(hvd_request, prescale), 56);
+        assert_eq!(offset_of!(hvd_request, postscale), 64);
+        assert_eq!(offset_of!(hvd_request, splits), 72);
+        assert_eq!(offset_of!(hvd_request, split_count), 80);
+        assert_eq!(offset_of!(hvd_request, process_set), 88);
+        assert_eq!(offset_of!(hvd_request, timeout_ns), 96);
+        assert_eq!(size_of::<hvd_state_info>(), 72);
+        assert_eq!(offset_of!(hvd_state_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_state_info, revision), 8);
+        assert_eq!(offset_of!(hvd_state_info, commits), 16);
+        assert_eq!(offset_of!(hvd_state_info, restores), 24);
+        assert_eq!(offset_of!(hvd_state_info, syncs), 32);
+        assert_eq!(offset_of!(hvd_state_info, bytes), 40);
+        assert_eq!(offset_of!(hvd_state_info, sync_sent_bytes), 48);
+        assert_eq!(offset_of!(hvd_state_info, sync_received_bytes), 56);
+        assert_eq!(offset_of!(hvd_state_info, last_commit_ns), 64);
+        assert_eq!(size_of::<hvd_sampler_options>(), 40);
+        assert_eq!(offset_of!(hvd_sampler_options, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_options, samples), 8);
+        assert_eq!(offset_of!(hvd_sampler_options, batch_size), 16);
+        assert_eq!(offset_of!(hvd_sampler_options, seed), 24);
+        assert_eq!(offset_of!(hvd_sampler_options, in_order), 32);
+        assert_eq!(offset_of!(hvd_sampler_options, padding), 36);
+        assert_eq!(size_of::<hvd_sampler_batch>(), 48);
+        assert_eq!(offset_of!(hvd_sampler_batch, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_batch, generation), 8);
+        assert_eq!(offset_of!(hvd_sampler_batch, epoch), 16);
+        assert_eq!(offset_of!(hvd_sampler_batch, position), 24);
+        assert_eq!(offset_of!(hvd_sampler_batch, count), 32);
+        assert_eq!(offset_of!(hvd_sampler_batch, total), 40);
+        assert_eq!(size_of::<hvd_sampler_info>(), 56);
+        assert_eq!(offset_of!(hvd_sampler_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_info, epoch), 8);
+        assert_eq!(offset_of!(hvd_sampler_info, samples), 16);
+        assert_eq!(offset_of!(hvd_sampler_info, batch_size), 24);
+        assert_eq!(offset_of!(hvd_sampler_info, processed), 32);
+        assert_eq!(offset_of!(hvd_sampler_info, remaining), 40);
+        assert_eq!(offset_of!(hvd_sampler_info, rounds), 48);
+        assert_eq!(size_of::<hvd_recovery_info>(), 376);
+        assert_eq!(offset_of!(hvd_recovery_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_recovery_info, from_generation), 8);
+        assert_eq!(offset_of!(hvd_recovery_info, to_generation), 16);
+        assert_eq!(offset_of!(hvd_recovery_info, cause), 24);
+        assert_eq!(offset_of!(hvd_recovery_info, from_size), 28);
+        assert_eq!(offset_of!(hvd_recovery_info, to_size), 32);
+        assert_eq!(offset_of!(hvd_recovery_info, attempts), 36);
+        assert_eq!(offset_of!(hvd_recovery_info, revision), 40);
+        assert_eq!(offset_of!(hvd_recovery_info, began_at_ns), 48);
+        assert_eq!(offset_of!(hvd_recovery_info, detection_ns), 56);
+        assert_eq!(offset_of!(hvd_recovery_info, abort_ns), 64);
+        assert_eq!(offset_of!(hvd_recovery_info, restore_ns), 72);
+        assert_eq!(offset_of!(hvd_recovery_info, forming_ns), 80);
+        assert_eq!(offset_of!(hvd_recovery_info, connecting_ns), 88);
+        assert_eq!(offset_of!(hvd_recovery_info, sync_ns), 96);
+        assert_eq!(offset_of!(hvd_recovery_info, total_ns), 104);
+        assert_eq!(offset_of!(hvd_recovery_info, sync_bytes), 112);
+        assert_eq!(offset_of!(hvd_recovery_info, reason), 120);
+        assert_eq!(size_of::<hvd_event>(), 304);
+        assert_eq!(offset_of!(hvd_event, struct_size), 0);
+        assert_eq!(offset_of!(hvd_event, kind), 8);
+        assert_eq!(offset_of!(hvd_event, lost), 12);
+        assert_eq!(offset_of!(hvd_event, sequence), 16);
+        assert_eq!(offset_of!(hvd_event, generation), 24);
+        assert_eq!(offset_of!(hvd_event, membership_epoch), 32);
+        assert_eq!(offset_of!(hvd_event, rank), 40);
+        assert_eq!(offset_of!(hvd_event, size), 44);
+        assert_eq!(offset_of!(hvd_event, message), 48);
+        assert_eq!(size_of::<hvd_backend_report>(), 1152);
+        assert_eq!(offset_of!(hvd_backend_report, struct_size), 0);
+        assert_eq!(offset_of!(hvd_backend_report, name), 8);
+        assert_eq!(offset_of!(hvd_backend_report, version), 24);
+        assert_eq!(offset_of!(hvd_backend_report, path), 88);
+        assert_eq!(offset_of!(hvd_backend_report, usable), 600);
+        assert_eq!(offset_of!(hvd_backend_report, abi_version), 604);
+        assert_eq!(offset_of!(hvd_backend_report, memories), 608);
+        assert_eq!(offset_of!(hvd_backend_report, dtypes), 616);
+        assert_eq!(offset_of!(hvd_backend_report, collectives), 624);
+        assert_eq!(offset_of!(hvd_backend_report, local), 632);
+        assert_eq!(offset_of!(hvd_backend_report, max_instances), 636);
+        assert_eq!(offset_of!(hvd_backend_report, reason), 640);
+        assert_eq!(size_of::<hvd_backend_choice_info>(), 536);
+        assert_eq!(offset_of!(hvd_backend_choice_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_backend_choice_info, name), 8);
+        assert_eq!(offset_of!(hvd_backend_choice_info, reason), 24);
+        assert_eq!(size_of::<hvd_host>(), 16);
+        assert_eq!(offset_of!(hvd_host, name), 0);
+        assert_eq!(offset_of!(hvd_host, slots), 8);
+        assert_eq!(size_of::<hvd_launch>(), 40);
+        assert_eq!(offset_of!(hvd_launch, struct_size), 0);
+        assert_eq!(offset_of!(hvd_launch, worker), 8);
+        assert_eq!(offset_of!(hvd_launch, host), 16);
+        assert_eq!(offset_of!(hvd_launch, slot), 24);
+        assert_eq!(offset_of!(hvd_launch, environment), 32);
+        assert_eq!(size_of::<hvd_driver_status_info>(), 1080);
+        assert_eq!(offset_of!(hvd_driver_status_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_driver_status_info, phase), 8);
+        assert_eq!(offset_of!(hvd_driver_status_info, size), 12);
+        assert_eq!(offset_of!(hvd_driver_status_info, workers), 16);
+        assert_eq!(offset_of!(hvd_driver_status_info, slots), 20);
+        assert_eq!(offset_of!(hvd_driver_status_info, resets), 24);
+        assert_eq!(offset_of!(hvd_driver_status_info, generation), 32);
+        assert_eq!(offset_of!(hvd_driver_status_info, membership_epoch), 40);
+        assert_eq!(offset_of!(hvd_driver_status_info, hosts_blocked), 48);
+        assert_eq!(offset_of!(hvd_driver_status_info, port), 52);
+        assert_eq!(offset_of!(hvd_driver_status_info, sentence), 56);
+        assert_eq!(offset_of!(hvd_driver_status_info, stall), 568);
+    }
 }

@@ -1,8 +1,8 @@
 //! The C API of libhvd as it is: `hvd.h` and `driver.h`, which document every name here. Programs use the
 //! safe crate `hvd`.
 //!
-//! The bindings are made once (`scripts/bindings.sh`) and committed: building needs no bindgen. Their layout tests
-//! run with `cargo test`.
+//! The bindings are made from the headers by libhvd's `scripts/api/make.py` and committed: building needs no bindgen.
+//! Their layout tests run with `cargo test`.
 #![allow(non_camel_case_types, non_snake_case)]
 
 mod bindings {
@@ -11,11 +11,6 @@ mod bindings {
     include!("bindings.rs");
 }
 pub use bindings::*;
-
-/// `HVD_DEFAULT_TIMEOUT`: the function's default, most often an option's value.
-pub const HVD_DEFAULT_TIMEOUT: i64 = 0;
-/// `HVD_EVENT_ALL`: every kind of event.
-pub const HVD_EVENT_ALL: hvd_event_kind = 0xffff_ffff;
 
 /// A struct of the C API that begins with its size.
 ///

@@ -105,7 +105,7 @@ impl Context {
         dtype: Dtype,
         collective: Collective,
     ) -> Result<BackendChoice> {
-        let context = self.get()?;
+        let context = self.get();
         let mut choice = sys::hvd_backend_choice_info::sized();
         // SAFETY: the handle lives as long as self.
         check(|e| unsafe {

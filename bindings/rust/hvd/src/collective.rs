@@ -118,6 +118,28 @@ collectives! {
     fn alltoall_into(input: input, output: output) -> Exchange<Rows> {
         (sys::HVD_COLLECTIVE_ALLTOALL, 0, input, output, 1)
     }
+    /// Sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and shape agree.
+    fn send(data: input, to: root) -> () {
+        (sys::HVD_COLLECTIVE_SEND, to, data, NO_OUTPUTS, 1)
+    }
+    /// Receives what [`Context::send`] of that rank sends under the same name.
+    fn receive(data: output, from: root) -> () {
+        (sys::HVD_COLLECTIVE_RECEIVE, from, NO_INPUTS, data, 1)
+    }
+    /// [`Context::allreduce`] whose result root alone gets; the others' output stays as it is.
+    fn reduce(input: input, output: output, root: root) -> () {
+        (sys::HVD_COLLECTIVE_REDUCE, root, input, output, 1)
+    }
+    /// Concatenates all ranks' inputs on root, in rank order, and says how many rows came from each. The others get
+    /// nothing: no rows.
+    fn gather(input: input, root: root) -> Exchange {
+        (sys::HVD_COLLECTIVE_GATHER, root, input, NO_OUTPUTS, 1)
+    }
+    /// Deals the rows of root's input out to all ranks, evenly or as root's [`Call::splits`] says. The others' input is
+    /// not looked at: it may be empty.
+    fn scatter(input: input, output: output, root: root) -> Rows {
+        (sys::HVD_COLLECTIVE_SCATTER, root, input, output, 1)
+    }
     /// Returns when every rank has called it.
     fn barrier() -> () {
         (sys::HVD_COLLECTIVE_BARRIER, 0, NO_INPUTS, NO_OUTPUTS, 0)
@@ -144,7 +166,7 @@ fn same_count<'a>(inputs: &'a [View<'a>], outputs: &[ViewMut<'_>]) -> Result<&'a
 impl Context {
     /// Broadcasts bytes whose length only the root knows: what is in `data` on root, and replaces it on the others.
     pub fn broadcast_object(&self, name: &str, data: &mut Vec<u8>, root: i32) -> Result<()> {
-        let (context, name) = (self.get()?, Name::new("name", name)?);
+        let (context, name) = (self.get(), Name::new("name", name)?);
         let is_root = self.rank()? == root;
         let mut memory: *mut c_void = if is_root { data.as_mut_ptr().cast() } else { ptr::null_mut() };
         let mut size = if is_root { data.len() } else { 0 };
@@ -163,6 +185,73 @@ impl Context {
         // SAFETY: as above; NULL is allowed.
         unsafe { sys::hvd_free(memory) };
         Ok(())
+    }
+
+    /// Every rank's bytes, of any length each, in rank order.
+    pub fn allgather_object(&self, name: &str, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let name = Name::new("name", name)?;
+        self.objects(|context, memory, sizes, count, e| {
+            // SAFETY: data are read during the call, at most count sizes are written.
+            unsafe {
+                sys::hvd_allgather_object(
+                    context,
+                    name.as_ptr(),
+                    data.as_ptr().cast(),
+                    data.len(),
+                    memory,
+                    sizes,
+                    count,
+                    e,
+                )
+            }
+        })
+    }
+
+    /// [`Context::allgather_object`] for root alone: the others get an empty entry for each rank.
+    pub fn gather_object(&self, name: &str, data: &[u8], root: i32) -> Result<Vec<Vec<u8>>> {
+        let name = Name::new("name", name)?;
+        self.objects(|context, memory, sizes, count, e| {
+            // SAFETY: as above.
+            unsafe {
+                sys::hvd_gather_object(
+                    context,
+                    name.as_ptr(),
+                    data.as_ptr().cast(),
+                    data.len(),
+                    memory,
+                    sizes,
+                    count,
+                    root,
+                    e,
+                )
+            }
+        })
+    }
+
+    fn objects(
+        &self,
+        function: impl FnOnce(*mut sys::hvd_context, *mut *mut c_void, *mut usize, usize, *mut sys::hvd_error) -> i32,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut sizes = vec![0usize; self.size()? as usize];
+        let mut memory: *mut c_void = ptr::null_mut();
+        check(|e| function(self.get(), &mut memory, sizes.as_mut_ptr(), sizes.len(), e))?;
+        let mut at = memory.cast::<u8>();
+        let objects = sizes
+            .iter()
+            .map(|&size| {
+                if size == 0 {
+                    return Vec::new();
+                }
+                // SAFETY: the sizes are those of what lies there, one after the other.
+                let object = unsafe { std::slice::from_raw_parts(at, size) }.to_vec();
+                // SAFETY: as above.
+                at = unsafe { at.add(size) };
+                object
+            })
+            .collect();
+        // SAFETY: ours to free; NULL is allowed.
+        unsafe { sys::hvd_free(memory) };
+        Ok(objects)
     }
 
     fn start<B: Send + 'static, R: Outcome>(

@@ -1,5 +1,4 @@
 //! One worker.
-use std::any::Any;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,93 +8,37 @@ use sys::Sized0;
 
 use crate::elastic::Recovery;
 use crate::error::{check, Result};
-use crate::fork::Process;
-use crate::operation::Operation;
 use crate::options::Options;
 use crate::raw::{self, c_string};
 
 /// One worker of a job. Clones are the same worker. It may be used from any thread, several may live in one
-/// process, and when the last clone (and what was made from it: states, samplers, pending operations, listeners)
-/// is gone it leaves the job; without [`Context::shutdown`] that is the loss of a worker.
+/// process, and when the last clone is gone (its states, sets and listeners have one each) it leaves the job; without
+/// [`Context::shutdown`] that is the loss of a worker. What is left of it then is [`crate::Status::Closed`].
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// An operation whose owner is gone, with the memory that it may still write.
-pub(crate) struct Orphan {
-    pub(crate) op: Arc<Operation>, // no Handle, which would keep the context that keeps it
-    pub(crate) memory: Box<dyn Any + Send>,
-}
-
+/// The library counts who uses the handle, and refuses it after a fork.
+#[derive(Debug)]
 pub(crate) struct Inner {
     ptr: *mut sys::hvd_context,
-    process: Process,
-    orphans: Mutex<Vec<Orphan>>,
 }
 
-// SAFETY: "Functions may be called from any thread"; what is ours is behind a mutex.
+// SAFETY: "Functions may be called from any thread".
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "worker of {:?}", self.process)
-    }
-}
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is guarded is whole after each statement: a panic elsewhere spoils nothing.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Inner {
-    /// The handle, for one call.
-    pub(crate) fn get(&self) -> Result<*mut sys::hvd_context> {
-        self.process.check()?;
-        Ok(self.ptr)
-    }
-
-    pub(crate) fn is_ours(&self) -> bool {
-        self.process.is_this()
-    }
-
-    pub(crate) fn process(&self) -> Process {
-        self.process
-    }
-
-    /// Keeps the memory of an operation until it has completed.
-    pub(crate) fn adopt(&self, orphan: Orphan) {
-        lock(&self.orphans).push(orphan);
-    }
-
-    /// Frees what operations have completed with meanwhile.
-    pub(crate) fn sweep(&self) {
-        let mut orphans = lock(&self.orphans);
-        if orphans.is_empty() {
-            return;
-        }
-        let (done, pending) = orphans.drain(..).partition(|orphan| orphan.op.is_done());
-        *orphans = pending;
-        drop(orphans);
-        drop::<Vec<Orphan>>(done);
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.is_ours() {
-            return; // its threads are the parent's
-        }
-        // SAFETY: the last owner: no call is running, and what was made from it is gone.
+        // SAFETY: any handle may be given, at any time.
         unsafe { sys::hvd_destroy(self.ptr) };
-        for orphan in lock(&self.orphans).drain(..) {
-            // Destroying ends every operation; should one not have ended, its memory is better lost than freed.
-            if !orphan.op.is_done() {
-                std::mem::forget(orphan.memory);
-            }
-        }
     }
 }
 
@@ -150,21 +93,41 @@ impl Context {
     }
 
     fn open(options: *const sys::hvd_options) -> Result<Context> {
-        let mut ptr = ptr::null_mut();
-        // SAFETY: options are NULL or live through the call; ptr is a place for the result.
-        check(|e| unsafe { sys::hvd_init(options, &mut ptr, e) })?;
-        Ok(Context { inner: Arc::new(Inner { ptr, process: Process::current(), orphans: Mutex::default() }) })
+        let context = Context::create(options)?;
+        context.connect(None)?;
+        Ok(context)
     }
 
-    pub(crate) fn get(&self) -> Result<*mut sys::hvd_context> {
-        self.inner.get()
+    fn create(options: *const sys::hvd_options) -> Result<Context> {
+        let mut ptr = ptr::null_mut();
+        // SAFETY: options are NULL or live through the call; ptr is a place for the result.
+        check(|e| unsafe { sys::hvd_context_create(options, &mut ptr, e) })?;
+        Ok(Context { inner: Arc::new(Inner { ptr }) })
+    }
+
+    /// A worker that has joined no job yet: what needs one is [`crate::Status::Invalid`] until [`Context::connect`] has
+    /// succeeded. Never blocks. A clone in another thread can [`Context::abort`] it from here on.
+    pub fn unconnected(options: &Options) -> Result<Context> {
+        Context::create(options.ptr)
+    }
+
+    /// Joins the job, at most `timeout` (None: option `init_timeout`). Once; [`crate::Status::Closed`] as soon as another
+    /// thread aborts it.
+    pub fn connect(&self, timeout: Option<Duration>) -> Result<()> {
+        let context = self.get();
+        // SAFETY: any handle may be given. Likewise below.
+        check(|e| unsafe { sys::hvd_connect(context, raw::timeout(timeout), e) })
+    }
+
+    pub(crate) fn get(&self) -> *mut sys::hvd_context {
+        self.inner.ptr
     }
 
     /// Says that this worker is done, with success, and leaves; waits until every member is done, at most `timeout`
     /// (None: option `shutdown_timeout`). If the last run failed it leaves without saying that it is done. After it every
     /// call is [`crate::Status::Closed`].
     pub fn shutdown(&self, timeout: Option<Duration>) -> Result<()> {
-        let context = self.get()?;
+        let context = self.get();
         // SAFETY: the handle lives as long as self. Likewise below.
         check(|e| unsafe { sys::hvd_shutdown(context, raw::timeout(timeout), e) })
     }
@@ -172,14 +135,14 @@ impl Context {
     /// Closes at once, from any thread: every pending and later call is [`crate::Status::Closed`]. To the job this is
     /// the loss of a worker.
     pub fn abort(&self, reason: &str) -> Result<()> {
-        let (context, reason) = (self.get()?, c_string("reason", reason)?);
+        let (context, reason) = (self.get(), c_string("reason", reason)?);
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_abort(context, reason.as_ptr(), e) })
     }
 
     /// Place in the current generation. Never blocks.
     pub fn membership(&self) -> Result<Membership> {
-        let context = self.get()?;
+        let context = self.get();
         let mut m = sys::hvd_membership_info::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_get_membership(context, &mut m, e) })?;
@@ -213,7 +176,7 @@ impl Context {
 
     /// The backend in use.
     pub fn backend(&self) -> Result<Backend> {
-        let context = self.get()?;
+        let context = self.get();
         let mut info = sys::hvd_backend_info::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_get_backend(context, &mut info, e) })?;
@@ -229,7 +192,7 @@ impl Context {
 
     /// The recoveries and planned resets of this worker, oldest first (the last 1024).
     pub fn recoveries(&self) -> Result<Vec<Recovery>> {
-        let context = self.get()?;
+        let context = self.get();
         let mut count = 0;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_get_recovery_count(context, &mut count, e) })?;
@@ -246,14 +209,14 @@ impl Context {
     /// Records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in `path` stand for worker, host
     /// and process.
     pub fn start_timeline(&self, path: &str) -> Result<()> {
-        let (context, path) = (self.get()?, c_string("path", path)?);
+        let (context, path) = (self.get(), c_string("path", path)?);
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_timeline_start(context, path.as_ptr(), e) })
     }
 
     /// Writes the rest of the timeline and closes its file.
     pub fn stop_timeline(&self) -> Result<()> {
-        let context = self.get()?;
+        let context = self.get();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_timeline_stop(context, e) })
     }

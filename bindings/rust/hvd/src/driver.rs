@@ -3,14 +3,13 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::ffi::{c_char, c_void, CString};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use hvd_sys as sys;
 use sys::Sized0;
 
-use crate::error::{check, Error, Result, Status};
-use crate::fork::Process;
+use crate::error::{check, Result};
 use crate::options::{drop_box, Options};
 use crate::raw::{self, c_string, text_of};
 
@@ -18,25 +17,23 @@ use crate::raw::{self, c_string, text_of};
 /// that are lost, and says how the job ended. Dropping it stops the job.
 #[derive(Debug)]
 pub struct Driver {
-    shared: Arc<Shared>,
-    process: Process,
+    ptr: *mut sys::hvd_driver,
 }
 
 /// Reports ends of workers, from any thread, also when the driver is gone: see [`Driver::exits`].
 #[derive(Clone, Debug)]
 pub struct Exits {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    ptr: RwLock<*mut sys::hvd_driver>, // NULL when it is gone
+    ptr: *mut sys::hvd_driver,
 }
 
 // SAFETY: "Functions may be called from any thread".
-unsafe impl Send for Shared {}
+unsafe impl Send for Driver {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Driver {}
+// SAFETY: as above.
+unsafe impl Send for Exits {}
+// SAFETY: as above.
+unsafe impl Sync for Exits {}
 
 /// What discovery and launching may fail with: anything.
 pub type Failed = Box<dyn StdError + Send + Sync>;
@@ -196,17 +193,6 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
 }
 
-impl Shared {
-    /// Runs a call while the driver can't go away.
-    fn call(&self, function: impl FnOnce(*mut sys::hvd_driver, *mut sys::hvd_error) -> i32) -> Result<()> {
-        let guard = self.ptr.read().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_null() {
-            return Err(Error::new(Status::Closed, "the driver is gone"));
-        }
-        check(|e| function(*guard, e))
-    }
-}
-
 impl Driver {
     /// A driver with options np, min_np, max_np, hosts, discovery_script ... ; it does nothing before
     /// [`Driver::start`].
@@ -214,12 +200,11 @@ impl Driver {
         let mut ptr = ptr::null_mut();
         // SAFETY: options live through the call; ptr is a place for the result.
         check(|e| unsafe { sys::hvd_driver_create(options.ptr, &mut ptr, e) })?;
-        Ok(Driver { shared: Arc::new(Shared { ptr: RwLock::new(ptr) }), process: Process::current() })
+        Ok(Driver { ptr })
     }
 
     fn call(&self, function: impl FnOnce(*mut sys::hvd_driver, *mut sys::hvd_error) -> i32) -> Result<()> {
-        self.process.check()?;
-        self.shared.call(function)
+        check(|e| function(self.ptr, e))
     }
 
     /// The program that the local launcher starts for each worker, with variables added to this process's environment.
@@ -336,28 +321,21 @@ impl Driver {
 
     /// What a launcher of one's own reports ends by.
     pub fn exits(&self) -> Exits {
-        Exits { shared: self.shared.clone() }
+        Exits { ptr: self.ptr }
     }
 }
 
 impl Exits {
     /// A worker has ended: with 0 to 255, or 256 + the signal's number.
     pub fn worker_exited(&self, worker: u64, exit_status: i32) -> Result<()> {
-        // SAFETY: the driver lives through the call.
-        self.shared.call(|d, e| unsafe { sys::hvd_driver_worker_exited(d, worker, exit_status, e) })
+        // SAFETY: any handle may be given; of a driver that is gone it is refused.
+        check(|e| unsafe { sys::hvd_driver_worker_exited(self.ptr, worker, exit_status, e) })
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Callbacks that run while it is destroyed find it gone, and wait for nothing.
-        let driver = std::mem::replace(
-            &mut *self.shared.ptr.write().unwrap_or_else(PoisonError::into_inner),
-            ptr::null_mut(),
-        );
-        if self.process.is_this() {
-            // SAFETY: nobody else can reach it any more. It is no callback of the driver's: those own no Driver.
-            unsafe { sys::hvd_driver_destroy(driver) }
-        }
+        // SAFETY: any handle may be given. Calls of other threads end.
+        unsafe { sys::hvd_driver_destroy(self.ptr) }
     }
 }

@@ -12,15 +12,12 @@ use crate::state::State;
 /// An open loop; the C library allows one at a time per context.
 struct Loop {
     ptr: *mut sys::hvd_run_loop,
-    context: Context,
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        if self.context.inner.is_ours() {
-            // SAFETY: ours, opened by hvd_run_begin.
-            unsafe { sys::hvd_run_end(self.ptr) }
-        }
+        // SAFETY: any handle may be given.
+        unsafe { sys::hvd_run_end(self.ptr) }
     }
 }
 
@@ -48,8 +45,8 @@ pub fn run<S, T, E: Failure>(
     mut train: impl FnMut(&mut State<S>) -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let context = state.context().clone();
-    let mut run = Loop { ptr: ptr::null_mut(), context: context.clone() };
-    let handle = context.get()?;
+    let mut run = Loop { ptr: ptr::null_mut() };
+    let handle = context.get();
     state.call(|state, e| {
         // SAFETY: both handles are live; the state outlives the loop, which ends in this function.
         unsafe { sys::hvd_run_begin(handle, state, &mut run.ptr, e) }

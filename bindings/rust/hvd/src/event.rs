@@ -19,13 +19,13 @@ pub struct Kinds(u32);
 
 #[allow(missing_docs)]
 impl Kinds {
-    pub const HOSTS_UPDATED: Kinds = Kinds(sys::HVD_EVENT_HOSTS_UPDATED as u32);
-    pub const PEER_LOST: Kinds = Kinds(sys::HVD_EVENT_PEER_LOST as u32);
-    pub const GENERATION: Kinds = Kinds(sys::HVD_EVENT_GENERATION as u32);
-    pub const JOB_ENDED: Kinds = Kinds(sys::HVD_EVENT_JOB_ENDED as u32);
-    pub const DRIVER_LOST: Kinds = Kinds(sys::HVD_EVENT_DRIVER_LOST as u32);
-    pub const RECOVERED: Kinds = Kinds(sys::HVD_EVENT_RECOVERED as u32);
-    pub const STALLED: Kinds = Kinds(sys::HVD_EVENT_STALLED as u32);
+    pub const HOSTS_UPDATED: Kinds = Kinds(sys::HVD_EVENT_HOSTS_UPDATED);
+    pub const PEER_LOST: Kinds = Kinds(sys::HVD_EVENT_PEER_LOST);
+    pub const GENERATION: Kinds = Kinds(sys::HVD_EVENT_GENERATION);
+    pub const JOB_ENDED: Kinds = Kinds(sys::HVD_EVENT_JOB_ENDED);
+    pub const DRIVER_LOST: Kinds = Kinds(sys::HVD_EVENT_DRIVER_LOST);
+    pub const RECOVERED: Kinds = Kinds(sys::HVD_EVENT_RECOVERED);
+    pub const STALLED: Kinds = Kinds(sys::HVD_EVENT_STALLED);
     pub const ALL: Kinds = Kinds(sys::HVD_EVENT_ALL);
 }
 
@@ -113,10 +113,8 @@ pub struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Ok(context) = self.context.get() {
-            // SAFETY: the context lives. A failure means that it is closed, and its listeners with it.
-            unsafe { sys::hvd_remove_listener(context, self.number, std::ptr::null_mut()) };
-        }
+        // SAFETY: any handle may be given. A failure means that it is closed, and its listeners with it.
+        unsafe { sys::hvd_remove_listener(self.context.get(), self.number, std::ptr::null_mut()) };
     }
 }
 
@@ -133,7 +131,7 @@ impl Context {
     /// Calls `listener` from a thread that does nothing else, one call at a time. It may use the context, but a blocking
     /// call holds up later events, and [`Context::shutdown`] is [`Status::Invalid`] there.
     pub fn listen(&self, kinds: Kinds, listener: impl FnMut(&Event) + Send + 'static) -> Result<Listener> {
-        let context = self.get()?;
+        let context = self.get();
         let userdata = Box::into_raw(Box::new(Box::new(listener) as Listen)).cast();
         let mut number = 0;
         // SAFETY: drop_box runs exactly once, also on failure.
@@ -154,7 +152,7 @@ impl Context {
     /// A descriptor that polls readable while [`Context::next_event`] has something to give. Events are queued from this
     /// call on.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>> {
-        let context = self.get()?;
+        let context = self.get();
         let mut fd = -1;
         // SAFETY: the handle lives as long as self. Likewise below.
         check(|e| unsafe { sys::hvd_get_event_fd(context, &mut fd, e) })?;
@@ -164,7 +162,7 @@ impl Context {
 
     /// The next event that was queued, if there is one. Never blocks.
     pub fn next_event(&self) -> Result<Option<Event>> {
-        let context = self.get()?;
+        let context = self.get();
         let (mut event, mut available) = (sys::hvd_event::sized(), 0);
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_next_event(context, &mut event, &mut available, e) })?;

@@ -57,7 +57,6 @@ pub mod driver;
 pub mod elastic;
 mod error;
 mod event;
-mod fork;
 mod operation;
 mod options;
 mod raw;

@@ -1,4 +1,5 @@
 //! Operations under way, and who keeps their memory.
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -9,17 +10,15 @@ use hvd_sys as sys;
 use sys::Sized0;
 
 use crate::call::Call;
-use crate::context::{lock, Context, Inner, Orphan};
+use crate::context::{lock, Context};
 use crate::error::{check, Error, Result, Status};
-use crate::fork::Process;
 use crate::raw::{self, Name};
 use crate::tensor::{self, Element, View, ViewMut};
 
-/// The library's operation. It may outlive its context, which keeps those that nobody holds any more.
+/// The library's operation, for those who wait for it.
 #[derive(Debug)]
 pub(crate) struct Operation {
     ptr: *mut sys::hvd_op,
-    process: Process,
 }
 
 // SAFETY: an op may be used by several threads.
@@ -27,45 +26,42 @@ unsafe impl Send for Operation {}
 // SAFETY: as above.
 unsafe impl Sync for Operation {}
 
-impl Operation {
-    pub(crate) fn is_done(&self) -> bool {
-        let mut done = 0;
-        // In a forked child nobody works on it any more.
-        // SAFETY: the handle is ours. Likewise below.
-        !self.process.is_this()
-            || unsafe { sys::hvd_op_test(self.ptr, &mut done, ptr::null_mut()) } == sys::HVD_OK && done != 0
-    }
-}
-
 impl Drop for Operation {
     fn drop(&mut self) {
-        if self.process.is_this() {
-            // SAFETY: ours. Its memory is seen to by whoever held the handle.
-            unsafe { sys::hvd_op_destroy(self.ptr) }
-        }
+        // SAFETY: any handle may be given. Its memory is seen to by whoever held it.
+        unsafe { sys::hvd_op_destroy(self.ptr) }
     }
 }
 
-/// An operation for those who wait for it, which keeps its context.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     op: Arc<Operation>,
-    context: Arc<Inner>,
 }
 
 impl Handle {
     pub(crate) fn is_done(&self) -> bool {
-        self.op.is_done()
+        let mut done = 0;
+        // SAFETY: any handle may be given. Likewise below. In a forked child, where it is refused, nobody works on it.
+        unsafe { sys::hvd_op_test(self.op.ptr, &mut done, ptr::null_mut()) != sys::HVD_OK || done != 0 }
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        self.context.get()?;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_op_wait(self.op.ptr, raw::timeout(timeout), e) })
     }
 
+    /// Leaves it to itself; the library drops `memory` when the operation is done with it.
+    fn abandon<B: Send + 'static>(&self, memory: B) {
+        unsafe extern "C" fn free<B>(memory: *mut c_void) {
+            // SAFETY: made by into_raw below, and given back once.
+            drop(unsafe { Box::from_raw(memory.cast::<B>()) });
+        }
+        let memory = Box::into_raw(Box::new(memory)).cast();
+        // SAFETY: the memory is the library's from here on, also if it refuses the handle.
+        unsafe { sys::hvd_op_abandon(self.op.ptr, memory, Some(free::<B>), ptr::null_mut()) };
+    }
+
     fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
-        self.context.get()?;
         let mut fd = -1;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_op_get_fd(self.op.ptr, &mut fd, e) })?;
@@ -83,7 +79,6 @@ impl Handle {
     }
 
     fn output(&self, index: usize) -> Result<sys::hvd_tensor> {
-        self.context.get()?;
         let mut tensor = sys::hvd_tensor::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_op_get_output(self.op.ptr, index, &mut tensor, e) })?;
@@ -91,7 +86,6 @@ impl Handle {
     }
 
     fn received(&self) -> Result<Vec<i64>> {
-        self.context.get()?;
         let mut count = 0;
         // SAFETY: as above; NULL asks for the number alone.
         check(|e| unsafe { sys::hvd_op_get_received_splits(self.op.ptr, ptr::null_mut(), &mut count, e) })?;
@@ -205,13 +199,12 @@ pub(crate) struct Submission<'a> {
 
 /// An operation under way: its memory is whoever calls this to see to.
 pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
-    let handle = context.get()?;
-    context.inner.sweep();
+    let handle = context.get();
     let name = Name::new("name", s.call.name)?;
     let mut request = sys::hvd_request::sized();
     request.collective = s.collective;
     request.root = s.root;
-    if s.collective != sys::HVD_COLLECTIVE_JOIN {
+    if s.collective != sys::HVD_COLLECTIVE_JOIN && !s.call.name.is_empty() {
         request.name = name.as_ptr();
     }
     if !s.inputs.is_empty() {
@@ -236,8 +229,7 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
     let mut op = ptr::null_mut();
     // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until completion.
     check(|e| unsafe { sys::hvd_submit(handle, &request, &mut op, e) })?;
-    let op = Arc::new(Operation { ptr: op, process: context.inner.process() });
-    Ok(Handle { op, context: context.inner.clone() })
+    Ok(Handle { op: Arc::new(Operation { ptr: op }) })
 }
 
 /// Runs it to its end: the buffers are borrowed for as long as the library may touch them.
@@ -285,7 +277,7 @@ impl<R: Outcome> Op<'_, R> {
     }
 }
 
-/// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the context
+/// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the library
 /// keeps its memory until it has completed; leaked, its memory is leaked too.
 ///
 /// Its memory can't be had before [`Pending::wait`] gives it back, and the operation can't be used after that:
@@ -339,8 +331,7 @@ impl<B: Send + 'static, R> Drop for Pending<B, R> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             if !self.handle.is_done() {
-                let orphan = Orphan { op: self.handle.op.clone(), memory: Box::new(memory) };
-                self.handle.context.adopt(orphan);
+                self.handle.abandon(memory);
             }
         }
     }

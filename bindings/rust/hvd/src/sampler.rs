@@ -84,7 +84,6 @@ pub struct SamplerInfo {
 pub struct Sampler {
     ptr: *mut sys::hvd_sampler,
     batch_size: usize,
-    context: Context,
 }
 
 // SAFETY: "Functions may be called from any thread".
@@ -95,7 +94,7 @@ unsafe impl Sync for Sampler {}
 impl Sampler {
     /// A sampler at the beginning of epoch 0.
     pub fn new(context: &Context, options: &SamplerOptions) -> Result<Sampler> {
-        let handle = context.get()?;
+        let handle = context.get();
         let mut raw = sys::hvd_sampler_options::sized();
         raw.samples = options.samples;
         raw.batch_size = options.batch_size;
@@ -105,7 +104,7 @@ impl Sampler {
         let mut ptr = ptr::null_mut();
         // SAFETY: options are copied; ptr is a place for the result.
         check(|e| unsafe { sys::hvd_sampler_create(handle, &raw, &mut ptr, e) })?;
-        Ok(Sampler { ptr, batch_size: options.batch_size as usize, context: context.clone() })
+        Ok(Sampler { ptr, batch_size: options.batch_size as usize })
     }
 
     pub(crate) fn ptr(&self) -> *mut sys::hvd_sampler {
@@ -115,7 +114,6 @@ impl Sampler {
     /// The first round that is not recorded (the same until it is), or with `after` the one that follows that, to load data
     /// ahead. `indices` gets this rank's samples.
     pub fn next(&self, after: Option<&Batch>, indices: &mut Vec<u64>) -> Result<Batch> {
-        self.context.get()?;
         indices.resize(self.batch_size, 0);
         let after = after.map_or(ptr::null(), |batch| ptr::from_ref(&batch.raw));
         let mut batch = sys::hvd_sampler_batch::sized();
@@ -130,21 +128,18 @@ impl Sampler {
 
     /// The round was processed: every rank calls it at the same point.
     pub fn record(&self, batch: &Batch) -> Result<()> {
-        self.context.get()?;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_sampler_record(self.ptr, &batch.raw, e) })
     }
 
     /// Begins another epoch; the one that it is in changes nothing.
     pub fn set_epoch(&self, epoch: u64) -> Result<()> {
-        self.context.get()?;
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_sampler_set_epoch(self.ptr, epoch, e) })
     }
 
     /// Where it is.
     pub fn info(&self) -> Result<SamplerInfo> {
-        self.context.get()?;
         let mut i = sys::hvd_sampler_info::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_sampler_get_info(self.ptr, &mut i, e) })?;
@@ -160,8 +155,7 @@ impl Sampler {
 
     /// For a checkpoint of the program's own: the same bytes on every rank.
     pub fn save(&self) -> Result<Vec<u8>> {
-        self.context.get()?;
-        let mut data = vec![0; sys::HVD_SAMPLER_SAVED_BYTES as usize];
+        let mut data = vec![0; sys::HVD_SAMPLER_SAVED_BYTES];
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_sampler_save(self.ptr, data.as_mut_ptr().cast(), data.len(), e) })?;
         Ok(data)
@@ -169,7 +163,6 @@ impl Sampler {
 
     /// Takes what [`Sampler::save`] gave, on all ranks alike.
     pub fn load(&self, data: &[u8]) -> Result<()> {
-        self.context.get()?;
         if data.is_empty() {
             return Err(Error::invalid("no bytes to load a sampler from"));
         }
@@ -180,9 +173,7 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        if self.context.inner.is_ours() {
-            // SAFETY: ours; the context still lives.
-            unsafe { sys::hvd_sampler_destroy(self.ptr) }
-        }
+        // SAFETY: any handle may be given.
+        unsafe { sys::hvd_sampler_destroy(self.ptr) }
     }
 }

@@ -58,7 +58,7 @@ impl ProcessSet {
     /// `ranks`: of the current generation, in any order; must be empty for [`SetRule::Local`] and [`SetRule::Cross`].
     pub fn new(context: &Context, name: &str, ranks: &[i32], rule: SetRule) -> Result<ProcessSet> {
         let name = c_string("name", name)?;
-        let handle = context.get()?;
+        let handle = context.get();
         let list = if ranks.is_empty() { ptr::null() } else { ranks.as_ptr() };
         let mut ptr = ptr::null_mut();
         // SAFETY: name and ranks are copied; ptr is a place for the result.
@@ -78,7 +78,6 @@ impl ProcessSet {
 
     /// Place of this worker in the set, in the current generation. Never blocks.
     pub fn info(&self) -> Result<SetInfo> {
-        self.context.get()?;
         let mut info = sys::hvd_process_set_info::sized();
         // SAFETY: the handle is ours, and the context lives. Likewise below.
         check(|e| unsafe { sys::hvd_process_set_get_info(self.ptr, &mut info, e) })?;
@@ -95,7 +94,6 @@ impl ProcessSet {
 
     /// The members' ranks in the current generation, ascending.
     pub fn ranks(&self) -> Result<Vec<i32>> {
-        self.context.get()?;
         let mut count = 0;
         // SAFETY: as above; NULL asks for the number alone.
         check(|e| unsafe { sys::hvd_process_set_get_ranks(self.ptr, ptr::null_mut(), &mut count, e) })?;
@@ -109,9 +107,7 @@ impl ProcessSet {
 
 impl Drop for ProcessSet {
     fn drop(&mut self) {
-        if self.context.inner.is_ours() {
-            // SAFETY: ours; operations under way go on.
-            unsafe { sys::hvd_process_set_destroy(self.ptr) }
-        }
+        // SAFETY: any handle may be given; operations under way go on.
+        unsafe { sys::hvd_process_set_destroy(self.ptr) }
     }
 }

@@ -253,7 +253,7 @@ impl<S> State<S> {
     }
 
     fn make(context: &Context, value: S, describe: Describe<S>) -> Result<State<S>> {
-        let handle = context.get()?;
+        let handle = context.get();
         let mut ptr = ptr::null_mut();
         // SAFETY: ptr is a place for the result.
         check(|e| unsafe { sys::hvd_state_create(handle, &mut ptr, e) })?;
@@ -331,7 +331,6 @@ impl<S> State<S> {
         &mut self,
         function: impl FnOnce(*mut sys::hvd_state, *mut sys::hvd_error) -> sys::hvd_status,
     ) -> Result<()> {
-        self.context.get()?;
         let mut fields = self.describe.fields(&mut self.value);
         compare(&self.known, &fields)?;
         // From here on `fields` holds the exclusive borrow of everything that the library may touch.
@@ -400,7 +399,6 @@ impl<S> State<S> {
 
     /// What commits, restores and syncs did.
     pub fn statistics(&self) -> Result<StateStatistics> {
-        self.context.get()?;
         let mut s = sys::hvd_state_info::sized();
         // SAFETY: as above.
         check(|e| unsafe { sys::hvd_state_get_info(self.ptr, &mut s, e) })?;
@@ -457,9 +455,7 @@ impl<S> DerefMut for State<S> {
 
 impl<S> Drop for State<S> {
     fn drop(&mut self) {
-        if self.context.inner.is_ours() {
-            // SAFETY: ours; the context still lives.
-            unsafe { sys::hvd_state_destroy(self.ptr) }
-        }
+        // SAFETY: any handle may be given.
+        unsafe { sys::hvd_state_destroy(self.ptr) }
     }
 }

@@ -209,7 +209,7 @@ unsafe impl Send for ViewMut<'_> {}
 unsafe impl Sync for ViewMut<'_> {}
 
 fn describe<T: Element>(data: *mut c_void, length: usize, shape: &[usize]) -> Result<sys::hvd_tensor> {
-    if shape.len() > sys::HVD_MAX_DIMS as usize {
+    if shape.len() > sys::HVD_MAX_DIMS {
         return Err(Error::invalid(format!(
             "shape {shape:?} has {} dimensions: expected at most {}",
             shape.len(),

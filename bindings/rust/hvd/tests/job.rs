@@ -180,6 +180,20 @@ fn collectives() {
     let exchange = c.alltoall("exchange", &vec![r; size as usize]).unwrap();
     assert_eq!(exchange.output.to_vec::<i64>().unwrap(), (0..n).collect::<Vec<_>>());
     assert_eq!(exchange.received, vec![1; size as usize]);
+    let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+    let mut letter = [0i64; 2];
+    c.scope(|s| {
+        let sent = s.send("letter", &[r, 7], to)?;
+        s.receive("letter", &mut letter, from)?.wait()?;
+        sent.wait()
+    })
+    .unwrap();
+    assert_eq!(letter, [i64::from(from), 7]);
+    let mut only_there = [-1i64];
+    c.reduce("reduce", &[r], &mut only_there, size - 1).unwrap();
+    assert_eq!(only_there[0], if rank == size - 1 { sum } else { -1 });
+    let objects = c.allgather_object("objects", &vec![3; rank as usize]).unwrap();
+    assert!(objects.iter().enumerate().all(|(i, object)| object.len() == i));
     c.barrier("barrier").unwrap();
     // A set of the first two ranks, and one of this host's.
     let pair = ProcessSet::new(&c, "pair", &[0, 1], SetRule::Ranks).unwrap();

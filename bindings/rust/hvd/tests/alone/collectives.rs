@@ -39,6 +39,16 @@ fn every_collective() {
     let mut object = b"object".to_vec();
     c.broadcast_object("object", &mut object, 0).unwrap();
     assert_eq!(object, b"object");
+    c.reduce("reduce", &[5i32], &mut [0i32], 0).unwrap();
+    let all = c.gather("gather to one", rows, 0).unwrap();
+    assert_eq!((all.output.shape(), all.received), (vec![3, 2], vec![3]));
+    let share = c.scatter("deal", rows, ViewMut::new(&mut room, &[4, 2]).unwrap(), 0).unwrap();
+    assert_eq!(share.0, 3);
+    assert_eq!(c.allgather_object("objects", b"mine").unwrap(), [b"mine"]);
+    assert_eq!(c.gather_object("objects", b"", 0).unwrap(), [b""]);
+    expect(c.send("send", &[1u8], 0), Status::Invalid, &["the other rank is 0"]);
+    expect(c.receive("receive", &mut [1u8], 1), Status::Invalid, &["the other rank is 1"]);
+    c.allreduce_in_place(Call::default(), &mut out).unwrap(); // it gets a number
     let (data, gathered) = c.start_allgather("owned gather", vec![1i32, 2]).unwrap().wait().unwrap();
     assert_eq!((data, gathered.to_vec::<i32>().unwrap()), (vec![1, 2], vec![1, 2]));
     c.start_barrier("owned barrier").unwrap().wait().unwrap();
