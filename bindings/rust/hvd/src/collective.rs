@@ -230,7 +230,13 @@ impl Context {
 
     fn objects(
         &self,
-        function: impl FnOnce(*mut sys::hvd_context, *mut *mut c_void, *mut usize, usize, *mut sys::hvd_error) -> i32,
+        function: impl FnOnce(
+            *mut sys::hvd_context,
+            *mut *mut c_void,
+            *mut usize,
+            usize,
+            *mut sys::hvd_error,
+        ) -> i32,
     ) -> Result<Vec<Vec<u8>>> {
         let mut sizes = vec![0usize; self.size()? as usize];
         let mut memory: *mut c_void = ptr::null_mut();

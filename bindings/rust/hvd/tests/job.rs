@@ -181,9 +181,9 @@ fn collectives() {
     assert_eq!(exchange.output.to_vec::<i64>().unwrap(), (0..n).collect::<Vec<_>>());
     assert_eq!(exchange.received, vec![1; size as usize]);
     let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-    let mut letter = [0i64; 2];
+    let (mine, mut letter) = ([r, 7], [0i64; 2]);
     c.scope(|s| {
-        let sent = s.send("letter", &[r, 7], to)?;
+        let sent = s.send("letter", &mine, to)?;
         s.receive("letter", &mut letter, from)?.wait()?;
         sent.wait()
     })
