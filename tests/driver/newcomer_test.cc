@@ -26,7 +26,8 @@ class Member {
   void run(const Launched& seat) {
     Options options([&](const std::string& name) -> std::optional<std::string> {
       std::string value = seat.variable(name);
-      if (const char* modules = std::getenv("HVD_PLUGIN_PATH"); modules != nullptr && name == "HVD_PLUGIN_PATH")
+      if (const char* modules = std::getenv("HVD_PLUGIN_PATH");
+          modules != nullptr && name == "HVD_PLUGIN_PATH")
         value = modules;
       return value.empty() ? std::nullopt : std::optional(value);
     });
@@ -73,15 +74,18 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
   {
     Member first(launched.all()[0]);
     Member second(launched.all()[1]);
+    const std::unique_ptr<Driver, void (*)(Driver*)> over(driver.get(),
+                                                          [](Driver* d) { d->stop("the test is over"); });
     ASSERT_TRUE(first.places.wait_count(1) && second.places.wait_count(1)) << log.text();
     three = true;
     ScriptedWorker& liar = join(3);
     wire::ReadyT ready;
     std::vector<Offer> offers = first.offers.all();
     ASSERT_FALSE(offers.empty());
-    std::vector<uint8_t>& address = offers.front().address;
+    const std::vector<uint8_t> real = offers.front().address;
     std::vector<Setting> settings;
-    ASSERT_TRUE(selection::offers_of(address, &offers, &settings).ok());
+    ASSERT_TRUE(selection::offers_of(real, &offers, &settings).ok());
+    std::vector<uint8_t>& address = offers.front().address;
     if (GetParam() == "garbage") address.assign(address.size(), 0x5a);
     if (GetParam() == "truncated") address.resize(address.size() - 1);
     ready.addresses = wire::write_offers(offers);
@@ -99,7 +103,6 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
       EXPECT_TRUE(member->end.all().empty());
     }
     EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
-    driver->stop("the test is over");
   }
 }
 
