@@ -232,6 +232,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::unordered_map<std::string, Repeated> repeated_;  // by name
   pid_t process_ = 0;                                   // a forked child has no board
   local::Patience patience_;
+  std::atomic<int> looks_{0};  // of who waits on the board, before it gives way
+  std::atomic<uint32_t> waits_{0};
   bool started_ = false, draining_ = false, finished_ = false;
   size_t in_backend_ = 0;
   uint64_t last_sequence_ = 0;

@@ -22,7 +22,8 @@ namespace hvd::collective {
 namespace {
 constexpr Duration kLeastTimeout = std::chrono::milliseconds(100);  // shorter ones are the matcher's
 constexpr size_t kMostOnStack = 16;                                 // ranks
-constexpr int kLooks = 200;
+constexpr int kLooks = 400, kFewLooks = 8;                          // before giving way
+constexpr uint32_t kTry = 64;                                       // meetings
 }  // namespace
 
 /// Under the lock, once the backend is connected.
@@ -125,10 +126,15 @@ std::optional<Status> Engine::meet(Submission& submission) {
   std::optional<Met> met = arrive(submission);
   if (!met) return {};
   Meeting state = look(*met);
-  // The others are on their way, most likely: a pause would last longer than what is missing.
-  for (int i = board_->crowded() ? kLooks : 0; state == Meeting::kOpen && i < kLooks; ++i) state = look(*met);
-  for (local::Spin spin(board_->crowded(), patience_); state == Meeting::kOpen && spin.again();) {
-    state = look(*met);
+  if (state == Meeting::kOpen) {
+    // With a processor each, the others come while this rank looks. On one that it shares with them they come only when it
+    // gives way; which of both it is can change, and is tried now and then.
+    const bool tries = waits_.fetch_add(1, std::memory_order_relaxed) % kTry == 0;
+    const int most = board_->crowded() ? 0 : tries ? kLooks : looks_.load(std::memory_order_relaxed);
+    int looks = 0;
+    for (; state == Meeting::kOpen && looks < most; ++looks) state = look(*met);
+    looks_.store(state == Meeting::kOpen ? kFewLooks : kLooks, std::memory_order_relaxed);
+    for (local::Spin spin(true, patience_); state == Meeting::kOpen && spin.again();) state = look(*met);
   }
   if (state == Meeting::kOpen) state = close(*met);
   return conclude(*met, state, submission);
