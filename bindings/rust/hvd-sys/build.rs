@@ -1,6 +1,7 @@
-//! Finds libhvd: by pkg-config, else in the directory that HVD_LIB_DIR names.
+//! Finds libhvd: the file or directory that HVD_LIBRARY names, and then no other; else by pkg-config; else in the directory
+//! that HVD_LIB_DIR names.
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where the library is, as pkg-config knows it.
@@ -20,19 +21,36 @@ fn pkg_config() -> Result<PathBuf, String> {
     }
 }
 
+/// The directory of what HVD_LIBRARY names. The linker looks for libhvd.so, programs for libhvd.so.1: a package of run-time
+/// files alone has no more than the second, so the first is made in OUT_DIR.
+fn named(library: &Path) -> PathBuf {
+    let file = if library.is_dir() { library.join("libhvd.so.1") } else { library.to_path_buf() };
+    let file = file.canonicalize().unwrap_or_else(|e| {
+        panic!("HVD_LIBRARY is '{}': {e}. Expected libhvd.so.1 or its directory", library.display())
+    });
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let link = out.join("libhvd.so");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(&file, &link).unwrap_or_else(|e| panic!("{}: {e}", link.display()));
+    println!("cargo:rustc-link-search=native={}", out.display());
+    file.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
 fn main() {
-    for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "HVD_LIB_DIR"] {
+    for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "HVD_LIB_DIR", "HVD_LIBRARY"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    let directory = match pkg_config() {
-        Ok(directory) => directory,
-        Err(why) => match env::var_os("HVD_LIB_DIR") {
-            Some(directory) => PathBuf::from(directory),
-            None => panic!(
-                "libhvd was not found. pkg-config said: {why}\nExpected hvd.pc in PKG_CONFIG_PATH, or libhvd.so \
-                 in the directory that HVD_LIB_DIR names"
+    let directory = if let Some(library) = env::var_os("HVD_LIBRARY").filter(|name| !name.is_empty()) {
+        named(Path::new(&library))
+    } else {
+        match (pkg_config(), env::var_os("HVD_LIB_DIR")) {
+            (Ok(directory), _) => directory,
+            (Err(_), Some(directory)) => PathBuf::from(directory),
+            (Err(why), None) => panic!(
+                "libhvd was not found. pkg-config said: {why}\nExpected hvd.pc in PKG_CONFIG_PATH, or HVD_LIBRARY to name \
+                 libhvd.so.1 or its directory"
             ),
-        },
+        }
     };
     println!("cargo:rustc-link-lib=dylib=hvd");
     let directory = directory.canonicalize().unwrap_or(directory);
