@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 
+#include "base/file.h"
 #include "base/own_directory.h"
 
 namespace hvd {
@@ -41,11 +41,7 @@ bool has(const std::vector<std::string>& environment, std::string_view name) {
 bool read_text(const fs::path& path, std::string* ret_text) {
   std::error_code code;
   if (!fs::is_regular_file(path, code)) return false;
-  std::ifstream file(path, std::ios::binary);
-  ret_text->resize(kLongest + 1);
-  file.read(ret_text->data(), static_cast<std::streamsize>(ret_text->size()));
-  ret_text->resize(static_cast<size_t>(file.gcount()));
-  return ret_text->size() <= kLongest && (file.eof() || !file.fail());
+  return read_file(path, kLongest + 1, ret_text) && ret_text->size() <= kLongest;
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "launch/launcher.h"
 #include "launch/process.h"
@@ -16,9 +16,8 @@ namespace {
 
 /// As the kernel says: the state in /proc/PID/stat stands after the last parenthesis of the name.
 Life life_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
-  std::getline(file, line);
+  if (!read_file(fmt::format("/proc/{}/stat", pid), 4096, &line)) return Life::kUnknown;
   const size_t name = line.rfind(')');
   if (name == std::string::npos || name + 2 >= line.size()) return Life::kUnknown;
   switch (line[name + 2]) {

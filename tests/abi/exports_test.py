@@ -54,6 +54,11 @@ class Exports(unittest.TestCase):
                    if not FOREIGN.fullmatch(version) and letter not in "wv"]
         self.assertEqual([], strange)
 
+    def test_no_locales(self):
+        """A stream or a locale anywhere in it adds a fifth to the library: base/file.h reads files without."""
+        found = [line for line in tool("nm", "-C", LIBRARY).splitlines() if "std::locale::locale()" in line]
+        self.assertEqual([], found[:3], "src includes <fstream>, <sstream>, <iostream> or <locale>")
+
     def test_no_writable_and_executable_segment(self):
         stack = re.search(r"GNU_STACK.*", tool("readelf", "-l", "-W", LIBRARY))
         self.assertIsNotNone(stack)
