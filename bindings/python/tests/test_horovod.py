@@ -54,7 +54,7 @@ def test_sets_and_join_on_three_ranks(tmp_path):
     script, lines = tmp_path / "worker.py", []
     script.write_text(THREE)
     try:
-        hvd.driver.run([sys.executable, str(script)], np=3, hosts="localhost:3", restart=False,
+        hvd.driver.run([sys.executable, str(script)], np=3, hosts="localhost:3", restart=False, elastic_timeout=60 * PATIENCE,
                        environment={"PYTHONPATH": str(PACKAGE)}, timeout=60 * PATIENCE,
                        output=lambda rank, host, slot, is_stderr, line: lines.append(line))
     except hvd.HvdError as error:

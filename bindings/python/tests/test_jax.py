@@ -22,7 +22,7 @@ def run_ranks(tmp_path, source, size, **options):
     script.write_text(source)
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60,
+        plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu"},
                          output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=150 * PATIENCE,
                          **{"hosts": f"localhost:{size}", "restart": False, **options})

@@ -35,7 +35,7 @@ def run_ranks(tmp_path, source, size, **options):
     script.write_text(source)
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60,
+        plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
                          output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=150 * PATIENCE,
                          **{"hosts": f"localhost:{size}", "restart": False, **options})

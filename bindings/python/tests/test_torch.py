@@ -101,7 +101,7 @@ hvd.shutdown()
 """)
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False, elastic_timeout=60,
+        plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
                          output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
     except plain.HvdError as error:
@@ -218,7 +218,7 @@ def run_ranks(tmp_path, source, size):
     script.write_text(source + "\nprint('fine', flush=True)\nhvd.shutdown()\n")
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60,
+        plain.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
                          output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
     except plain.HvdError as error:

@@ -119,7 +119,7 @@ def test_on_several_ranks(tmp_path, source, size):
     script, lines = tmp_path / "worker.py", []
     script.write_text(source + "\nprint('fine', flush=True)\nhvd.shutdown()\n")
     try:
-        hvd.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60,
+        hvd.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60 * PATIENCE,
                        environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"}, timeout=100 * PATIENCE,
                        output=lambda rank, host, slot, is_stderr, line: lines.append(line))
     except hvd.HvdError as error:
