@@ -4,16 +4,18 @@
 
 using hvd::Error;
 using hvd::Options;
+using hvd::api::connected_worker;
 using hvd::api::copy_out;
 using hvd::api::copy_text;
 using hvd::api::guarded;
-using hvd::api::connected_worker;
 using hvd::api::required;
 using hvd::api::Use;
 
 namespace {
 
-Options options_of(const hvd_options* options) { return options != nullptr ? Use<hvd_options>(options, "options")->options : Options(); }
+Options options_of(const hvd_options* options) {
+  return options != nullptr ? Use<hvd_options>(options, "options")->options : Options();
+}
 
 }  // namespace
 

@@ -7,8 +7,8 @@
 using hvd::Error;
 using hvd::Status;
 using hvd::api::Call;
-using hvd::api::guarded;
 using hvd::api::connected_worker;
+using hvd::api::guarded;
 using hvd::api::operation_name;
 using hvd::api::required;
 using hvd::api::TensorArray;
@@ -89,7 +89,8 @@ hvd_status gather_objects(Kind kind, hvd_context* context, const char* name, con
     required(ret_sizes, "ret_sizes");
     const auto ranks = static_cast<size_t>(worker.membership().size);
     if (count < ranks) {
-      throw Error(HVD_INVALID, fmt::format("count is {}: expected {} or more, one entry a rank", count, ranks));
+      throw Error(HVD_INVALID,
+                  fmt::format("count is {}: expected {} or more, one entry a rank", count, ranks));
     }
     std::shared_ptr<Operation> operation;
     Status status = finish(worker, bytes_call(kind, name, data, size, root), &operation);
@@ -122,23 +123,25 @@ hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tenso
 
 hvd_status hvd_broadcast(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
                          hvd_error* error) {
-  return guarded(
-      error, [&] { return finish(connected_worker(*Use<hvd_context>(context, "context")), broadcast_call(name, one(tensor, "tensor"), root)); });
+  return guarded(error, [&] {
+    return finish(connected_worker(*Use<hvd_context>(context, "context")),
+                  broadcast_call(name, one(tensor, "tensor"), root));
+  });
 }
 
 hvd_status hvd_allgather(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
                          hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(connected_worker(*Use<hvd_context>(context, "context")), allgather_call(name, one(input, "input"), one(output, "output")),
-                       output, 1, "output");
+    return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
+                       allgather_call(name, one(input, "input"), one(output, "output")), output, 1, "output");
   });
 }
 
 hvd_status hvd_reducescatter(hvd_context* context, const char* name, const hvd_tensor* input,
                              hvd_tensor* output, hvd_reduction reduction, hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(connected_worker(*Use<hvd_context>(context, "context")), reducescatter_call(name, input, output, reduction), output, 1,
-                       "output");
+    return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
+                       reducescatter_call(name, input, output, reduction), output, 1, "output");
   });
 }
 
@@ -160,13 +163,16 @@ hvd_status hvd_alltoall(hvd_context* context, const char* name, const hvd_tensor
 }
 
 hvd_status hvd_barrier(hvd_context* context, const char* name, hvd_error* error) {
-  return guarded(error, [&] { return finish(connected_worker(*Use<hvd_context>(context, "context")), barrier_call(name)); });
+  return guarded(error, [&] {
+    return finish(connected_worker(*Use<hvd_context>(context, "context")), barrier_call(name));
+  });
 }
 
 hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_tensor* tensors, size_t count,
                                    int32_t root, hvd_error* error) {
   return guarded(error, [&] {
-    return finish(connected_worker(*Use<hvd_context>(context, "context")), broadcast_call(name, group(tensors, count, "tensors"), root));
+    return finish(connected_worker(*Use<hvd_context>(context, "context")),
+                  broadcast_call(name, group(tensors, count, "tensors"), root));
   });
 }
 
@@ -174,8 +180,9 @@ hvd_status hvd_grouped_allreduce(hvd_context* context, const char* name, const h
                                  hvd_tensor* outputs, size_t count, hvd_reduction reduction,
                                  hvd_error* error) {
   return guarded(error, [&] {
-    return finish(connected_worker(*Use<hvd_context>(context, "context")), allreduce_call(name, group(inputs, count, "inputs"),
-                                                       outputs_of(outputs, count), reduction));
+    return finish(
+        connected_worker(*Use<hvd_context>(context, "context")),
+        allreduce_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count), reduction));
   });
 }
 
@@ -217,7 +224,8 @@ hvd_status hvd_join(hvd_context* context, int32_t* ret_last_rank, hvd_error* err
   });
 }
 
-hvd_status hvd_send(hvd_context* context, const char* name, const hvd_tensor* tensor, int32_t to, hvd_error* error) {
+hvd_status hvd_send(hvd_context* context, const char* name, const hvd_tensor* tensor, int32_t to,
+                    hvd_error* error) {
   return guarded(error, [&] {
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
@@ -225,7 +233,8 @@ hvd_status hvd_send(hvd_context* context, const char* name, const hvd_tensor* te
   });
 }
 
-hvd_status hvd_receive(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t from, hvd_error* error) {
+hvd_status hvd_receive(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t from,
+                       hvd_error* error) {
   return guarded(error, [&] {
     const Use<hvd_context> use(context, "context");
     return finish(connected_worker(*use), receive_call(name, one(tensor, "tensor"), from));
@@ -248,8 +257,8 @@ hvd_status hvd_gather(hvd_context* context, const char* name, const hvd_tensor* 
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
     const int32_t rank = worker.membership().rank;
-    return finish_into(worker, gather_call(name, one(input, "input"), one(output, "output"), root, rank), output,
-                       rank == root ? 1 : 0, "output");
+    return finish_into(worker, gather_call(name, one(input, "input"), one(output, "output"), root, rank),
+                       output, rank == root ? 1 : 0, "output");
   });
 }
 
@@ -271,33 +280,38 @@ hvd_status hvd_allgather_object(hvd_context* context, const char* name, const vo
   return gather_objects(Kind::kAllgather, context, name, data, size, ret_data, ret_sizes, count, 0, error);
 }
 
-hvd_status hvd_gather_object(hvd_context* context, const char* name, const void* data, size_t size, void** ret_data,
-                             size_t* ret_sizes, size_t count, int32_t root, hvd_error* error) {
+hvd_status hvd_gather_object(hvd_context* context, const char* name, const void* data, size_t size,
+                             void** ret_data, size_t* ret_sizes, size_t count, int32_t root,
+                             hvd_error* error) {
   return gather_objects(Kind::kGather, context, name, data, size, ret_data, ret_sizes, count, root, error);
 }
 
 hvd_status hvd_allreduce_async(hvd_context* context, const char* name, const hvd_tensor* input,
                                hvd_tensor* output, hvd_reduction reduction, hvd_op** ret_op,
                                hvd_error* error) {
-  return start(context, ret_op, error,
-               [&](hvd_context&) { return allreduce_call(name, one(input, "input"), one(output, "output"), reduction); });
+  return start(context, ret_op, error, [&](hvd_context&) {
+    return allreduce_call(name, one(input, "input"), one(output, "output"), reduction);
+  });
 }
 
 hvd_status hvd_broadcast_async(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
                                hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error, [&](hvd_context&) { return broadcast_call(name, one(tensor, "tensor"), root); });
+  return start(context, ret_op, error,
+               [&](hvd_context&) { return broadcast_call(name, one(tensor, "tensor"), root); });
 }
 
 hvd_status hvd_allgather_async(hvd_context* context, const char* name, const hvd_tensor* input,
                                const hvd_tensor* output, hvd_op** ret_op, hvd_error* error) {
-  return start(context, ret_op, error,
-               [&](hvd_context&) { return allgather_call(name, one(input, "input"), one(output, "output")); });
+  return start(context, ret_op, error, [&](hvd_context&) {
+    return allgather_call(name, one(input, "input"), one(output, "output"));
+  });
 }
 
 hvd_status hvd_reducescatter_async(hvd_context* context, const char* name, const hvd_tensor* input,
                                    const hvd_tensor* output, hvd_reduction reduction, hvd_op** ret_op,
                                    hvd_error* error) {
-  return start(context, ret_op, error, [&](hvd_context&) { return reducescatter_call(name, input, output, reduction); });
+  return start(context, ret_op, error,
+               [&](hvd_context&) { return reducescatter_call(name, input, output, reduction); });
 }
 
 hvd_status hvd_alltoall_async(hvd_context* context, const char* name, const hvd_tensor* input,

@@ -46,7 +46,8 @@ elastic::Worker& connected_worker(hvd_context& context) {
     case Stage::kCreated:
       throw Error(HVD_INVALID, "the context has not joined a job: expected hvd_connect before");
     case Stage::kConnecting:
-      throw Error(HVD_INVALID, "the context is joining its job: expected hvd_connect to have returned before");
+      throw Error(HVD_INVALID,
+                  "the context is joining its job: expected hvd_connect to have returned before");
     case Stage::kFailed: throw Error(HVD_CLOSED, "the context could not join its job: make another one");
   }
   return worker;
@@ -116,9 +117,10 @@ void begin_connecting(hvd_context& context) {
   open_worker(context);
   Stage stage = Stage::kCreated;
   if (!context.stage.compare_exchange_strong(stage, Stage::kConnecting)) {
-    throw Error(HVD_INVALID, stage == Stage::kConnecting  ? "the context is joining its job already"
-                             : stage == Stage::kConnected ? "the context has joined its job already"
-                                                          : "the context could not join its job: make another one");
+    throw Error(HVD_INVALID, stage == Stage::kConnecting ? "the context is joining its job already"
+                             : stage == Stage::kConnected
+                                 ? "the context has joined its job already"
+                                 : "the context could not join its job: make another one");
   }
 }
 
@@ -294,7 +296,8 @@ namespace {
 template <class Field>
 Field place(hvd_context* context, Field hvd_membership_info::*field, Field otherwise) {
   Field value = otherwise;
-  guarded(nullptr, [&] { value = connected_worker(*Use<hvd_context>(context, "context")).membership().*field; });
+  guarded(nullptr,
+          [&] { value = connected_worker(*Use<hvd_context>(context, "context")).membership().*field; });
   return value;
 }
 
@@ -343,7 +346,8 @@ hvd_status hvd_get_recovery_count(hvd_context* context, size_t* ret_count, hvd_e
 hvd_status hvd_get_recovery(hvd_context* context, size_t index, hvd_recovery_info* ret_recovery,
                             hvd_error* error) {
   return guarded(error, [&] {
-    copy_out(ret_recovery, Use<hvd_context>(context, "context")->worker.recoveries().at(index), "ret_recovery");
+    copy_out(ret_recovery, Use<hvd_context>(context, "context")->worker.recoveries().at(index),
+             "ret_recovery");
   });
 }
 
@@ -359,7 +363,8 @@ hvd_status hvd_register_listener(hvd_context* context, hvd_event_kind kinds, hvd
 }
 
 hvd_status hvd_remove_listener(hvd_context* context, uint64_t listener, hvd_error* error) {
-  return guarded(error, [&] { open_worker(*Use<hvd_context>(context, "context")).notifications().remove(listener); });
+  return guarded(
+      error, [&] { open_worker(*Use<hvd_context>(context, "context")).notifications().remove(listener); });
 }
 
 hvd_status hvd_get_event_fd(hvd_context* context, int32_t* ret_fd, hvd_error* error) {

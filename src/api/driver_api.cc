@@ -105,8 +105,8 @@ extern "C" {
 hvd_status hvd_driver_create(const hvd_options* options, hvd_driver** ret_driver, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_driver, "ret_driver");
-    *ret_driver = hvd::api::make_driver(
-        options == nullptr ? hvd::Options() : Use<hvd_options>(options, "options")->options);
+    *ret_driver = hvd::api::make_driver(options == nullptr ? hvd::Options()
+                                                           : Use<hvd_options>(options, "options")->options);
   });
 }
 
@@ -124,7 +124,8 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
   return guarded(error, [&, callback = Callback<hvd_discover_fn>(discover, userdata, destroy)] {
     const DriverUse use(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "discover is NULL");
-    const auto function = [callback, core = use->core.get()](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
+    const auto function =
+        [callback, core = use->core.get()](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
       const InCallback here(core);
       HostSink sink{hosts};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));

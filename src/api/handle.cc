@@ -38,8 +38,7 @@ bool decode(const void* handle, Ticket* ticket) {
   const auto value = reinterpret_cast<uintptr_t>(handle);
   ticket->index = static_cast<uint32_t>(bits(value, kMarkBits, kIndexBits));
   ticket->turn = static_cast<uint32_t>(bits(value, kMarkBits + kIndexBits, kTurnBits));
-  ticket->kind =
-      static_cast<HandleKind>(bits(value, kMarkBits + kIndexBits + kTurnBits, kKindBits));
+  ticket->kind = static_cast<HandleKind>(bits(value, kMarkBits + kIndexBits + kTurnBits, kKindBits));
   return encode(*ticket) == value;
 }
 
@@ -163,7 +162,8 @@ Slot* enter(const void* handle, HandleKind kind, const char* name) {
   Ticket ticket{};
   if (!decode(handle, &ticket)) refuse_foreign(handle, kind, name);
   if (ticket.kind != kind) {
-    if (ticket.kind < HandleKind::kOptions || ticket.kind > HandleKind::kDriver) refuse_foreign(handle, kind, name);
+    if (ticket.kind < HandleKind::kOptions || ticket.kind > HandleKind::kDriver)
+      refuse_foreign(handle, kind, name);
     throw Error(HVD_INVALID,
                 fmt::format("{} is a {}: expected a {}", name, name_of(ticket.kind), name_of(kind)));
   }
@@ -194,10 +194,11 @@ SlotUse::SlotUse(const void* handle, HandleKind kind, const char* name)
   if (is_inherited(*slot_)) {
     const pid_t maker = slot_->process.load(std::memory_order_relaxed);
     leave(*slot_);
-    throw Error(HVD_INVALID,
-                fmt::format("{} was made by process {} and is used in process {}: after a fork it is the parent's "
-                            "alone",
-                            name, maker, current_process()));
+    throw Error(
+        HVD_INVALID,
+        fmt::format("{} was made by process {} and is used in process {}: after a fork it is the parent's "
+                    "alone",
+                    name, maker, current_process()));
   }
   innermost = this;
 }
@@ -223,7 +224,8 @@ const void* open_slot(std::shared_ptr<void> object, HandleKind kind) {
   slot.process.store(current_process(), std::memory_order_relaxed);
   const uint64_t word = slot.word.load(std::memory_order_relaxed);
   slot.word.store(word | kOpen, std::memory_order_release);
-  return reinterpret_cast<const void*>(encode({slot.index, turn_of(word), kind}));  // NOLINT(performance-no-int-to-ptr)
+  return reinterpret_cast<const void*>(
+      encode({slot.index, turn_of(word), kind}));  // NOLINT(performance-no-int-to-ptr)
 }
 
 std::shared_ptr<void> close_slot(const void* handle, HandleKind kind) {

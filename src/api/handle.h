@@ -20,7 +20,16 @@ struct hvd_state;
 
 namespace hvd::api {
 
-enum class HandleKind : uint8_t { kOptions = 1, kContext, kProcessSet, kOp, kState, kSampler, kRunLoop, kDriver };
+enum class HandleKind : uint8_t {
+  kOptions = 1,
+  kContext,
+  kProcessSet,
+  kOp,
+  kState,
+  kSampler,
+  kRunLoop,
+  kDriver
+};
 
 template <class T>
 inline constexpr HandleKind kKindOf{};
@@ -74,7 +83,7 @@ class Use : public SlotUse {
       : SlotUse(handle, kKindOf<T>, name), object_(static_cast<T*>(object().get())) {
     if constexpr (std::is_same_v<T, hvd_context>) {
       belongs_to(object_);
-    } else if constexpr (requires(T& t) { t.context; }) {
+    } else if constexpr (requires(T & t) { t.context; }) {
       belongs_to(object_->context.get());
     }
   }

@@ -44,8 +44,8 @@ struct hvd_context {
 
   enum class Stage : uint8_t { kCreated, kConnecting, kConnected, kFailed };
 
-  hvd::Options options;                // completed by connect
-  hvd::api::StandaloneDriver driver;   // of rank 0 in a job without a driver; outlives the worker's session
+  hvd::Options options;               // completed by connect
+  hvd::api::StandaloneDriver driver;  // of rank 0 in a job without a driver; outlives the worker's session
   hvd::elastic::Worker worker;
   const hvd::Duration shutdown_timeout, init_timeout;
   std::atomic<Stage> stage{Stage::kCreated};

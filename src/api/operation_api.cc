@@ -89,7 +89,8 @@ hvd_status hvd_op_get_received_splits(hvd_op* op, int64_t* ret_splits, size_t* c
     const Operation& operation = *use->operation;
     required(count, "count");
     if (use->kind != Kind::kAlltoall && use->kind != Kind::kAllgather && use->kind != Kind::kGather) {
-      return Status(HVD_INVALID, "the operation is no alltoall, allgather or gather: it has no received splits");
+      return Status(HVD_INVALID,
+                    "the operation is no alltoall, allgather or gather: it has no received splits");
     }
     if (Status status = completed(operation); !status.ok()) return status;
     hvd::api::copy_list(operation.received_splits(), ret_splits, count);

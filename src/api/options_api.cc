@@ -30,12 +30,14 @@ void hvd_options_destroy(hvd_options* options) { hvd::api::end_handle(options); 
 
 hvd_status hvd_options_set(hvd_options* options, const char* key, const char* text, hvd_error* error) {
   return guarded(error, [&] {
-    Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), std::string(&required(text, "text")));
+    Use<hvd_options>(options, "options")
+        ->options.set(required_text(key, "key"), std::string(&required(text, "text")));
   });
 }
 
 hvd_status hvd_options_set_int(hvd_options* options, const char* key, int64_t value, hvd_error* error) {
-  return guarded(error, [&] { Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value); });
+  return guarded(
+      error, [&] { Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value); });
 }
 
 hvd_status hvd_options_set_duration(hvd_options* options, const char* key, int64_t value_ns,
@@ -46,8 +48,9 @@ hvd_status hvd_options_set_duration(hvd_options* options, const char* key, int64
 }
 
 hvd_status hvd_options_set_bool(hvd_options* options, const char* key, int32_t value, hvd_error* error) {
-  return guarded(error,
-                 [&] { Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value != 0); });
+  return guarded(error, [&] {
+    Use<hvd_options>(options, "options")->options.set(required_text(key, "key"), value != 0);
+  });
 }
 
 hvd_status hvd_options_get(hvd_options* options, const char* key, const char** ret_text, hvd_error* error) {

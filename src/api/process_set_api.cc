@@ -2,9 +2,9 @@
 #include "api/handles.h"
 
 using hvd::Error;
+using hvd::api::connected_worker;
 using hvd::api::copy_out;
 using hvd::api::guarded;
-using hvd::api::connected_worker;
 using hvd::api::required;
 using hvd::api::Use;
 
@@ -31,8 +31,8 @@ hvd_status hvd_process_set_create(hvd_context* context, const char* name, const 
     required(ret_set, "ret_set");
     const Use<hvd_context> use(context, "context");
     const hvd::elastic::Worker& worker = connected_worker(*use);
-    auto members = std::make_shared<hvd::elastic::ProcessSet>(hvd::api::operation_name(&required(name, "name")), rule,
-                                                              ranks_of(ranks, count), worker.assignment());
+    auto members = std::make_shared<hvd::elastic::ProcessSet>(
+        hvd::api::operation_name(&required(name, "name")), rule, ranks_of(ranks, count), worker.assignment());
     *ret_set = hvd::api::make_handle(
         std::shared_ptr<hvd_process_set>(new hvd_process_set{use.shared(), std::move(members)}));
   });

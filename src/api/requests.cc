@@ -254,8 +254,8 @@ Call receive_call(const char* name, const TensorArray& tensor, int32_t from) {
   return call;
 }
 
-Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output, hvd_reduction reduction,
-                 int32_t root, int32_t rank) {
+Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output,
+                 hvd_reduction reduction, int32_t root, int32_t rank) {
   Call call;
   call.submission = submission(Kind::kReduce, name);
   call.submission.inputs = checked_tensors(input);
@@ -268,7 +268,8 @@ Call reduce_call(const char* name, const TensorArray& input, const TensorArray& 
   return call;
 }
 
-Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root, int32_t rank) {
+Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root,
+                 int32_t rank) {
   Call call;
   call.submission = submission(Kind::kGather, name);
   call.submission.inputs = checked_tensors(input);
@@ -311,14 +312,16 @@ Call object_call(const char* name, const void* data, size_t size, int32_t root, 
   call.submission = submission(Kind::kBroadcastObject, name);
   call.submission.root = root;
   if (rank != root) return call;
-  if (size > 0 && data == nullptr) throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", size));
+  if (size > 0 && data == nullptr)
+    throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", size));
   const auto* bytes = static_cast<const uint8_t*>(data);
   call.submission.object.assign(bytes, bytes + size);
   return call;
 }
 
 Call bytes_call(Kind kind, const char* name, const void* data, size_t size, int32_t root) {
-  if (size > 0 && data == nullptr) throw Error(HVD_INVALID, fmt::format("data is NULL, but size is {}", size));
+  if (size > 0 && data == nullptr)
+    throw Error(HVD_INVALID, fmt::format("data is NULL, but size is {}", size));
   if (size > static_cast<size_t>(INT64_MAX)) {
     throw Error(HVD_INVALID, fmt::format("size is {}: expected at most {}", size, INT64_MAX));
   }
@@ -413,9 +416,11 @@ Call object_request(const hvd_request& request, const TensorArray& inputs, int32
   const std::vector<Tensor> given = checked_tensors(inputs);
   const Tensor& bytes = given[0];
   if (bytes.dtype != HVD_DTYPE_UINT8 || bytes.shape.size() != 1 || bytes.memory != HVD_MEMORY_HOST) {
-    throw Error(HVD_INVALID, fmt::format("inputs[0] is {} of {} dimensions in {}: expected uint8, 1 dimension, host "
-                                         "memory for the bytes of an object",
-                                         dtype_name(bytes.dtype), bytes.shape.size(), collective::memory_name(bytes.memory)));
+    throw Error(
+        HVD_INVALID,
+        fmt::format("inputs[0] is {} of {} dimensions in {}: expected uint8, 1 dimension, host "
+                    "memory for the bytes of an object",
+                    dtype_name(bytes.dtype), bytes.shape.size(), collective::memory_name(bytes.memory)));
   }
   Call call = object_call(request.name, bytes.data, bytes.bytes(), request.root, rank);
   call.outputs = read(inputs);  // the root has it

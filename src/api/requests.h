@@ -41,9 +41,10 @@ Call barrier_call(const char* name);
 // Of these the calling rank is asked for: the root has a part of its own.
 Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank);
 Call receive_call(const char* name, const TensorArray& tensor, int32_t from);
-Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output, hvd_reduction reduction,
-                 int32_t root, int32_t rank);
-Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root, int32_t rank);
+Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output,
+                 hvd_reduction reduction, int32_t root, int32_t rank);
+Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root,
+                 int32_t rank);
 /// splits: NULL, or split_count of them.
 Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
                   const TensorArray& output, int32_t root, int32_t rank);

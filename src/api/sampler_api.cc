@@ -4,10 +4,10 @@
 
 using hvd::Callback;
 using hvd::Error;
+using hvd::api::connected_worker;
 using hvd::api::copy_in;
 using hvd::api::copy_out;
 using hvd::api::guarded;
-using hvd::api::connected_worker;
 using hvd::api::required;
 using hvd::api::required_text;
 using hvd::api::Use;

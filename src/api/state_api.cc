@@ -6,9 +6,9 @@
 using hvd::Callback;
 using hvd::Error;
 using hvd::Status;
+using hvd::api::connected_worker;
 using hvd::api::copy_out;
 using hvd::api::guarded;
-using hvd::api::connected_worker;
 using hvd::api::required;
 using hvd::api::required_text;
 using hvd::api::tensor_of;
@@ -17,7 +17,9 @@ using hvd::api::Use;
 /// One elastic loop; the context allows one at a time.
 struct hvd_run_loop {
   hvd_run_loop(std::shared_ptr<hvd_context> c, std::shared_ptr<hvd_state> s)
-      : context(std::move(c)), state(std::move(s)), loop(context->worker, state ? &state->elastic : nullptr) {}
+      : context(std::move(c)),
+        state(std::move(s)),
+        loop(context->worker, state ? &state->elastic : nullptr) {}
   hvd_run_loop(const hvd_run_loop&) = delete;
   hvd_run_loop& operator=(const hvd_run_loop&) = delete;
   ~hvd_run_loop() { context->running = false; }
@@ -96,9 +98,8 @@ void hvd_state_destroy(hvd_state* state) {
 
 hvd_status hvd_state_add_tensor(hvd_state* state, const char* key, const hvd_tensor* tensor,
                                 hvd_error* error) {
-  return guarded(error, [&] {
-    Call(state)->state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor"));
-  });
+  return guarded(
+      error, [&] { Call(state)->state.add_tensor(required_text(key, "key"), tensor_of(tensor, "tensor")); });
 }
 
 hvd_status hvd_state_add_value(hvd_state* state, const char* key, void* value, size_t size,

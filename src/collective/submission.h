@@ -21,7 +21,7 @@ enum class Kind : uint8_t {
   kBarrier,
   kBroadcastObject,
   kJoin,
-  kAgree,  // maximum of a 64-bit word, carried by the matching messages alone; the core's own
+  kAgree,    // maximum of a 64-bit word, carried by the matching messages alone; the core's own
   kSend,     // one tensor, in place, from the root to the one other member
   kReduce,   // one tensor; the root alone has an output of the caller's
   kGather,   // one tensor; the root alone has a result

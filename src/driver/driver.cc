@@ -91,11 +91,10 @@ void Driver::set_output(launch::OutputFunction output) {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
-  for (const char* key :
-       {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout", "connect_timeout",
-        "driver_timeout", "operation_timeout", "stall_warning", "shutdown_timeout", "segment_bytes",
-        "encrypt", "checksum",
-        "fusion_threshold", "deterministic", "timeline", "nccl_library", "cuda_library"}) {
+  for (const char* key : {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout",
+                          "connect_timeout", "driver_timeout", "operation_timeout", "stall_warning",
+                          "shutdown_timeout", "segment_bytes", "encrypt", "checksum", "fusion_threshold",
+                          "deterministic", "timeline", "nccl_library", "cuda_library"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });

@@ -24,8 +24,8 @@ struct RendezvousServer::Connection {
   uint64_t received = 0;    // sequence of its last message
   uint64_t sent = 0;
   Time heard{};
-  int64_t process = 0;  // its number, as it says
-  bool slow = false;    // silent for longer than heartbeat_timeout, though its process runs
+  int64_t process = 0;              // its number, as it says
+  bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
   bool over = false;

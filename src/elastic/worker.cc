@@ -268,10 +268,11 @@ Status Worker::connect(const session::Assignment& assignment) {
   for (size_t rank = 0; rank < assignment.members.size(); ++rank) {
     const Member& member = assignment.members[rank];
     if (member.offers.empty() || member.offers.front().backend != backend_.name) {
-      Status status(HVD_UNAVAILABLE,
-                    fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
-                                "on every worker",
-                                rank, member.host, backend_.name));
+      Status status(
+          HVD_UNAVAILABLE,
+          fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
+                      "on every worker",
+                      rank, member.host, backend_.name));
       return status.at_rank(static_cast<int32_t>(rank));
     }
     members.push_back({member.worker, member.host, member.offers.front().address});

@@ -162,7 +162,8 @@ class Worker {
                   const std::string& message);
 
   const LoggerPtr logger_;
-  const LoggerPtr session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
+  const LoggerPtr
+      session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
   uint64_t worker_;  // known when open begins
   const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
@@ -186,7 +187,7 @@ class Worker {
   bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
   uint64_t revision_ = 0;
 
-  std::mutex unnamed_mutex_;  // guards what follows; held over a submission
+  std::mutex unnamed_mutex_;                 // guards what follows; held over a submission
   std::map<std::string, uint64_t> unnamed_;  // operations without a name so far, by process set
   uint64_t unnamed_generation_ = 0;
 

@@ -218,9 +218,7 @@ std::shared_ptr<collective::Operation> Worker::begin(collective::Submission subm
 void Worker::complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
                       const EngineUse& use) const {
   submission->timeout = patience(submission->kind, timeout);
-  if (!use) {
-    throw Error(why_no_engine());
-  }
+  if (!use) { throw Error(why_no_engine()); }
   if (set != nullptr) {
     submission->set = set->name();
     std::lock_guard lock(mutex_);

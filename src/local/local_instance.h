@@ -32,7 +32,7 @@ class LocalInstance final : public backend::Instance {
   const backend::Description& description() const override { return description_; }
   [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
   [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
-                 Duration timeout) override;
+                               Duration timeout) override;
   using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;

@@ -85,7 +85,7 @@ class Composite final : public backend::Instance {
                 backend::Choice* ret_choice) const override;
   [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
   [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
-                 Duration timeout) override;
+                               Duration timeout) override;
 
   using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override {

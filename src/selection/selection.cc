@@ -318,15 +318,16 @@ Status offers_of(const std::vector<uint8_t>& address, std::vector<hvd::Offer>* r
   if (Status status = decode(address, &list); !status.ok()) return {HVD_INTERNAL, status.message};
   ret_offers->clear();
   for (const Offer& offer : list) {
-    ret_offers->push_back(
-        {offer.name, offer.lacking, offer.memories, offer.dtypes, offer.collectives, {}});
+    ret_offers->push_back({offer.name, offer.lacking, offer.memories, offer.dtypes, offer.collectives, {}});
   }
   ret_offers->front().address = address;
   local::Address shared;
   const bool shares = local::decode(list.front().address, &shared).ok();
   // Messages between workers have no version of their own.
   *ret_settings = {{"libhvd's version", HVD_VERSION_STRING},
-                   {"option local (HVD_LOCAL)", !shares ? "off" : shared.payload ? "on" : "messages"}};
+                   {"option local (HVD_LOCAL)", !shares          ? "off"
+                                                : shared.payload ? "on"
+                                                                 : "messages"}};
   return {};
 }
 

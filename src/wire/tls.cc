@@ -186,10 +186,11 @@ int find_session(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSI
 /// Before the first call to OpenSSL that another library with its names would not survive.
 void check_openssl() {
   if (const char* file = nullptr; openssl_is_replaced(&file)) {
-    throw Error(HVD_UNAVAILABLE,
-                fmt::format("libhvd needs OpenSSL 3, and its calls reach another library of the same names in this "
-                            "process ({}): load libhvd before that one, or with RTLD_DEEPBIND",
-                            file != nullptr ? file : "unknown file"));
+    throw Error(
+        HVD_UNAVAILABLE,
+        fmt::format("libhvd needs OpenSSL 3, and its calls reach another library of the same names in this "
+                    "process ({}): load libhvd before that one, or with RTLD_DEEPBIND",
+                    file != nullptr ? file : "unknown file"));
   }
 }
 

@@ -375,7 +375,10 @@ TEST(EngineFailure, OutcomesThatDoNotFitAreRefused) {
   const std::string refused = " 'x': outcome refused: ";
   EXPECT_EQ(answered(broadcast(0), carry(15)), "broadcast" + refused + "its data is missing");
   EXPECT_EQ(answered(broadcast(1), carry(8)), "broadcast" + refused + "it brings data that nobody needs");
-  EXPECT_EQ(answered(broadcast(0), [](Outcome& o) { o.participants = {1, 2}; }),
+  EXPECT_EQ(answered(broadcast(0),
+                     [](Outcome& o) {
+                       o.participants = {1, 2};
+                     }),
             "broadcast" + refused + "its root takes no part in it");
   EXPECT_EQ(answered(allreduce("x", in, out, HVD_DTYPE_FLOAT32), carry(12)),
             "allreduce" + refused + "its data is missing");
@@ -389,7 +392,10 @@ TEST(EngineFailure, OutcomesThatDoNotFitAreRefused) {
             "barrier" + refused + "it needs no backend");
   Submission scatter = named("x", Kind::kReducescatter);
   scatter.inputs = {testing::tensor(in, HVD_DTYPE_FLOAT32)};
-  EXPECT_EQ(answered(scatter, [](Outcome& o) { o.participants = {0, 1}; }),
+  EXPECT_EQ(answered(scatter,
+                     [](Outcome& o) {
+                       o.participants = {0, 1};
+                     }),
             "reducescatter" + refused + "it needs all of its ranks");
 }
 

@@ -247,10 +247,15 @@ std::string objection(const std::vector<Offer>& offers) {
 }
 
 TEST(Offers, ComeBackAsTheyWere) {
-  const hvd::Member member{7, "h", {{"gloo", "", 1, 2, 3, std::vector<uint8_t>(4096, 9)},
-                                    {"nccl", "", 2, ~uint64_t{0}, 5, {}},
-                                    {"mpi", "not here", 0, 0, 0, {}}},
-                           1, true, 12, {3, 4}};
+  const hvd::Member member{7,
+                           "h",
+                           {{"gloo", "", 1, 2, 3, std::vector<uint8_t>(4096, 9)},
+                            {"nccl", "", 2, ~uint64_t{0}, 5, {}},
+                            {"mpi", "not here", 0, 0, 0, {}}},
+                           1,
+                           true,
+                           12,
+                           {3, 4}};
   const hvd::Member back = read_member(*write_member(member));
   EXPECT_EQ(back.offers, member.offers);
   EXPECT_TRUE(back.worker == 7 && back.host == "h" && back.local_rank == 1 && back.has_state);
@@ -274,7 +279,8 @@ TEST(Offers, HaveBounds) {
   // A reason may be long: it is cut.
   const auto cut = read_offers(write_offers({gloo, {"b", std::string(5000, 'r'), 0, 0, 0, {}}}));
   EXPECT_EQ(cut[1].lacking, std::string(kLongestReason, 'r'));
-  EXPECT_THROW(read_settings(write_settings(std::vector<hvd::Setting>(kMostSettings + 1, {"a", "b"}))), Error);
+  EXPECT_THROW(read_settings(write_settings(std::vector<hvd::Setting>(kMostSettings + 1, {"a", "b"}))),
+               Error);
   EXPECT_THROW(read_settings(write_settings({{"a", std::string(kLongestSetting + 1, 'x')}})), Error);
 }
 

@@ -73,9 +73,8 @@ bool exchange(Decision& d) {
 void decide(Decision& d) {
   bool any = false;
   if (!share_out(d, &any)) {
-    return d.fail(HVD_INVALID,
-                  fmt::format("{} '{}': the result is larger than memory can be", kind_name(d.call().kind),
-                              d.call().name));
+    return d.fail(HVD_INVALID, fmt::format("{} '{}': the result is larger than memory can be",
+                                           kind_name(d.call().kind), d.call().name));
   }
   if (d.short_of_room() || !any || d.alone()) return;
   if (!d.carried() || !exchange(d)) d.run(1);

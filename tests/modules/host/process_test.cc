@@ -47,7 +47,8 @@ int child(int size, hvd_collective collective) {
   std::unique_ptr<Instance> instance;
   // As the core does: a rank that does not wait on the lost one is freed by the failure of its link.
   inbox.on_failure = [&](const Inbox::Loss& loss) { instance->abort(loss.generation); };
-  if (!open_module(module_under_test(), {{"interface", "127.0.0.1"}}, inbox.handlers(), &instance).ok()) return 91;
+  if (!open_module(module_under_test(), {{"interface", "127.0.0.1"}}, inbox.handlers(), &instance).ok())
+    return 91;
   for (uint64_t generation = 1;; ++generation) {
     std::vector<uint8_t> blob;
     if (!instance->address(&blob).ok() || blob.size() != kBlob) return 92;

@@ -28,7 +28,8 @@ class Peers : public testing::TestWithParam<int> {
       in.sin6_addr = in6addr_loopback;
       size_ = sizeof in;
     }
-    if (bind(listener_, reinterpret_cast<sockaddr*>(&address_), size_) != 0) GTEST_SKIP() << "no such loopback";
+    if (bind(listener_, reinterpret_cast<sockaddr*>(&address_), size_) != 0)
+      GTEST_SKIP() << "no such loopback";
     ASSERT_EQ(listen(listener_, 8), 0);
     ASSERT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address_), &size_), 0);
   }
