@@ -1,3 +1,4 @@
+// What every function of the C API does with an exception: the status and the caller's error.
 #include "api/guard.h"
 
 namespace hvd::api {

@@ -1,3 +1,4 @@
+// The table of handles: slots, their owners, and the calls that are using them.
 #include "api/handle.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Slots of a board: arriving, closing, and what a rank sees of the others.
 #include "backend/board.h"
 
 namespace hvd::backend {

@@ -1,3 +1,4 @@
+// The table of options, their types and defaults, and how their texts are read.
 #include "base/options.h"
 
 #include <charconv>

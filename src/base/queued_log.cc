@@ -1,3 +1,4 @@
+// Lines wait in a bounded queue for a thread that calls the program's log.
 #include "base/queued_log.h"
 
 #include <condition_variable>

@@ -1,3 +1,4 @@
+// Counts equal calls of a name, and grants it a slot of the board when they repeat.
 #include "collective/grants.h"
 
 #include "backend/board.h"

@@ -1,3 +1,4 @@
+// What the rendezvous server does with each message of a worker.
 #include <fmt/format.h>
 
 #include "driver/rendezvous_impl.h"

@@ -1,3 +1,4 @@
+// Starts workers as processes of this machine, in the charge of hvd-guard.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// Whether what a worker brings fits what the members bring, and who of the beginners does not.
 #include "membership/fit.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Members and their offers to and from the tables of control.fbs.
 #include "wire/member.h"
 
 #include <fmt/format.h>

@@ -305,6 +305,7 @@ int main(void) {
   }
   stop = 1;
   pthread_join(thread, NULL);
+  hvd_run_end(h.loop); /* with a loop that is open the worker would leave without being done */
   CHECK_STATUS(hvd_shutdown(context, 0, &error), HVD_OK);
   destroy_all(&h);
   return report("fork");

@@ -1,3 +1,4 @@
+// A thread that logs never waits for the program's log callback.
 #include "base/queued_log.h"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,8 @@ class Leaks(ScenarioTest):
         print("\nafter %d generations %s\nafter %d generations %s" % (WARM, before, generation, after))
         for name in pids:
             for key in ("threads", "descriptors", "mappings", "children"):
-                slack = {"threads": 0, "descriptors": 2, "mappings": 4, "children": 1}[key]  # of a worker under way
+                # Of a worker under way, and of the connections to it: a leak would show by hundreds.
+                slack = {"threads": 0, "descriptors": 8, "mappings": 4, "children": 1}[key]
                 job.check(after[name][key] <= before[name][key] + slack, "%s of %s grew from %d to %d" % (
                     key, name, before[name][key], after[name][key]))
             job.check(after[name]["bytes"] <= before[name]["bytes"] + MOST_BYTES, "memory of %s grew by %d bytes" % (

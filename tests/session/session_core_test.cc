@@ -1,3 +1,4 @@
+// The worker's session as a pure class: messages and time in, actions out.
 #include "session/session_core.h"
 
 #include "session/core_support.h"
