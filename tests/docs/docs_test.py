@@ -8,7 +8,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bindings").rglob("*.md"))]
 
 SOURCES = (".cc", ".h", ".c", ".py", ".rs", ".go", ".sh")
-# Files that are about to be moved, and will say it where they go.
 
 
 def test_sources():

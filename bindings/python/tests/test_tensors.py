@@ -75,7 +75,7 @@ def test_read_only_is_fine_as_input_alone(alone):
 def test_the_flag_of_dlpack_is_believed(alone):
     frozen = np.ones(3)
     frozen.flags.writeable = False
-    with pytest.raises((hvd.InvalidError), match="read-only"):  # NumPy before 2.1 refuses to share it at all
+    with pytest.raises((hvd.InvalidError), match="read-?only"):  # NumPy before 2.1 refuses to share it at all
         hvd.allreduce_(Provider(frozen))
     assert frozen.tolist() == [1, 1, 1]
 

@@ -11,7 +11,7 @@ from .. import _abi
 from .._default import context as default_context
 from .._lifetime import Owned
 from ..context import Context, _plain
-from ..errors import InvalidError
+from ..errors import ClosedError, InvalidError
 
 _lib = _abi.lib
 PADDINGS = {"none": 0, "repeat": 1, "drop": 2}
@@ -194,7 +194,10 @@ class ElasticSampler:
         room = ctypes.create_string_buffer(_abi.SAMPLER_SAVED_BYTES)
         with self._owned as native:
             _abi.check(_lib.hvd_sampler_save, native, room, len(room))
-        info = self.info()
+        try:
+            info = self.info()
+        except ClosedError:  # after shutdown: what Horovod's checkpoints have is for others to read
+            return {"saved": room.raw}
         return {"saved": room.raw, "epoch": info.epoch, "processed_num": info.processed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -277,8 +277,8 @@ impl Driver {
         self.call(|d, e| unsafe { sys::hvd_driver_start(d, e) })
     }
 
-    /// Waits until the job has ended: Ok if it succeeded, [`Status::JobFailed`] with the sentence that says why,
-    /// [`Status::Timeout`] if it goes on.
+    /// Waits until the job has ended: Ok if it succeeded, [`JobFailed`](crate::Status::JobFailed) with the sentence that says why,
+    /// [`Timeout`](crate::Status::Timeout) if it goes on.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         // SAFETY: as above.
         self.call(|d, e| unsafe { sys::hvd_driver_wait(d, raw::nanoseconds(timeout), e) })
