@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full] [ctest's arguments]
+# Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full|extended] [ctest's arguments]
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
-#   full    everything: all backends and MPIs, large tensors, churn, packages, bindings; then format, sanitizers,
-#           fuzzers, and 3 minutes of chaos. What CI runs.
+#   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
+#   extended  full, then sanitizers, fuzzers, and 3 minutes of chaos
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3, for a busy
 # machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lane=default
+extended=
 case "${1:-}" in
+  extended) lane=full extended=1; shift ;;
   quick | full) lane=$1; shift ;;
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit ;;
 esac
@@ -44,6 +46,7 @@ ctest --preset release -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
 [ "$lane" = full ] || exit 0
 
 scripts/lint.sh --format
+[ -n "$extended" ] || exit 0
 scripts/sanitize.sh --short
 scripts/fuzz.sh --seconds 15
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"

@@ -103,7 +103,7 @@ void Engine::abort() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) return;
     aborted_ = true;
-    if (!in_peace_) Runtime::get().disturbed();  // MPI_Finalize would wait for a peer that is gone
+    if (!in_peace_) Runtime::get().hurry();  // a peer may be gone, for which MPI_Finalize would wait
     open.swap(open_);
     comms = comms_;
   }
@@ -315,10 +315,7 @@ void Engine::leave_behind() {
   if (running_.empty()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (!in_peace_) {  // a peer's message for an op that began there and not here may still come
-        Runtime::get().disturbed();
-        return;
-      }
+      if (!in_peace_) return;  // a peer's message for an op that began there and not here may still come
     }
     Runtime::get().discard(setup_.comm);
     for (const auto& [ranks, comm] : parties_) Runtime::get().discard(comm);

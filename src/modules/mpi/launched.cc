@@ -11,10 +11,8 @@
 namespace hvdmpi {
 namespace {
 
-constexpr std::chrono::hours kFinalize{1};  // some ranks have work to do when others are done
-#ifndef OPEN_MPI
-constexpr std::chrono::seconds kClosing{10};
-#endif
+constexpr std::chrono::hours kFinalize{1};    // some ranks have work to do when others are done
+constexpr std::chrono::seconds kClosing{10};  // for ranks that may be gone
 
 // A rank must not be sent anything before it has registered what is called as a message comes in, which it does within
 // MPI_Init, or it calls through a null pointer. MPI_Init ends with a fence for that. Under Slurm (22.05) the fence does not
@@ -71,7 +69,9 @@ void LaunchedRuntime::closed() {
 
 void LaunchedRuntime::finish() {
   const std::shared_ptr<Call> ending = finalize();
-  if (ending != nullptr && !ending->wait(Clock::now() + kFinalize)) ending->abandon();
+  if (ending == nullptr) return;
+  const std::chrono::seconds patience = hurried() ? kClosing : std::chrono::seconds(kFinalize);
+  if (!ending->wait(Clock::now() + patience)) ending->abandon();
 }
 
 namespace {

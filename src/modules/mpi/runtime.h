@@ -86,6 +86,9 @@ class Runtime {
 
   /// From here on MPI is not finalized: something of it was left behind.
   void disturbed();
+  /// The end of the process may be that of a lost generation: it waits for the others a short time only.
+  void hurry() { hurried_.store(true); }
+  bool hurried() const { return hurried_.load(); }
   /// The largest tag.
   int tag_bound() const { return tag_bound_; }
   /// Whether MPI tells of deaths, and can end what waits for others: see ulfm.h.
@@ -110,6 +113,7 @@ class Runtime {
   void check_usable(Clock::time_point deadline);
 
   std::atomic<uint64_t> reached_{0};
+  std::atomic<bool> hurried_{false};
   int tag_bound_ = 32767;
   bool fault_tolerant_ = false;
   std::mutex mutex_;
