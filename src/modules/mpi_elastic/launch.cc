@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "modules/mpi/runtime.h"
+#include "modules/mpi_elastic/environment.h"
 
 namespace hvdmpi {
 namespace {
@@ -45,7 +46,7 @@ void forget_launcher() {
     std::string name = text.substr(0, text.find('='));
     if (of_a_launcher(name)) names.push_back(std::move(name));
   }
-  for (const std::string& name : names) unsetenv(name.c_str());
+  for (const std::string& name : names) unset_variable(name);
 }
 
 void remove_segments() {

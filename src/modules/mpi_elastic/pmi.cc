@@ -14,6 +14,7 @@
 
 #include "modules/kit/failure.h"
 #include "modules/kit/net.h"
+#include "modules/mpi_elastic/environment.h"
 
 namespace hvdmpi {
 namespace {
@@ -111,13 +112,13 @@ OwnLauncher::OwnLauncher() {
   }
   const hvdkit::BlockSignals block;
   std::thread([fd = ends[0]] { Server(fd).run(); }).detach();
-  setenv("PMI_FD", std::to_string(ends[1]).c_str(), 1);
-  setenv("PMI_RANK", "0", 1);
-  setenv("PMI_SIZE", "1", 1);
+  set_variable("PMI_FD", std::to_string(ends[1]), true);
+  set_variable("PMI_RANK", "0", true);
+  set_variable("PMI_SIZE", "1", true);
 }
 
 OwnLauncher::~OwnLauncher() {
-  for (const char* variable : kVariables) unsetenv(variable);
+  for (const char* variable : kVariables) unset_variable(variable);
 }
 
 }  // namespace hvdmpi

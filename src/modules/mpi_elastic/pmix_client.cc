@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "modules/mpi_elastic/environment.h"
+
 #if __has_include(<pmix.h>)
 #include <dlfcn.h>
 #include <mpi.h>
@@ -23,7 +25,7 @@ void meet_through(const std::string& server, const std::string& worker) {
     const std::string name = entry.substr(0, equals);
     std::string value = entry.substr(equals + 1);
     if (name == "PMIX_NAMESPACE") value += "@" + worker;
-    setenv(name.c_str(), value.c_str(), 1);
+    set_variable(name, value, true);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <stdlib.h>
 
+#include "modules/mpi_elastic/environment.h"
 #include "modules/mpi_elastic/launch.h"
 
 namespace hvdmpi {
@@ -19,7 +20,7 @@ void ElasticRuntime::prepare(const std::string& interface, const std::string& li
   set_variables(interface, links);
 }
 
-void set_default(const char* name, const std::string& value) { setenv(name, value.c_str(), 0); }
+void set_default(const char* name, const std::string& value) { set_variable(name, value, false); }
 
 std::string interface_of(const std::string& address) {
   ifaddrs* all = nullptr;
