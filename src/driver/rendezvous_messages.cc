@@ -21,6 +21,11 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
   try {
     wire::EnvelopeT message = wire::decode(frame);
     if (connection->worker == 0) connection->claimed = message.worker;
+    if (connection->worker == 0 && message.body.type != wire::Body::Hello &&
+        (message.job.empty() || message.job == config_.job) && events_.guest &&
+        events_.guest(connection->channel, message)) {
+      return remove(connection);
+    }
     if (message.job != config_.job) {
       return reject(connection, wire::Refusal::Job,
                     fmt::format("this is job {}, not {}", config_.job, printable(message.job)));

@@ -41,6 +41,9 @@ class RendezvousServer {
     /// Whether this worker may connect: nothing, or why not.
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
     std::function<void(uint64_t worker)> connected;
+    /// The first message of a connection is another role's than a worker's: true if somebody takes the channel over, by
+    /// handlers of its own. It has checked the channel's identity. Absent: refused.
+    std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
     /// What is known of its process, whose number it named. Absent: nothing.
     std::function<launch::Life(uint64_t worker, int64_t process)> life;
     std::function<void(uint64_t worker, const membership::ReadyEvent& event)> ready;

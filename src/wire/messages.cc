@@ -78,6 +78,9 @@ bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
     weight.add_strings(update->added());
     weight.add_strings(update->removed());
   }
+  if (const AgentStart* start = envelope.body_as_AgentStart()) {
+    for (const auto* texts : {start->environment(), start->base(), start->argv()}) weight.add_strings(texts);
+  }
   return weight.fits();
 }
 

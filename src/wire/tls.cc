@@ -17,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/digest.h"
 #include "base/openssl.h"
 #include "base/status.h"
 
@@ -212,6 +213,14 @@ ssl_ctx_st* make_context(const SSL_METHOD* method, std::unique_ptr<Credential> c
 }  // namespace
 
 std::string worker_identity(uint64_t worker) { return fmt::format("worker/{}", worker); }
+
+std::string agent_identity(const std::string& host) {
+  const std::string name = "agent/" + host;
+  // What begins with _ is a digest, so that no name can be taken for another one's.
+  if (is_identity(name) && !host.starts_with('_')) return name;
+  const hvd::Digest name_digest = digest(host.data(), host.size());
+  return fmt::format("agent/_{:016x}{:016x}", name_digest.high, name_digest.low);
+}
 
 std::string key_text(const std::string& secret, const std::string& identity) {
   check_secret(secret);

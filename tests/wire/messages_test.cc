@@ -92,6 +92,31 @@ std::vector<EnvelopeT> one_of_each() {
   stall.missing = {1, 5};
   stall.waited_ms = 60000;
   add(std::move(stall));
+  AgentHelloT agent;
+  agent.host = "node1";
+  agent.workers = {3, 4};
+  add(std::move(agent));
+  add(AgentWelcomeT{});
+  AgentStartT start;
+  start.environment = {"HVD_WORKER=3"};
+  start.base = {"PATH=/bin", "A="};
+  start.argv = {"train", "--fast"};
+  start.directory = "/work";
+  add(std::move(start));
+  add(AgentStopT{});
+  add(AgentWatchT{});
+  add(AgentEndT{});
+  add(AgentFailedT{});
+  add(AgentExitedT{});
+  AgentOutputT output;
+  output.bytes.assign(50, 'x');
+  add(std::move(output));
+  add(AgentGoneT{});
+  add(AgentAckT{});
+  AgentHeartbeatT heartbeat;
+  heartbeat.running = {3};
+  heartbeat.stopped = {4};
+  add(std::move(heartbeat));
   return all;
 }
 
@@ -194,6 +219,22 @@ TEST(Messages, ReferencesThatMultiplyAreRefused) {
   const auto body = CreateAssignment(b, 1, 0, b.CreateVector(members));
   FinishEnvelopeBuffer(b, CreateEnvelope(b, b.CreateString("j"), 1, 1, 1, Body::Assignment, body.Union()));
   EXPECT_TRUE(contains(refusal({b.GetBufferPointer(), b.GetSize()}), "unpacks to more"));
+}
+
+TEST(Messages, TextsOfAnOrderThatMultiplyAreRefused) {
+  for (int field = 0; field < 3; ++field) {
+    flatbuffers::FlatBufferBuilder b;
+    const auto text = b.CreateString(std::string(10000, 'e'));
+    const auto vector = b.CreateVector(std::vector<flatbuffers::Offset<flatbuffers::String>>(5000, text));
+    AgentStartBuilder start(b);
+    if (field == 0) start.add_environment(vector);
+    if (field == 1) start.add_base(vector);
+    if (field == 2) start.add_argv(vector);
+    const auto body = start.Finish();
+    const auto job = b.CreateString("j");
+    FinishEnvelopeBuffer(b, CreateEnvelope(b, job, 1, 1, 1, Body::AgentStart, body.Union()));
+    EXPECT_TRUE(contains(refusal({b.GetBufferPointer(), b.GetSize()}), "unpacks to more"));
+  }
 }
 
 TEST(Messages, AHundredThousandMutationsHarmNobody) {

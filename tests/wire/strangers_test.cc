@@ -10,6 +10,7 @@
 
 #include <fstream>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "wire/support.h"
@@ -369,6 +370,19 @@ TEST_F(InsiderTest, ResetIsReportedAfterTheLastFrame) {
   ASSERT_TRUE(peer->wait_closed());
   EXPECT_EQ(peer->closed->code, HVD_CLOSED);
   EXPECT_EQ(peer->closed_calls, 1);
+}
+
+TEST(Identities, AgentsHaveOneForEveryHost) {
+  EXPECT_EQ(agent_identity("node1.cluster"), "agent/node1.cluster");
+  const std::vector<std::string> odd = {"fe80::1%eth0", std::string(253, 'n'), "_x",
+                                        agent_identity("fe80::1%eth0").substr(6)};
+  std::set<std::string> seen;
+  for (const std::string& host : odd) {
+    const std::string identity = agent_identity(host);
+    EXPECT_EQ(identity.rfind("agent/_", 0), 0u) << host;
+    EXPECT_TRUE(seen.insert(identity).second) << host;
+    EXPECT_TRUE(is_key(key_text(std::string(64, 's'), identity)));
+  }
 }
 
 }  // namespace
