@@ -63,7 +63,9 @@ class Weight {
 
 bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
   Weight weight(limit);
-  if (const Ready* ready = envelope.body_as_Ready()) {
+  const Ready* ready = envelope.body_as_Ready();
+  if (const Resume* resume = envelope.body_as_Resume()) ready = resume->ready();
+  if (ready != nullptr) {
     weight.add_addresses(ready->addresses());
     weight.add_settings(ready->settings());
   }
