@@ -28,6 +28,7 @@ struct RendezvousServer::Connection {
   bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
+  bool takes_waiting = false;  // it understands Waiting and Probe
   bool over = false;
 };
 

@@ -89,6 +89,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->channel->trust();
   connection->host = printable(hello->host);
   connection->process = hello->pid;
+  connection->takes_waiting = hello->takes_waiting;
   connection->received = message.sequence;
   connection->heard = now();
   connections_[worker] = connection;
@@ -99,6 +100,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
       std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_timeout).count();
   welcome.epoch = epoch_;
   welcome.takes_stalls = true;
+  welcome.takes_leaving = true;
   send(*connection, 0, std::move(welcome));
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
                  hello->pid, connection->host);
@@ -186,6 +188,14 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       return events_.done(worker, message.generation);
     case wire::Body::Leave:
       return lose(connection, membership::LossKind::kLeft, printable(message.body.AsLeave()->message));
+    case wire::Body::Leaving: {
+      const wire::LeavingT& leaving = *message.body.AsLeaving();
+      if (leaving.timeout_ms < 0 || leaving.timeout_ms > kLongestWaitMs) {
+        throw Error(HVD_INVALID, fmt::format("a worker that leaves within {} ms: expected 0 to {}", leaving.timeout_ms,
+                                             kLongestWaitMs));
+      }
+      return events_.leaving(worker, milliseconds(leaving.timeout_ms), printable(leaving.message));
+    }
     case wire::Body::KvSet: {
       wire::KvSetT& set = *message.body.AsKvSet();
       if (set.key.empty() || set.key.size() > kMaxKey) {

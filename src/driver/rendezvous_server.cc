@@ -211,6 +211,7 @@ void RendezvousServer::assign(const membership::Assign& assign) {
   assignment.epoch = assign.epoch;
   assignment.root = assign.root;
   assignment.reason = printable(assign.reason);
+  assignment.spares = assign.spares;
   for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
   wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
   for (const Member& member : assign.members) {
@@ -272,11 +273,23 @@ void RendezvousServer::tell_refusal(Connection& connection, wire::Refusal code, 
   send(connection, connection.generation, std::move(refused));
 }
 
-void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::string& reason) {
+void RendezvousServer::wait(const membership::Wait& wait) {
+  const auto found = connections_.find(wait.worker);
+  if (found == connections_.end() || !found->second->takes_waiting) return;
+  wire::WaitingT waiting;
+  waiting.reason = wait.reason;
+  send(*found->second, 0, std::move(waiting));
+}
+
+void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::string& reason, bool left) {
   const auto found = connections_.find(worker);
   if (found == connections_.end()) return;
   const ConnectionPtr connection = found->second;
-  tell_refusal(*connection, code, reason);
+  wire::RefusedT refused;
+  refused.code = code;
+  refused.reason = reason;
+  refused.left = left;
+  send(*connection, connection->generation, std::move(refused));
   remove(connection);
   connection->channel->close(kLinger);
 }

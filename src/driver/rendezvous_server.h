@@ -53,6 +53,7 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> unfit;
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
+    std::function<void(uint64_t worker, Duration timeout, const std::string& why)> leaving;
     /// The connection is over: closed by the worker, silent, or by a Leave.
     std::function<void(uint64_t worker, membership::LossKind kind, const std::string& why)> lost;
   };
@@ -74,7 +75,10 @@ class RendezvousServer {
   /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were too many.
   void refuse(uint64_t worker, wire::Refusal code, const std::string& reason);
   /// Tells a connected worker why and closes the connection; no `lost` follows.
-  void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason);
+  /// left: it went as was wished.
+  void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason, bool left = false);
+  /// Tells a connected worker that it is a spare.
+  void wait(const membership::Wait& wait);
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);
   bool connected(uint64_t worker) const { return connections_.contains(worker); }

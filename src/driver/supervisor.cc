@@ -127,6 +127,9 @@ void Supervisor::listen() {
     }
     apply(membership_->worker_done(worker, generation, now()));
   };
+  events.leaving = [this](uint64_t worker, Duration timeout, const std::string& why) {
+    apply(membership_->worker_leaving(worker, timeout, why, now()));
+  };
   events.lost = [this](uint64_t worker, membership::LossKind kind, const std::string& why) {
     worker_lost(worker, kind, why);
   };
@@ -243,10 +246,11 @@ void Supervisor::perform(membership::StopWorker& action) {
   worker.lost = true;
   worker.fate = Refusal{wire::Refusal::Removed, action.reason};
   if (finish_) return;  // it was told with everybody, and its process has its deadline
-  note(HVD_LOG_INFO, fmt::format("{} is no longer wanted: {}", name_of(action.worker), action.reason));
+  note(HVD_LOG_INFO, fmt::format("{} {}: {}", name_of(action.worker), action.left ? "has left" : "is no longer wanted",
+                                 action.reason));
   const bool told = server_->connected(action.worker);
-  server_->dismiss(action.worker, wire::Refusal::Removed, action.reason);
-  end_process(action.worker, told ? config_.settings.stop_grace : Duration(0));
+  server_->dismiss(action.worker, wire::Refusal::Removed, action.reason, action.left);
+  end_process(action.worker, told ? std::max(config_.settings.stop_grace, action.grace) : Duration(0));
 }
 
 void Supervisor::perform(membership::Assign& action) {
@@ -411,6 +415,30 @@ void Supervisor::close_joining(const std::string& reason) {
     note(HVD_LOG_ERROR, reason + "; the job goes on with the workers that it has");
   }
   apply(membership_->close_joining(reason, now()));
+}
+
+template <class Event>
+membership::Answer Supervisor::wish(Event event) {
+  if (closed_ || finish_ || !membership_) {
+    return {false, finish_ ? "the job has ended: " + finish_->sentence : "the driver is starting"};
+  }
+  membership::Answer answer;
+  std::vector<membership::Action> actions = event(&answer);
+  if (answer.accepted) note(HVD_LOG_INFO, answer.text);
+  apply(std::move(actions));
+  return answer;
+}
+
+membership::Answer Supervisor::drain(const std::string& host, Duration timeout, const std::string& why) {
+  return wish([&](membership::Answer* answer) { return membership_->drain(host, timeout, why, now(), answer); });
+}
+
+membership::Answer Supervisor::undrain(const std::string& host) {
+  return wish([&](membership::Answer* answer) { return membership_->undrain(host, now(), answer); });
+}
+
+membership::Answer Supervisor::scale(int32_t size) {
+  return wish([&](membership::Answer* answer) { return membership_->scale(size, now(), answer); });
 }
 
 void Supervisor::stop(const std::string& reason) {

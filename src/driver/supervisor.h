@@ -56,12 +56,18 @@ class Supervisor {
   /// Ends the job; what is still there when called again gets SIGKILL.
   void stop(const std::string& reason);
   bool stopped() const { return stopped_; }
+  // What an operator or a host's agent wants (membership.h). Before begin nothing is accepted.
+  membership::Answer drain(const std::string& host, Duration timeout, const std::string& why);
+  membership::Answer undrain(const std::string& host);
+  membership::Answer scale(int32_t size);
   /// Ends what is left at once, waiting at most `grace` for callbacks under way.
   void close(Duration grace);
 
  private:
   struct Worker;
 
+  template <class Event>
+  membership::Answer wish(Event event);
   void listen();
   void discovered(const Status& status, std::vector<membership::HostSlots> hosts);
   void discover_later();
@@ -74,6 +80,7 @@ class Supervisor {
   void perform(membership::Notify& action);
   void perform(membership::Refuse& action);
   void perform(membership::Finish& action);
+  void perform(membership::Wait& action) { server_->wait(action); }
   void perform(membership::LogLine& action) { lines_.push_back(std::move(action)); }
   void note(hvd_log_level level, std::string text) { lines_.push_back({level, std::move(text)}); }
 

@@ -28,23 +28,26 @@ Plan Membership::Impl::plan() {
   const int64_t cap = capacity();
   for (Worker* w : survivors()) {
     // While the job is finishing, whoever is still in the work ends it.
-    const bool stays = finishing() || (hosts.has_slot(w->host, w->slot) && std::ssize(plan.kept) < cap);
+    const bool stays = finishing() || (placed(*w) && std::ssize(plan.kept) < cap);
     (stays ? plan.kept : plan.leaving).push_back(w);
   }
   for (auto& [id, w] : workers.living()) {
-    if (!w.member()) (hosts.has_slot(w.host, w.slot) ? plan.newcomers : plan.homeless).push_back(&w);
+    if (!w.member()) (placed(w) ? plan.newcomers : plan.homeless).push_back(&w);
   }
-  const auto place = [&](const Worker* w) { return std::tuple(hosts.position(w->host), w->slot); };
+  const auto place = [&](const Worker* w) {
+    return std::tuple(hosts.position(w->host), w->host, w->slot);
+  };
   if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
     std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
       return std::tuple(!a->ready, place(a)) < std::tuple(!b->ready, place(b));
     });
     const auto fit = plan.newcomers.begin() + std::max<int64_t>(0, cap - std::ssize(plan.kept));
-    plan.surplus.assign(fit, plan.newcomers.end());
+    place_beyond(&plan, {fit, plan.newcomers.end()});
     plan.newcomers.erase(fit, plan.newcomers.end());
   }
   std::sort(plan.newcomers.begin(), plan.newcomers.end(),
             [&](const Worker* a, const Worker* b) { return place(a) < place(b); });
+  keep_the_needed(&plan);
   return plan;
 }
 
@@ -52,19 +55,20 @@ void Membership::Impl::stop_misplaced() {
   if (finishing()) return;  // they end with the job
   Plan now_placed = plan();
   for (Worker* w : now_placed.homeless) {
-    stop_worker(w->id,
-                fmt::format("{} was removed from the job",
-                            hosts.has_slot(w->host, 0) ? fmt::format("slot {} of host {}", w->slot, w->host)
-                                                       : "host " + w->host));
+    stop_worker(farewell(*w));
   }
   for (Worker* w : now_placed.surplus) {
     stop_worker(w->id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")));
   }
+  tell_waiting(now_placed);
 }
 
 void Membership::Impl::start_workers() {
   if (finishing() || !closed.empty()) return;
-  int64_t room = capacity() - std::ssize(plan().kept);
+  const Plan now_placed = plan();
+  int64_t room = capacity() + config.spares;
+  // Whoever takes the place of one that goes is started while it is still there.
+  for (const Worker* w : now_placed.kept) room -= w->leaves_by ? 0 : 1;
   for (const auto& [id, w] : workers.living()) room -= w.member() ? 0 : 1;
   if (room <= 0) return;
   hosts.for_each_usable(now, [&](const std::string& host, int32_t slot) {
@@ -258,17 +262,15 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     assign.members.push_back(Member{w->id, host, w->event.offers, on_host[host]++, w->event.has_state,
                                     w->event.revision, w->event.digest});
     members.push_back(w->id);
+    assign.spares += w->waits ? 1 : 0;
+    w->waits = false;
     w->rank = rank;
     w->ready = w->synced = false;
   }
   out.push_back(std::move(assign));
   for (uint64_t id : left_out) {
     const Worker& w = *workers.find(id);
-    stop_worker(id, hosts.has_slot(w.host, w.slot)
-                        ? fmt::format("no place is left: {} are the maximum", count(capacity(), "worker"))
-                    : hosts.has_slot(w.host, 0)
-                        ? fmt::format("slot {} of host {} was removed from the job", w.slot, w.host)
-                        : fmt::format("host {} was removed from the job", w.host));
+    stop_worker(farewell(w));
   }
   phase = Phase::kRunning;
   initial = aborted = interrupted = announced = settled = lost_any = found_unfit = false;

@@ -26,6 +26,7 @@ HostManager::Change HostManager::set_hosts(const std::vector<HostSlots>& hosts,
     if (slots > host.slots) change.added.push_back(host.name);
     if (slots < host.slots) change.removed.push_back(host.name);
     host.slots = slots;
+    if (slots == 0) host.withdrawn.clear();
   }
   for (const HostSlots& h : hosts) {
     if (wanted[h.name] <= 0 || index_.contains(h.name)) continue;
@@ -35,7 +36,8 @@ HostManager::Change HostManager::set_hosts(const std::vector<HostSlots>& hosts,
     change.added.push_back(h.name);
   }
   std::erase_if(hosts_, [&](const Host& h) {
-    return h.slots == 0 && h.failures == 0 && h.blockings == 0 && h.records.empty() && !in_use(h.name);
+    return h.slots == 0 && h.failures == 0 && h.blockings == 0 && h.records.empty() && !h.drained &&
+           !in_use(h.name);
   });
   reindex();
   return change;
@@ -56,6 +58,7 @@ void HostManager::for_each_usable(Time now,
   for (const Host& host : hosts_) {
     if (host.blocked_at(now)) continue;
     for (int32_t slot = 0; slot < host.slots; ++slot) {
+      if (host.shut(slot)) continue;
       if (!host.records.empty()) {
         auto record = host.records.find(slot);
         if (record != host.records.end() && (record->second.abandoned || now < record->second.usable_from)) {
@@ -142,7 +145,8 @@ int64_t HostManager::lasting_slots(const std::function<bool(const std::string&, 
 int64_t HostManager::unblocked_slots(Time now) const {
   int64_t slots = 0;
   for (const Host& host : hosts_) {
-    if (!host.blocked_at(now)) slots += host.slots;
+    if (host.blocked_at(now)) continue;
+    for (int32_t slot = 0; slot < host.slots; ++slot) slots += host.shut(slot) ? 0 : 1;
   }
   return slots;
 }
@@ -150,6 +154,40 @@ int64_t HostManager::unblocked_slots(Time now) const {
 int32_t HostManager::blocked_hosts(Time now) const {
   return static_cast<int32_t>(std::count_if(hosts_.begin(), hosts_.end(),
                                             [&](const Host& h) { return h.slots > 0 && h.blocked_at(now); }));
+}
+
+void HostManager::drain(const std::string& name) { made(name).drained = true; }
+
+void HostManager::withdraw(const std::string& name, int32_t slot) {
+  if (Host* host = find(name); host != nullptr && slot < host->slots) host->withdrawn.insert(slot);
+}
+
+bool HostManager::undrain(const std::string& name) {
+  Host* host = find(name);
+  if (host == nullptr || (!host->drained && host->withdrawn.empty())) return false;
+  host->drained = false;
+  host->withdrawn.clear();
+  return true;
+}
+
+bool HostManager::drained(const std::string& name) const {
+  const Host* host = find(name);
+  return host != nullptr && host->drained;
+}
+
+std::vector<std::string> HostManager::names() const {
+  std::vector<std::string> listed;
+  for (const Host& host : hosts_) {
+    if (host.slots > 0) listed.push_back(host.name);
+  }
+  return listed;
+}
+
+HostManager::Host& HostManager::made(const std::string& name) {
+  if (Host* host = find(name); host != nullptr) return *host;
+  index_[name] = hosts_.size();
+  hosts_.emplace_back().name = name;
+  return hosts_.back();
 }
 
 HostManager::Host* HostManager::find(const std::string& name) {

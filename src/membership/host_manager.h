@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +35,16 @@ class HostManager {
 
   /// The slot is among the discovered ones, blocked or not.
   bool has_slot(const std::string& host, int32_t slot) const;
+
+  // What was drained gets no worker until it is undrained (draining.cc).
+  /// The whole host, listed or not.
+  void drain(const std::string& host);
+  /// One slot. Forgotten when the host is listed no more: the machine that comes back is another one.
+  void withdraw(const std::string& host, int32_t slot);
+  /// Host and slots; whether anything was.
+  bool undrain(const std::string& host);
+  bool drained(const std::string& host) const;
+  std::vector<std::string> names() const;  // of the hosts that are listed
 
   /// Place of the host in the stable order; after all others if it is unknown.
   size_t position(const std::string& host) const;
@@ -72,14 +83,18 @@ class HostManager {
     int32_t blockings = 0;
     uint64_t failed_generation = 0;
     bool blocked = false;
+    bool drained = false;
+    std::set<int32_t> withdrawn;  // slots that were drained by themselves
     std::optional<Time> blocked_until;  // absent: for good
     std::map<int32_t, Slot> records;    // of slots that failed
 
+    bool shut(int32_t slot) const { return drained || withdrawn.contains(slot); }
     bool blocked_at(Time now) const { return blocked && (!blocked_until || now < *blocked_until); }
   };
 
   Host* find(const std::string& name);
   const Host* find(const std::string& name) const;
+  Host& made(const std::string& name);
   void reindex();
 
   const MembershipConfig& config_;

@@ -1,5 +1,5 @@
 // The parts of Membership: membership.cc takes events, membership_time.cc what time brings,
-// membership_forming.cc decides and forms generations, membership_views.cc tells.
+// membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about leaving.
 #pragma once
 
 #include <string>
@@ -21,7 +21,8 @@ struct Plan {
   std::vector<Worker*> leaving;    // living members without one, by rank
   std::vector<Worker*> newcomers;  // started workers that fit, in slot order, ready or not
   std::vector<Worker*> homeless;   // started workers whose slot is gone
-  std::vector<Worker*> surplus;    // started workers beyond the maximum
+  std::vector<Worker*> spares;     // started workers beyond the maximum that wait for a place
+  std::vector<Worker*> surplus;    // started workers beyond those, too
 
   size_t placed() const { return kept.size() + newcomers.size(); }
 };
@@ -41,6 +42,21 @@ struct Membership::Impl {
   void close_joining(const std::string& reason);
   void stop(const std::string& reason);
   std::vector<Action> take(Time now);  // advances, and hands out what there is to do
+
+  // ---- leaving and arriving (draining.cc) ----
+  void worker_leaving(uint64_t id, Duration timeout, const std::string& why);
+  Answer drain(const std::string& host, Duration timeout, const std::string& why);
+  Answer undrain(const std::string& host);
+  Answer scale(int32_t size);
+  Arrival worker_arrived(const std::string& host, int32_t slot);
+  void leaves(Worker& worker, Duration timeout, const std::string& why);
+  void end_late_leavers();
+  bool placed(const Worker& worker) const;  // it may be in the next generation
+  void place_beyond(Plan* plan, std::vector<Worker*> rest) const;
+  void keep_the_needed(Plan* plan) const;
+  void tell_waiting(const Plan& plan);
+  StopWorker farewell(const Worker& worker) const;
+  std::string hosts_text() const;
 
   // ---- time (membership_time.cc) ----
   void advance();
@@ -73,6 +89,7 @@ struct Membership::Impl {
   void abort(const std::string& reason, int32_t rank, uint64_t worker);
   void all_members_gone();
   void stop_worker(uint64_t id, const std::string& reason);
+  void stop_worker(StopWorker stop);
   void finish(bool success, std::string sentence);
   void refuse(uint64_t id, std::string reason) { out.push_back(Refuse{id, std::move(reason)}); }
   void log(hvd_log_level level, std::string text) { out.push_back(LogLine{level, std::move(text)}); }
@@ -81,6 +98,7 @@ struct Membership::Impl {
   bool finishing() const { return done > 0; }
   int32_t first_size() const;        // workers wanted for the first generation
   int64_t capacity() const;          // most workers in the next generation
+  int64_t limit() const;             // most workers in any
   std::vector<Worker*> survivors();  // living members, by rank
   std::vector<uint64_t> inside();    // living members that have not left the current generation
   std::string describe(const Worker& worker) const;  // "rank 2 (worker 5 on b)", "worker 5 on b"
@@ -99,6 +117,7 @@ struct Membership::Impl {
   std::vector<uint64_t> members;  // of the current generation, by rank; also those that ended since
 
   bool initial = true;              // no generation has formed yet, or all that did were lost before any sync
+  std::optional<int32_t> scaled;    // an operator's maximum
   bool state_exists = false;        // some member has been synced: from now on a holder is needed
   Time waiting_since;               // start of the first forming, or end of the last generation
   std::optional<Time> short_since;  // fewer than min_np since then

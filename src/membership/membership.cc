@@ -198,8 +198,8 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
   const Worker worker = lost;
   last_loss = fmt::format("{} lost: {}", describe(worker), why);
   workers.end(worker.id, Ending::kLost, why);
-  // A worker of a host that is going anyway says nothing about the host.
-  if (hosts.has_slot(worker.host, worker.slot)) {
+  // A worker that is going anyway, or its host, says nothing about the host.
+  if (hosts.has_slot(worker.host, worker.slot) && !worker.leaves_by && !worker.own_place) {
     const auto failure =
         hosts.record_failure(worker.host, worker.slot, worker.member() ? generation : 0, now);
     if (failure.blocked) {
@@ -253,8 +253,12 @@ void Membership::Impl::all_members_gone() {
 }
 
 void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
-  workers.end(id, Ending::kStopped, reason);
-  out.push_back(StopWorker{id, reason});
+  stop_worker(StopWorker{id, reason});
+}
+
+void Membership::Impl::stop_worker(StopWorker stop) {
+  workers.end(stop.worker, Ending::kStopped, stop.reason);
+  out.push_back(std::move(stop));
 }
 
 void Membership::Impl::finish(bool success, std::string sentence) {

@@ -36,6 +36,8 @@ struct MembershipConfig {
   Duration restart_delay_min = seconds(1), restart_delay_max = seconds(60);
   int32_t blocklist_after = 3;
   Duration blocklist_cooldown_min{0}, blocklist_cooldown_max{0};  // 0: for good
+  int32_t spares = 0;        // workers beyond the maximum that are started, and wait for a place
+  int32_t max_waiting = 64;  // of those that came by themselves
 };
 
 // ---- events ----
@@ -72,6 +74,13 @@ struct StartWorker {
 struct StopWorker {
   uint64_t worker;
   std::string reason;
+  bool left = false;   // it goes as it, or an operator, wished: that is no failure
+  Duration grace{0};   // what is left of the time that it was given for going
+};
+/// There is no place for it: it waits for one, for as long as that takes. Once for each worker.
+struct Wait {
+  uint64_t worker;
+  std::string reason;
 };
 struct Assign {
   uint64_t generation;
@@ -79,6 +88,7 @@ struct Assign {
   int32_t root;
   std::vector<Member> members;
   std::string reason;
+  int32_t spares = 0;  // of the members, those that had waited as spares
 };
 /// To every living member of the generation.
 struct Abort {
@@ -108,7 +118,21 @@ struct LogLine {
   hvd_log_level level;
   std::string text;
 };
-using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine>;
+using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine, Wait>;
+
+/// To an operator's or a host's wish.
+struct Answer {
+  bool accepted = false;
+  std::string text;  // what happens now, or why nothing does: one sentence
+};
+
+/// To a worker that no driver started and that asks to be let in.
+struct Arrival {
+  uint64_t worker = 0;     // 0: refused
+  int32_t slot = -1;
+  std::string refusal;
+  uint64_t occupant = 0;   // refused since this worker has its place, if it lives
+};
 
 enum class Phase { kForming, kRunning, kEnded };
 
@@ -132,6 +156,20 @@ class Membership {
   /// From now on nobody can join (`reason`): the job goes on with the members it has.
   std::vector<Action> close_joining(const std::string& reason, Time now);
   std::vector<Action> stop(const std::string& reason, Time now);
+
+  // Leaving (draining.cc). Who goes does so at the next commit or check; whoever stays repeats nothing.
+  /// The worker says that it goes. A slot that it leaves gets no other one until its host is undrained.
+  std::vector<Action> worker_leaving(uint64_t worker, Duration timeout, const std::string& why, Time now);
+  /// All workers of the host go, and it gets no others.
+  std::vector<Action> drain(const std::string& host, Duration timeout, const std::string& why, Time now,
+                            Answer* ret_answer);
+  /// The host may be used again; those of its workers that have not gone yet stay.
+  std::vector<Action> undrain(const std::string& host, Time now, Answer* ret_answer);
+  /// The most workers from now on, min_np to max_np: newcomers are started, or the highest ranks go.
+  std::vector<Action> scale(int32_t size, Time now, Answer* ret_answer);
+  /// A worker that no driver started asks to be let in. slot -1: any that is free.
+  std::vector<Action> worker_arrived(const std::string& host, int32_t slot, Time now, Arrival* ret_arrival);
+
   std::vector<Action> tick(Time now);
   /// When tick wants to be called next.
   std::optional<Time> next_tick() const;

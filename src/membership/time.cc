@@ -12,6 +12,7 @@ void Membership::Impl::advance() {
   end_cooldowns();
   end_late_starters();
   end_late_survivors();
+  if (phase != Phase::kEnded) end_late_leavers();
   if (phase == Phase::kEnded) return;
   stop_misplaced();
   send_away_misfits();
@@ -107,6 +108,7 @@ std::optional<Time> Membership::Impl::next_tick() const {
     if (t > now && (!next || t < *next)) next = t;
   };
   for (const auto& [id, w] : workers.living()) {
+    if (w.leaves_by) consider(*w.leaves_by);
     if (w.member()) continue;
     consider(w.ready ? w.ready_since + config.join_settle : w.started + config.start_timeout);
   }

@@ -9,12 +9,16 @@
 namespace hvd::membership {
 
 int32_t Membership::Impl::first_size() const {
-  const int32_t wanted = std::max(config.np, config.min_np);
+  const int32_t wanted = scaled ? *scaled : std::max(config.np, config.min_np);
   return config.max_np > 0 ? std::min(wanted, config.max_np) : wanted;
 }
 
 int64_t Membership::Impl::capacity() const {
-  if (initial) return first_size();
+  return initial ? first_size() : limit();
+}
+
+int64_t Membership::Impl::limit() const {
+  if (scaled) return *scaled;
   return config.max_np > 0 ? config.max_np : std::numeric_limits<int32_t>::max();
 }
 
@@ -128,7 +132,7 @@ int32_t Membership::size() const { return static_cast<int32_t>(impl_->survivors(
 
 int32_t Membership::usable_slots(Time now) const {
   int64_t slots = impl_->hosts.unblocked_slots(now);
-  if (impl_->config.max_np > 0) slots = std::min<int64_t>(slots, impl_->config.max_np);
+  slots = std::min(slots, impl_->limit());
   return static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
 }
 

@@ -28,6 +28,12 @@ struct Worker {
   bool has_state = false;
   uint64_t revision = 0;  // as far as the driver knows
 
+  bool own_place = false;         // it came by itself: its slot is no discovered one
+  bool waits = false;             // it was told that it is a spare
+  std::optional<Time> leaves_by;  // it goes at the next change of generation; lost if it is still there then
+  bool drained = false;           // since its host is
+  std::string leaves_why;
+
   bool member() const { return rank >= 0; }
   const std::string& reported_host() const { return event.host.empty() ? host : event.host; }
 };

@@ -31,7 +31,9 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
   std::cout << tally.histories << " histories: " << tally.generations << " generations, " << tally.aborts
             << " aborts, " << tally.interrupts << " interrupts (" << tally.undone << " undone), "
             << tally.hand_overs << " hand-overs, " << tally.refusals << " refusals, " << tally.late_ends
-            << " late, " << tally.unfit << " unfit, " << tally.misfits << " misfits, " << tally.fresh_starts
+            << " late, " << tally.left << " left, " << tally.drained << " drained, " << tally.left_late
+            << " left too late, " << tally.scaled << " scalings, " << tally.arrivals << " arrivals, " << tally.spares_used
+            << " spares used, " << tally.unfit << " unfit, " << tally.misfits << " misfits, " << tally.fresh_starts
             << " fresh starts; ended " << tally.successes << " well, " << tally.failures << " badly, "
             << tally.running << " at rest\n";
   if (histories < 10'000) return;
@@ -40,6 +42,12 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
   EXPECT_GT(tally.hand_overs, histories / 2000);
   EXPECT_GT(tally.late_ends, histories / 1000);
   EXPECT_GT(tally.unfit, histories / 1000);
+  EXPECT_GT(tally.left, histories / 100);
+  EXPECT_GT(tally.drained, histories / 100);
+  EXPECT_GT(tally.left_late, histories / 1000);
+  EXPECT_GT(tally.scaled, histories / 100);
+  EXPECT_GT(tally.arrivals, histories / 100);
+  EXPECT_GT(tally.spares_used, histories / 1000);
   EXPECT_GT(tally.misfits, histories / 100);
   EXPECT_GT(tally.fresh_starts, 0u);
   EXPECT_GT(tally.successes, histories / 100);

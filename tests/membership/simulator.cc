@@ -13,6 +13,8 @@ Simulator::Simulator(uint64_t seed, Tally* tally, bool trace)
   config_.min_np = 1 + random_.below(static_cast<size_t>(config_.np));
   config_.max_np = random_.chance(30) ? 0 : config_.np + random_.below(3);
   config_.restart = !random_.chance(5);
+  config_.spares = random_.chance(25) ? 1 + random_.below(2) : 0;
+  config_.max_waiting = random_.below(3);
   config_.reset_limit = random_.chance(5) ? 1 + random_.below(4) : 0;
   config_.elastic_timeout = seconds(60);
   config_.start_timeout = seconds(20);
@@ -64,6 +66,7 @@ Simulator::Process* Simulator::pick() {
 void Simulator::disturb() {
   const int32_t what = random_.below(100);
   Process* p = pick();
+  if (random_.chance(20)) return change_wishes();
   if (what < 35 || p == nullptr) return change_hosts();
   if (what < 40) return stale_message();
   if (what < 43) {  // a host goes down
@@ -133,6 +136,89 @@ void Simulator::change_hosts() {
   set_hosts(std::move(hosts));
 }
 
+/// What a worker, its host's agent or an operator wishes.
+void Simulator::change_wishes() {
+  const int32_t what = random_.below(100);
+  const Duration timeout = random_.chance(30) ? milliseconds(random_.below(3000)) : seconds(30);
+  Process* p = pick();
+  if (what < 40 && p != nullptr && p->where != Where::kGone) {
+    note(fmt::format("worker {} asks to leave", p->id));
+    p->outbox.push_back({ToDriver::kLeaving, 0, {}, 0, -1, LossKind::kLeft, timeout});
+    return;
+  }
+  static const char* const names[] = {"a", "b", "c", "d", "e"};
+  const std::string host = names[random_.below(5)];
+  Answer answer;
+  if (what < 55) {
+    note(fmt::format("drain {} within {:g} s", host, to_seconds(timeout)));
+    const bool is_there =
+        std::any_of(hosts_.begin(), hosts_.end(), [&](const auto& h) { return h.name == host; }) ||
+        std::any_of(processes_.begin(), processes_.end(),
+                    [&](const Process& q) { return q.expected && q.host == host; });
+    if (is_there) {
+      drained_hosts_.insert(host);
+      for (Process& q : processes_) {
+        if (!q.expected || q.host != host) continue;
+        if (!q.leaves) q.drained = true;
+        worker_leaves(q, timeout);
+      }
+    }
+    apply(driver_->drain(host, timeout, "", now_, &answer));
+    require(answer.accepted == is_there, "contract 15: a host was drained that is not there, or not one that is");
+  } else if (what < 70) {
+    note("undrain " + host);
+    const bool was = drained_hosts_.erase(host) + std::erase_if(drained_slots_, [&](const auto& s) {
+                       return s.first == host;
+                     }) > 0;
+    for (Process& q : processes_) {
+      if (was && q.host == host && std::exchange(q.drained, false)) q.leaves = false;
+    }
+    apply(driver_->undrain(host, now_, &answer));
+    require(answer.accepted == was, "contract 15: a host was undrained that was not drained");
+  } else if (what < 80) {
+    const int32_t size = random_.below(7);
+    note(fmt::format("scale to {}", size));
+    const bool fits = size >= config_.min_np && (config_.max_np == 0 || size <= config_.max_np);
+    if (fits) scaled_ = size;
+    tally_.scaled += fits ? 1 : 0;
+    apply(driver_->scale(size, now_, &answer));
+    require(answer.accepted == fits, "contract 15: a size was taken that does not fit, or one that does refused");
+  } else {
+    const int32_t slot = random_.chance(50) ? -1 : random_.below(3);
+    note(fmt::format("a worker comes to {}:{}", host, slot));
+    Arrival arrival;
+    std::vector<Action> actions = driver_->worker_arrived(host, slot, now_, &arrival);
+    if (arrival.worker != 0) {
+      ++tally_.arrivals;
+      require(arrival.worker == processes_.size() + 1, "worker ids grow by one from 1");
+      require(slot < 0 || arrival.slot == slot, "contract 11: a worker got another slot than it has");
+      require(!drained_hosts_.contains(host), "contract 15: a worker was let in on a drained host");
+      require(!any_done_, "a worker was let in though the job is finishing");
+      Process q;
+      q.id = arrival.worker;
+      q.host = host;
+      q.slot = arrival.slot;
+      q.own_place = true;
+      q.started = now_;
+      q.flavour = flavour_of_job();
+      for (const Process& other : processes_) {
+        require(!(other.expected && other.host == q.host && other.slot == q.slot), "two living workers in one slot");
+      }
+      processes_.push_back(std::move(q));
+    } else {
+      require(!arrival.refusal.empty(), "contract 11: refused without a reason");
+      require(arrival.occupant == 0 || at(arrival.occupant).expected, "contract 11: refused for one that is gone");
+    }
+    apply(std::move(actions));
+  }
+}
+
+void Simulator::worker_leaves(Process& p, Duration timeout) {
+  if (p.leaves && p.leaves_by <= now_ + timeout) return;
+  p.leaves = true;
+  p.leaves_by = now_ + timeout;
+}
+
 void Simulator::set_hosts(std::vector<HostSlots> hosts) {
   std::erase_if(hosts, [](const HostSlots& h) { return h.slots <= 0; });
   const auto sorted = [](std::vector<HostSlots> list) {
@@ -146,6 +232,9 @@ void Simulator::set_hosts(std::vector<HostSlots> hosts) {
     note(line);
   }
   hosts_before_ = std::exchange(hosts_, hosts);
+  std::erase_if(drained_slots_, [&](const auto& s) {
+    return std::none_of(hosts_.begin(), hosts_.end(), [&](const auto& h) { return h.name == s.first; });
+  });
   const uint64_t epoch = driver_->epoch();
   const bool running = driver_->phase() == Phase::kRunning && !inside().empty();
   apply(driver_->hosts_changed(std::move(hosts), now_));
@@ -205,6 +294,13 @@ bool Simulator::deliver_to_driver(Process& p) {
       p.expected = false;
     }
     apply(driver_->worker_done(p.id, m.generation, now_));
+  } else if (m.kind == ToDriver::kLeaving) {
+    note(fmt::format("driver: worker {} leaves within {:g} s", p.id, to_seconds(m.timeout)));
+    if (known) {
+      worker_leaves(p, m.timeout);
+      if (!p.own_place && listed(p)) drained_slots_.insert({p.host, p.slot});
+    }
+    apply(driver_->worker_leaving(p.id, m.timeout, "", now_));
   } else {
     note(fmt::format("driver: worker {} lost", p.id));
     const bool member = known && p.member;
@@ -376,6 +472,16 @@ void Simulator::calm_down() {
     p.hung = false;
   }
   all_fit_ = true;
+  for (const char* host : {"a", "z"}) {
+    Answer ignored;
+    std::erase_if(drained_slots_, [&](const auto& s) { return s.first == host; });
+    for (Process& p : processes_) {
+      if (p.host == host && std::exchange(p.drained, false)) p.leaves = false;
+    }
+    drained_hosts_.erase(host);
+    apply(driver_->undrain(host, now_, &ignored));
+  }
+  if (!active()) return;
   set_hosts({{"a", 1}, {"z", config_.np + 1}});
   calm_ = true;
   size_t ticks = 0;

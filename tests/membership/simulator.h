@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ class Random {
 struct Tally {
   uint64_t histories = 0, generations = 0, aborts = 0, interrupts = 0, undone = 0, hand_overs = 0,
            successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0,
-           misfits = 0;
+           misfits = 0, left = 0, left_late = 0, drained = 0, scaled = 0, spares_used = 0, arrivals = 0;
 };
 
 class Simulator {
@@ -47,12 +48,13 @@ class Simulator {
  private:
   enum class Where { kStarting, kWaiting, kConnecting, kTraining, kReducing, kBlocked, kDone, kGone };
   struct ToDriver {
-    enum Kind { kReady, kSynced, kFailedLink, kUnfit, kDone, kLost } kind;
+    enum Kind { kReady, kSynced, kFailedLink, kUnfit, kDone, kLost, kLeaving } kind;
     uint64_t generation = 0;
     ReadyEvent ready = {};
     uint64_t revision = 0;
     int32_t rank = -1;
     LossKind loss = LossKind::kConnectionClosed;
+    Duration timeout{0};
   };
   struct ToWorker {
     enum Kind { kAssign, kAbort, kNotify, kEnd } kind;
@@ -80,6 +82,8 @@ class Simulator {
     bool expected = true, member = false, ready = false, synced = false, said_state = false, done = false;
     bool ever_synced = false;
     int32_t rank = -1;
+    bool own_place = false, waits = false, leaves = false, drained = false;
+    Time leaves_by{};
   };
   struct Round {
     size_t contributions = 0;
@@ -96,6 +100,8 @@ class Simulator {
   // ---- what happens (membership_simulator.cc) ----
   void disturb();
   void change_hosts();
+  void change_wishes();  // leaving, draining, scaling, arriving
+  void worker_leaves(Process& p, Duration timeout);
   void calm_down();
   bool stable();
   void set_hosts(std::vector<HostSlots> hosts);
@@ -121,10 +127,14 @@ class Simulator {
   void apply(const Refuse& a);
   void apply(const Finish& a);
   void apply(const LogLine&) {}
+  void apply(const Wait& a);
   void check_assign_order(const Assign& a);
   void check_state();
   void check_target();
-  bool placed(const Process& p) const;
+  bool listed(const Process& p) const;  // its slot is there
+  bool placed(const Process& p) const;  // and it may stay in it
+  bool drained(const std::string& host, int32_t slot) const;
+  int64_t most() const;                 // members; 0: no limit
   int32_t flavour_of_job() const;
   bool is_misfit(const Process& p) const;
   std::vector<uint64_t> inside() const;
@@ -148,6 +158,9 @@ class Simulator {
   std::deque<Process> processes_;
   std::vector<Generation> generations_{1};
   std::vector<HostSlots> hosts_, hosts_before_;
+  std::set<std::string> drained_hosts_;
+  std::set<std::pair<std::string, int32_t>> drained_slots_;
+  int32_t scaled_ = 0;
   Time forming_since_{};
   uint64_t last_revision_ = 0;  // training is over there
   uint64_t newest_epoch_ = 0, newest_word_ = 0;

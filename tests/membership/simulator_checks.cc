@@ -9,10 +9,18 @@
 
 namespace hvd::membership::test {
 
-bool Simulator::placed(const Process& p) const {
+bool Simulator::listed(const Process& p) const {
   return std::any_of(hosts_.begin(), hosts_.end(),
                      [&](const HostSlots& h) { return h.name == p.host && p.slot < h.slots; });
 }
+
+bool Simulator::placed(const Process& p) const { return !p.leaves && (p.own_place || listed(p)); }
+
+bool Simulator::drained(const std::string& host, int32_t slot) const {
+  return drained_hosts_.contains(host) || drained_slots_.contains({host, slot});
+}
+
+int64_t Simulator::most() const { return scaled_ > 0 ? scaled_ : config_.max_np; }
 
 std::vector<uint64_t> Simulator::inside() const {
   std::vector<uint64_t> ids;
@@ -60,6 +68,7 @@ void Simulator::apply(const StartWorker& a) {
   p.started = now_;
   p.flavour = !all_fit_ && random_.chance(6) ? 1 - flavour_of_job() : flavour_of_job();
   require(placed(p), "a worker was started in a slot that is not there");
+  require(!drained(p.host, p.slot), "contract 15: a drained slot got a worker");
   for (const Process& q : processes_) {
     require(!(q.expected && q.host == a.host && q.slot == a.slot), "two living workers in one slot");
   }
@@ -86,6 +95,15 @@ void Simulator::apply(const StopWorker& a) {
   require(!p.member || p.ready || late || unfit || finished_,
           "contract 1: a member was stopped inside its generation");
   if (late) ++tally_.late_ends;
+  if (a.left) ++(p.drained ? tally_.drained : tally_.left);
+  require(!a.left || p.leaves || scaled_ > 0, "contract 15: a worker left that nobody wanted to leave");
+  const bool unconnected = a.reason.starts_with("the generation could not be connected");
+  require(!p.leaves || late || unfit || unconnected || finished_ || a.left,
+          "contract 15: a worker that leaves was removed");
+  if (a.reason.starts_with("had not left within")) {
+    ++tally_.left_late;
+    require(p.leaves && now_ >= p.leaves_by, "contract 15: a worker was lost before its deadline");
+  }
   if (p.member && late) aborted_ = true;
   p.expected = false;
   p.inbox.push_back({ToWorker::kEnd});
@@ -131,11 +149,14 @@ void Simulator::apply(const Assign& a) {
 
   Generation g;
   std::set<uint64_t> in;
-  int32_t homeless = 0;
+  int32_t homeless = 0, leavers = 0, spares = 0;
   for (const Member& m : a.members) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
-    if (!placed(at(m.worker))) ++homeless;
+    const Process& p = at(m.worker);
+    spares += p.waits ? 1 : 0;
+    if (!placed(p)) ++(p.leaves && (p.own_place || listed(p)) ? leavers : homeless);
+    require(!p.leaves || now_ < p.leaves_by, "contract 15: a member past its deadline");
     require(at(m.worker).flavour == at(a.members[0].worker).flavour,
             "contract 16: members that do not fit each other");
   }
@@ -143,11 +164,18 @@ void Simulator::apply(const Assign& a) {
   const auto size = static_cast<int32_t>(a.members.size());
   if (!any_done_) {
     require(homeless <= 1, "contract 2: removed workers were taken into the new generation");
-    if (homeless == 1) ++tally_.hand_overs;
     // A worker that only hands its state over comes on top; so does one whose removal is undone meanwhile.
+    const bool leaver_hands_over = leavers > 0 && size - homeless - (leavers - 1) > config_.min_np;
+    if (homeless == 1 || leaver_hands_over) ++tally_.hand_overs;
     require(size - homeless >= config_.min_np, "fewer than the minimum");
-    if (config_.max_np > 0) require(size <= config_.max_np + 1, "more than the maximum");
-    if (config_.max_np > 0 && size > config_.max_np) {
+    // Those that leave are kept for the sake of the minimum alone.
+    require(leavers == 0 || size - homeless - leavers < config_.min_np || leaver_hands_over,
+            "contract 15: a worker that leaves was taken into the new generation");
+    if (leaver_hands_over) {
+      require(leavers == 1 && homeless == 0, "contract 15: more than one worker that leaves hands over");
+    }
+    if (most() > 0) require(size <= most() + 1, "more than the maximum");
+    if (most() > 0 && size > most()) {
       // Only the one holder of the newest commit may stand above the maximum.
       const auto holders = std::count_if(a.members.begin(), a.members.end(), [&](const Member& m) {
         return m.has_state && m.revision >= root.revision;
@@ -155,12 +183,14 @@ void Simulator::apply(const Assign& a) {
       require(holders == 1 && state_exists_, "more than the maximum without a hand-over");
     }
   }
+  require(spares == a.spares, "the number of spares among the members is wrong");
+  tally_.spares_used += static_cast<uint64_t>(spares);
   g.revision = root.revision;
   g.fresh = !root.has_state;
   for (uint64_t id : in) {
     Process& p = at(id);
     p.member = true;
-    p.ready = p.synced = false;
+    p.ready = p.synced = p.waits = false;
     p.inbox.push_back({ToWorker::kAssign, a.generation, a.epoch * 2});
   }
   for (Process& p : processes_) {
@@ -239,6 +269,14 @@ void Simulator::apply(const Refuse& a) {
   if (a.worker <= processes_.size()) at(a.worker).inbox.push_back({ToWorker::kEnd});
 }
 
+void Simulator::apply(const Wait& a) {
+  note(fmt::format("  worker {} waits: {}", a.worker, a.reason));
+  Process& p = at(a.worker);
+  require(p.expected && p.ready && !p.member && !p.waits, "a worker was made a spare that is none");
+  require(config_.spares > 0 || p.own_place, "a worker waits though nobody asked for spares");
+  p.waits = true;
+}
+
 void Simulator::apply(const Finish& a) {
   note(fmt::format("  finish {}: {}", a.success, a.sentence));
   require(!finished_, "contract 8: the job ended twice");
@@ -286,10 +324,11 @@ void Simulator::check_state() {
     }
   }
   if (told_interrupt_) {
-    const bool surplus = config_.max_np > 0 && kept > config_.max_np;
+    const bool surplus = most() > 0 && kept > most();
     require(leaving > 0 || ready > 0 || surplus, "contract 2: members are interrupted for nothing");
   } else if (!any_done_) {
-    require(!(ready > 0 && starting == 0 && kept + ready >= config_.min_np),
+    const int64_t room = most() > 0 ? std::max<int64_t>(0, most() - kept) : ready;
+    require(!(ready > 0 && room > 0 && starting == 0 && kept + ready >= config_.min_np),
             "contract 2: workers are ready and the members are not told");
     require(!(leaving > 0 && kept >= config_.min_np && kept_state),
             "contract 2: members were removed and are not told");
@@ -304,11 +343,15 @@ void Simulator::check_target() {
     require(p.expected && p.synced, "contract 2: at rest a member is not synced");
     require(placed(p), "contract 2: at rest a member lives on a removed host");
   }
+  int32_t spares = 0;
   for (const Process& p : processes_) {
-    require(!p.expected || p.member, "contract 2: at rest a worker waits outside");
+    if (!p.expected || p.member) continue;
+    require(p.waits, "contract 2: at rest a worker waits outside");
+    if (!p.own_place) ++spares;
   }
+  require(spares <= config_.spares, "at rest more spares than were asked for");
   const auto size = static_cast<int32_t>(members.size());
-  require(config_.max_np == 0 || size <= config_.max_np, "at rest more than the maximum");
+  require(most() == 0 || size <= most(), "at rest more than the maximum");
   if (config_.restart)
     require(size >= driver_->usable_slots(now_), "contract 2: at rest a usable slot is empty");
 }
