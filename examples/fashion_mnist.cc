@@ -15,6 +15,7 @@
 #include <numeric>
 
 #include "hvd/hvd.h"
+#include "hvd/sampler.h"
 #include "idx_file.h"
 #include "mlp.h"
 

@@ -112,9 +112,9 @@ void *hvdgo_pointer(uintptr_t number) { return (void *)number; }
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error) {
   return hvd_state_add_value(state, key, (void *)value, size, error);
 }
-void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) {
-  write(sink, (const void *)data, size);
+int32_t hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) {
+  return write(sink, (const void *)data, size);
 }
-void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) {
-  add(sink, name, slots);
+int32_t hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots) {
+  return add(sink, name, slots);
 }

@@ -4,6 +4,7 @@
 
 #include <hvd/connect.h>
 #include <hvd/direct.h>
+#include <hvd/sampler.h>
 #include <hvd/driver.h>
 #include <hvd/hvd.h>
 #include <stdint.h>
@@ -50,7 +51,7 @@ hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_
 hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error);
 void *hvdgo_pointer(uintptr_t number);
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error);
-void hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size);
-void hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots);
+int32_t hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size);
+int32_t hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots);
 
 #endif

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"context"
+	"fmt"
 	"runtime/cgo"
 	"unsafe"
 )
@@ -263,8 +264,11 @@ func hvdgoDiscover(handle C.uintptr_t, add C.hvd_add_host_fn, sink unsafe.Pointe
 			if err != nil {
 				return err
 			}
-			C.hvdgo_add_host(add, sink, name, C.int32_t(host.Slots))
+			refused := C.hvdgo_add_host(add, sink, name, C.int32_t(host.Slots)) != 0
 			free()
+			if refused {
+				return fmt.Errorf("host %q with %d slots was refused", host.Name, host.Slots)
+			}
 		}
 		return nil
 	})

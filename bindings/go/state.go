@@ -268,7 +268,9 @@ func hvdgoSave(handle C.uintptr_t, write C.hvd_write_fn, sink unsafe.Pointer) C.
 			pinner.Pin(unsafe.SliceData(data))
 			defer pinner.Unpin()
 			address := C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(data))))
-			C.hvdgo_write(write, sink, address, C.size_t(len(data)))
+			if C.hvdgo_write(write, sink, address, C.size_t(len(data))) != 0 {
+				return errors.New("the state can't take the object's bytes")
+			}
 		}
 		return err
 	})

@@ -31,6 +31,13 @@ const (
 	Float32Type  Dtype = C.HVD_DTYPE_FLOAT32
 	Float64Type  Dtype = C.HVD_DTYPE_FLOAT64
 	BoolType     Dtype = C.HVD_DTYPE_BOOL
+	// States take these; no backend has collectives of them yet.
+	Float8E4M3FNType   Dtype = C.HVD_DTYPE_FLOAT8_E4M3FN
+	Float8E5M2Type     Dtype = C.HVD_DTYPE_FLOAT8_E5M2
+	Float8E4M3FNUZType Dtype = C.HVD_DTYPE_FLOAT8_E4M3FNUZ
+	Float8E5M2FNUZType Dtype = C.HVD_DTYPE_FLOAT8_E5M2FNUZ
+	Complex64Type      Dtype = C.HVD_DTYPE_COMPLEX64
+	Complex128Type     Dtype = C.HVD_DTYPE_COMPLEX128
 )
 
 // Size of one element in bytes, or 0 if the dtype is unknown.

@@ -24,14 +24,12 @@ HVD_API hvd_status hvd_driver_create(const hvd_options *options, hvd_driver **re
 HVD_API hvd_status hvd_driver_set_command(hvd_driver *driver, const char *const *argv,
                                           const char *const *environment, hvd_error *error);
 
-/* One host and its slots. */
-typedef struct hvd_host { const char *name; int32_t slots; } hvd_host;
-
 /* Discovery by callback instead of option hosts or discovery_script. Called every discovery_interval from a thread of its
  * own; it calls add(sink, name, slots) for each host and returns 0, or nonzero if hosts can't be told
  * now (fatal at the first call, retried later). A call that outlasts discovery_timeout counts as failed
- * and its late answer is dropped. */
-typedef void (*hvd_add_host_fn)(void *sink, const char *name, int32_t slots);
+ * and its late answer is dropped. `add` returns 0, or nonzero for a host that it refuses (no name, negative slots): the
+ * whole call then counts as failed, whatever it returns. */
+typedef int32_t (*hvd_add_host_fn)(void *sink, const char *name, int32_t slots);
 typedef int32_t (*hvd_discover_fn)(void *userdata, hvd_add_host_fn add, void *sink);
 HVD_API hvd_status hvd_driver_set_discovery(hvd_driver *driver, hvd_discover_fn discover, void *userdata,
                                             hvd_destroy_fn destroy, hvd_error *error);

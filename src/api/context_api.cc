@@ -330,12 +330,6 @@ hvd_status hvd_get_backend(hvd_context* context, hvd_backend_info* ret_info, hvd
   });
 }
 
-const char* hvd_backend_name(hvd_context* context) {
-  const char* name = "";
-  guarded(nullptr, [&] { name = Use<hvd_context>(context, "context")->worker.backend().name.c_str(); });
-  return name;
-}
-
 hvd_status hvd_get_recovery_count(hvd_context* context, size_t* ret_count, hvd_error* error) {
   return guarded(error, [&] {
     const size_t count = Use<hvd_context>(context, "context")->worker.recoveries().count();

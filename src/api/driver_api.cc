@@ -82,9 +82,9 @@ struct HostSink {
   std::string refused;  // why one was
 };
 
-void add_host(void* sink, const char* name, int32_t slots) {
+int32_t add_host(void* sink, const char* name, int32_t slots) {
   auto* target = static_cast<HostSink*>(sink);
-  if (target == nullptr || !target->refused.empty()) return;
+  if (target == nullptr || !target->refused.empty()) return 1;
   try {
     if (name == nullptr) {
       target->refused = "a host whose name is NULL";
@@ -96,6 +96,7 @@ void add_host(void* sink, const char* name, int32_t slots) {
   } catch (const std::exception&) {
     target->refused = "too much";  // fits the string's own storage
   }
+  return target->refused.empty() ? 0 : 1;
 }
 
 }  // namespace

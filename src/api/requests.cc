@@ -53,7 +53,7 @@ Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t 
   if (dtype_size(value.dtype) == 0) {
     throw Error(HVD_INVALID,
                 fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}", entry_name(array, index),
-                            value.dtype, HVD_DTYPE_UINT8, HVD_DTYPE_BOOL));
+                            value.dtype, HVD_DTYPE_UINT8, hvd::kLastDtype));
   }
   if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
     throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", entry_name(array, index),

@@ -1,6 +1,7 @@
 // The sampler of hvd.h.
 #include "api/handles.h"
 #include "elastic/sampler.h"
+#include "hvd/sampler.h"
 
 using hvd::Callback;
 using hvd::Error;

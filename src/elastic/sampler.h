@@ -6,6 +6,8 @@
 // rounds had: one number, the same on every rank. A change of size needs no redealing and no communication.
 #pragma once
 
+
+#include "hvd/sampler.h"
 #include <array>
 #include <cstdint>
 #include <mutex>

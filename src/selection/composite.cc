@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "backend/capabilities.h"
+#include "numeric/dtype.h"
 #include "numeric/generation_gate.h"
 #include "selection/frame.h"
 
@@ -16,7 +17,7 @@ namespace hvd::selection {
 namespace {
 
 // What hvd.h knows of; anything beyond is served by nobody.
-constexpr int32_t kMemories = HVD_MEMORY_CUDA + 1, kDtypes = HVD_DTYPE_BOOL + 1,
+constexpr int32_t kMemories = HVD_MEMORY_CUDA + 1, kDtypes = kLastDtype + 1,
                   kCollectives = HVD_COLLECTIVE_JOIN;
 
 /// Which backend serves what: read with each operation, written when a generation is connected.

@@ -24,8 +24,8 @@ constexpr size_t kMaxDimensions = 8;
 size_t tensor_bytes(const Spec& spec) {
   const size_t element = dtype_size(spec.dtype);
   if (element == 0) {
-    unfit(spec, fmt::format("dtype is {}: expected one from {} (HVD_DTYPE_UINT8) to {} (HVD_DTYPE_BOOL)",
-                            spec.dtype, int{HVD_DTYPE_UINT8}, int{HVD_DTYPE_BOOL}));
+    unfit(spec, fmt::format("dtype is {}: expected one from {} (HVD_DTYPE_UINT8) to {} (HVD_DTYPE_COMPLEX128)",
+                            spec.dtype, int{HVD_DTYPE_UINT8}, int{kLastDtype}));
   }
   if (spec.shape.size() > kMaxDimensions) {
     unfit(spec, fmt::format("it has {} dimensions: expected at most {}", spec.shape.size(), kMaxDimensions));
@@ -89,17 +89,19 @@ struct Sink {
   bool null_data = false;
 };
 
-void write(void* context, const void* data, size_t size) {
+int32_t write(void* context, const void* data, size_t size) {
   auto* sink = static_cast<Sink*>(context);
-  if (size == 0 || sink->out_of_memory) return;
+  if (sink->out_of_memory) return 1;
+  if (size == 0) return 0;
   if (data == nullptr) {
     sink->null_data = true;
-    return;
+    return 1;
   }
   try {
     const auto* p = static_cast<const uint8_t*>(data);
     sink->bytes->insert(sink->bytes->end(), p, p + size);
   } catch (const std::exception&) { sink->out_of_memory = true; }
+  return sink->out_of_memory ? 1 : 0;
 }
 
 // A callback's outcome: 0, a code, or an exception where the program is C++ as well.

@@ -16,9 +16,8 @@ API = json.loads((ROOT / "scripts" / "api" / "api.json").read_text())
 FUNCTIONS = {function["name"] for function in API["functions"]}
 BLOCKING = {"hvd_" + name for name in (
     "allreduce broadcast allgather reducescatter alltoall barrier broadcast_variables grouped_allreduce grouped_allgather "
-    "join allreduce_async broadcast_async allgather_async reducescatter_async alltoall_async barrier_async "
-    "broadcast_variables_async grouped_allreduce_async grouped_allgather_async join_async send receive reduce gather scatter").split()}
-PLACE = {"hvd_" + name for name in "backend_name rank size local_rank local_size cross_rank cross_size generation".split()}
+    "join send receive reduce gather scatter").split()}
+PLACE = {"hvd_" + name for name in "rank size local_rank local_size cross_rank cross_size generation".split()}
 # What a binding leaves out, and why.
 UNUSED = {
     # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in hvd_get_membership and
@@ -32,7 +31,7 @@ UNUSED = {
                                 # A state's fields are those that its value names, and its loop runs what is to be reset.
                                 "hvd_state_on_reset", "hvd_state_remove"},
     # It has one form of an operation, requests, and a loop of its own.
-    "python": BLOCKING | {"hvd_backend_name"} | {"hvd_context_create", "hvd_connect", "hvd_connect_begin", "hvd_op_abandon", "hvd_run",
+    "python": BLOCKING | {"hvd_context_create", "hvd_connect", "hvd_connect_begin", "hvd_op_abandon", "hvd_run",
                           "hvd_allgather_object", "hvd_gather_object", "hvd_dtype_name"},
 }
 SOURCES = {"go": ("bindings/go", ("*.go", "bridge.c"), r"\b(?:C\.)?(hvd_\w+)\("),

@@ -6,6 +6,7 @@
 #include "hvd/connect.h"
 #include "hvd/direct.h"
 #include "hvd/driver.h"
+#include "hvd/sampler.h"
 
 /* A negative array size is an error in C99. */
 #define HOLDS(name, condition) typedef char name[(condition) ? 1 : -1]
@@ -93,31 +94,6 @@ AT(hvd_state_info, sync_sent_bytes, 48);
 AT(hvd_state_info, sync_received_bytes, 56);
 AT(hvd_state_info, last_commit_ns, 64);
 
-SIZE(hvd_sampler_options, 40);
-AT(hvd_sampler_options, struct_size, 0);
-AT(hvd_sampler_options, samples, 8);
-AT(hvd_sampler_options, batch_size, 16);
-AT(hvd_sampler_options, seed, 24);
-AT(hvd_sampler_options, in_order, 32);
-AT(hvd_sampler_options, padding, 36);
-
-SIZE(hvd_sampler_batch, 48);
-AT(hvd_sampler_batch, struct_size, 0);
-AT(hvd_sampler_batch, generation, 8);
-AT(hvd_sampler_batch, epoch, 16);
-AT(hvd_sampler_batch, position, 24);
-AT(hvd_sampler_batch, count, 32);
-AT(hvd_sampler_batch, total, 40);
-
-SIZE(hvd_sampler_info, 56);
-AT(hvd_sampler_info, struct_size, 0);
-AT(hvd_sampler_info, epoch, 8);
-AT(hvd_sampler_info, samples, 16);
-AT(hvd_sampler_info, batch_size, 24);
-AT(hvd_sampler_info, processed, 32);
-AT(hvd_sampler_info, remaining, 40);
-AT(hvd_sampler_info, rounds, 48);
-
 SIZE(hvd_recovery_info, 376);
 AT(hvd_recovery_info, struct_size, 0);
 AT(hvd_recovery_info, from_generation, 8);
@@ -168,9 +144,30 @@ AT(hvd_backend_choice_info, struct_size, 0);
 AT(hvd_backend_choice_info, name, 8);
 AT(hvd_backend_choice_info, reason, 24);
 
-SIZE(hvd_host, 16);
-AT(hvd_host, name, 0);
-AT(hvd_host, slots, 8);
+SIZE(hvd_sampler_options, 40);
+AT(hvd_sampler_options, struct_size, 0);
+AT(hvd_sampler_options, samples, 8);
+AT(hvd_sampler_options, batch_size, 16);
+AT(hvd_sampler_options, seed, 24);
+AT(hvd_sampler_options, in_order, 32);
+AT(hvd_sampler_options, padding, 36);
+
+SIZE(hvd_sampler_batch, 48);
+AT(hvd_sampler_batch, struct_size, 0);
+AT(hvd_sampler_batch, generation, 8);
+AT(hvd_sampler_batch, epoch, 16);
+AT(hvd_sampler_batch, position, 24);
+AT(hvd_sampler_batch, count, 32);
+AT(hvd_sampler_batch, total, 40);
+
+SIZE(hvd_sampler_info, 56);
+AT(hvd_sampler_info, struct_size, 0);
+AT(hvd_sampler_info, epoch, 8);
+AT(hvd_sampler_info, samples, 16);
+AT(hvd_sampler_info, batch_size, 24);
+AT(hvd_sampler_info, processed, 32);
+AT(hvd_sampler_info, remaining, 40);
+AT(hvd_sampler_info, rounds, 48);
 
 SIZE(hvd_launch, 40);
 AT(hvd_launch, struct_size, 0);
@@ -318,6 +315,12 @@ IS(HVD_DTYPE_BFLOAT16, 10);
 IS(HVD_DTYPE_FLOAT32, 11);
 IS(HVD_DTYPE_FLOAT64, 12);
 IS(HVD_DTYPE_BOOL, 13);
+IS(HVD_DTYPE_FLOAT8_E4M3FN, 14);
+IS(HVD_DTYPE_FLOAT8_E5M2, 15);
+IS(HVD_DTYPE_FLOAT8_E4M3FNUZ, 16);
+IS(HVD_DTYPE_FLOAT8_E5M2FNUZ, 17);
+IS(HVD_DTYPE_COMPLEX64, 18);
+IS(HVD_DTYPE_COMPLEX128, 19);
 
 IS(HVD_MEMORY_HOST, 0);
 IS(HVD_MEMORY_CUDA, 1);
@@ -342,10 +345,6 @@ IS(HVD_REDUCTION_MIN, 3);
 IS(HVD_REDUCTION_MAX, 4);
 IS(HVD_REDUCTION_PRODUCT, 5);
 
-IS(HVD_PADDING_NONE, 0);
-IS(HVD_PADDING_REPEAT, 1);
-IS(HVD_PADDING_DROP, 2);
-
 IS(HVD_EVENT_HOSTS_UPDATED, 1);
 IS(HVD_EVENT_PEER_LOST, 2);
 IS(HVD_EVENT_GENERATION, 4);
@@ -360,6 +359,10 @@ IS(HVD_COLLECTIVE_RECEIVE, 10);
 IS(HVD_COLLECTIVE_REDUCE, 11);
 IS(HVD_COLLECTIVE_GATHER, 12);
 IS(HVD_COLLECTIVE_SCATTER, 13);
+
+IS(HVD_PADDING_NONE, 0);
+IS(HVD_PADDING_REPEAT, 1);
+IS(HVD_PADDING_DROP, 2);
 
 IS(HVD_PHASE_NEW, 0);
 IS(HVD_PHASE_FORMING, 1);
@@ -376,6 +379,6 @@ IS(HVD_MILLISECOND, 1000000);
 IS(HVD_SECOND, 1000000000);
 IS(HVD_DEFAULT_TIMEOUT, 0);
 IS(HVD_MAX_DIMS, 8);
-IS(HVD_SAMPLER_SAVED_BYTES, 64);
 IS(HVD_EVENT_ALL, 4294967295u);
+IS(HVD_SAMPLER_SAVED_BYTES, 64);
 IS(HVD_BACKEND_ABI_VERSION, 2);

@@ -61,7 +61,7 @@ class Packages(unittest.TestCase):
         self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd1")))
         self.assertEqual(["./usr/bin/hvdrun"], self.contents("hvd-tools"))
         devel = self.contents("libhvd-dev")
-        for end in ("/hvd/hvd.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/driver.h", "/hvd/backend.h",
+        for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h", "/hvd/driver.h", "/hvd/backend.h",
                     "/hvd/api.json", "/hvd.pc", "/hvdConfig.cmake", "/libhvd.so"):
             self.assertTrue(any(name.endswith(end) for name in devel), end)
 

@@ -2,6 +2,7 @@
  * were doing; the child's own contexts work, and the parent goes on. Alone, or as a worker of a job. */
 #include "check.h"
 #include "hvd/connect.h"
+#include "hvd/sampler.h"
 #include "hvd/driver.h"
 #include "hvd/hvd.h"
 

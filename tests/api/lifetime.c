@@ -1,6 +1,7 @@
 /* Handles end in any order, from any thread, in the middle of calls and callbacks, and before the job is joined. */
 #include "check.h"
 #include "hvd/connect.h"
+#include "hvd/sampler.h"
 #include "hvd/driver.h"
 #include "hvd/hvd.h"
 

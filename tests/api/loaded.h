@@ -6,17 +6,14 @@
 #include <stdio.h>
 
 #define LOADED(X)                                                                                         \
-  X(hvd_init)                                                                                             \
-  X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size) X(hvd_cross_rank)         \
-      X(hvd_cross_size) X(hvd_backend_name) X(hvd_allreduce) X(hvd_broadcast) X(hvd_allgather)            \
-          X(hvd_allgather_async) X(hvd_op_wait) X(hvd_op_get_output) X(hvd_op_destroy) X(hvd_barrier)         \
-              X(hvd_broadcast_variables) X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create)          \
-                  X(hvd_state_add_tensor) X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run)       \
-                      X(hvd_state_revision) X(hvd_state_restore) X(hvd_state_commit) X(hvd_state_destroy) \
-                          X(hvd_shutdown) X(hvd_destroy) X(hvd_status_name) X(hvd_reducescatter)          \
-                              X(hvd_alltoall) X(hvd_grouped_allreduce) X(hvd_broadcast_variables_async)   \
-                                  X(hvd_process_set_create) X(hvd_process_set_get_ranks)                      \
-                                      X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join)
+  X(hvd_init) X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size)               \
+  X(hvd_cross_rank) X(hvd_cross_size) X(hvd_allreduce) X(hvd_broadcast) X(hvd_allgather) X(hvd_op_wait)   \
+  X(hvd_op_get_output) X(hvd_op_destroy) X(hvd_barrier) X(hvd_broadcast_variables)                        \
+  X(hvd_broadcast_object) X(hvd_free) X(hvd_state_create) X(hvd_state_add_tensor)                         \
+  X(hvd_state_add_value) X(hvd_state_add_object) X(hvd_run) X(hvd_state_revision) X(hvd_state_restore)    \
+  X(hvd_state_commit) X(hvd_state_destroy) X(hvd_shutdown) X(hvd_destroy) X(hvd_status_name)              \
+  X(hvd_reducescatter) X(hvd_alltoall) X(hvd_grouped_allreduce) X(hvd_process_set_create)                 \
+  X(hvd_process_set_get_ranks) X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join) X(hvd_get_backend)
 
 #define DECLARE(name) static __typeof__(name)* loaded_##name;
 LOADED(DECLARE)
@@ -47,11 +44,9 @@ static int load_hvd(const char* path) {
 #define hvd_local_size loaded_hvd_local_size
 #define hvd_cross_rank loaded_hvd_cross_rank
 #define hvd_cross_size loaded_hvd_cross_size
-#define hvd_backend_name loaded_hvd_backend_name
 #define hvd_allreduce loaded_hvd_allreduce
 #define hvd_broadcast loaded_hvd_broadcast
 #define hvd_allgather loaded_hvd_allgather
-#define hvd_allgather_async loaded_hvd_allgather_async
 #define hvd_op_wait loaded_hvd_op_wait
 #define hvd_op_get_output loaded_hvd_op_get_output
 #define hvd_op_destroy loaded_hvd_op_destroy
@@ -74,11 +69,11 @@ static int load_hvd(const char* path) {
 #define hvd_reducescatter loaded_hvd_reducescatter
 #define hvd_alltoall loaded_hvd_alltoall
 #define hvd_grouped_allreduce loaded_hvd_grouped_allreduce
-#define hvd_broadcast_variables_async loaded_hvd_broadcast_variables_async
 #define hvd_process_set_create loaded_hvd_process_set_create
 #define hvd_process_set_get_ranks loaded_hvd_process_set_get_ranks
 #define hvd_process_set_destroy loaded_hvd_process_set_destroy
 #define hvd_submit loaded_hvd_submit
 #define hvd_join loaded_hvd_join
+#define hvd_get_backend loaded_hvd_get_backend
 
 #endif

@@ -1,6 +1,6 @@
 /* The sampler in a worker that is alone, and bad input to each of its functions. */
 #include "check.h"
-#include "hvd/hvd.h"
+#include "hvd/sampler.h"
 
 #include <stdlib.h>
 

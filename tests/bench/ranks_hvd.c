@@ -1,4 +1,5 @@
 /* libhvd through its public API, every operation by name. hvdrun starts the ranks. */
+#include <hvd/async.h>
 #include <hvd/hvd.h>
 #include <stdint.h>
 #include <stdio.h>

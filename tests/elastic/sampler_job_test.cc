@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "elastic/job.h"
+#include "hvd/sampler.h"
 
 namespace hvd::test {
 namespace {

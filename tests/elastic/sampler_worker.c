@@ -4,7 +4,7 @@
  *
  *   hvdrun -np 4 --min-np 2 -H localhost:4 -- sampler_worker */
 #define _POSIX_C_SOURCE 200809L
-#include "hvd/hvd.h"
+#include "hvd/sampler.h"
 
 #include <signal.h>
 #include <stdio.h>

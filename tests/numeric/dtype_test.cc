@@ -22,6 +22,12 @@ TEST(Dtype, EachHasItsSizeAndAName) {
       {HVD_DTYPE_FLOAT16, 2, "float16"}, {HVD_DTYPE_BFLOAT16, 2, "bfloat16"},
       {HVD_DTYPE_FLOAT32, 4, "float32"}, {HVD_DTYPE_FLOAT64, 8, "float64"},
       {HVD_DTYPE_BOOL, 1, "bool"},
+      {HVD_DTYPE_FLOAT8_E4M3FN, 1, "float8_e4m3fn"},
+      {HVD_DTYPE_FLOAT8_E5M2, 1, "float8_e5m2"},
+      {HVD_DTYPE_FLOAT8_E4M3FNUZ, 1, "float8_e4m3fnuz"},
+      {HVD_DTYPE_FLOAT8_E5M2FNUZ, 1, "float8_e5m2fnuz"},
+      {HVD_DTYPE_COMPLEX64, 8, "complex64"},
+      {HVD_DTYPE_COMPLEX128, 16, "complex128"},
   };
   std::set<uint64_t> bits;
   for (const auto& e : expected) {
@@ -32,7 +38,7 @@ TEST(Dtype, EachHasItsSizeAndAName) {
 }
 
 TEST(Dtype, OthersAreUnknown) {
-  for (hvd_dtype dtype : {0, -1, HVD_DTYPE_BOOL + 1, 1 << 30}) {
+  for (hvd_dtype dtype : {0, -1, HVD_DTYPE_COMPLEX128 + 1, 1 << 30}) {
     EXPECT_EQ(dtype_size(dtype), 0U) << dtype;
     EXPECT_STREQ(dtype_name(dtype), "unknown dtype") << dtype;
   }

@@ -13,6 +13,7 @@
  *   log=LEVEL         print the library's log from this level (3 info, 4 warning ...)
  */
 #define _GNU_SOURCE
+#include <hvd/async.h>
 #include <hvd/hvd.h>
 #include <pthread.h>
 #include <signal.h>
@@ -450,9 +451,11 @@ int main(int argc, char **argv) {
     return status == HVD_REMOVED ? 0 : 1;
   }
   w.rank = hvd_rank(w.context);
+  hvd_backend_info backend = {sizeof(backend)};
+  hvd_get_backend(w.context, &backend, NULL);
   trace(&w.who, "init", "\"rank\":%d,\"size\":%d,\"gen\":%llu,\"local_rank\":%d,\"backend\":\"%s\"", w.rank,
         hvd_size(w.context), (unsigned long long)hvd_generation(w.context), hvd_local_rank(w.context),
-        hvd_backend_name(w.context));
+        backend.name);
   at_point(&w, "after_init");
 
   status = run(&w, &error);

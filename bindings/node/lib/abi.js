@@ -62,7 +62,7 @@ export const structs = {
     membership_epoch: "uint64", rank: "int32", size: "int32", message: koffi.array("char", 256) }),
 };
 export const callbacks = {
-  write: koffi.proto("void hvd_write_fn(void *sink, const void *data, size_t size)"),
+  write: koffi.proto("int32_t hvd_write_fn(void *sink, const void *data, size_t size)"),
   save: koffi.proto("int32 hvd_save_fn(void *userdata, void *write, void *sink)"),
   load: koffi.proto("int32 hvd_load_fn(void *userdata, const void *data, size_t size)"),
   reset: koffi.proto("int32 hvd_reset_fn(void *userdata)"),

@@ -123,7 +123,7 @@ class DriverStatus(Sized):
 
 DestroyFn = CFUNCTYPE(None, c_void_p)
 LogFn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
-WriteFn = CFUNCTYPE(None, c_void_p, c_char_p, c_size_t)
+WriteFn = CFUNCTYPE(c_int32, c_void_p, c_char_p, c_size_t)
 SaveFn = CFUNCTYPE(c_int32, c_void_p, WriteFn, c_void_p)
 LoadFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 ResetFn = CFUNCTYPE(c_int32, c_void_p)
@@ -180,7 +180,6 @@ _PROTOTYPES = {
     "hvd_process_set_get_ranks": (None, [_P, POINTER(_I), POINTER(_N)]),
     "hvd_broadcast_object": (None, [_P, _S, POINTER(_P), POINTER(_N), _I]),
     "hvd_submit": (None, [_P, POINTER(Request), POINTER(_P)]),
-    "hvd_join_async": (None, [_P, POINTER(_P)]),
     "hvd_op_test": (None, [_P, POINTER(_I)]),
     "hvd_op_wait": (None, [_P, _L]),
     "hvd_op_get_fd": (None, [_P, POINTER(_I)]),

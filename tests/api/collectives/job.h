@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvd/async.h"
 #include "hvd/hvd.h"
 
 extern hvd_context* context;

@@ -69,6 +69,11 @@ class _Problem:
         return problem
 
 
+def _written(refused: int) -> None:
+    if refused:
+        raise MemoryError("the state can't take the bytes of a commit")
+
+
 class _Memory:
     """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or sync brings."""
 
@@ -79,7 +84,7 @@ class _Memory:
         def action() -> None:
             loan = borrow(self.get())  # kept until it is written
             size = loan.count * _lib.hvd_dtype_size(loan.tensor.dtype)
-            write(sink, ctypes.c_char_p(loan.tensor.data), size)
+            _written(write(sink, ctypes.c_char_p(loan.tensor.data), size))
 
         return self.problem.guard(action)
 
@@ -98,7 +103,7 @@ class _Object:
     def save(self, write: Any, sink: int) -> int:
         def action() -> None:
             data = self.get()
-            write(sink, data, len(data))
+            _written(write(sink, data, len(data)))
 
         return self.problem.guard(action)
 

@@ -16,7 +16,7 @@ from ..codec import CodecLike
 from ..context import Context
 from ..elastic import ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State
 from ..elastic import run as plain_run
-from ..elastic.state import _Object, _Problem
+from ..elastic.state import _Object, _Problem, _written
 from ..errors import InvalidError
 from .errors import errors, forget_programs
 
@@ -50,10 +50,10 @@ class _Leaf(_Object):
             array = np.ascontiguousarray(np.asarray(leaf))
             about.update(dtype=array.dtype.name, shape=np.shape(leaf))
             head = json.dumps(about).encode() + b"\n"
-            write(sink, head, len(head))
+            _written(write(sink, head, len(head)))
             if array.nbytes:
                 raw = array.view(np.uint8) if array.ndim else array.reshape(1).view(np.uint8)
-                write(sink, ctypes.c_char_p(raw.ctypes.data), array.nbytes)
+                _written(write(sink, ctypes.c_char_p(raw.ctypes.data), array.nbytes))
 
         return self.problem.guard(action)
 

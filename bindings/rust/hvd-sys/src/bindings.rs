@@ -10,8 +10,8 @@ pub const HVD_MILLISECOND: i64 = 1000000;
 pub const HVD_SECOND: i64 = 1000000000;
 pub const HVD_DEFAULT_TIMEOUT: i64 = 0;
 pub const HVD_MAX_DIMS: usize = 8;
-pub const HVD_SAMPLER_SAVED_BYTES: usize = 64;
 pub const HVD_EVENT_ALL: hvd_event_kind = 4294967295;
+pub const HVD_SAMPLER_SAVED_BYTES: usize = 64;
 
 pub type hvd_status = i32;
 pub type hvd_log_level = i32;
@@ -41,15 +41,15 @@ pub struct hvd_state {
     _private: [u8; 0],
 }
 #[repr(C)]
-pub struct hvd_sampler {
-    _private: [u8; 0],
-}
-pub type hvd_padding = i32;
-#[repr(C)]
 pub struct hvd_run_loop {
     _private: [u8; 0],
 }
 pub type hvd_event_kind = u32;
+#[repr(C)]
+pub struct hvd_sampler {
+    _private: [u8; 0],
+}
+pub type hvd_padding = i32;
 #[repr(C)]
 pub struct hvd_driver {
     _private: [u8; 0],
@@ -93,6 +93,12 @@ pub const HVD_DTYPE_BFLOAT16: hvd_dtype = 10;
 pub const HVD_DTYPE_FLOAT32: hvd_dtype = 11;
 pub const HVD_DTYPE_FLOAT64: hvd_dtype = 12;
 pub const HVD_DTYPE_BOOL: hvd_dtype = 13;
+pub const HVD_DTYPE_FLOAT8_E4M3FN: hvd_dtype = 14;
+pub const HVD_DTYPE_FLOAT8_E5M2: hvd_dtype = 15;
+pub const HVD_DTYPE_FLOAT8_E4M3FNUZ: hvd_dtype = 16;
+pub const HVD_DTYPE_FLOAT8_E5M2FNUZ: hvd_dtype = 17;
+pub const HVD_DTYPE_COMPLEX64: hvd_dtype = 18;
+pub const HVD_DTYPE_COMPLEX128: hvd_dtype = 19;
 
 pub const HVD_MEMORY_HOST: hvd_memory = 0;
 pub const HVD_MEMORY_CUDA: hvd_memory = 1;
@@ -117,10 +123,6 @@ pub const HVD_REDUCTION_MIN: hvd_reduction = 3;
 pub const HVD_REDUCTION_MAX: hvd_reduction = 4;
 pub const HVD_REDUCTION_PRODUCT: hvd_reduction = 5;
 
-pub const HVD_PADDING_NONE: hvd_padding = 0;
-pub const HVD_PADDING_REPEAT: hvd_padding = 1;
-pub const HVD_PADDING_DROP: hvd_padding = 2;
-
 pub const HVD_EVENT_HOSTS_UPDATED: hvd_event_kind = 1;
 pub const HVD_EVENT_PEER_LOST: hvd_event_kind = 2;
 pub const HVD_EVENT_GENERATION: hvd_event_kind = 4;
@@ -135,6 +137,10 @@ pub const HVD_COLLECTIVE_RECEIVE: i32 = 10;
 pub const HVD_COLLECTIVE_REDUCE: i32 = 11;
 pub const HVD_COLLECTIVE_GATHER: i32 = 12;
 pub const HVD_COLLECTIVE_SCATTER: i32 = 13;
+
+pub const HVD_PADDING_NONE: hvd_padding = 0;
+pub const HVD_PADDING_REPEAT: hvd_padding = 1;
+pub const HVD_PADDING_DROP: hvd_padding = 2;
 
 pub const HVD_PHASE_NEW: hvd_phase = 0;
 pub const HVD_PHASE_FORMING: hvd_phase = 1;
@@ -158,7 +164,7 @@ pub type hvd_write_fn =
         sink: *mut c_void,
         data: *const c_void,
         size: usize,
-    )>;
+    ) -> i32>;
 pub type hvd_save_fn =
     Option<unsafe extern "C" fn(
         userdata: *mut c_void,
@@ -189,7 +195,7 @@ pub type hvd_add_host_fn =
         sink: *mut c_void,
         name: *const c_char,
         slots: i32,
-    )>;
+    ) -> i32>;
 pub type hvd_discover_fn =
     Option<unsafe extern "C" fn(
         userdata: *mut c_void,
@@ -318,40 +324,6 @@ pub struct hvd_state_info {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct hvd_sampler_options {
-    pub struct_size: usize,
-    pub samples: u64,
-    pub batch_size: u64,
-    pub seed: u64,
-    pub in_order: i32,
-    pub padding: hvd_padding,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct hvd_sampler_batch {
-    pub struct_size: usize,
-    pub generation: u64,
-    pub epoch: u64,
-    pub position: u64,
-    pub count: u64,
-    pub total: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct hvd_sampler_info {
-    pub struct_size: usize,
-    pub epoch: u64,
-    pub samples: u64,
-    pub batch_size: u64,
-    pub processed: u64,
-    pub remaining: u64,
-    pub rounds: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
 pub struct hvd_recovery_info {
     pub struct_size: usize,
     pub from_generation: u64,
@@ -414,9 +386,36 @@ pub struct hvd_backend_choice_info {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct hvd_host {
-    pub name: *const c_char,
-    pub slots: i32,
+pub struct hvd_sampler_options {
+    pub struct_size: usize,
+    pub samples: u64,
+    pub batch_size: u64,
+    pub seed: u64,
+    pub in_order: i32,
+    pub padding: hvd_padding,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hvd_sampler_batch {
+    pub struct_size: usize,
+    pub generation: u64,
+    pub epoch: u64,
+    pub position: u64,
+    pub count: u64,
+    pub total: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hvd_sampler_info {
+    pub struct_size: usize,
+    pub epoch: u64,
+    pub samples: u64,
+    pub batch_size: u64,
+    pub processed: u64,
+    pub remaining: u64,
+    pub rounds: u64,
 }
 
 #[repr(C)]
@@ -551,9 +550,6 @@ extern "C" {
         ret_info: *mut hvd_backend_info,
         error: *mut hvd_error,
     ) -> hvd_status;
-    pub fn hvd_backend_name(
-        context: *mut hvd_context,
-    ) -> *const c_char;
     pub fn hvd_dtype_size(
         dtype: hvd_dtype,
     ) -> usize;
@@ -663,88 +659,6 @@ extern "C" {
     pub fn hvd_join(
         context: *mut hvd_context,
         ret_last_rank: *mut i32,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_allreduce_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        input: *const hvd_tensor,
-        output: *mut hvd_tensor,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_broadcast_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        tensor: *mut hvd_tensor,
-        root: i32,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_allgather_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        input: *const hvd_tensor,
-        output: *const hvd_tensor,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_reducescatter_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        input: *const hvd_tensor,
-        output: *const hvd_tensor,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_alltoall_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        input: *const hvd_tensor,
-        splits: *const i64,
-        output: *const hvd_tensor,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_barrier_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_broadcast_variables_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        tensors: *mut hvd_tensor,
-        count: usize,
-        root: i32,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_grouped_allreduce_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        inputs: *const hvd_tensor,
-        outputs: *const hvd_tensor,
-        count: usize,
-        reduction: hvd_reduction,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_grouped_allgather_async(
-        context: *mut hvd_context,
-        name: *const c_char,
-        inputs: *const hvd_tensor,
-        outputs: *const hvd_tensor,
-        count: usize,
-        ret_op: *mut *mut hvd_op,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_join_async(
-        context: *mut hvd_context,
-        ret_op: *mut *mut hvd_op,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_submit(
@@ -860,56 +774,6 @@ extern "C" {
     pub fn hvd_state_get_info(
         state: *mut hvd_state,
         ret_statistics: *mut hvd_state_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_create(
-        context: *mut hvd_context,
-        options: *const hvd_sampler_options,
-        ret_sampler: *mut *mut hvd_sampler,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_destroy(
-        sampler: *mut hvd_sampler,
-    );
-    pub fn hvd_state_add_sampler(
-        state: *mut hvd_state,
-        key: *const c_char,
-        sampler: *mut hvd_sampler,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_next(
-        sampler: *mut hvd_sampler,
-        after: *const hvd_sampler_batch,
-        indices: *mut u64,
-        room: usize,
-        ret_batch: *mut hvd_sampler_batch,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_record(
-        sampler: *mut hvd_sampler,
-        batch: *const hvd_sampler_batch,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_set_epoch(
-        sampler: *mut hvd_sampler,
-        epoch: u64,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_get_info(
-        sampler: *mut hvd_sampler,
-        ret_info: *mut hvd_sampler_info,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_save(
-        sampler: *mut hvd_sampler,
-        data: *mut c_void,
-        room: usize,
-        error: *mut hvd_error,
-    ) -> hvd_status;
-    pub fn hvd_sampler_load(
-        sampler: *mut hvd_sampler,
-        data: *const c_void,
-        size: usize,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_run(
@@ -1081,6 +945,56 @@ extern "C" {
         root: i32,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_sampler_create(
+        context: *mut hvd_context,
+        options: *const hvd_sampler_options,
+        ret_sampler: *mut *mut hvd_sampler,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_destroy(
+        sampler: *mut hvd_sampler,
+    );
+    pub fn hvd_state_add_sampler(
+        state: *mut hvd_state,
+        key: *const c_char,
+        sampler: *mut hvd_sampler,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_next(
+        sampler: *mut hvd_sampler,
+        after: *const hvd_sampler_batch,
+        indices: *mut u64,
+        room: usize,
+        ret_batch: *mut hvd_sampler_batch,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_record(
+        sampler: *mut hvd_sampler,
+        batch: *const hvd_sampler_batch,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_set_epoch(
+        sampler: *mut hvd_sampler,
+        epoch: u64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_get_info(
+        sampler: *mut hvd_sampler,
+        ret_info: *mut hvd_sampler_info,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_save(
+        sampler: *mut hvd_sampler,
+        data: *mut c_void,
+        room: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_sampler_load(
+        sampler: *mut hvd_sampler,
+        data: *const c_void,
+        size: usize,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_create(
         options: *const hvd_options,
         ret_driver: *mut *mut hvd_driver,
@@ -1222,28 +1136,6 @@ mod layout {
         assert_eq!(offset_of!(hvd_state_info, sync_sent_bytes), 48);
         assert_eq!(offset_of!(hvd_state_info, sync_received_bytes), 56);
         assert_eq!(offset_of!(hvd_state_info, last_commit_ns), 64);
-        assert_eq!(size_of::<hvd_sampler_options>(), 40);
-        assert_eq!(offset_of!(hvd_sampler_options, struct_size), 0);
-        assert_eq!(offset_of!(hvd_sampler_options, samples), 8);
-        assert_eq!(offset_of!(hvd_sampler_options, batch_size), 16);
-        assert_eq!(offset_of!(hvd_sampler_options, seed), 24);
-        assert_eq!(offset_of!(hvd_sampler_options, in_order), 32);
-        assert_eq!(offset_of!(hvd_sampler_options, padding), 36);
-        assert_eq!(size_of::<hvd_sampler_batch>(), 48);
-        assert_eq!(offset_of!(hvd_sampler_batch, struct_size), 0);
-        assert_eq!(offset_of!(hvd_sampler_batch, generation), 8);
-        assert_eq!(offset_of!(hvd_sampler_batch, epoch), 16);
-        assert_eq!(offset_of!(hvd_sampler_batch, position), 24);
-        assert_eq!(offset_of!(hvd_sampler_batch, count), 32);
-        assert_eq!(offset_of!(hvd_sampler_batch, total), 40);
-        assert_eq!(size_of::<hvd_sampler_info>(), 56);
-        assert_eq!(offset_of!(hvd_sampler_info, struct_size), 0);
-        assert_eq!(offset_of!(hvd_sampler_info, epoch), 8);
-        assert_eq!(offset_of!(hvd_sampler_info, samples), 16);
-        assert_eq!(offset_of!(hvd_sampler_info, batch_size), 24);
-        assert_eq!(offset_of!(hvd_sampler_info, processed), 32);
-        assert_eq!(offset_of!(hvd_sampler_info, remaining), 40);
-        assert_eq!(offset_of!(hvd_sampler_info, rounds), 48);
         assert_eq!(size_of::<hvd_recovery_info>(), 376);
         assert_eq!(offset_of!(hvd_recovery_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_recovery_info, from_generation), 8);
@@ -1290,9 +1182,28 @@ mod layout {
         assert_eq!(offset_of!(hvd_backend_choice_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_backend_choice_info, name), 8);
         assert_eq!(offset_of!(hvd_backend_choice_info, reason), 24);
-        assert_eq!(size_of::<hvd_host>(), 16);
-        assert_eq!(offset_of!(hvd_host, name), 0);
-        assert_eq!(offset_of!(hvd_host, slots), 8);
+        assert_eq!(size_of::<hvd_sampler_options>(), 40);
+        assert_eq!(offset_of!(hvd_sampler_options, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_options, samples), 8);
+        assert_eq!(offset_of!(hvd_sampler_options, batch_size), 16);
+        assert_eq!(offset_of!(hvd_sampler_options, seed), 24);
+        assert_eq!(offset_of!(hvd_sampler_options, in_order), 32);
+        assert_eq!(offset_of!(hvd_sampler_options, padding), 36);
+        assert_eq!(size_of::<hvd_sampler_batch>(), 48);
+        assert_eq!(offset_of!(hvd_sampler_batch, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_batch, generation), 8);
+        assert_eq!(offset_of!(hvd_sampler_batch, epoch), 16);
+        assert_eq!(offset_of!(hvd_sampler_batch, position), 24);
+        assert_eq!(offset_of!(hvd_sampler_batch, count), 32);
+        assert_eq!(offset_of!(hvd_sampler_batch, total), 40);
+        assert_eq!(size_of::<hvd_sampler_info>(), 56);
+        assert_eq!(offset_of!(hvd_sampler_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_sampler_info, epoch), 8);
+        assert_eq!(offset_of!(hvd_sampler_info, samples), 16);
+        assert_eq!(offset_of!(hvd_sampler_info, batch_size), 24);
+        assert_eq!(offset_of!(hvd_sampler_info, processed), 32);
+        assert_eq!(offset_of!(hvd_sampler_info, remaining), 40);
+        assert_eq!(offset_of!(hvd_sampler_info, rounds), 48);
         assert_eq!(size_of::<hvd_launch>(), 40);
         assert_eq!(offset_of!(hvd_launch, struct_size), 0);
         assert_eq!(offset_of!(hvd_launch, worker), 8);

@@ -141,7 +141,9 @@ unsafe extern "C" fn discover(userdata: *mut c_void, add: sys::hvd_add_host_fn, 
     for host in hosts {
         let Ok(name) = CString::new(host.name) else { return 1 };
         // SAFETY: the library's function with the library's sink, within the call.
-        unsafe { add(sink, name.as_ptr(), host.slots) };
+        if unsafe { add(sink, name.as_ptr(), host.slots) } != 0 {
+            return 1;
+        }
     }
     0
 }

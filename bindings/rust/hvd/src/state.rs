@@ -144,7 +144,9 @@ impl io::Write for Sink {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if let Some(write) = self.write {
             // SAFETY: the library's function with the library's sink, within the save call.
-            unsafe { write(self.sink, data.as_ptr().cast(), data.len()) };
+            if unsafe { write(self.sink, data.as_ptr().cast(), data.len()) } != 0 {
+                return Err(io::Error::new(io::ErrorKind::OutOfMemory, "the state can't take these bytes"));
+            }
         }
         Ok(data.len())
     }

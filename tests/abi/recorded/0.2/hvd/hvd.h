@@ -201,8 +201,6 @@ typedef struct hvd_backend_info {
   uint64_t collectives; /* bit 1 << hvd_collective for each supported one */
 } hvd_backend_info;
 HVD_API hvd_status hvd_get_backend(hvd_context *context, hvd_backend_info *ret_info, hvd_error *error);
-/* Name of the backend in use; valid until the context is destroyed. "" if NULL. */
-HVD_API const char *hvd_backend_name(hvd_context *context);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
@@ -210,7 +208,10 @@ HVD_API const char *hvd_backend_name(hvd_context *context);
 typedef int32_t hvd_dtype;
 enum { HVD_DTYPE_UINT8 = 1, HVD_DTYPE_INT8 = 2, HVD_DTYPE_UINT16 = 3, HVD_DTYPE_INT16 = 4, HVD_DTYPE_UINT32 = 5, HVD_DTYPE_INT32 = 6,
        HVD_DTYPE_UINT64 = 7, HVD_DTYPE_INT64 = 8, HVD_DTYPE_FLOAT16 = 9, HVD_DTYPE_BFLOAT16 = 10, HVD_DTYPE_FLOAT32 = 11,
-       HVD_DTYPE_FLOAT64 = 12, HVD_DTYPE_BOOL = 13 };
+       HVD_DTYPE_FLOAT64 = 12, HVD_DTYPE_BOOL = 13,
+       /* 8 bits: sign, exponent, mantissa; FN: no infinities, UZ: one zero, as in ml_dtypes and PyTorch. Pairs of floats. */
+       HVD_DTYPE_FLOAT8_E4M3FN = 14, HVD_DTYPE_FLOAT8_E5M2 = 15, HVD_DTYPE_FLOAT8_E4M3FNUZ = 16, HVD_DTYPE_FLOAT8_E5M2FNUZ = 17,
+       HVD_DTYPE_COMPLEX64 = 18, HVD_DTYPE_COMPLEX128 = 19 };
 
 /* Bytes of one element, or 0 if the dtype is unknown. */
 HVD_API size_t hvd_dtype_size(hvd_dtype dtype);
@@ -387,39 +388,10 @@ HVD_API hvd_status hvd_join(hvd_context *context, int32_t *ret_last_rank, hvd_er
 /* An operation under way. */
 typedef struct hvd_op hvd_op;
 
-/* Asynchronous forms: return at once; tensors' descriptors, splits and names are copied, tensors' memory is
- * borrowed until the operation has completed. What is known to be wrong at once is the return value, and
- * there is no op then. Descriptors are not written to: hvd_op_get_output gives an output's data and shape. */
-HVD_API hvd_status hvd_allreduce_async(hvd_context *context, const char *name, const hvd_tensor *input,
-                                       hvd_tensor *output, hvd_reduction reduction, hvd_op **ret_op,
-                                       hvd_error *error);
-HVD_API hvd_status hvd_broadcast_async(hvd_context *context, const char *name, hvd_tensor *tensor,
-                                       int32_t root, hvd_op **ret_op, hvd_error *error);
-HVD_API hvd_status hvd_allgather_async(hvd_context *context, const char *name, const hvd_tensor *input,
-                                       const hvd_tensor *output, hvd_op **ret_op, hvd_error *error);
-HVD_API hvd_status hvd_reducescatter_async(hvd_context *context, const char *name, const hvd_tensor *input,
-                                           const hvd_tensor *output, hvd_reduction reduction,
-                                           hvd_op **ret_op, hvd_error *error);
-HVD_API hvd_status hvd_alltoall_async(hvd_context *context, const char *name, const hvd_tensor *input,
-                                      const int64_t *splits, const hvd_tensor *output, hvd_op **ret_op,
-                                      hvd_error *error);
-HVD_API hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
-                                     hvd_error *error);
-HVD_API hvd_status hvd_broadcast_variables_async(hvd_context *context, const char *name, hvd_tensor *tensors,
-                                                 size_t count, int32_t root, hvd_op **ret_op,
-                                                 hvd_error *error);
-HVD_API hvd_status hvd_grouped_allreduce_async(hvd_context *context, const char *name,
-                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
-                                               size_t count, hvd_reduction reduction, hvd_op **ret_op,
-                                               hvd_error *error);
-HVD_API hvd_status hvd_grouped_allgather_async(hvd_context *context, const char *name,
-                                               const hvd_tensor *inputs, const hvd_tensor *outputs,
-                                               size_t count, hvd_op **ret_op, hvd_error *error);
-HVD_API hvd_status hvd_join_async(hvd_context *context, hvd_op **ret_op, hvd_error *error);
-
 /* Any operation in one form, of which the functions above are shorthands: with a process set, factors, a
  * priority, a time-out of its own. Zero is the default of every field. A field that the collective does
- * not use must be zero (root, counts) or NULL; anything else is HVD_INVALID, naming field and value. */
+ * not use must be zero (root, counts) or NULL; anything else is HVD_INVALID, naming field and value.
+ * hvd/async.h has shorthands that return at once. */
 typedef struct hvd_request {
   size_t struct_size;
   hvd_collective collective;
@@ -442,7 +414,9 @@ typedef struct hvd_request {
 } hvd_request;
 #define HVD_REQUEST_INIT {sizeof(hvd_request), 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0}
 
-/* Submits it and returns at once: see the asynchronous forms. The request itself is copied. */
+/* Submits it and returns at once. The request, tensors' descriptors, splits and names are copied; tensors' memory is
+ * borrowed until the operation has completed. What is known to be wrong at once is the return value, and there is no
+ * op then. Descriptors are not written to: hvd_op_get_output gives an output's data and shape. */
 HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
                               hvd_error *error);
 
@@ -500,8 +474,9 @@ HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *
  * times; load gets what save wrote, of this or another rank. Both return 0 for success; anything else
  * makes the calling commit, restore or sync fail with HVD_CALLBACK_FAILED, the last commit untouched.
  * load must be able to undo a partial load by another load. Called in the thread that calls commit,
- * restore, sync or hvd_run, with no lock held. */
-typedef void (*hvd_write_fn)(void *sink, const void *data, size_t size);
+ * restore, sync or hvd_run, with no lock held. `write` returns 0, or nonzero if it can't take the bytes (no memory,
+ * data is NULL): save may return then, and the call fails whatever it returns. */
+typedef int32_t (*hvd_write_fn)(void *sink, const void *data, size_t size);
 typedef int32_t (*hvd_save_fn)(void *userdata, hvd_write_fn write, void *sink);
 typedef int32_t (*hvd_load_fn)(void *userdata, const void *data, size_t size);
 HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_save_fn save,
@@ -560,98 +535,6 @@ typedef struct hvd_state_info {
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
 } hvd_state_info;
 HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
-
-/* ---- Sampler --------------------------------------------------------------------------------- */
-
-/* Deals the samples of a data set, 0 .. samples-1, out to the ranks: each exactly once in an epoch, also when
- * the number of ranks changes on the way. What was processed survives commit, restore and a change of size.
- *
- * An epoch is an order of the samples, shuffled by (seed, epoch), the same on every platform; it takes no
- * memory. All ranks take it from the front, a round at a time: the next batch_size * size samples, dealt one
- * by one to ranks 0 .. size-1. Every rank goes through the same rounds, so what was processed is one number,
- * the same everywhere: nothing is communicated, and a commit of it costs nothing.
- *
- *   while ((s = hvd_sampler_next(sampler, NULL, indices, room, &batch, &e)) == HVD_OK && batch.total > 0) {
- *     ... train on batch.count indices; sum gradients over all ranks, divide by batch.total ...
- *     if ((s = hvd_sampler_record(sampler, &batch, &e)) != HVD_OK) ...
- *     if ((s = hvd_state_commit(state, &e)) != HVD_OK) return s;
- *   }
- *   hvd_sampler_set_epoch(sampler, batch.epoch + 1, &e);
- *
- * It asks the context for rank and size at each call: after a change there is nothing to do. */
-typedef struct hvd_sampler hvd_sampler;
-
-/* What becomes of a last round that the ranks can't share evenly. */
-typedef int32_t hvd_padding;
-enum {
-  HVD_PADDING_NONE = 0,    /* dealt as it is: each sample exactly once. Some ranks have one sample less than others, and
-                              with fewer samples than ranks some have none (count 0, total > 0): such a rank
-                              contributes zeros to the round's collectives, or records and calls hvd_join */
-  HVD_PADDING_REPEAT = 1,  /* filled up with the first samples of the epoch: every rank has equally many */
-  HVD_PADDING_DROP = 2     /* the last samples, fewer than there are ranks, are left out of this epoch */
-};
-
-typedef struct hvd_sampler_options {
-  size_t struct_size;
-  uint64_t samples;     /* of the data set: 1 .. 2^62 */
-  uint64_t batch_size;  /* of one rank: 1 .. 2^31-1 */
-  uint64_t seed;
-  int32_t in_order;     /* 1: not shuffled, every epoch is 0, 1, 2 ... */
-  hvd_padding padding;
-} hvd_sampler_options;
-
-/* All ranks give the same options. Must be destroyed before its context; a state keeps what it needs of it. */
-HVD_API hvd_status hvd_sampler_create(hvd_context *context, const hvd_sampler_options *options,
-                                      hvd_sampler **ret_sampler, hvd_error *error);
-HVD_API void hvd_sampler_destroy(hvd_sampler *sampler);
-
-/* Makes it part of a state, as an object of 64 bytes: committed, restored and synced with it. A sync gives
- * HVD_MISMATCH if the ranks' options differ. */
-HVD_API hvd_status hvd_state_add_sampler(hvd_state *state, const char *key, hvd_sampler *sampler,
-                                         hvd_error *error);
-
-/* One rank's part of a round. */
-typedef struct hvd_sampler_batch {
-  size_t struct_size;
-  uint64_t generation;  /* in which it was dealt: it is no longer of use in another one */
-  uint64_t epoch;
-  uint64_t position;    /* where in the epoch's order the round begins */
-  uint64_t count;       /* samples of this rank, at most batch_size */
-  uint64_t total;       /* samples of all ranks together; 0: the epoch is over */
-} hvd_sampler_batch;
-
-/* The first round that is not recorded: writes the indices of this rank's samples. The same again until it
- * is recorded. `after` not NULL: the round that follows that one, so that a program can load data ahead.
- * HVD_INVALID: `after` is of another generation or epoch, or long recorded (begin again with NULL), or
- * `room`, in indices, is less than what is to be written; batch_size is always enough. */
-HVD_API hvd_status hvd_sampler_next(hvd_sampler *sampler, const hvd_sampler_batch *after, uint64_t *indices,
-                                    size_t room, hvd_sampler_batch *ret_batch, hvd_error *error);
-
-/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too. HVD_INVALID,
- * and nothing changes, if it is not the first one that is not recorded, or was dealt in another generation. */
-HVD_API hvd_status hvd_sampler_record(hvd_sampler *sampler, const hvd_sampler_batch *batch, hvd_error *error);
-
-/* Begins another epoch (at first it is 0), nothing of it processed. The epoch that it is in changes nothing, so
- * that a training function may set the epoch whenever it is called. */
-HVD_API hvd_status hvd_sampler_set_epoch(hvd_sampler *sampler, uint64_t epoch, hvd_error *error);
-
-typedef struct hvd_sampler_info {
-  size_t struct_size;
-  uint64_t epoch;
-  uint64_t samples, batch_size;  /* as in the options */
-  uint64_t processed;            /* of this epoch, by all ranks */
-  uint64_t remaining;            /* samples - processed */
-  uint64_t rounds;               /* left in this epoch with the present size; the same on every rank */
-} hvd_sampler_info;
-HVD_API hvd_status hvd_sampler_get_info(hvd_sampler *sampler, hvd_sampler_info *ret_info, hvd_error *error);
-
-/* For a checkpoint of the program's own: writes HVD_SAMPLER_SAVED_BYTES bytes, the same on every rank and on
- * every platform. They can be loaded, on all ranks alike, with any number of ranks, batch size and padding;
- * HVD_INVALID if samples, seed or in_order are not those that they were saved with, or the bytes are damaged.
- * Both also work after hvd_shutdown. */
-#define HVD_SAMPLER_SAVED_BYTES 64
-HVD_API hvd_status hvd_sampler_save(hvd_sampler *sampler, void *data, size_t room, hvd_error *error);
-HVD_API hvd_status hvd_sampler_load(hvd_sampler *sampler, const void *data, size_t size, hvd_error *error);
 
 /* ---- Elastic run ----------------------------------------------------------------------------- */
 
@@ -791,7 +674,7 @@ HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t 
 typedef struct hvd_backend_choice_info {
   size_t struct_size;
   char name[16];
-  char reason[512];       /* why this one: "auto: gloo, since no MPI launcher started this process" */
+  char reason[512];       /* why this one: "auto: gloo, since no launcher started this process" */
 } hvd_backend_choice_info;
 
 /* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
