@@ -19,6 +19,7 @@ namespace {
 constexpr Duration kLeastPatience =
     std::chrono::seconds(1);                          // with a driver that let us in at the last moment
 constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own deadline, should it be held up
+constexpr Duration kLastWord = std::chrono::seconds(1);  // to a driver that another one has replaced
 constexpr size_t kEnvelopeRoom = 4096;                // of a frame, for what goes around a value
 
 CoreConfig to_core(const SessionConfig& c) {
@@ -61,10 +62,31 @@ struct Session::Impl {
   }
 
   void act(Send& a) {
-    if (channel) channel->send(wire::encode(a.envelope));
+    if (const auto& to = a.candidate ? candidate : channel) to->send(wire::encode(a.envelope));
+  }
+  void act(Dial& a) {
+    const uint64_t number = ++dials;
+    wire::connect_channel(loop, config.driver, config.secret, wire::worker_identity(config.worker),
+                          wire::ChannelLimits{}, a.timeout,
+                          [this, number](std::shared_ptr<wire::Channel> c, const Status& why) {
+                            dialled(number, std::move(c), why);
+                          });
+  }
+  void act(StopDial&) { drop_candidate(); }
+  void act(Adopt&) {
+    if (channel) channel->close(kLastWord);
+    channel = std::exchange(candidate, nullptr);
+    channel->trust();
+    listen_to(channel);
+    change([this] { address = channel->local_address(); });
+  }
+  void act(NotifyDriver& a) {
+    term.store(a.change.term);
+    if (events.driver_changed) events.driver_changed(a.change);
   }
   void act(Welcomed&) {
     channel->trust();
+    term.store(core.term());
     change([this] { started = Status(); });
   }
   void act(Deliver& a) {
@@ -101,6 +123,7 @@ struct Session::Impl {
     if (was_started && events.ended) events.ended(a.why);
   }
   void act(Close& a) {
+    drop_candidate();
     if (!channel) return channel_closed();
     channel->close_then(a.linger, [this] { channel_closed(); });
   }
@@ -121,15 +144,43 @@ struct Session::Impl {
     if (!c) return change([&] { started = ended = why; });
     channel = std::move(c);
     change([this] { address = channel->local_address(); });
-    channel->set_handlers({[this](std::span<const uint8_t> frame) {
-                             handle([frame](SessionCore& s, Time t) { return s.frame(frame, t); });
-                           },
-                           [this](const Status& closed) {
-                             handle(
-                                 [&closed](SessionCore& s, Time t) { return s.channel_closed(closed, t); });
-                           }});
+    listen_to(channel);
     const Duration patience = std::max<Duration>(deadline - now(), kLeastPatience);
     handle([patience](SessionCore& s, Time t) { return s.connected(patience, t); });
+  }
+
+  void listen_to(const std::shared_ptr<wire::Channel>& c) {
+    c->set_handlers({[this](std::span<const uint8_t> frame) {
+                       handle([frame](SessionCore& s, Time t) { return s.frame(frame, t); });
+                     },
+                     [this](const Status& closed) {
+                       channel.reset();
+                       handle([&closed](SessionCore& s, Time t) { return s.channel_closed(closed, t); });
+                     }});
+  }
+
+  void dialled(uint64_t number, std::shared_ptr<wire::Channel> c, const Status& why) {
+    if (number != dials || core.ended()) {
+      if (c) c->close(Duration(0));
+      return;
+    }
+    if (!c) return handle([&why](SessionCore& s, Time t) { return s.dial_failed(why, t); });
+    candidate = std::move(c);
+    candidate->set_handlers({[this](std::span<const uint8_t> frame) {
+                               handle([frame, this](SessionCore& s, Time t) {
+                                 s.set_revision(revision.load());
+                                 return s.candidate_frame(frame, t);
+                               });
+                             },
+                             [this](const Status& closed) {
+                               handle([&closed](SessionCore& s, Time t) { return s.candidate_closed(closed, t); });
+                             }});
+    handle([](SessionCore& s, Time t) { return s.dialled(t); });
+  }
+
+  void drop_candidate() {
+    ++dials;  // what is under way is not wanted any more
+    if (const auto dropped = std::exchange(candidate, nullptr)) dropped->close(Duration(0));
   }
 
   // ---- on the callers' threads ----
@@ -159,8 +210,10 @@ struct Session::Impl {
   const SessionEvents events;
   const LoggerPtr logger;
   SessionCore core;
-  std::shared_ptr<wire::Channel> channel;
-  std::atomic<uint64_t> word{0}, revision{0};
+  std::shared_ptr<wire::Channel> channel;    // none while the driver is gone
+  std::shared_ptr<wire::Channel> candidate;  // to a driver that may become ours
+  uint64_t dials = 0;                        // the newest attempt at one
+  std::atomic<uint64_t> word{0}, revision{0}, term{0};
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -263,6 +316,8 @@ void Session::report_stall(uint64_t generation, const std::string& text, const s
 
 uint64_t Session::epoch_word() const { return impl_->word.load(); }
 
+uint64_t Session::term() const { return impl_->term.load(); }
+
 void Session::set_revision(uint64_t revision) { impl_->revision.store(revision); }
 
 Status Session::finish(uint64_t revision, Duration timeout) {
@@ -357,6 +412,7 @@ void Session::close(Duration linger) {
   s.loop.stop();
   s.timer.reset();
   s.channel.reset();
+  s.candidate.reset();
   s.joined = true;
 }
 

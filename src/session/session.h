@@ -52,24 +52,32 @@ struct HostsUpdate {
   std::vector<std::string> added, removed;
 };
 
+/// Whether there is a driver. A session whose driver is gone goes on, and dials until there is one again.
+struct DriverChange {
+  bool lost = false;  // else: found again
+  uint64_t term = 0;  // of the driver that is lost or found
+  std::string message;
+};
+
 /// Called on the session's loop thread, no lock held. They must not block, nor call close.
 struct SessionEvents {
   /// The current generation is lost. Never before join has given it out: an abort that comes earlier is
   /// held back until then (and may be told before join's caller has looked at the assignment).
   std::function<void(const AbortInfo&)> aborted;
   std::function<void(const HostsUpdate&)> hosts_updated;
+  std::function<void(const DriverChange&)> driver_changed;
   std::function<void(const Status& why)> ended;  // exactly once if start gave HVD_OK, at the latest
       // before close returns; never otherwise. No more generations; why says the reason:
       // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
 };
 
 struct SessionConfig {
-  std::string driver;  // host:port
+  std::string driver;  // host:port, or several, separated by commas
   std::string secret, job, host;
   uint64_t worker = 0;
   int32_t slot = 0;
   Duration connect_timeout = seconds(30);
-  Duration driver_timeout = seconds(60);  // silence of a driver whose connection is open
+  Duration driver_timeout = seconds(60);  // without a driver, or with one that is silent
   LoggerPtr logger;
 };
 
@@ -104,6 +112,8 @@ class Session {
   /// Newest (epoch, interrupt) known, as one number that grows with the epoch: epoch * 2 + interrupt.
   /// The maximum over all ranks tells every rank the same (contract 1).
   uint64_t epoch_word() const;
+  /// Of the newest driver that welcomed this worker; 0 before, and of one from which no other takes over.
+  uint64_t term() const;
   /// To be shown in heartbeats.
   void set_revision(uint64_t revision);
 

@@ -59,14 +59,19 @@ SessionCore::Actions SessionCore::connected(Duration patience, Time now) {
   phase_ = Phase::kHello;
   last_received_ = now;
   hello_deadline_ = now + patience;
+  send(0, hello());
+  return take();
+}
+
+wire::HelloT SessionCore::hello() const {
   wire::HelloT hello;
   hello.protocol = wire::kProtocol;
   hello.library = HVD_VERSION_STRING;
   hello.host = config_.host;
   hello.slot = config_.slot;
   hello.pid = config_.pid;
-  send(0, std::move(hello));
-  return take();
+  hello.resumes = phase_ == Phase::kWelcomed;
+  return hello;
 }
 
 SessionCore::Actions SessionCore::frame(std::span<const uint8_t> bytes, Time now) {
@@ -83,6 +88,7 @@ SessionCore::Actions SessionCore::received(const wire::EnvelopeT& message, Time 
   if (phase_ != Phase::kHello && phase_ != Phase::kWelcomed) return take();
   last_received_ = now;
   suspected_.reset();
+  if (missed_since_) found(now);
   // A driver of another job, or one that does not know this worker, can still say so.
   const bool is_answer = phase_ == Phase::kHello && message.body.type == wire::Body::Refused;
   if (!is_answer && (message.job != config_.job || message.worker != config_.worker)) {  // contract 11
@@ -91,12 +97,13 @@ SessionCore::Actions SessionCore::received(const wire::EnvelopeT& message, Time 
                     wire::body_name(message), message.worker, message.job, config_.worker, config_.job));
     return take();
   }
-  if (message.sequence <= seen_) {
+  if (message.sequence <= link_.seen) {
     log(HVD_LOG_WARNING, fmt::format("dropped {} with sequence {}: {} was seen already",
-                                     wire::body_name(message), message.sequence, seen_));
+                                     wire::body_name(message), message.sequence, link_.seen));
     return take();
   }
-  seen_ = message.sequence;
+  link_.seen = message.sequence;
+  if (outlives_driver()) term_ = std::max(term_, message.term);
   dispatch(message, now);
   return take();
 }
@@ -125,24 +132,36 @@ void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
 }
 
 void SessionCore::on_welcome(const wire::WelcomeT& welcome, Time now) {
-  const int64_t interval = welcome.heartbeat_interval_ms, timeout = welcome.heartbeat_timeout_ms;
-  if (interval <= 0 || timeout <= interval || timeout > kLongestHeartbeatMs)
-    return broken(fmt::format("heartbeat every {} ms with a time-out of {} ms", interval, timeout));
-  if (welcome.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", welcome.epoch));
+  if (!take_welcome(welcome, now)) return;
+  term_ = welcome.term;
   phase_ = Phase::kWelcomed;
+  actions_.emplace_back(Welcomed{});
+}
+
+/// False: the session has ended.
+bool SessionCore::take_welcome(const wire::WelcomeT& welcome, Time now) {
+  const int64_t interval = welcome.heartbeat_interval_ms, timeout = welcome.heartbeat_timeout_ms;
+  if (interval <= 0 || timeout <= interval || timeout > kLongestHeartbeatMs) {
+    broken(fmt::format("heartbeat every {} ms with a time-out of {} ms", interval, timeout));
+    return false;
+  }
+  if (welcome.epoch > kLargestEpoch) {
+    broken(fmt::format("epoch {}", welcome.epoch));
+    return false;
+  }
   heartbeat_interval_ = milliseconds(interval);
   heartbeat_timeout_ = milliseconds(timeout);
   next_heartbeat_ = now + heartbeat_interval_;
   takes_stalls_ = welcome.takes_stalls;
   word_ = std::max(word_, to_word(welcome.epoch, false));
-  actions_.emplace_back(Welcomed{});
+  return true;
 }
 
-void SessionCore::on_refused(const wire::RefusedT& refused) {
+void SessionCore::on_refused(const wire::RefusedT& refused, bool final) {
   const std::string reason = refused.reason.empty() ? wire::EnumNameRefusal(refused.code) : refused.reason;
   Status why(to_status(refused.code),
              fmt::format("the driver at {} refused worker {}: {}", config_.driver, config_.worker, reason));
-  if (phase_ == Phase::kWelcomed && refused.code == wire::Refusal::Stale) {
+  if (!final && phase_ == Phase::kWelcomed && refused.code == wire::Refusal::Stale) {
     // One message of ours came too late. The session goes on, unless the driver hangs up.
     log(HVD_LOG_WARNING, why.message);
     refusal_ = std::move(why);
@@ -172,9 +191,13 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   }
   fail_gets(generation, "a newer generation was formed");
   generation_ = generation;
-  taken_ = left_ = lost_ = false;
+  taken_ = left_ = lost_ = synced_ = false;
   held_.reset();
   refusal_.reset();
+  failure_.reset();
+  set_.clear();
+  rank_ = assignment.rank;
+  size_ = static_cast<int32_t>(assignment.members.size());
   assigned_epoch_ = assignment.epoch;
   if (assignment.epoch >= word_ / 2) word_ = to_word(assignment.epoch, false);
   actions_.emplace_back(Deliver{std::move(assignment)});
@@ -222,10 +245,13 @@ void SessionCore::on_hosts_updated(const wire::HostsUpdatedT& received) {
   actions_.emplace_back(NotifyHosts{std::move(update)});
 }
 
-SessionCore::Actions SessionCore::channel_closed(const Status& why, Time) {
-  if (phase_ == Phase::kEnded) return take();
+SessionCore::Actions SessionCore::channel_closed(const Status& why, Time now) {
+  if (phase_ == Phase::kEnded || !linked_) return take();
   if (refusal_) {
     end(*refusal_);
+  } else if (phase_ == Phase::kWelcomed && outlives_driver()) {
+    linked_ = false;
+    miss(now, why.message, now);
   } else {
     end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} is lost: {}", config_.driver, why.message)));
   }
@@ -240,6 +266,8 @@ SessionCore::Actions SessionCore::tick(Time now) {
                            config_.driver, seconds_text(now - last_received_))));
   }
   if (phase_ != Phase::kWelcomed) return take();
+  if (missed_since_) look_for_driver(now);
+  if (!linked_ || phase_ != Phase::kWelcomed) return take();
   if (now >= next_heartbeat_) {
     wire::HeartbeatT heartbeat;
     heartbeat.revision = revision_;
@@ -268,6 +296,11 @@ void SessionCore::look_for_silence(Time now) {
             "(driver_timeout)",
             config_.driver, seconds_text(silence), seconds_text(patience)));
   }
+  // Not at the first look: perhaps it was this process that was stopped, and the driver's word waits in the socket.
+  if (silence < patience && !missed_since_ && outlives_driver() &&
+      silence >= heartbeat_timeout_ + std::min(heartbeat_interval_, (patience - heartbeat_timeout_) / 4)) {
+    miss(last_received_, fmt::format("silent for {} s", seconds_text(silence)), now);
+  }
   if (silence < patience) return;
   if (!suspected_ || now >= *suspected_ + patience / 2) {
     // Perhaps this process was stopped, not the driver. What has come meanwhile waits in the socket and
@@ -288,8 +321,11 @@ Duration SessionCore::driver_patience() const { return std::max(config_.driver_t
 std::optional<Time> SessionCore::next_tick() const {
   if (phase_ == Phase::kHello) return hello_deadline_;
   if (phase_ != Phase::kWelcomed) return std::nullopt;
+  if (!linked_) return next_look();
   const Time silent = last_received_ + (silence_told_ ? driver_patience() : heartbeat_timeout_);
-  return std::min(next_heartbeat_, suspected_ ? *suspected_ : silent);
+  const Time next = std::min(next_heartbeat_, suspected_ ? *suspected_ : silent);
+  const std::optional<Time> look = next_look();
+  return look ? std::min(next, *look) : next;
 }
 
 // ---- the worker ----
@@ -298,6 +334,12 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   // An assignment that waits to be taken is the answer to an earlier ready.
   if (phase_ != Phase::kWelcomed || !taken_) return take();
   left_ = true;
+  last_ready_ = info;
+  send(generation_, to_wire(info));
+  return take();
+}
+
+wire::ReadyT SessionCore::to_wire(const ReadyInfo& info) {
   wire::ReadyT ready;
   ready.cause = info.cause;
   ready.has_state = info.has_state;
@@ -306,8 +348,7 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   ready.addresses = wire::write_offers(info.offers);
   ready.settings = wire::write_settings(info.settings);
   ready.backends = printable(info.backends, kMaxBackendsText);
-  send(generation_, std::move(ready));
-  return take();
+  return ready;
 }
 
 SessionCore::Actions SessionCore::taken(uint64_t generation, Time) {
@@ -319,6 +360,7 @@ SessionCore::Actions SessionCore::taken(uint64_t generation, Time) {
 
 SessionCore::Actions SessionCore::synced(uint64_t generation, uint64_t revision, Time) {
   if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  synced_ = ever_synced_ = true;
   wire::SyncedT synced;
   synced.revision = revision;
   send(generation, std::move(synced));
@@ -331,6 +373,7 @@ SessionCore::Actions SessionCore::failure(uint64_t generation, int32_t rank, con
   const bool counts =
       is_live(generation) || (unfit && generation != 0 && generation == generation_ && !left_);
   if (phase_ != Phase::kWelcomed || !counts) return take();
+  failure_ = Broken{generation, rank, message, unfit};
   wire::FailureT failure;
   failure.rank = rank;
   failure.unfit = unfit;
@@ -353,6 +396,7 @@ SessionCore::Actions SessionCore::stall(uint64_t generation, const std::string& 
 
 SessionCore::Actions SessionCore::done(uint64_t revision, Time) {
   if (phase_ != Phase::kWelcomed) return take();
+  done_ = revision;
   wire::DoneT done;
   done.revision = revision;
   send(generation_, std::move(done));

@@ -30,8 +30,21 @@ struct CoreConfig {
 
 struct Send {
   wire::EnvelopeT envelope;
+  bool candidate = false;  // on the second connection (session_return.cc)
 };
 struct Welcomed {};
+/// A second connection is wanted, within this time: dialled or dial_failed answers. Replaces an earlier one.
+struct Dial {
+  Duration timeout;
+};
+/// The second connection, or the attempt at one, is given up.
+struct StopDial {};
+/// The second connection is the session's from now on; the first one, if there still is one, is closed.
+struct Adopt {};
+/// The driver is missed, or there is one again.
+struct NotifyDriver {
+  DriverChange change;
+};
 /// For join. Replaces one that join has not taken.
 struct Deliver {
   Assignment assignment;
@@ -58,7 +71,8 @@ struct LogLine {
   hvd_log_level level;
   std::string text;
 };
-using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine>;
+using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine, Dial,
+                            StopDial, Adopt, NotifyDriver>;
 
 class SessionCore {
  public:
@@ -73,6 +87,13 @@ class SessionCore {
   Actions tick(Time now);
   /// When tick wants to be called next.
   std::optional<Time> next_tick() const;
+
+  // The second connection.
+  Actions dialled(Time now);
+  Actions dial_failed(const Status& why, Time now);
+  Actions candidate_frame(std::span<const uint8_t> bytes, Time now);
+  Actions candidate_received(const wire::EnvelopeT& message, Time now);
+  Actions candidate_closed(const Status& why, Time now);
 
   // The worker.
   Actions ready(const ReadyInfo& info, Time now);
@@ -92,11 +113,24 @@ class SessionCore {
 
   uint64_t epoch_word() const { return word_; }
   uint64_t generation() const { return generation_; }
+  uint64_t term() const { return term_; }
+  /// The driver is missed: its connection is closed, or it has been silent on it for too long.
+  bool missing_driver() const { return missed_since_.has_value(); }
   bool welcomed() const { return phase_ == Phase::kWelcomed; }
   bool ended() const { return phase_ == Phase::kEnded; }
 
  private:
   enum class Phase { kNew, kHello, kWelcomed, kEnded };
+  enum class Dialling { kNo, kUnderWay, kHello, kPause };
+  struct Link {
+    uint64_t sent = 0, seen = 0;  // sequence numbers
+  };
+  struct Broken {
+    uint64_t generation;
+    int32_t rank;
+    std::string message;
+    bool unfit;
+  };
   struct PendingGet {
     uint64_t id;
     uint64_t generation;
@@ -105,10 +139,13 @@ class SessionCore {
 
   template <class Table>
   void send(uint64_t generation, Table body) {
+    if (!linked_) return;  // said again by resume
     wire::EnvelopeT e = wire::envelope(config_.job, config_.worker, generation, std::move(body));
-    e.sequence = ++sent_;
-    actions_.emplace_back(Send{std::move(e)});
+    e.sequence = ++link_.sent;
+    e.term = term_;
+    actions_.emplace_back(Send{std::move(e), false});
   }
+  wire::HelloT hello() const;
   void log(hvd_log_level level, std::string text);
   void end(Status why, Duration linger = Duration(0));
   void broken(const std::string& what);  // the driver broke the protocol
@@ -116,9 +153,22 @@ class SessionCore {
   void look_for_silence(Time now);
   Duration driver_patience() const;
 
+  // session_return.cc
+  bool outlives_driver() const { return term_ > 0; }
+  void miss(Time since, const std::string& why, Time now);
+  void found(Time now);
+  void dial(Time now);
+  void drop_candidate(Time again);
+  void look_for_driver(Time now);
+  void adopt(const wire::WelcomeT& welcome, Time now);
+  void resume();
+  std::optional<Time> next_look() const;
+  bool take_welcome(const wire::WelcomeT& welcome, Time now);
+  static wire::ReadyT to_wire(const ReadyInfo& info);
+
   void dispatch(const wire::EnvelopeT& message, Time now);
   void on_welcome(const wire::WelcomeT& welcome, Time now);
-  void on_refused(const wire::RefusedT& refused);
+  void on_refused(const wire::RefusedT& refused, bool final = false);
   void on_assignment(uint64_t generation, const wire::AssignmentT& assignment, Time now);
   void on_abort(uint64_t generation, const wire::AbortT& abort, Time now);
   void on_hosts_updated(const wire::HostsUpdatedT& update);
@@ -131,7 +181,8 @@ class SessionCore {
   Phase phase_ = Phase::kNew;
   Actions actions_;  // of the event at hand
 
-  uint64_t sent_ = 0, seen_ = 0;   // sequence numbers
+  Link link_;
+  bool linked_ = true;             // there is a connection, as far as is known
   std::optional<Status> refusal_;  // last one that did not end the session
   Time hello_deadline_{};
 
@@ -151,6 +202,21 @@ class SessionCore {
   uint64_t assigned_epoch_ = 0;  // what the assignment has taken account of
   uint64_t revision_ = 0;
   std::vector<PendingGet> gets_;
+
+  // A driver that is missed, and what a new one has to be told (session_return.cc).
+  uint64_t term_ = 0;  // newest known
+  std::optional<Time> missed_since_;
+  std::string missed_why_;
+  Dialling dialling_ = Dialling::kNo;
+  Time look_at_{};  // end of a pause, or of waiting for the answer to hello
+  Link candidate_;
+  int32_t rank_ = -1, size_ = 0;
+  bool synced_ = false;       // in the newest generation
+  bool ever_synced_ = false;  // in any
+  std::optional<ReadyInfo> last_ready_;
+  std::optional<Broken> failure_;
+  std::optional<uint64_t> done_;                                  // revision
+  std::vector<std::pair<std::string, std::vector<uint8_t>>> set_;  // values set in the newest generation
 };
 
 }  // namespace hvd::session

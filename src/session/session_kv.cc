@@ -8,6 +8,7 @@ namespace hvd::session {
 SessionCore::Actions SessionCore::kv_set(uint64_t generation, const std::string& key,
                                          std::span<const uint8_t> value, Time) {
   if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  if (outlives_driver()) set_.emplace_back(key, std::vector<uint8_t>(value.begin(), value.end()));
   wire::KvSetT set;
   set.key = key;
   set.value.assign(value.begin(), value.end());

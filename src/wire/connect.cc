@@ -16,7 +16,7 @@
 namespace hvd::wire {
 namespace {
 
-constexpr Duration kFirstDelay = std::chrono::milliseconds(50);
+constexpr Duration kFirstDelay = std::chrono::milliseconds(10);
 constexpr Duration kLongestDelay = std::chrono::seconds(1);
 constexpr Duration kAttempt = std::chrono::seconds(3);  // for one address, while others wait to be tried
 
@@ -39,7 +39,11 @@ class Connector : public std::enable_shared_from_this<Connector> {
 
   void start(const std::string& secret, const std::string& identity) {
     try {
-      endpoint_ = parse_endpoint(name_);
+      for (size_t begin = 0; begin <= name_.size();) {
+        const size_t end = std::min(name_.find(',', begin), name_.size());
+        endpoints_.push_back(parse_endpoint(name_.substr(begin, end - begin)));
+        begin = end + 1;
+      }
       tls_ = std::make_unique<asio::ssl::context>(make_client_context(secret, identity));
     } catch (const Error& e) { return end(nullptr, e.status()); }
     deadline_.start(timeout_, [self = shared_from_this()] { self->out_of_time(); });
@@ -47,22 +51,27 @@ class Connector : public std::enable_shared_from_this<Connector> {
   }
 
  private:
-  void resolve() {
+  void resolve() { resolve(0); }
+
+  /// Of all endpoints, from this one on; then the addresses are tried.
+  void resolve(size_t index) {
     if (!done_) return;
-    ErrorCode not_numeric;
-    const auto address = asio::ip::make_address(endpoint_.host, not_numeric);
-    if (!not_numeric) {
-      addresses_ = {Tcp::endpoint(address, static_cast<uint16_t>(std::stoul(endpoint_.port)))};
-      return next_address();
+    for (; index < endpoints_.size(); ++index) {
+      const Endpoint& endpoint = endpoints_[index];
+      ErrorCode not_numeric;
+      const auto address = asio::ip::make_address(endpoint.host, not_numeric);
+      if (not_numeric) break;
+      addresses_.emplace_back(address, static_cast<uint16_t>(std::stoul(endpoint.port)));
     }
+    if (index == endpoints_.size()) return next_address();
     phase_ = "looking up its name";
     resolver_.async_resolve(
-        endpoint_.host, endpoint_.port,
-        [self = shared_from_this()](const ErrorCode& e, Tcp::resolver::results_type found) {
+        endpoints_[index].host, endpoints_[index].port,
+        [self = shared_from_this(), index](const ErrorCode& e, Tcp::resolver::results_type found) {
           if (!self->done_) return;
-          if (e) return self->try_again(e.message());
+          if (e) self->last_failure_ = e.message();
           for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
-          self->next_address();
+          self->resolve(index + 1);
         });
   }
 
@@ -125,7 +134,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
     last_failure_ = why;
     answered_ = why != ErrorCode(asio::error::timed_out).message();
     timer_.start(delay_, [self = shared_from_this()] { self->resolve(); });
-    delay_ = std::min<Duration>(delay_ * 3 / 2, kLongestDelay);
+    delay_ = std::min<Duration>(delay_ * 2, kLongestDelay);
   }
 
   void refused(const std::string& why) {
@@ -158,7 +167,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
   const ChannelLimits limits_;
   const Duration timeout_;
   OnConnected done_;  // empty once it was called
-  Endpoint endpoint_;
+  std::vector<Endpoint> endpoints_;
   Loop::Timer deadline_, timer_;
   Tcp::resolver resolver_;
   std::unique_ptr<asio::ssl::context> tls_;
