@@ -198,7 +198,10 @@ void Membership::Impl::end_late_leavers() {
 std::vector<Action> Membership::worker_leaving(uint64_t worker, Duration timeout, const std::string& why,
                                                Time now) {
   impl_->now = std::max(impl_->now, now);
-  if (!ended()) impl_->worker_leaving(worker, timeout, why);
+  if (!ended()) {
+    impl_->worker_leaving(worker, timeout, why);
+    impl_->remember(known());
+  }
   return impl_->take(now);
 }
 
@@ -206,18 +209,21 @@ std::vector<Action> Membership::drain(const std::string& host, Duration timeout,
                                       Time now, Answer* ret_answer) {
   impl_->now = std::max(impl_->now, now);
   *ret_answer = ended() ? Answer{false, "the job has ended"} : impl_->drain(host, timeout, why);
+  if (ret_answer->accepted) impl_->remember(known());
   return impl_->take(now);
 }
 
 std::vector<Action> Membership::undrain(const std::string& host, Time now, Answer* ret_answer) {
   impl_->now = std::max(impl_->now, now);
   *ret_answer = ended() ? Answer{false, "the job has ended"} : impl_->undrain(host);
+  if (ret_answer->accepted) impl_->remember(known());
   return impl_->take(now);
 }
 
 std::vector<Action> Membership::scale(int32_t size, Time now, Answer* ret_answer) {
   impl_->now = std::max(impl_->now, now);
   *ret_answer = ended() ? Answer{false, "the job has ended"} : impl_->scale(size);
+  if (ret_answer->accepted) impl_->remember(known());
   return impl_->take(now);
 }
 
@@ -225,6 +231,7 @@ std::vector<Action> Membership::worker_arrived(const std::string& host, int32_t 
                                                Arrival* ret_arrival) {
   impl_->now = std::max(impl_->now, now);
   *ret_arrival = ended() ? Arrival{0, -1, "the job has ended", 0} : impl_->worker_arrived(host, slot);
+  if (ret_arrival->worker != 0) impl_->remember(known());
   return impl_->take(now);
 }
 

@@ -75,6 +75,11 @@ void Membership::Impl::start_workers() {
     if (workers.occupied(host, slot)) return true;
     const Worker& worker = workers.start(host, slot, now);
     out.push_back(StartWorker{worker.id, host, slot});
+    KnownWorker known_worker;
+    known_worker.worker = worker.id;
+    known_worker.host = host;
+    known_worker.slot = slot;
+    remember(WorkerStarted{std::move(known_worker)});
     return --room > 0;
   });
 }
@@ -265,8 +270,9 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     assign.spares += w->waits ? 1 : 0;
     w->waits = false;
     w->rank = rank;
-    w->ready = w->synced = false;
+    w->ready = w->synced = w->behind = false;
   }
+  inherited = false;
   out.push_back(std::move(assign));
   for (uint64_t id : left_out) {
     const Worker& w = *workers.find(id);
@@ -278,6 +284,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   stall.clear();
   short_since.reset();
   if (unheard) ++epoch;  // what was seen while forming is told to the new members as an epoch of its own
+  remember(known());
 }
 
 bool Membership::Impl::newcomers_settled(const Plan& plan) {
@@ -314,6 +321,7 @@ void Membership::Impl::announce() {
   if (!unheard) ++epoch;
   out.push_back(Notify{epoch, interrupt, std::exchange(added, {}), std::exchange(removed, {}), inside()});
   unheard = false;
+  remember(Announced{epoch, interrupt, hosts.known(now)});
   announced = interrupt;
   interrupted = interrupted || interrupt;
 }

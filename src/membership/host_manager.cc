@@ -43,6 +43,44 @@ HostManager::Change HostManager::set_hosts(const std::vector<HostSlots>& hosts,
   return change;
 }
 
+std::vector<KnownHost> HostManager::known(Time now) const {
+  std::vector<KnownHost> result;
+  for (const Host& host : hosts_) {
+    KnownHost& k = result.emplace_back();
+    k.name = host.name;
+    k.slots = host.slots;
+    k.failures = host.failures;
+    k.blockings = host.blockings;
+    k.failed_generation = host.failed_generation;
+    k.blocked = host.blocked_at(now);
+    if (k.blocked && host.blocked_until) k.blocked_for = *host.blocked_until - now;
+    for (const auto& [slot, record] : host.records) {
+      const Duration wait = std::max<Duration>(record.usable_from - now, Duration(0));
+      k.records.push_back({slot, record.failures, wait, record.abandoned});
+    }
+    k.drained = host.drained;
+    k.withdrawn.assign(host.withdrawn.begin(), host.withdrawn.end());
+  }
+  return result;
+}
+
+void HostManager::restore(const std::vector<KnownHost>& known, Time now) {
+  for (const KnownHost& k : known) {
+    Host& host = hosts_.emplace_back();
+    host.name = k.name;
+    host.slots = k.slots;
+    host.failures = k.failures;
+    host.blockings = k.blockings;
+    host.failed_generation = k.failed_generation;
+    host.blocked = k.blocked;
+    if (k.blocked && k.blocked_for) host.blocked_until = now + *k.blocked_for;
+    for (const KnownHost::Slot& r : k.records) host.records[r.slot] = Slot{r.failures, now + r.wait, r.abandoned};
+    host.drained = k.drained;
+    host.withdrawn.insert(k.withdrawn.begin(), k.withdrawn.end());
+  }
+  reindex();
+}
+
 bool HostManager::has_slot(const std::string& name, int32_t slot) const {
   const Host* host = find(name);
   return host != nullptr && slot < host->slots;

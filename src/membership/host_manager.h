@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "membership/membership.h"
+#include "membership/takeover.h"
 
 namespace hvd::membership {
 
@@ -32,6 +33,10 @@ class HostManager {
   /// is gone is forgotten when nothing speaks against it and in_use says that no worker lives there.
   Change set_hosts(const std::vector<HostSlots>& hosts,
                    const std::function<bool(const std::string&)>& in_use);
+
+  /// For a driver that takes over, and what it was told.
+  std::vector<KnownHost> known(Time now) const;
+  void restore(const std::vector<KnownHost>& known, Time now);
 
   /// The slot is among the discovered ones, blocked or not.
   bool has_slot(const std::string& host, int32_t slot) const;

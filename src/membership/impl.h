@@ -8,6 +8,7 @@
 
 #include "membership/host_manager.h"
 #include "membership/membership.h"
+#include "membership/journal.h"
 #include "membership/worker_registry.h"
 
 namespace hvd::membership {
@@ -29,6 +30,7 @@ struct Plan {
 
 struct Membership::Impl {
   Impl(MembershipConfig c, Time now);
+  Impl(MembershipConfig c, const KnownJob& known, Duration settle, Time now);
 
   // ---- events (membership.cc) ----
   void hosts_changed(const std::vector<HostSlots>& hosts);
@@ -57,6 +59,16 @@ struct Membership::Impl {
   void tell_waiting(const Plan& plan);
   StopWorker farewell(const Worker& worker) const;
   std::string hosts_text() const;
+
+  // ---- taking over (takeover.cc) ----
+  void worker_back(uint64_t id, const BackEvent& event);
+  void raise(const BackEvent& event);
+  bool take_seat(Worker& worker, const BackEvent& event);
+  bool all_back();
+  void gather();
+  std::string abort_reason() const;
+  KnownJob known() const;
+  void remember(Record record) { records.push_back(std::move(record)); }
 
   // ---- time (membership_time.cc) ----
   void advance();
@@ -109,6 +121,7 @@ struct Membership::Impl {
   Time now;
   Phase phase = Phase::kForming;
   std::vector<Action> out;
+  std::vector<Record> records;  // for the journal
 
   uint64_t generation = 0;
   uint64_t epoch = 0;
@@ -136,6 +149,12 @@ struct Membership::Impl {
   // Changes of hosts that listeners have not heard of.
   std::vector<std::string> added, removed;
   bool unheard = false;
+
+  // Of a job that was taken over.
+  bool gathering = false;  // its members are waited for
+  bool inherited = false;  // the generation was formed by an earlier driver
+  bool told = false;       // by a journal
+  Time gather_until{};
 
   int32_t failed_connects = 0;  // generations in a row that ended unsynced, with nobody lost
   int32_t done = 0;

@@ -33,10 +33,10 @@ Membership::Impl::Impl(MembershipConfig c, Time t)
 }
 
 void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
-  hosts_told = true;
+  const bool first = !std::exchange(hosts_told, true);
   HostManager::Change change =
       hosts.set_hosts(list, [&](const std::string& h) { return workers.lives_on(h); });
-  if (!change.any()) return;
+  if (!change.any() || (first && gathering)) return;  // these are the hosts that the job has, as far as anybody knows
   ++epoch;
   unheard = true;
   std::move(change.added.begin(), change.added.end(), std::back_inserter(added));
@@ -53,7 +53,7 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   // A member said this before it was given its place; the assignment is on its way to it. Even when that
   // generation is lost already, the worker may have committed in it: only what it says after leaving it
   // counts.
-  if (worker->member() && event.left_generation < generation) return;
+  if (worker->member() && event.left_generation < generation && !worker->behind) return;
   if (!worker->ready) worker->ready_since = now;
   worker->ready = true;
   worker->event = event;
@@ -69,6 +69,11 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker that lost
   // a peer may be here before its word of whom, and before the driver itself notices: it is not the one to blame.
   if (interrupted) return;
+  if (inherited && event.left_generation == generation && !event.lost_peer) {
+    interrupted = true;  // as an earlier driver had announced
+    return;
+  }
+  if (aborted) return;
   if (event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
   abort(describe(*worker) + " left the generation", worker->rank, id);
 }
@@ -83,7 +88,10 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
   state_exists = true;
   worker->synced = worker->has_state = true;
   worker->revision = std::max(worker->revision, revision);
-  if (!worker->ever_synced) hosts.record_success(worker->host, worker->slot);
+  if (!worker->ever_synced) {
+    hosts.record_success(worker->host, worker->slot);
+    remember(WorkerSynced{id});
+  }
   worker->ever_synced = true;
 }
 
@@ -165,7 +173,8 @@ void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
   }
   ++done;
   workers.end(id, Ending::kDone, "");
-  if (survivors().empty()) all_members_gone();
+  remember(WorkerDone{id});
+  if (!gathering && survivors().empty()) all_members_gone();
 }
 
 void Membership::Impl::worker_lost(uint64_t id, LossKind kind, const std::string& why) {
@@ -210,6 +219,7 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
               count(config.blocklist_after, "failure"), last_loss));
     }
   }
+  remember(WorkerGone{worker.id, worker.member(), last_loss, hosts.known(now)});
   if (!worker.member()) {
     log(HVD_LOG_WARNING, last_loss);
     return;
@@ -217,12 +227,13 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
   lost_any = true;
   if (finishing()) ++lost_at_end;
   if (!aborted) abort(last_loss, worker.rank, worker.id);
-  if (survivors().empty()) all_members_gone();
+  if (!gathering && survivors().empty()) all_members_gone();
 }
 
 // contract 3: at once, to everyone who may be waiting for somebody
 void Membership::Impl::abort(const std::string& reason, int32_t rank, uint64_t worker) {
   aborted = true;
+  remember(WorkerGone{0, true, "", {}});
   stall.clear();
   phase = Phase::kForming;
   waiting_since = now;
@@ -250,6 +261,7 @@ void Membership::Impl::all_members_gone() {
   initial = true;
   waiting_since = now;
   short_since = now;
+  remember(known());
 }
 
 void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
@@ -258,6 +270,7 @@ void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
 
 void Membership::Impl::stop_worker(StopWorker stop) {
   workers.end(stop.worker, Ending::kStopped, stop.reason);
+  remember(WorkerGone{stop.worker, false, "", {}});
   out.push_back(std::move(stop));
 }
 
@@ -265,6 +278,7 @@ void Membership::Impl::finish(bool success, std::string sentence) {
   if (phase == Phase::kEnded) return;
   phase = Phase::kEnded;
   out.push_back(Finish{success, sentence});
+  remember(JobFinished{{success, sentence}});
   std::vector<uint64_t> waiting;
   for (const auto& [id, worker] : workers.living()) {
     if (!worker.member()) waiting.push_back(id);

@@ -63,6 +63,19 @@ struct StallEvent {
   Duration waited{0};
 };
 
+/// Where a worker stands that has connected again.
+struct BackEvent {
+  uint64_t generation = 0;  // newest it was given a place in; 0: none
+  int32_t rank = -1, size = 0;
+  bool synced = false;     // in it
+  bool has_state = false;  // from any
+  bool left = false, lost = false, interrupt = false;
+  uint64_t epoch = 0, revision = 0;
+  std::string slot_host;  // where it was started
+  int32_t slot = 0;
+  ReadyEvent last = {};  // as it was ready last
+};
+
 // ---- actions ----
 
 struct StartWorker {
@@ -113,6 +126,7 @@ struct Refuse {
 struct Finish {
   bool success;
   std::string sentence;
+  bool operator==(const Finish&) const = default;
 };
 struct LogLine {
   hvd_log_level level;
@@ -136,13 +150,27 @@ struct Arrival {
 
 enum class Phase { kForming, kRunning, kEnded };
 
+struct KnownJob;  // membership/takeover.h
+struct TermBegan;  // and these: membership/journal.h
+struct WorkerStarted;
+struct WorkerGone;
+struct WorkerDone;
+struct WorkerSynced;
+struct Announced;
+struct JobFinished;
+using Record = std::variant<TermBegan, KnownJob, WorkerStarted, WorkerGone, WorkerDone, WorkerSynced, Announced, JobFinished>;
+
 class Membership {
  public:
   Membership(MembershipConfig config, Time now);
+  /// Of a job that goes on already: waits at most `settle` for its members to come back.
+  Membership(MembershipConfig config, const KnownJob& known, Duration settle, Time now);
 
   // Each event returns what to do about it, in order.
   std::vector<Action> hosts_changed(std::vector<HostSlots> hosts, Time now);
   std::vector<Action> worker_ready(uint64_t worker, const ReadyEvent& event, Time now);
+  /// It has connected again: to this driver, or to a new one.
+  std::vector<Action> worker_back(uint64_t worker, const BackEvent& event, Time now);
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
   std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
                                          const std::string& message, Time now);
@@ -173,8 +201,12 @@ class Membership {
   std::vector<Action> tick(Time now);
   /// When tick wants to be called next.
   std::optional<Time> next_tick() const;
+  /// What the journal is to be given of the events so far (membership/journal.h), each once.
+  void take_records(std::vector<Record>* ret_records);
 
   // Views for status and tests.
+  bool gathering() const;  // of a job that was taken over: its members are still waited for
+  KnownJob known() const;  // what a driver needs to take over from here
   Phase phase() const;
   uint64_t generation() const;
   uint64_t epoch() const;

@@ -9,6 +9,8 @@
 namespace hvd::membership {
 
 void Membership::Impl::advance() {
+  gather();
+  if (gathering || phase == Phase::kEnded) return;
   end_cooldowns();
   end_late_starters();
   end_late_survivors();
@@ -103,6 +105,7 @@ void Membership::Impl::check_shortage() {
 
 std::optional<Time> Membership::Impl::next_tick() const {
   if (phase == Phase::kEnded) return std::nullopt;
+  if (gathering) return std::max(gather_until, now + milliseconds(1));
   std::optional<Time> next = finishing() ? std::nullopt : hosts.next_change(now);
   const auto consider = [&](Time t) {
     if (t > now && (!next || t < *next)) next = t;

@@ -48,6 +48,9 @@ void Membership::Deleter::operator()(Impl* impl) const { delete impl; }
 
 Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::move(config), now)) {}
 
+Membership::Membership(MembershipConfig config, const KnownJob& known, Duration settle, Time now)
+    : impl_(new Impl(std::move(config), known, settle, now)) {}
+
 std::vector<Action> Membership::hosts_changed(std::vector<HostSlots> hosts, Time now) {
   impl_->now = std::max(impl_->now, now);
   if (!ended()) impl_->hosts_changed(hosts);
@@ -58,6 +61,16 @@ std::vector<Action> Membership::worker_ready(uint64_t worker, const ReadyEvent& 
   impl_->now = std::max(impl_->now, now);
   if (!ended()) {
     impl_->worker_ready(worker, event);
+  } else {
+    impl_->refuse(worker, "the job has ended");
+  }
+  return impl_->take(now);
+}
+
+std::vector<Action> Membership::worker_back(uint64_t worker, const BackEvent& event, Time now) {
+  impl_->now = std::max(impl_->now, now);
+  if (!ended()) {
+    impl_->worker_back(worker, event);
   } else {
     impl_->refuse(worker, "the job has ended");
   }
@@ -145,10 +158,21 @@ int32_t Membership::rank_of(uint64_t worker) const {
   return found == impl_->members.end() ? -1 : static_cast<int32_t>(found - impl_->members.begin());
 }
 
+void Membership::take_records(std::vector<Record>* ret_records) {
+  *ret_records = std::exchange(impl_->records, {});
+}
+bool Membership::gathering() const { return impl_->gathering; }
+KnownJob Membership::known() const { return impl_->known(); }
 bool Membership::ended() const { return impl_->phase == Phase::kEnded; }
 
 std::string Membership::waiting_for() const {
   Impl& m = *impl_;
+  if (m.gathering) {
+    int64_t absent = std::count(m.members.begin(), m.members.end(), uint64_t{0});
+    for (const Worker* w : m.survivors()) absent += w->absent ? 1 : 0;
+    return fmt::format("generation {} waits for {} to come back to the new driver", m.generation,
+                       count(absent, "member"));
+  }
   if (m.phase != Phase::kForming) return "";
   const Plan plan = m.plan();
   std::vector<const Worker*> late;

@@ -15,6 +15,23 @@ Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time n
   return worker;
 }
 
+bool WorkerStateRegistry::adopt(uint64_t id, const std::string& host, int32_t slot, Time now) {
+  if (id == 0 || living_.contains(id) || ended_.contains(id) || places_.contains({host, slot})) return false;
+  Worker& worker = living_[id];
+  worker.id = id;
+  worker.host = host;
+  worker.slot = slot;
+  worker.started = now;
+  places_[{host, slot}] = id;
+  next_ = std::max(next_, id + 1);
+  return true;
+}
+
+uint64_t WorkerStateRegistry::in_slot(const std::string& host, int32_t slot) const {
+  const auto found = places_.find({host, slot});
+  return found == places_.end() ? 0 : found->second;
+}
+
 Worker* WorkerStateRegistry::find(uint64_t id) {
   auto found = living_.find(id);
   return found == living_.end() ? nullptr : &found->second;

@@ -2,6 +2,7 @@
 // ended. Pure.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ struct Worker {
   bool ever_synced = false;
   bool has_state = false;
   uint64_t revision = 0;  // as far as the driver knows
+  bool absent = false;    // known by an earlier driver, and not back yet
+  bool behind = false;    // it never learnt of its place in the current generation
 
   bool own_place = false;         // it came by itself: its slot is no discovered one
   bool waits = false;             // it was told that it is a spare
@@ -50,6 +53,13 @@ class WorkerStateRegistry {
   const Worker* find(uint64_t id) const;
   bool occupied(const std::string& host, int32_t slot) const;
   bool lives_on(const std::string& host) const;
+
+  /// A worker that an earlier driver started. False: the identity or the slot is taken.
+  bool adopt(uint64_t id, const std::string& host, int32_t slot, Time now);
+  uint64_t in_slot(const std::string& host, int32_t slot) const;  // 0: nobody
+  void remember_done(uint64_t id) { ended_[id] = End{Ending::kDone, ""}; }
+  uint64_t next() const { return next_; }
+  void begin_at(uint64_t next) { next_ = std::max(next_, next); }
 
   /// From now on it is not expected any more.
   void end(uint64_t id, Ending ending, const std::string& why);

@@ -1,0 +1,206 @@
+// A driver takes a job over: it gathers the members of the last generation, and goes on in that generation if all of them
+// come back (contract 14). Nothing is formed, started or announced before.
+#include "membership/takeover.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "membership/impl.h"
+
+namespace hvd::membership {
+namespace {
+
+constexpr uint64_t kUnseenWorkers = 1000;  // identities that may be in use, or were, where no journal tells
+
+}  // namespace
+
+Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settle, Time t)
+    : Impl(std::move(c), t) {
+  gathering = inherited = true;
+  gather_until = t + settle;
+  told = known.told;
+  generation = known.generation;
+  epoch = known.epoch;
+  resets = known.resets;
+  excused = known.excused;
+  initial = known.initial;
+  state_exists = known.state_exists;
+  fresh = known.fresh;
+  interrupted = known.interrupted;
+  aborted = known.aborted;
+  last_loss = known.last_loss;
+  lost_any = aborted && !last_loss.empty();
+  members = known.members;
+  scaled = known.scaled;
+  hosts_told = !known.hosts.empty();
+  hosts.restore(known.hosts, t);
+  for (const KnownWorker& w : known.workers) {
+    if (!workers.adopt(w.worker, w.host, w.slot, t)) continue;
+    Worker& worker = *workers.find(w.worker);
+    worker.absent = true;
+    worker.ever_synced = worker.has_state = w.ever_synced;
+    worker.own_place = w.own_place;
+    worker.drained = w.drained;
+    worker.leaves_why = w.leaves_why;
+    if (w.leaves_within) worker.leaves_by = t + *w.leaves_within;
+  }
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (Worker* w = workers.find(members[rank])) w->rank = static_cast<int32_t>(rank);
+  }
+  for (const uint64_t id : known.done) {
+    workers.remember_done(id);
+    ++done;
+  }
+  workers.begin_at(told ? known.next_worker : std::max(known.next_worker, kUnseenWorkers));
+  if (generation > 0) phase = aborted ? Phase::kForming : Phase::kRunning;
+}
+
+KnownJob Membership::Impl::known() const {
+  KnownJob job;
+  job.told = true;
+  job.generation = generation;
+  job.epoch = epoch;
+  job.next_worker = workers.next();
+  job.resets = resets;
+  job.excused = excused;
+  job.initial = initial;
+  job.state_exists = state_exists;
+  job.fresh = fresh;
+  job.interrupted = interrupted;
+  job.aborted = aborted;
+  job.members = members;
+  for (const auto& [id, w] : workers.living()) {
+    KnownWorker& worker = job.workers.emplace_back(
+        KnownWorker{id, w.host, w.slot, w.ever_synced, w.own_place, w.drained, std::nullopt, w.leaves_why});
+    if (w.leaves_by) worker.leaves_within = std::max<Duration>(*w.leaves_by - now, Duration(0));
+  }
+  job.scaled = scaled;
+  for (const uint64_t id : members) {
+    if (workers.ending(id) == Ending::kDone) job.done.push_back(id);
+  }
+  job.hosts = hosts.known(now);
+  job.last_loss = last_loss;
+  return job;
+}
+
+void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
+  Worker* w = workers.find(id);
+  if (w == nullptr) {
+    // Its start, or the forming of its generation, may not have come as far as the journal.
+    const bool unheard_of = gathering && !workers.ending(id) &&
+                            (!told || id >= workers.next() || e.generation > generation);
+    if (!unheard_of) return refuse(id, workers.objection(id));
+    if (const uint64_t before = workers.in_slot(e.slot_host, e.slot); before != 0) {
+      if (!workers.find(before)->absent)
+        return refuse(id, fmt::format("slot {} of host {} has worker {}", e.slot, e.slot_host, before));
+      lose(*workers.find(before), "its slot has another worker");
+      if (phase == Phase::kEnded) return;
+    }
+    workers.adopt(id, e.slot_host, e.slot, now);
+    w = workers.find(id);
+  }
+  if (e.generation > generation && !gathering) {
+    return refuse(id, fmt::format("worker {} says that it is in generation {}, but the newest is {}", id,
+                                  e.generation, generation));
+  }
+  if (e.generation > 0 && (e.rank < 0 || e.rank >= e.size)) {
+    return refuse(id, fmt::format("worker {} says that it is rank {} of {}", id, e.rank, e.size));
+  }
+  if (e.generation > generation) raise(e);
+  if (e.generation > 0 && e.generation == generation && !take_seat(*w, e)) return;
+
+  w->absent = false;
+  w->event = e.last;
+  w->ever_synced = w->ever_synced || e.has_state;
+  w->has_state = w->ever_synced;
+  w->revision = std::max(w->revision, e.revision);
+  if (w->ever_synced) {
+    state_exists = true;
+    initial = false;
+  }
+  epoch = std::max(epoch, e.epoch);
+  if (e.generation == 0 && !w->member()) return;
+  if (e.generation < generation) {
+    // Its place was on the way to it when the connection broke: it can't be in that generation any more.
+    w->behind = true;
+    if (w->member() && !aborted) abort(describe(*w) + " never learnt of its place", w->rank, id);
+    if (!e.left && e.generation > 0) out.push_back(Abort{e.generation, "a newer generation was formed", -1, 0, {id}});
+    return;
+  }
+  w->synced = w->synced || e.synced;
+  interrupted = interrupted || e.interrupt;
+  if (aborted && !e.left && !e.lost) out.push_back(Abort{generation, abort_reason(), -1, 0, {id}});
+  if (running() && announced && !e.left) out.push_back(Notify{epoch, true, {}, {}, {id}});
+}
+
+/// A generation that nobody but its members knows of: who else is in it, they will say.
+void Membership::Impl::raise(const BackEvent& e) {
+  generation = e.generation;
+  members.assign(static_cast<size_t>(e.size), 0);
+  for (auto& [id, w] : workers.living()) {
+    w.rank = -1;
+    w.synced = false;
+    w.behind = !w.absent;  // it is back, and in an older one
+  }
+  done = 0;
+  resets = std::max(resets, static_cast<int32_t>(std::min<uint64_t>(generation - 1, 1 << 20)));
+  aborted = interrupted = initial = fresh = lost_any = false;
+  phase = Phase::kRunning;
+}
+
+bool Membership::Impl::take_seat(Worker& w, const BackEvent& e) {
+  const auto rank = static_cast<size_t>(e.rank);
+  const bool fits = static_cast<size_t>(e.size) == members.size() && (members[rank] == w.id || members[rank] == 0) &&
+                    (w.rank < 0 || w.rank == e.rank);
+  if (!fits) {
+    refuse(w.id, fmt::format("worker {} says that it is rank {} of {} in generation {}: that is not so", w.id, e.rank,
+                             e.size, generation));
+    return false;
+  }
+  members[rank] = w.id;
+  w.rank = e.rank;
+  return true;
+}
+
+std::string Membership::Impl::abort_reason() const {
+  if (lost_any) return last_loss;
+  return link_failure.empty() ? fmt::format("generation {} is lost", generation) : link_failure;
+}
+
+bool Membership::Impl::all_back() {
+  if (!told && generation == 0) return false;  // somebody may still come and tell
+  if (std::count(members.begin(), members.end(), uint64_t{0}) > 0) return false;
+  const std::vector<Worker*> living = survivors();
+  return std::none_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; });
+}
+
+void Membership::Impl::gather() {
+  if (!gathering || (now < gather_until && !all_back())) return;
+  gathering = false;
+  const std::string why = "did not come back to the new driver";
+  std::vector<uint64_t> late;
+  for (const Worker* w : survivors()) {
+    if (w->absent) late.push_back(w->id);
+  }
+  for (const uint64_t id : late) {
+    out.push_back(StopWorker{id, why});
+    lose(*workers.find(id), why);
+    if (phase == Phase::kEnded) return;
+  }
+  const auto empty = std::find(members.begin(), members.end(), uint64_t{0});
+  if (empty != members.end() && !aborted) {
+    abort(fmt::format("rank {} {}", empty - members.begin(), why), static_cast<int32_t>(empty - members.begin()), 0);
+  }
+  if (finishing() && survivors().empty()) return all_members_gone();
+  waiting_since = now;
+  short_since.reset();
+  if (initial) short_since = now;
+  // What those say who have come back already counts from here on.
+  const std::vector<Worker*> living = survivors();
+  if (running() && std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->ready; }))
+    phase = Phase::kForming;
+}
+
+}  // namespace hvd::membership
