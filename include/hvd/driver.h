@@ -96,6 +96,15 @@ typedef struct hvd_driver_status_info {
 } hvd_driver_status_info;
 HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
 
+/* Asks a driver that runs, anywhere, as its operator: what `hvdrun ctl` does. The driver is named by options driver
+ * (host:port) and secret, or by address_file: the file that the driver wrote by its own option of that name. Verbs are
+ * the driver's: "help" lists them, "status" tells how the job is doing (argument "text" or "json"). `argument` may be
+ * NULL. Waits at most timeout_ns (0: 10 s). *ret_text is the answer (hvd_free). HVD_INVALID: no such verb, or an
+ * argument it does not take. HVD_DRIVER_LOST: not reachable. HVD_REFUSED: wrong key. HVD_TIMEOUT: no answer. Else the
+ * status with which the driver answers. No context or driver of this process takes part. */
+HVD_API hvd_status hvd_driver_command(const hvd_options *options, const char *verb, const char *argument,
+                                      int64_t timeout_ns, char **ret_text, hvd_error *error);
+
 /* Stops the job if it runs, ends what it started, frees the driver. Takes at most stop_grace and a few
  * seconds. NULL is allowed. Not from a callback of the driver. */
 HVD_API void hvd_driver_destroy(hvd_driver *driver);

@@ -1,8 +1,11 @@
 // The functions of driver.h: arguments are checked here, the rest is hvd::driver::Driver.
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "api/handles.h"
 #include "base/callback.h"
 #include "driver/driver.h"
+#include "driver/operator.h"
 #include "hvd/driver.h"
 
 using hvd::Callback;
@@ -74,6 +78,14 @@ std::vector<std::string> strings(const char* const* list) {
   std::vector<std::string> result;
   for (; list != nullptr && *list != nullptr; ++list) result.emplace_back(*list);
   return result;
+}
+
+/// For the caller, who frees it by hvd_free.
+char* allocated(const std::string& text) {
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
 }
 
 /// What add(sink, ...) of a discovery callback fills in.
@@ -227,6 +239,21 @@ hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret
     copy_text(info.sentence, status.sentence);
     copy_text(info.stall, status.stall);
     copy_out(ret_status, info, "ret_status");
+  });
+}
+
+hvd_status hvd_driver_command(const hvd_options* options, const char* verb, const char* argument,
+                              int64_t timeout_ns, char** ret_text, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_text, "ret_text");
+    *ret_text = nullptr;
+    const std::string name = required_text(verb, "verb");
+    const hvd::Options own =
+        options == nullptr ? hvd::Options() : Use<hvd_options>(options, "options")->options;
+    const std::string text =
+        hvd::driver::command(hvd::driver::address_of(own), name, argument == nullptr ? "" : argument,
+                             hvd::api::timeout_of(timeout_ns, std::chrono::seconds(10)));
+    *ret_text = allocated(text);
   });
 }
 

@@ -97,6 +97,8 @@ constexpr OptionSpec kSpecs[] = {
     {"blocklist_cooldown_max", kDuration, "0s", 0, 100 * kDay, "longest such time"},
     {"listen", kString, "", 0, 0,
      "address[:port] where the driver listens; absent: loopback and a free port"},
+    {"address_file", kString, "", 0, 0,
+     "file that gets the driver's address and the key to operate its job (hvdrun ctl); removed when the driver ends"},
     {"stop_grace", kDuration, "5s", 0, kDay, "time between SIGTERM and SIGKILL"},
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},

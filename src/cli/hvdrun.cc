@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "cli/check_build.h"
+#include "cli/ctl.h"
 #include "cli/timeline_merge.h"
 #include "hvd/driver.h"
 
@@ -143,7 +144,8 @@ std::vector<std::string> rewritten(int argc, char** argv) {
 
 /// Fills in `arguments`; an exit status if hvdrun is to end now.
 int parse(int argc, char** argv, Arguments* arguments) {
-  CLI::App app("Runs an elastic training job: hvdrun -np 3 [options] command [arguments]", "hvdrun");
+  CLI::App app("Runs an elastic training job: hvdrun -np 3 [options] command [arguments]\n"
+               "Asks and steers one that runs: hvdrun ctl --help", "hvdrun");
   app.set_version_flag("--version", std::string("hvdrun ") + hvd_version());
   app.prefix_command();
   app.allow_extras(false);
@@ -171,6 +173,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
        "tcp, gloo, mpi, nccl, any other module, several separated by commas, or auto"},
       {"--heartbeat-timeout", "heartbeat_timeout",
        "silence after which a worker is lost, unless its process runs"},
+      {"--address-file", "address_file",
+       "file that gets the driver's address, and the key to operate the job (hvdrun ctl --address FILE)"},
       {"--stop-grace", "stop_grace", "time between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
        "file for a trace of what each worker does; .<worker>.json is added"},
@@ -389,6 +393,7 @@ class Job {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "ctl") return hvd::cli::ctl(argc - 1, argv + 1);
   Arguments arguments;
   if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
   if (!arguments.timelines.empty()) return merge(arguments.timelines);

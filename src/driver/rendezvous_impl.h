@@ -14,7 +14,7 @@ namespace hvd::driver {
 struct RendezvousServer::Connection {
   explicit Connection(Loop& loop) : deadline(loop) {}
   std::shared_ptr<wire::Channel> channel;
-  Loop::Timer deadline;  // for hello
+  Loop::Timer deadline;  // for hello, and for an operator's next command
   uint64_t worker = 0;   // 0 until its hello was accepted
   uint64_t claimed = 0;  // whom it says to be
   std::string host;
@@ -29,6 +29,8 @@ struct RendezvousServer::Connection {
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
   bool takes_waiting = false;  // it understands Waiting and Probe
+  bool operates = false;                   // an operator's, after its hello
+  int32_t asked = 0;                       // commands under way
   bool over = false;
 };
 

@@ -20,6 +20,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
   if (connection->over) return;
   try {
     wire::EnvelopeT message = wire::decode(frame);
+    if (connection->channel->identity() == wire::kOperatorIdentity) return operate(connection, message);
     if (connection->worker == 0) connection->claimed = message.worker;
     if (connection->worker == 0 && message.body.type != wire::Body::Hello &&
         (message.job.empty() || message.job == config_.job) && events_.guest &&

@@ -35,6 +35,7 @@ RendezvousServer::~RendezvousServer() {
   listener_.reset();
   for (const ConnectionPtr& connection : strangers_) connection->channel->close(Duration(0));
   for (const auto& [worker, connection] : connections_) connection->channel->close(kLinger);
+  for (const ConnectionPtr& connection : operators_) connection->channel->close(kLinger);
 }
 
 uint16_t RendezvousServer::port() const { return listener_->port(); }
@@ -100,7 +101,8 @@ void RendezvousServer::answer(const std::vector<KvStore::Answer>& answers) {
 void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why) {
   if (connection->over) return;
   if (connection->worker == 0) {
-    logger_->debug("{} went without a hello: {}", connection->channel->peer(), why.message);
+    logger_->debug("{} went{}: {}", connection->channel->peer(),
+                   connection->operates ? ", an operator" : " without a hello", why.message);
     remove(connection);
     return;
   }
@@ -128,6 +130,7 @@ void RendezvousServer::remove(const ConnectionPtr& connection) {
   connection->over = true;
   connection->deadline.cancel();
   std::erase(strangers_, connection);
+  std::erase(operators_, connection);
   if (connection->worker == 0) return;
   const auto found = connections_.find(connection->worker);
   if (found != connections_.end() && found->second == connection) connections_.erase(found);

@@ -25,6 +25,9 @@ struct Refusal {
   std::string reason;
 };
 
+/// Answers a command: once, on the loop's thread, now or later. Whether the operator still waits does not matter.
+using CommandReply = std::function<void(const Status& status, const std::string& text)>;
+
 struct RendezvousConfig {
   std::string job, secret;
   std::string listen;  // "address:port"
@@ -32,6 +35,8 @@ struct RendezvousConfig {
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
   size_t max_strangers = 1024;  // connections that have not said hello
+  size_t max_operators = 64;    // connections of operators; the one that was idle for longest gives way
+  Duration operator_timeout = seconds(120);  // without a command
 };
 
 /// All on the loop's thread.
@@ -54,6 +59,8 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     std::function<void(uint64_t worker, Duration timeout, const std::string& why)> leaving;
+    /// An operator asks. Absent: none may.
+    std::function<void(const std::string& verb, const std::string& argument, const CommandReply& reply)> command;
     /// The connection is over: closed by the worker, silent, or by a Leave.
     std::function<void(uint64_t worker, membership::LossKind kind, const std::string& why)> lost;
   };
@@ -92,6 +99,9 @@ class RendezvousServer {
   void hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void stalled(uint64_t worker, const wire::EnvelopeT& message);
+  void operate(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  void operator_hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void expect_command(const ConnectionPtr& connection);
   bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
@@ -115,6 +125,7 @@ class RendezvousServer {
   std::optional<std::pair<bool, std::string>> ended_;
   std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
   std::vector<ConnectionPtr> strangers_;           // before it, oldest first
+  std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged

@@ -108,6 +108,7 @@ Settings read_settings(const Options& o) {
   } else if (s.secret.size() < 32 || s.secret.size() > 512) {
     invalid(fmt::format("option secret has {} characters: expected 32 to 512", s.secret.size()));
   }
+  s.address_file = o.string("address_file");
   s.listen = listen_endpoint(o.string("listen"));
   s.np = o.integer("np");
   s.min_np = o.integer("min_np");

@@ -13,6 +13,7 @@ namespace hvd::driver {
 
 struct Settings {
   std::string job, secret;
+  std::string address_file;                 // "": none
   std::string listen;                       // "address:port", as wire::Listener takes it
   int64_t np = 0, min_np = 0, max_np = 0;   // as given; 0 is resolved by membership_config
   membership::MembershipConfig membership;  // but for np, min_np and max_np

@@ -1,5 +1,5 @@
 // Carries events to membership and its decisions to workers and processes.
-#include "driver/supervisor.h"
+#include "driver/supervisor_impl.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -41,18 +41,6 @@ const char* of(membership::LossKind kind) {
 
 }  // namespace
 
-struct Supervisor::Worker {
-  explicit Worker(Loop& loop) : timer(loop) {}
-  std::string host;
-  int32_t slot = 0;
-  int32_t rank = -1;    // last one
-  bool process = true;  // not gone yet
-  bool lost = false, done = false;
-  std::optional<int32_t> exit_status;
-  std::optional<Refusal> fate;  // why it may not connect (again)
-  Loop::Timer timer;            // until its process is ended, or its loss told
-};
-
 Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<HostDiscovery> discovery)
     : loop_(loop),
       config_(std::move(config)),
@@ -77,6 +65,7 @@ void Supervisor::close(Duration grace) {
   for (auto& [id, worker] : workers_) worker.timer.cancel();
   launcher_->close(grace);
   discovery_->close(std::max(deadline - now(), Duration(0)));
+  remove_address();
   server_.reset();
 }
 
@@ -119,6 +108,9 @@ void Supervisor::listen() {
   events.stalled = [this](uint64_t worker, uint64_t generation, const membership::StallEvent& event) {
     apply(membership_->worker_stalled(worker, generation, event, now()));
   };
+  events.command = [this](const std::string& verb, const std::string& argument, const CommandReply& reply) {
+    command(verb, argument, reply);
+  };
   events.done = [this](uint64_t worker, uint64_t generation) {
     const bool counts = membership_->is_member(worker) && generation == membership_->generation();
     if (const auto found = workers_.find(worker); found != workers_.end() && counts) {
@@ -147,6 +139,7 @@ void Supervisor::begin() {
         "the first discovery found no hosts: the job waits up to {} s for some (elastic_timeout)",
         seconds_text(config_.settings.membership.elastic_timeout));
   }
+  write_address();
   if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
   if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
   discover_later();
@@ -461,28 +454,7 @@ bool Supervisor::over() const {
 }
 
 void Supervisor::publish() {
-  if (closed_ || !membership_) return;
-  DriverStatus status;
-  if (finish_) {
-    status.phase = !over() ? HVD_PHASE_ENDING : finish_->success ? HVD_PHASE_SUCCEEDED : HVD_PHASE_FAILED;
-    status.sentence = finish_->sentence;
-  } else {
-    status.phase =
-        membership_->phase() == membership::Phase::kRunning ? HVD_PHASE_RUNNING : HVD_PHASE_FORMING;
-    status.sentence = membership_->waiting_for();
-  }
-  status.stall = membership_->stall();
-  const Time at = now();
-  status.size = membership_->size();
-  status.workers = static_cast<int32_t>(
-      std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; }));
-  status.slots = membership_->usable_slots(at);
-  status.resets = membership_->resets();
-  status.hosts_blocked = membership_->blocked_hosts(at);
-  status.port = server_->port();
-  status.generation = membership_->generation();
-  status.epoch = membership_->epoch();
-  config_.changed(status);
+  if (!closed_ && membership_) config_.changed(snapshot());
 }
 
 }  // namespace hvd::driver

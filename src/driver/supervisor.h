@@ -17,16 +17,11 @@
 #include "hvd/driver.h"
 #include "launch/launcher.h"
 #include "membership/membership.h"
+#include "status/describe.h"
 
 namespace hvd::driver {
 
-struct DriverStatus {
-  hvd_phase phase = HVD_PHASE_NEW;
-  int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
-  uint64_t generation = 0, epoch = 0;
-  std::string sentence;
-  std::string stall;  // newest report of an operation that waits for somebody, in the current generation
-};
+using DriverStatus = status::Snapshot;
 
 struct SupervisorConfig {
   Settings settings;
@@ -62,9 +57,12 @@ class Supervisor {
   membership::Answer scale(int32_t size);
   /// Ends what is left at once, waiting at most `grace` for callbacks under way.
   void close(Duration grace);
+  /// How the job is doing now.
+  status::Snapshot snapshot() const;
 
  private:
   struct Worker;
+  struct Verb;
 
   template <class Event>
   membership::Answer wish(Event event);
@@ -84,6 +82,14 @@ class Supervisor {
   void perform(membership::LogLine& action) { lines_.push_back(std::move(action)); }
   void note(hvd_log_level level, std::string text) { lines_.push_back({level, std::move(text)}); }
 
+  // What an operator asks: commands.cc.
+  static std::span<const Verb> verbs();
+  void command(const std::string& name, const std::string& argument, const CommandReply& reply);
+  void command_help(const std::string& argument, const CommandReply& reply);
+  void command_status(const std::string& argument, const CommandReply& reply);
+
+  void write_address();
+  void remove_address();
   std::optional<Refusal> admit(uint64_t worker) const;
   void worker_lost(uint64_t worker, membership::LossKind kind, std::string why);
   void launch_failed(uint64_t worker, const std::string& why);
@@ -115,6 +121,7 @@ class Supervisor {
   std::optional<membership::Finish> finish_;
   std::vector<membership::LogLine> lines_;  // written when the actions are done
   bool stopped_ = false, closed_ = false;
+  bool address_written_ = false;
 };
 
 }  // namespace hvd::driver

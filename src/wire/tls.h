@@ -14,6 +14,9 @@ namespace hvd::wire {
 /// Whoever holds the job's secret itself and has no other identity.
 inline constexpr char kJobIdentity[] = "job";
 
+/// Whoever asks and steers a job that runs (hvdrun ctl).
+inline constexpr char kOperatorIdentity[] = "operator";
+
 /// "worker/7".
 std::string worker_identity(uint64_t worker);
 

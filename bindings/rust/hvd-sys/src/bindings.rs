@@ -1053,6 +1053,14 @@ extern "C" {
         ret_status: *mut hvd_driver_status_info,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_driver_command(
+        options: *const hvd_options,
+        verb: *const c_char,
+        argument: *const c_char,
+        timeout_ns: i64,
+        ret_text: *mut *mut c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_destroy(
         driver: *mut hvd_driver,
     );

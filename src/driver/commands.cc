@@ -1,0 +1,60 @@
+// What an operator may ask of the driver. Each verb is a row of the table below.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "driver/supervisor_impl.h"
+
+namespace hvd::driver {
+
+struct Supervisor::Verb {
+  const char* name;
+  const char* argument;  // what it takes, for people; "" if nothing
+  const char* meaning;
+  void (Supervisor::*run)(const std::string& argument, const CommandReply& reply);
+};
+
+std::span<const Supervisor::Verb> Supervisor::verbs() {
+  static constexpr Verb kVerbs[] = {
+      {"help", "", "lists what can be asked", &Supervisor::command_help},
+      {"status", "[text|json]", "tells how the job is doing", &Supervisor::command_status},
+  };
+  return kVerbs;
+}
+
+void Supervisor::command(const std::string& name, const std::string& argument, const CommandReply& reply) {
+  const std::span<const Verb> all = verbs();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Verb& verb) { return name == verb.name; });
+  if (found == all.end()) {
+    std::string known;
+    for (const Verb& verb : all) known += fmt::format("{}{}", known.empty() ? "" : ", ", verb.name);
+    return reply(Status(HVD_INVALID, fmt::format("no verb '{}': expected one of {}", name, known)), "");
+  }
+  if (*found->argument == '\0' && !argument.empty()) {
+    return reply(
+        Status(HVD_INVALID, fmt::format("verb {} with argument '{}': expected none", name, argument)), "");
+  }
+  (this->*found->run)(argument, reply);
+}
+
+void Supervisor::command_help(const std::string&, const CommandReply& reply) {
+  std::string text;
+  for (const Verb& verb : verbs()) {
+    const std::string call =
+        fmt::format("{}{}{}", verb.name, *verb.argument != '\0' ? " " : "", verb.argument);
+    text += fmt::format("{:<32}  {}\n", call, verb.meaning);
+  }
+  reply(Status(), text);
+}
+
+void Supervisor::command_status(const std::string& argument, const CommandReply& reply) {
+  const std::optional<status::Format> format = status::format_named(argument.empty() ? "text" : argument);
+  if (!format) {
+    return reply(Status(HVD_INVALID, fmt::format("status in format '{}': expected text or json", argument)),
+                 "");
+  }
+  reply(Status(), status::describe(snapshot(), *format));
+}
+
+}  // namespace hvd::driver

@@ -1,0 +1,33 @@
+// The other end of a driver's commands: whoever asks and steers a job that runs.
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/options.h"
+
+namespace hvd::driver {
+
+/// Where a driver is, and what it takes to operate its job: what option address_file holds.
+struct DriverAddress {
+  std::string endpoint;  // host:port
+  std::string job;       // "": any
+  std::string key;       // of the operator, or the job's secret
+};
+
+/// Writes it where nobody but this user may read it, in one step: a reader sees all of it or what was there before.
+/// Throws Error(HVD_UNAVAILABLE).
+void write_address_file(const std::string& path, const DriverAddress& address);
+
+/// Throws Error: HVD_UNAVAILABLE if it can't be read, HVD_INVALID if it is none.
+DriverAddress read_address_file(const std::string& path);
+
+/// From options driver, secret and job, or else from the file of option address_file. Throws Error.
+DriverAddress address_of(const Options& options);
+
+/// Asks the driver and waits for its answer. Throws Error: HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT, or what the
+/// driver says.
+std::string command(const DriverAddress& address, const std::string& verb, const std::string& argument,
+                    Duration timeout);
+
+}  // namespace hvd::driver

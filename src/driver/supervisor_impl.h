@@ -1,0 +1,24 @@
+// The parts of Supervisor: supervisor.cc carries events and decisions, supervisor_status.cc tells, commands.cc answers
+// operators.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "driver/supervisor.h"
+
+namespace hvd::driver {
+
+struct Supervisor::Worker {
+  explicit Worker(Loop& loop) : timer(loop) {}
+  std::string host;
+  int32_t slot = 0;
+  int32_t rank = -1;    // last one
+  bool process = true;  // not gone yet
+  bool lost = false, done = false;
+  std::optional<int32_t> exit_status;
+  std::optional<Refusal> fate;  // why it may not connect (again)
+  Loop::Timer timer;            // until its process is ended, or its loss told
+};
+
+}  // namespace hvd::driver

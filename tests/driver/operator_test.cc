@@ -1,0 +1,124 @@
+// Operators: commands over real connections, the address file, and who is no operator.
+#include "driver/operator.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "driver/job_fixture.h"
+
+namespace hvd::driver {
+namespace {
+
+class OperatorTest : public test::JobTest {
+ protected:
+  std::string file() const { return folder.path("address"); }
+  void start() {
+    set("address_file", file());
+    JobTest::start();
+  }
+  std::string ask(const std::string& verb, const std::string& argument = "") {
+    return command(read_address_file(file()), verb, argument, seconds(30));
+  }
+  /// What is thrown, as its status; HVD_OK if nothing is.
+  template <class Fn>
+  static Status thrown(const Fn& fn) {
+    try {
+      fn();
+    } catch (const Error& error) { return error.status(); }
+    return {};
+  }
+  test::Folder folder;
+};
+
+TEST_F(OperatorTest, AsksForTheStatus) {
+  start();
+  form(2);
+  EXPECT_NE(ask("status").find("running"), std::string::npos);
+  const std::string json = ask("status", "json");
+  EXPECT_NE(json.find("\"generation\":1,"), std::string::npos) << json;
+  EXPECT_NE(ask("help").find("status"), std::string::npos);
+}
+
+TEST_F(OperatorTest, IsToldWhatIsWrongWithACommand) {
+  start();
+  const Status unknown = thrown([&] { ask("dance"); });
+  EXPECT_EQ(unknown.code, HVD_INVALID);
+  EXPECT_NE(unknown.message.find("no verb 'dance': expected one of help, status"), std::string::npos)
+      << unknown.message;
+  const Status argument = thrown([&] { ask("status", "xml"); });
+  EXPECT_EQ(argument.code, HVD_INVALID);
+  EXPECT_NE(argument.message.find("'xml'"), std::string::npos) << argument.message;
+  EXPECT_EQ(thrown([&] { ask("help", "me"); }).code, HVD_INVALID);
+  EXPECT_EQ(thrown([&] { ask("status", std::string(5000, 'x')); }).code, HVD_INVALID);
+  EXPECT_EQ(thrown([&] { ask(std::string(100, 'v')); }).code, HVD_INVALID);
+  EXPECT_FALSE(ask("status").empty()) << "the driver goes on";
+}
+
+TEST_F(OperatorTest, ItsFileIsPrivateAndGoesWithTheDriver) {
+  start();
+  struct stat found {};
+  ASSERT_EQ(::stat(file().c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+  const DriverAddress address = read_address_file(file());
+  EXPECT_EQ(test::read_file(file()).find(test::kSecret), std::string::npos)
+      << "the job's secret is not the operator's";
+  driver.reset();
+  EXPECT_NE(::stat(file().c_str(), &found), 0);
+  EXPECT_EQ(thrown([&] { command(address, "status", "", milliseconds(300)); }).code, HVD_DRIVER_LOST);
+}
+
+TEST_F(OperatorTest, AFileThatIsAnotherDriversStays) {
+  start();
+  write_address_file(file(), {"127.0.0.1:1", "another", "key"});
+  driver.reset();
+  EXPECT_EQ(read_address_file(file()).job, "another");
+}
+
+TEST_F(OperatorTest, ADriverWhoseFileCantBeWrittenDoesNotStart) {
+  set("address_file", folder.path("missing/address"));
+  make();
+  EXPECT_EQ(thrown([&] { driver->start(); }).code, HVD_UNAVAILABLE);
+}
+
+TEST_F(OperatorTest, FilesThatAreNoneAreRefused) {
+  EXPECT_EQ(thrown([&] { read_address_file(folder.path("missing")); }).code, HVD_UNAVAILABLE);
+  std::ofstream(folder.path("other")) << "hello\nworld=1\n";
+  EXPECT_EQ(thrown([&] { read_address_file(folder.path("other")); }).code, HVD_INVALID);
+}
+
+TEST_F(OperatorTest, TakesTheJobsSecretAsWellAsTheKey) {
+  start();
+  DriverAddress address = read_address_file(file());
+  address.key = test::kSecret;
+  address.job.clear();
+  EXPECT_FALSE(command(address, "status", "", seconds(30)).empty());
+  address.job = "another";
+  EXPECT_EQ(thrown([&] { command(address, "status", "", seconds(30)); }).code, HVD_REFUSED);
+  address.job.clear();
+  address.key = std::string(40, 'x');
+  EXPECT_EQ(thrown([&] { command(address, "status", "", seconds(30)); }).code, HVD_REFUSED);
+}
+
+TEST_F(OperatorTest, AWorkersKeyIsNoOperatorsAndTheOtherWayRound) {  // contract 13
+  start();
+  test::ScriptedWorker& worker = strange(1);
+  DriverAddress address = read_address_file(file());
+  const std::string key = address.key;
+  address.key = worker.secret;
+  EXPECT_EQ(thrown([&] { command(address, "status", "", seconds(30)); }).code, HVD_INVALID);
+  // A worker that sends an operator's messages under its own identity is no operator.
+  EXPECT_TRUE(worker.connect().ok());
+  worker.say(wire::OperatorHelloT{});
+  expect_refused(worker, wire::Refusal::Protocol, "expected Hello");
+  // An operator that says a worker's hello is no worker.
+  test::ScriptedWorker& fake = strange(2);
+  fake.identity = wire::kOperatorIdentity;
+  fake.secret = key;
+  EXPECT_TRUE(fake.connect().ok());
+  fake.hello();
+  expect_refused(fake, wire::Refusal::Protocol, "expected OperatorHello");
+}
+
+}  // namespace
+}  // namespace hvd::driver
