@@ -24,11 +24,14 @@ std::optional<Placement> find_placement(const Options& options);
 /// With the identity that this worker will have in a job without a driver, as far as the environment tells.
 Options with_identity(Options options);
 
-/// The workers of such a driver are started and ended by somebody else: it need not wait for them.
+/// The workers of such a driver are started and ended by somebody else: it need not wait for them. If rank 0 goes before
+/// the job is over it is a peer that is lost, and the others hear that first.
 struct DriverDeleter {
   int64_t workers = 0;
   void operator()(hvd_driver* driver) const {
-    for (int64_t id = 1; id <= workers; ++id) {
+    hvd_driver_worker_exited(driver, 1, 0, nullptr);
+    hvd_driver_stop(driver, "rank 0, which served the job, has left", nullptr);
+    for (int64_t id = 2; id <= workers; ++id) {
       hvd_driver_worker_exited(driver, static_cast<uint64_t>(id), 0, nullptr);
     }
     hvd_driver_destroy(driver);

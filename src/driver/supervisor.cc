@@ -444,6 +444,12 @@ void Supervisor::stop(const std::string& reason) {
     return;
   }
   stopped_ = true;
+  // Of whose end we know the peers have lost a member, whatever ends the job.
+  for (auto& [id, worker] : workers_) {
+    if (!worker.exit_status || worker.lost || worker.done || finish_) continue;
+    server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
+    worker_lost(id, membership::LossKind::kExited, launch::exit_text(*worker.exit_status));
+  }
   if (!finish_) return apply(membership_->stop(reason, now()));
   end_all_processes(Duration(0));
 }

@@ -23,12 +23,12 @@ def clean_environment():
             if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
 
 
-def run_workers(size, variables):
+def run_workers(size, variables, *arguments):
     """Starts one process a rank with variables(rank), returns [(status, stdout, stderr)]."""
     workers = []
     for rank in reversed(range(size)):  # rank 0 last: the others must wait for it to listen
         environment = clean_environment() | {k: str(v) for k, v in variables(rank).items()}
-        workers.append(subprocess.Popen([WORKER], env=environment, stdout=subprocess.PIPE,
+        workers.append(subprocess.Popen([WORKER, *arguments], env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True))
     results = []
     try:
@@ -91,6 +91,15 @@ class Standalone(unittest.TestCase):
     def test_one_worker_needs_nothing(self):
         self.check(1, lambda rank: {"RANK": 0, "WORLD_SIZE": 1})
         self.check(1, lambda rank: {})
+
+    def test_who_serves_the_others_may_be_the_first_to_leave(self):
+        """Rank 0 learns of the loss like the others and goes at once: they have lost a peer all the same."""
+        for backend in ("tcp", "gloo") * 3:
+            port = free_port()
+            results = run_workers(4, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 4, "HVD_SECRET": SECRET, "HVD_BACKEND": backend,
+                                                   "HVD_RENDEZVOUS": f"127.0.0.1:{port}"}, "lost=2")
+            for rank in (0, 1, 3):
+                self.assertRegex(results[rank][1], r"(?m)^%d: HVD_PEER_LOST: " % rank, results[rank][2])
 
     def test_no_rendezvous_is_said(self):
         for status, _, err in run_workers(2, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 2,

@@ -134,6 +134,15 @@ TEST_F(Job, StopTellsWorkersAndEndsThem) {
   EXPECT_EQ(stopped.all().size(), 2u);
 }
 
+TEST_F(Job, WhoseEndIsKnownWhenTheJobIsStoppedIsALossToItsPeersFirst) {
+  start();
+  form(2);
+  driver->worker_exited(workers[1]->worker, 0);  // not done, and its connection is still open
+  driver->stop("enough");
+  ASSERT_NE(workers[0]->await(&wire::BodyUnion::AsJobEnded), nullptr);
+  EXPECT_EQ(workers[0]->count(wire::Body::Abort), 1u);
+}
+
 TEST_F(Job, StoppedTwiceKills) {
   set("stop_grace", "3600");
   start();
