@@ -28,10 +28,9 @@ void one_input(std::span<const uint8_t> data) {
   HVD_PROMISE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   Fd peer(ends[1]);
   HVD_PROMISE(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
-  std::vector<Socket> sockets(2);
-  sockets[1] = Socket(Fd(ends[0]));
   Decisions decisions(data);
-  Lane lane(std::move(sockets), decisions.coin());
+  Lane lane(2, decisions.coin(), [](int) {});
+  lane.attach(1, false, Socket(Fd(ends[0])));
   Bytes memory(kMemory + 2 * kGuard, 0xee);
   std::vector<std::pair<size_t, size_t>> asked;
   const uint32_t receives = 1 + decisions.upto(3);

@@ -19,6 +19,7 @@ namespace {
 // In bytes: up to which few rounds matter more than the overlap of transfers and reductions, and than few peers at a time.
 constexpr size_t kDoubling = size_t{512} << 10;
 constexpr size_t kDirect = size_t{8} << 20;
+constexpr int kFew = 16;  // ranks that may all have a connection to each other
 
 // Rabenseifner's folding: with n = 2^k + rest ranks, the first 2*rest of them work in pairs as one.
 void recursive_doubling(Party& party, const Work& work, const void* input, void* output) {
@@ -205,14 +206,22 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
   // A round of doubling neither overlaps its reduction with the transfer nor shares it among the ranks.
   const double doubling = rounds_of_doubling(n) * cost((is_narrow ? 4. : 2.) * static_cast<double>(bytes));
   const double direct = 2 * cost(static_cast<double>(bytes)) + (n - 1) * 10000.;
-  if (count < static_cast<size_t>(n) || (doubling <= direct && bytes <= kDoubling)) {
-    if (!is_narrow) return recursive_doubling(party, work, input, output);
+  // Of many ranks each talks to few: no connection for each pair.
+  const bool many = n > kFew;
+  const double ring = 2 * (n - 1) * cost((is_narrow ? 2. : 1.) * static_cast<double>(bytes) / n);
+  const bool doubles = count < static_cast<size_t>(n) ||
+                       (many ? doubling <= ring : doubling <= direct && bytes <= kDoubling);
+  const auto run = [&](const Work& what, const void* from, void* to) {
+    doubles ? recursive_doubling(party, what, from, to) : Ring(party, what, from, to).run();
+  };
+  if (is_narrow && (doubles || many)) {
     // float16 and bfloat16: every addition in float32, and one rounding at the end.
     const std::unique_ptr<float[]> sums(new float[count]);
     widen(dtype, sums.get(), input, count);
-    recursive_doubling(party, Work::of(HVD_DTYPE_FLOAT32, reduction, count), sums.get(), sums.get());
+    run(Work::of(HVD_DTYPE_FLOAT32, reduction, count), sums.get(), sums.get());
     return narrow(dtype, output, sums.get(), count);
   }
+  if (doubles || many) return run(work, input, output);
   // The ring keeps less memory busy and every link evenly; its partial sums would have to travel wide.
   if (is_narrow || bytes <= kDirect) return allreduce_direct(party, work, input, output);
   Ring(party, work, input, output).run();

@@ -10,6 +10,11 @@ namespace hvdkit {
 namespace {
 
 constexpr size_t kWindow = 8;  // receives posted ahead
+constexpr int kFew = 16;       // members that may all have a connection to each other
+
+struct Piece {
+  size_t offset, size;
+};
 
 int rounds(int size) {
   int count = 0;
@@ -83,9 +88,35 @@ void allgather_direct(Party& party, Region& region, const std::vector<size_t>& o
   for (int step = 1; step < n && own > 0; ++step) region.wait_sent(party.rank((party.me + step) % n));
 }
 
-struct Piece {
-  size_t offset, size;
-};
+// Bruck's scheme (1997) without its rotation: after each step a rank has twice as many parts, its own and those
+// before it; they are one piece of the output, or two where they run over its end.
+void allgather_doubling(Party& party, Region& region, const std::vector<size_t>& offsets,
+                        const std::vector<size_t>& sizes) {
+  const int n = party.size();
+  const auto pieces = [&](int last, int count) {  // of `count` parts up to member `last`
+    std::vector<Piece> found;
+    const int first = last - count + 1;
+    const auto add = [&](int from, int to) {
+      const auto begin = offsets[static_cast<size_t>(from)];
+      const size_t end = offsets[static_cast<size_t>(to)] + sizes[static_cast<size_t>(to)];
+      if (end > begin) found.push_back({begin, end - begin});
+    };
+    if (first < 0) add(first + n, n - 1);
+    add(std::max(first, 0), last);
+    return found;
+  };
+  for (int have = 1; have < n; have *= 2) {
+    const int count = std::min(have, n - have);
+    const int to = party.rank((party.me + have) % n);
+    const int source = (party.me - have + n) % n;
+    const std::vector<Piece> in = pieces(source, count), out = pieces(party.me, count);
+    for (const Piece& piece : in) region.receive(party.rank(source), party.slot, piece.offset, piece.size);
+    for (const Piece& piece : out) region.send(to, party.slot, piece.offset, piece.size);
+    for (size_t i = 0; i < in.size(); ++i) region.wait_received(party.rank(source));
+    for (size_t i = 0; i < out.size(); ++i) region.wait_sent(to);
+  }
+}
+
 
 // The pieces that a member sends around the ring, in order: its own part, then what comes from the left.
 std::vector<Piece> ring_pieces(const Party& party, int member, const std::vector<size_t>& offsets,
@@ -154,11 +185,9 @@ void allgather(Party& party, const void* input, void* output, const std::vector<
   }
   if (party.size() == 1 || total == 0) return;
   Region region(party.lane, output, total);
-  if (total <= size_t{256} << 10) {
-    allgather_direct(party, region, offsets, sizes);
-  } else {
-    allgather_ring(party, region, offsets, sizes);
-  }
+  if (total > size_t{256} << 10) return allgather_ring(party, region, offsets, sizes);
+  if (party.size() > kFew) return allgather_doubling(party, region, offsets, sizes);
+  allgather_direct(party, region, offsets, sizes);
 }
 
 void alltoall(Party& party, const void* input, void* output, const std::vector<size_t>& sizes) {

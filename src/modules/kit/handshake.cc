@@ -14,7 +14,7 @@ namespace hvdkit {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c647668;
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 Key hmac(const void* key, size_t key_size, const std::vector<uint8_t>& text) {
   Key mac{};
@@ -138,7 +138,7 @@ bool Handshake::take_hello(const uint8_t* body) {
     return refuse("generation " + std::to_string(hello_.generation) + " of " + std::to_string(hello_.size) +
                   " ranks");
   }
-  if (hello_.rank <= group_.rank || hello_.rank >= hello_.size)
+  if (hello_.rank == group_.rank || hello_.rank < 0 || hello_.rank >= hello_.size)
     return refuse("rank " + std::to_string(hello_.rank));
   if (hello_.stream > kMaxStreams) return refuse("stream " + std::to_string(hello_.stream));
   peer_ = hello_.rank;
@@ -160,7 +160,7 @@ Key Handshake::key(const char* purpose) const {
   std::memcpy(tokens.data(), group_.members[static_cast<size_t>(dialed)].token.data(), sizeof(Token));
   std::memcpy(tokens.data() + sizeof(Token), group_.members[static_cast<size_t>(dialer)].token.data(),
               sizeof(Token));
-  const std::string text = std::string("libhvd link 3, ") + purpose + ", generation " +
+  const std::string text = std::string("libhvd link 4, ") + purpose + ", generation " +
                            std::to_string(group_.generation) + ", rank " + std::to_string(dialer) + " to " +
                            std::to_string(dialed) + " of " + std::to_string(group_.members.size()) +
                            ", stream " + std::to_string(stream_);

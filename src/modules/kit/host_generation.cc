@@ -10,28 +10,16 @@ namespace hvdkit {
 namespace {
 
 // Two ops at a time, so that one's first and last messages travel while the other's data do, and two more for
-// what is short, so that it does not wait behind what is long. Each costs every pair of ranks a connection.
+// what is short, so that it does not wait behind what is long.
 constexpr uint32_t kLanes = 4;
-constexpr uint32_t kLanesOfMany = 2;
-constexpr int kMany = 128;                    // ranks
 constexpr size_t kShort = size_t{256} << 10;  // bytes
 
-// What ranks tell each other when they meet.
-Greeting greeting_of(uint64_t segment_bytes) {
-  Greeting bytes(sizeof(segment_bytes));
-  std::memcpy(bytes.data(), &segment_bytes, sizeof(segment_bytes));
-  return bytes;
-}
+constexpr size_t kAddress = Blob::kSize + sizeof(uint64_t);
 
-uint64_t segment_bytes_of(int peer, const Greeting& bytes) {
+uint64_t segment_bytes_of(const hvd_backend_member& member) {
   uint64_t value = 0;
-  if (bytes.size() != sizeof(value)) {
-    throw Failure(HVD_PEER_LOST,
-                  "rank " + std::to_string(peer) + " greeted with " + std::to_string(bytes.size()) +
-                      " bytes: expected " + std::to_string(sizeof(value)),
-                  peer);
-  }
-  std::memcpy(&value, bytes.data(), sizeof(value));
+  const auto* bytes = static_cast<const uint8_t*>(member.address) + Blob::kSize;
+  for (size_t i = 0; i < sizeof(value); ++i) value |= uint64_t{bytes[i]} << (8 * i);
   return std::max<uint64_t>(value, 1);
 }
 
@@ -71,6 +59,10 @@ HostGeneration::HostGeneration(const char* module, Run run, const HostConfig& co
                        },
                        [this](const std::string& text) {
                          host_.log(host_.context, HVD_LOG_WARNING, text.c_str());
+                       },
+                       [this](int peer, uint32_t stream, bool outward, Socket socket) {
+                         if (stream <= executors_.size())
+                           executors_[stream - 1].lane->attach(peer, outward, std::move(socket));
                        }},
              config.encrypt) {}
 
@@ -78,7 +70,10 @@ HostGeneration::~HostGeneration() { teardown(); }
 
 std::vector<uint8_t> HostGeneration::address() const {
   const auto blob = links_.blob().encode();
-  return {blob.begin(), blob.end()};
+  std::vector<uint8_t> address(blob.begin(), blob.end());
+  for (size_t i = 0; i < sizeof(uint64_t); ++i)
+    address.push_back(static_cast<uint8_t>(config_.segment_bytes >> (8 * i)));
+  return address;
 }
 
 void HostGeneration::assign(const hvd_backend_group& group) {
@@ -101,33 +96,32 @@ void HostGeneration::connect(const hvd_backend_group& group) {
 
   const Clock::time_point deadline = Clock::now() + std::chrono::nanoseconds(group.timeout_ns);
   segment_bytes_ = config_.segment_bytes;
-  const uint32_t lanes = size_ > kMany ? kLanesOfMany : kLanes;
-  std::vector<std::vector<Socket>> streams(lanes);
-  if (size_ > 1) {
-    LinkGroup links{group.generation, group.rank, {}};
-    for (int peer = 0; peer < size_; ++peer) {
-      const hvd_backend_member& member = group.members[peer];
-      try {
-        links.members.push_back(Blob::decode(member.address, member.address_size));
-      } catch (const Failure& failure) {
-        throw Failure(HVD_INVALID, "member " + std::to_string(peer) + ": " + failure.what(), peer);
+  LinkGroup links{group.generation, group.rank, {}};
+  for (int peer = 0; peer < size_; ++peer) {
+    const hvd_backend_member& member = group.members[peer];
+    try {
+      if (member.address == nullptr || member.address_size != kAddress) {
+        throw Failure(HVD_INVALID, "an address of " + std::to_string(member.address_size) +
+                                       " bytes: expected " + std::to_string(kAddress));
       }
+      links.members.push_back(Blob::decode(member.address, Blob::kSize));
+    } catch (const Failure& failure) {
+      throw Failure(HVD_INVALID, "member " + std::to_string(peer) + ": " + failure.what(), peer);
     }
-    const std::vector<Greeting> mine(static_cast<size_t>(size_), greeting_of(config_.segment_bytes));
-    const std::vector<Greeting> theirs = links_.greet(std::move(links), mine, deadline, lanes);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      segment_bytes_ = std::min(segment_bytes_, segment_bytes_of(peer, theirs[static_cast<size_t>(peer)]));
-    }
-    streams = links_.take_streams();
+    segment_bytes_ = std::min(segment_bytes_, segment_bytes_of(member));
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
-    for (std::vector<Socket>& sockets : streams) {
-      executors_.emplace_back();
-      executors_.back().lane = std::make_unique<Lane>(std::move(sockets), config_.checksum);
+    for (uint32_t stream = 1; stream <= kLanes; ++stream) {
+      executors_.emplace_back().lane = std::make_unique<Lane>(
+          size_, config_.checksum, [this, stream](int peer) { links_.ask(peer, stream); });
     }
+  }
+  if (size_ > 1) links_.meet(std::move(links), deadline);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
     connected_ = true;
   }
   links_.open();
@@ -146,8 +140,7 @@ HostGeneration::Executor& HostGeneration::executor_of(const Task& task) {
   if (task.op.collective == HVD_COLLECTIVE_BARRIER) elements = 0;
   const bool is_short = elements * hvd::dtype_size(task.op.dtype) <= kShort;
   const uint64_t place = (task.op.sequence * 0x9E3779B97F4A7C15) >> 63;
-  const uint64_t first = is_short || executors_.size() < kLanes ? 0 : 2;
-  return executors_[first + place];
+  return executors_[(is_short ? 0 : 2) + place];
 }
 
 void HostGeneration::submit(Task task) {

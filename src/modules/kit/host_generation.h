@@ -38,6 +38,7 @@ class HostGeneration {
   HostGeneration(const char* module, Run run, const HostConfig& config, const hvd_backend_host& host);
   ~HostGeneration();
 
+  /// Where the links listen, and what must be the same on all ranks: how payload is cut.
   std::vector<uint8_t> address() const;
   int rank() const { return rank_; }
   int size() const { return size_; }

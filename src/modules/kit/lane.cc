@@ -19,17 +19,61 @@ constexpr int kLastResort = 10 * 60 * 1000;   // milliseconds; ends what nobody 
 
 }  // namespace
 
-Lane::Lane(std::vector<Socket> sockets, bool checked)
-    : peers_(sockets.size()), checked_(checked), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+Lane::Lane(int size, bool checked, std::function<void(int peer)> ask)
+    : peers_(static_cast<size_t>(size)),
+      checked_(checked),
+      ask_(std::move(ask)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (wake_.get() < 0)
     throw Failure(HVD_UNAVAILABLE, std::string("eventfd: ") + std::strerror(errno), -1, errno);
-  for (size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = std::move(sockets[i]);
+}
+
+void Lane::attach(int peer, bool outward, Socket socket) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    attached_.push_back({peer, outward, std::move(socket)});
+  }
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
+Lane::Peer& Lane::peer(int rank) {
+  std::unique_ptr<Peer>& held = peers_[static_cast<size_t>(rank)];
+  if (held == nullptr) {
+    held = std::make_unique<Peer>(rank);
+    known_.push_back(held.get());
+  }
+  return *held;
+}
+
+// What was attached since the last time.
+void Lane::take_attached() {
+  uint64_t ignored = 0;
+  (void)!::read(wake_.get(), &ignored, sizeof(ignored));
+  check();  // an abort that came before this was read with it; one that comes later is still to be read
+  std::vector<Attached> attached;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    attached.swap(attached_);
+  }
+  for (Attached& a : attached) {
+    Peer& p = peer(a.peer);
+    (a.outward ? p.out : p.in) = std::move(a.socket);
+  }
+  for (const Attached& a : attached) {
+    Peer& p = peer(a.peer);
+    if (a.outward) {
+      send_more(p);
+    } else if (!p.receives.empty()) {
+      receive_more(p);
+    }
+  }
 }
 
 void Lane::abort() {
   aborted_ = true;
   const uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof(one));  // never read: every later poll returns as well
+  (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
 void Lane::check() const {
@@ -42,12 +86,15 @@ void Lane::fail(int peer, const std::string& text) {
 }
 
 // As much of the queue as the socket takes.
-void Lane::send_more(int peer) {
-  Peer& p = peers_[static_cast<size_t>(peer)];
+void Lane::send_more(Peer& p) {
+  if (p.out.fd() < 0) {
+    if (!p.sends.empty() && !std::exchange(p.asked, true)) ask_(p.rank);
+    return;
+  }
   for (size_t moved = 0; !p.sends.empty() && moved < kTurn;) {
     check();
     Send& s = p.sends.front();
-    if (s.header_done == 0 && s.done == 0 && checked_ && !p.socket.encrypted() && s.header.checksum == 0) {
+    if (s.header_done == 0 && s.done == 0 && checked_ && !p.out.encrypted() && s.header.checksum == 0) {
       s.header.size |= PieceHeader::kChecked;
       s.header.checksum = checksum(s.data, s.size);
     }
@@ -56,8 +103,8 @@ void Lane::send_more(int peer) {
       const iovec parts[2] = {
           {reinterpret_cast<char*>(&s.header) + s.header_done, sizeof(s.header) - s.header_done},
           {const_cast<char*>(s.data) + s.done, std::min(s.size - s.done, kTurn)}};
-      const ssize_t sent = p.socket.write(parts, 2);
-      if (sent == Socket::kEnd) fail(peer, p.socket.why());
+      const ssize_t sent = p.out.write(parts, 2);
+      if (sent == Socket::kEnd) fail(p.rank, p.out.why());
       if (sent == Socket::kNothing) return;
       moved += static_cast<size_t>(sent);
       const size_t of_header = std::min(static_cast<size_t>(sent), sizeof(s.header) - s.header_done);
@@ -66,8 +113,8 @@ void Lane::send_more(int peer) {
       if (s.header_done < sizeof(s.header) || s.done < s.size) continue;
     }
     // It has ended when nothing of it is held back: nobody may be there later to move it.
-    if (p.socket.flush() == Socket::kEnd) fail(peer, p.socket.why());
-    if (p.socket.holds()) return;
+    if (p.out.flush() == Socket::kEnd) fail(p.rank, p.out.why());
+    if (p.out.holds()) return;
     --s.region->pending_;
     ++s.region->sent_;
     p.sends.pop_front();
@@ -75,10 +122,10 @@ void Lane::send_more(int peer) {
 }
 
 // What there is for the receives that are posted.
-void Lane::receive_more(int peer) {
-  Peer& p = peers_[static_cast<size_t>(peer)];
+void Lane::receive_more(Peer& p) {
+  if (p.in.fd() < 0) return;
   while (!p.receives.empty()) {
-    if (!p.has_header && !take_header(peer)) return;
+    if (!p.has_header && !take_header(p)) return;
     if (!p.busy) {
       const auto found = std::find_if(p.receives.begin(), p.receives.end(),
                                       [&](const Receive& r) { return r.slot == p.header.slot; });
@@ -86,7 +133,7 @@ void Lane::receive_more(int peer) {
       if (p.early) return;
       const uint64_t size = p.header.size & ~PieceHeader::kChecked;
       if (found->size != size) {
-        fail(peer, "sent " + std::to_string(size) + " bytes where " + std::to_string(found->size) +
+        fail(p.rank, "sent " + std::to_string(size) + " bytes where " + std::to_string(found->size) +
                        " were expected");
       }
       p.busy = true;
@@ -94,17 +141,16 @@ void Lane::receive_more(int peer) {
       p.done = 0;
       if ((p.header.size & PieceHeader::kChecked) != 0) p.sum.reset();
     }
-    if (!take_piece(peer)) return;
+    if (!take_piece(p)) return;
   }
 }
 
-bool Lane::take_header(int peer) {
-  Peer& p = peers_[static_cast<size_t>(peer)];
+bool Lane::take_header(Peer& p) {
   const size_t have = p.staged.size() - p.taken;
   if (have < sizeof(p.header)) {
     uint8_t fresh[kStage];
-    const ssize_t got = p.socket.read(fresh, sizeof(fresh));
-    if (got == Socket::kEnd) fail(peer, p.socket.why());
+    const ssize_t got = p.in.read(fresh, sizeof(fresh));
+    if (got == Socket::kEnd) fail(p.rank, p.in.why());
     p.staged.erase(p.staged.begin(), p.staged.begin() + static_cast<ptrdiff_t>(p.taken));
     p.taken = 0;
     p.staged.insert(p.staged.end(), fresh, fresh + got);
@@ -117,8 +163,7 @@ bool Lane::take_header(int peer) {
 }
 
 // True once it is there to its end.
-bool Lane::take_piece(int peer) {
-  Peer& p = peers_[static_cast<size_t>(peer)];
+bool Lane::take_piece(Peer& p) {
   const Receive& r = p.receives[p.current];
   const bool checks = (p.header.size & PieceHeader::kChecked) != 0;
   if (const size_t staged = std::min(p.staged.size() - p.taken, r.size - p.done); staged > 0) {
@@ -130,14 +175,14 @@ bool Lane::take_piece(int peer) {
   while (p.done < r.size) {
     check();
     const size_t wanted = checks ? std::min(kChunk, r.size - p.done) : r.size - p.done;
-    const ssize_t got = p.socket.read(r.data + p.done, wanted);
-    if (got == Socket::kEnd) fail(peer, p.socket.why());
+    const ssize_t got = p.in.read(r.data + p.done, wanted);
+    if (got == Socket::kEnd) fail(p.rank, p.in.why());
     if (got == Socket::kNothing) return false;
     if (checks) p.sum.add(r.data + p.done, static_cast<size_t>(got));
     p.done += static_cast<size_t>(got);
   }
   if (checks && p.sum.value() != p.header.checksum)
-    fail(peer, "sent data that were changed on the way (their checksum differs)");
+    fail(p.rank, "sent data that were changed on the way (their checksum differs)");
   p.has_header = p.busy = false;
   --r.region->pending_;
   ++r.region->received_;
@@ -149,18 +194,17 @@ bool Lane::take_piece(int peer) {
 void Lane::wait_for_sockets(const char* what, int whom) {
   check();
   std::vector<pollfd> polls{{wake_.get(), POLLIN, 0}};
-  polled_.assign(1, -1);
+  polled_.assign(1, nullptr);
   int wait = kLastResort;
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    const Peer& p = peers_[i];
-    const bool receives = !p.receives.empty() && !p.early;
-    short events = 0;
-    if (!p.sends.empty()) events = POLLOUT;
-    if (receives) events |= POLLIN;
-    if (events == 0) continue;
-    if (receives && (p.socket.buffered() || p.taken < p.staged.size())) wait = 0;
-    polls.push_back({p.socket.fd(), events, 0});
-    polled_.push_back(static_cast<int>(i));
+  for (Peer* const p : known_) {
+    if (!p->sends.empty() && p->out.fd() >= 0) {
+      polls.push_back({p->out.fd(), POLLOUT, 0});
+      polled_.push_back(p);
+    }
+    if (p->receives.empty() || p->early || p->in.fd() < 0) continue;
+    if (p->in.buffered() || p->taken < p->staged.size()) wait = 0;
+    polls.push_back({p->in.fd(), POLLIN, 0});
+    polled_.push_back(p);
   }
   const int ready = ::poll(polls.data(), polls.size(), wait);
   check();
@@ -170,21 +214,23 @@ void Lane::wait_for_sockets(const char* what, int whom) {
         std::string(what) + " " + (whom < 0 ? "other ranks" : "rank " + std::to_string(whom));
     throw Failure(HVD_PEER_LOST, text + ": nothing has moved for 10 minutes", whom);
   }
+  if (ready < 0) return;
   for (size_t i = 1; i < polls.size(); ++i) {
-    const auto peer = static_cast<size_t>(polled_[i]);
-    const short found = polls[i].revents;
-    const bool broken = (found & (POLLERR | POLLHUP | POLLNVAL)) != 0;
-    if ((found & POLLOUT) != 0 || broken) send_more(polled_[i]);
-    const Peer& p = peers_[peer];
-    if ((found & POLLIN) != 0 || broken || p.socket.buffered() || p.taken < p.staged.size())
-      receive_more(polled_[i]);
+    Peer& p = *polled_[i];
+    if (polls[i].events == POLLOUT) {
+      if (polls[i].revents != 0) send_more(p);
+    } else if (polls[i].revents != 0 || p.in.buffered() || p.taken < p.staged.size()) {
+      receive_more(p);
+    }
   }
+  if ((polls[0].revents & POLLIN) != 0) take_attached();
 }
 
 // After a failure: a collective waits for all that it has begun.
 void Lane::drop(Region* region) {
   broken_ = true;
-  for (Peer& p : peers_) {
+  for (Peer* const known : known_) {
+    Peer& p = *known;
     p.sends.erase(
         std::remove_if(p.sends.begin(), p.sends.end(), [&](const Send& s) { return s.region == region; }),
         p.sends.end());
@@ -208,15 +254,15 @@ void Region::check(size_t offset, size_t size) const {
 
 void Region::send(int peer, uint64_t slot, size_t offset, size_t size) {
   check(offset, size);
-  Lane::Peer& p = lane_.peers_[static_cast<size_t>(peer)];
+  Lane::Peer& p = lane_.peer(peer);
   p.sends.push_back({this, memory_ + offset, size, 0, PieceHeader{slot, size, 0}, 0});
   ++pending_;
-  if (p.sends.size() == 1) lane_.send_more(peer);
+  if (p.sends.size() == 1) lane_.send_more(p);
 }
 
 void Region::receive(int peer, uint64_t slot, size_t offset, size_t size) {
   check(offset, size);
-  Lane::Peer& p = lane_.peers_[static_cast<size_t>(peer)];
+  Lane::Peer& p = lane_.peer(peer);
   p.receives.push_back({this, slot, memory_ + offset, size});
   p.early = false;
   ++pending_;

@@ -1,6 +1,6 @@
-// Bulk data between ranks: a lane has one connection to each peer and serves one operation at a time. Whoever
-// waits for the operation moves its data, so that there is no thread between it and the sockets; receives are
-// posted, and what comes is received into place.
+// Bulk data between ranks: a lane has a connection to each peer that it has sent to, one from each peer that has
+// sent to it, and serves one operation at a time. Whoever waits for the operation moves its data, so that there
+// is no thread between it and the sockets; receives are posted, and what comes is received into place.
 //
 // Operations run on a lane in the same order on every rank, so that what comes early on a connection belongs
 // to this rank's next one and may wait in the socket: nothing is buffered for want of a receiver, and nobody
@@ -11,7 +11,9 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,12 +35,15 @@ struct PieceHeader {
 
 class Lane {
  public:
-  /// sockets: by rank, all but this rank's connected. checked: whether this end sends checksums where a
-  /// connection is not encrypted. Throws Failure(HVD_UNAVAILABLE) without descriptors.
-  Lane(std::vector<Socket> sockets, bool checked);
+  /// size: number of ranks. checked: whether this end sends checksums where a connection is not encrypted. ask:
+  /// asks for a connection to a peer, which comes by attach; called once for each. Throws
+  /// Failure(HVD_UNAVAILABLE) without descriptors.
+  Lane(int size, bool checked, std::function<void(int peer)> ask);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  /// Any thread: a connection to the peer (outward), or from it.
+  void attach(int peer, bool outward, Socket socket);
   /// Any thread, at once: ends the wait that is under way, and every later one.
   void abort();
   bool aborted() const { return aborted_.load(); }
@@ -59,7 +64,10 @@ class Lane {
     size_t size;
   };
   struct Peer {
-    Socket socket;
+    explicit Peer(int its_rank) : rank(its_rank) {}
+    const int rank;
+    Socket out, in;  // either may not be there yet
+    bool asked = false;
     std::deque<Send> sends;
     std::vector<Receive> receives;  // in the order in which they were posted
     std::vector<uint8_t> staged;    // read and not taken yet
@@ -74,17 +82,29 @@ class Lane {
 
   void check() const;  // throws HVD_PEER_LOST when the lane is of no more use
   [[noreturn]] void fail(int peer, const std::string& text);
-  void send_more(int peer);
-  void receive_more(int peer);
-  bool take_header(int peer);
-  bool take_piece(int peer);
+  struct Attached {
+    int peer;
+    bool outward;
+    Socket socket;
+  };
+
+  Peer& peer(int rank);
+  void send_more(Peer& peer);
+  void receive_more(Peer& peer);
+  bool take_header(Peer& peer);
+  bool take_piece(Peer& peer);
+  void take_attached();
   void wait_for_sockets(const char* what, int peer);
   void drop(class Region* region);
 
-  std::vector<Peer> peers_;
-  std::vector<int> polled_;  // scratch: the peer of each entry
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; those that this lane has had to do with
+  std::vector<Peer*> known_;                  // the same
+  std::vector<Peer*> polled_;                 // scratch: the peer of each entry
   const bool checked_;
+  const std::function<void(int peer)> ask_;
   Fd wake_;
+  std::mutex mutex_;  // guards attached_
+  std::vector<Attached> attached_;
   std::atomic<bool> aborted_{false};
   bool broken_ = false;  // an operation ended in its midst: nobody knows what the connections hold
 };

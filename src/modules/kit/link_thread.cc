@@ -17,7 +17,7 @@ constexpr int kAcceptsPerTurn = 32;  // then those that were accepted may greet
 constexpr size_t kMostEarly = size_t{4} << 20;
 // Connections that have not greeted yet, beyond those that are to come: a large job's all come at once.
 constexpr size_t kMaxStrangers = 256;
-constexpr std::chrono::milliseconds kToGreet{2000};
+constexpr std::chrono::milliseconds kToGreet{2000}, kToGreetOfEach{10};  // a large job's machine is busy
 constexpr std::chrono::milliseconds kRest{100};
 constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};  // before a peer is dialed again
 
@@ -37,7 +37,7 @@ void prepare(int fd) {
 
 void Links::run() {
   reader_ = std::this_thread::get_id();
-  scratch_.resize(kReadSize);
+  scratch_.reset(new uint8_t[kReadSize]);
   epoll_event events[64];
   bool delivering = false;
   for (;;) {
@@ -45,19 +45,13 @@ void Links::run() {
     if (count < 0 && errno != EINTR) return lost(nullptr, std::string("epoll_wait: ") + std::strerror(errno));
     bool woken = false, strangers = false;
     for (int i = 0; i < count; ++i) {
-      void* const what = events[i].data.ptr;
-      if (what == &wake_) {
-        woken = true;
-        continue;
-      }
-      if (what == &listener_) {
-        strangers = true;
-        continue;
-      }
+      const uint64_t id = events[i].data.u64;
+      woken = woken || id == kWakeId;
+      strangers = strangers || id == kListenerId;
+      if (id < kFirstId) continue;
       ConnectionPtr found;  // none if an earlier event of this turn ended it
-      for (const ConnectionPtr& c : connections_) {
-        if (c.get() == what) found = c;
-      }
+      if (const auto young = young_.find(id); young != young_.end()) found = young->second;
+      if (const auto grown = grown_.find(id); grown != grown_.end()) found = grown->second;
       if (found != nullptr) handle(found, events[i].events);
     }
     run_timers();
@@ -72,11 +66,12 @@ void Links::run() {
       if (stopping_) return;
       open = open_;
     }
+    take_dials();
     if (open && !delivering) {
       delivering = true;
-      const std::vector<ConnectionPtr> all = connections_;
-      for (const ConnectionPtr& c : all) {
-        if (c->greeted && !take_frames(c)) lost(c, "sent a frame that makes no sense");
+      const std::map<uint64_t, ConnectionPtr> all = grown_;
+      for (const auto& [id, c] : all) {
+        if (!take_frames(c)) lost(c, "sent a frame that makes no sense");
       }
     }
   }
@@ -84,10 +79,10 @@ void Links::run() {
 
 int Links::next_timer() const {
   Clock::time_point next = Clock::time_point::max();
-  for (const ConnectionPtr& c : connections_) {
-    if (!c->greeted && !c->handshake.dials()) next = std::min(next, c->deadline);
+  for (const auto& [id, c] : young_) {
+    if (c->deadline != Clock::time_point{}) next = std::min(next, c->deadline);
   }
-  for (const Redial& redial : redials_) next = std::min(next, redial.when);
+  for (const Dial& redial : redials_) next = std::min(next, redial.when);
   if (resting_) next = std::min(next, rested_);
   if (next == Clock::time_point::max()) return -1;
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
@@ -96,26 +91,44 @@ int Links::next_timer() const {
 
 void Links::run_timers() {
   const Clock::time_point now = Clock::now();
-  const std::vector<ConnectionPtr> all = connections_;
-  for (const ConnectionPtr& c : all) {
-    if (c->greeted || c->handshake.dials() || c->deadline > now) continue;
-    refused("a connection that did not greet within 2 s was closed");
-    forget(c);
+  std::vector<ConnectionPtr> late;
+  for (const auto& [id, c] : young_) {
+    if (c->deadline != Clock::time_point{} && c->deadline <= now) late.push_back(c);
   }
-  std::vector<Redial> due;
-  const auto later = std::partition(redials_.begin(), redials_.end(),
-                                    [&](const Redial& redial) { return redial.when > now; });
+  for (const ConnectionPtr& c : late) {
+    if (c->handshake.dials()) {
+      lost(c, "did not greet in time");
+    } else {
+      refused("a connection that did not greet in time was closed");
+      forget(c);
+    }
+  }
+  std::vector<Dial> due;
+  const auto later =
+      std::partition(redials_.begin(), redials_.end(), [&](const Dial& redial) { return redial.when > now; });
   std::move(later, redials_.end(), std::back_inserter(due));
   redials_.erase(later, redials_.end());
-  for (const Redial& redial : due) {
-    try {
-      dial(redial.peer, redial.stream, redial.attempt);
-    } catch (const Failure& failure) { lost(nullptr, failure.what()); }
-  }
+  for (const Dial& redial : due) try_dial(redial);
   if (resting_ && rested_ <= now && listener_.get() >= 0) {
     resting_ = false;
-    watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
+    watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
   }
+}
+
+void Links::take_dials() {
+  std::vector<Dial> asked;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    asked.swap(dials_);
+    if (aborted_ || failed_) return;
+  }
+  for (const Dial& dial : asked) try_dial(dial);
+}
+
+void Links::try_dial(const Dial& one) {
+  try {
+    dial(one);
+  } catch (const Failure& failure) { lost_peer(failure.rank, Peer::kGone, failure.what(), true, true); }
 }
 
 // At powers of two, so that strangers can't fill the log.
@@ -136,49 +149,52 @@ void Links::accept_all() {
       make_room();
       resting_ = true;
       rested_ = Clock::now() + kRest;
-      return watch(listener_.get(), nullptr, 0, EPOLL_CTL_DEL);
+      return watch(listener_.get(), kListenerId, 0, EPOLL_CTL_DEL);
     }
-    size_t strangers = 0;
-    for (const ConnectionPtr& c : connections_) strangers += c->peer < 0 ? 1 : 0;
-    if (strangers >= kMaxStrangers + expected_) make_room();
+    if (young_.size() >= kMaxStrangers + 2 * group_.members.size()) make_room();
     prepare(fd.get());
-    auto connection = std::make_shared<Connection>(Handshake(group_, mine_));
+    auto connection = std::make_shared<Connection>(next_id_++, Handshake(group_, mine_));
     connection->socket = Socket(std::move(fd));
-    connection->deadline = Clock::now() + kToGreet;
+    connection->deadline = Clock::now() + kToGreet + kToGreetOfEach * group_.members.size();
     connection->watched = EPOLLIN;
-    watch(connection->socket.fd(), connection.get(), EPOLLIN, EPOLL_CTL_ADD);
-    connections_.push_back(std::move(connection));
+    watch(connection->socket.fd(), connection->id, EPOLLIN, EPOLL_CTL_ADD);
+    young_.emplace(connection->id, std::move(connection));
   }
 }
 
 // The oldest of those that have not greeted gives way.
 void Links::make_room() {
-  for (const ConnectionPtr& c : connections_) {
+  for (const auto& [id, c] : young_) {
     if (c->peer >= 0) continue;
     refused("a connection that did not greet made room for another");
     return forget(ConnectionPtr(c));
   }
 }
 
-void Links::dial(int peer, uint32_t stream, int attempt) {
+void Links::dial(const Dial& one) {
+  const int peer = one.peer;
   socklen_t length = 0;
   const sockaddr_storage address = group_.members[static_cast<size_t>(peer)].sockaddr_of(&length);
   auto connection = std::make_shared<Connection>(
-      Handshake(group_, peer, stream, stream == 0 ? mine_[static_cast<size_t>(peer)] : Greeting()));
+      next_id_++,
+      Handshake(group_, peer, one.stream, one.stream == 0 ? mine_[static_cast<size_t>(peer)] : Greeting()));
   connection->peer = peer;
   connection->connecting = true;
-  connection->attempt = attempt;
+  connection->dial = one;
+  const bool later = one.asked != Clock::time_point{};
+  if (later)
+    connection->deadline = one.asked + std::chrono::duration_cast<Clock::duration>(patience_);
   Fd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
   prepare(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
     const std::string why = name_of(peer) + " can't be reached: " + std::strerror(errno);
-    throw Failure(HVD_PEER_LOST, why, attempt == 0 ? peer : -1, errno);
+    throw Failure(HVD_PEER_LOST, why, one.attempt == 0 || later ? peer : -1, errno);
   }
   connection->socket = Socket(std::move(fd));
   connection->watched = EPOLLOUT;
-  watch(connection->socket.fd(), connection.get(), EPOLLOUT, EPOLL_CTL_ADD);
-  connections_.push_back(std::move(connection));
+  watch(connection->socket.fd(), connection->id, EPOLLOUT, EPOLL_CTL_ADD);
+  young_.emplace(connection->id, std::move(connection));
 }
 
 void Links::handle(const ConnectionPtr& connection, uint32_t events) {
@@ -187,14 +203,18 @@ void Links::handle(const ConnectionPtr& connection, uint32_t events) {
     socklen_t length = sizeof(error);
     getsockopt(connection->socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error == ECONNRESET) return broke(connection, "closed its link");
-    // Nobody listens there. Of one that did so a moment ago nothing is known but that: it may have given up.
+    // Nobody listens there. Of one that did so a moment ago nothing is known but that: it may have given up, and
+    // rank 0 is about to say so.
+    const bool later = connection->dial.asked != Clock::time_point{};
+    if (error == ECONNREFUSED && later && Clock::now() < connection->dial.asked + kLastWord)
+      return broke(connection, "can't be reached");
     if (error != 0) {
       return lost(connection, std::string("can't be reached: ") + std::strerror(error),
-                  connection->attempt == 0);
+                  later || connection->dial.attempt == 0);
     }
     connection->connecting = false;
     connection->watched = EPOLLIN;
-    watch(connection->socket.fd(), connection.get(), EPOLLIN, EPOLL_CTL_MOD);
+    watch(connection->socket.fd(), connection->id, EPOLLIN, EPOLL_CTL_MOD);
     write(connection, connection->handshake.hello());
     if (connection->handshake.encrypted()) {
       connection->socket.encrypt(false, connection->handshake.tls_key());
@@ -215,11 +235,11 @@ void Links::handle(const ConnectionPtr& connection, uint32_t events) {
 void Links::shake(const ConnectionPtr& connection) {
   Handshake& handshake = connection->handshake;
   while (!handshake.done()) {
-    const ssize_t got = connection->socket.read(scratch_.data(), handshake.wants());
+    const ssize_t got = connection->socket.read(scratch_.get(), handshake.wants());
     if (got == Socket::kEnd) return broke(connection, connection->socket.why());
     if (got == Socket::kNothing) break;
     std::vector<uint8_t> out;
-    if (!handshake.take(scratch_.data(), static_cast<size_t>(got), &out)) {
+    if (!handshake.take(scratch_.get(), static_cast<size_t>(got), &out)) {
       if (handshake.dials()) return lost(connection, "greeted with " + handshake.refusal());
       refused("a connection that greeted with " + handshake.refusal() + " was refused");  // contract 11
       return forget(connection);
@@ -241,18 +261,31 @@ void Links::greeted(const ConnectionPtr& connection) {
   bool taken = false, last = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    taken = stream > streams_.size() ||
-            (stream == 0 ? links_[peer] != nullptr : streams_[stream - 1][peer].fd() >= 0);
+    if (!handshake.dials()) {
+      taken = (came_[peer] >> stream & 1) != 0 || (!star_ && (stream > 0 || links_[peer] != nullptr));
+      came_[peer] |= uint32_t{1} << stream;
+    }
     if (!taken) {
       connection->peer = handshake.peer();
       connection->greeted = true;
-      if (stream == 0) {
+      connection->deadline = {};
+      young_.erase(connection->id);
+    }
+    if (!taken && stream == 0) {
+      grown_.emplace(connection->id, connection);
+      if (links_[peer] != nullptr) {
+        second_links_[peer] = connection;
+      } else {
         theirs_[peer] = handshake.theirs();
         links_[peer] = connection;
-      } else {
-        hand_over(connection);
+        last = ++linked_ == expected_ && !star_;
+        if (const auto waits = unsent_.find(connection->peer); waits != unsent_.end()) {
+          const std::lock_guard<std::mutex> own(connection->mutex);
+          connection->out = std::move(waits->second);
+          flush_locked(*connection);
+          unsent_.erase(waits);
+        }
       }
-      last = ++greeted_ == expected_;
     }
   }
   if (taken) {
@@ -260,28 +293,30 @@ void Links::greeted(const ConnectionPtr& connection) {
             ", was refused");
     return forget(connection);
   }
+  if (stream > 0) return hand_over(connection);
   changed_.notify_all();
   if (last) close_listener();  // nobody else is to come
-  if (stream == 0) read(connection);
+  read(connection);
 }
 
-// Under mutex_.
 void Links::hand_over(const ConnectionPtr& connection) {
-  const Handshake& handshake = connection->handshake;
-  watch(connection->socket.fd(), nullptr, 0, EPOLL_CTL_DEL);
-  streams_[handshake.stream() - 1][static_cast<size_t>(handshake.peer())] = std::move(connection->socket);
-  connection->dead = true;
-  connections_.erase(std::find(connections_.begin(), connections_.end(), connection));
+  Socket socket;
+  {
+    std::lock_guard<std::mutex> lock(connection->mutex);
+    watch(connection->socket.fd(), connection->id, 0, EPOLL_CTL_DEL);
+    socket = std::move(connection->socket);
+    connection->dead = true;
+  }
+  hooks_.stream(connection->peer, connection->handshake.stream(), connection->handshake.dials(),
+                std::move(socket));
 }
 
 void Links::close_listener() {
-  watch(listener_.get(), nullptr, 0, EPOLL_CTL_DEL);
+  watch(listener_.get(), kListenerId, 0, EPOLL_CTL_DEL);
   listener_.reset();
   resting_ = false;
-  const std::vector<ConnectionPtr> all = connections_;
-  for (const ConnectionPtr& c : all) {
-    if (!c->greeted) forget(c);
-  }
+  const std::map<uint64_t, ConnectionPtr> all = young_;
+  for (const auto& [id, c] : all) forget(c);
 }
 
 void Links::read(const ConnectionPtr& connection) {
@@ -292,14 +327,14 @@ void Links::read(const ConnectionPtr& connection) {
     {
       std::lock_guard<std::mutex> lock(connection->mutex);
       if (connection->dead) return;
-      got = connection->socket.read(scratch_.data(), kReadSize);
+      got = connection->socket.read(scratch_.get(), kReadSize);
       why = connection->socket.why();
       more = connection->socket.buffered();
     }
     if (got == Socket::kEnd) return lost(connection, why);
     if (got == Socket::kNothing) return;
     std::vector<uint8_t>& in = connection->in;
-    in.insert(in.end(), scratch_.begin(), scratch_.begin() + got);
+    in.insert(in.end(), scratch_.get(), scratch_.get() + got);
     if (!take_frames(connection)) return lost(connection, "sent a frame that makes no sense");
     if (in.size() > kMostEarly) {
       return lost(connection, "sent more than " + std::to_string(kMostEarly) +
@@ -318,8 +353,10 @@ bool Links::take_frames(const ConnectionPtr& connection) {
   while (sense && !connection->dead && in.size() - offset >= sizeof(FrameHeader)) {
     FrameHeader header;
     std::memcpy(&header, in.data() + offset, sizeof(header));
-    if (header.kind < Frame::kStep || header.kind > Frame::kGaveUp || header.size > kMaxMessage ||
-        (header.kind != Frame::kMessage && header.size != 0)) {
+    const bool told = header.kind == Frame::kLost && star_ && connection->peer == 0;
+    const bool known = told || (header.kind >= Frame::kStep && header.kind <= Frame::kGaveUp);
+    if (!known || header.size > kMaxMessage ||
+        (header.kind != Frame::kMessage && header.size != (told ? sizeof(int32_t) : 0))) {
       sense = false;
       break;
     }
@@ -334,6 +371,8 @@ bool Links::take_frames(const ConnectionPtr& connection) {
       }
       if (!over && !open) break;
       if (!over) hooks_.message(connection->peer, body, header.size);
+    } else if (told) {
+      told_lost(body);
     } else {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto peer = static_cast<size_t>(connection->peer);
@@ -366,11 +405,14 @@ void Links::flush(const ConnectionPtr& connection) {
 // A connection that ended before both ends had greeted. Strangers may have crowded it out: no word about its peer.
 void Links::broke(const ConnectionPtr& connection, const std::string& why) {
   if (!connection->handshake.dials()) return forget(connection);
-  const int attempt = connection->attempt + 1;
-  const auto pause = std::min(kLongestPause, kShortestPause * (1 << std::min(attempt, 6)));
-  redials_.push_back({Clock::now() + pause, connection->peer, connection->handshake.stream(), attempt});
+  if (connection->deadline != Clock::time_point{} && connection->deadline <= Clock::now())
+    return lost(connection, why + " before it greeted");
+  Dial again = connection->dial;
+  ++again.attempt;
+  again.when = Clock::now() + std::min(kLongestPause, kShortestPause * (1 << std::min(again.attempt, 6)));
+  redials_.push_back(again);
   constexpr int kNoted = 4;  // what is over at once needs no word
-  if (attempt == kNoted)
+  if (again.attempt == kNoted)
     hooks_.log(name_of(connection->peer) + " " + why + " before it greeted: dialed again");
   forget(connection);
 }
@@ -379,15 +421,12 @@ void Links::forget(const ConnectionPtr& connection) {
   {
     std::lock_guard<std::mutex> lock(connection->mutex);
     connection->dead = true;
-    watch(connection->socket.fd(), nullptr, 0, EPOLL_CTL_DEL);
+    watch(connection->socket.fd(), connection->id, 0, EPOLL_CTL_DEL);
     if (!connection->greeted)
       connection->socket.close();  // of a greeted one other threads may hold on to the number
   }
-  for (size_t i = 0; i < connections_.size(); ++i) {
-    if (connections_[i] != connection) continue;
-    connections_.erase(connections_.begin() + static_cast<ptrdiff_t>(i));
-    return;
-  }
+  young_.erase(connection->id);
+  grown_.erase(connection->id);
 }
 
 // Behind messages that came before the generation was open the peer may have said that it goes.
@@ -406,27 +445,48 @@ Links::Peer Links::last_word(const Connection& connection) {
 void Links::lost(const ConnectionPtr& connection, const std::string& why, bool blames) {
   if (connection != nullptr && connection->peer < 0) return forget(connection);  // a stranger
   const int peer = connection != nullptr ? connection->peer : -1;
-  std::string text = peer >= 0 ? name_of(peer) + " " + why : why;
+  // What is dialed later is needed even of a peer that has left in peace.
+  const bool needed = connection == nullptr || !connection->greeted;
+  const Peer last = connection != nullptr ? last_word(*connection) : Peer::kGone;
+  if (connection != nullptr) forget(connection);
+  lost_peer(peer, last, peer >= 0 ? name_of(peer) + " " + why : why, blames, needed);
+}
+
+void Links::lost_peer(int peer, Peer last, const std::string& text, bool blames, bool needed) {
   bool report = false;
+  int32_t blamed = -1;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Peer state = Peer::kGone;
     if (peer >= 0) {
       Peer& kept = peers_[static_cast<size_t>(peer)];
-      if (kept == Peer::kThere) kept = last_word(*connection);
+      if (kept == Peer::kThere) kept = last;
       state = kept;
     }
-    if (state != Peer::kLeft && !aborted_ && !stopping_ && !failed_) {
+    if ((needed || state != Peer::kLeft) && !aborted_ && !stopping_ && !failed_) {
       failed_ = true;
       failed_peer_ = state == Peer::kGaveUp || !blames ? -1 : peer;
       failed_text_ = text;
       report = open_;
     }
+    blamed = failed_peer_;
   }
   changed_.notify_all();
-  const int blamed = failed_peer_;
-  if (connection != nullptr) forget(connection);
-  if (report) hooks_.failure(blamed, text);
+  if (!report) return;
+  if (star_ && group_.rank == 0) tell_all(Frame::kLost, &blamed, sizeof(blamed));
+  hooks_.failure(blamed, text);
+}
+
+// The others need no link to a rank to learn of its end.
+void Links::told_lost(const uint8_t* body) {
+  int32_t peer = -1;
+  std::memcpy(&peer, body, sizeof(peer));
+  const bool known = peer > 0 && peer != group_.rank && static_cast<size_t>(peer) < group_.members.size();
+  if (known) {
+    lost_peer(peer, Peer::kGone, name_of(peer) + " closed its link: its process is gone", true, true);
+  } else {
+    lost_peer(-1, Peer::kGone, "rank 0 heard that the generation was given up", true, true);
+  }
 }
 
 }  // namespace hvdkit

@@ -8,9 +8,8 @@
 
 namespace hvdkit {
 namespace {
-constexpr std::chrono::milliseconds kLastWord{
-    1000};  // much longer than a thread that is ready waits for a processor
 constexpr std::chrono::milliseconds kNews{10};
+constexpr std::chrono::seconds kLeastPatience{10};  // with a peer that is dialed later
 }  // namespace
 
 Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(std::move(hooks)) {
@@ -21,71 +20,102 @@ Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(s
   if (epoll_.get() < 0 || wake_.get() < 0) {
     throw Failure(HVD_UNAVAILABLE, std::string("epoll or eventfd: ") + std::strerror(errno), -1, errno);
   }
-  watch(wake_.get(), &wake_, EPOLLIN, EPOLL_CTL_ADD);
+  watch(wake_.get(), kWakeId, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 Links::~Links() { stop(); }
 
-void Links::watch(int fd, void* tag, uint32_t events, int operation) {
+void Links::watch(int fd, uint64_t id, uint32_t events, int operation) {
   epoll_event event{};
   event.events = events;
-  event.data.ptr = tag;
+  event.data.u64 = id;
   (void)epoll_ctl(epoll_.get(), operation, fd, &event);
 }
 
-std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
-                                   Clock::time_point deadline, uint32_t streams) {
+void Links::start(LinkGroup group, const std::vector<Greeting>& greetings, bool all,
+                  Clock::time_point deadline) {
   const size_t size = group.members.size();
-  for (const Greeting& greeting : greetings) {
-    if (greeting.size() > kMaxGreeting) {
-      throw Failure(HVD_INVALID, "a greeting of " + std::to_string(greeting.size()) +
-                                     " bytes: expected at most " + std::to_string(kMaxGreeting));
-    }
-  }
-  if (streams > kMaxStreams) {
-    throw Failure(HVD_INVALID,
-                  std::to_string(streams) + " streams: expected at most " + std::to_string(kMaxStreams));
-  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
     group_ = std::move(group);
     mine_ = greetings;
     links_.resize(size);
+    second_links_.resize(size);
     theirs_.resize(size);
     steps_.assign(size, 0);
     peers_.assign(size, Peer::kThere);
-    streams_.resize(streams);
-    for (std::vector<Socket>& stream : streams_) stream.resize(size);
-    expected_ = (size - 1) * (1 + streams);
+    asked_.assign(size, 0);
+    came_.assign(size, 0);
+    expected_ = all || group_.rank == 0 ? size - 1 : 1;
   }
-  for (int peer = 0; peer < group_.rank; ++peer) {
-    for (uint32_t stream = 0; stream <= streams; ++stream) dial(peer, stream, 0);
+  star_ = !all;
+  patience_ = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), kLeastPatience);
+  for (int peer = 0; peer < (all ? group_.rank : std::min(group_.rank, 1)); ++peer) {
+    asked_[static_cast<size_t>(peer)] |= 1;
+    dial({peer, 0});
   }
-  watch(listener_.get(), &listener_, EPOLLIN, EPOLL_CTL_ADD);
-  {
-    const BlockSignals block;
-    thread_ = std::thread([this] { run(); });
+  watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
+  const BlockSignals block;
+  thread_ = std::thread([this] { run(); });
+}
+
+// Under mutex_.
+std::string Links::missing_ranks() const {
+  std::string missing;
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    if (static_cast<int>(peer) != group_.rank && links_[peer] == nullptr)
+      missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
   }
+  return "no greeting from rank " + missing;
+}
+
+std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>& greetings,
+                                   Clock::time_point deadline) {
+  for (const Greeting& greeting : greetings) {
+    if (greeting.size() > kMaxGreeting) {
+      throw Failure(HVD_INVALID, "a greeting of " + std::to_string(greeting.size()) +
+                                     " bytes: expected at most " + std::to_string(kMaxGreeting));
+    }
+  }
+  start(std::move(group), greetings, true, deadline);
   std::unique_lock<std::mutex> lock(mutex_);
-  wait(
-      lock, deadline, [&] { return greeted_ == expected_; },
-      [&] {
-        std::string missing;
-        for (size_t peer = 0; peer < size; ++peer) {
-          if (static_cast<int>(peer) == group_.rank) continue;
-          bool all = links_[peer] != nullptr;
-          for (const std::vector<Socket>& stream : streams_) all = all && stream[peer].fd() >= 0;
-          if (!all) missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
-        }
-        return "no greeting from rank " + missing;
-      });
+  wait(lock, deadline, [&] { return linked_ == expected_; }, [&] { return missing_ranks(); });
   return theirs_;
 }
 
-std::vector<std::vector<Socket>> Links::take_streams() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::move(streams_);
+void Links::meet(LinkGroup group, Clock::time_point deadline) {
+  const std::vector<Greeting> greetings(group.members.size());
+  start(std::move(group), greetings, false, deadline);
+  const bool hub = group_.rank == 0;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wait(
+        lock, hub ? deadline : deadline + kLastWord,
+        [&] { return hub ? linked_ == expected_ : links_[0] != nullptr && steps_[0] > 0; },
+        [&] {
+          return hub                    ? missing_ranks()
+                 : links_[0] == nullptr ? std::string("no greeting from rank 0")
+                                        : std::string("rank 0 did not say that all ranks are there");
+        });
+  }
+  if (hub) tell_all(Frame::kStep);
+}
+
+void Links::ask(int peer, uint32_t stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    uint32_t& asked = asked_[static_cast<size_t>(peer)];
+    if ((asked >> stream & 1) != 0) return;
+    asked |= uint32_t{1} << stream;
+    dials_.push_back({peer, stream, Clock::now()});
+  }
+  nudge();
+}
+
+void Links::nudge() {
+  const uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
 }
 
 void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
@@ -117,9 +147,7 @@ void Links::open() {
   if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
   if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
   open_ = true;
-  // Messages that came early wait in the connections: the thread looks at them again.
-  const uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof(one));
+  nudge();  // messages that came early wait in the connections: the thread looks at them again
 }
 
 void Links::send(int destination, const void* data, size_t size) {
@@ -134,7 +162,17 @@ void Links::send(int destination, const void* data, size_t size) {
                     peers_[peer] == Peer::kGaveUp ? -1 : destination);
     }
     link = links_[peer];
+    if (link == nullptr) {
+      const FrameHeader header{static_cast<uint32_t>(size), Frame::kMessage};
+      std::vector<uint8_t>& frame = unsent_[destination].emplace_back(sizeof(header) + size);
+      std::memcpy(frame.data(), &header, sizeof(header));
+      if (size > 0) std::memcpy(frame.data() + sizeof(header), data, size);
+      if ((asked_[peer] & 1) != 0) return;
+      asked_[peer] |= 1;
+      dials_.push_back({destination, 0, Clock::now()});
+    }
   }
+  if (link == nullptr) return nudge();
   try {
     write_frame(*link, Frame::kMessage, data, size);
   } catch (const Failure& failure) {
@@ -192,7 +230,7 @@ void Links::flush_locked(Connection& connection) {
   const uint32_t events = EPOLLIN | (waits ? EPOLLOUT : 0U);
   if (events == connection.watched || connection.dead) return;
   connection.watched = events;
-  watch(socket.fd(), &connection, events, EPOLL_CTL_MOD);
+  watch(socket.fd(), connection.id, events, EPOLL_CTL_MOD);
 }
 
 Failure Links::blame(int peer, const std::string& text) {
@@ -213,16 +251,17 @@ Failure Links::blame(int peer, const std::string& text) {
   return {HVD_PEER_LOST, text, innocent ? -1 : peer};
 }
 
-void Links::tell_all(Frame kind) {
+void Links::tell_all(Frame kind, const void* data, size_t size) {
   std::vector<ConnectionPtr> links;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     links = links_;
+    links.insert(links.end(), second_links_.begin(), second_links_.end());
   }
   for (const ConnectionPtr& link : links) {
     if (link == nullptr) continue;
     try {
-      write_frame(*link, kind, nullptr, 0);
+      write_frame(*link, kind, data, size);
     } catch (const Failure&) {
       // It is gone: there is nobody to tell.
     }
@@ -254,8 +293,7 @@ void Links::stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
-  const uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof(one));
+  nudge();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -1,7 +1,12 @@
-// TCP connections between each pair of ranks. Over the first, the link, ranks tell what the module wants to
-// tell and send the core's small messages: one write in the sender's thread, one read in the receiver's, and
-// the end of a peer's process seen at once. The others, for a module's bulk data, are its own once both ends
-// have greeted each other on them (handshake.h).
+// TCP connections between ranks. Over links ranks tell what the module wants to tell and send the core's small
+// messages: one write in the sender's thread, one read in the receiver's, and the end of a peer's process seen
+// at once. Streams, for a module's bulk data, are its own once both ends have greeted each other on them
+// (handshake.h).
+//
+// Ranks either greet all others, which is a link for each pair, or meet: each has a link to rank 0, and every
+// other link, and every stream, is made when it is first used. Whoever wants to send dials. So two that dial
+// each other at the same time need not agree on one of the connections: a stream goes one way, and of two
+// links each rank writes on the one that it had first. Rank 0 tells all what it learns of a rank's end.
 #pragma once
 
 #include <atomic>
@@ -9,6 +14,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,6 +35,8 @@ struct LinkHooks {  // called from the links' thread
   std::function<void(int source, const void* data, size_t size)> message;
   std::function<void(int peer, const std::string& text)> failure;  // peer -1: nobody to blame
   std::function<void(const std::string& text)> log;
+  /// A stream is there, to `peer` if this rank has asked for it, from it otherwise. May be called before open.
+  std::function<void(int peer, uint32_t stream, bool outward, Socket socket)> stream = {};
 };
 
 class Links {
@@ -40,16 +48,17 @@ class Links {
   Links& operator=(const Links&) = delete;
   const Blob& blob() const { return blob_; }
 
-  /// Connects to every lower rank and is connected to by every higher one; sends greetings[peer] to each and
-  /// gives theirs. Blocks until all are there, on the link and on `streams` connections more, at most
-  /// kMaxStreams, the same number on all ranks. A connection that is closed before it has greeted is dialed
+  /// Links to every rank: dials the lower ones and is dialed by the higher ones; sends greetings[peer] to each and
+  /// gives theirs. Blocks until all are there. A connection that is closed before it has greeted is dialed
   /// again until the deadline. Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST when a
   /// peer is gone or after abort.
   std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
-                              Clock::time_point deadline, uint32_t streams = 0);
-  /// The connections beside the links, once after greet: by stream, then by rank. They know no Links any
-  /// more.
-  std::vector<std::vector<Socket>> take_streams();
+                              Clock::time_point deadline);
+  /// Links to rank 0 alone. Blocks until rank 0 has its links to all, and says so. Throws as greet does; rank 0
+  /// alone can name who is missing, and the others wait a moment longer for its word.
+  void meet(LinkGroup group, Clock::time_point deadline);
+  /// After meet: dials a stream to `peer`, unless that was asked before; 1 to kMaxStreams. The hook gets it.
+  void ask(int peer, uint32_t stream);
 
   /// Steps of the module's own while it connects: "I am a step further", and the wait until `peer` has said
   /// so `steps` times since the greeting. Throws as greet does; the HVD_TIMEOUT says "rank 3 did not" +
@@ -60,7 +69,8 @@ class Links {
   /// From here on messages are delivered and failures reported. Throws if a peer is lost already.
   void open();
 
-  /// Never blocks: what the socket does not take is copied and follows later. Throws HVD_PEER_LOST.
+  /// Never blocks: what the socket does not take is copied and follows later, and all of it if there is no link
+  /// yet. Throws HVD_PEER_LOST.
   void send(int destination, const void* data, size_t size);
 
   /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment
@@ -76,11 +86,17 @@ class Links {
   using ConnectionPtr = std::shared_ptr<Connection>;
   enum class Peer : uint8_t { kThere, kGaveUp, kLeft, kGone };
 
-  struct Redial {
-    Clock::time_point when;
+  // Much longer than a thread that is ready waits for a processor.
+  static constexpr std::chrono::milliseconds kLastWord{1000};
+  static constexpr uint64_t kWakeId = 0, kListenerId = 1, kFirstId = 2;  // of what epoll tells
+
+  /// A connection that this rank makes.
+  struct Dial {
     int peer;
     uint32_t stream;
-    int attempt;
+    Clock::time_point asked{};  // when it was found to be needed; {}: with the group
+    int attempt = 0;
+    Clock::time_point when{};  // the next
   };
 
   // link_thread.cc: runs in the links' thread.
@@ -90,7 +106,10 @@ class Links {
   void accept_all();
   void make_room();
   void refused(const std::string& text);
-  void dial(int peer, uint32_t stream, int attempt);
+  void start(LinkGroup group, const std::vector<Greeting>& greetings, bool all, Clock::time_point deadline);
+  void take_dials();
+  void try_dial(const Dial& dial);
+  void dial(const Dial& dial);
   void handle(const ConnectionPtr& connection, uint32_t events);
   void shake(const ConnectionPtr& connection);
   void greeted(const ConnectionPtr& connection);
@@ -102,16 +121,20 @@ class Links {
   void flush(const ConnectionPtr& connection);
   void broke(const ConnectionPtr& connection, const std::string& why);
   void lost(const ConnectionPtr& connection, const std::string& why, bool blames = true);
+  void lost_peer(int peer, Peer last, const std::string& text, bool blames, bool needed);
+  void told_lost(const uint8_t* body);
   static Peer last_word(const Connection& connection);
   void forget(const ConnectionPtr& connection);
 
-  void watch(int fd, void* tag, uint32_t events, int operation);
+  void watch(int fd, uint64_t id, uint32_t events, int operation);
   void flush_locked(Connection& connection);
   void write_frame(Connection& connection, Frame kind, const void* data, size_t size);
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
             const std::function<bool()>& ready, const std::function<std::string()>& missing);
   std::string name_of(int peer) const { return "rank " + std::to_string(peer); }
-  void tell_all(Frame kind);
+  std::string missing_ranks() const;
+  void tell_all(Frame kind, const void* data = nullptr, size_t size = 0);
+  void nudge();
 
   const LinkHooks hooks_;
   Blob blob_;
@@ -122,22 +145,29 @@ class Links {
   std::thread thread_;
   std::atomic<std::thread::id> reader_{};  // the same, for whoever asks while it is joined
 
-  // The links' thread's own, but before it starts.
-  std::vector<ConnectionPtr> connections_;  // all but the streams that were handed over; oldest first
-  std::vector<Redial> redials_;
-  std::vector<uint8_t> scratch_;  // for reading
+  // The links' thread's own, but before it starts. By number, which grows: the oldest come first.
+  std::map<uint64_t, ConnectionPtr> young_;  // that have not greeted
+  std::map<uint64_t, ConnectionPtr> grown_;  // links that have
+  uint64_t next_id_ = kFirstId;
+  std::vector<Dial> redials_;
+  std::unique_ptr<uint8_t[]> scratch_;  // for reading
   uint64_t refusals_ = 0;
   bool resting_ = false;  // the listener, for want of descriptors
   Clock::time_point rested_{};
+  bool star_ = false;                   // the ranks meet
+  std::chrono::nanoseconds patience_{};  // for what is dialed later
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::vector<ConnectionPtr> links_;  // by rank; set once greeted
+  std::vector<ConnectionPtr> links_;  // by rank: the first that has greeted
+  std::vector<ConnectionPtr> second_links_;
   std::vector<Greeting> theirs_;
   std::vector<int> steps_;
   std::vector<Peer> peers_;
-  std::vector<std::vector<Socket>> streams_;
-  size_t greeted_ = 0, expected_ = 0;  // connections
+  std::vector<uint32_t> asked_, came_;  // by rank: bits of links and streams that were asked for, that have come
+  std::vector<Dial> dials_;             // to be made by the links' thread
+  std::map<int, std::deque<std::vector<uint8_t>>> unsent_;  // by rank: frames that wait for a link
+  size_t linked_ = 0, expected_ = 0;                        // ranks to whom there is a link
   bool open_ = false, left_ = false, aborted_ = false, stopping_ = false;
   bool failed_ = false;
   int failed_peer_ = -1;
@@ -146,13 +176,14 @@ class Links {
 
 /// One socket. The links' thread reads; any thread writes under `mutex`.
 struct Links::Connection {
-  explicit Connection(Handshake h) : handshake(std::move(h)) {}
+  Connection(uint64_t number, Handshake h) : id(number), handshake(std::move(h)) {}
+  const uint64_t id;
   Handshake handshake;
   int peer = -1;  // known from the start for those that this rank dialed, of others once they have greeted
   bool connecting = false;
   bool greeted = false;
-  int attempt = 0;               // of those that this rank dialed
-  Clock::time_point deadline{};  // of those that it did not dial, to greet
+  Dial dial{-1, 0};              // of those that this rank dialed
+  Clock::time_point deadline{};  // to greet; {}: that of the group
   std::vector<uint8_t> in;       // frames, once it has greeted
   std::mutex mutex;              // guards what follows
   Socket socket;

@@ -1,4 +1,5 @@
 // Every collective, dtype, size and number of ranks, against values computed here.
+#include <filesystem>
 #include <numeric>
 
 #include "modules/cluster.h"
@@ -8,7 +9,7 @@
 namespace hvd::backend::test {
 namespace {
 
-constexpr size_t kCounts[] = {0, 1, 7, 1000, 1 << 20};
+constexpr size_t kLarge = size_t{1} << 20;
 constexpr size_t kMuch = (size_t{8} << 20) / sizeof(float) + 5;  // beyond what an allreduce does directly
 
 class Collectives : public testing::TestWithParam<int> {
@@ -22,6 +23,12 @@ class Collectives : public testing::TestWithParam<int> {
 
   Instance& instance(int rank) { return *workers_[static_cast<size_t>(rank)]->instance; }
 
+  // Of many ranks some: all of them are threads of this process.
+  std::vector<size_t> counts() const {
+    if (size_ > 5) return {0, 7, 1000, 40000};
+    return {0, 1, 7, 1000, kLarge};
+  }
+
   int size_ = 0;
   Workers workers_;
 };
@@ -33,10 +40,13 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
     uint64_t sequence = 0;
     for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
       for (hvd_reduction reduction = HVD_REDUCTION_SUM; reduction <= HVD_REDUCTION_PRODUCT; ++reduction) {
-        for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}, size_t{1} << 20, kMuch}) {
+        std::vector<size_t> all = counts();
+        if (size_ <= 5) all.push_back(kMuch);
+        for (const size_t count : all) {
           // Much data goes other ways than little, but for every reduction the same way.
           if (count >= 1 << 20 && reduction != HVD_REDUCTION_AVERAGE && dtype != HVD_DTYPE_FLOAT32) continue;
           if (count == kMuch && dtype != HVD_DTYPE_FLOAT32) continue;
+          if (size_ > 5 && count > 7 && reduction != HVD_REDUCTION_AVERAGE) continue;
           ++sequence;
           const size_t element = dtype_size(dtype);
           std::vector<uint8_t> input(count * element);
@@ -74,6 +84,7 @@ TEST_P(Collectives, AllreduceOfEveryDtypeAndReduction) {
 
 TEST_P(Collectives, AllreduceHasTheSameBitsOnEveryRank) {
   for (const size_t count : {size_t{1}, size_t{1001}, size_t{300007}, kMuch}) {
+    if (size_ > 5 && count == kMuch) continue;
     std::vector<std::vector<float>> results(static_cast<size_t>(size_));
     on_all(size_, [&](int rank) {
       std::vector<float> values(count);
@@ -120,7 +131,7 @@ TEST_P(Collectives, Broadcast) {
   on_all(size_, [&](int rank) {
     uint64_t sequence = 0;
     for (int root = 0; root < size_; ++root) {
-      for (const size_t count : kCounts) {
+      for (const size_t count : counts()) {
         std::vector<uint32_t> values(count);
         std::vector<uint32_t> expected(count);
         for (size_t i = 0; i < count; ++i) {
@@ -144,7 +155,7 @@ TEST_P(Collectives, Broadcast) {
 TEST_P(Collectives, AllgatherOfUnequalParts) {
   on_all(size_, [&](int rank) {
     uint64_t sequence = 0;
-    for (const size_t base : {size_t{0}, size_t{1}, size_t{13}, size_t{70001}}) {
+    for (const size_t base : {size_t{0}, size_t{1}, size_t{13}, size_t{size_ > 5 ? 3001U : 70001U}}) {
       std::vector<size_t> counts;
       std::vector<int16_t> expected;
       for (int r = 0; r < size_; ++r) {
@@ -233,6 +244,49 @@ TEST_P(Collectives, ManyOpsInFlight) {
   });
 }
 
+size_t sockets_of_this_process() {
+  size_t found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:")) ++found;
+  }
+  return found;
+}
+
+// One of each kind: every rank talks to as many as there are doublings, at most, and to its neighbours.
+TEST(HostOps, OfManyRanksTakeNoConnectionForEachPair) {
+  constexpr int kSize = 40, kDoublings = 6, kKinds = 5;
+  const size_t before = sockets_of_this_process();
+  Workers workers = make_workers(kSize);
+  connect_all(workers, 1);
+  on_all(kSize, [&](int rank) {
+    uint64_t sequence = 0;
+    const auto perform = [&](hvd_collective collective, size_t count, std::vector<size_t> counts = {}) {
+      std::vector<float> values(std::max(count, count * counts.size()), 1.F);
+      const std::vector<float> own(count, 1.F);
+      Pending pending;
+      hvd_backend_op op = pending.op(collective, ++sequence);
+      op.dtype = HVD_DTYPE_FLOAT32;
+      op.reduction = HVD_REDUCTION_SUM;
+      op.count = count;
+      op.counts = counts.empty() ? nullptr : counts.data();
+      op.input = collective == HVD_COLLECTIVE_BROADCAST ? nullptr : own.data();
+      op.output = values.data();
+      const Status status = run(*workers[static_cast<size_t>(rank)]->instance, op, pending);
+      ASSERT_TRUE(status.ok()) << status.message;
+      if (collective == HVD_COLLECTIVE_ALLREDUCE) { ASSERT_EQ(values[count - 1], kSize); }
+    };
+    perform(HVD_COLLECTIVE_BARRIER, 0);
+    perform(HVD_COLLECTIVE_BROADCAST, 10);
+    perform(HVD_COLLECTIVE_ALLREDUCE, 10);
+    perform(HVD_COLLECTIVE_ALLGATHER, 10, std::vector<size_t>(kSize, 10));
+    perform(HVD_COLLECTIVE_ALLREDUCE, 1 << 20);
+  });
+  // Of each connection both ends are here; one more a rank listens, and one is the link to rank 0.
+  EXPECT_LE(sockets_of_this_process() - before, size_t{kSize} * (2 * kKinds * kDoublings + 3));
+  EXPECT_LT(sockets_of_this_process() - before, size_t{kSize} * (kSize - 1));
+}
+
 TEST(HostOps, OneThatWaitsDoesNotHoldUpTheNext) {
   Workers workers = make_workers(3);
   connect_all(workers, 1);
@@ -261,7 +315,7 @@ TEST(HostOps, OneThatWaitsDoesNotHoldUpTheNext) {
   for (const auto& v : values) EXPECT_EQ(v.back(), 2.F);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5, 18));
 
 TEST(HostOps, ThatMakeNoSenseAreRefused) {
   Workers workers = make_workers(1);

@@ -38,7 +38,7 @@ bool read_all(int fd, void* data, size_t size) {
   return true;
 }
 
-constexpr size_t kBlob = 40;
+constexpr size_t kBlob = 48;
 
 // A rank: gives its address, takes all addresses, connects, and runs collectives until a peer is lost; then
 // aborts, and says 'L'. Every answer goes to standard output, every order comes from standard input.
