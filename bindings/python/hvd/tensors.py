@@ -19,10 +19,6 @@ _DTYPES = {
     7: ("uint64", 8, "Q", (1, 64)), 8: ("int64", 8, "q", (0, 64)), 9: ("float16", 2, "e", (2, 16)),
     10: ("bfloat16", 2, None, (4, 16)), 11: ("float32", 4, "f", (2, 32)), 12: ("float64", 8, "d", (2, 64)),
     13: ("bool", 1, "?", (6, 8)),
-    # Of these there are states, and no collectives yet.
-    14: ("float8_e4m3fn", 1, None, (10, 8)), 15: ("float8_e5m2", 1, None, (12, 8)),
-    16: ("float8_e4m3fnuz", 1, None, (11, 8)), 17: ("float8_e5m2fnuz", 1, None, (13, 8)),
-    18: ("complex64", 8, None, (5, 64)), 19: ("complex128", 16, None, (5, 128)),
 }
 NAMES = {code: entry[0] for code, entry in _DTYPES.items()}
 SIZES = {code: entry[1] for code, entry in _DTYPES.items()}
