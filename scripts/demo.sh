@@ -48,7 +48,7 @@ local=auto
 [ "$backend" = auto ] || local=off
 say "3 workers, at least 2, at most 4; backend $backend"
 mkfifo "$work/output"
-"$bin/hvdrun" -np 3 --min-np 2 --max-np 4 --host-discovery-script "$work/discover" --backend "$backend" --set local=$local -- \
+"$bin/hvdrun" -np 3 --min-np 2 --max-np 4 --local-hosts --host-discovery-script "$work/discover" --backend "$backend" --set local=$local -- \
   "${worker[@]}" --epochs "$epochs" --target "$target" --report-every 40 >"$work/output" 2>&1 &
 job=$!
 exec 3<"$work/output"

@@ -60,7 +60,7 @@ func startJob(t *testing.T, role, hosts string, flags ...string) *job {
 	if bin := os.Getenv("HVD_TEST_BIN"); bin != "" {
 		hvdrun = filepath.Join(bin, hvdrun)
 	}
-	j.process = exec.Command(hvdrun, append(flags, "--host-discovery-script", script, "--", program)...)
+	j.process = exec.Command(hvdrun, append(flags, "--local-hosts", "--host-discovery-script", script, "--", program)...)
 	j.process.Env = append(os.Environ(), "HVD_TEST_ROLE="+role, "HVD_TEST_DIR="+j.directory)
 	j.process.Stderr = os.Stderr
 	output, err := j.process.StdoutPipe()

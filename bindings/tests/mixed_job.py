@@ -54,7 +54,7 @@ class Job:
         discover = self.script("discover", "exec cat '%s/hosts'\n" % directory)
         count = len(self.programs)
         command = [arguments.hvdrun, "-np", str(count), "--min-np", str(count - 1), "--max-np", str(count + 1),
-                   "--host-discovery-script", discover, "--set", "discovery_interval=0.1",
+                   "--local-hosts", "--host-discovery-script", discover, "--set", "discovery_interval=0.1",
                    "--set", "restart_delay_min=0.1", *(["--set", "blocklist_after=%d" % (2 * CHURN)] if CHURN else []),
                    "--", start, *arguments.options]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

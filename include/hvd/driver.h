@@ -109,6 +109,35 @@ HVD_API hvd_status hvd_driver_command(const hvd_options *options, const char *ve
  * seconds. NULL is allowed. Not from a callback of the driver. */
 HVD_API void hvd_driver_destroy(hvd_driver *driver);
 
+/* An agent starts, watches and ends the workers of one host for a driver elsewhere (docs/hosts.md). hvdrun --join is a
+ * thin user of these functions. */
+typedef struct hvd_agent hvd_agent;
+
+/* Makes an agent from options: driver (host:port, several separated by commas are tried in turn), secret or secret_file,
+ * host, slots_per_host, agent_timeout, stop_grace. `options` may be NULL; it is not kept. */
+HVD_API hvd_status hvd_agent_create(const hvd_options *options, hvd_agent **ret_agent, hvd_error *error);
+
+/* A command of this host's own, which wins over the driver's; as for hvd_driver_set_command. Its workers get this
+ * process's environment instead of the driver's. */
+HVD_API hvd_status hvd_agent_set_command(hvd_agent *agent, const char *const *argv, const char *const *environment,
+                                         hvd_error *error);
+
+/* Starts dialling and returns. Once per agent. HVD_UNAVAILABLE: no hvd-guard. When the connection breaks the agent dials
+ * again; its workers live on meanwhile, at most for agent_timeout. */
+HVD_API hvd_status hvd_agent_start(hvd_agent *agent, hvd_error *error);
+
+/* Waits until the agent has ended and its workers are gone, at most timeout_ns (0: a day): HVD_OK if the job succeeded,
+ * HVD_JOB_FAILED if not, HVD_REFUSED with the driver's reason (wrong secret, job or version), HVD_DRIVER_LOST after
+ * agent_timeout without a driver, HVD_CLOSED after hvd_agent_stop, HVD_TIMEOUT if it goes on. */
+HVD_API hvd_status hvd_agent_wait(hvd_agent *agent, int64_t timeout_ns, hvd_error *error);
+
+/* Ends its workers (SIGTERM, after stop_grace SIGKILL) and then the agent. Returns at once. From any thread. Called
+ * again, it kills what is left at once. */
+HVD_API hvd_status hvd_agent_stop(hvd_agent *agent, const char *reason, hvd_error *error);
+
+/* Kills what it started and frees the agent. NULL is allowed. */
+HVD_API void hvd_agent_destroy(hvd_agent *agent);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,6 +53,7 @@ const char* name_of(HandleKind kind) {
     case HandleKind::kSampler: return "hvd_sampler";
     case HandleKind::kRunLoop: return "hvd_run_loop";
     case HandleKind::kDriver: return "hvd_driver";
+    case HandleKind::kAgent: return "hvd_agent";
   }
   return "handle";
 }
@@ -163,7 +164,7 @@ Slot* enter(const void* handle, HandleKind kind, const char* name) {
   Ticket ticket{};
   if (!decode(handle, &ticket)) refuse_foreign(handle, kind, name);
   if (ticket.kind != kind) {
-    if (ticket.kind < HandleKind::kOptions || ticket.kind > HandleKind::kDriver)
+    if (ticket.kind < HandleKind::kOptions || ticket.kind > HandleKind::kAgent)
       refuse_foreign(handle, kind, name);
     throw Error(HVD_INVALID,
                 fmt::format("{} is a {}: expected a {}", name, name_of(ticket.kind), name_of(kind)));

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+struct hvd_agent;
 struct hvd_context;
 struct hvd_driver;
 struct hvd_op;
@@ -28,7 +29,8 @@ enum class HandleKind : uint8_t {
   kState,
   kSampler,
   kRunLoop,
-  kDriver
+  kDriver,
+  kAgent
 };
 
 template <class T>
@@ -49,6 +51,8 @@ template <>
 inline constexpr HandleKind kKindOf<hvd_run_loop> = HandleKind::kRunLoop;
 template <>
 inline constexpr HandleKind kKindOf<hvd_driver> = HandleKind::kDriver;
+template <>
+inline constexpr HandleKind kKindOf<hvd_agent> = HandleKind::kAgent;
 
 struct Slot;
 

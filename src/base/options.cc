@@ -19,6 +19,8 @@ constexpr OptionSpec kSpecs[] = {
     // Both ends.
     {"job", kString, "", 0, 0, "name of the job; messages of another job are refused"},
     {"secret", kString, "", 0, 0, "the job's secret, 32 to 512 characters; made by the driver when absent"},
+    {"secret_file", kString, "", 0, 0,
+     "file with the job's secret in its first line, which nobody else may read; - is standard input"},
     {"log_level", kString, "warning", 0, 0, "trace, debug, info, warning, error or off"},
     {"backend", kString, "auto", 0, 0,
      "auto, or names of modules separated by commas: tcp, gloo, mpi, nccl, any other (docs/backends.md)"},
@@ -33,7 +35,8 @@ constexpr OptionSpec kSpecs[] = {
      "what the ranks of a host share memory for: on: all, messages: no data, off: nothing, auto: all, but no data if the "
      "backend's module says that it is fast inside a host"},
     // Worker.
-    {"driver", kString, "", 0, 0, "host:port of the driver; hvdrun sets it"},
+    {"driver", kString, "", 0, 0,
+     "host:port of the driver; hvdrun sets it; of an agent: several, separated by commas"},
     {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},
     {"host", kString, "", 0, 0, "name of this worker's host; absent: the system's"},
     {"slot", kInt, "0", 0, kMany, "slot of this worker on its host"},
@@ -69,6 +72,7 @@ constexpr OptionSpec kSpecs[] = {
     {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},
     {"max_np", kInt, "0", 0, kMany, "most workers; 0: np with fixed hosts, else every slot"},
     {"hosts", kString, "", 0, 0, "fixed hosts, host:slots separated by commas"},
+    {"hostfile", kString, "", 0, 0, "file with fixed hosts, a line host [slots=N] for each"},
     {"discovery_script", kString, "", 0, 0, "program that prints host[:slots] lines"},
     {"slots_per_host", kInt, "1", 1, kMany, "slots of a host for which discovery names none"},
     {"discovery_interval", kDuration, "1s", 0.01, kDay, "time between two discoveries"},
@@ -99,6 +103,15 @@ constexpr OptionSpec kSpecs[] = {
      "address[:port] where the driver listens; absent: loopback and a free port"},
     {"address_file", kString, "", 0, 0,
      "file that gets the driver's address and the key to operate its job (hvdrun ctl); removed when the driver ends"},
+    {"local_hosts", kBool, "false", 0, 0,
+     "whether every host is this machine, whatever it is called: for trying things out"},
+    {"agent", kString, "", 0, 0,
+     "command that runs another one on {host}, to start an agent there; absent: ssh, or srun within a Slurm allocation "
+     "(docs/hosts.md)"},
+    {"agent_program", kString, "", 0, 0, "hvdrun on other hosts; absent: the same path as here, or hvdrun"},
+    {"agent_timeout", kDuration, "1m", 0.05, kDay,
+     "how long an agent's workers live on without a connection to the driver"},
+    {"discover_agents", kBool, "false", 0, 0, "whether the hosts are those whose agents have come"},
     {"stop_grace", kDuration, "5s", 0, kDay, "time between SIGTERM and SIGKILL"},
     {"output_directory", kString, "", 0, 0,
      "directory for files of the workers' output, one folder a worker"},

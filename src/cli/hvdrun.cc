@@ -1,8 +1,4 @@
 // hvdrun: starts an elastic job. A thin user of hvd/driver.h.
-#include <fcntl.h>
-#include <poll.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -22,106 +18,18 @@
 #include <vector>
 
 #include "cli/check_build.h"
+#include "cli/console.h"
 #include "cli/ctl.h"
+#include "cli/join.h"
 #include "cli/timeline_merge.h"
 #include "hvd/driver.h"
 
 namespace {
 
+using hvd::cli::ErrorOutput;
+using hvd::cli::Signals;
+
 constexpr int kUsage = 2;
-
-/// Lines for stderr, written by a thread of its own: a terminal that is stopped must not hold up the driver.
-class ErrorOutput {
- public:
-  ErrorOutput() : thread_([this] { run(); }) {}
-  ~ErrorOutput() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  void line(std::string text) {
-    {
-      std::lock_guard lock(mutex_);
-      if (lines_.size() >= kMost) return;  // a reader that takes nothing gets the first ones
-      lines_.push_back("hvdrun: " + std::move(text) + "\n");
-    }
-    changed_.notify_all();
-  }
-
- private:
-  static constexpr size_t kMost = 100000;
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stopping_ || !lines_.empty(); });
-      if (lines_.empty()) return;
-      const std::string text = std::move(lines_.front());
-      lines_.pop_front();
-      lock.unlock();
-      for (size_t done = 0; done < text.size();) {
-        const ssize_t n = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) break;
-        done += static_cast<size_t>(n);
-      }
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::string> lines_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
-
-// A signal handler can do nothing but this.
-int signal_pipe = -1;
-void on_signal(int number) {
-  const int kept = errno;
-  const auto byte = static_cast<unsigned char>(number);
-  [[maybe_unused]] const ssize_t n = ::write(signal_pipe, &byte, 1);
-  errno = kept;
-}
-
-/// Reads SIGINT, SIGTERM and SIGHUP from a pipe.
-class Signals {
- public:
-  Signals() {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return;
-    read_ = fds[0];
-    signal_pipe = fds[1];
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-      struct sigaction before {};
-      ::sigaction(number, nullptr, &before);
-      if (before.sa_handler == SIG_IGN) continue;  // as under nohup
-      struct sigaction action {};
-      action.sa_handler = on_signal;
-      action.sa_flags = SA_RESTART;
-      ::sigaction(number, &action, nullptr);
-    }
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-
-  /// Waits for the next signal, or for wake, which gives 0.
-  int next() const {
-    while (true) {
-      pollfd fd{read_, POLLIN, 0};
-      ::poll(&fd, 1, -1);
-      unsigned char byte = 0;
-      if (::read(read_, &byte, 1) == 1) return byte;
-    }
-  }
-  static void wake() { on_signal(0); }
-
- private:
-  int read_ = -1;
-};
 
 struct Arguments {
   std::vector<std::pair<std::string, std::string>> options;  // of hvd_options
@@ -129,6 +37,7 @@ struct Arguments {
   std::vector<std::string> command;
   std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
   bool verbose = false;
+  bool join = false, driver = false;
   bool check_build = false;
 };
 
@@ -144,8 +53,10 @@ std::vector<std::string> rewritten(int argc, char** argv) {
 
 /// Fills in `arguments`; an exit status if hvdrun is to end now.
 int parse(int argc, char** argv, Arguments* arguments) {
-  CLI::App app("Runs an elastic training job: hvdrun -np 3 [options] command [arguments]\n"
-               "Asks and steers one that runs: hvdrun ctl --help", "hvdrun");
+  CLI::App app(
+      "Runs an elastic training job: hvdrun -np 3 [options] command [arguments]\n"
+      "Asks and steers one that runs: hvdrun ctl --help",
+      "hvdrun");
   app.set_version_flag("--version", std::string("hvdrun ") + hvd_version());
   app.prefix_command();
   app.allow_extras(false);
@@ -163,6 +74,16 @@ int parse(int argc, char** argv, Arguments* arguments) {
       {"--min-np", "min_np", "fewest workers that the job goes on with; default: np"},
       {"--max-np", "max_np", "most workers"},
       {"-H,--hosts", "hosts", "hosts: name:slots, separated by commas; default: localhost with np slots"},
+      {"--hostfile", "hostfile", "file with a line host [slots=N] for each host, as of Open MPI and Horovod"},
+      {"--agent", "agent",
+       "command that runs another one on {host}, to start an agent there; default: ssh, within Slurm srun"},
+      {"--agent-program", "agent_program", "hvdrun on the other hosts; default: the same path as here"},
+      {"--listen", "listen", "address[:port] where the driver listens"},
+      {"--secret-file", "secret_file", "file of mode 600 with the job's secret; -: standard input"},
+      {"--join", "driver",
+       "host:port of a driver: no job, but an agent for it, which runs workers on this host"},
+      {"--host", "host", "with --join: the name of this host; default: the system's"},
+      {"--slots", "slots_per_host", "with --join: how many workers may run here"},
       {"--host-discovery-script", "discovery_script", "program that prints host[:slots] lines"},
       {"--slots-per-host", "slots_per_host", "slots of a host for which none are named"},
       {"--reset-limit", "reset_limit", "resets after which the job is given up; 0: no limit"},
@@ -198,6 +119,10 @@ int parse(int argc, char** argv, Arguments* arguments) {
       ->expected(2, std::numeric_limits<int>::max());
   app.add_flag("--check-build", arguments->check_build,
                "no job, but a table of the backends: what they can do, and why some can't be used");
+  bool local_hosts = false;
+  app.add_flag("--local-hosts", local_hosts,
+               "every host is this machine, whatever it is called: for trying things out");
+  app.add_flag("--driver", arguments->driver, "start nothing: the hosts are those where hvdrun --join runs");
   app.add_flag("-v,--verbose", arguments->verbose,
                "tell what the driver does, and which backends the workers use and why");
   app.footer(std::string(
@@ -212,6 +137,15 @@ int parse(int argc, char** argv, Arguments* arguments) {
     for (const Named& option : named) {
       if (option.given->count() > 0) arguments->options.emplace_back(option.key, option.text);
     }
+    if (local_hosts) arguments->options.emplace_back("local_hosts", "true");
+    if (arguments->driver) arguments->options.emplace_back("discover_agents", "true");
+    for (const Named& option : named) {
+      if (option.given->count() == 0) continue;
+      const std::string flag = option.flags;
+      if (flag == "--join") arguments->join = true;
+    }
+    if (arguments->join && arguments->driver)
+      throw CLI::ValidationError("--join", "either an agent or a driver, not both");
     if (!cooldown.empty()) {
       arguments->options.emplace_back("blocklist_cooldown_min", cooldown[0]);
       arguments->options.emplace_back("blocklist_cooldown_max", cooldown[1]);
@@ -246,8 +180,9 @@ int parse(int argc, char** argv, Arguments* arguments) {
       arguments->command.erase(arguments->command.begin());
     }
     if (!arguments->timelines.empty() || arguments->check_build) return -1;
-    if (arguments->command.empty()) throw CLI::ValidationError("command", "no command to run");
-    if (arguments->command.front().rfind('-', 0) == 0) {
+    if (arguments->command.empty() && !arguments->join && !arguments->driver)
+      throw CLI::ValidationError("command", "no command to run");
+    if (!arguments->command.empty() && arguments->command.front().rfind('-', 0) == 0) {
       throw CLI::ValidationError(arguments->command.front(), "no such option");
     }
   } catch (const CLI::ParseError& error) {
@@ -326,12 +261,20 @@ class Job {
     std::string hosts;
     std::string script;
     std::string np;
+    std::string hostfile;
+    std::string program;
     for (const auto& [key, text] : {std::pair<const char*, std::string*>{"hosts", &hosts},
+                                    {"hostfile", &hostfile},
+                                    {"agent_program", &program},
                                     {"discovery_script", &script},
                                     {"np", &np}}) {
       if (status = get(key, text, error); status != HVD_OK) return status;
     }
-    if (hosts.empty() && script.empty()) {
+    // Where this program lies it lies on the other hosts, too, unless somebody says better.
+    if (const std::string own = hvd::cli::own_path(); program.empty() && !own.empty()) {
+      if (status = set("agent_program", own, error); status != HVD_OK) return status;
+    }
+    if (hosts.empty() && script.empty() && hostfile.empty() && !arguments_.driver && !in_slurm()) {
       if (status = set("hosts", "localhost:" + (np == "0" ? "1" : np), error); status != HVD_OK)
         return status;
     }
@@ -341,8 +284,17 @@ class Job {
     hvd_driver* driver = nullptr;
     if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
     driver_.reset(driver);
+    if (arguments_.command.empty()) return HVD_OK;
     return hvd_driver_set_command(driver, pointers(arguments_.command).data(),
                                   pointers(arguments_.environment).data(), error);
+  }
+
+  /// Then the hosts are those of the allocation.
+  bool in_slurm() {
+    std::string local;
+    const char* nodes = std::getenv("SLURM_JOB_NODELIST");
+    return nodes != nullptr && *nodes != 0 && get("local_hosts", &local, nullptr) == HVD_OK &&
+           local == "false";
   }
 
   static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
@@ -399,5 +351,8 @@ int main(int argc, char** argv) {
   if (!arguments.timelines.empty()) return merge(arguments.timelines);
   if (arguments.check_build) return hvd::cli::check_build(arguments.options);
   ErrorOutput errors;
+  if (arguments.join)
+    return hvd::cli::join(arguments.options, arguments.command, arguments.environment, arguments.verbose,
+                          &errors);
   return Job(std::move(arguments), &errors).run();
 }

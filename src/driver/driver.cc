@@ -5,10 +5,17 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <set>
 #include <utility>
 
+#include "agent/command.h"
+#include "agent/environment.h"
+#include "agent/launcher.h"
+#include "base/file.h"
+#include "driver/hostfile.h"
 #include "launch/guard.h"
 #include "launch/process.h"
 
@@ -20,18 +27,62 @@ namespace fs = std::filesystem;
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
 
+constexpr char kDefaultAgent[] = "ssh -o BatchMode=yes {host}";
+constexpr char kSlurmAgent[] = "srun --overlap -N1 -n1 -w {host}";
+
+/// This process's, or -1 where the kernel does not tell: asking by umask() would change it for a moment.
+int own_umask() {
+  std::string text;
+  if (!read_file("/proc/self/status", 4096, &text)) return -1;
+  const size_t at = text.find("\nUmask:");
+  return at == std::string::npos ? -1 : static_cast<int>(std::strtol(text.c_str() + at + 7, nullptr, 8));
+}
+
+/// The hosts are those whose agents have come.
+class AgentDiscovery final : public HostDiscovery {
+ public:
+  explicit AgentDiscovery(const agent::Server& server) : server_(server) {}
+  void discover(Done done) override {
+    std::vector<membership::HostSlots> hosts;
+    for (const auto& [name, slots] : server_.hosts()) hosts.push_back({name, slots});
+    done(Status(), std::move(hosts));
+  }
+  void close(Duration) override {}
+
+ private:
+  const agent::Server& server_;
+};
+
 bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase == HVD_PHASE_FAILED; }
 
 }  // namespace
 
 Driver::Driver(Options options)
     : options_(std::move(options)), settings_(read_settings(options_)), logger_(options_.logger) {
-  if (options_.is_set("hosts")) parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host);
+  fixed_hosts();  // checked
+  if (options_.is_set("hosts") && options_.is_set("hostfile")) {
+    throw Error(HVD_INVALID,
+                fmt::format("both option hosts ({}) and option hostfile ({}) are given: expected one",
+                            options_.string("hosts"), options_.string("hostfile")));
+  }
+  if (options_.is_set("hostfile") && options_.is_set("discovery_script")) {
+    throw Error(
+        HVD_INVALID,
+        fmt::format("both option hostfile ({}) and option discovery_script ({}) are given: expected one",
+                    options_.string("hostfile"), options_.string("discovery_script")));
+  }
   if (options_.is_set("hosts") && options_.is_set("discovery_script")) {
     throw Error(HVD_INVALID,
                 fmt::format("both option hosts ({}) and option discovery_script ({}) are given: expected one",
                             options_.string("hosts"), options_.string("discovery_script")));
   }
+  if (options_.boolean("discover_agents") &&
+      (options_.is_set("hosts") || options_.is_set("hostfile") || options_.is_set("discovery_script"))) {
+    throw Error(
+        HVD_INVALID,
+        "option discover_agents and option hosts, hostfile or discovery_script are given: expected one of them");
+  }
+  if (options_.is_set("agent")) agent::parse_template(options_.string("agent"));
 }
 
 Driver::~Driver() { close(); }
@@ -160,9 +211,9 @@ void Driver::start_helper() {
   launch::HelperConfig config;
   config.program = helper_program_;
   config.environment = variables_.without(launch::merged_environment(environment_));
-  config.listen = settings_.listen;
+  config.listen = listen_;
   config.interface = options_.string("interface");
-  config.local = !launch_.start;
+  config.local = !launch_.start && !agents_;
   run_on_loop([&] {
     launch::Helper::Events events;
     events.started = [told](const Status& status) { told->set_value(status); };
@@ -180,13 +231,65 @@ void Driver::start_helper() {
   run_on_loop([this] { variables_.append(helper_->variables()); });
 }
 
+/// Of option hosts or hostfile, or of the Slurm allocation if nothing else names hosts; none: they are discovered.
+std::vector<membership::HostSlots> Driver::fixed_hosts() const {
+  if (options_.is_set("hosts")) return parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host);
+  if (options_.is_set("hostfile"))
+    return read_hostfile(options_.string("hostfile"), settings_.slots_per_host);
+  const std::optional<std::string> nodes = options_.environment("SLURM_JOB_NODELIST");
+  if (!nodes || nodes->empty() || discover_ || launch_.start || options_.is_set("discovery_script") ||
+      options_.boolean("discover_agents") || options_.boolean("local_hosts"))
+    return {};
+  return parse_slurm_nodes(*nodes, options_.environment("SLURM_TASKS_PER_NODE").value_or(""),
+                           settings_.slots_per_host);
+}
+
+/// Whether a worker may have to be started on another machine.
+bool Driver::may_need_agents() const {
+  if (launch_.start || options_.boolean("local_hosts")) return false;
+  const std::vector<membership::HostSlots> hosts = fixed_hosts();
+  if (hosts.empty()) return true;
+  const std::set<std::string> names = agent::own_names();
+  return !std::all_of(hosts.begin(), hosts.end(),
+                      [&](const membership::HostSlots& host) { return agent::is_own(names, host.name); });
+}
+
+void Driver::make_agent_server() {
+  agent::ServerConfig config;
+  config.job = settings_.job;
+  config.secret = settings_.secret;
+  config.fleet.patience = options_.duration("agent_timeout");
+  config.fleet.start_timeout = options_.duration("connect_timeout");
+  config.fleet.starts_agents = !options_.boolean("discover_agents");
+  config.heartbeat_interval = settings_.heartbeat_interval;
+  config.heartbeat_timeout = settings_.heartbeat_timeout;
+  const bool slurm = options_.environment("SLURM_JOB_ID").has_value();
+  config.words = agent::parse_template(options_.is_set("agent") ? options_.string("agent")
+                                       : slurm                  ? kSlurmAgent
+                                                                : kDefaultAgent);
+  config.program = options_.is_set("agent_program") ? options_.string("agent_program") : "hvdrun";
+  config.own_environment = agent::sendable(launch::merged_environment({}));
+  config.base = agent::sendable(variables_.without(launch::merged_environment(environment_)));
+  config.argv = argv_;
+  std::error_code error;
+  config.directory = fs::current_path(error).string();
+  config.umask = own_umask();
+  config.output_directory = options_.string("output_directory");
+  agent_server_ = std::make_unique<agent::Server>(
+      *loop_, std::move(config), output_, [this] { return guard(); }, logger_);
+  agent_server_->set_hosts_changed([this] {
+    if (supervisor_) supervisor_->discover_now();
+  });
+}
+
 std::unique_ptr<HostDiscovery> Driver::make_discovery() {
+  if (agents_ && options_.boolean("discover_agents")) return std::make_unique<AgentDiscovery>(*agent_server_);
   if (discover_) return make_callback_discovery(*loop_, discover_, settings_.discovery_timeout);
   if (options_.is_set("discovery_script")) {
     return make_script_discovery(*loop_, options_.string("discovery_script"), settings_.slots_per_host,
                                  settings_.discovery_timeout, logger_);
   }
-  return make_fixed_discovery(parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host));
+  return make_fixed_discovery(fixed_hosts());
 }
 
 std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events events) {
@@ -195,12 +298,20 @@ std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events
     callback_launcher_ = launcher.get();
     return launcher;
   }
+  if (agent_server_) agent_server_->set_events(events);
+  if (agents_ && options_.boolean("discover_agents"))
+    return agent::make_launcher(*agent_server_, nullptr, nullptr);
   launch::LocalLauncherConfig config;
   config.program = program_;
   config.argv = argv_;
   config.environment = variables_.without(launch::merged_environment(environment_));
   config.output_directory = options_.string("output_directory");
-  return launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
+  auto local =
+      launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
+  if (!agents_) return local;
+  return agent::make_launcher(
+      *agent_server_, std::move(local),
+      [names = agent::own_names()](const std::string& host) { return agent::is_own(names, host); });
 }
 
 void Driver::run_on_loop(const std::function<void()>& fn) {
@@ -218,8 +329,20 @@ void Driver::run_on_loop(const std::function<void()>& fn) {
 void Driver::build() {
   output_ = std::make_shared<launch::OutputThread>(
       output_function_ ? output_function_ : launch::standard_output(), logger_);
+  if (agents_) make_agent_server();
   SupervisorConfig config;
   config.settings = settings_;
+  config.settings.listen = listen_;
+  if (agents_) {
+    config.listening = [this](const std::string& address, uint16_t port) {
+      const std::vector<std::string> endpoints = agent::reachable_endpoints(address, port);
+      agent_server_->listening(endpoints);
+      return endpoints.empty() ? std::string() : endpoints.front();
+    };
+    config.guest = [this](const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
+      return agent_server_->guest(channel, message);
+    };
+  }
   config.environment = worker_options();
   config.logger = logger_;
   config.make_launcher = [this](launch::Launcher::Events events) { return make_launcher(std::move(events)); };
@@ -253,19 +376,38 @@ void Driver::start() {
     std::lock_guard lock(mutex_);
     if (closed_) throw Error(HVD_CLOSED, "the driver was closed");
     if (starting_ || started_) throw Error(HVD_INVALID, "the driver is started already");
-    const bool hosts = options_.is_set("hosts");
+    const bool hosts = !fixed_hosts().empty();
     const bool script = options_.is_set("discovery_script");
-    if (!discover_ && !hosts && !script) {
-      throw Error(HVD_INVALID,
-                  "no hosts: expected option hosts, option discovery_script or a discovery callback");
+    const bool by_agents = options_.boolean("discover_agents");
+    if (!discover_ && !hosts && !script && !by_agents) {
+      throw Error(
+          HVD_INVALID,
+          "no hosts: expected option hosts, option hostfile, option discovery_script, option discover_agents or a discovery callback");
     }
-    if (!launch_.start && argv_.empty()) {
+    if (by_agents && (discover_ || launch_.start)) {
+      throw Error(
+          HVD_INVALID,
+          "option discover_agents and a callback for discovery or launch are given: expected one of them");
+    }
+    if (!launch_.start && !by_agents && argv_.empty()) {
       throw Error(HVD_INVALID, "no command: expected hvd_driver_set_command or a launcher callback");
     }
     starting_ = true;
   }
   try {
-    if (!launch_.start) program_ = launch::find_program(argv_.front());
+    const bool by_agents = options_.boolean("discover_agents");
+    // With agents on other hosts it may be there alone: its absence here fails only those that are started here.
+    agents_ = may_need_agents();
+    if (!launch_.start && !by_agents) {
+      try {
+        program_ = launch::find_program(argv_.front());
+      } catch (const Error&) {
+        if (!agents_) throw;
+        program_ = argv_.front();  // it may be on the other hosts alone
+      }
+    }
+    // Agents and workers of other hosts connect to it, and nothing gets in without a key.
+    listen_ = agents_ && !options_.is_set("listen") ? "0.0.0.0:0" : settings_.listen;
     find_helper();
     if (!launch_.start || !helper_program_.empty())
       guard_path_ = launch::find_guard(options_.string("guard"));
@@ -290,11 +432,25 @@ void Driver::start() {
   changed_.notify_all();
 }
 
+/// Tells the agents how the job ended, and waits until they have gone.
+void Driver::end_agents(Duration grace) {
+  const DriverStatus last = status();
+  auto gone = std::make_shared<std::promise<void>>();
+  std::future<void> quiet = gone->get_future();
+  run_on_loop([&] {
+    if (!agent_server_) return gone->set_value();
+    agent_server_->end(last.phase == HVD_PHASE_SUCCEEDED, last.sentence, [gone] { gone->set_value(); });
+  });
+  quiet.wait_for(grace + kLastPatience);
+}
+
 void Driver::tear_down(Duration grace) {
+  if (agents_) end_agents(grace);
   run_on_loop([&] {
     if (supervisor_) supervisor_->close(grace);
     callback_launcher_ = nullptr;
     supervisor_.reset();
+    agent_server_.reset();
     helper_.reset();  // the workers are gone
     guard_.reset();
     helper_death_.clear();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/server.h"
 #include "base/modules.h"
 #include "base/options.h"
 #include "base/status.h"
@@ -57,6 +58,10 @@ class Driver {
   void tear_down(Duration grace);
   std::shared_ptr<launch::Guard> guard();
   std::unique_ptr<HostDiscovery> make_discovery();
+  std::vector<membership::HostSlots> fixed_hosts() const;
+  bool may_need_agents() const;
+  void make_agent_server();
+  void end_agents(Duration grace);
   std::unique_ptr<launch::Launcher> make_launcher(launch::Launcher::Events events);
   std::vector<std::string> worker_options() const;
   std::string backend_of_workers() const;
@@ -74,7 +79,8 @@ class Driver {
   launch::LaunchFunctions launch_;
   launch::OutputFunction output_function_;
 
-  std::string program_, guard_path_;
+  std::string program_, guard_path_, listen_;
+  bool agents_ = false;         // workers of other hosts are started by agents
   EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
   std::string helper_program_;  // of that backend; ""
   std::unique_ptr<Loop> loop_;
@@ -84,6 +90,7 @@ class Driver {
   std::unique_ptr<launch::Helper> helper_;
   std::string helper_death_;                               // if it died before there was a supervisor
   launch::CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
+  std::unique_ptr<agent::Server> agent_server_;            // outlives the supervisor
   std::unique_ptr<Supervisor> supervisor_;
 };
 

@@ -106,7 +106,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
                  hello->pid, connection->host);
   if (connections_.size() == 1) watch();
-  events_.connected(worker);
+  events_.connected(worker, connection->process);
 }
 
 /// Only a member of a generation may speak in its name: late messages of one that is over change nothing (contract 11).

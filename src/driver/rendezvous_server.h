@@ -45,7 +45,8 @@ class RendezvousServer {
   struct Events {
     /// Whether this worker may connect: nothing, or why not.
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
-    std::function<void(uint64_t worker)> connected;
+    /// `process`: the number that it names as its own.
+    std::function<void(uint64_t worker, int64_t process)> connected;
     /// The first message of a connection is another role's than a worker's: true if somebody takes the channel over, by
     /// handlers of its own. It has checked the channel's identity. Absent: refused.
     std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;

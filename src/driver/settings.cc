@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/secret.h"
 #include "base/status.h"
 #include "driver/discovery.h"
 #include "wire/tls.h"
@@ -101,7 +102,7 @@ Settings read_settings(const Options& o) {
   Settings s;
   s.job = o.string("job");
   if (s.job.empty()) s.job = "job-" + random_hex(8);
-  s.secret = o.string("secret");
+  s.secret = read_secret(o);
   // The environment of a driver that a worker of another job runs has that worker's key.
   if (s.secret.empty() || wire::is_key(s.secret)) {
     s.secret = random_hex(32);

@@ -91,8 +91,12 @@ void Supervisor::listen() {
   rendezvous.slow_timeout = s.slow_timeout;
   RendezvousServer::Events events;
   events.admit = [this](uint64_t worker) { return admit(worker); };
-  events.connected = [this](uint64_t) { publish(); };
+  events.connected = [this](uint64_t worker, int64_t process) {
+    launcher_->set_process(worker, process);
+    publish();
+  };
   events.life = [this](uint64_t worker, int64_t process) { return launcher_->life(worker, process); };
+  events.guest = config_.guest;
   events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
     apply(membership_->worker_ready(worker, event, now()));
   };
@@ -126,6 +130,7 @@ void Supervisor::listen() {
     worker_lost(worker, kind, why);
   };
   server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
+  if (config_.listening) endpoint_ = config_.listening(server_->address(), server_->port());
 }
 
 void Supervisor::begin() {
@@ -147,11 +152,21 @@ void Supervisor::begin() {
 
 void Supervisor::discover_later() {
   if (discovery_->fixed() || finish_) return;
-  discovery_timer_.start(config_.settings.discovery_interval, [this] {
-    discovery_->discover([this](const Status& status, std::vector<membership::HostSlots> hosts) {
-      discovered(status, std::move(hosts));
-    });
+  discovery_timer_.start(config_.settings.discovery_interval, [this] { discover(); });
+}
+
+void Supervisor::discover() {
+  discovering_ = true;
+  discovery_->discover([this](const Status& status, std::vector<membership::HostSlots> hosts) {
+    discovering_ = false;
+    discovered(status, std::move(hosts));
   });
+}
+
+void Supervisor::discover_now() {
+  if (!membership_ || discovering_ || finish_ || closed_ || discovery_->fixed()) return;
+  discovery_timer_.cancel();
+  discover();
 }
 
 void Supervisor::discovered(const Status& status, std::vector<membership::HostSlots> hosts) {
@@ -192,6 +207,7 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
 }
 
 std::string Supervisor::driver_endpoint() const {
+  if (!endpoint_.empty()) return endpoint_;
   std::string address = server_->address();
   if (address == "0.0.0.0" || address == "::") {
     std::array<char, 256> name{};

@@ -28,6 +28,10 @@ struct SupervisorConfig {
   std::vector<std::string> environment;  // for workers, besides address, identity and secret
   LoggerPtr logger;
   std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
+  /// Told where the driver listens, says how workers of this machine reach it; "": as it says itself. May be absent.
+  std::function<std::string(const std::string& address, uint16_t port)> listening;
+  /// As RendezvousServer::Events::guest. May be absent.
+  std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
   std::function<void(const DriverStatus& status)>
       changed;  // after every event; the last one tells how the job ended
 };
@@ -46,6 +50,8 @@ class Supervisor {
   /// After it: listens, and starts workers. Throws Error(HVD_UNAVAILABLE) if it can't listen or the hosts can
   /// never be enough.
   void begin();
+  /// The hosts may have changed: asks at once, unless a discovery is under way.
+  void discover_now();
   /// Nobody can join any more; before `begin`: nobody ever. Repeated: the first reason stays.
   void close_joining(const std::string& reason);
   /// Ends the job; what is still there when called again gets SIGKILL.
@@ -69,6 +75,7 @@ class Supervisor {
   void listen();
   void discovered(const Status& status, std::vector<membership::HostSlots> hosts);
   void discover_later();
+  void discover();
 
   void apply(std::vector<membership::Action> actions);
   void perform(membership::StartWorker& action);
@@ -114,7 +121,8 @@ class Supervisor {
   std::unique_ptr<membership::Membership> membership_;
   Loop::Timer tick_, discovery_timer_;
   std::vector<membership::HostSlots> hosts_;
-  std::string discovery_failure_;
+  std::string discovery_failure_, endpoint_;
+  bool discovering_ = false;
   std::string joining_closed_;  // why
   std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
   std::map<uint64_t, Worker> workers_;

@@ -4,11 +4,13 @@
 // in order; what is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL. Then those that served
 // them are ended the same way, and the job's directories are removed.
 //
-// hvd-guard --exec GATE PARENT FILE ARGV...: becomes the program FILE once PARENT writes a byte to the socket GATE, and
-// ends without a trace if PARENT is gone before: a worker does not begin before a guard has it in its charge.
+// hvd-guard --exec GATE PARENT UMASK DIRECTORY FILE ARGV...: becomes the program FILE once PARENT writes a byte to the socket
+// GATE, and ends without a trace if PARENT is gone before: a worker does not begin before a guard has it in its charge.
+// UMASK (octal) may be "-" and DIRECTORY empty: then they stay as they are.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -84,12 +86,18 @@ bool let_go(int gate, pid_t parent) {
 }
 
 int become(int argc, char** argv) {
-  if (argc < 6) return 127;
+  if (argc < 8) return 127;
   const int gate = std::atoi(argv[2]);
   if (::fcntl(gate, F_SETFD, FD_CLOEXEC) != 0) return 127;
   if (!let_go(gate, static_cast<pid_t>(std::strtol(argv[3], nullptr, 10)))) return 127;
-  ::execv(argv[4], argv + 5);
-  const int error = errno;
+  int error = 0;
+  if (*argv[5] != 0 && ::chdir(argv[5]) != 0) {
+    error = -errno;
+  } else {
+    if (*argv[4] != '-') ::umask(static_cast<mode_t>(std::strtol(argv[4], nullptr, 8)));
+    ::execv(argv[6], argv + 7);
+    error = errno;
+  }
   ::send(gate, &error, sizeof error, MSG_NOSIGNAL);
   return 127;
 }

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "launch/guard.h"
+#include "launch/life.h"
 #include "launch/output.h"
 
 namespace hvd::launch {
@@ -22,9 +23,6 @@ struct LaunchRequest {
   int32_t slot = 0;
   std::vector<std::string> environment;  // "NAME=value": what must reach the worker
 };
-
-/// What whoever started a worker sees of its process.
-enum class Life { kUnknown, kRunning, kStopped, kEnded };
 
 /// All on the loop's thread.
 class Launcher {
@@ -52,6 +50,8 @@ class Launcher {
   /// How its process is now. `process`: the number that the worker itself names, which counts if it is of those that
   /// were started with it (a shell may have been started first); else that of what was started.
   virtual Life life(uint64_t worker, int64_t process) const = 0;
+  /// The worker has connected, and names this process as its own: `life` will be asked about it.
+  virtual void set_process(uint64_t /*worker*/, int64_t /*process*/) {}
   /// Ends everything at once, without events.
   virtual void close(Duration grace) = 0;
 };

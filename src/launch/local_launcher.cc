@@ -1,34 +1,15 @@
 // Starts workers as processes of this machine, in the charge of hvd-guard.
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <csignal>
-#include <filesystem>
 #include <map>
 #include <utility>
 
-#include "base/file.h"
 #include "base/status.h"
 #include "launch/launcher.h"
 #include "launch/process.h"
+#include "launch/worker_output.h"
 
 namespace hvd::launch {
 namespace {
-
-/// As the kernel says: the state in /proc/PID/stat stands after the last parenthesis of the name.
-Life life_of(pid_t pid) {
-  std::string line;
-  if (!read_file(fmt::format("/proc/{}/stat", pid), 4096, &line)) return Life::kUnknown;
-  const size_t name = line.rfind(')');
-  if (name == std::string::npos || name + 2 >= line.size()) return Life::kUnknown;
-  switch (line[name + 2]) {
-    case 'T':
-    case 't': return Life::kStopped;
-    case 'Z':
-    case 'X': return Life::kEnded;
-    default: return Life::kRunning;
-  }
-}
 
 class LocalLauncher final : public Launcher {
  public:
@@ -46,21 +27,9 @@ class LocalLauncher final : public Launcher {
   void start(LaunchRequest request) override {
     const uint64_t id = request.worker;
     auto worker = std::make_unique<Worker>(loop_);
-    worker->line.host = request.host;
-    worker->line.slot = request.slot;
     try {
-      if (!config_.output_directory.empty()) {
-        const std::filesystem::path folder = std::filesystem::path(config_.output_directory) /
-                                             fmt::format("{}.{}.{}", request.host, request.slot, id);
-        std::error_code error;
-        std::filesystem::create_directories(folder, error);
-        if (error) {
-          throw Error(HVD_UNAVAILABLE,
-                      fmt::format("output directory {} can't be made: {}", folder.string(), error.message()));
-        }
-        worker->files[0] = folder / "stdout";
-        worker->files[1] = folder / "stderr";
-      }
+      worker->output =
+          std::make_unique<WorkerOutput>(output_, config_.output_directory, request.host, request.slot, id);
       SpawnSpec spec;
       spec.path = config_.program;
       spec.argv = config_.argv;
@@ -101,7 +70,7 @@ class LocalLauncher final : public Launcher {
   }
 
   void set_rank(uint64_t id, int32_t rank) override {
-    if (Worker* worker = find(id)) worker->line.rank = rank;
+    if (Worker* worker = find(id)) worker->output->set_rank(rank);
   }
 
   std::optional<int32_t> ended(uint64_t id) const override {
@@ -112,9 +81,7 @@ class LocalLauncher final : public Launcher {
   Life life(uint64_t id, int64_t process) const override {
     const auto found = workers_.find(id);
     if (found == workers_.end() || !found->second->process->running()) return Life::kEnded;
-    const pid_t leader = found->second->process->pid();
-    const auto said = static_cast<pid_t>(process);
-    return process > 1 && said == process && ::getpgid(said) == leader ? life_of(said) : life_of(leader);
+    return life_of(found->second->process->pid(), process);
   }
 
   void close(Duration) override {
@@ -129,9 +96,7 @@ class LocalLauncher final : public Launcher {
     std::shared_ptr<Process> process;
     Loop::Timer deadline;  // until SIGKILL
     bool stopping = false;
-    OutputLine line;  // where its lines come from
-    LineSplitter splitters[2];
-    std::string files[2];
+    std::unique_ptr<WorkerOutput> output;
   };
 
   Worker* find(uint64_t id) {
@@ -158,10 +123,7 @@ class LocalLauncher final : public Launcher {
   void take(uint64_t id, bool is_stderr, std::string_view bytes) {
     Worker* worker = find(id);
     if (worker == nullptr) return;
-    const size_t index = is_stderr ? 1 : 0;
-    if (!worker->files[index].empty()) output_->append(worker->files[index], std::string(bytes));
-    worker->splitters[index].feed(bytes,
-                                  [&](std::string line) { tell(*worker, is_stderr, std::move(line)); });
+    worker->output->feed(is_stderr, bytes);
     if (!output_->full() || holding_) return;
     // The reader of the job's output is slow: the workers' pipes fill up, and their printing waits.
     holding_ = true;
@@ -178,21 +140,10 @@ class LocalLauncher final : public Launcher {
     for (const auto& [id, worker] : workers_) worker->process->hold_output(false);
   }
 
-  void tell(const Worker& worker, bool is_stderr, std::string text) {
-    OutputLine line = worker.line;
-    line.is_stderr = is_stderr;
-    line.text = std::move(text);
-    output_->line(std::move(line));
-  }
-
   void gone(uint64_t id) {
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    Worker& worker = *found->second;
-    for (const size_t index : {0, 1}) {
-      worker.splitters[index].finish([&](std::string line) { tell(worker, index == 1, std::move(line)); });
-      if (!worker.files[index].empty()) output_->append(worker.files[index], "");
-    }
+    found->second->output->finish();
     workers_.erase(found);
     // Its output was told before anybody learns that it is gone.
     output_->flush([this, id, &loop = loop_, alive = std::weak_ptr<int>(alive_)] {

@@ -69,7 +69,7 @@ struct Process::Impl {
     if (watch.is_open()) watch.release();  // the handle's
   }
 
-  std::string path;
+  std::string path, directory;
   pid_t pid = -1;
   ProcessHandle handle;
   std::shared_ptr<Guard> guard;
@@ -189,7 +189,9 @@ struct Process::Impl {
     for (Stream& stream : streams) {
       if (stream.open) close(stream);
     }
-    handlers.failed(fmt::format("{} can't be started: {}", path, std::strerror(error)));
+    handlers.failed(error < 0
+                        ? fmt::format("directory {} can't be entered: {}", directory, std::strerror(-error))
+                        : fmt::format("{} can't be started: {}", path, std::strerror(error)));
   }
 
   void wait(const std::shared_ptr<Process>& self) {
@@ -212,6 +214,7 @@ std::shared_ptr<Process> Process::start(Loop& loop, SpawnSpec spec, Handlers han
   std::shared_ptr<Process> process(new Process(std::make_unique<Impl>(loop, std::move(handlers))));
   Impl& impl = *process->impl_;
   impl.path = spec.path;
+  impl.directory = spec.directory;
   {
     Pipe out;
     Pipe err;

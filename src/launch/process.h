@@ -24,6 +24,9 @@ struct SpawnSpec {
   std::vector<std::string> environment;  // all of it: "NAME=value"
   int in = -1, out = -1, err = -1;       // -1: /dev/null
   bool own_session = false;              // else a process group of its own
+  // Of children that are held: as hvd-guard makes them before the program runs.
+  std::string directory;  // "": this process's
+  int umask = -1;         // -1: this process's
 };
 
 /// Starts a program with default signal mask and dispositions. Throws Error(HVD_UNAVAILABLE).
@@ -37,11 +40,14 @@ struct HeldChild {
 /// spawn, by way of hvd-guard (`guard`: its file).
 HeldChild spawn_held(const SpawnSpec& spec, const std::string& guard);
 void let_go(int gate);
-/// Once the child has ended: errno if its program could not be started; 0 if it was, or was never let go.
+/// Once the child has ended: errno if its program could not be started, -errno if its directory can't be entered; 0 if
+/// it was started, or was never let go.
 int start_error(int gate);
 
 /// The file that `name` stands for, looked up in PATH unless it has a slash. Throws Error(HVD_UNAVAILABLE).
 std::string find_program(const std::string& name);
+/// The same with another PATH, and for a program that will run in `directory` ("": this process's).
+std::string find_program(const std::string& name, const std::string& path, const std::string& directory);
 
 /// This process's environment with `ours` replacing variables of the same name.
 std::vector<std::string> merged_environment(const std::vector<std::string>& ours);

@@ -84,7 +84,13 @@ HeldChild spawn_held(const SpawnSpec& spec, const std::string& guard) {
   theirs = above_standard(std::move(theirs), "a socket");
   SpawnSpec held = spec;
   held.path = guard;
-  held.argv = {guard, "--exec", std::to_string(theirs.get()), std::to_string(::getpid()), spec.path};
+  held.argv = {guard,
+               "--exec",
+               std::to_string(theirs.get()),
+               std::to_string(::getpid()),
+               spec.umask < 0 ? "-" : fmt::format("{:o}", spec.umask),
+               spec.directory,
+               spec.path};
   held.argv.insert(held.argv.end(), spec.argv.begin(), spec.argv.end());
   HeldChild child;
   child.pid = spawn_with(held, theirs.get());
@@ -105,17 +111,22 @@ int start_error(int gate) {
 }
 
 std::string find_program(const std::string& name) {
-  const auto executable = [](const std::string& path) {
+  const char* variable = std::getenv("PATH");
+  return find_program(name, variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin", "");
+}
+
+std::string find_program(const std::string& name, const std::string& path, const std::string& directory) {
+  // Relative ones are so to the directory in which the program will run, and are left as they are for it.
+  const auto executable = [&](const std::string& file) {
+    const std::string there = directory.empty() || file.front() == '/' ? file : directory + "/" + file;
     struct stat info {};
-    return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+    return ::stat(there.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(there.c_str(), X_OK) == 0;
   };
   if (name.empty()) throw Error(HVD_UNAVAILABLE, "command not found: its name is empty");
   if (name.find('/') != std::string::npos) {
     if (executable(name)) return name;
     throw Error(HVD_UNAVAILABLE, fmt::format("command not found: {} is no executable file", name));
   }
-  const char* variable = std::getenv("PATH");
-  const std::string path = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find(':', begin), path.size());
     std::string candidate = path.substr(begin, end - begin);

@@ -40,6 +40,7 @@ static void ladder(const char *key, const char *value, const char *other, const 
   hvd_driver *d = NULL;
   CHECK_STATUS(hvd_options_create(&o, &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(o, "hosts", "a:4", &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(o, "local_hosts", "1", &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(o, key, value, &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(o, other, other_value, &error), HVD_OK);
   CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_INVALID);
@@ -79,6 +80,7 @@ int main(void) {
   ladder("blocklist_cooldown_min", "5", "blocklist_cooldown_max", "4");
 
   CHECK_STATUS(hvd_options_create(&o, &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(o, "local_hosts", "1", &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(o, "hosts", "a:0", &error), HVD_OK);
   CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_INVALID);
   CHECK_NAMES("a:0");

@@ -442,6 +442,7 @@ static void drivers(void) {
   pthread_t thread;
   CHECK_STATUS(hvd_options_create(&options, &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(options, "hosts", "here:1", &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(options, "local_hosts", "1", &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(options, "listen", "127.0.0.1:0", &error), HVD_OK);
   CHECK_STATUS(hvd_driver_create(options, &driver, &error), HVD_OK);
   CHECK_STATUS(hvd_driver_set_launcher(driver, start_nothing, stop_nothing, &driver, NULL, &error), HVD_OK);

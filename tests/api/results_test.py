@@ -18,7 +18,7 @@ def results(hvdrun, program, backend, local, hosts):
     """The lines of each rank."""
     with tempfile.TemporaryDirectory(prefix="hvd-results-") as folder:
         job = subprocess.run(
-            [hvdrun, "--set", "restart=false", "--set", "elastic_timeout=60", "-H", hosts, "-np", str(RANKS),
+            [hvdrun, "--set", "restart=false", "--set", "elastic_timeout=60", "--local-hosts", "-H", hosts, "-np", str(RANKS),
              "-x", "HVD_TEST_RESULTS=" + folder, "-x", "HVD_BACKEND=" + backend, "-x", "HVD_LOCAL=" + local,
              "-x", "HVD_OPERATION_TIMEOUT=60", "--", program],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280 * PATIENCE)

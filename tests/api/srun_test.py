@@ -140,8 +140,8 @@ class Srun(unittest.TestCase):
             for mpi in ["none"] + [mpi for mpi in FLAVOURS if mpi in self.plugins]:
                 with self.subTest(backend=backend, mpi=mpi):
                     start = "exec srun --mpi=%s -N 1 -n 1 -w $HVD_HOST %s" % (mpi, WORKER)
-                    status, out, err = self.slurm.run([HVDRUN, "--backend", backend, "-H", "one:1,two:1", "--set",
-                                                       "restart=false", "--", "sh", "-c", start])
+                    status, out, err = self.slurm.run([HVDRUN, "--backend", backend, "--local-hosts", "-H", "one:1,two:1",
+                                                       "--set", "restart=false", "--", "sh", "-c", start])
                     self.assertEqual(status, 0, out + err)
                     self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["),
                                      ["[0] 0 2 0 1 3", "[1] 1 2 0 1 3"], out + err)

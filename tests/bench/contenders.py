@@ -125,7 +125,7 @@ class Group:
 
 def hvd(name, size, settings=None, ranks=None):
     def commands(directory):
-        argv = [program("hvdrun"), "-np", str(size), "-H", "localhost:%d" % size]
+        argv = [program("hvdrun"), "-np", str(size), "--local-hosts", "-H", "localhost:%d" % size]
         for key, value in {"HVD_BENCH_DIRECTORY": directory, **(settings or {})}.items():
             argv += ["-x", "%s=%s" % (key, value.replace("{directory}", directory))]
         return [(argv + ["--", *(ranks or [program("ranks_hvd")])], {})]
@@ -289,7 +289,7 @@ class TwoHosts:
             with open(start, "w") as script:
                 script.write('#!/bin/sh\n[ "$HVD_HOST" = one ] && exec "$@"\nexec ip netns exec %s "$@"\n' % self.names[1])
             os.chmod(start, 0o755)
-            argv = [program("hvdrun"), "-np", str(size), "-H", "one:%d,two:%d" % (size - size // 2, size // 2),
+            argv = [program("hvdrun"), "-np", str(size), "--local-hosts", "-H", "one:%d,two:%d" % (size - size // 2, size // 2),
                     "--set", "listen=" + self.ADDRESSES[0], "-x", "HVD_BENCH_DIRECTORY=" + directory]
             for key, value in (settings or {}).items():
                 argv += ["-x", "%s=%s" % (key, value)]

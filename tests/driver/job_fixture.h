@@ -22,6 +22,7 @@ class JobTest : public ::testing::Test {
   JobTest() {
     options.logger = log.logger();
     set("hosts", "a:2");
+    set("local_hosts", "true");
     set("secret", kSecret);
     set("heartbeat_timeout", "30");
     set("stop_grace", "0.2");

@@ -121,7 +121,7 @@ TEST(Silence, SlowIsNotDeadAndStoppedIs) {  // contract 19
     config.slow_timeout = slow_timeout == "short" ? milliseconds(300) : seconds(3600);
     RendezvousServer::Events events;
     events.admit = [](uint64_t) { return std::nullopt; };
-    events.connected = [](uint64_t) {};
+    events.connected = [](uint64_t, int64_t) {};
     events.life = [&](uint64_t worker, int64_t process) {
       EXPECT_EQ(worker, 1u);
       EXPECT_EQ(process, 4711);

@@ -26,7 +26,7 @@ BACKEND = os.environ.get("HVD_TEST_BACKEND", "")  # "": what auto gives
 DRIVER_OPTIONS = {
     "heartbeat_interval": 0.2, "heartbeat_timeout": 5, "restart_delay_min": 0.05, "restart_delay_max": 1,
     "discovery_interval": 0.05, "discovery_timeout": 5, "join_settle": 5, "elastic_timeout": 20,
-    "start_timeout": 20, "stop_grace": 2, "blocklist_after": 100,
+    "start_timeout": 20, "stop_grace": 2, "blocklist_after": 100, "local_hosts": 1,
 }
 for _name in ("heartbeat_timeout", "discovery_timeout", "join_settle", "elastic_timeout", "start_timeout"):
     DRIVER_OPTIONS[_name] *= PATIENCE

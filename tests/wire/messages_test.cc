@@ -117,6 +117,7 @@ std::vector<EnvelopeT> one_of_each() {
   heartbeat.running = {3};
   heartbeat.stopped = {4};
   add(std::move(heartbeat));
+  add(AgentLeaveT{});
   return all;
 }
 

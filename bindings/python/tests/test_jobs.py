@@ -37,7 +37,7 @@ class Job:
         script = directory / "discover"
         script.write_text(f"#!/bin/sh\nexec cat '{self.hosts}'\n")
         script.chmod(0o755)
-        command = [hvd.hvdrun(), "-np", str(slots), "--host-discovery-script", str(script)]
+        command = [hvd.hvdrun(), "-np", str(slots), "--local-hosts", "--host-discovery-script", str(script)]
         for flag, value in limits.items():
             command += [f"--{flag.replace('_', '-')}", str(value)]
         for key, value in OPTIONS.items():

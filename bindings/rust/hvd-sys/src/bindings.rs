@@ -55,6 +55,10 @@ pub struct hvd_driver {
     _private: [u8; 0],
 }
 pub type hvd_phase = i32;
+#[repr(C)]
+pub struct hvd_agent {
+    _private: [u8; 0],
+}
 
 pub const HVD_OK: hvd_status = 0;
 pub const HVD_PEER_LOST: hvd_status = 1;
@@ -1063,6 +1067,34 @@ extern "C" {
     ) -> hvd_status;
     pub fn hvd_driver_destroy(
         driver: *mut hvd_driver,
+    );
+    pub fn hvd_agent_create(
+        options: *const hvd_options,
+        ret_agent: *mut *mut hvd_agent,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_agent_set_command(
+        agent: *mut hvd_agent,
+        argv: *const *const c_char,
+        environment: *const *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_agent_start(
+        agent: *mut hvd_agent,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_agent_wait(
+        agent: *mut hvd_agent,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_agent_stop(
+        agent: *mut hvd_agent,
+        reason: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_agent_destroy(
+        agent: *mut hvd_agent,
     );
 }
 

@@ -78,7 +78,7 @@ impl Job {
             .map_or_else(|| library.join("../bin"), PathBuf::from)
             .join("hvdrun");
         let mut command = Command::new(&hvdrun);
-        command.args(flags).arg("--host-discovery-script").arg(&script);
+        command.args(flags).arg("--local-hosts").arg("--host-discovery-script").arg(&script);
         for (key, value) in OPTIONS {
             command.arg("--set").arg(format!("{key}={value}"));
         }

@@ -1,0 +1,102 @@
+// What an agent decides: which workers to start, signal and end, what to report, when to go. Pure: orders, ends of processes
+// and the time go in, actions come out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "agent/numbered.h"
+#include "base/clock.h"
+
+namespace hvd::agent {
+
+struct CoreConfig {
+  Duration patience = seconds(60);    // for the driver: workers live on that long without it
+  Duration stop_grace = seconds(5);   // between SIGTERM and SIGKILL when the agent ends its workers by itself
+  size_t max_kept = size_t{4} << 20;  // bytes of output that the driver has not acknowledged
+};
+
+struct LaunchWorker {
+  wire::AgentStartT order;
+};
+struct StopProcess {
+  uint64_t worker = 0;
+  Duration grace{};
+};
+struct WatchProcess {
+  uint64_t worker = 0;
+  int64_t process = 0;
+};
+struct SendReport {
+  Report report;
+};
+/// Stop reading what workers print, or go on: their printing waits.
+struct HoldOutput {
+  bool hold = false;
+};
+/// The agent is through. Nothing comes after it.
+struct Finished {
+  hvd_status code = HVD_OK;
+  std::string sentence;
+};
+using CoreAction = std::variant<LaunchWorker, StopProcess, WatchProcess, SendReport, HoldOutput, Finished>;
+using CoreActions = std::vector<CoreAction>;
+
+class AgentCore {
+ public:
+  AgentCore(CoreConfig config, Time now);
+
+  // The connection. What was reported and not received is sent again.
+  CoreActions connected(bool resumed, uint64_t received, Time now);
+  CoreActions disconnected(const std::string& why, Time now);
+  /// The driver said that it will never take this agent.
+  CoreActions refused(hvd_status code, const std::string& why, Time now);
+
+  // From the driver; throw Error(HVD_INVALID) for what breaks the protocol.
+  CoreActions ordered(Order order, Time now);
+  CoreActions acknowledged(uint64_t received, Time now);
+
+  // Of the processes.
+  CoreActions failed(uint64_t worker, const std::string& why, Time now);
+  CoreActions exited(uint64_t worker, int32_t exit_status, Time now);
+  CoreActions output(uint64_t worker, bool is_stderr, std::string_view bytes, Time now);
+  CoreActions gone(uint64_t worker, Time now);
+
+  /// Somebody wants the agent to end: SIGTERM to its workers, then the grace. A second time: SIGKILL.
+  CoreActions stop(const std::string& reason, Time now);
+  CoreActions tick(Time now);
+  std::optional<Time> next_tick() const;
+
+  uint64_t received() const { return orders_.received(); }
+  std::vector<uint64_t> workers() const;
+  bool online() const { return online_; }
+  bool finished() const { return finished_; }
+  const std::string& ending() const { return ending_; }  // why it ends its workers; "" if it does not
+
+ private:
+  struct Worker {
+    bool orphan = false;  // of a driver that is gone: nobody is told of it
+    bool running = true;  // exited was not called
+  };
+  void report(Report report, size_t bytes, CoreActions* actions);
+  void end_all(const std::string& why, Duration grace, hvd_status code, Time now, CoreActions* actions);
+  void judge(Time now, CoreActions* actions);
+
+  const CoreConfig config_;
+  bool online_ = false, ever_online_ = false, holding_ = false, finished_ = false;
+  Time alone_since_;
+  std::string alone_why_;
+  Inbox orders_;
+  Outbox<Report> reports_;
+  std::map<uint64_t, Worker> workers_;
+  std::string ending_;
+  hvd_status end_code_ = HVD_OK;
+  Time end_by_{};  // reports that nobody has received by then are dropped
+};
+
+}  // namespace hvd::agent

@@ -1,0 +1,514 @@
+// Connections of agents, and the programs that start them.
+#include "agent/server.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <deque>
+
+#include "agent/command.h"
+#include "base/text.h"
+#include "hvd/hvd.h"
+#include "launch/descriptor.h"
+#include "launch/process.h"
+#include "launch/worker_output.h"
+#include "wire/tls.h"
+
+namespace hvd::agent {
+namespace {
+
+constexpr Duration kLinger = std::chrono::seconds(5);
+constexpr size_t kLastLines = 5;  // of a program that could not start an agent
+constexpr size_t kLongestLine = 500;
+constexpr int32_t kMaxSlots = 1 << 20;
+constexpr size_t kLongestName = 253;
+
+}  // namespace
+
+struct Server::Connection {
+  std::shared_ptr<wire::Channel> channel;
+  std::string host;
+  uint64_t instance = 0;
+  uint64_t sent = 0, heard_sequence = 0;
+  uint64_t acknowledged = 0;
+  Time heard{};
+  bool over = false;
+};
+
+struct Server::Program {
+  std::shared_ptr<launch::Process> process;
+  std::string command;
+  launch::LineSplitter lines[2];
+  std::deque<std::string> said;
+  int32_t status = -1;
+  bool unwanted = false;
+};
+
+struct Server::Worker {
+  std::unique_ptr<launch::WorkerOutput> output;
+  launch::Life life = launch::Life::kUnknown;
+  Time seen{};
+};
+
+template <class Body>
+void Server::send(wire::Channel& channel, uint64_t* sent, Body body) {
+  wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
+  message.sequence = ++*sent;
+  channel.send(wire::encode(message));
+}
+
+Server::Server(Loop& loop, ServerConfig config, std::shared_ptr<launch::OutputThread> output,
+               std::function<std::shared_ptr<launch::Guard>()> guard, LoggerPtr logger)
+    : loop_(loop),
+      config_(std::move(config)),
+      output_(std::move(output)),
+      guard_(std::move(guard)),
+      logger_(std::move(logger)),
+      fleet_(config_.fleet),
+      tick_(loop),
+      silence_(loop) {}
+
+Server::~Server() { close(); }
+
+void Server::close() {
+  if (std::exchange(closed_, true)) return;
+  tick_.cancel();
+  silence_.cancel();
+  for (const auto& [host, connection] : connections_) {
+    connection->over = true;
+    connection->channel->close(kLinger);
+  }
+  connections_.clear();
+  for (const auto& [host, program] : programs_) {
+    program->process->signal_group(SIGTERM);
+    program->process->abandon();
+  }
+  programs_.clear();
+  workers_.clear();
+}
+
+void Server::later(std::function<void()> fn) {
+  loop_.post([alive = std::weak_ptr<int>(alive_), fn = std::move(fn)] {
+    if (!alive.expired()) fn();
+  });
+}
+
+// ---- connections ----
+
+void Server::refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code,
+                    const std::string& reason) {
+  if (notes_.pass(now())) {
+    logger_->warning("agent at {} refused ({}): {}", channel->peer(), wire::EnumNameRefusal(code), reason);
+  }
+  wire::RefusedT refused;
+  refused.code = code;
+  refused.reason = reason;
+  uint64_t sent = 0;
+  send(*channel, &sent, std::move(refused));
+  channel->set_handlers({});
+  channel->close(kLinger);
+}
+
+bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
+  const wire::AgentHelloT* said = message.body.AsAgentHello();
+  if (said == nullptr || closed_) return false;
+  const std::string host = printable(said->host, kLongestName);
+  if (said->protocol != wire::kProtocol || said->abi != HVD_ABI_VERSION) {
+    refuse(
+        channel, wire::Refusal::Protocol,
+        fmt::format(
+            "the agent of host {} is libhvd {} (ABI {}, protocol {}), this driver is libhvd {} (ABI {}, protocol {}): "
+            "install the same version on both",
+            host, printable(said->library, 40), said->abi, said->protocol, HVD_VERSION_STRING, HVD_ABI_VERSION,
+            wire::kProtocol));
+    return true;
+  }
+  if (const std::string& identity = channel->identity(); identity != wire::agent_identity(said->host)) {
+    refuse(channel, wire::Refusal::Unknown,
+           fmt::format("the key of {} is not that of host {}'s agent", identity, host));
+    return true;
+  }
+  if (said->host.empty() || host != said->host || said->slots < 1 || said->slots > kMaxSlots ||
+      said->instance == 0) {
+    refuse(channel, wire::Refusal::Protocol,
+           fmt::format("an agent for host '{}' with {} slots: expected a name and 1 to {}", host, said->slots,
+                       kMaxSlots));
+    return true;
+  }
+  AgentHello hello{said->host, said->slots, said->instance, said->received};
+  if (const std::optional<std::string> objection = fleet_.objection(hello)) {
+    const auto other = connections_.find(host);
+    refuse(channel, wire::Refusal::Busy,
+           other == connections_.end()
+               ? *objection
+               : fmt::format("{}, from {}", *objection, other->second->channel->peer()));
+    return true;
+  }
+  // The same agent by another connection: the old one is dead and nobody has noticed.
+  if (const auto old = connections_.find(host); old != connections_.end()) {
+    old->second->over = true;
+    old->second->channel->close(Duration(0));
+    connections_.erase(old);
+  }
+  FleetActions actions;
+  AgentWelcome decided;
+  try {
+    decided = fleet_.hello(hello, now(), &actions);
+  } catch (const Error& error) {
+    refuse(channel, wire::Refusal::Protocol, error.what());
+    apply(fleet_.closed(host, hello.instance, now()));
+    return true;
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->channel = channel;
+  connection->host = host;
+  connection->instance = hello.instance;
+  connection->heard = now();
+  connection->heard_sequence = message.sequence;
+  connection->acknowledged = decided.received;
+  connections_[host] = connection;
+  channel->trust();
+  const std::weak_ptr<Connection> weak = connection;
+  wire::ChannelHandlers handlers;
+  handlers.frame = [this, weak](std::span<const uint8_t> frame) {
+    if (auto c = weak.lock()) received(c, frame);
+  };
+  handlers.closed = [this, weak](const Status& why) {
+    if (auto c = weak.lock()) drop(c, why.message);
+  };
+  channel->set_handlers(std::move(handlers));
+  wire::AgentWelcomeT welcome;
+  const auto ms = [](Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); };
+  welcome.heartbeat_interval_ms = ms(config_.heartbeat_interval);
+  welcome.heartbeat_timeout_ms = ms(config_.heartbeat_timeout);
+  welcome.received = decided.received;
+  welcome.resumed = decided.resumed;
+  send(*channel, &connection->sent, welcome);
+  logger_->info("the agent of host {} {} from {}: process {}{}", host,
+                decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
+                config_.fleet.starts_agents ? "" : fmt::format(", {} slots", said->slots));
+  apply(std::move(actions));
+  watch();
+  return true;
+}
+
+void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> frame) {
+  if (connection->over) return;
+  try {
+    wire::EnvelopeT message = wire::decode(frame);
+    if (message.sequence <= connection->heard_sequence) return;
+    connection->heard_sequence = message.sequence;
+    connection->heard = now();
+    std::optional<Report> report;
+    switch (message.body.type) {
+      case wire::Body::AgentFailed: report = std::move(*message.body.AsAgentFailed()); break;
+      case wire::Body::AgentExited: report = *message.body.AsAgentExited(); break;
+      case wire::Body::AgentOutput: report = std::move(*message.body.AsAgentOutput()); break;
+      case wire::Body::AgentGone: report = *message.body.AsAgentGone(); break;
+      case wire::Body::AgentAck:
+        return fleet_.acknowledged(connection->host, message.body.AsAgentAck()->received);
+      case wire::Body::AgentHeartbeat: {
+        const wire::AgentHeartbeatT& heartbeat = *message.body.AsAgentHeartbeat();
+        fleet_.acknowledged(connection->host, heartbeat.received);
+        const auto see = [&](const std::vector<uint64_t>& ids, launch::Life life) {
+          for (const uint64_t id : ids) {
+            const auto worker = workers_.find(id);
+            if (worker == workers_.end() || fleet_.host_of(id) != connection->host) continue;
+            worker->second->life = life;
+            worker->second->seen = now();
+          }
+        };
+        see(heartbeat.running, launch::Life::kRunning);
+        see(heartbeat.stopped, launch::Life::kStopped);
+        connection->acknowledged = UINT64_MAX;  // it gets an answer in any case
+        return acknowledge(connection);
+      }
+      case wire::Body::AgentLeave: return left(connection, printable(message.body.AsAgentLeave()->reason));
+      default: throw Error(HVD_INVALID, fmt::format("an agent may not send {}", wire::body_name(message)));
+    }
+    apply(fleet_.reported(connection->host, std::move(*report)));
+    if (!connection->over) acknowledge(connection);
+  } catch (const Error& error) {
+    const std::string why = fmt::format("protocol error: {}", printable(error.what()));
+    wire::RefusedT refused;
+    refused.code = wire::Refusal::Protocol;
+    refused.reason = why;
+    send(*connection->channel, &connection->sent, std::move(refused));
+    drop(connection, why);
+  }
+}
+
+/// A reader of the job's output that is slow holds up the agents: they send no more than they may keep.
+void Server::acknowledge(const ConnectionPtr& connection) {
+  const uint64_t received = fleet_.received(connection->host);
+  if (connection->acknowledged == received) return;
+  if (output_->full()) {
+    if (connection->acknowledged == UINT64_MAX) {
+      send(*connection->channel, &connection->sent,
+           wire::AgentAckT{});  // a sign of life that acknowledges nothing
+      connection->acknowledged = 0;
+    }
+    if (std::exchange(waiting_for_output_, true)) return;
+    output_->when_drained([this, &loop = loop_, alive = std::weak_ptr<int>(alive_)] {
+      loop.post([this, alive] {
+        if (alive.expired()) return;
+        waiting_for_output_ = false;
+        for (const auto& [host, c] : std::map<std::string, ConnectionPtr>(connections_)) acknowledge(c);
+      });
+    });
+    return;
+  }
+  connection->acknowledged = received;
+  wire::AgentAckT ack;
+  ack.received = received;
+  send(*connection->channel, &connection->sent, ack);
+}
+
+void Server::drop(const ConnectionPtr& connection, const std::string& why) {
+  if (std::exchange(connection->over, true)) return;
+  logger_->write(
+      ending_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
+      fmt::format(
+          "the connection of host {}'s agent is over ({}): its workers are waited for up to {} s (agent_timeout)",
+          connection->host, why, seconds_text(config_.fleet.patience)));
+  if (const auto found = connections_.find(connection->host);
+      found != connections_.end() && found->second == connection)
+    connections_.erase(found);
+  connection->channel->close(kLinger);
+  apply(fleet_.closed(connection->host, connection->instance, now()));
+}
+
+void Server::left(const ConnectionPtr& connection, const std::string& why) {
+  connection->over = true;
+  logger_->write(ending_ ? HVD_LOG_DEBUG : HVD_LOG_INFO,
+                 fmt::format("the agent of host {} has left: {}", connection->host, why));
+  if (const auto found = connections_.find(connection->host);
+      found != connections_.end() && found->second == connection)
+    connections_.erase(found);
+  connection->channel->close(kLinger);
+  apply(fleet_.left(connection->host, connection->instance));
+}
+
+void Server::watch() {
+  if (connections_.empty() || closed_) return silence_.cancel();
+  silence_.start(config_.heartbeat_interval, [this] { look_for_silence(); });
+}
+
+void Server::look_for_silence() {
+  std::vector<ConnectionPtr> silent;
+  for (const auto& [host, connection] : connections_) {
+    if (now() - connection->heard >= config_.heartbeat_timeout) silent.push_back(connection);
+  }
+  for (const ConnectionPtr& connection : silent) {
+    drop(connection, fmt::format("no sign of life for {} s", seconds_text(now() - connection->heard)));
+  }
+  watch();
+}
+
+// ---- orders ----
+
+void Server::start(launch::LaunchRequest request) {
+  auto worker = std::make_unique<Worker>();
+  try {
+    worker->output = std::make_unique<launch::WorkerOutput>(output_, config_.output_directory, request.host,
+                                                            request.slot, request.worker);
+  } catch (const Error& error) {
+    return later([this, id = request.worker, why = std::string(error.what())] { events_.failed(id, why); });
+  }
+  workers_[request.worker] = std::move(worker);
+  wire::AgentStartT start;
+  start.worker = request.worker;
+  start.slot = request.slot;
+  start.environment = std::move(request.environment);
+  start.base = config_.base;
+  start.argv = config_.argv;
+  start.directory = config_.directory;
+  start.umask = config_.umask;
+  apply(fleet_.start(request.host, std::move(start), now()));
+}
+
+void Server::stop(uint64_t worker, Duration grace) { apply(fleet_.stop(worker, grace, now())); }
+
+void Server::set_rank(uint64_t worker, int32_t rank) {
+  if (const auto found = workers_.find(worker); found != workers_.end())
+    found->second->output->set_rank(rank);
+}
+
+void Server::set_process(uint64_t worker, int64_t process) { apply(fleet_.watch(worker, process)); }
+
+launch::Life Server::life(uint64_t worker) const {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return launch::Life::kEnded;
+  // What an agent said that fell silent itself says nothing of now.
+  const bool fresh = now() - found->second->seen < 3 * config_.heartbeat_interval;
+  return fresh ? found->second->life : launch::Life::kUnknown;
+}
+
+void Server::end(bool success, const std::string& reason, std::function<void()> quiet) {
+  ending_ = true;
+  quiet_ = std::move(quiet);
+  apply(fleet_.end(success, reason));
+}
+
+void Server::apply(FleetActions actions) {
+  for (FleetAction& action : actions) {
+    if (closed_) return;
+    std::visit([this](auto& a) { perform(a); }, action);
+  }
+  if (closed_) return;
+  if (const std::optional<Time> next = fleet_.next_tick()) {
+    tick_.start(std::max(*next - now(), Duration(0)), [this] { apply(fleet_.tick(now())); });
+  } else {
+    tick_.cancel();
+  }
+  if (quiet_ && fleet_.quiet()) later(std::exchange(quiet_, nullptr));
+}
+
+void Server::perform(SendOrder& action) {
+  const auto found = connections_.find(action.host);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  std::visit([&](auto& order) { send(*connection.channel, &connection.sent, std::move(order)); },
+             action.order);
+}
+
+void Server::perform(WorkerFailed& action) {
+  later([this, a = std::move(action)] {
+    workers_.erase(a.worker);
+    events_.failed(a.worker, a.why);
+  });
+}
+
+void Server::perform(WorkerExited& action) {
+  later([this, a = action] { events_.exited(a.worker, a.exit_status); });
+}
+
+void Server::perform(WorkerOutput& action) {
+  const auto found = workers_.find(action.worker);
+  if (found == workers_.end()) return;
+  found->second->output->feed(
+      action.is_stderr,
+      std::string_view(reinterpret_cast<const char*>(action.bytes.data()), action.bytes.size()));
+}
+
+void Server::perform(WorkerGone& action) {
+  const auto found = workers_.find(action.worker);
+  if (found == workers_.end()) return;
+  found->second->output->finish();
+  workers_.erase(found);
+  // Its output was told before anybody learns that it is gone.
+  output_->flush([this, id = action.worker, &loop = loop_, alive = std::weak_ptr<int>(alive_)] {
+    loop.post([this, id, alive] {
+      if (!alive.expired()) events_.gone(id);
+    });
+  });
+}
+
+void Server::perform(HostsChanged&) {
+  if (hosts_changed_) later(hosts_changed_);
+}
+
+void Server::perform(FleetLog& action) {
+  logger_->write(action.warning ? HVD_LOG_WARNING : HVD_LOG_INFO, action.text);
+}
+
+// ---- the programs that start agents ----
+
+void Server::perform(StartAgent& action) {
+  const std::string& host = action.host;
+  std::string addresses;
+  for (const std::string& endpoint : endpoints_) addresses += (addresses.empty() ? "" : ",") + endpoint;
+  const std::vector<std::string> argv = agent_command(
+      config_.words, host, {config_.program, "--join", addresses, "--host", host, "--secret-file", "-"});
+  const std::string command = shown(argv);
+  const auto failed = [&](const std::string& why) {
+    later([this, host,
+           text = fmt::format("the agent of host {} can't be started: {}: {}", host, command, why)] {
+      logger_->warning("{}", text);
+      apply(fleet_.agent_failed(host, text, now()));
+    });
+  };
+  auto program = std::make_shared<Program>();
+  program->command = command;
+  try {
+    launch::SpawnSpec spec;
+    spec.path = launch::find_program(argv.front());
+    spec.argv = argv;
+    spec.environment = config_.own_environment;
+    spec.own_session = true;  // no terminal to ask for passwords at
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) != 0) throw Error(HVD_UNAVAILABLE, std::strerror(errno));
+    launch::Descriptor read = launch::above_standard(launch::Descriptor(fds[0]), "a pipe");
+    launch::Descriptor write = launch::above_standard(launch::Descriptor(fds[1]), "a pipe");
+    spec.in = read.get();
+    // Through stdin alone: arguments and variables are seen by others. It fits into the pipe.
+    const std::string key = wire::key_text(config_.secret, wire::agent_identity(host)) + "\n";
+    if (::write(write.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()))
+      throw Error(HVD_UNAVAILABLE, std::strerror(errno));
+    launch::Process::Handlers handlers;
+    const std::weak_ptr<Program> weak = program;
+    handlers.output = [this, weak, host](bool is_stderr, std::string_view bytes) {
+      const auto p = weak.lock();
+      if (!p) return;
+      p->lines[is_stderr ? 1 : 0].feed(bytes, [&](const std::string& line) {
+        const std::string text = printable(line, kLongestLine);
+        if (text.empty()) return;
+        p->said.push_back(text);
+        if (p->said.size() > kLastLines) p->said.pop_front();
+        if (notes_.pass(now())) logger_->info("agent of host {}: {}", host, text);
+      });
+    };
+    handlers.exited = [weak](int32_t status) {
+      if (const auto p = weak.lock()) p->status = status;
+    };
+    handlers.gone = [this, weak, host] {
+      const auto p = weak.lock();
+      if (!p || p->unwanted) return;
+      for (launch::LineSplitter& lines : p->lines) {
+        lines.finish([&](const std::string& line) { p->said.push_back(printable(line, kLongestLine)); });
+      }
+      program_gone(host, p->command, p->status);
+    };
+    handlers.failed = [this, host](const std::string& why) {
+      programs_.erase(host);
+      apply(fleet_.agent_failed(host, why, now()));
+    };
+    program->process =
+        launch::Process::start(loop_, std::move(spec), std::move(handlers), {false, guard_(), false});
+  } catch (const Error& error) { return failed(error.what()); }
+  logger_->info("starting the agent of host {}: {}", host, command);
+  programs_[host] = std::move(program);
+}
+
+void Server::program_gone(const std::string& host, const std::string& command, int32_t status) {
+  const auto found = programs_.find(host);
+  if (found == programs_.end()) return;
+  std::string said;
+  for (const std::string& line : found->second->said)
+    said += (said.empty() ? "; its last lines: " : " | ") + line;
+  const std::shared_ptr<Program> kept = found->second;  // called from within it
+  programs_.erase(found);
+  const std::string text = fmt::format("the agent of host {} can't be started: {} {}{}", host, command,
+                                       launch::exit_text(status), said);
+  if (!connections_.contains(host) && !ending_) logger_->warning("{}", text);
+  apply(fleet_.agent_ended(host, text, now()));
+}
+
+void Server::perform(StopAgent& action) {
+  const auto found = programs_.find(action.host);
+  if (found == programs_.end()) return;
+  const std::shared_ptr<Program> program = found->second;
+  program->unwanted = true;
+  programs_.erase(found);
+  program->process->signal_group(SIGTERM);
+  // Not from within one of its handlers.
+  later([program] { program->process->abandon(); });
+  apply(fleet_.agent_ended(action.host, "it was stopped", now()));
+}
+
+}  // namespace hvd::agent

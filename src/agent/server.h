@@ -1,0 +1,118 @@
+// The driver's end of agents: their connections, the programs that start them, and what their workers print. The decisions
+// are Fleet's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/fleet.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/rate_limit.h"
+#include "launch/guard.h"
+#include "launch/launcher.h"
+#include "launch/output.h"
+#include "wire/channel.h"
+
+namespace hvd::agent {
+
+struct ServerConfig {
+  std::string job, secret;
+  FleetConfig fleet;
+  Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10), stop_grace = seconds(5);
+  // How agents are started, if they are.
+  std::vector<std::string> words;            // parse_template
+  std::string program;                       // hvdrun on other hosts
+  std::vector<std::string> own_environment;  // of those programs: "NAME=value", all of it
+  // Of workers.
+  std::vector<std::string> base, argv;  // no argv: agents have commands of their own
+  std::string directory;
+  int umask = -1;
+  std::string output_directory;
+};
+
+/// Everything on the loop's thread.
+class Server {
+ public:
+  Server(Loop& loop, ServerConfig config, std::shared_ptr<launch::OutputThread> output,
+         std::function<std::shared_ptr<launch::Guard>()> guard, LoggerPtr logger);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Events come from a later turn of the loop on.
+  void set_events(launch::Launcher::Events events) { events_ = std::move(events); }
+  /// Called when an agent of another host has come, or one was given up.
+  void set_hosts_changed(std::function<void()> changed) { hosts_changed_ = std::move(changed); }
+  /// Where the agents that are started are to dial.
+  void listening(std::vector<std::string> endpoints) { endpoints_ = std::move(endpoints); }
+
+  /// The first message of a connection: true if it is an agent's, whose channel is taken over.
+  bool guest(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message);
+
+  void start(launch::LaunchRequest request);
+  void stop(uint64_t worker, Duration grace);
+  void set_rank(uint64_t worker, int32_t rank);
+  void set_process(uint64_t worker, int64_t process);
+  launch::Life life(uint64_t worker) const;
+  bool has(uint64_t worker) const { return fleet_.has(worker); }
+  bool knows(const std::string& host) const { return fleet_.knows(host); }
+  std::vector<std::pair<std::string, int32_t>> hosts() const { return fleet_.hosts(); }
+
+  /// Tells all agents to end; `quiet` is called when none is left.
+  void end(bool success, const std::string& reason, std::function<void()> quiet);
+  /// Without further ado.
+  void close();
+
+ private:
+  struct Connection;
+  struct Program;
+  struct Worker;
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
+  void drop(const ConnectionPtr& connection, const std::string& why);
+  void left(const ConnectionPtr& connection, const std::string& why);
+  void refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code, const std::string& reason);
+  void acknowledge(const ConnectionPtr& connection);
+  void watch();
+  void look_for_silence();
+  void apply(FleetActions actions);
+  void perform(StartAgent& action);
+  void perform(StopAgent& action);
+  void perform(SendOrder& action);
+  void perform(WorkerFailed& action);
+  void perform(WorkerExited& action);
+  void perform(WorkerOutput& action);
+  void perform(WorkerGone& action);
+  void perform(HostsChanged& action);
+  void perform(FleetLog& action);
+  void program_gone(const std::string& host, const std::string& command, int32_t status);
+  void later(std::function<void()> fn);
+  template <class Body>
+  void send(wire::Channel& channel, uint64_t* sent, Body body);
+
+  Loop& loop_;
+  const ServerConfig config_;
+  const std::shared_ptr<launch::OutputThread> output_;
+  const std::function<std::shared_ptr<launch::Guard>()> guard_;
+  const LoggerPtr logger_;
+  launch::Launcher::Events events_;
+  std::function<void()> hosts_changed_, quiet_;
+  Fleet fleet_;
+  std::vector<std::string> endpoints_;
+  std::map<std::string, ConnectionPtr> connections_;  // by host
+  std::map<std::string, std::shared_ptr<Program>> programs_;
+  std::map<uint64_t, std::unique_ptr<Worker>> workers_;
+  RateLimit notes_{20, seconds(1)};
+  Loop::Timer tick_, silence_;
+  bool waiting_for_output_ = false, ending_ = false, closed_ = false;
+  const std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace hvd::agent

@@ -1,0 +1,17 @@
+// The job's secret, from where the options say.
+#pragma once
+
+#include <string>
+
+#include "base/options.h"
+
+namespace hvd {
+
+/// The first line of a file that nobody else can read, or of standard input for "-". Throws Error(HVD_INVALID) that says why
+/// it can't be used; it shows nothing of it.
+std::string read_secret_file(const std::string& path);
+
+/// Option secret, else the file of option secret_file; "" if neither is set.
+std::string read_secret(const Options& options);
+
+}  // namespace hvd

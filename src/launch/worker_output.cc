@@ -1,0 +1,51 @@
+// Lines and files of a worker's output.
+#include "launch/worker_output.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "base/status.h"
+
+namespace hvd::launch {
+
+WorkerOutput::WorkerOutput(std::shared_ptr<OutputThread> output, const std::string& directory,
+                           const std::string& host, int32_t slot, uint64_t worker)
+    : output_(std::move(output)) {
+  line_.host = host;
+  line_.slot = slot;
+  if (directory.empty()) return;
+  const std::filesystem::path folder =
+      std::filesystem::path(directory) / fmt::format("{}.{}.{}", host, slot, worker);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw Error(HVD_UNAVAILABLE,
+                fmt::format("output directory {} can't be made: {}", folder.string(), error.message()));
+  }
+  files_[0] = folder / "stdout";
+  files_[1] = folder / "stderr";
+}
+
+void WorkerOutput::feed(bool is_stderr, std::string_view bytes) {
+  const size_t index = is_stderr ? 1 : 0;
+  if (!files_[index].empty()) output_->append(files_[index], std::string(bytes));
+  splitters_[index].feed(bytes, [&](std::string line) { tell(is_stderr, std::move(line)); });
+}
+
+void WorkerOutput::finish() {
+  for (const size_t index : {0, 1}) {
+    splitters_[index].finish([&](std::string line) { tell(index == 1, std::move(line)); });
+    if (!files_[index].empty()) output_->append(files_[index], "");
+  }
+}
+
+void WorkerOutput::tell(bool is_stderr, std::string text) {
+  OutputLine line = line_;
+  line.is_stderr = is_stderr;
+  line.text = std::move(text);
+  output_->line(std::move(line));
+}
+
+}  // namespace hvd::launch
