@@ -75,6 +75,18 @@ HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ns, hvd_e
  * tells when they are gone. From any thread. Called again, it kills what is left at once. */
 HVD_API hvd_status hvd_driver_stop(hvd_driver *driver, const char *reason, hvd_error *error);
 
+/* Wishes of an operator, or of who knows that a machine is about to go. From any thread, while the job runs: HVD_INVALID
+ * with the reason if it can't be done; they return when the driver has taken them in.
+ *
+ * Drains a host: its workers leave as hvd_leave says, at most within timeout_ns (0: option leave_timeout), and it gets no
+ * others until it is undrained. A host that is not known now is HVD_INVALID. `reason` may be NULL. */
+HVD_API hvd_status hvd_driver_drain(hvd_driver *driver, const char *host, int64_t timeout_ns, const char *reason,
+                                    hvd_error *error);
+/* The host may be used again; workers of it that have not left yet stay. HVD_INVALID if it was not drained. */
+HVD_API hvd_status hvd_driver_undrain(hvd_driver *driver, const char *host, hvd_error *error);
+/* The most workers from now on, from min_np to max_np: others are started, or those of the highest ranks leave. */
+HVD_API hvd_status hvd_driver_scale(hvd_driver *driver, int32_t size, hvd_error *error);
+
 typedef int32_t hvd_phase;
 enum { HVD_PHASE_NEW = 0, HVD_PHASE_FORMING = 1, HVD_PHASE_RUNNING = 2, HVD_PHASE_ENDING = 3,
        HVD_PHASE_SUCCEEDED = 4, HVD_PHASE_FAILED = 5 };

@@ -159,6 +159,28 @@ HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_contex
  * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
 HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
+/* Asks that this worker may go, from any thread, and returns at once. At the next commit or check all ranks get
+ * HVD_HOSTS_UPDATED, as on any change of hosts: those who stay go on with live values, and no step is repeated. On this
+ * worker hvd_run then returns HVD_OK, hvd_has_left gives 1, and but for its states every call on the context gives
+ * HVD_CLOSED, as after hvd_shutdown. Its slot gets no other worker until the host is undrained.
+ * It stays as long as the others would be fewer than min_np without it. Who is still there after timeout_ns (0: option
+ * leave_timeout) is lost, as if it had died. Asked again: the earlier deadline holds. The same happens to the workers of
+ * a host that is drained (hvd_driver_drain).
+ * HVD_UNSUPPORTED: this worker is the rank 0 that serves a job without a driver. HVD_CLOSED; HVD_INVALID. */
+HVD_API hvd_status hvd_leave(hvd_context *context, int64_t timeout_ns, hvd_error *error);
+
+/* 1 if this worker has left in this way, also after hvd_shutdown; else 0, also if the context is NULL. So a program that
+ * stores a model after hvd_run knows whether training is complete. Never blocks. */
+HVD_API int32_t hvd_has_left(hvd_context *context);
+
+/* A descriptor for signal handlers, which may not call hvd_leave: a byte written to it (any, by write) does what
+ * hvd_leave(context, 0) does. It does not block. It belongs to the context until hvd_destroy: don't close it. The library
+ * installs no handler; with this one SIGTERM makes a worker leave:
+ *   static int leave_fd;
+ *   static void on_term(int number) { (void)!write(leave_fd, "", 1); }
+ *   hvd_get_leave_fd(context, &leave_fd, NULL);  signal(SIGTERM, on_term); */
+HVD_API hvd_status hvd_get_leave_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
+
 /* Closes at once, from any thread: every pending and later call returns HVD_CLOSED. To the job this is
  * the loss of a worker. Does not wait for pending calls to return. */
 HVD_API hvd_status hvd_abort(hvd_context *context, const char *reason, hvd_error *error);
@@ -544,7 +566,7 @@ typedef hvd_status (*hvd_train_fn)(void *userdata);
 
 /* Calls `train` until it is complete: sync, train; on HVD_PEER_LOST restore, rejoin, sync, reset
  * callbacks, train again; on HVD_HOSTS_UPDATED the same without restore. Blocks the calling thread.
- * `state` may be NULL (nothing to keep). Returns HVD_OK, the function's own status, or why the job
+ * `state` may be NULL (nothing to keep). Returns HVD_OK (complete, or this worker has left: hvd_has_left), the function's own status, or why the job
  * can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_CALLBACK_FAILED,
  * HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case. One at a time per context. */
 HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn train, void *userdata,
@@ -555,7 +577,7 @@ HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn 
  *   while ((r = hvd_run_next(loop, s, &again, &e)) == HVD_OK && again) s = train();
  *   hvd_run_end(loop);
  * hvd_run_next does everything between two calls of the training function. The first call ignores `last`. *ret_again
- * = 1: call the function; 0: training is complete. Any status but HVD_OK ends the loop. */
+ * = 1: call the function; 0: training is complete, or this worker has left. Any status but HVD_OK ends the loop. */
 typedef struct hvd_run_loop hvd_run_loop;
 HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run_loop **ret_loop,
                                  hvd_error *error);
@@ -580,6 +602,7 @@ typedef struct hvd_recovery_info {
   int64_t total_ns;        /* from began_at_ns until the training function is called again */
   uint64_t sync_bytes;     /* payload received and sent by this rank */
   char reason[256];        /* "rank 2 on host b lost: connection closed" */
+  int32_t spares;          /* of the new generation's members, those that had waited as spares (option spares) */
 } hvd_recovery_info;
 
 /* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */

@@ -140,7 +140,7 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
     const auto function =
         [callback, core = use->core.get()](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
       const InCallback here(core);
-      HostSink sink{hosts};
+      HostSink sink{hosts, ""};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
       if (!sink.refused.empty()) {
         throw Error(HVD_UNAVAILABLE, "the discovery callback added " + sink.refused);
@@ -221,6 +221,25 @@ hvd_status hvd_driver_stop(hvd_driver* driver, const char* reason, hvd_error* er
     const DriverUse use(driver, "driver");
     use->core->driver.stop(reason == nullptr || *reason == 0 ? "stopped by the program" : reason);
   });
+}
+
+hvd_status hvd_driver_drain(hvd_driver* driver, const char* host, int64_t timeout_ns, const char* reason,
+                            hvd_error* error) {
+  return guarded(error, [&] {
+    const DriverUse use(driver, "driver");
+    hvd::driver::Driver& core = use->core->driver;
+    core.drain(required_text(host, "host"), hvd::api::timeout_of(timeout_ns, core.leave_timeout()),
+               reason == nullptr ? "" : reason);
+  });
+}
+
+hvd_status hvd_driver_undrain(hvd_driver* driver, const char* host, hvd_error* error) {
+  return guarded(error,
+                 [&] { DriverUse(driver, "driver")->core->driver.undrain(required_text(host, "host")); });
+}
+
+hvd_status hvd_driver_scale(hvd_driver* driver, int32_t size, hvd_error* error) {
+  return guarded(error, [&] { DriverUse(driver, "driver")->core->driver.scale(size); });
 }
 
 hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret_status, hvd_error* error) {

@@ -39,6 +39,11 @@ struct hvd_context {
   hvd::Status connect(hvd::Duration timeout);
   /// Ends everything of it; later calls give HVD_CLOSED. Any thread but the worker's own. Idempotent.
   void close(const char* why);
+  /// A driver runs within it, for a job without another one.
+  bool serves_others() {
+    std::lock_guard lock(mutex);
+    return driver != nullptr;
+  }
   /// Frees what abandoned operations have let go of; `all`: there can be no others.
   void sweep(bool all = false);
 

@@ -142,7 +142,7 @@ void Driver::set_output(launch::OutputFunction output) {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
-  for (const char* key : {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout",
+  for (const char* key : {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout", "leave_timeout",
                           "connect_timeout", "driver_timeout", "operation_timeout", "stall_warning",
                           "shutdown_timeout", "segment_bytes", "encrypt", "checksum", "fusion_threshold",
                           "deterministic", "timeline", "nccl_library", "cuda_library"}) {
@@ -489,6 +489,38 @@ void Driver::stop(const std::string& reason) {
   loop_->post([this, reason] {
     if (supervisor_) supervisor_->stop(reason);
   });
+}
+
+void Driver::wish(const std::function<membership::Answer(Supervisor&)>& what) {
+  auto told = std::make_shared<std::promise<membership::Answer>>();
+  std::future<membership::Answer> answer = told->get_future();
+  {
+    std::lock_guard lock(mutex_);
+    if (!started_) throw Error(HVD_INVALID, "the driver was not started");
+    if (loop_ == nullptr) throw Error(HVD_CLOSED, "the driver was closed");
+    loop_->post([this, what, told] {
+      told->set_value(supervisor_ ? what(*supervisor_) : membership::Answer{false, "the driver was closed"});
+    });
+  }
+  // The loop never blocks; should it be closed meanwhile nobody answers.
+  if (answer.wait_for(kLastPatience) != std::future_status::ready) {
+    throw Error(HVD_TIMEOUT, "the driver has not answered in time");
+  }
+  try {
+    if (const membership::Answer given = answer.get(); !given.accepted) throw Error(HVD_INVALID, given.text);
+  } catch (const std::future_error&) { throw Error(HVD_CLOSED, "the driver was closed"); }
+}
+
+void Driver::drain(const std::string& host, Duration timeout, const std::string& why) {
+  wish([=](Supervisor& supervisor) { return supervisor.drain(host, timeout, why); });
+}
+
+void Driver::undrain(const std::string& host) {
+  wish([=](Supervisor& supervisor) { return supervisor.undrain(host); });
+}
+
+void Driver::scale(int32_t size) {
+  wish([=](Supervisor& supervisor) { return supervisor.scale(size); });
 }
 
 DriverStatus Driver::status() const {

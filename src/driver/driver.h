@@ -44,6 +44,11 @@ class Driver {
   Status wait(Duration timeout);
   /// Ends the job. A second call kills what is left. Throws Error(HVD_INVALID) if it was not started.
   void stop(const std::string& reason);
+  // Wishes of an operator: see driver.h of the C API. Throw Error(HVD_INVALID) if they can't be fulfilled.
+  void drain(const std::string& host, Duration timeout, const std::string& why);
+  void undrain(const std::string& host);
+  void scale(int32_t size);
+  Duration leave_timeout() const { return settings_.leave_timeout; }
   DriverStatus status() const;
   void worker_exited(uint64_t worker, int32_t exit_status);
   Logger& log() const { return *logger_; }
@@ -51,6 +56,7 @@ class Driver {
  private:
   void change(const std::function<void()>& set);
   void run_on_loop(const std::function<void()>& fn);
+  void wish(const std::function<membership::Answer(Supervisor&)>& what);
   void build();
   void find_helper();
   void start_helper();

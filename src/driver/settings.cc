@@ -115,6 +115,7 @@ Settings read_settings(const Options& o) {
   s.min_np = o.integer("min_np");
   s.max_np = o.integer("max_np");
   s.membership.restart = o.boolean("restart");
+  s.membership.spares = static_cast<int32_t>(o.integer("spares"));
   s.membership.reset_limit = static_cast<int32_t>(o.integer("reset_limit"));
   s.membership.stall_shutdown = o.duration("stall_shutdown");
   s.membership.elastic_timeout = o.duration("elastic_timeout");
@@ -131,6 +132,7 @@ Settings read_settings(const Options& o) {
   s.heartbeat_timeout = o.duration("heartbeat_timeout");
   s.slow_timeout = std::max(o.duration("slow_timeout"), s.heartbeat_timeout);
   s.stop_grace = o.duration("stop_grace");
+  s.leave_timeout = o.duration("leave_timeout");
   s.slots_per_host = static_cast<int32_t>(o.integer("slots_per_host"));
   check_sizes(s);
   check_times(s);
@@ -144,11 +146,12 @@ membership::MembershipConfig membership_config(const Settings& settings,
   // Where np is left open it is one for each slot, within the bounds that were given.
   int64_t np = settings.np;
   if (np == 0) {
-    np = std::max<int64_t>({slots, settings.min_np, 1});
+    np = std::max<int64_t>({slots - settings.membership.spares, settings.min_np, 1});
     if (settings.max_np > 0) np = std::min(np, settings.max_np);
   }
   const int64_t min_np = settings.min_np > 0 ? settings.min_np : np;
-  const int64_t max_np = settings.max_np > 0 ? settings.max_np : (fixed ? np : 0);
+  // Beyond no maximum there is no spare.
+  const int64_t max_np = settings.max_np > 0 ? settings.max_np : (fixed || settings.membership.spares > 0 ? np : 0);
   if (fixed && min_np > slots) {
     throw Error(
         HVD_UNAVAILABLE,

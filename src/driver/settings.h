@@ -19,7 +19,7 @@ struct Settings {
   membership::MembershipConfig membership;  // but for np, min_np and max_np
   Duration discovery_interval{}, discovery_timeout{};
   Duration heartbeat_interval{}, heartbeat_timeout{}, slow_timeout{};
-  Duration stop_grace{};
+  Duration stop_grace{}, leave_timeout{};
   int32_t slots_per_host = 1;
 };
 

@@ -85,6 +85,10 @@ Status RunLoop::next(hvd_status last, bool* ret_again) {
     status = begin();
   } else if (last == HVD_PEER_LOST || last == HVD_HOSTS_UPDATED) {
     status = recover(last);
+    if (!status.ok() && worker_.has_left()) {
+      again = false;  // as was wished: that is success
+      status = {};
+    }
   } else {
     again = false;
     status = finished(last);
@@ -264,6 +268,7 @@ Status RunLoop::recover(hvd_status cause) {
   const hvd_membership_info to = worker_.membership();
   recovery.to_generation = to.generation;
   recovery.to_size = to.size;
+  recovery.spares = worker_.assignment().spares;
   recovery.total_ns = count(now() - began);
   std::strncpy(recovery.reason, reason.c_str(), sizeof(recovery.reason) - 1);
   worker_.recoveries().add(recovery);

@@ -73,6 +73,7 @@ Worker::Worker(const Options& options)
       operation_timeout_(options.duration("operation_timeout")),
       connect_timeout_(options.duration("connect_timeout")),
       init_timeout_(options.duration("init_timeout")),
+      leave_timeout_(options.duration("leave_timeout")),
       stall_warning_(options.duration("stall_warning")),
       fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
       deterministic_(options.boolean("deterministic")),
@@ -192,7 +193,8 @@ Status Worker::open_within(const Options& options, Duration timeout) {
     std::lock_guard lock(mutex_);
     if (closed_) return closed_why_;
     session_ = std::move(session);
-    session_now_ = session_.get();  // from here on an abort finds it
+    session_now_ = session_.get();  // from here on an abort finds it, and the wish to leave
+    if (leaves_by_) session_->leaving(std::max(*leaves_by_ - now(), Duration(0)), leaves_why_);
   }
   Status status = session_->start();
   if (!status.ok()) return status;
@@ -215,9 +217,13 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
 }
 
 Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTimes* times) {
-  if (session_ == nullptr)
-    return Status(HVD_INVALID, "a worker that is alone has no other generation to join");
-  const Time deadline = now() + timeout;
+  if (session_ == nullptr) {
+    std::lock_guard lock(mutex_);
+    left_alone_ = leaves_by_.has_value();
+    return left_alone_ ? Status(HVD_REMOVED, leaves_why_)
+                       : Status(HVD_INVALID, "a worker that is alone has no other generation to join");
+  }
+  Time deadline = now() + timeout;
   while (true) {
     if (auto why = ended(); why && !why->ok()) return *why;
     // After a loss the backend is given up at once. After a planned change it serves on until everybody
@@ -239,6 +245,7 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
                        {{"generation", static_cast<int64_t>(assignment.generation)}});
     }
     if (!status.ok()) return status;
+    if (assigned > deadline) deadline = assigned + timeout;  // it was a spare: its time begins now
     release_engine(
         Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
     status = connect(assignment);
@@ -357,11 +364,12 @@ Status Worker::shutdown(Duration timeout, bool done) {
     std::lock_guard lock(mutex_);
     if (closed_) return {};
     leaving_ = true;
+    if (leaves_by_) leaves_by_.reset();  // it has come to its end before
     revision = revision_;
   }
   Status status;
   if (EngineUse use = engine()) use->finish();
-  if (session() != nullptr) {
+  if (session() != nullptr && !has_left()) {
     if (done) {
       status = session()->finish(revision, timeout);
     } else {
@@ -398,6 +406,10 @@ void Worker::close(const Status& why, Duration linger) {
   }
   timers_.stop();
   engine_timer_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    leave_descriptor_.reset();
+  }
   std::unique_lock lock(mutex_);
   std::shared_ptr<collective::Engine> old = take_engine(lock, why);
   lock.unlock();

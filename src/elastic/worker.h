@@ -15,6 +15,7 @@
 #include "base/loop.h"
 #include "base/options.h"
 #include "collective/engine.h"
+#include "elastic/leave_descriptor.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
 #include "elastic/recovery_log.h"
@@ -80,6 +81,13 @@ class Worker {
 
   /// Leaves in peace: see hvd_shutdown. `done`: says that it is done.
   Status shutdown(Duration timeout, bool done);
+  /// Wants to go: see hvd_leave. HVD_CLOSED after the end.
+  Status want_to_leave(Duration timeout, const std::string& why);
+  /// It has gone so, or as an operator wished.
+  bool has_left() const;
+  Duration leave_timeout() const { return leave_timeout_; }
+  /// See hvd_get_leave_fd. Throws Error(HVD_UNAVAILABLE).
+  int leave_fd();
   /// Leaves at once; everything pending and later fails with `why`.
   void abort(const Status& why);
 
@@ -165,7 +173,7 @@ class Worker {
   const LoggerPtr
       session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
   uint64_t worker_;  // known when open begins
-  const Duration operation_timeout_, connect_timeout_, init_timeout_, stall_warning_;
+  const Duration operation_timeout_, connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
   const bool deterministic_;
   NotificationManager notifications_;
@@ -185,6 +193,9 @@ class Worker {
   bool entering_ = false;
   std::condition_variable entered_;
   bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
+  std::optional<Time> leaves_by_;  // it wants to
+  std::string leaves_why_;
+  bool left_alone_ = false;  // and it was alone: it has
   uint64_t revision_ = 0;
 
   std::mutex unnamed_mutex_;                 // guards what follows; held over a submission
@@ -194,6 +205,7 @@ class Worker {
   std::mutex close_mutex_;
   Loop timers_;  // its thread runs the engine's deadlines
   std::unique_ptr<Loop::Timer> engine_timer_;
+  std::unique_ptr<LeaveDescriptor> leave_descriptor_;  // its reader runs on timers_
   Time engine_wakes_ = Time::max();
   backend::Description backend_;
   std::string backend_detail_;

@@ -274,7 +274,8 @@ Status Worker::run(collective::Submission submission, std::shared_ptr<collective
 Status Worker::check_host_updates() {
   if (session() == nullptr) {
     std::lock_guard lock(mutex_);
-    return closed_ ? closed_why_ : Status();
+    if (closed_) return closed_why_;
+    return leaves_by_ ? Status(HVD_HOSTS_UPDATED, leaves_why_) : Status();
   }
   uint64_t word = 0;
   if (EngineUse use = engine()) {

@@ -38,6 +38,7 @@ Assignment to_assignment(uint64_t generation, const wire::AssignmentT& received,
   result.root = received.root;
   result.rank = -1;
   result.reason = received.reason;
+  result.spares = std::max(received.spares, 0);
   const size_t size = received.members.size();
   require(size > 0 && size <= std::numeric_limits<int32_t>::max(), fmt::format("{} members", size));
   std::set<uint64_t> workers;

@@ -94,6 +94,7 @@ struct Session::Impl {
       generation = a.assignment.generation;
       lost = false;
       own_values.clear();
+      spare = false;
       waiting = std::move(a.assignment);
     });
   }
@@ -118,9 +119,14 @@ struct Session::Impl {
       was_started = started.has_value() && started->ok();
       if (!started) started = a.why;
       ended = a.why;
+      left = a.left;
     });
     logger->debug("session of worker {} ended: {} {}", config.worker, status_name(a.why.code), a.why.message);
     if (was_started && events.ended) events.ended(a.why);
+  }
+  void act(NotifyWaiting& a) {
+    logger->info("worker {} waits for a place: {}", config.worker, a.reason);
+    change([&] { spare = true; });
   }
   void act(Close& a) {
     drop_candidate();
@@ -221,6 +227,8 @@ struct Session::Impl {
   std::optional<Status> started;  // outcome of start
   std::optional<Status> ended;
   bool flushed = false;  // the channel is closed
+  bool left = false;     // ended since this worker was to go
+  bool spare = false;    // waits for a place, as the driver said
   std::string address;
   std::optional<Assignment> waiting;  // for join
   uint64_t generation = 0;            // newest assigned
@@ -277,7 +285,10 @@ Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_a
   if (auto why = s.over()) return *why;
   if (std::exchange(s.joining, true)) return Status(HVD_INVALID, "join is called by another thread already");
   if (!s.waiting) s.post([ready](SessionCore& c, Time t) { return c.ready(ready, t); });
-  s.changed.wait_until(lock, deadline, [&s] { return s.waiting || s.ended || s.closed; });
+  const auto over = [&s] { return s.waiting || s.ended || s.closed; };
+  s.changed.wait_until(lock, deadline, [&] { return s.spare || over(); });
+  // The driver lives and has said that there is no place: what bounds this wait is its life (driver_timeout).
+  if (s.spare) s.changed.wait(lock, over);
   s.joining = false;
   if (auto why = s.over()) return *why;
   if (!s.waiting) {
@@ -334,6 +345,15 @@ Status Session::finish(uint64_t revision, Duration timeout) {
                 fmt::format("worker {} is done, but the driver at {} has not ended the job within {:g} s: "
                             "other members of generation {} are not done",
                             s.config.worker, s.config.driver, to_seconds(timeout), s.generation));
+}
+
+void Session::leaving(Duration timeout, const std::string& message) {
+  impl_->post([=](SessionCore& c, Time t) { return c.leaving(timeout, message, t); });
+}
+
+bool Session::left() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->left;
 }
 
 void Session::leave(const std::string& message) {

@@ -36,6 +36,7 @@ struct Assignment {
   int32_t root = 0;  // member that others sync from
   std::vector<Member> members;
   std::string reason;  // who was lost before it was formed; "" after a planned change
+  int32_t spares = 0;  // of the members, those that had waited as such
 };
 
 struct AbortInfo {
@@ -91,6 +92,7 @@ class Session {
   Status start();
 
   /// Says that this worker is ready and waits for the next generation (newer than the last one).
+  /// A spare, once the driver has said that it is one, waits on whatever the time-out, as long as the session lives.
   /// HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`
   /// (HVD_REMOVED if the job has ended with success). Calling again after
   /// HVD_TIMEOUT is allowed.
@@ -119,6 +121,11 @@ class Session {
 
   /// Says done and waits for the job's end: HVD_OK, HVD_TIMEOUT, HVD_JOB_FAILED, ...
   Status finish(uint64_t revision, Duration timeout);
+  /// Wants to go, in peace: at the next commit or check the members agree on it, and the driver ends this session (left).
+  /// Past the time-out the driver takes it for lost. Any time after construction.
+  void leaving(Duration timeout, const std::string& message);
+  /// The session has ended since this worker went as it, or an operator, wished.
+  bool left() const;
   /// Says that this worker goes without being done.
   void leave(const std::string& message);
 

@@ -70,6 +70,7 @@ wire::HelloT SessionCore::hello() const {
   hello.host = config_.host;
   hello.slot = config_.slot;
   hello.pid = config_.pid;
+  hello.takes_waiting = true;
   hello.resumes = phase_ == Phase::kWelcomed;
   return hello;
 }
@@ -123,6 +124,10 @@ void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
     case wire::Body::HostsUpdated: return on_hosts_updated(*body.AsHostsUpdated());
     case wire::Body::KvValue: return on_kv_value(message.generation, *body.AsKvValue());
     case wire::Body::HeartbeatAck: return;  // a sign of life and nothing more
+    case wire::Body::Probe: return heartbeat(now);
+    case wire::Body::Waiting:
+      actions_.emplace_back(NotifyWaiting{printable(body.AsWaiting()->reason)});
+      return;
     case wire::Body::JobEnded: {
       const wire::JobEndedT& ended = *body.AsJobEnded();
       return end(Status(ended.success ? HVD_OK : HVD_JOB_FAILED, ended.reason));
@@ -136,6 +141,7 @@ void SessionCore::on_welcome(const wire::WelcomeT& welcome, Time now) {
   term_ = welcome.term;
   phase_ = Phase::kWelcomed;
   actions_.emplace_back(Welcomed{});
+  say_leaving(now);
 }
 
 /// False: the session has ended.
@@ -153,6 +159,7 @@ bool SessionCore::take_welcome(const wire::WelcomeT& welcome, Time now) {
   heartbeat_timeout_ = milliseconds(timeout);
   next_heartbeat_ = now + heartbeat_interval_;
   takes_stalls_ = welcome.takes_stalls;
+  takes_leaving_ = welcome.takes_leaving;
   word_ = std::max(word_, to_word(welcome.epoch, false));
   return true;
 }
@@ -167,7 +174,12 @@ void SessionCore::on_refused(const wire::RefusedT& refused, bool final) {
     refusal_ = std::move(why);
     return;
   }
+  const bool left = refused.left;
   end(std::move(why));
+  if (!left) return;
+  for (Action& action : actions_) {
+    if (End* ended = std::get_if<End>(&action)) ended->left = true;
+  }
 }
 
 void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& received, Time now) {
@@ -269,15 +281,19 @@ SessionCore::Actions SessionCore::tick(Time now) {
   if (missed_since_) look_for_driver(now);
   if (!linked_ || phase_ != Phase::kWelcomed) return take();
   if (now >= next_heartbeat_) {
-    wire::HeartbeatT heartbeat;
-    heartbeat.revision = revision_;
-    heartbeat.epoch = word_ / 2;
-    heartbeat.sent_ns = now.time_since_epoch().count();
-    send(generation_, std::move(heartbeat));
-    next_heartbeat_ = now + heartbeat_interval_;
+    heartbeat(now);
   }
   look_for_silence(now);
   return take();
+}
+
+void SessionCore::heartbeat(Time now) {
+  wire::HeartbeatT heartbeat;
+  heartbeat.revision = revision_;
+  heartbeat.epoch = word_ / 2;
+  heartbeat.sent_ns = now.time_since_epoch().count();
+  send(generation_, std::move(heartbeat));
+  next_heartbeat_ = now + heartbeat_interval_;
 }
 
 // A driver that is dead closes its connection. One that is silent on an open one is held up, and training needs
@@ -409,6 +425,29 @@ SessionCore::Actions SessionCore::leave(const std::string& message, Time) {
   leave.message = message;
   send(generation_, std::move(leave));
   return take();
+}
+
+SessionCore::Actions SessionCore::leaving(Duration timeout, const std::string& message, Time now) {
+  const Time by = now + std::max(timeout, Duration(0));
+  if (leaves_by_ && *leaves_by_ <= by) return take();
+  leaves_by_ = by;
+  leaves_why_ = printable(message, kMaxStallText);
+  say_leaving(now);
+  return take();
+}
+
+// The driver holds every worker to the earliest deadline, so that this may be said again.
+void SessionCore::say_leaving(Time now) {
+  if (phase_ != Phase::kWelcomed || !linked_ || !leaves_by_) return;
+  if (!takes_leaving_) {
+    return log(HVD_LOG_WARNING,
+               fmt::format("the driver at {} knows nothing of workers that leave: this one stays", config_.driver));
+  }
+  wire::LeavingT leaving;
+  leaving.timeout_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::max(*leaves_by_ - now, Duration(0))).count();
+  leaving.message = leaves_why_;
+  send(generation_, std::move(leaving));
 }
 
 SessionCore::Actions SessionCore::close(Duration linger, Time) {

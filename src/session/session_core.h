@@ -63,6 +63,11 @@ struct AnswerKv {
 /// Once, and nothing but Close after it.
 struct End {
   Status why;
+  bool left = false;  // as was wished: the worker goes in peace
+};
+/// This worker is a spare: join waits on, whatever its time-out.
+struct NotifyWaiting {
+  std::string reason;
 };
 struct Close {
   Duration linger;
@@ -72,7 +77,7 @@ struct LogLine {
   std::string text;
 };
 using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine, Dial,
-                            StopDial, Adopt, NotifyDriver>;
+                            StopDial, Adopt, NotifyDriver, NotifyWaiting>;
 
 class SessionCore {
  public:
@@ -105,6 +110,8 @@ class SessionCore {
                 Duration waited, Time now);
   Actions done(uint64_t revision, Time now);
   Actions leave(const std::string& message, Time now);
+  /// Wants to go, within the time-out. Said as soon as the driver has let this worker in.
+  Actions leaving(Duration timeout, const std::string& message, Time now);
   Actions kv_set(uint64_t generation, const std::string& key, std::span<const uint8_t> value, Time now);
   Actions kv_get(uint64_t id, uint64_t generation, const std::string& key, Time now);
   void kv_forget(uint64_t id);
@@ -149,6 +156,8 @@ class SessionCore {
   void log(hvd_log_level level, std::string text);
   void end(Status why, Duration linger = Duration(0));
   void broken(const std::string& what);  // the driver broke the protocol
+  void say_leaving(Time now);
+  void heartbeat(Time now);
   Actions take();
   void look_for_silence(Time now);
   Duration driver_patience() const;
@@ -186,7 +195,9 @@ class SessionCore {
   std::optional<Status> refusal_;  // last one that did not end the session
   Time hello_deadline_{};
 
-  bool takes_stalls_ = false;  // the driver does
+  bool takes_stalls_ = false, takes_leaving_ = false;  // the driver does
+  std::optional<Time> leaves_by_;                       // this worker wants to
+  std::string leaves_why_;
   Duration heartbeat_interval_{0}, heartbeat_timeout_{0};
   Time next_heartbeat_{}, last_received_{};
   bool silence_told_ = false;      // that the driver is silent was logged

@@ -162,6 +162,7 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   const Duration without = now - *missed_since_;
   missed_since_.reset();
   resume();
+  say_leaving(now);
   std::string text = term_ == before
                          ? fmt::format("connected again after {} s", seconds_text(without))
                          : fmt::format("a new driver has taken over after {} s, term {}", seconds_text(without), term_);

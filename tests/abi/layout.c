@@ -94,7 +94,7 @@ AT(hvd_state_info, sync_sent_bytes, 48);
 AT(hvd_state_info, sync_received_bytes, 56);
 AT(hvd_state_info, last_commit_ns, 64);
 
-SIZE(hvd_recovery_info, 376);
+SIZE(hvd_recovery_info, 384);
 AT(hvd_recovery_info, struct_size, 0);
 AT(hvd_recovery_info, from_generation, 8);
 AT(hvd_recovery_info, to_generation, 16);
@@ -113,6 +113,7 @@ AT(hvd_recovery_info, sync_ns, 96);
 AT(hvd_recovery_info, total_ns, 104);
 AT(hvd_recovery_info, sync_bytes, 112);
 AT(hvd_recovery_info, reason, 120);
+AT(hvd_recovery_info, spares, 376);
 
 SIZE(hvd_event, 304);
 AT(hvd_event, struct_size, 0);

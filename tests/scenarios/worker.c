@@ -10,6 +10,7 @@
  *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
  *   first=1           commit before the first step
  *   noterm=1          ignore SIGTERM
+ *   term=1            leave when SIGTERM comes
  *   log=LEVEL         print the library's log from this level (3 info, 4 warning ...)
  */
 #define _GNU_SOURCE
@@ -41,6 +42,7 @@ typedef struct worker {
   int save_rank;
   char mismatch_kind[16];
   int commit_first;
+  int leaves_on_term;
   int log_level;
   int rank;
   pthread_mutex_t mutex; /* of last */
@@ -131,6 +133,12 @@ static void on_event(void *userdata, const hvd_event *event) {
         (unsigned long long)event->generation, (unsigned long long)event->membership_epoch, event->rank,
         event->size, json_text(event->message, text, sizeof text));
   fault(&w->who, event_name(event->kind), elsewhere(w));
+}
+
+static int leave_fd = -1;
+static void on_term(int number) {
+  (void)number;
+  if (write(leave_fd, "", 1) != 1) _exit(70);
 }
 
 static void on_log(void *userdata, hvd_log_level level, const char *message) {
@@ -324,10 +332,10 @@ static void trace_recoveries(const worker *w) {
     trace(&w->who, "recovery",
           "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
           "\"rev\":%llu,"
-          "\"total\":%lld,\"forming\":%lld,\"sync_bytes\":%llu,\"reason\":\"%s\"",
+          "\"total\":%lld,\"forming\":%lld,\"sync_bytes\":%llu,\"spares\":%d,\"reason\":\"%s\"",
           (unsigned long long)r.from_generation, (unsigned long long)r.to_generation,
           hvd_status_name(r.cause), r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision,
-          (long long)r.total_ns, (long long)r.forming_ns, (unsigned long long)r.sync_bytes,
+          (long long)r.total_ns, (long long)r.forming_ns, (unsigned long long)r.sync_bytes, r.spares,
           json_text(r.reason, text, sizeof text));
   }
 }
@@ -365,6 +373,8 @@ static int parse(worker *w, int argc, char **argv) {
       w->mismatch_step = strchr(value, '@') != NULL ? atoll(strchr(value, '@') + 1) : -1;
     } else if (strcmp(argv[i], "noterm") == 0) {
       if (atoi(value)) signal(SIGTERM, SIG_IGN);
+    } else if (strcmp(argv[i], "term") == 0) { /* SIGTERM makes this worker leave */
+      w->leaves_on_term = atoi(value);
     } else if (strcmp(argv[i], "log") == 0) {
       w->log_level = atoi(value);
     } else {
@@ -407,6 +417,10 @@ static hvd_status run(worker *w, hvd_error *error) {
   uint64_t listener = 0;
   hvd_status status = hvd_register_listener(w->context, HVD_EVENT_ALL, on_event, w, NULL, &listener, error);
   if (status == HVD_OK) status = register_state(w, error);
+  if (status == HVD_OK && w->leaves_on_term) {
+    status = hvd_get_leave_fd(w->context, &leave_fd, error);
+    if (status == HVD_OK) signal(SIGTERM, on_term);
+  }
   if (status == HVD_OK) status = hvd_run(w->context, w->state, train, w, error);
   return status;
 }
@@ -461,7 +475,10 @@ int main(int argc, char **argv) {
   status = run(&w, &error);
   trace_recoveries(&w);
   trace_status(&w, "end", status, &error);
-  if (status == HVD_OK) {
+  if (status == HVD_OK && hvd_has_left(w.context)) {
+    trace(&w.who, "left", "\"step\":%lld,\"sum\":\"%016llx\",\"rank\":%d", (long long)w.model.counters.step,
+          (unsigned long long)model_checksum(&w.model), hvd_rank(w.context));
+  } else if (status == HVD_OK) {
     trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld",
           (long long)w.model.counters.step, (unsigned long long)model_checksum(&w.model),
           (unsigned long long)model_pad_checksum(&w.model), (long long)w.model.counters.contributions);

@@ -347,6 +347,7 @@ pub struct hvd_recovery_info {
     pub total_ns: i64,
     pub sync_bytes: u64,
     pub reason: [c_char; 256],
+    pub spares: i32,
 }
 
 #[repr(C)]
@@ -513,6 +514,19 @@ extern "C" {
     pub fn hvd_shutdown(
         context: *mut hvd_context,
         timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_leave(
+        context: *mut hvd_context,
+        timeout_ns: i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_has_left(
+        context: *mut hvd_context,
+    ) -> i32;
+    pub fn hvd_get_leave_fd(
+        context: *mut hvd_context,
+        ret_fd: *mut i32,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_abort(
@@ -1052,6 +1066,23 @@ extern "C" {
         reason: *const c_char,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_driver_drain(
+        driver: *mut hvd_driver,
+        host: *const c_char,
+        timeout_ns: i64,
+        reason: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_undrain(
+        driver: *mut hvd_driver,
+        host: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_driver_scale(
+        driver: *mut hvd_driver,
+        size: i32,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_get_status(
         driver: *mut hvd_driver,
         ret_status: *mut hvd_driver_status_info,
@@ -1176,7 +1207,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_state_info, sync_sent_bytes), 48);
         assert_eq!(offset_of!(hvd_state_info, sync_received_bytes), 56);
         assert_eq!(offset_of!(hvd_state_info, last_commit_ns), 64);
-        assert_eq!(size_of::<hvd_recovery_info>(), 376);
+        assert_eq!(size_of::<hvd_recovery_info>(), 384);
         assert_eq!(offset_of!(hvd_recovery_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_recovery_info, from_generation), 8);
         assert_eq!(offset_of!(hvd_recovery_info, to_generation), 16);
@@ -1195,6 +1226,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_recovery_info, total_ns), 104);
         assert_eq!(offset_of!(hvd_recovery_info, sync_bytes), 112);
         assert_eq!(offset_of!(hvd_recovery_info, reason), 120);
+        assert_eq!(offset_of!(hvd_recovery_info, spares), 376);
         assert_eq!(size_of::<hvd_event>(), 304);
         assert_eq!(offset_of!(hvd_event, struct_size), 0);
         assert_eq!(offset_of!(hvd_event, kind), 8);

@@ -1,0 +1,90 @@
+// A worker that wants to go: how it says so, and what is left of it when it has.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "elastic/leave_descriptor.h"
+#include "elastic/worker.h"
+
+namespace hvd::elastic {
+
+struct LeaveDescriptor::Impl : std::enable_shared_from_this<LeaveDescriptor::Impl> {
+  Impl(Loop& loop, std::function<void()> fn)
+      : reader(*static_cast<asio::io_context*>(loop.native())), written(std::move(fn)) {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) {
+      throw Error(HVD_UNAVAILABLE, fmt::format("no pipe: {}", std::strerror(errno)));
+    }
+    writer = fds[1];
+    reader.assign(fds[0]);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { ::close(writer); }
+
+  void wait() {
+    reader.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](asio::error_code e) {
+      if (e) return;
+      std::array<char, 64> bytes{};
+      ssize_t got = 0;
+      while ((got = ::read(self->reader.native_handle(), bytes.data(), bytes.size())) > 0) {
+      }
+      if (got == 0) return;  // the program has closed it
+      self->written();
+      self->wait();
+    });
+  }
+
+  asio::posix::stream_descriptor reader;
+  int writer = -1;
+  const std::function<void()> written;
+};
+
+LeaveDescriptor::LeaveDescriptor(Loop& loop, std::function<void()> written)
+    : impl_(std::make_shared<Impl>(loop, std::move(written))) {
+  loop.post([impl = impl_] { impl->wait(); });
+}
+
+LeaveDescriptor::~LeaveDescriptor() = default;
+
+int LeaveDescriptor::fd() const { return impl_->writer; }
+
+int Worker::leave_fd() {
+  std::lock_guard lock(mutex_);
+  if (closed_) throw Error(closed_why_);
+  if (leave_descriptor_ == nullptr) {
+    leave_descriptor_ = std::make_unique<LeaveDescriptor>(timers_, [this] {
+      static_cast<void>(want_to_leave(leave_timeout_, "its program asked for it by a descriptor"));
+    });
+  }
+  return leave_descriptor_->fd();
+}
+
+Status Worker::want_to_leave(Duration timeout, const std::string& why) {
+  const Time by = now() + timeout;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return closed_why_;
+    if (!leaves_by_ || by < *leaves_by_) {
+      leaves_by_ = by;
+      leaves_why_ = why;
+    }
+  }
+  if (session() != nullptr) session()->leaving(timeout, why);  // else open says it
+  return {};
+}
+
+bool Worker::has_left() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (left_alone_) return true;
+  }
+  return session() != nullptr && session()->left();
+}
+
+}  // namespace hvd::elastic
