@@ -84,6 +84,20 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_shutdown(c, timeout, e) })
 }
 
+// Leave asks that this worker may go, and returns at once: at the next commit or check the others go on without it and
+// repeat nothing, [State.Run] returns nil here, and [Worker.HasLeft] is true. Past the time-out (0: option leave_timeout) the
+// worker is lost. A goroutine that has SIGTERM from signal.Notify may call it.
+func (w *Worker) Leave(timeout time.Duration) error {
+	within := C.int64_t(C.HVD_DEFAULT_TIMEOUT)
+	if timeout > 0 {
+		within = nanoseconds(timeout)
+	}
+	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_leave(c, within, e) })
+}
+
+// HasLeft says whether this worker has gone so: its training is not complete then.
+func (w *Worker) HasLeft() bool { return w != nil && C.hvd_has_left(w.c) != 0 }
+
 // Abort closes at once: every pending and later call is [Closed]. To the job this is the loss of a worker.
 func (w *Worker) Abort(reason string) error {
 	text, free, err := cString("reason", reason)

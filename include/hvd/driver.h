@@ -105,6 +105,7 @@ typedef struct hvd_driver_status_info {
   char sentence[512];           /* how the job ended, or what it waits for */
   char stall[512];              /* newest report of an operation that some ranks do not come to (a warning in the log
                                    as well); "" if there was none in the current generation */
+  int32_t try_again;            /* failed: 1 if it may do better at another time, for example with slots enough */
 } hvd_driver_status_info;
 HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
 

@@ -255,6 +255,7 @@ hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret
     info.membership_epoch = status.epoch;
     info.hosts_blocked = status.hosts_blocked;
     info.port = status.port;
+    info.try_again = status.try_again ? 1 : 0;
     copy_text(info.sentence, status.sentence);
     copy_text(info.stall, status.stall);
     copy_out(ret_status, info, "ret_status");

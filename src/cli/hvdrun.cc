@@ -29,7 +29,8 @@ namespace {
 using hvd::cli::ErrorOutput;
 using hvd::cli::Signals;
 
-constexpr int kUsage = 2;
+// What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
+constexpr int kUsage = 2, kTryAgain = 75, kGiveUp = 76;
 
 struct Arguments {
   std::vector<std::pair<std::string, std::string>> options;  // of hvd_options
@@ -73,6 +74,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
       {"-n,--np", "np", "workers to start with (also -np); default: one for each slot"},
       {"--min-np", "min_np", "fewest workers that the job goes on with; default: np"},
       {"--max-np", "max_np", "most workers"},
+      {"--spares", "spares", "workers beyond max_np that wait to take the place of a lost one"},
       {"-H,--hosts", "hosts", "hosts: name:slots, separated by commas; default: localhost with np slots"},
       {"--hostfile", "hostfile", "file with a line host [slots=N] for each host, as of Open MPI and Horovod"},
       {"--agent", "agent",
@@ -223,12 +225,12 @@ class Job {
     hvd_error error = HVD_ERROR_INIT;
     if (const hvd_status status = prepare(&error); status != HVD_OK) {
       errors_->line(error.message);
-      return status == HVD_INVALID ? kUsage : 1;
+      return status == HVD_INVALID ? kUsage : kTryAgain;
     }
     const Signals signals;
     if (const hvd_status status = hvd_driver_start(driver_.get(), &error); status != HVD_OK) {
       errors_->line(std::string("job failed: ") + error.message);
-      return status == HVD_INVALID ? kUsage : 1;
+      return status == HVD_INVALID ? kUsage : kTryAgain;
     }
     return wait(signals);
   }
@@ -333,7 +335,8 @@ class Job {
     errors_->line(status == HVD_OK ? std::string("job succeeded: ") + info.sentence
                                    : std::string("job failed: ") + error.message);
     if (status == HVD_OK) return 0;
-    return signal != 0 ? 128 + signal : 1;
+    if (signal != 0) return 128 + signal;
+    return info.try_again != 0 ? kTryAgain : kGiveUp;
   }
 
   const Arguments arguments_;

@@ -426,30 +426,6 @@ void Supervisor::close_joining(const std::string& reason) {
   apply(membership_->close_joining(reason, now()));
 }
 
-template <class Event>
-membership::Answer Supervisor::wish(Event event) {
-  if (closed_ || finish_ || !membership_) {
-    return {false, finish_ ? "the job has ended: " + finish_->sentence : "the driver is starting"};
-  }
-  membership::Answer answer;
-  std::vector<membership::Action> actions = event(&answer);
-  if (answer.accepted) note(HVD_LOG_INFO, answer.text);
-  apply(std::move(actions));
-  return answer;
-}
-
-membership::Answer Supervisor::drain(const std::string& host, Duration timeout, const std::string& why) {
-  return wish([&](membership::Answer* answer) { return membership_->drain(host, timeout, why, now(), answer); });
-}
-
-membership::Answer Supervisor::undrain(const std::string& host) {
-  return wish([&](membership::Answer* answer) { return membership_->undrain(host, now(), answer); });
-}
-
-membership::Answer Supervisor::scale(int32_t size) {
-  return wish([&](membership::Answer* answer) { return membership_->scale(size, now(), answer); });
-}
-
 void Supervisor::stop(const std::string& reason) {
   if (closed_) return;
   if (stopped_) {

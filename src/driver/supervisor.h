@@ -94,6 +94,11 @@ class Supervisor {
   void command(const std::string& name, const std::string& argument, const CommandReply& reply);
   void command_help(const std::string& argument, const CommandReply& reply);
   void command_status(const std::string& argument, const CommandReply& reply);
+  void command_drain(const std::string& argument, const CommandReply& reply);
+  void command_undrain(const std::string& argument, const CommandReply& reply);
+  void command_scale(const std::string& argument, const CommandReply& reply);
+  void command_stop(const std::string& argument, const CommandReply& reply);
+  static void answer_to(const membership::Answer& answer, const CommandReply& reply);
 
   void write_address();
   void remove_address();

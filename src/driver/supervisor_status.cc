@@ -16,6 +16,7 @@ status::Snapshot Supervisor::snapshot() const {
   if (finish_) {
     status.phase = !over() ? HVD_PHASE_ENDING : finish_->success ? HVD_PHASE_SUCCEEDED : HVD_PHASE_FAILED;
     status.sentence = finish_->sentence;
+    status.try_again = !finish_->success && finish_->try_again;
   } else {
     status.phase =
         membership_->phase() == membership::Phase::kRunning ? HVD_PHASE_RUNNING : HVD_PHASE_FORMING;

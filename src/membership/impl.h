@@ -102,7 +102,7 @@ struct Membership::Impl {
   void all_members_gone();
   void stop_worker(uint64_t id, const std::string& reason);
   void stop_worker(StopWorker stop);
-  void finish(bool success, std::string sentence);
+  void finish(bool success, std::string sentence, bool try_again = false);
   void refuse(uint64_t id, std::string reason) { out.push_back(Refuse{id, std::move(reason)}); }
   void log(hvd_log_level level, std::string text) { out.push_back(LogLine{level, std::move(text)}); }
 

@@ -274,10 +274,10 @@ void Membership::Impl::stop_worker(StopWorker stop) {
   out.push_back(std::move(stop));
 }
 
-void Membership::Impl::finish(bool success, std::string sentence) {
+void Membership::Impl::finish(bool success, std::string sentence, bool try_again) {
   if (phase == Phase::kEnded) return;
   phase = Phase::kEnded;
-  out.push_back(Finish{success, sentence});
+  out.push_back(Finish{success, sentence, try_again});
   remember(JobFinished{{success, sentence}});
   std::vector<uint64_t> waiting;
   for (const auto& [id, worker] : workers.living()) {

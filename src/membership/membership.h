@@ -126,6 +126,7 @@ struct Refuse {
 struct Finish {
   bool success;
   std::string sentence;
+  bool try_again = false;  // a failure that another time may not meet: slots were too few
   bool operator==(const Finish&) const = default;
 };
 struct LogLine {

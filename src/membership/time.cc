@@ -100,7 +100,7 @@ void Membership::Impl::check_shortage() {
   }
   if (!last_loss.empty()) sentence += "; last: " + last_loss;
   if (!closed.empty()) sentence += "; " + closed;
-  finish(false, std::move(sentence));
+  finish(false, std::move(sentence), true);
 }
 
 std::optional<Time> Membership::Impl::next_tick() const {

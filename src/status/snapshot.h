@@ -15,6 +15,7 @@ struct Snapshot {
   int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
   uint64_t generation = 0, epoch = 0;
   std::string sentence;  // how the job ended, or what it waits for; "" while it trains
+  bool try_again = false;  // a job that has failed may do better at another time
   std::string stall;     // newest report of an operation that waits for somebody, in the current generation
 };
 

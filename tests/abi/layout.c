@@ -177,7 +177,7 @@ AT(hvd_launch, host, 16);
 AT(hvd_launch, slot, 24);
 AT(hvd_launch, environment, 32);
 
-SIZE(hvd_driver_status_info, 1080);
+SIZE(hvd_driver_status_info, 1088);
 AT(hvd_driver_status_info, struct_size, 0);
 AT(hvd_driver_status_info, phase, 8);
 AT(hvd_driver_status_info, size, 12);
@@ -190,6 +190,7 @@ AT(hvd_driver_status_info, hosts_blocked, 48);
 AT(hvd_driver_status_info, port, 52);
 AT(hvd_driver_status_info, sentence, 56);
 AT(hvd_driver_status_info, stall, 568);
+AT(hvd_driver_status_info, try_again, 1080);
 
 SIZE(hvd_backend_host, 56);
 AT(hvd_backend_host, struct_size, 0);

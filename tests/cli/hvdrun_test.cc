@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{{"--heartbeat-timeout", "1", "true"}, "heartbeat_timeout is 1"}));
 
 TEST_F(Hvdrun, CommandNotFound) {
-  EXPECT_EQ(run({"-np", "2", "no-such-program"}), 1);
+  EXPECT_EQ(run({"-np", "2", "no-such-program"}), 75);
   EXPECT_NE(last_line().find("hvdrun: job failed: command not found: no-such-program"), std::string::npos)
       << err();
 }

@@ -82,7 +82,7 @@ class SeveralDeaths(ScenarioTest):
 
     def test_F2_all(self):
         job = self._deaths([0, 1, 2, 3])
-        job.finish(1, sentence="all workers failed")
+        job.finish(76, sentence="all workers failed")
         self.assertEqual(job.find("done"), [])
 
     def test_F2_all_with_restart_never_begin_from_zero(self):
@@ -124,7 +124,7 @@ class Restart(ScenarioTest):
     def test_F3_resets_have_a_limit(self):
         job = Job(self, "a:1,b:1", ["steps=1000", "commit=1"], np=2, min_np=2, max_np=2,
                   faults="after_allreduce:b/*/*/*/*/*=+kill", flags=["--reset-limit", "3"])
-        job.finish(1, sentence="reset limit 3 exceeded")
+        job.finish(76, sentence="reset limit 3 exceeded")
         self.assertEqual(job.generations(), [(1, 2), (2, 2), (3, 2), (4, 2)])
         self.assertEqual([e["status"] for e in job.find("end", host="a")], ["HVD_JOB_FAILED"])
 
@@ -177,7 +177,7 @@ class Answers(ScenarioTest):
 
     def test_F13_not_enough_slots_in_time(self):
         job = Job(self, "a:2", ["steps=5"], np=4, min_np=4, max_np=4, options={"elastic_timeout": 1})
-        job.finish(1, sentence=r"slots")
+        job.finish(75, sentence=r"slots")
 
     def test_F13_below_the_minimum_for_good(self):
         job = Job(self, "a:2", ["steps=15", "commit=5"], np=2, min_np=2, max_np=2,

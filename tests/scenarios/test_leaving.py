@@ -1,8 +1,10 @@
 """Workers that go as was wished, and spares that take the place of those that are lost (L1 to L7)."""
 
+import os
 import signal
+import subprocess
 
-from harness import Job, ScenarioTest, containing, main
+from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
 
 
 class Leaving(ScenarioTest):
@@ -99,6 +101,77 @@ class Leaving(ScenarioTest):
         job.finish(0)
         job.verify(20, workers=2)
         self.assertEqual([size for _, size in job.generations()], [2])
+
+
+class Operator(ScenarioTest):
+    """hvdrun ctl drain, undrain, scale, stop."""
+
+    def start(self, hosts, worker, **arguments):
+        job = Job(self, hosts, worker, flags=["--address-file", os.path.join(self.directory(), "address")], **arguments)
+        return job
+
+    def directory(self):
+        if not hasattr(self, "_directory"):
+            import tempfile
+            self._directory = tempfile.TemporaryDirectory()
+            self.addCleanup(self._directory.cleanup)
+        return self._directory.name
+
+    def ctl(self, *words, status=0):
+        done = subprocess.run([os.path.join(BIN, "hvdrun"), "ctl", "--address", os.path.join(self.directory(), "address"),
+                               *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30 * PATIENCE)
+        self.assertEqual(done.returncode, status, done.stdout)
+        return done.stdout
+
+    def test_C1_a_host_is_drained_and_used_again(self):
+        job = self.start("a:2,b:2", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=4, min_np=2,
+                         max_np=4)
+        job.wait("gate", step=10)
+        self.assertIn("2 workers leave within 30 s", self.ctl("drain", "b", "30s"))
+        job.wait_interrupt(4)
+        job.open("step.10")
+        job.wait("gate", step=20, size=2)
+        self.assertEqual(len(job.find("left", host="b")), 2)
+        mark = job.mark()
+        self.assertIn("may be used again", self.ctl("undrain", "b"))
+        job.wait("start", host="b", count=4)
+        job.wait_interrupt(2, since=mark)
+        job.open("step.20")
+        job.wait("gate", step=30, size=4, timeout=40)
+        job.finish(0)
+        job.verify(40, workers=4)
+        job.assert_no_step_twice()
+        self.assertEqual(job.find("interrupted", status="HVD_PEER_LOST"), [])
+
+    def test_C2_scale_down_and_up(self):
+        job = self.start("a:3", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=1,
+                         max_np=3)
+        job.wait("gate", step=10)
+        self.assertIn("expected 1 to 3", self.ctl("scale", "7", status=2))
+        self.ctl("scale", "1")
+        job.wait_interrupt(3)
+        job.open("step.10")
+        job.wait("gate", step=20, size=1)
+        self.assertEqual(sorted(e["slot"] for e in job.find("left")), [1, 2])
+        mark = job.mark()
+        self.ctl("scale", "2")
+        job.wait("start", count=4)
+        job.wait_interrupt(1, since=mark)
+        job.open("step.20")
+        job.wait("gate", step=30, size=2, timeout=40)
+        job.finish(0)
+        job.verify(40, workers=2)
+        job.assert_no_step_twice()
+
+    def test_C3_wishes_that_make_no_sense_are_answered(self):
+        job = self.start("a:2", ["steps=20", "commit=1", "gate=10"], np=2, min_np=2, max_np=2)
+        job.wait("gate", step=10)
+        for words, said in ((["drain", "nowhere"], "no host 'nowhere'.*expected one of a"), (["drain"], "HOST"),
+                            (["drain", "a", "soon"], "'soon'"), (["undrain", "a"], "is not drained"),
+                            (["scale", "x"], "'x'"), (["scale", "0"], "'0'"), (["explode"], "no verb 'explode'")):
+            self.assertRegex(self.ctl(*words, status=2), said)
+        self.ctl("stop", "enough")
+        job.finish(1, "stopped by an operator: enough")
 
 
 class Spares(ScenarioTest):

@@ -101,7 +101,7 @@ class Recovery(Sized):
                 ("cause", Status), ("from_size", c_int32), ("to_size", c_int32), ("attempts", c_int32),
                 ("revision", c_uint64), ("began_at_ns", c_int64), ("detection_ns", c_int64), ("abort_ns", c_int64),
                 ("restore_ns", c_int64), ("forming_ns", c_int64), ("connecting_ns", c_int64), ("sync_ns", c_int64),
-                ("total_ns", c_int64), ("sync_bytes", c_uint64), ("reason", c_char * 256)]
+                ("total_ns", c_int64), ("sync_bytes", c_uint64), ("reason", c_char * 256), ("spares", c_int32)]
 
 
 class Event(Sized):
@@ -118,7 +118,8 @@ class Launch(Structure):
 class DriverStatus(Sized):
     _fields_ = [("struct_size", c_size_t), ("phase", c_int32), ("size", c_int32), ("workers", c_int32),
                 ("slots", c_int32), ("resets", c_int32), ("generation", c_uint64), ("membership_epoch", c_uint64),
-                ("hosts_blocked", c_int32), ("port", c_int32), ("sentence", c_char * 512), ("stall", c_char * 512)]
+                ("hosts_blocked", c_int32), ("port", c_int32), ("sentence", c_char * 512), ("stall", c_char * 512),
+                ("try_again", c_int32)]
 
 
 DestroyFn = CFUNCTYPE(None, c_void_p)
@@ -211,6 +212,9 @@ _PROTOTYPES = {
     "hvd_sampler_get_info": (None, [_P, POINTER(SamplerInformation)]),
     "hvd_sampler_save": (None, [_P, _P, _N]),
     "hvd_sampler_load": (None, [_P, _P, _N]),
+    "hvd_leave": (None, [_P, _L]),
+    "hvd_has_left": (_I, [_P]),
+    "hvd_get_leave_fd": (None, [_P, POINTER(_I)]),
     "hvd_run_begin": (None, [_P, _P, POINTER(_P)]),
     "hvd_run_next": (None, [_P, Status, POINTER(_I)]),
     "hvd_run_end": ("void", [_P]),

@@ -99,6 +99,7 @@ class Recovery:
     total_ns: int
     sync_bytes: int
     reason: str
+    spares: int
 
 
 @dataclass(frozen=True)
@@ -326,6 +327,21 @@ class Context(Collectives):
         finally:
             self._shut_down = True
             self._reap()
+
+    def leave(self, timeout: float | None = None) -> None:
+        """Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
+        without it and repeat nothing, and elastic.run returns here. Past the time-out (None: option leave_timeout) it
+        is lost."""
+        nanoseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout)
+        with self._owned as native:
+            _abi.check(_lib.hvd_leave, native, nanoseconds)
+
+    def has_left(self) -> bool:
+        """Whether this worker has gone so: its training is not complete then, though elastic.run has returned."""
+        if self._owned.closed:
+            return False
+        with self._owned as native:
+            return bool(_lib.hvd_has_left(native))
 
     def abort(self, reason: str = "aborted by the program") -> None:
         """Closes at once, from any thread: pending calls end with ClosedError. To the job a worker is lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HorovodInternalError, HostsUpdatedInterrupt
+from .leaving import leave_on_signal
 from .loop import run
 from .sampler import ElasticSampler
 from .state import ArrayState, ObjectState, State
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ..torch.elastic import TorchState
 
 __all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
-           "TorchState", "run"]
+           "TorchState", "leave_on_signal", "run"]
 
 
 def __getattr__(name: str) -> Any:

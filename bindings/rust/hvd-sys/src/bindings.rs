@@ -448,6 +448,7 @@ pub struct hvd_driver_status_info {
     pub port: i32,
     pub sentence: [c_char; 512],
     pub stall: [c_char; 512],
+    pub try_again: i32,
 }
 
 extern "C" {
@@ -1282,7 +1283,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_launch, host), 16);
         assert_eq!(offset_of!(hvd_launch, slot), 24);
         assert_eq!(offset_of!(hvd_launch, environment), 32);
-        assert_eq!(size_of::<hvd_driver_status_info>(), 1080);
+        assert_eq!(size_of::<hvd_driver_status_info>(), 1088);
         assert_eq!(offset_of!(hvd_driver_status_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_driver_status_info, phase), 8);
         assert_eq!(offset_of!(hvd_driver_status_info, size), 12);
@@ -1295,5 +1296,6 @@ mod layout {
         assert_eq!(offset_of!(hvd_driver_status_info, port), 52);
         assert_eq!(offset_of!(hvd_driver_status_info, sentence), 56);
         assert_eq!(offset_of!(hvd_driver_status_info, stall), 568);
+        assert_eq!(offset_of!(hvd_driver_status_info, try_again), 1080);
     }
 }

@@ -132,6 +132,30 @@ impl Context {
         check(|e| unsafe { sys::hvd_shutdown(context, raw::timeout(timeout), e) })
     }
 
+    /// Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
+    /// without it and repeat nothing. [`crate::run`] then ends here with [`crate::Status::Closed`], and [`Context::has_left`] is
+    /// true. Past the time-out (None: option `leave_timeout`) the worker is lost.
+    pub fn leave(&self, timeout: Option<Duration>) -> Result<()> {
+        let context = self.get();
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_leave(context, raw::timeout(timeout), e) })
+    }
+
+    /// Whether this worker has gone so.
+    pub fn has_left(&self) -> bool {
+        // SAFETY: any handle may be given.
+        unsafe { sys::hvd_has_left(self.get()) != 0 }
+    }
+
+    /// A descriptor for signal handlers: a byte written to it does what `leave(None)` does. It belongs to the context.
+    pub fn leave_fd(&self) -> Result<std::os::fd::RawFd> {
+        let context = self.get();
+        let mut fd = -1;
+        // SAFETY: as above.
+        check(|e| unsafe { sys::hvd_get_leave_fd(context, &mut fd, e) })?;
+        Ok(fd)
+    }
+
     /// Closes at once, from any thread: every pending and later call is [`crate::Status::Closed`]. To the job this is
     /// the loss of a worker.
     pub fn abort(&self, reason: &str) -> Result<()> {

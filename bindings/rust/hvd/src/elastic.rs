@@ -5,7 +5,7 @@ use std::time::Duration;
 use hvd_sys as sys;
 
 use crate::context::Context;
-use crate::error::{Failure, Result, Status};
+use crate::error::{Error, Failure, Result, Status};
 use crate::raw;
 use crate::state::State;
 
@@ -66,7 +66,10 @@ pub fn run<S, T, E: Failure>(
         }
         // A reset callback may be interrupted like the training function.
         while interrupted(status) {
-            next(state, &run, status)?;
+            if !next(state, &run, status)? {
+                // As was wished: there is no result, as training is not complete.
+                return Err(E::from(Error::new(Status::Closed, "this worker has left the job")));
+            }
             status = match reset(state, &context) {
                 Ok(()) => None,
                 Err(e) if interrupted(Some(e.status())) => Some(e.status()),
