@@ -24,7 +24,7 @@ fi
 if [ "$lane" = full ]; then
   scripts/install-deps.sh roots
   # Where packages start no daemons.
-  [ -d /run/systemd/system ] || scripts/install-deps.sh slurm
+  [ -d /run/systemd/system ] || scripts/install-deps.sh slurm ssh
   # Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to build/mpich.
   # Where PyPI can't be reached they are left out.
   mpich=$PWD/build/mpich

@@ -55,6 +55,12 @@ struct Server::Worker {
   Time seen{};
 };
 
+std::string Server::last_lines(const Program& program) {
+  std::string said;
+  for (const std::string& line : program.said) said += (said.empty() ? "; its last lines: " : " | ") + line;
+  return said;
+}
+
 template <class Body>
 void Server::send(wire::Channel& channel, uint64_t* sent, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
@@ -124,8 +130,8 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
         fmt::format(
             "the agent of host {} is libhvd {} (ABI {}, protocol {}), this driver is libhvd {} (ABI {}, protocol {}): "
             "install the same version on both",
-            host, printable(said->library, 40), said->abi, said->protocol, HVD_VERSION_STRING, HVD_ABI_VERSION,
-            wire::kProtocol));
+            host, printable(said->library, 40), said->abi, said->protocol, HVD_VERSION_STRING,
+            HVD_ABI_VERSION, wire::kProtocol));
     return true;
   }
   if (const std::string& identity = channel->identity(); identity != wire::agent_identity(said->host)) {
@@ -488,9 +494,7 @@ void Server::perform(StartAgent& action) {
 void Server::program_gone(const std::string& host, const std::string& command, int32_t status) {
   const auto found = programs_.find(host);
   if (found == programs_.end()) return;
-  std::string said;
-  for (const std::string& line : found->second->said)
-    said += (said.empty() ? "; its last lines: " : " | ") + line;
+  const std::string said = last_lines(*found->second);
   const std::shared_ptr<Program> kept = found->second;  // called from within it
   programs_.erase(found);
   const std::string text = fmt::format("the agent of host {} can't be started: {} {}{}", host, command,
@@ -505,6 +509,7 @@ void Server::perform(StopAgent& action) {
   const std::shared_ptr<Program> program = found->second;
   program->unwanted = true;
   programs_.erase(found);
+  if (!ending_) logger_->warning("ended: {}{}", program->command, last_lines(*program));
   program->process->signal_group(SIGTERM);
   // Not from within one of its handlers.
   later([program] { program->process->abandon(); });

@@ -92,6 +92,7 @@ class Server {
   void perform(WorkerGone& action);
   void perform(HostsChanged& action);
   void perform(FleetLog& action);
+  static std::string last_lines(const Program& program);
   void program_gone(const std::string& host, const std::string& command, int32_t status);
   void later(std::function<void()> fn);
   template <class Body>

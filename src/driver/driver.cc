@@ -246,7 +246,9 @@ std::vector<membership::HostSlots> Driver::fixed_hosts() const {
 
 /// Whether a worker may have to be started on another machine.
 bool Driver::may_need_agents() const {
-  if (launch_.start || options_.boolean("local_hosts")) return false;
+  if (launch_.start) return false;
+  if (options_.boolean("discover_agents")) return true;
+  if (options_.boolean("local_hosts")) return false;
   const std::vector<membership::HostSlots> hosts = fixed_hosts();
   if (hosts.empty()) return true;
   const std::set<std::string> names = agent::own_names();

@@ -69,7 +69,7 @@ def containing(pattern):
 
 
 class Job:
-    """A job under hvdrun. `hosts` is "a:2,b:1"; `worker` holds the worker's key=value arguments."""
+    """A job under hvdrun. `hosts` is "a:2,b:1", None to name none; `worker` holds the worker's key=value arguments."""
 
     def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
                  flags=(), environment=None, gates=(), script=True, discover=None,
@@ -120,7 +120,7 @@ class Job:
         if script:
             self._prepare_discovery(hosts, discover)
             command += ["--host-discovery-script", os.path.join(self.directory, "discover.sh")]
-        else:
+        elif hosts is not None:
             command += ["-H", hosts]
         options = {**DRIVER_OPTIONS, **(options or {})}
         options["join_settle"] = min(options["join_settle"], options["elastic_timeout"] / 2)

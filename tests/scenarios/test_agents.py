@@ -1,0 +1,296 @@
+"""Workers that agents start: by OpenSSH on hosts of their own (network.py), and by hand on this one."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
+
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from network import Network  # noqa: E402
+
+HVDRUN = os.path.join(BIN, "hvdrun")
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+WORKER = os.path.join(BIN, "scenario_worker")
+
+
+def agents(inside=lambda pid: True):
+    """Process numbers of the agents that run there."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.readlink("/proc/%s/exe" % name) == HVDRUN and inside(int(name)):
+                with open("/proc/%s/cmdline" % name, "rb") as file:
+                    if b"--join" in file.read().split(b"\0"):
+                        found.append(int(name))
+        except OSError:
+            pass
+    return found
+
+
+class Ssh(ScenarioTest):
+    """hvdrun on host one; sshd on the others, with keys that are made here."""
+
+    def setUp(self):
+        super().setUp()
+        if not SSHD or not shutil.which("ssh-keygen"):
+            self.skipTest("agents by ssh need openssh-server")
+
+    def file(self, name, text="", mode=0o600):
+        path = os.path.join(self.directory, name)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def key(self, name):
+        path = os.path.join(self.directory, name)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, stdin=subprocess.DEVNULL)
+        with open(path + ".pub") as file:
+            return path, file.read()
+
+    def start_sshd(self, host):
+        path, public = self.key("host_" + host)
+        address = self.network.address(host)
+        with open(os.path.join(self.directory, "known_hosts"), "a") as file:
+            file.write("%s,%s %s" % (host, address, public))
+        config = self.file("sshd_" + host, "\n".join([
+            "ListenAddress " + address, "HostKey " + path, "AuthorizedKeysFile " + os.path.join(self.directory, "user.pub"),
+            "StrictModes no", "UsePAM no", "PidFile none", "PasswordAuthentication no", "PermitRootLogin yes",
+            "SetEnv TMPDIR=%s" % os.path.join(self.directory, host), ""]))
+        os.makedirs("/run/sshd", exist_ok=True)
+        server = subprocess.Popen(self.network.enter(host) + [SSHD, "-D", "-e", "-f", config], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (server.kill(), server.wait(), server.stderr.close()))
+        while True:
+            line = server.stderr.readline()
+            if not line:
+                self.fail("no sshd on host %s" % host)
+            if "Server listening" in line:
+                return
+
+    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), **more):
+        def prepare(job):
+            self.directory = job.directory
+            self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"), (4,))
+            user, _ = self.key("user")
+            for host in sshd:
+                self.start_sshd(host)
+            self.ssh = ("ssh -F none -i %s -o BatchMode=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s/known_hosts"
+                        " -o ConnectTimeout=10 {host}" % (user, job.directory))
+            return self.network.enter("one") + ["env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)]
+        return Job(self, hosts, worker, prepare=prepare, script=False, flags=flags,
+                   options={"local_hosts": 0, "connect_timeout": 20 * PATIENCE, **(options or {})}, **more)
+
+    def agent_of(self, host):
+        found = agents(lambda pid: self.network.inside(host, pid))
+        self.assertEqual(len(found), 1, "agents of host %s: %s" % (host, found))
+        return found[0]
+
+    def check_nothing_is_left(self):
+        self.assertEqual(agents(lambda pid: self.network.inside("two", pid) or self.network.inside("three", pid)), [])
+
+    def test_a_job_runs_on_three_hosts(self):
+        job = self.job("one:1,two:2,three:1", ["steps=20", "commit=5", "gate=10"], np=4)
+        job.wait("gate", step=10)
+        for event in job.find("train"):
+            self.assertTrue(self.network.inside(event["host"], event["pid"]), event["line"])
+        for host in ("two", "three"):
+            with open("/proc/%d/cmdline" % self.agent_of(host), "rb") as line, \
+                    open("/proc/%d/environ" % self.agent_of(host), "rb") as environment:
+                self.assertNotIn(b"hvd-key:", line.read() + environment.read())
+        job.finish(0)
+        job.verify(20, workers=4)
+        self.assertEqual(job.generations(), [(1, 4)])
+        self.check_nothing_is_left()
+
+    def test_what_reaches_a_worker(self):
+        show = 'echo "at $(umask) $(pwd) $LANG $GIVEN $TMPDIR $(id -u)"; exec "$@"'
+        before = os.umask(0o027)
+        self.addCleanup(os.umask, before)
+        job = self.job("two:1", ["steps=3"], np=1, environment={"LANG": "de_DE.UTF-8", "GIVEN": "no"},
+                       flags=["-x", "GIVEN=a b'c", "--", "sh", "-c", show, "sh"])
+        os.umask(before)
+        job.finish(0)
+        at = job.find("raw", text=containing(r"\] at "))[0]["text"]
+        self.assertEqual(at.split("] ", 1)[1], "at 0027 %s de_DE.UTF-8 a b'c %s/two %d" %
+                         (job.directory, job.directory, os.getuid()))
+
+    def test_a_worker_of_another_host_is_killed(self):
+        job = self.job("one:1,two:2", ["steps=15", "commit=5", "gate=12"], np=3, min_np=2,
+                       faults="before_allreduce:two/*/*/1/7/*=kill")
+        job.wait("start", host="two", count=3)
+        job.open("step.12")
+        job.finish(0)
+        job.verify(15)
+        self.assertGreater(len(job.generations()), 1)
+
+    def test_an_agent_is_killed(self):
+        job = self.job("one:2,two:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=3, min_np=2)
+        job.wait("gate", step=10)
+        os.kill(self.agent_of("two"), signal.SIGKILL)
+        job.wait("hvdrun", text=containing("host two's agent is over"))
+        job.open("step.10")  # its worker goes with it; the others go on
+        job.wait("start", host="two", count=2)  # by another agent
+        job.open("step.20")
+        job.finish(0)
+        job.verify(30)
+        self.check_nothing_is_left()
+
+    def test_an_agent_is_stopped_for_a_while(self):
+        job = self.job("one:1,two:1", ["steps=30", "commit=5", "gate=10", "gate=20"], np=2, options={"heartbeat_timeout": 2 * PATIENCE})
+        job.wait("gate", step=10)
+        agent = self.agent_of("two")
+        os.kill(agent, signal.SIGSTOP)
+        job.wait("hvdrun", text=containing("host two's agent is over"))
+        job.open("step.10")  # its worker does not need it
+        os.kill(agent, signal.SIGCONT)
+        job.wait("hvdrun", text=containing("agent of host two is back"))
+        job.open("step.20")
+        job.finish(0)
+        job.verify(30, workers=2)
+        self.assertEqual(job.generations(), [(1, 2)])
+
+    def test_the_cable_of_a_host_is_pulled_and_put_back(self):
+        job = self.job("one:2,two:1", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=2,
+                       options={"heartbeat_timeout": 2 * PATIENCE, "agent_timeout": 6 * PATIENCE, "connect_timeout": 5 * PATIENCE})
+        job.wait("gate", step=10)
+        self.network.cut("two")
+        job.open("step.10")
+        job.wait("gate", step=20)  # without it
+        self.network.mend("two")
+        job.open("step.20")
+        job.wait("start", host="two", count=2)
+        job.open("step.30")
+        job.finish(0)
+        self.check_nothing_is_left()
+
+    def test_a_host_without_sshd(self):
+        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5"], np=2, min_np=2, max_np=3, sshd=("two",),
+                       options={"blocklist_after": 1})
+        job.wait("hvdrun", text=containing(r"the agent of host three can't be started: ssh .* three .*hvdrun --join .*"
+                                           r"exited with status 255; its last lines: .*Connection refused"))
+        job.finish(0)
+        job.verify(10, workers=2)
+
+    def test_a_way_that_hangs(self):
+        hang = "sh -c 'test {host} != three || exec sleep 1000; exec \"$@\"' sh %s"
+        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5"], np=2, min_np=2, max_np=3, agent=hang,
+                       options={"blocklist_after": 1, "connect_timeout": 10 * PATIENCE})
+        job.finish(0)
+        job.verify(10)
+
+    def test_a_way_that_talks(self):
+        talk = "sh -c 'echo Welcome to {host}; echo Unauthorized use is prohibited >&2; exec \"$@\"' sh %s"
+        job = self.job("two:1,three:1", ["steps=10", "commit=5"], np=2, agent=talk)
+        job.finish(0)
+        job.verify(10, workers=2)
+
+    def test_a_directory_that_is_not_there(self):
+        job = self.job("two:1", ["steps=3"], np=1, options={"blocklist_after": 1, "elastic_timeout": 8 * PATIENCE, "join_settle": 1},
+                       flags=["--", "/nonexistent/program"])
+        job.finish(1)
+        self.assertTrue(job.find("hvdrun", text=containing(r"host two: .*/nonexistent/program is no executable file")))
+
+
+class ByHand(ScenarioTest):
+    """A driver that starts nobody, and agents of this machine."""
+
+    def setUp(self):
+        super().setUp()
+        self.secret = os.path.join("/tmp", "hvd-secret-%d" % os.getpid())
+        with open(self.secret, "w") as file:
+            file.write("x" * 40 + "\n")
+        os.chmod(self.secret, 0o600)
+        self.addCleanup(os.unlink, self.secret)
+
+    def job(self, worker, **more):
+        job = Job(self, None, worker, script=False, environment={"HVD_SECRET_FILE": self.secret},
+                  prepare=lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"], **more)
+        at = job.wait("hvdrun", text=containing(r"listens at"))["text"]
+        job.address = re.search(r"listens at (\S+),", at).group(1)
+        return job
+
+    def agent(self, job, host, slots=1, secret=None, flags=(), command=()):
+        agent = subprocess.Popen([HVDRUN, "--join", job.address, "--host", host, "--slots", str(slots), "--secret-file",
+                                  secret or self.secret, *flags, *(["--", *command] if command else [])],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                 env={"PATH": os.environ["PATH"], "OWN": "yes"})
+
+        def end():
+            if agent.poll() is None:
+                agent.kill()
+            agent.communicate()
+        self.addCleanup(end)
+        return agent
+
+    def said(self, agent, status):
+        text = agent.communicate(timeout=30 * PATIENCE)[1]
+        self.assertEqual(agent.returncode, status, text)
+        return text
+
+    def test_hosts_are_those_whose_agents_have_come(self):
+        job = self.job(["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1, max_np=4)
+        first = self.agent(job, "a", 2)
+        job.wait("gate", step=10)
+        second = self.agent(job, "b", 1)
+        job.wait("start", host="b")
+        job.open("step.10")
+        job.wait("gate", step=20)
+        second.send_signal(signal.SIGTERM)
+        self.assertIn("stopped by SIGTERM", self.said(second, 128 + signal.SIGTERM))
+        job.open("step.20")
+        job.finish(0)
+        job.verify(30)
+        self.assertEqual(self.said(first, 0), "")
+
+    def test_who_may_not_come_is_told_why(self):
+        job = self.job(["steps=10", "gate=5"], np=1)
+        first = self.agent(job, "a")
+        job.wait("gate", step=5)
+        wrong = self.secret + ".wrong"
+        with open(wrong, "w") as file:
+            file.write("y" * 40)
+        self.addCleanup(os.unlink, wrong)
+        os.chmod(wrong, 0o644)
+        self.assertIn("has mode 644: others can read", self.said(self.agent(job, "b", secret=wrong), 2))
+        os.chmod(wrong, 0o600)
+        self.assertIn("refused the job's secret", self.said(self.agent(job, "b", secret=wrong), 1))
+        self.assertIn(", not another", self.said(self.agent(job, "b", flags=["--set", "job=another"]), 1))
+        twice = self.agent(job, "a", flags=["--set", "agent_timeout=1"])
+        self.assertIn("host a has another agent, which is connected", self.said(twice, 75))
+        job.open("step.5")
+        job.finish(0)
+        self.said(first, 0)
+
+    def test_a_command_of_its_own_wins(self):
+        job = self.job(["steps=5"], np=2)
+        self.agent(job, "a")
+        own = self.agent(job, "b", command=["sh", "-c", 'echo "mine $OWN"; exec "$0" steps=5', WORKER], flags=["-x", "HVD_TEST_DIR=" + job.directory])
+        job.finish(0)
+        self.assertTrue(job.find("raw", text=containing(r"\[b:0\] mine yes")))
+        self.said(own, 0)
+
+    def test_a_driver_that_is_gone(self):
+        job = self.job(["steps=10", "gate=5"], np=1)
+        agent = self.agent(job, "a", flags=["--set", "agent_timeout=1", "--set", "stop_grace=1"])
+        worker = job.wait("gate", step=5)["pid"]
+        job.process.kill()
+        self.assertIn("no driver for", self.said(agent, 75))
+        self.assertFalse(os.path.exists("/proc/%d" % worker))
+
+    def test_sixty_four_agents_at_once(self):
+        job = self.job(["steps=3"], np=64, options={"elastic_timeout": 80 * PATIENCE, "start_timeout": 80 * PATIENCE})
+        several = [self.agent(job, "h%d" % i) for i in range(64)]
+        job.finish(0)
+        for agent in several:
+            self.said(agent, 0)
+        self.assertEqual(len({e["host"] for e in job.find("done")}), 64)
+
+
+if __name__ == "__main__":
+    main()
