@@ -106,12 +106,32 @@ typedef struct hvd_driver_status_info {
   char stall[512];              /* newest report of an operation that some ranks do not come to (a warning in the log
                                    as well); "" if there was none in the current generation */
   int32_t try_again;            /* failed: 1 if it may do better at another time, for example with slots enough */
+  int32_t stalled;              /* operations that wait for ranks for longer than stall_warning */
+  uint64_t term;                /* of this driver among those that the job has had; 0: none can take over from it */
+  double goodput;               /* time in training that commits have kept, over wall time: 0 to 1; -1: not known */
+  double commits_per_second;    /* of the fastest member, over the last ten seconds */
+  uint64_t commits;             /* of all workers together */
+  uint64_t sync_bytes;          /* payload of states that workers have sent and received */
+  int64_t wall_ns;              /* since the driver began, until the job ended */
+  int64_t last_recovery_ns;     /* of the slowest member that has told of it; 0: none yet */
 } hvd_driver_status_info;
 HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status, hvd_error *error);
 
+/* All that is known of the job (hosts, workers, generations and their recoveries, goodput, the last lines of the
+ * driver's log) as text: what hvdrun --http and `hvdrun ctl status` show, for a program that has a server of its own.
+ * No secrets are in it. *ret_text is NUL-terminated UTF-8 (hvd_free). From any thread; it takes time that grows with the
+ * number of workers, and waits for the driver's thread for three seconds at most: then the workers are left out. Fields
+ * and metrics: docs/observability.md. HVD_INVALID: no such format. */
+typedef int32_t hvd_driver_format;
+enum { HVD_DRIVER_FORMAT_TEXT = 0,        /* for people: tables */
+       HVD_DRIVER_FORMAT_JSON = 1,
+       HVD_DRIVER_FORMAT_OPENMETRICS = 2, /* "application/openmetrics-text; version=1.0.0; charset=utf-8" */
+       HVD_DRIVER_FORMAT_LINE = 3 };      /* for people: one line, without a newline */
+HVD_API hvd_status hvd_driver_describe(hvd_driver *driver, hvd_driver_format format, char **ret_text, hvd_error *error);
+
 /* Asks a driver that runs, anywhere, as its operator: what `hvdrun ctl` does. The driver is named by options driver
  * (host:port) and secret, or by address_file: the file that the driver wrote by its own option of that name. Verbs are
- * the driver's: "help" lists them, "status" tells how the job is doing (argument "text" or "json"). `argument` may be
+ * the driver's: "help" lists them, "status" tells how the job is doing (argument "text", "json", "openmetrics" or "line"). `argument` may be
  * NULL. Waits at most timeout_ns (0: 10 s). *ret_text is the answer (hvd_free). HVD_INVALID: no such verb, or an
  * argument it does not take. HVD_DRIVER_LOST: not reachable. HVD_REFUSED: wrong key. HVD_TIMEOUT: no answer. Else the
  * status with which the driver answers. No context or driver of this process takes part. */

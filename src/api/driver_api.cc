@@ -1,6 +1,7 @@
 // The functions of driver.h: arguments are checked here, the rest is hvd::driver::Driver.
 #include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -244,7 +245,10 @@ hvd_status hvd_driver_scale(hvd_driver* driver, int32_t size, hvd_error* error) 
 
 hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret_status, hvd_error* error) {
   return guarded(error, [&] {
-    const hvd::driver::DriverStatus status = DriverUse(driver, "driver")->core->driver.status();
+    const DriverUse use(driver, "driver");
+    // What an older caller has no room for is not asked for: it takes time.
+    const bool all = required(ret_status, "ret_status").struct_size > offsetof(hvd_driver_status_info, term);
+    const hvd::driver::DriverStatus status = all ? use->core->driver.snapshot() : use->core->driver.status();
     hvd_driver_status_info info{};
     info.phase = status.phase;
     info.size = status.size;
@@ -258,7 +262,28 @@ hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret
     info.try_again = status.try_again ? 1 : 0;
     copy_text(info.sentence, status.sentence);
     copy_text(info.stall, status.stall);
+    info.term = status.term;
+    info.stalled = status.stalled;
+    info.goodput = status.goodput();
+    info.commits_per_second = status.commits_per_second;
+    info.commits = status.commits;
+    info.sync_bytes = status.sync_bytes;
+    info.wall_ns = status.wall.count();
+    info.last_recovery_ns = status.last_recovery.count();
     copy_out(ret_status, info, "ret_status");
+  });
+}
+
+hvd_status hvd_driver_describe(hvd_driver* driver, hvd_driver_format format, char** ret_text, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_text, "ret_text");
+    *ret_text = nullptr;
+    if (format < HVD_DRIVER_FORMAT_TEXT || format > HVD_DRIVER_FORMAT_LINE) {
+      throw Error(HVD_INVALID, fmt::format("format is {}: expected HVD_DRIVER_FORMAT_TEXT (0) to _LINE (3)", format));
+    }
+    const DriverUse use(driver, "driver");
+    *ret_text = allocated(
+        hvd::status::describe(use->core->driver.snapshot(), static_cast<hvd::status::Format>(format)));
   });
 }
 

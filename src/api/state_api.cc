@@ -143,9 +143,7 @@ hvd_status hvd_state_commit(hvd_state* state, hvd_error* error) {
 hvd_status hvd_state_save(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
     const Call call(state);
-    Status status = call->state.save();
-    if (status.ok()) call.worker().set_revision(call->state.revision());
-    return status;
+    return hvd::elastic::save(call.worker(), *call);
   });
 }
 

@@ -17,7 +17,7 @@ struct Supervisor::Verb {
 std::span<const Supervisor::Verb> Supervisor::verbs() {
   static constexpr Verb kVerbs[] = {
       {"help", "", "lists what can be asked", &Supervisor::command_help},
-      {"status", "[text|json]", "tells how the job is doing", &Supervisor::command_status},
+      {"status", "[text|json|openmetrics|line]", "tells how the job is doing", &Supervisor::command_status},
       {"drain", "HOST [SECONDS]", "its workers leave at the next commit, and it gets no others", &Supervisor::command_drain},
       {"undrain", "HOST", "it may be used again", &Supervisor::command_undrain},
       {"scale", "N", "the most workers from now on", &Supervisor::command_scale},
@@ -55,8 +55,10 @@ void Supervisor::command_help(const std::string&, const CommandReply& reply) {
 void Supervisor::command_status(const std::string& argument, const CommandReply& reply) {
   const std::optional<status::Format> format = status::format_named(argument.empty() ? "text" : argument);
   if (!format) {
-    return reply(Status(HVD_INVALID, fmt::format("status in format '{}': expected text or json", argument)),
-                 "");
+    return reply(
+        Status(HVD_INVALID,
+               fmt::format("status in format '{}': expected text, json, openmetrics or line", argument)),
+        "");
   }
   reply(Status(), status::describe(snapshot(), *format));
 }

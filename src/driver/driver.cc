@@ -58,7 +58,8 @@ bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase ==
 }  // namespace
 
 Driver::Driver(Options options)
-    : options_(std::move(options)), settings_(read_settings(options_)), logger_(options_.logger) {
+    : options_(std::move(options)), settings_(read_settings(options_)),
+      logger_(LogTail::around(options_.logger, log_tail_)) {
   fixed_hosts();  // checked
   if (options_.is_set("hosts") && options_.is_set("hostfile")) {
     throw Error(HVD_INVALID,
@@ -347,6 +348,7 @@ void Driver::build() {
   }
   config.environment = worker_options();
   config.logger = logger_;
+  config.log_lines = [tail = log_tail_] { return tail->lines(); };
   config.make_launcher = [this](launch::Launcher::Events events) { return make_launcher(std::move(events)); };
   config.changed = [this](const DriverStatus& status) {
     {
@@ -528,6 +530,28 @@ void Driver::scale(int32_t size) {
 DriverStatus Driver::status() const {
   std::lock_guard lock(mutex_);
   return status_;
+}
+
+status::Snapshot Driver::snapshot() const {
+  auto asked = std::make_shared<std::promise<status::Snapshot>>();
+  std::future<status::Snapshot> told = asked->get_future();
+  {
+    std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) {
+      if (loop_->in_loop()) return supervisor_ ? supervisor_->snapshot() : status_;  // from the log's hook
+      // Dropped with the loop, which breaks the promise: then the last status is what there is.
+      loop_->post([this, asked] { asked->set_value(supervisor_ ? supervisor_->snapshot() : status()); });
+      asked.reset();
+    } else {
+      return status_;
+    }
+  }
+  if (told.wait_for(kLastPatience) == std::future_status::ready) {
+    try {
+      return told.get();
+    } catch (const std::future_error&) {}
+  }
+  return status();
 }
 
 void Driver::worker_exited(uint64_t worker, int32_t exit_status) {

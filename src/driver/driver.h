@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "driver/discovery.h"
+#include "driver/log_tail.h"
 #include "driver/supervisor.h"
 #include "launch/helper.h"
 #include "launch/launcher.h"
@@ -50,6 +51,8 @@ class Driver {
   void scale(int32_t size);
   Duration leave_timeout() const { return settings_.leave_timeout; }
   DriverStatus status() const;
+  /// All that is known of the job: see status/snapshot.h. After close: what was known last.
+  status::Snapshot snapshot() const;
   void worker_exited(uint64_t worker, int32_t exit_status);
   Logger& log() const { return *logger_; }
 
@@ -74,6 +77,7 @@ class Driver {
 
   const Options options_;
   const Settings settings_;
+  const std::shared_ptr<LogTail> log_tail_ = std::make_shared<LogTail>();
   const LoggerPtr logger_;
 
   mutable std::mutex mutex_;  // guards what follows up to loop_

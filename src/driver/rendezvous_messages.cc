@@ -102,6 +102,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   welcome.epoch = epoch_;
   welcome.takes_stalls = true;
   welcome.takes_leaving = true;
+  welcome.takes_recoveries = true;
   send(*connection, 0, std::move(welcome));
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
                  hello->pid, connection->host);
@@ -139,13 +140,18 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
   const uint64_t worker = connection->worker;
   switch (message.body.type) {
     case wire::Body::Heartbeat: {
+      const wire::HeartbeatT& heartbeat = *message.body.AsHeartbeat();
+      connection->revision = heartbeat.revision;
+      progressed(worker, heartbeat.progress.get());
       wire::HeartbeatAckT ack;
-      ack.sent_ns = message.body.AsHeartbeat()->sent_ns;
+      ack.sent_ns = heartbeat.sent_ns;
       return send(*connection, 0, std::move(ack));
     }
     case wire::Body::Ready: {
       const wire::ReadyT& ready = *message.body.AsReady();
       connection->generation = 0;
+      connection->revision = ready.revision;
+      progressed(worker, ready.progress.get());
       kv_.forget(worker);
       if (std::string backends = printable(ready.backends, kMaxBackendsText);
           backends != connection->backends) {
@@ -167,6 +173,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::Synced:
       // It may have crossed the abort of its generation: that the worker has state from then on stays true.
       if (message.generation != 0 && message.generation == connection->assigned) {
+        connection->revision = message.body.AsSynced()->revision;
         events_.synced(worker, message.generation, message.body.AsSynced()->revision);
       }
       return;
@@ -186,7 +193,15 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       return;
     case wire::Body::Done:
       // It may have crossed the abort of its generation: that its work was complete stays true.
+      progressed(worker, message.body.AsDone()->progress.get());
       return events_.done(worker, message.generation);
+    case wire::Body::Recovered:
+      // Each report is a line of the history; a generation is entered once.
+      if (message.generation != 0 && message.generation == connection->assigned &&
+          std::exchange(connection->recovered, message.generation) != message.generation) {
+        recovered(worker, message);
+      }
+      return;
     case wire::Body::Leave:
       return lose(connection, membership::LossKind::kLeft, printable(message.body.AsLeave()->message));
     case wire::Body::Leaving: {

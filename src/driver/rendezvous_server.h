@@ -16,6 +16,7 @@
 #include "driver/kv_store.h"
 #include "launch/launcher.h"
 #include "membership/membership.h"
+#include "status/recorder.h"
 #include "wire/channel.h"
 
 namespace hvd::driver {
@@ -59,6 +60,8 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> unfit;
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
     std::function<void(uint64_t worker, uint64_t generation)> done;
+    std::function<void(uint64_t worker, const status::Progress& progress)> progress;
+    std::function<void(uint64_t worker, uint64_t generation, const status::Recovery& recovery)> recovered;
     std::function<void(uint64_t worker, Duration timeout, const std::string& why)> leaving;
     /// An operator asks. Absent: none may.
     std::function<void(const std::string& verb, const std::string& argument, const CommandReply& reply)> command;
@@ -89,6 +92,13 @@ class RendezvousServer {
   void wait(const membership::Wait& wait);
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);
+  /// Of a worker that is connected: since its last message, whether that is too long, and what it told last.
+  struct Hearing {
+    Duration silence{0};
+    bool silent = false;
+    uint64_t revision = 0;
+  };
+  std::optional<Hearing> hearing(uint64_t worker, Time now) const;
   bool connected(uint64_t worker) const { return connections_.contains(worker); }
 
  private:
@@ -100,6 +110,8 @@ class RendezvousServer {
   void hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void stalled(uint64_t worker, const wire::EnvelopeT& message);
+  void progressed(uint64_t worker, const wire::ProgressT* progress);
+  void recovered(uint64_t worker, const wire::EnvelopeT& message);
   void operate(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void operator_hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void expect_command(const ConnectionPtr& connection);

@@ -110,7 +110,14 @@ void Supervisor::listen() {
     apply(membership_->worker_unfit(worker, generation, rank, message, now()));
   };
   events.stalled = [this](uint64_t worker, uint64_t generation, const membership::StallEvent& event) {
+    recorder_.stalled(event.text, event.waited, now());
     apply(membership_->worker_stalled(worker, generation, event, now()));
+  };
+  events.progress = [this](uint64_t worker, const status::Progress& progress) {
+    recorder_.progress(worker, progress, now());
+  };
+  events.recovered = [this](uint64_t worker, uint64_t generation, const status::Recovery& recovery) {
+    recorder_.recovered(worker, generation, recovery);
   };
   events.command = [this](const std::string& verb, const std::string& argument, const CommandReply& reply) {
     command(verb, argument, reply);
@@ -265,6 +272,9 @@ void Supervisor::perform(membership::StopWorker& action) {
 void Supervisor::perform(membership::Assign& action) {
   server_->assign(action);
   std::map<std::string, int32_t> hosts;
+  std::vector<uint64_t> ids;
+  for (const Member& member : action.members) ids.push_back(member.worker);
+  recorder_.formed(action.generation, ids, action.reason, now());
   for (size_t rank = 0; rank < action.members.size(); ++rank) {
     const uint64_t id = action.members[rank].worker;
     launcher_->set_rank(id, static_cast<int32_t>(rank));
@@ -279,7 +289,10 @@ void Supervisor::perform(membership::Assign& action) {
                                  action.members.size(), describe_hosts(list)));
 }
 
-void Supervisor::perform(membership::Abort& action) { server_->abort(action); }
+void Supervisor::perform(membership::Abort& action) {
+  server_->abort(action);
+  recorder_.lost(action.generation, now());
+}
 void Supervisor::perform(membership::Notify& action) { server_->notify(action); }
 
 void Supervisor::perform(membership::Refuse& action) {
@@ -289,6 +302,7 @@ void Supervisor::perform(membership::Refuse& action) {
 void Supervisor::perform(membership::Finish& action) {
   if (finish_) return;
   finish_ = action;
+  recorder_.ended(now());
   tick_.cancel();
   discovery_timer_.cancel();
   server_->end(action.success, action.sentence);
@@ -400,6 +414,7 @@ void Supervisor::process_gone(uint64_t id) {
   if (found == workers_.end()) return;
   Worker& worker = found->second;
   worker.process = false;
+  recorder_.gone(id);
   if (worker.lost || finish_) worker.timer.cancel();
   publish();
 }
@@ -452,7 +467,7 @@ bool Supervisor::over() const {
 }
 
 void Supervisor::publish() {
-  if (!closed_ && membership_) config_.changed(snapshot());
+  if (!closed_ && membership_) config_.changed(summary());
 }
 
 }  // namespace hvd::driver

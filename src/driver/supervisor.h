@@ -18,6 +18,7 @@
 #include "launch/launcher.h"
 #include "membership/membership.h"
 #include "status/describe.h"
+#include "status/recorder.h"
 
 namespace hvd::driver {
 
@@ -27,6 +28,7 @@ struct SupervisorConfig {
   Settings settings;
   std::vector<std::string> environment;  // for workers, besides address, identity and secret
   LoggerPtr logger;
+  std::function<std::vector<status::LogLine>()> log_lines;  // the last ones; absent: none are kept
   std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
   /// Told where the driver listens, says how workers of this machine reach it; "": as it says itself. May be absent.
   std::function<std::string(const std::string& address, uint16_t port)> listening;
@@ -63,7 +65,7 @@ class Supervisor {
   membership::Answer scale(int32_t size);
   /// Ends what is left at once, waiting at most `grace` for callbacks under way.
   void close(Duration grace);
-  /// How the job is doing now.
+  /// How the job is doing now, all of it. It takes time that grows with the workers.
   status::Snapshot snapshot() const;
 
  private:
@@ -100,6 +102,8 @@ class Supervisor {
   void command_stop(const std::string& argument, const CommandReply& reply);
   static void answer_to(const membership::Answer& answer, const CommandReply& reply);
 
+  status::Snapshot summary() const;
+  status::WorkerView view_of(uint64_t id, const Worker& worker, Time at) const;
   void write_address();
   void remove_address();
   std::optional<Refusal> admit(uint64_t worker) const;
@@ -132,6 +136,7 @@ class Supervisor {
   std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
   std::map<uint64_t, Worker> workers_;
   std::optional<membership::Finish> finish_;
+  status::Recorder recorder_{now()};
   std::vector<membership::LogLine> lines_;  // written when the actions are done
   bool stopped_ = false, closed_ = false;
   bool address_written_ = false;

@@ -2,14 +2,65 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "driver/operator.h"
 #include "driver/supervisor_impl.h"
+#include "membership/takeover.h"
+#include "membership/worker_registry.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
 
+status::WorkerView Supervisor::view_of(uint64_t id, const Worker& worker, Time at) const {
+  using enum status::WorkerState;
+  status::WorkerView view;
+  view.id = id;
+  view.host = worker.host;
+  view.slot = worker.slot;
+  const auto heard = server_->hearing(id, at);
+  if (heard) {
+    view.silence = heard->silence;
+    view.revision = heard->revision;
+  }
+  const membership::Worker* known = membership_->worker(id);
+  if (known != nullptr && known->member()) view.rank = known->rank;
+  const bool lost = membership_->phase() == membership::Phase::kForming;
+  view.state = worker.done                           ? kDone
+               : worker.lost || known == nullptr     ? kEnding
+               : heard && heard->silent              ? kSilent
+               : known->ready                        ? kWaiting
+               : !known->member()                    ? kStarting
+               : lost                                ? kRecovering
+               : known->synced                       ? kTraining
+                                                     : kSyncing;
+  return view;
+}
+
 status::Snapshot Supervisor::snapshot() const {
+  status::Snapshot status = summary();
+  const Time at = now();
+  status.unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  if (membership_) {
+    for (const membership::KnownHost& host : membership_->hosts(at)) {
+      status.hosts.push_back({host.name, host.slots, host.failures, host.blocked, host.drained, host.blocked_for});
+    }
+    for (const auto& [id, worker] : workers_) {
+      if (worker.process) status.all.push_back(view_of(id, worker, at));
+    }
+    std::stable_sort(status.all.begin(), status.all.end(), [](const auto& a, const auto& b) {
+      return static_cast<uint32_t>(a.rank) < static_cast<uint32_t>(b.rank);  // -1: last
+    });
+  }
+  recorder_.fill(&status, at);
+  if (config_.log_lines) status.log = config_.log_lines();
+  return status;
+}
+
+/// What costs the same however many workers there are: told after every event.
+status::Snapshot Supervisor::summary() const {
   status::Snapshot status;
   status.job = config_.settings.job;
   if (!membership_) return status;

@@ -62,9 +62,16 @@ Status sync_now(Worker& worker, ElasticState& elastic) {
   return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result, true);
 }
 
-Status commit(Worker& worker, ElasticState& elastic) {
+Status save(Worker& worker, ElasticState& elastic) {
+  const Time began = now();
   if (Status status = elastic.state.save(); !status.ok()) return status;
+  worker.report(worker.progress().committed(began, now()));
   worker.set_revision(elastic.state.revision());
+  return {};
+}
+
+Status commit(Worker& worker, ElasticState& elastic) {
+  if (Status status = save(worker, elastic); !status.ok()) return status;
   Status status = worker.check_host_updates();
   if (status.code == HVD_HOSTS_UPDATED) elastic.left = ElasticState::Left::kAtCommit;
   return status;
@@ -94,12 +101,16 @@ Status RunLoop::next(hvd_status last, bool* ret_again) {
     status = finished(last);
   }
   over_ = !again || !status.ok();
+  if (status.ok() && again) worker_.progress().training(now());
   if (status.ok()) *ret_again = again;
   return status;
 }
 
 Status RunLoop::finished(hvd_status last) {
-  if (last == HVD_OK) return {};
+  if (last == HVD_OK) {
+    worker_.report(worker_.progress().complete(now()));
+    return {};
+  }
   if (auto why = worker_.ended(); why && !why->ok()) return *why;
   return Status(last, fmt::format("the training function returned {}", status_name(last)));
 }
@@ -109,6 +120,7 @@ Status RunLoop::begin() {
     state::SyncResult result;
     Status status = sync({}, &result);
     if (status.ok()) {
+      worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
       worker_.report_synced(result.revision);
       return status;
     }
@@ -160,10 +172,8 @@ Status RunLoop::keep_live_values() {
     if (status.code != HVD_INTERNAL) return status;
     // Its copy failed; the values are those of the commit still.
   }
-  Status status = elastic_->state.save();
-  if (status.ok()) status = settle_commit();
-  if (status.ok()) worker_.set_revision(elastic_->state.revision());
-  return status;
+  Status status = save(worker_, *elastic_);
+  return status.ok() ? settle_commit() : status;
 }
 
 Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result) {
@@ -202,6 +212,7 @@ Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Sum
   if (!status.ok()) return status;
   recovery->revision = result.revision;
   recovery->sync_bytes += result.sent_bytes + result.received_bytes;
+  worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
   worker_.report_synced(result.revision);
   const Time resetting = now();
   status = run_reset_callbacks();
@@ -226,6 +237,7 @@ Status RunLoop::recover(hvd_status cause) {
     began = std::min(loss.at, returned);
     reason = loss.status.message;
   }
+  if (cause == HVD_PEER_LOST) worker_.progress().lost();
   recovery.began_at_ns = count(began.time_since_epoch());
   recovery.abort_ns = count(returned - began);
 
@@ -271,7 +283,7 @@ Status RunLoop::recover(hvd_status cause) {
   recovery.spares = worker_.assignment().spares;
   recovery.total_ns = count(now() - began);
   std::strncpy(recovery.reason, reason.c_str(), sizeof(recovery.reason) - 1);
-  worker_.recoveries().add(recovery);
+  worker_.report_recovered(recovery);
   hvd_event event{};
   event.kind = HVD_EVENT_RECOVERED;
   event.generation = to.generation;

@@ -25,7 +25,8 @@ struct ElasticState {
 
 /// Explicit sync: see hvd_state_sync.
 Status sync_now(Worker& worker, ElasticState& elastic);
-/// See hvd_state_commit and hvd_state_check_host_updates.
+/// See hvd_state_save, hvd_state_commit and hvd_state_check_host_updates.
+Status save(Worker& worker, ElasticState& elastic);
 Status commit(Worker& worker, ElasticState& elastic);
 Status check_host_updates(Worker& worker, ElasticState& elastic);
 

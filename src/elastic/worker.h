@@ -18,6 +18,7 @@
 #include "elastic/leave_descriptor.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
+#include "elastic/progress.h"
 #include "elastic/recovery_log.h"
 #include "session/session.h"
 #include "state/device_copies.h"
@@ -134,6 +135,10 @@ class Worker {
   session::Assignment assignment() const;
   void report_synced(uint64_t revision);
   void set_revision(uint64_t revision);
+  /// What the driver is told of this worker's training, and of how it came into its generation.
+  ProgressMeter& progress() { return progress_; }
+  void report(const session::Progress& progress);
+  void report_recovered(const hvd_recovery_info& recovery);
   Duration init_timeout() const { return init_timeout_; }
 
   NotificationManager& notifications() { return notifications_; }
@@ -178,6 +183,7 @@ class Worker {
   const bool deterministic_;
   NotificationManager notifications_;
   RecoveryLog recoveries_;
+  ProgressMeter progress_;
   const TimelinePtr timeline_;
 
   mutable std::mutex mutex_;

@@ -299,4 +299,13 @@ void Worker::set_revision(uint64_t revision) {
   if (session() != nullptr) session()->set_revision(revision);
 }
 
+void Worker::report(const session::Progress& progress) {
+  if (session() != nullptr) session()->set_progress(progress);
+}
+
+void Worker::report_recovered(const hvd_recovery_info& recovery) {
+  recoveries_.add(recovery);
+  if (session() != nullptr) session()->report_recovered(recovery.to_generation, recovery);
+}
+
 }  // namespace hvd::elastic

@@ -152,6 +152,8 @@ struct Arrival {
 enum class Phase { kForming, kRunning, kEnded };
 
 struct KnownJob;  // membership/takeover.h
+struct KnownHost;
+struct Worker;  // membership/worker_registry.h
 struct TermBegan;  // and these: membership/journal.h
 struct WorkerStarted;
 struct WorkerGone;
@@ -219,6 +221,8 @@ class Membership {
   bool is_member(uint64_t worker) const;
   int32_t rank_of(uint64_t worker) const;  // in the current generation, -1
   std::string waiting_for() const;         // one sentence; "" while running
+  std::vector<KnownHost> hosts(Time now) const;
+  const Worker* worker(uint64_t worker) const;  // while it is expected, else null
   const std::string& stall() const;        // the newest report of a stall in the current generation, or ""
   bool ended() const;
 

@@ -196,6 +196,8 @@ std::string Membership::waiting_for() const {
   return fmt::format("{}{} ({} needed)", who, count(missing, "more slot"), wanted);
 }
 
+std::vector<KnownHost> Membership::hosts(Time now) const { return impl_->hosts.known(now); }
+const Worker* Membership::worker(uint64_t worker) const { return impl_->workers.find(worker); }
 const std::string& Membership::stall() const { return impl_->stall; }
 
 }  // namespace hvd::membership

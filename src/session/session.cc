@@ -50,12 +50,18 @@ struct Session::Impl {
     schedule();
   }
 
+  Progress progress_now() {
+    std::lock_guard lock(progress_mutex);
+    return progress;
+  }
+
   void schedule() {
     const auto at = core.next_tick();
     if (!at) return timer->cancel();
     timer->start(std::max(*at - now(), Duration(0)), [this] {
       handle([this](SessionCore& c, Time t) {
         c.set_revision(revision.load());
+        c.set_progress(progress_now());
         return c.tick(t);
       });
     });
@@ -220,6 +226,8 @@ struct Session::Impl {
   std::shared_ptr<wire::Channel> candidate;  // to a driver that may become ours
   uint64_t dials = 0;                        // the newest attempt at one
   std::atomic<uint64_t> word{0}, revision{0}, term{0};
+  std::mutex progress_mutex;
+  Progress progress;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -284,7 +292,12 @@ Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_a
   std::unique_lock lock(s.mutex);
   if (auto why = s.over()) return *why;
   if (std::exchange(s.joining, true)) return Status(HVD_INVALID, "join is called by another thread already");
-  if (!s.waiting) s.post([ready](SessionCore& c, Time t) { return c.ready(ready, t); });
+  if (!s.waiting) {
+    s.post([ready, progress = s.progress_now()](SessionCore& c, Time t) {
+      c.set_progress(progress);
+      return c.ready(ready, t);
+    });
+  }
   const auto over = [&s] { return s.waiting || s.ended || s.closed; };
   s.changed.wait_until(lock, deadline, [&] { return s.spare || over(); });
   // The driver lives and has said that there is no place: what bounds this wait is its life (driver_timeout).
@@ -331,13 +344,25 @@ uint64_t Session::term() const { return impl_->term.load(); }
 
 void Session::set_revision(uint64_t revision) { impl_->revision.store(revision); }
 
+void Session::set_progress(const Progress& progress) {
+  std::lock_guard lock(impl_->progress_mutex);
+  impl_->progress = progress;
+}
+
+void Session::report_recovered(uint64_t generation, const hvd_recovery_info& recovery) {
+  impl_->post([=](SessionCore& c, Time t) { return c.recovered(generation, recovery, t); });
+}
+
 Status Session::finish(uint64_t revision, Duration timeout) {
   Impl& s = *impl_;
   const Time deadline = now() + timeout;
   std::unique_lock lock(s.mutex);
   if (s.ended && s.ended->ok() && !s.closed) return *s.ended;
   if (auto why = s.over()) return *why;
-  s.post([revision](SessionCore& c, Time t) { return c.done(revision, t); });
+  s.post([revision, progress = s.progress_now()](SessionCore& c, Time t) {
+    c.set_progress(progress);
+    return c.done(revision, t);
+  });
   s.changed.wait_until(lock, deadline, [&s] { return s.ended || s.closed; });
   if (s.ended && s.ended->ok() && !s.closed) return *s.ended;
   if (auto why = s.over()) return *why;

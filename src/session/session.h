@@ -29,6 +29,14 @@ struct ReadyInfo {
   std::string backends;           // which it uses and why, for the driver's log
 };
 
+/// What a worker has done since its process began. None of it ever falls.
+struct Progress {
+  uint64_t commits = 0;
+  Duration useful{0};  // in training that a commit has kept
+  Duration commit{0};  // the program has waited for commits
+  uint64_t sync_bytes = 0;
+};
+
 struct Assignment {
   uint64_t generation = 0;
   uint64_t epoch = 0;
@@ -118,6 +126,10 @@ class Session {
   uint64_t term() const;
   /// To be shown in heartbeats.
   void set_revision(uint64_t revision);
+  /// The same, and when this worker is ready or done.
+  void set_progress(const Progress& progress);
+  /// How this worker came into `generation`, for the driver's records; nothing depends on it.
+  void report_recovered(uint64_t generation, const hvd_recovery_info& recovery);
 
   /// Says done and waits for the job's end: HVD_OK, HVD_TIMEOUT, HVD_JOB_FAILED, ...
   Status finish(uint64_t revision, Duration timeout);

@@ -20,6 +20,15 @@ constexpr size_t kMaxBackendsText = 1024;
 
 uint64_t to_word(uint64_t epoch, bool interrupt) { return epoch * 2 + (interrupt ? 1 : 0); }
 
+std::unique_ptr<wire::ProgressT> progress_table(const Progress& progress) {
+  auto result = std::make_unique<wire::ProgressT>();
+  result->commits = progress.commits;
+  result->useful_ns = progress.useful.count();
+  result->commit_ns = progress.commit.count();
+  result->sync_bytes = progress.sync_bytes;
+  return result;
+}
+
 hvd_status to_status(wire::Refusal refusal) {
   switch (refusal) {
     case wire::Refusal::Removed:
@@ -160,6 +169,7 @@ bool SessionCore::take_welcome(const wire::WelcomeT& welcome, Time now) {
   next_heartbeat_ = now + heartbeat_interval_;
   takes_stalls_ = welcome.takes_stalls;
   takes_leaving_ = welcome.takes_leaving;
+  takes_recoveries_ = welcome.takes_recoveries;
   word_ = std::max(word_, to_word(welcome.epoch, false));
   return true;
 }
@@ -291,6 +301,7 @@ void SessionCore::heartbeat(Time now) {
   wire::HeartbeatT heartbeat;
   heartbeat.revision = revision_;
   heartbeat.epoch = word_ / 2;
+  heartbeat.progress = progress_table(progress_);
   heartbeat.sent_ns = now.time_since_epoch().count();
   send(generation_, std::move(heartbeat));
   next_heartbeat_ = now + heartbeat_interval_;
@@ -351,7 +362,9 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
   if (phase_ != Phase::kWelcomed || !taken_) return take();
   left_ = true;
   last_ready_ = info;
-  send(generation_, to_wire(info));
+  wire::ReadyT ready = to_wire(info);
+  ready.progress = progress_table(progress_);
+  send(generation_, std::move(ready));
   return take();
 }
 
@@ -380,6 +393,24 @@ SessionCore::Actions SessionCore::synced(uint64_t generation, uint64_t revision,
   wire::SyncedT synced;
   synced.revision = revision;
   send(generation, std::move(synced));
+  return take();
+}
+
+SessionCore::Actions SessionCore::recovered(uint64_t generation, const hvd_recovery_info& r, Time) {
+  if (phase_ != Phase::kWelcomed || !takes_recoveries_ || generation != generation_ || generation == 0) return take();
+  wire::RecoveredT recovered;
+  recovered.from_generation = r.from_generation;
+  recovered.planned = r.cause == HVD_HOSTS_UPDATED;
+  recovered.attempts = r.attempts;
+  recovered.detection_ns = r.detection_ns;
+  recovered.abort_ns = r.abort_ns;
+  recovered.restore_ns = r.restore_ns;
+  recovered.forming_ns = r.forming_ns;
+  recovered.connecting_ns = r.connecting_ns;
+  recovered.sync_ns = r.sync_ns;
+  recovered.total_ns = r.total_ns;
+  recovered.sync_bytes = r.sync_bytes;
+  send(generation, std::move(recovered));
   return take();
 }
 
@@ -415,6 +446,7 @@ SessionCore::Actions SessionCore::done(uint64_t revision, Time) {
   done_ = revision;
   wire::DoneT done;
   done.revision = revision;
+  done.progress = progress_table(progress_);
   send(generation_, std::move(done));
   return take();
 }

@@ -105,6 +105,7 @@ class SessionCore {
   /// join has given out this generation: its abort, held back until now, may be told.
   Actions taken(uint64_t generation, Time now);
   Actions synced(uint64_t generation, uint64_t revision, Time now);
+  Actions recovered(uint64_t generation, const hvd_recovery_info& recovery, Time now);
   Actions failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit, Time now);
   Actions stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
                 Duration waited, Time now);
@@ -117,6 +118,7 @@ class SessionCore {
   void kv_forget(uint64_t id);
   Actions close(Duration linger, Time now);
   void set_revision(uint64_t revision) { revision_ = revision; }
+  void set_progress(const Progress& progress) { progress_ = progress; }
 
   uint64_t epoch_word() const { return word_; }
   uint64_t generation() const { return generation_; }
@@ -195,7 +197,7 @@ class SessionCore {
   std::optional<Status> refusal_;  // last one that did not end the session
   Time hello_deadline_{};
 
-  bool takes_stalls_ = false, takes_leaving_ = false;  // the driver does
+  bool takes_stalls_ = false, takes_leaving_ = false, takes_recoveries_ = false;  // the driver does
   std::optional<Time> leaves_by_;                       // this worker wants to
   std::string leaves_why_;
   Duration heartbeat_interval_{0}, heartbeat_timeout_{0};
@@ -212,6 +214,7 @@ class SessionCore {
   uint64_t word_ = 0;            // newest epoch * 2 + interrupt
   uint64_t assigned_epoch_ = 0;  // what the assignment has taken account of
   uint64_t revision_ = 0;
+  Progress progress_;
   std::vector<PendingGet> gets_;
 
   // A driver that is missed, and what a new one has to be told (session_return.cc).

@@ -9,9 +9,9 @@
 
 namespace hvd::status {
 
-enum class Format : int32_t { kText, kJson };
+enum class Format : int32_t { kText, kJson, kOpenMetrics, kLine };
 
-/// "text", "json".
+/// "text", "json", "openmetrics", "line".
 std::optional<Format> format_named(std::string_view name);
 
 /// "new", "forming", "running", "ending", "succeeded", "failed".
@@ -21,5 +21,8 @@ std::string describe(const Snapshot& snapshot, Format format);
 
 std::string to_text(const Snapshot& snapshot);
 std::string to_json(const Snapshot& snapshot);
+std::string to_openmetrics(const Snapshot& snapshot);
+/// One line without a newline, for the last line of a terminal.
+std::string to_line(const Snapshot& snapshot);
 
 }  // namespace hvd::status

@@ -81,7 +81,7 @@ JsonWriter& JsonWriter::field(std::string_view key, uint64_t value) {
 JsonWriter& JsonWriter::field(std::string_view key, double value) {
   begin(key);
   if (std::isfinite(value)) {
-    fmt::format_to(std::back_inserter(text_), "{:.9g}", value);
+    fmt::format_to(std::back_inserter(text_), "{}", value);
   } else {
     text_ += "null";
   }

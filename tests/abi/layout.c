@@ -177,7 +177,7 @@ AT(hvd_launch, host, 16);
 AT(hvd_launch, slot, 24);
 AT(hvd_launch, environment, 32);
 
-SIZE(hvd_driver_status_info, 1088);
+SIZE(hvd_driver_status_info, 1144);
 AT(hvd_driver_status_info, struct_size, 0);
 AT(hvd_driver_status_info, phase, 8);
 AT(hvd_driver_status_info, size, 12);
@@ -191,6 +191,14 @@ AT(hvd_driver_status_info, port, 52);
 AT(hvd_driver_status_info, sentence, 56);
 AT(hvd_driver_status_info, stall, 568);
 AT(hvd_driver_status_info, try_again, 1080);
+AT(hvd_driver_status_info, stalled, 1084);
+AT(hvd_driver_status_info, term, 1088);
+AT(hvd_driver_status_info, goodput, 1096);
+AT(hvd_driver_status_info, commits_per_second, 1104);
+AT(hvd_driver_status_info, commits, 1112);
+AT(hvd_driver_status_info, sync_bytes, 1120);
+AT(hvd_driver_status_info, wall_ns, 1128);
+AT(hvd_driver_status_info, last_recovery_ns, 1136);
 
 SIZE(hvd_backend_host, 56);
 AT(hvd_backend_host, struct_size, 0);
@@ -372,6 +380,11 @@ IS(HVD_PHASE_RUNNING, 2);
 IS(HVD_PHASE_ENDING, 3);
 IS(HVD_PHASE_SUCCEEDED, 4);
 IS(HVD_PHASE_FAILED, 5);
+
+IS(HVD_DRIVER_FORMAT_TEXT, 0);
+IS(HVD_DRIVER_FORMAT_JSON, 1);
+IS(HVD_DRIVER_FORMAT_OPENMETRICS, 2);
+IS(HVD_DRIVER_FORMAT_LINE, 3);
 
 IS(HVD_VERSION_MAJOR, 0);
 IS(HVD_VERSION_MINOR, 2);

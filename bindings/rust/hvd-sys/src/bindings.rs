@@ -55,6 +55,7 @@ pub struct hvd_driver {
     _private: [u8; 0],
 }
 pub type hvd_phase = i32;
+pub type hvd_driver_format = i32;
 #[repr(C)]
 pub struct hvd_agent {
     _private: [u8; 0],
@@ -152,6 +153,11 @@ pub const HVD_PHASE_RUNNING: hvd_phase = 2;
 pub const HVD_PHASE_ENDING: hvd_phase = 3;
 pub const HVD_PHASE_SUCCEEDED: hvd_phase = 4;
 pub const HVD_PHASE_FAILED: hvd_phase = 5;
+
+pub const HVD_DRIVER_FORMAT_TEXT: hvd_driver_format = 0;
+pub const HVD_DRIVER_FORMAT_JSON: hvd_driver_format = 1;
+pub const HVD_DRIVER_FORMAT_OPENMETRICS: hvd_driver_format = 2;
+pub const HVD_DRIVER_FORMAT_LINE: hvd_driver_format = 3;
 
 pub type hvd_destroy_fn =
     Option<unsafe extern "C" fn(
@@ -449,6 +455,14 @@ pub struct hvd_driver_status_info {
     pub sentence: [c_char; 512],
     pub stall: [c_char; 512],
     pub try_again: i32,
+    pub stalled: i32,
+    pub term: u64,
+    pub goodput: f64,
+    pub commits_per_second: f64,
+    pub commits: u64,
+    pub sync_bytes: u64,
+    pub wall_ns: i64,
+    pub last_recovery_ns: i64,
 }
 
 extern "C" {
@@ -1089,6 +1103,12 @@ extern "C" {
         ret_status: *mut hvd_driver_status_info,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_driver_describe(
+        driver: *mut hvd_driver,
+        format: hvd_driver_format,
+        ret_text: *mut *mut c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_command(
         options: *const hvd_options,
         verb: *const c_char,
@@ -1283,7 +1303,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_launch, host), 16);
         assert_eq!(offset_of!(hvd_launch, slot), 24);
         assert_eq!(offset_of!(hvd_launch, environment), 32);
-        assert_eq!(size_of::<hvd_driver_status_info>(), 1088);
+        assert_eq!(size_of::<hvd_driver_status_info>(), 1144);
         assert_eq!(offset_of!(hvd_driver_status_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_driver_status_info, phase), 8);
         assert_eq!(offset_of!(hvd_driver_status_info, size), 12);
@@ -1297,5 +1317,13 @@ mod layout {
         assert_eq!(offset_of!(hvd_driver_status_info, sentence), 56);
         assert_eq!(offset_of!(hvd_driver_status_info, stall), 568);
         assert_eq!(offset_of!(hvd_driver_status_info, try_again), 1080);
+        assert_eq!(offset_of!(hvd_driver_status_info, stalled), 1084);
+        assert_eq!(offset_of!(hvd_driver_status_info, term), 1088);
+        assert_eq!(offset_of!(hvd_driver_status_info, goodput), 1096);
+        assert_eq!(offset_of!(hvd_driver_status_info, commits_per_second), 1104);
+        assert_eq!(offset_of!(hvd_driver_status_info, commits), 1112);
+        assert_eq!(offset_of!(hvd_driver_status_info, sync_bytes), 1120);
+        assert_eq!(offset_of!(hvd_driver_status_info, wall_ns), 1128);
+        assert_eq!(offset_of!(hvd_driver_status_info, last_recovery_ns), 1136);
     }
 }
