@@ -1,0 +1,192 @@
+// A driver and its agents in one process, with real connections and real children.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "driver/driver.h"
+#include "hvd/hvd.h"
+#include "wire/support.h"
+
+namespace hvd::agent {
+namespace {
+
+using hvd::test::Events;
+using hvd::test::kDeadline;
+
+const std::string kJobSecret(40, 's');
+
+class AgentJob : public ::testing::Test {
+ protected:
+  AgentJob() { options_.logger = log_.logger; }
+
+  void start_driver(const std::vector<std::string>& command, const std::string& np) {
+    set(&options_, {{"discover_agents", "true"},
+                    {"secret", kJobSecret},
+                    {"listen", "127.0.0.1"},
+                    {"np", np},
+                    {"job", "j"},
+                    {"guard", HVD_GUARD_FILE},
+                    {"restart", "false"},
+                    {"stop_grace", "1"},
+                    {"heartbeat_interval", "0.05"},
+                    {"heartbeat_timeout", "20"}});
+    driver_ = std::make_unique<driver::Driver>(options_);
+    driver_->set_command(command, {"MINE=yes"});
+    driver_->set_output([this](const launch::OutputLine& line) {
+      events_.change([&] { lines_.push_back(line.host + ": " + line.text); });
+    });
+    driver_->start();
+  }
+  std::string address() { return "127.0.0.1:" + std::to_string(driver_->status().port); }
+
+  std::unique_ptr<Agent> agent(const std::string& host, const std::string& patience = "20") {
+    Options options([](const std::string&) { return std::nullopt; });
+    options.logger = log_.logger;
+    set(&options, {{"driver", address()},
+                   {"secret", kJobSecret},
+                   {"host", host},
+                   {"guard", HVD_GUARD_FILE},
+                   {"agent_timeout", patience},
+                   {"stop_grace", "1"}});
+    auto result = std::make_unique<Agent>(options);
+    result->start();
+    return result;
+  }
+  static void set(Options* options, const std::vector<std::pair<std::string, std::string>>& values) {
+    for (const auto& [key, value] : values) options->set(key, value);
+  }
+  [[nodiscard]] bool wait_lines(size_t count) {
+    return events_.wait([&] { return lines_.size() >= count; });
+  }
+
+  /// Sends a first message as `identity` and gives the reason why it was refused.
+  std::string refusal(const std::string& identity, wire::AgentHelloT hello) {
+    Loop loop("stranger");
+    Events events;
+    std::shared_ptr<wire::Channel> channel;
+    std::string reason;
+    wire::connect_channel(
+        loop, address(), kJobSecret, identity, {}, kDeadline,
+        [&](std::shared_ptr<wire::Channel> connected, const Status& why) {
+          if (!connected) return events.change([&] { reason = why.message; });
+          channel = connected;
+          wire::ChannelHandlers handlers;
+          handlers.frame = [&](std::span<const uint8_t> frame) {
+            const wire::EnvelopeT message = wire::decode(frame);
+            const wire::RefusedT* refused = message.body.AsRefused();
+            events.change([&] { reason = refused != nullptr ? refused->reason : "accepted"; });
+          };
+          channel->set_handlers(std::move(handlers));
+          wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(hello));
+          message.sequence = 1;
+          channel->send(wire::encode(message));
+        });
+    EXPECT_TRUE(events.wait([&] { return !reason.empty(); }));
+    hvd::test::run_on(loop, [&] {
+      if (channel) channel->close(Duration(0));
+      channel.reset();
+      return 0;
+    });
+    return reason;
+  }
+  static wire::AgentHelloT hello(const std::string& host) {
+    wire::AgentHelloT hello;
+    hello.protocol = wire::kProtocol;
+    hello.library = "9.9.9";
+    hello.abi = HVD_ABI_VERSION;
+    hello.host = host;
+    hello.slots = 1;
+    hello.instance = 7;
+    return hello;
+  }
+
+  hvd::test::LogLines log_;
+  Options options_{[](const std::string&) { return std::nullopt; }};
+  Events events_;
+  std::vector<std::string> lines_;
+  std::unique_ptr<driver::Driver> driver_;
+};
+
+TEST_F(AgentJob, WorkersRunUnderTheirAgentsAndEndWithTheJob) {
+  start_driver({"sh", "-c", "echo \"$HVD_SLOT $MINE\"; exec sleep 1000"}, "2");
+  auto a = agent("a");
+  auto b = agent("b");
+  ASSERT_TRUE(wait_lines(2));
+  EXPECT_EQ(std::set<std::string>(lines_.begin(), lines_.end()),
+            (std::set<std::string>{"a: 0 yes", "b: 0 yes"}));
+  driver_->stop("enough");
+  EXPECT_EQ(driver_->wait(kDeadline).code, HVD_JOB_FAILED);
+  driver_.reset();
+  EXPECT_EQ(a->wait(kDeadline).code, HVD_JOB_FAILED);
+  EXPECT_EQ(b->wait(kDeadline).code, HVD_JOB_FAILED);
+}
+
+TEST_F(AgentJob, AllThatAWorkerPrintsArrivesInOrder) {
+  start_driver({"sh", "-c", "seq 300000; exec sleep 1000"}, "1");
+  auto a = agent("a");
+  ASSERT_TRUE(wait_lines(300000));
+  events_.read([&] {
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      if (lines_[i] != "a: " + std::to_string(i + 1)) {
+        ADD_FAILURE() << "line " << i + 1 << " is " << lines_[i];
+        break;
+      }
+    }
+    return 0;
+  });
+}
+
+TEST_F(AgentJob, AnAgentThatIsDestroyedLeavesNothingBehind) {
+  start_driver({"sh", "-c", "trap '' TERM; echo $$; while true; do sleep 1; done"}, "1");
+  auto a = agent("a");
+  ASSERT_TRUE(wait_lines(1));
+  const pid_t worker = std::stoi(lines_[0].substr(3));
+  a.reset();
+  EXPECT_NE(::kill(worker, 0), 0);
+}
+
+TEST_F(AgentJob, AnAgentThatIsToldToStopEndsItsWorkersAndSaysSo) {
+  start_driver({"sh", "-c", "echo $$; exec sleep 1000"}, "1");
+  auto a = agent("a");
+  ASSERT_TRUE(wait_lines(1));
+  a->stop("a test");
+  const Status status = a->wait(kDeadline);
+  EXPECT_EQ(status.code, HVD_CLOSED);
+  EXPECT_EQ(status.message, "a test");
+  EXPECT_TRUE(log_.wait_for("the agent of host a has left: a test"));
+}
+
+TEST_F(AgentJob, WhoIsNoAgentOfThisHostIsToldSo) {
+  start_driver({"sleep", "1000"}, "1");
+  wire::AgentHelloT other = hello("x");
+  other.abi = 99;
+  const std::string versions = refusal("agent/x", other);
+  for (const char* part :
+       {"host x is libhvd 9.9.9 (ABI 99", HVD_VERSION_STRING, "install the same version"}) {
+    EXPECT_NE(versions.find(part), std::string::npos) << versions;
+  }
+  EXPECT_NE(refusal("agent/y", hello("x")).find("key of agent/y is not that of host x"), std::string::npos);
+  EXPECT_NE(refusal("worker/1", hello("x")).find("key of worker/1 is not that"), std::string::npos);
+  wire::AgentHelloT none = hello("x");
+  none.slots = 0;
+  EXPECT_NE(refusal("agent/x", none).find("with 0 slots"), std::string::npos);
+  none = hello("x");
+  none.instance = 0;
+  EXPECT_NE(refusal("agent/x", none), "accepted");
+  wire::AgentHelloT ahead = hello("x");
+  ahead.received = 5;  // of orders that nobody gave: it is another driver's agent, and starts anew
+  EXPECT_EQ(refusal("agent/x", ahead), "accepted");
+}
+
+TEST_F(AgentJob, ASecondAgentOfAHostWaitsAndGivesUp) {
+  start_driver({"sh", "-c", "echo here; exec sleep 1000"}, "1");
+  auto a = agent("a");
+  ASSERT_TRUE(wait_lines(1));
+  auto again = agent("a", "0.5");
+  const Status status = again->wait(kDeadline);
+  EXPECT_EQ(status.code, HVD_DRIVER_LOST);
+  EXPECT_NE(status.message.find("has another agent"), std::string::npos) << status.message;
+}
+
+}  // namespace
+}  // namespace hvd::agent
