@@ -12,7 +12,8 @@ namespace hvd::cli {
 namespace {
 
 constexpr int kUsage = 2;
-constexpr int kTryAgain = 75;  // EX_TEMPFAIL: the driver was lost
+constexpr int kTryAgain = 75;  // the driver was lost
+constexpr int kGiveUp = 76;    // it does not take this agent, and never will
 
 struct Deleter {
   void operator()(hvd_options* options) const { hvd_options_destroy(options); }
@@ -47,7 +48,10 @@ int wait(hvd_agent* agent, const Signals& signals, ErrorOutput* errors) {
   if (status == HVD_OK) return 0;
   errors->line(std::string("agent ended: ") + error.message);
   if (first != 0) return 128 + first;
-  return status == HVD_DRIVER_LOST ? kTryAgain : status == HVD_INVALID ? kUsage : 1;
+  return status == HVD_DRIVER_LOST ? kTryAgain
+         : status == HVD_REFUSED   ? kGiveUp
+         : status == HVD_INVALID   ? kUsage
+                                   : 1;
 }
 
 }  // namespace

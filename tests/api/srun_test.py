@@ -123,7 +123,7 @@ class Srun(unittest.TestCase):
         for backend in ("gloo", "mpi"):
             if not os.path.exists("%s/libhvd_%s.so" % (MODULES, backend)):
                 continue
-            command = [HVDRUN, "-np", "2", "--backend", backend, WORKER]
+            command = [HVDRUN, "-np", "2", "-H", "localhost:2", "--backend", backend, WORKER]
             for mpi in ["none"] + [mpi for mpi in FLAVOURS if mpi in self.plugins]:
                 with self.subTest(backend=backend, mpi=mpi):
                     status, out, err = self.srun(mpi, 1, command)
@@ -146,7 +146,13 @@ class Srun(unittest.TestCase):
                     self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["),
                                      ["[0] 0 2 0 1 3", "[1] 1 2 0 1 3"], out + err)
 
-    def batch(self, script, size):
+    def test_hosts_and_slots_are_the_allocations(self):
+        """hvdrun starts an agent on each node by srun, whose standard input brings the key."""
+        out = self.batch("%s --backend tcp %s" % (HVDRUN, WORKER), 4, ["-N", "2", "--ntasks-per-node=2"])
+        self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["),
+                         ["[0] 0 4 0 2 10", "[1] 1 4 1 2 10", "[2] 2 4 0 2 10", "[3] 3 4 1 2 10"])
+
+    def batch(self, script, size, arguments=()):
         """What the script prints. It says through a FIFO that it has ended: sbatch --wait asks every ten seconds."""
         with tempfile.TemporaryDirectory(dir=self.slurm.directory) as directory:
             path, out, err, done = (os.path.join(directory, name) for name in ("script", "out", "err", "done"))
@@ -155,7 +161,7 @@ class Srun(unittest.TestCase):
             try:
                 with open(path, "w") as file:
                     file.write("#!/bin/sh\n%s\necho $? > %s\n" % (script, done))
-                status, _, said = self.slurm.run(["sbatch", "-n", str(size), "-o", out, "-e", err, path])
+                status, _, said = self.slurm.run(["sbatch", "-n", str(size), *arguments, "-o", out, "-e", err, path])
                 self.assertEqual(status, 0, said)
                 ended = select.select([handle], [], [], 60)[0]
                 ended = os.read(handle, 100) if ended else b"it does not end"
