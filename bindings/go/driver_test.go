@@ -16,7 +16,7 @@ import (
 
 func newDriver(t *testing.T) *hvd.Driver {
 	t.Helper()
-	values := map[string]any{"np": 2}
+	values := map[string]any{"np": 2, "local_hosts": true}
 	for key, value := range jobOptions {
 		values[key] = value
 	}

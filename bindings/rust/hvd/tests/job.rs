@@ -301,7 +301,7 @@ fn once() {
 
 fn options() -> Options {
     let mut options = Options::new().unwrap();
-    options.set("np", 2).unwrap();
+    options.set("np", 2).unwrap().set("local_hosts", true).unwrap();
     for (key, value) in OPTIONS {
         options.set(key, *value).unwrap();
     }
