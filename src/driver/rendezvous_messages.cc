@@ -107,6 +107,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
                  hello->pid, connection->host);
   if (connections_.size() == 1) watch();
+  watch_life(connection, *hello);
   events_.connected(worker, connection->process);
 }
 
@@ -207,8 +208,8 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::Leaving: {
       const wire::LeavingT& leaving = *message.body.AsLeaving();
       if (leaving.timeout_ms < 0 || leaving.timeout_ms > kLongestWaitMs) {
-        throw Error(HVD_INVALID, fmt::format("a worker that leaves within {} ms: expected 0 to {}", leaving.timeout_ms,
-                                             kLongestWaitMs));
+        throw Error(HVD_INVALID, fmt::format("a worker that leaves within {} ms: expected 0 to {}",
+                                             leaving.timeout_ms, kLongestWaitMs));
       }
       return events_.leaving(worker, milliseconds(leaving.timeout_ms), printable(leaving.message));
     }

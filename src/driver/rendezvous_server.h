@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/life.h"
 #include "base/log.h"
 #include "base/rate_limit.h"
 #include "driver/kv_store.h"
@@ -64,7 +65,8 @@ class RendezvousServer {
     std::function<void(uint64_t worker, uint64_t generation, const status::Recovery& recovery)> recovered;
     std::function<void(uint64_t worker, Duration timeout, const std::string& why)> leaving;
     /// An operator asks. Absent: none may.
-    std::function<void(const std::string& verb, const std::string& argument, const CommandReply& reply)> command;
+    std::function<void(const std::string& verb, const std::string& argument, const CommandReply& reply)>
+        command;
     /// The connection is over: closed by the worker, silent, or by a Leave.
     std::function<void(uint64_t worker, membership::LossKind kind, const std::string& why)> lost;
   };
@@ -120,6 +122,8 @@ class RendezvousServer {
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
   void remove(const ConnectionPtr& connection);
   void lose(const ConnectionPtr& connection, membership::LossKind kind, const std::string& why);
+  void watch_life(const ConnectionPtr& connection, const wire::HelloT& hello);
+  void died(const ConnectionPtr& connection, int quiet_turns, Time deadline);
   void tell_refusal(Connection& connection, wire::Refusal code, const std::string& reason);
   void note(Connection& connection, hvd_log_level level, const std::string& text);
   void count_refused(const ConnectionPtr& connection);
@@ -145,6 +149,7 @@ class RendezvousServer {
   Loop::Timer timer_;
   Time last_look_{}, watch_at_{};  // for silence: when, and when next
   std::unique_ptr<wire::Listener> listener_;
+  LifeWatch lives_;  // by worker. Ends first: what it tells uses the rest
 };
 
 }  // namespace hvd::driver

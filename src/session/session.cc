@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/life.h"
 #include "session/session_core.h"
 #include "wire/member.h"
 #include "wire/tls.h"
@@ -20,11 +21,23 @@ constexpr Duration kLeastPatience =
     std::chrono::seconds(1);                          // with a driver that let us in at the last moment
 constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own deadline, should it be held up
 constexpr Duration kLastWord = std::chrono::seconds(1);  // to a driver that another one has replaced
-constexpr size_t kEnvelopeRoom = 4096;                // of a frame, for what goes around a value
+constexpr size_t kEnvelopeRoom = 4096;                   // of a frame, for what goes around a value
 
-CoreConfig to_core(const SessionConfig& c) {
-  return CoreConfig{c.driver,        c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid()),
-                    c.driver_timeout};
+CoreConfig to_core(const SessionConfig& c, const Life* life) {
+  CoreConfig core{c.driver,        c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid()),
+                  c.driver_timeout};
+  if (life != nullptr) {
+    core.life = life->descriptor();
+    core.life_token = life->token();
+  }
+  return core;
+}
+
+std::unique_ptr<Life> hold_life(Logger& logger) {
+  std::unique_ptr<Life> life;
+  if (const Status status = Life::hold(&life); !status.ok())
+    logger.debug("the driver learns of this process' end by its connection alone: {}", status.message);
+  return life;
 }
 
 }  // namespace
@@ -35,7 +48,8 @@ struct Session::Impl {
       : config(std::move(c)),
         events(std::move(e)),
         logger(config.logger ? config.logger : std::make_shared<Logger>()),
-        core(to_core(config)),
+        life(hold_life(*logger)),
+        core(to_core(config, life.get())),
         loop("hvd-session") {}
 
   using Event = std::function<SessionCore::Actions(SessionCore&, Time)>;
@@ -178,15 +192,16 @@ struct Session::Impl {
     }
     if (!c) return handle([&why](SessionCore& s, Time t) { return s.dial_failed(why, t); });
     candidate = std::move(c);
-    candidate->set_handlers({[this](std::span<const uint8_t> frame) {
-                               handle([frame, this](SessionCore& s, Time t) {
-                                 s.set_revision(revision.load());
-                                 return s.candidate_frame(frame, t);
-                               });
-                             },
-                             [this](const Status& closed) {
-                               handle([&closed](SessionCore& s, Time t) { return s.candidate_closed(closed, t); });
-                             }});
+    candidate->set_handlers(
+        {[this](std::span<const uint8_t> frame) {
+           handle([frame, this](SessionCore& s, Time t) {
+             s.set_revision(revision.load());
+             return s.candidate_frame(frame, t);
+           });
+         },
+         [this](const Status& closed) {
+           handle([&closed](SessionCore& s, Time t) { return s.candidate_closed(closed, t); });
+         }});
     handle([](SessionCore& s, Time t) { return s.dialled(t); });
   }
 
@@ -221,6 +236,7 @@ struct Session::Impl {
   const SessionConfig config;
   const SessionEvents events;
   const LoggerPtr logger;
+  std::unique_ptr<Life> life;  // until the channel is closed
   SessionCore core;
   std::shared_ptr<wire::Channel> channel;    // none while the driver is gone
   std::shared_ptr<wire::Channel> candidate;  // to a driver that may become ours
@@ -458,6 +474,7 @@ void Session::close(Duration linger) {
   s.timer.reset();
   s.channel.reset();
   s.candidate.reset();
+  s.life.reset();
   s.joined = true;
 }
 

@@ -81,6 +81,9 @@ wire::HelloT SessionCore::hello() const {
   hello.pid = config_.pid;
   hello.takes_waiting = true;
   hello.resumes = phase_ == Phase::kWelcomed;
+  hello.life = config_.life;
+  if (config_.life >= 0)
+    hello.life_token = std::make_unique<wire::Digest>(config_.life_token.low, config_.life_token.high);
   return hello;
 }
 

@@ -24,6 +24,8 @@ struct CoreConfig {
   int32_t slot = 0;
   int64_t pid = 0;
   Duration driver_timeout = seconds(60);  // silence of a driver whose connection is open
+  int32_t life = -1;                      // descriptor of this process' life (base/life.h), -1: it has none
+  Digest life_token;
 };
 
 // ---- actions ----
@@ -229,7 +231,7 @@ class SessionCore {
   bool ever_synced_ = false;  // in any
   std::optional<ReadyInfo> last_ready_;
   std::optional<Broken> failure_;
-  std::optional<uint64_t> done_;                                  // revision
+  std::optional<uint64_t> done_;                                   // revision
   std::vector<std::pair<std::string, std::vector<uint8_t>>> set_;  // values set in the newest generation
 };
 

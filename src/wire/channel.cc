@@ -79,6 +79,10 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
   void trust() override { trusted_ = true; }
 
+  bool pending() const override {
+    ErrorCode ignored;
+    return state_ == State::kOpen && stream_->next_layer().available(ignored) > 0;
+  }
   std::string peer() const override { return peer_; }
   std::string identity() const override { return identity_; }
   std::string local_address() const override { return local_address_; }

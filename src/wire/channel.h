@@ -44,6 +44,7 @@ class Channel {
     close(linger);
     closed();
   }
+  virtual bool pending() const { return false; }  // bytes have come that no handler has seen
   virtual std::string peer() const = 0;           // "127.0.0.1:4711"
   virtual std::string identity() const = 0;       // whose key the peer knows; "" for the driver's
   virtual std::string local_address() const = 0;  // address only: the route to the peer

@@ -2,8 +2,9 @@
 """Time from the SIGKILL of one of four local workers to the first collective that the survivors complete.
 
 The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
-next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...] [trials]
-Each backend (default: auto, and mpi where its module is built) has a table of its own. The last line is a JSON object.
+next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...]
+[--memory MIB,...] [trials]
+Each backend (default: auto, and mpi where its module is built) has a table of its own, and so has each size of the workers' memory. The last line is a JSON object.
 """
 
 import argparse
@@ -22,10 +23,10 @@ PHASES = ("detection", "abort", "restore", "forming", "connecting", "sync", "fir
 BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__)))
 
 
-def trial(generator, backend):
+def trial(generator, backend, mib):
     """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same commit."""
     command = [os.path.join(BIN, "hvdrun"), "-np", str(WORKERS), "--min-np", "2", "-H", "localhost:%d" % WORKERS,
-               "--set", "restart=false", "-x", "HVD_BACKEND=" + backend, os.path.join(BIN, "recovery_bench_worker")]
+               "--set", "restart=false", "-x", "HVD_BACKEND=" + backend, "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, os.path.join(BIN, "recovery_bench_worker")]
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     pids, first, recoveries, held, lines = {}, [], [], set(), []
     reports, killed = 0, None
@@ -72,18 +73,18 @@ def has_module(name):
         os.path.join(BIN, "..", "lib", "hvd", "0"), *os.environ.get("HVD_PLUGIN_PATH", "").split(":")))
 
 
-def measure(backend, trials):
+def measure(backend, trials, mib=0):
     """What the trials showed, for the report; prints a table."""
     generator = random.Random(20261121)
     results, sync_bytes, agreed = [], 0, 0
     for _ in range(trials):
-        result, moved, agree = trial(generator, backend)
+        result, moved, agree = trial(generator, backend, mib)
         results.append(result)
         agreed += agree
         sync_bytes += moved if agree else 0
     table = {}
-    print("%-18s %10s %10s   (ms, backend %s, %d trials; the slowest survivor of each)" % (
-        "phase", "median", "worst", backend, trials))
+    print("%-18s %10s %10s   (ms, backend %s, %d MiB beside the state, %d trials; the slowest survivor of each)" % (
+        "phase", "median", "worst", backend, mib, trials))
     for phase in PHASES:
         values = [r[phase] for r in results]
         table[phase] = {"median_ms": round(statistics.median(values), 3), "worst_ms": round(max(values), 3)}
@@ -97,6 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="?", type=int, default=20)
     parser.add_argument("--backend", default="")
+    parser.add_argument("--memory", default="0,16,256,1024", help="MiB that each worker holds, one table each")
     arguments = parser.parse_args()
     backends = [name for name in arguments.backend.split(",") if name]
     if not backends:
@@ -107,6 +109,8 @@ def main():
     for backend in backends:
         name = "recovery_4_workers" if backend == "auto" else "recovery_4_workers_" + backend
         report[name] = measure(backend, arguments.trials)
+    for mib in [int(size) for size in arguments.memory.split(",") if int(size) > 0]:
+        report["recovery_4_workers_of_%d_mib" % mib] = measure(backends[0], arguments.trials, mib)
     print(json.dumps(report))
 
 

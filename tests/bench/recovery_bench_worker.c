@@ -12,8 +12,8 @@
 enum { STATE_FLOATS = 1 << 20, GRADIENT_FLOATS = 1 << 14, REPORT_EVERY = 50, COMMIT_EVERY = 20 };
 
 typedef struct job {
-  hvd_context *context;
-  hvd_state *state;
+  hvd_context* context;
+  hvd_state* state;
   float *weights, *gradient;
   int64_t step;
 } job;
@@ -24,7 +24,7 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static hvd_tensor floats(float *data, int64_t length) {
+static hvd_tensor floats(float* data, int64_t length) {
   hvd_tensor tensor = HVD_TENSOR_INIT;
   tensor.data = data;
   tensor.dtype = HVD_DTYPE_FLOAT32;
@@ -34,18 +34,19 @@ static hvd_tensor floats(float *data, int64_t length) {
 }
 
 /* Tells which commit this survivor holds: those that hold the same have nothing to send to each other. */
-static hvd_status lost(const job *j, hvd_status status) {
+static hvd_status lost(const job* j, hvd_status status) {
   printf("{\"holds\":%llu}\n", (unsigned long long)hvd_state_revision(j->state));
   return status;
 }
 
-static hvd_status train(void *userdata) {
-  job *j = userdata;
+static hvd_status train(void* userdata) {
+  job* j = userdata;
   uint64_t generation = hvd_generation(j->context);
   hvd_tensor gradient = floats(j->gradient, GRADIENT_FLOATS);
   for (int64_t done = 0;; ++done) {
     if (generation > 1 && done == COMMIT_EVERY) return HVD_OK;
-    hvd_status status = hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
+    hvd_status status =
+        hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
     if (status != HVD_OK) return lost(j, status);
     if (generation > 1 && done == 0) {
       printf("{\"first\":%lld,\"generation\":%llu}\n", (long long)now_ns(), (unsigned long long)generation);
@@ -62,7 +63,7 @@ static hvd_status train(void *userdata) {
   }
 }
 
-static void print_recovery(const job *j) {
+static void print_recovery(const job* j) {
   hvd_recovery_info r;
   memset(&r, 0, sizeof r);
   r.struct_size = sizeof r;
@@ -71,8 +72,8 @@ static void print_recovery(const job *j) {
       "{\"recovery\":{\"began_at\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
       "\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu,\"attempts\":%d}}\n",
       (long long)r.began_at_ns, (long long)r.abort_ns, (long long)r.restore_ns, (long long)r.forming_ns,
-      (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns, (unsigned long long)r.sync_bytes,
-      r.attempts);
+      (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
+      (unsigned long long)r.sync_bytes, r.attempts);
 }
 
 int main(void) {
@@ -83,6 +84,12 @@ int main(void) {
   j.weights = calloc(STATE_FLOATS, sizeof *j.weights);
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
   for (int i = 0; i < STATE_FLOATS; ++i) j.weights[i] = 1.0f; /* pages that training has touched */
+  const char* memory = getenv("HVD_BENCH_MEMORY_MIB");        /* that a trainer would hold beside its state */
+  if (memory != NULL) {
+    const size_t bytes = (size_t)strtoull(memory, NULL, 10) << 20;
+    char* ballast = bytes > 0 ? malloc(bytes) : NULL;
+    if (ballast != NULL) memset(ballast, 1, bytes);
+  }
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
     printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 typedef struct job {
-  hvd_context *context;
-  hvd_state *state;
+  hvd_context* context;
+  hvd_state* state;
   int64_t step;
   uint64_t generations;
 } job;
@@ -21,8 +21,8 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static hvd_status train(void *userdata) {
-  job *j = userdata;
+static hvd_status train(void* userdata) {
+  job* j = userdata;
   const uint64_t generation = hvd_generation(j->context);
   enum { kSteps = 5, kStepNs = 20000000 };
   for (int done = 0;; ++done) {
@@ -35,8 +35,9 @@ static hvd_status train(void *userdata) {
     hvd_status status = hvd_allreduce(j->context, "value", &tensor, &tensor, HVD_REDUCTION_SUM, NULL);
     if (status != HVD_OK) return status;
     if (done == 0) {
-      printf("{\"generation\":%llu,\"rank\":%d,\"pid\":%d,\"sum\":%d,\"at\":%lld}\n", (unsigned long long)generation,
-             hvd_rank(j->context), (int)getpid(), (int)value, (long long)now_ns());
+      printf("{\"generation\":%llu,\"rank\":%d,\"pid\":%d,\"sum\":%d,\"at\":%lld}\n",
+             (unsigned long long)generation, hvd_rank(j->context), (int)getpid(), (int)value,
+             (long long)now_ns());
     }
     ++j->step;
     if (done == 0 && (status = hvd_state_commit(j->state, NULL)) != HVD_OK) return status;
@@ -49,7 +50,7 @@ static hvd_status train(void *userdata) {
 int main(void) {
   job j;
   hvd_error error = HVD_ERROR_INIT;
-  const char *generations = getenv("HVD_BENCH_GENERATIONS");
+  const char* generations = getenv("HVD_BENCH_GENERATIONS");
   memset(&j, 0, sizeof j);
   setvbuf(stdout, NULL, _IOLBF, 4096);
   j.generations = generations != NULL ? strtoull(generations, NULL, 10) : 1;

@@ -209,8 +209,8 @@ void allreduce(Party& party, hvd_dtype dtype, hvd_reduction reduction, const voi
   // Of many ranks each talks to few: no connection for each pair.
   const bool many = n > kFew;
   const double ring = 2 * (n - 1) * cost((is_narrow ? 2. : 1.) * static_cast<double>(bytes) / n);
-  const bool doubles = count < static_cast<size_t>(n) ||
-                       (many ? doubling <= ring : doubling <= direct && bytes <= kDoubling);
+  const bool doubles =
+      count < static_cast<size_t>(n) || (many ? doubling <= ring : doubling <= direct && bytes <= kDoubling);
   const auto run = [&](const Work& what, const void* from, void* to) {
     doubles ? recursive_doubling(party, what, from, to) : Ring(party, what, from, to).run();
   };

@@ -117,7 +117,6 @@ void allgather_doubling(Party& party, Region& region, const std::vector<size_t>&
   }
 }
 
-
 // The pieces that a member sends around the ring, in order: its own part, then what comes from the left.
 std::vector<Piece> ring_pieces(const Party& party, int member, const std::vector<size_t>& offsets,
                                const std::vector<size_t>& sizes) {

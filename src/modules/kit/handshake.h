@@ -28,7 +28,17 @@ struct LinkGroup {
 };
 
 // kLost: int32_t, the rank that rank 0 knows to be gone, or -1: somebody gave up.
-enum class Frame : uint32_t { kHello = 1, kStep, kMessage, kBye, kGaveUp, kChallenge, kProof, kWelcome, kLost };
+enum class Frame : uint32_t {
+  kHello = 1,
+  kStep,
+  kMessage,
+  kBye,
+  kGaveUp,
+  kChallenge,
+  kProof,
+  kWelcome,
+  kLost
+};
 struct FrameHeader {
   uint32_t size;  // bytes that follow
   Frame kind;

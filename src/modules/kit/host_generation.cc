@@ -50,20 +50,19 @@ HostGeneration::HostGeneration(const char* module, Run run, const HostConfig& co
       config_(config),
       host_(host),
       links_(config.ip,
-             LinkHooks{[this](int source, const void* data, size_t size) {
-                         host_.message(host_.context, number_, source, data, size);
-                       },
-                       [this](int peer, const std::string& text) {
-                         abort_lanes();
-                         report(peer, text);
-                       },
-                       [this](const std::string& text) {
-                         host_.log(host_.context, HVD_LOG_WARNING, text.c_str());
-                       },
-                       [this](int peer, uint32_t stream, bool outward, Socket socket) {
-                         if (stream <= executors_.size())
-                           executors_[stream - 1].lane->attach(peer, outward, std::move(socket));
-                       }},
+             LinkHooks{
+                 [this](int source, const void* data, size_t size) {
+                   host_.message(host_.context, number_, source, data, size);
+                 },
+                 [this](int peer, const std::string& text) {
+                   abort_lanes();
+                   report(peer, text);
+                 },
+                 [this](const std::string& text) { host_.log(host_.context, HVD_LOG_WARNING, text.c_str()); },
+                 [this](int peer, uint32_t stream, bool outward, Socket socket) {
+                   if (stream <= executors_.size())
+                     executors_[stream - 1].lane->attach(peer, outward, std::move(socket));
+                 }},
              config.encrypt) {}
 
 HostGeneration::~HostGeneration() { teardown(); }

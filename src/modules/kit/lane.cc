@@ -134,7 +134,7 @@ void Lane::receive_more(Peer& p) {
       const uint64_t size = p.header.size & ~PieceHeader::kChecked;
       if (found->size != size) {
         fail(p.rank, "sent " + std::to_string(size) + " bytes where " + std::to_string(found->size) +
-                       " were expected");
+                         " were expected");
       }
       p.busy = true;
       p.current = static_cast<size_t>(found - p.receives.begin());

@@ -182,8 +182,7 @@ void Links::dial(const Dial& one) {
   connection->connecting = true;
   connection->dial = one;
   const bool later = one.asked != Clock::time_point{};
-  if (later)
-    connection->deadline = one.asked + std::chrono::duration_cast<Clock::duration>(patience_);
+  if (later) connection->deadline = one.asked + std::chrono::duration_cast<Clock::duration>(patience_);
   Fd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
   prepare(fd.get());

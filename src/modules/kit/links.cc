@@ -80,7 +80,8 @@ std::vector<Greeting> Links::greet(LinkGroup group, const std::vector<Greeting>&
   }
   start(std::move(group), greetings, true, deadline);
   std::unique_lock<std::mutex> lock(mutex_);
-  wait(lock, deadline, [&] { return linked_ == expected_; }, [&] { return missing_ranks(); });
+  wait(
+      lock, deadline, [&] { return linked_ == expected_; }, [&] { return missing_ranks(); });
   return theirs_;
 }
 

@@ -154,7 +154,7 @@ class Links {
   uint64_t refusals_ = 0;
   bool resting_ = false;  // the listener, for want of descriptors
   Clock::time_point rested_{};
-  bool star_ = false;                   // the ranks meet
+  bool star_ = false;                    // the ranks meet
   std::chrono::nanoseconds patience_{};  // for what is dialed later
 
   std::mutex mutex_;  // guards what follows
@@ -164,8 +164,9 @@ class Links {
   std::vector<Greeting> theirs_;
   std::vector<int> steps_;
   std::vector<Peer> peers_;
-  std::vector<uint32_t> asked_, came_;  // by rank: bits of links and streams that were asked for, that have come
-  std::vector<Dial> dials_;             // to be made by the links' thread
+  std::vector<uint32_t> asked_,
+      came_;                 // by rank: bits of links and streams that were asked for, that have come
+  std::vector<Dial> dials_;  // to be made by the links' thread
   std::map<int, std::deque<std::vector<uint8_t>>> unsent_;  // by rank: frames that wait for a link
   size_t linked_ = 0, expected_ = 0;                        // ranks to whom there is a link
   bool open_ = false, left_ = false, aborted_ = false, stopping_ = false;
