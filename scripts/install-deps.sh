@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint] [bench] [bindings] [torch] [roots] [slurm] [ssh]
+# Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint] [bench] [bindings] [torch] [roots] [slurm] [browser] [ssh]
 # (without arguments: build test demo; bench is what libhvd is measured against, bindings and
 # torch what the bindings' tests need, slurm what the test of srun needs: where systemd runs, it starts munged for
 # good; ssh what tests of agents on other hosts need: where systemd runs, it starts sshd for good). Needs root or sudo only if something is missing.
@@ -7,8 +7,8 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libssl-dev libfmt-dev libflatbuffers-dev
-           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libgloo-dev libopenmpi-dev libpmix-dev file"
-  [test]="libgtest-dev openmpi-bin mpich libmpich-dev libbenchmark-dev python3 iproute2 binutils abigail-tools"
+           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libboost-dev libgloo-dev libopenmpi-dev libpmix-dev file"
+  [test]="libgtest-dev openmpi-bin mpich libmpich-dev libbenchmark-dev python3 python3-prometheus-client iproute2 binutils abigail-tools"
   [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [fuzz]="clang-14 libclang-rt-14-dev"
   [lint]="clang-format clang-tidy git"
@@ -17,6 +17,7 @@ declare -A packages=(
   [torch]="python3-torch"
   [roots]="debootstrap"
   [ssh]="openssh-server openssh-client"
+  [browser]="chromium"
   [slurm]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 )
 

@@ -15,12 +15,16 @@
 #include <thread>
 #include <utility>
 
+#include "cli/screen.h"
+
 namespace hvd::cli {
 
 /// Lines for stderr, written by a thread of its own: a terminal that is stopped must not hold up the driver.
 class ErrorOutput {
  public:
   ErrorOutput() : thread_([this] { run(); }) {}
+  /// Where stderr is, with its status line.
+  Screen& screen() { return screen_; }
   ~ErrorOutput() {
     {
       std::lock_guard lock(mutex_);
@@ -49,12 +53,7 @@ class ErrorOutput {
       const std::string text = std::move(lines_.front());
       lines_.pop_front();
       lock.unlock();
-      for (size_t done = 0; done < text.size();) {
-        const ssize_t n = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) break;
-        done += static_cast<size_t>(n);
-      }
+      screen_.write(STDERR_FILENO, text);
       lock.lock();
     }
   }
@@ -63,6 +62,7 @@ class ErrorOutput {
   std::condition_variable changed_;
   std::deque<std::string> lines_;
   bool stopping_ = false;
+  Screen screen_;
   std::thread thread_;
 };
 

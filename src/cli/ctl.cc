@@ -2,13 +2,15 @@
 #include "cli/ctl.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hvd/driver.h"
@@ -26,7 +28,7 @@ struct Free {
 struct Question {
   std::string address, secret_file, timeout = "10";
   std::string verb, argument;
-  bool json = false;
+  bool json = false, watch = false;
 };
 
 bool is_file(const std::string& path) {
@@ -104,6 +106,8 @@ int ctl(int argc, char** argv) {
       "file with the job's secret in its first line, where the address is host:port; default: HVD_SECRET");
   app.add_option("--timeout", question.timeout, "seconds to wait for the answer; default: 10");
   app.add_flag("--json", question.json, "status as JSON");
+  app.add_flag("--watch", question.watch,
+               "status every second, until the driver is gone or this is interrupted");
   app.add_option("verb", words,
                  "what to ask, with its argument: status, or help, which lists the driver's verbs")
       ->required();
@@ -118,12 +122,21 @@ int ctl(int argc, char** argv) {
         throw CLI::ValidationError("--json", "goes with status alone");
       question.argument = "json";
     }
+    if (question.watch && question.verb != "status")
+      throw CLI::ValidationError("--watch", "goes with status alone");
     const auto options = options_of(question);
-    std::string text;
-    if (const int status = ask(options.get(), question, &text); status != 0) return status;
-    if (!text.empty() && text.back() != '\n') text += '\n';
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    const bool screen = question.watch && !question.json && ::isatty(STDOUT_FILENO) == 1;
+    do {
+      std::string text;
+      if (const int status = ask(options.get(), question, &text); status != 0) return status;
+      if (!text.empty() && text.back() != '\n') text += '\n';
+      if (screen) text = "\x1b[H\x1b[2J" + text;
+      if (question.watch && !screen && !question.json) text += '\n';
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      if (std::fflush(stdout) != 0) return 1;
+      if (question.watch) std::this_thread::sleep_for(std::chrono::seconds(1));
+    } while (question.watch);
+    return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     std::fprintf(stderr, "hvdrun ctl: %s\nhvdrun ctl: hvdrun ctl --help lists the options\n", error.what());

@@ -20,13 +20,17 @@
 #include "cli/check_build.h"
 #include "cli/console.h"
 #include "cli/ctl.h"
+#include "cli/job_page.h"
 #include "cli/join.h"
+#include "cli/status_line.h"
 #include "cli/timeline_merge.h"
 #include "hvd/driver.h"
 
 namespace {
 
 using hvd::cli::ErrorOutput;
+using hvd::cli::Screen;
+using hvd::cli::StatusLine;
 using hvd::cli::Signals;
 
 // What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
@@ -37,7 +41,8 @@ struct Arguments {
   std::vector<std::string> environment;
   std::vector<std::string> command;
   std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
-  bool verbose = false;
+  std::string http;  // where the status is served; "": nowhere
+  bool verbose = false, status_line = true;
   bool join = false, driver = false;
   bool check_build = false;
 };
@@ -125,6 +130,10 @@ int parse(int argc, char** argv, Arguments* arguments) {
   app.add_flag("--local-hosts", local_hosts,
                "every host is this machine, whatever it is called: for trying things out");
   app.add_flag("--driver", arguments->driver, "start nothing: the hosts are those where hvdrun --join runs");
+  app.add_option("--http", arguments->http,
+                 "ADDRESS:PORT or PORT (on loopback): serves the job's status, read-only: a page, /status, /metrics, "
+                 "/livez, /readyz");
+  app.add_flag("!--no-status-line", arguments->status_line, "no status line below the output on a terminal");
   app.add_flag("-v,--verbose", arguments->verbose,
                "tell what the driver does, and which backends the workers use and why");
   app.footer(std::string(
@@ -232,6 +241,10 @@ class Job {
       errors_->line(std::string("job failed: ") + error.message);
       return status == HVD_INVALID ? kUsage : kTryAgain;
     }
+    if (arguments_.status_line && Screen::has_terminal()) {
+      errors_->screen().turn_on();
+      status_line_ = std::make_unique<StatusLine>(driver_.get(), &errors_->screen());
+    }
     return wait(signals);
   }
 
@@ -239,6 +252,31 @@ class Job {
   static void log(void* userdata, hvd_log_level level, const char* message) {
     const char* prefix = level >= HVD_LOG_ERROR ? "error: " : level == HVD_LOG_WARNING ? "warning: " : "";
     static_cast<Job*>(userdata)->errors_->line(std::string(prefix) + message);
+  }
+
+  /// As the library does by itself, but above the status line.
+  static void output(void* userdata, int32_t rank, const char* host, int32_t slot, int32_t is_stderr, const char* line) {
+    const std::string from = rank >= 0 ? std::to_string(rank) : std::string(host) + ":" + std::to_string(slot);
+    static_cast<Job*>(userdata)->errors_->screen().write(is_stderr != 0 ? STDERR_FILENO : STDOUT_FILENO,
+                                                         "[" + from + "] " + line + "\n");
+  }
+
+  hvd_status serve(hvd_error* error) {
+    if (arguments_.http.empty()) return HVD_OK;
+#if HVD_WITH_HTTP
+    try {
+      http_ = std::make_unique<hvd::cli::HttpServer>(arguments_.http, hvd::cli::job_pages(driver_.get()));
+      errors_->line("status at " + http_->url());
+      return HVD_OK;
+    } catch (const std::exception& failure) {
+      std::snprintf(error->message, sizeof error->message, "%s", failure.what());
+      return HVD_INVALID;
+    }
+#else
+    std::snprintf(error->message, sizeof error->message, "--http %s: this hvdrun was built without Boost.Beast",
+                  arguments_.http.c_str());
+    return HVD_INVALID;
+#endif
   }
 
   hvd_status set(const std::string& key, const std::string& text, hvd_error* error) {
@@ -286,6 +324,10 @@ class Job {
     hvd_driver* driver = nullptr;
     if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
     driver_.reset(driver);
+    if (status = serve(error); status != HVD_OK) return status;
+    if (arguments_.status_line && Screen::has_terminal()) {
+      if (status = hvd_driver_set_output(driver, &Job::output, this, nullptr, error); status != HVD_OK) return status;
+    }
     if (arguments_.command.empty()) return HVD_OK;
     return hvd_driver_set_command(driver, pointers(arguments_.command).data(),
                                   pointers(arguments_.environment).data(), error);
@@ -331,6 +373,11 @@ class Job {
     hvd_driver_status_info info{};
     info.struct_size = sizeof info;
     hvd_driver_get_status(driver_.get(), &info, nullptr);
+    status_line_.reset();
+    errors_->screen().turn_off();
+#if HVD_WITH_HTTP
+    http_.reset();
+#endif
     driver_.reset();  // before the last line: it may have something to say
     errors_->line(status == HVD_OK ? std::string("job succeeded: ") + info.sentence
                                    : std::string("job failed: ") + error.message);
@@ -343,6 +390,10 @@ class Job {
   ErrorOutput* const errors_;
   std::unique_ptr<hvd_options, Deleter> options_;
   std::unique_ptr<hvd_driver, Deleter> driver_;
+#if HVD_WITH_HTTP
+  std::unique_ptr<hvd::cli::HttpServer> http_;
+#endif
+  std::unique_ptr<StatusLine> status_line_;
 };
 
 }  // namespace

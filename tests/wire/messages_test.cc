@@ -118,6 +118,17 @@ std::vector<EnvelopeT> one_of_each() {
   heartbeat.stopped = {4};
   add(std::move(heartbeat));
   add(AgentLeaveT{});
+  add(OperatorHelloT{});
+  CommandT command;
+  command.verb = "status";
+  command.argument = "json";
+  add(std::move(command));
+  CommandAnswerT told;
+  told.text = "{}";
+  add(std::move(told));
+  RecoveredT recovered;
+  recovered.total_ns = 5;
+  add(std::move(recovered));
   return all;
 }
 
