@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace hvd::agent {
@@ -59,7 +60,7 @@ struct Interfaces {
 };
 
 struct Address {
-  std::string text;
+  std::string text, interface;
   bool loopback = false, link_local = false, v6 = false;
 };
 
@@ -82,10 +83,25 @@ std::vector<Address> addresses() {
       continue;
     }
     address.text = text.data();
+    address.interface = i->ifa_name;
     address.loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
     result.push_back(std::move(address));
   }
   return result;
+}
+
+/// The interface of the default route (IPv4), or "": bridges of containers and the like come after it.
+std::string main_interface() {
+  std::string table;
+  if (!read_file("/proc/net/route", size_t{1} << 16, &table)) return "";
+  for (size_t begin = 0; begin < table.size();) {
+    const size_t end = std::min(table.find('\n', begin), table.size());
+    const std::string line = table.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t tab = line.find('\t');
+    if (tab != std::string::npos && line.compare(tab + 1, 9, "00000000\t") == 0) return line.substr(0, tab);
+  }
+  return "";
 }
 
 std::string endpoint(const Address& address, uint16_t port) {
@@ -179,7 +195,10 @@ std::vector<std::string> reachable_endpoints(const std::string& address, uint16_
   }
   std::vector<std::string> result;
   std::vector<std::string> loopback;
-  for (const Address& a : addresses()) {
+  std::vector<Address> all = addresses();
+  std::stable_partition(all.begin(), all.end(),
+                        [name = main_interface()](const Address& a) { return a.interface == name; });
+  for (const Address& a : all) {
     if ((a.v6 && every4) || a.link_local) continue;
     (a.loopback ? loopback : result).push_back(endpoint(a, port));
   }
