@@ -214,6 +214,17 @@ func (s *State) Commit() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit(s.c, e) })
 }
 
+// CommitBegin begins a commit that is copied while the program computes: values and objects are saved when it returns.
+// Slices of the state must not be written before CommitEnd, or the next commit, Restore or Sync, which wait for it.
+func (s *State) CommitBegin() error {
+	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit_begin(s.c, e) })
+}
+
+// CommitEnd waits for what is left of the commit that was begun, and then does what Commit does after its copy.
+func (s *State) CommitEnd() error {
+	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit_end(s.c, e) })
+}
+
 // Save is the copy without the check, and without any communication.
 func (s *State) Save() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_save(s.c, e) })
@@ -240,6 +251,7 @@ type StateStatistics struct {
 	Bytes                              uint64 // of one commit
 	SyncSentBytes, SyncReceivedBytes   uint64
 	LastCommit                         time.Duration // of the copy
+	WrittenBytes                       uint64        // of tensors and values: what had changed
 }
 
 // Statistics tells what commits, restores and syncs did.
@@ -249,7 +261,8 @@ func (s *State) Statistics() (StateStatistics, error) {
 		return StateStatistics{}, err
 	}
 	return StateStatistics{uint64(c.revision), uint64(c.commits), uint64(c.restores), uint64(c.syncs), uint64(c.bytes),
-		uint64(c.sync_sent_bytes), uint64(c.sync_received_bytes), time.Duration(c.last_commit_ns)}, nil
+		uint64(c.sync_sent_bytes), uint64(c.sync_received_bytes), time.Duration(c.last_commit_ns),
+		uint64(c.written_bytes)}, nil
 }
 
 // Revision is the number of the last commit: 0 before the first, or if the state is closed.

@@ -526,7 +526,18 @@ HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void
  * copy was begun. */
 HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
 
-/* The same without the check, and without any communication. */
+/* The same in two halves, for a program that goes on computing while the commit is copied. begin returns at once, with
+ * objects saved and values copied; a thread copies tensors. end waits for what is left of that and then does what
+ * hvd_state_commit does after its copy. Between the two the program may read what is registered and must not write
+ * tensors of it, which the option check_commits checks. All ranks call both at the same points. The commit replaces the
+ * one before it when all of it is copied, so that after a loss one or the other is in force, the same on all ranks. The
+ * next begin, commit, save, restore and sync wait for it, too, so end may be left out where hosts need not be checked.
+ * Host memory is needed for two commits. end gives HVD_INVALID if none was begun, or if check_commits found that a
+ * tensor was written, which the message names. */
+HVD_API hvd_status hvd_state_commit_begin(hvd_state *state, hvd_error *error);
+HVD_API hvd_status hvd_state_commit_end(hvd_state *state, hvd_error *error);
+
+/* hvd_state_commit without the check, and without any communication. */
 HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
 
 /* Asks all ranks, at the same point, whether hosts have changed: HVD_OK or HVD_HOSTS_UPDATED, the same
@@ -555,6 +566,8 @@ typedef struct hvd_state_info {
   uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
   uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
+  uint64_t written_bytes;         /* of host tensors and values that all commits had to write, since they had changed, in
+                                     pieces of 1 MiB */
 } hvd_state_info;
 HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
 

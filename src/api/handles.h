@@ -72,7 +72,8 @@ struct hvd_context {
 struct hvd_state {
   explicit hvd_state(std::shared_ptr<hvd_context> c)
       : context(std::move(c)),
-        elastic(context->worker.logger(), context->worker.timeline(), context->worker.copies()) {}
+        elastic(context->worker.logger(), context->worker.timeline(), context->worker.copies(),
+                {context->options.boolean("check_commits")}) {}
   const std::shared_ptr<hvd_context> context;
   hvd::elastic::ElasticState elastic;
   std::atomic<const void*> user{nullptr};  // the thread that is in a call: see StateCall

@@ -140,6 +140,21 @@ hvd_status hvd_state_commit(hvd_state* state, hvd_error* error) {
   });
 }
 
+hvd_status hvd_state_commit_begin(hvd_state* state, hvd_error* error) {
+  return guarded(error, [&] {
+    const Call call(state);
+    call.worker();
+    return call->state.begin();
+  });
+}
+
+hvd_status hvd_state_commit_end(hvd_state* state, hvd_error* error) {
+  return guarded(error, [&] {
+    const Call call(state);
+    return hvd::elastic::commit_end(call.worker(), *call);
+  });
+}
+
 hvd_status hvd_state_save(hvd_state* state, hvd_error* error) {
   return guarded(error, [&] {
     const Call call(state);
@@ -185,6 +200,7 @@ hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, 
     out.sync_sent_bytes = numbers.sync_sent_bytes;
     out.sync_received_bytes = numbers.sync_received_bytes;
     out.last_commit_ns = numbers.last_commit.count();
+    out.written_bytes = numbers.written_bytes;
     copy_out(ret_statistics, out, "ret_statistics");
   });
 }

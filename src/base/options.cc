@@ -69,6 +69,9 @@ constexpr OptionSpec kSpecs[] = {
      "nowhere (docs/backends.md)"},
     {"checksum", kBool, "false", 0, 0,
      "whether backends tcp and gloo check with 64 bits what crosses a connection that is not encrypted"},
+    {"check_commits", kBool, "false", 0, 0,
+     "whether the end of a hidden commit checks that the program has not written what it copies: for debugging, it reads "
+     "everything again"},
     // Driver.
     {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
     {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},

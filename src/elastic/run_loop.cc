@@ -70,11 +70,25 @@ Status save(Worker& worker, ElasticState& elastic) {
   return {};
 }
 
-Status commit(Worker& worker, ElasticState& elastic) {
-  if (Status status = save(worker, elastic); !status.ok()) return status;
+namespace {
+Status committed(Worker& worker, ElasticState& elastic) {
   Status status = worker.check_host_updates();
   if (status.code == HVD_HOSTS_UPDATED) elastic.left = ElasticState::Left::kAtCommit;
   return status;
+}
+}  // namespace
+
+Status commit(Worker& worker, ElasticState& elastic) {
+  if (Status status = save(worker, elastic); !status.ok()) return status;
+  return committed(worker, elastic);
+}
+
+Status commit_end(Worker& worker, ElasticState& elastic) {
+  const Time began = now();
+  if (Status status = elastic.state.end(); !status.ok()) return status;
+  worker.report(worker.progress().committed(began, now()));  // what the program waited for
+  worker.set_revision(elastic.state.revision());
+  return committed(worker, elastic);
 }
 
 Status check_host_updates(Worker& worker, ElasticState& elastic) {

@@ -12,8 +12,9 @@ namespace hvd::elastic {
 /// A state and what belongs to it in the elastic loop.
 struct ElasticState {
   explicit ElasticState(LoggerPtr logger, TimelinePtr timeline = nullptr,
-                        std::shared_ptr<state::DeviceCopies> copies = nullptr)
-      : state(std::move(logger), std::move(timeline), std::move(copies)) {}
+                        std::shared_ptr<state::DeviceCopies> copies = nullptr,
+                        const state::Settings& settings = {})
+      : state(std::move(logger), std::move(timeline), std::move(copies), settings) {}
 
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
@@ -25,9 +26,10 @@ struct ElasticState {
 
 /// Explicit sync: see hvd_state_sync.
 Status sync_now(Worker& worker, ElasticState& elastic);
-/// See hvd_state_save, hvd_state_commit and hvd_state_check_host_updates.
+/// See hvd_state_save, hvd_state_commit, hvd_state_commit_end and hvd_state_check_host_updates.
 Status save(Worker& worker, ElasticState& elastic);
 Status commit(Worker& worker, ElasticState& elastic);
+Status commit_end(Worker& worker, ElasticState& elastic);
 Status check_host_updates(Worker& worker, ElasticState& elastic);
 
 /// One thread at a time.

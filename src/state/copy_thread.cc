@@ -35,10 +35,12 @@ bool CopyThread::end(Duration patience) {
   return !gave_up_;
 }
 
-void CopyThread::watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived) {
+void CopyThread::watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived,
+                       std::function<Status()> work) {
   const std::lock_guard lock(mutex_);
   tickets_ = std::move(tickets);
   arrived_ = std::move(arrived);
+  work_ = std::move(work);
   busy_ = true;
   changed_.notify_all();
 }
@@ -54,9 +56,11 @@ void CopyThread::run() {
     changed_.wait(lock, [&] { return busy_ || ending_; });
     if (!busy_) return;
     const auto tickets = std::move(tickets_);
-    const auto arrived = std::move(arrived_);
+    const auto arrived = std::exchange(arrived_, {});
+    const auto work = std::exchange(work_, {});
     lock.unlock();
     Status first;
+    if (work) first = work();
     for (const DeviceCopies::Ticket& ticket : tickets) {  // all of them: until then the memory is in use
       Status status = copies_->wait(ticket, ending_);
       if (first.ok()) first = std::move(status);

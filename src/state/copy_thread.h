@@ -1,5 +1,5 @@
-// The thread that waits for a state's copies between host and device memory, so that the program's does not
-// have to.
+// The thread that makes a state's copies in host memory, and waits for those between host and device memory, so that
+// the program's does not have to.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@ namespace hvd::state {
 /// One job at a time, given by one thread at a time.
 class CopyThread {
  public:
+  /// copies: may be none; then there are no tickets.
   explicit CopyThread(std::shared_ptr<DeviceCopies> copies);
   CopyThread(const CopyThread&) = delete;
   CopyThread& operator=(const CopyThread&) = delete;
@@ -27,9 +28,10 @@ class CopyThread {
   /// running, and what they read and write must stay.
   bool end(Duration patience);
 
-  /// Waits for all tickets, then calls `arrived`, in its thread, with the first failure. Not while a job is
-  /// under way.
-  void watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived);
+  /// Does `work`, if there is any, and waits for all tickets; then calls `arrived`, in its thread, with the first
+  /// failure. Not while a job is under way.
+  void watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived,
+             std::function<Status()> work = {});
   /// Whether no job is under way any more, at once or until the deadline.
   bool idle(Time deadline);
 
@@ -40,6 +42,7 @@ class CopyThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<DeviceCopies::Ticket> tickets_;
+  std::function<Status()> work_;
   std::function<void(Status)> arrived_;
   bool busy_ = false, gave_up_ = false;
   std::atomic<bool> ending_{false};

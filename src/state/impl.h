@@ -1,4 +1,4 @@
-// What state.cc (registry, commit, restore), overlap.cc (tensors in device memory) and sync.cc share.
+// What state.cc (registry, commit, restore), overlap.cc (commits under way) and sync.cc share.
 #pragma once
 
 #include <functional>
@@ -27,10 +27,13 @@ struct State::Impl {
   const LoggerPtr logger;
   const TimelinePtr timeline;
 
-  // Tensors in device memory. While the thread has a job the variables are its.
+  // Commits under way. While the thread has a job the variables are its.
   const std::shared_ptr<DeviceCopies> copies;  // may be none
   size_t on_device = 0;                        // variables
   std::unique_ptr<CopyThread> thread;          // from the first copy on
+  std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
+  bool check_live = false;                     // option check_commits
+  bool begun = false;                          // hidden, and its end was not called
 
   // What other threads may ask for.
   mutable std::mutex mutex;
@@ -42,8 +45,8 @@ struct State::Impl {
   void add(Spec spec, const collective::Tensor& live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);
 
-  /// save() and refresh().
-  Status copy(bool counted);
+  /// save(), begin() and refresh().
+  Status copy(bool counted, bool hidden = false);
   Status restore();
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first);
@@ -51,9 +54,14 @@ struct State::Impl {
   // overlap.cc
   struct Commit;
   using MemoryOf = std::function<const Memory*(const Variable&)>;
-  Status copy_overlapped(bool counted);
+  Status copy_overlapped(bool counted, bool hidden);
+  /// The program did not write what it had promised not to write: option check_commits.
+  Status check_promise();
+  Status end();
   Status make_room();
-  void copy_host_part();
+  /// Copies what is in host memory into the second set of buffers.
+  void copy_host_part(bool parallel);
+  void take_objects();
   /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not
   /// this one). On failure some may be under way.
   Status start(bool to_device, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);

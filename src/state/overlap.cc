@@ -1,7 +1,7 @@
-// Commits of a state with tensors in device memory. Everything is copied into a second set of buffers: what
-// lies on the host at once, what devices hold by copies behind the work that their streams have been given.
-// The two sets change places when all of it has arrived, and not before, so that the last commit is always
-// whole.
+// Commits that are under way while the program goes on. Everything is copied into a second set of buffers: what lies
+// on the host at once, or by the thread if the commit is hidden; what devices hold by copies behind the work that their
+// streams have been given. The two sets change places when all of it has arrived, and not before, so that the last
+// commit is always whole.
 #include <fmt/format.h>
 
 #include <map>
@@ -16,6 +16,7 @@ namespace hvd::state {
 /// One that is under way.
 struct State::Impl::Commit {
   bool counted = false;
+  bool devices = false;    // it copies memory of devices
   uint64_t revision = 0;  // that it will be
   uint64_t epoch = 0;     // of the copies when it began
   Time began;
@@ -27,17 +28,38 @@ CopyThread& State::Impl::copy_thread() {
 }
 
 Status State::Impl::rest() {
-  if (thread == nullptr || thread->idle(now() + copies->timeout)) return {};
-  return {HVD_TIMEOUT,
-          fmt::format("state: copies of device memory have not ended within {:g} s: expected their "
-                      "streams to come to them",
-                      to_seconds(copies->timeout))};
+  constexpr Duration kPatience = std::chrono::minutes(10);
+  const Duration patience = copies != nullptr ? copies->timeout : kPatience;
+  if (thread == nullptr || thread->idle(now() + patience)) return {};
+  return {HVD_TIMEOUT, fmt::format("state: copies {}have not ended within {:g} s{}",
+                                   on_device > 0 ? "of device memory " : "", to_seconds(patience),
+                                   on_device > 0 ? ": expected their streams to come to them" : "")};
 }
 
 Status State::Impl::settle() {
   if (Status status = rest(); !status.ok()) return status;
+  begun = false;
   std::lock_guard lock(mutex);
   return std::exchange(failure, Status());
+}
+
+Status State::Impl::end() {
+  if (Status status = not_in_callback("end"); !status.ok()) return status;
+  if (!begun) return {HVD_INVALID, "state: the end of a commit that was not begun, or has been waited for"};
+  if (Status status = settle(); !status.ok()) return status;
+  return check_live ? check_promise() : Status();
+}
+
+Status State::Impl::check_promise() {
+  for (auto& [key, variable] : variables) {
+    if (variable.spec.kind != VariableKind::kTensor || variable.on_device() || !variable.committed) continue;
+    if (content_digest(variable.live, variable.bytes) == variable.digest) continue;
+    return {HVD_INVALID,
+            fmt::format("state key '{}': {} was written between the begin of commit {} and its end: expected no "
+                        "change before the end",
+                        key, variable.spec.describe(), revision())};
+  }
+  return {};
 }
 
 uint64_t State::Impl::revision() const {
@@ -100,6 +122,7 @@ Status State::Impl::make_room() {
         status = Memory::allocate(copies, variable.memory, variable.bytes, &variable.next.memory);
       } else {
         variable.next.memory = Memory(variable.bytes);
+        variable.next.pieces.fit(0);
       }
     } catch (const std::bad_alloc&) { status = Status(HVD_INTERNAL, "out of memory"); }
     if (status.ok()) continue;
@@ -110,18 +133,24 @@ Status State::Impl::make_room() {
   return {};
 }
 
-void State::Impl::copy_host_part() {
+void State::Impl::take_objects() {
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) {
-      variable.next.object.swap(variable.fresh);
-      variable.next_digest = hvd::digest(variable.next.object.data(), variable.next.object.size());
-    } else if (!variable.on_device()) {
-      variable.next_digest = copy_and_digest(variable.next.memory.data(), variable.live, variable.bytes);
-    }
+    if (!variable.is_object()) continue;
+    variable.next.object.swap(variable.fresh);
+    variable.next_digest = content_digest(variable.next.object.data(), variable.next.object.size());
   }
 }
 
-Status State::Impl::copy_overlapped(bool counted) {
+void State::Impl::copy_host_part(bool parallel) {
+  const uint64_t written = copy_pieces(pieces, parallel);
+  for (auto& [key, variable] : variables) {
+    if (!variable.is_object() && !variable.on_device()) variable.next_digest = variable.next.pieces.content();
+  }
+  std::lock_guard lock(mutex);
+  statistics.written_bytes += written;
+}
+
+Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   // Copying the live values anew makes up for a commit that failed; the next commit has to report it.
   if (Status status = settle(); !status.ok()) {
     if (status.code != HVD_INTERNAL && status.code != HVD_PEER_LOST) return status;
@@ -130,10 +159,11 @@ Status State::Impl::copy_overlapped(bool counted) {
   }
   Commit commit;
   commit.counted = counted;
-  commit.epoch = copies->epoch();
+  commit.devices = on_device > 0;
+  commit.epoch = commit.devices ? copies->epoch() : 0;
   commit.revision = revision() + (counted ? 1 : 0);
   commit.began = now();
-  if (DeviceCopies::is_lost(commit.epoch)) {
+  if (commit.devices && DeviceCopies::is_lost(commit.epoch)) {
     return {HVD_PEER_LOST,
             "state: the generation is lost: what devices hold is undefined and was not copied"};
   }
@@ -146,6 +176,15 @@ Status State::Impl::copy_overlapped(bool counted) {
   }
   if (Status status = make_room(); !status.ok()) return status;
   CopyThread& waits = copy_thread();
+  std::vector<PieceCopy> at_once;
+  pieces.clear();
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object() || variable.on_device()) continue;
+    variable.next.pieces.fit(variable.bytes);
+    const bool small = variable.spec.kind == VariableKind::kValue;
+    append_pieces(variable.next.memory.data(), variable.live, variable.bytes, &variable.next.pieces,
+                  small ? &at_once : &pieces);
+  }
   std::vector<DeviceCopies::Ticket> tickets;
   Status status = start(
       false, [](const Variable& v) { return &v.next.memory; }, &tickets);
@@ -155,24 +194,36 @@ Status State::Impl::copy_overlapped(bool counted) {
     status.message = fmt::format("state: device memory can't be copied: {}", status.message);
     return status;
   }
-  copy_host_part();  // while devices are at theirs
+  take_objects();
+  copy_pieces(at_once, false);
+  if (!hidden) copy_host_part(true);  // while devices are at theirs
   {
     std::lock_guard lock(mutex);
     pending = counted;
   }
-  waits.watch(std::move(tickets), [this, commit](Status done) { arrived(std::move(done), commit); });
+  begun = hidden;
+  std::function<Status()> work;
+  if (hidden) {
+    work = [this] {
+      copy_host_part(false);
+      return Status();
+    };
+  }
+  waits.watch(
+      std::move(tickets), [this, commit](Status done) { arrived(std::move(done), commit); }, std::move(work));
   return {};
 }
 
 Status State::Impl::digest_arrived(const Commit& commit) {
   // The epoch moves before collectives are ended: data of a collective that was cut off can't carry this
   // epoch.
+  if (!commit.devices) return {};
   if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
   for (auto& [key, variable] : variables) {
     if (!variable.on_device()) continue;
     const DeviceCopies::Use use(*copies);  // for one at a time: who closes waits no longer than that
     if (!use) return {HVD_CLOSED, "the context is closed"};
-    variable.next_digest = hvd::digest(variable.next.memory.data(), variable.bytes);
+    variable.next_digest = content_digest(variable.next.memory.data(), variable.bytes);
   }
   return {};
 }

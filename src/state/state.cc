@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <random>
 #include <utility>
 
@@ -89,7 +88,7 @@ void State::Impl::remove(const std::string& key) {
   // Its destroy callback, which may ask for the state, runs when all is done.
   const auto removed = variables.extract(found);
   if (removed.mapped().on_device() && --on_device == 0) {
-    for (auto& [other, variable] : variables) variable.next = Copy();
+    for (auto& [other, variable] : variables) variable.next = Copy();  // the next hidden commit gets it anew
   }
   if (!has_commit) return;
   const Digest digest = total();
@@ -142,9 +141,13 @@ uint64_t State::Impl::committed_bytes() {
   return bytes;
 }
 
-Status State::Impl::copy(bool counted) {
+Status State::Impl::copy(bool counted, bool hidden) {
   if (Status status = not_in_callback(counted ? "save" : "refresh"); !status.ok()) return status;
-  if (on_device > 0) return copy_overlapped(counted);
+  if (hidden || on_device > 0) return copy_overlapped(counted, hidden);
+  if (Status status = settle(); !status.ok()) {
+    if (status.code == HVD_TIMEOUT || (status.code == HVD_INTERNAL && counted)) return status;
+    if (logger != nullptr) logger->warning("{}", status.message);
+  }
 
   // All that can fail comes first, so that the last commit stays whole.
   for (auto& [key, variable] : variables) {
@@ -156,6 +159,7 @@ Status State::Impl::copy(bool counted) {
     } else if (variable.copy.memory.size() < variable.bytes) {
       try {
         variable.copy.memory = Memory(variable.bytes);
+        variable.copy.pieces.fit(0);
       } catch (const std::bad_alloc&) {
         return {HVD_INTERNAL,
                 fmt::format("out of memory: {} bytes for the copy of state key '{}'", variable.bytes, key)};
@@ -165,12 +169,19 @@ Status State::Impl::copy(bool counted) {
 
   const Time began = now();
   uint64_t bytes = 0;
+  pieces.clear();
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) continue;
+    variable.copy.pieces.fit(variable.bytes);
+    append_pieces(variable.copy.memory.data(), variable.live, variable.bytes, &variable.copy.pieces, &pieces);
+  }
+  const uint64_t written = copy_pieces(pieces, true);
   for (auto& [key, variable] : variables) {
     if (variable.is_object()) {
       variable.copy.object.swap(variable.fresh);
-      variable.digest = hvd::digest(variable.copy.object.data(), variable.copy.object.size());
+      variable.digest = content_digest(variable.copy.object.data(), variable.copy.object.size());
     } else {
-      variable.digest = copy_and_digest(variable.copy.memory.data(), variable.live, variable.bytes);
+      variable.digest = variable.copy.pieces.content();
     }
     variable.committed = true;
     bytes += variable.committed_bytes().size();
@@ -182,6 +193,7 @@ Status State::Impl::copy(bool counted) {
   std::lock_guard lock(mutex);
   summary.digest = digest;
   statistics.bytes = bytes;
+  statistics.written_bytes += written;
   if (counted) {
     ++summary.revision;
     ++statistics.commits;
@@ -205,17 +217,22 @@ Status State::Impl::restore() {
     status = put_back([](const Variable& v) { return v.committed ? &v.copy.memory : nullptr; });
     if (!status.ok()) return status;
   }
+  pieces.clear();
   for (auto& [key, variable] : variables) {
-    if (variable.is_object() || variable.on_device() || !variable.committed || variable.bytes == 0) continue;
-    std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);  // contract 4
+    if (variable.is_object() || variable.on_device() || !variable.committed) continue;
+    append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr, &pieces);  // contract 4
   }
+  copy_pieces(pieces, true);
   std::lock_guard lock(mutex);
   ++statistics.restores;
   return failed ? told : Status();
 }
 
-State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopies> copies)
-    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies))) {}
+State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopies> copies,
+             const Settings& settings)
+    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies))) {
+  impl_->check_live = settings.check_commits;
+}
 State::~State() = default;
 
 void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
@@ -238,6 +255,11 @@ void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callb
 }
 
 void State::remove(const std::string& key) { impl_->remove(key); }
+Status State::begin() {
+  return impl_->recorded("commit", [&] { return impl_->copy(true, true); });
+}
+Status State::end() { return impl_->end(); }
+bool State::begun() const { return impl_->begun; }
 Status State::save() {
   return impl_->recorded("commit", [&] { return impl_->copy(true); });
 }

@@ -26,7 +26,13 @@ struct SyncResult {
 
 struct Statistics {
   uint64_t commits = 0, restores = 0, syncs = 0, bytes = 0, sync_sent_bytes = 0, sync_received_bytes = 0;
+  uint64_t written_bytes = 0;  // host memory that commits had to write: what had changed
   Duration last_commit{0};
+};
+
+struct Settings {
+  /// After a hidden commit the live values are compared with what it copied.
+  bool check_commits = false;
 };
 
 /// What other ranks need to know to tell whether they agree.
@@ -43,7 +49,7 @@ class State {
  public:
   /// copies: for tensors in device memory; none: they are refused with HVD_UNSUPPORTED.
   explicit State(LoggerPtr logger, TimelinePtr timeline = nullptr,
-                 std::shared_ptr<DeviceCopies> copies = nullptr);
+                 std::shared_ptr<DeviceCopies> copies = nullptr, const Settings& settings = {});
   ~State();
 
   void add_tensor(const std::string& key, const collective::Tensor& tensor);
@@ -54,14 +60,21 @@ class State {
   void remove(const std::string& key);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
-  /// HVD_INTERNAL (memory).
+  /// HVD_INTERNAL (memory). Pieces of host memory that have not changed are not written again.
   ///
-  /// With tensors in device memory the copy is under way when this returns, and becomes the last commit when
-  /// it has arrived, unless it fails or the generation is lost before. Everything but revision(), summary()
+  /// With tensors in device memory, and after begin(), the copy is under way when this returns, and becomes the last
+  /// commit when it has arrived, unless it fails or, with device memory, the generation is lost before. Everything but revision(), summary()
   /// and statistics() waits for that first: at most the time-out of `copies`, then HVD_TIMEOUT.
   /// HVD_PEER_LOST: the generation is lost already, and what devices hold counts for nothing. HVD_INTERNAL:
   /// also that the copy before it failed; nothing is copied then.
   Status save();
+  /// The same as save(), but host memory is copied by a thread: until end() or whatever waits for it the program must
+  /// not write tensors. Objects are saved, and values copied, when this returns. Needs host memory for two commits.
+  Status begin();
+  /// settle(), after begin(). HVD_INVALID: none was begun; or check_commits found that the program wrote a tensor
+  /// meanwhile, which the message names.
+  Status end();
+  bool begun() const;
   /// Copies without counting a revision: used for the first sync, before any commit.
   Status refresh();
   /// Puts the last commit back (contract 4). Keys added since are left alone. Objects come first: if a load

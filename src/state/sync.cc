@@ -287,7 +287,7 @@ Status Sync::verify() {
     auto staged = staged_->find(variables_[i]);
     if (staged == staged_->end()) continue;
     const std::span<const uint8_t> data = variables_[i]->data(staged->second);
-    if (digest(data.data(), data.size()) != wanted()[i].digest) {
+    if (content_digest(data.data(), data.size()) != wanted()[i].digest) {
       return {HVD_INTERNAL,
               fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
                           variables_[i]->spec.key, data.size(), result.root)};

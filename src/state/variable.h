@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "collective/engine.h"
 #include "state/memory.h"
+#include "state/pieces.h"
 
 namespace hvd::state {
 
@@ -40,6 +41,7 @@ bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs);
 /// Bytes of a variable as it was at one time. Objects grow as they are written; the rest has a fixed size.
 struct Copy {
   Memory memory;
+  Pieces pieces;  // of a tensor or value in host memory
   std::vector<uint8_t> object;
 };
 
@@ -58,7 +60,7 @@ struct Variable {
   Copy copy;                   // of the last commit, if committed
   std::vector<uint8_t> fresh;  // object: what its save callback wrote, until the commit takes it
   Digest digest;               // of the copy; random before the first
-  // Of the commit that is under way, where any variable of the state is in device memory.
+  // Of the commit that is under way, unless that is made in place.
   Copy next;
   Digest next_digest;
 

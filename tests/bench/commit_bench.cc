@@ -1,5 +1,7 @@
-// What a commit of 256 MiB costs against copying the same bytes with memcpy: in turns, in one thread, in the
-// same run. Prints a row of a table and one JSON object. Arguments: [rounds, 21 by default] [MiB, 256].
+// What commits cost against copying the same bytes with memcpy by all cores, in turns, in the same run: one that waits,
+// what is left to see of a hidden one beside a computation that is longer than the copy, one of which nothing has
+// changed, and a restore. Prints a row of a table and a JSON object for each. Arguments: [rounds, 21 by default] [MiB,
+// 256].
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -7,8 +9,10 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
+#include "state/pieces.h"
 #include "state/state.h"
 
 namespace {
@@ -24,39 +28,83 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// The same bytes by all cores, each a part of its own.
+void copy_by_all(uint8_t* to, const uint8_t* from, size_t bytes) {
+  const size_t cores = hvd::state::usable_cores(), part = bytes / cores;
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < cores; ++i) {
+    threads.emplace_back([=] { std::memcpy(to + i * part, from + i * part, i + 1 == cores ? bytes - i * part : part); });
+  }
+  std::memcpy(to, from, cores == 1 ? bytes : part);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Computes on a little memory for so long, and says how much it got done.
+double compute(double seconds) {
+  static float values[2048];
+  const auto began = std::chrono::steady_clock::now();
+  double done = 0;
+  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() < seconds) {
+    for (float& value : values) value = value * 0.999F + 0.5F;
+    done += 1;
+  }
+  return done;
+}
+
+struct Series {
+  const char* name;
+  std::vector<double> ratios = {};  // of its time to memcpy's
+};
+
+void print(const Series& series, size_t bytes) {
+  const auto [low, high] = std::minmax_element(series.ratios.begin(), series.ratios.end());
+  std::printf("| %s | %zu MiB | %.2f x memcpy (%.2f to %.2f) | %zu rounds |\n", series.name, bytes >> 20,
+              median(series.ratios), *low, *high, series.ratios.size());
+  std::printf("{\"%s_%zuMiB\": {\"x_memcpy_median\": %.4f, \"x_memcpy_min\": %.4f, \"x_memcpy_max\": %.4f}}\n", series.name,
+              bytes >> 20, median(series.ratios), *low, *high);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int rounds = std::max(argc > 1 ? std::atoi(argv[1]) : 21, 1);
   const size_t bytes = static_cast<size_t>(std::max(argc > 2 ? std::atoi(argv[2]) : 256, 1)) << 20;
-  // Both copies start from the same pages; all memory is touched before the first measurement.
+  // All copies start from the same pages; all memory is touched before the first measurement.
   std::vector<uint64_t> source(bytes / sizeof(uint64_t));
   std::mt19937_64 random(1);
   for (uint64_t& word : source) word = random();
   std::vector<uint8_t> target(bytes, 1);
-
   hvd::state::State state(nullptr);
   state.add_tensor("tensor", {source.data(), HVD_DTYPE_UINT64, {static_cast<int64_t>(source.size())}});
-  if (!state.save().ok()) return 1;
+  const auto change = [&] {  // every piece
+    for (size_t i = 0; i < source.size(); i += 1024) source[i] += 1;
+  };
+  const auto must = [](const hvd::Status& status) {
+    if (!status.ok()) std::exit(1);
+  };
+  must(state.save());
+  must(state.begin());
+  must(state.end());
 
-  std::vector<double> copies, commits, ratios;
+  Series blocking{"commit"}, visible{"hidden_commit"}, unchanged{"unchanged_commit"}, restore{"restore"};
   for (int round = 0; round < rounds; ++round) {
-    source[static_cast<size_t>(round)] ^= 1;
-    bool saved = false;
-    const double copy = seconds_of([&] { std::memcpy(target.data(), source.data(), bytes); });
-    const double commit = seconds_of([&] { saved = state.save().ok(); });
-    if (!saved || target[0] != reinterpret_cast<uint8_t*>(source.data())[0]) return 1;
-    copies.push_back(static_cast<double>(bytes) / copy / 1e9);
-    commits.push_back(static_cast<double>(bytes) / commit / 1e9);
-    ratios.push_back(copy / commit);
+    const double copy =
+        seconds_of([&] { copy_by_all(target.data(), reinterpret_cast<uint8_t*>(source.data()), bytes); });
+    change();
+    blocking.ratios.push_back(seconds_of([&] { must(state.save()); }) / copy);
+    must(state.save());
+    unchanged.ratios.push_back(seconds_of([&] { must(state.save()); }) / copy);
+    restore.ratios.push_back(seconds_of([&] { must(state.restore()); }) / copy);
+    // What the program sees: both calls, and how much less it gets done than in the same time by itself.
+    change();
+    const double span = 4 * copy, alone = compute(span);
+    double done = 0;
+    const double calls = seconds_of([&] { must(state.begin()); });
+    done = compute(span);
+    const double rest = seconds_of([&] { must(state.end()); });
+    visible.ratios.push_back((calls + rest + std::max(0.0, span * (1 - done / alone))) / copy);
+    if (target[0] == 1 && target[bytes - 1] == 1 && target[bytes / 2] == 1) return 1;
   }
-  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
-  std::printf(
-      "| commit | %zu MiB | memcpy %.2f GB/s | commit with digest %.2f GB/s | ratio %.2f (%.2f to %.2f) | %d rounds |\n",
-      bytes >> 20, median(copies), median(commits), median(ratios), *low, *high, rounds);
-  std::printf(
-      "{\"commit_%zuMiB\": {\"memcpy_GBps\": %.3f, \"commit_GBps\": %.3f, \"ratio_median\": %.3f, "
-      "\"ratio_min\": %.3f, \"ratio_max\": %.3f}}\n",
-      bytes >> 20, median(copies), median(commits), median(ratios), *low, *high);
+  for (const Series* series : {&blocking, &visible, &unchanged, &restore}) print(*series, bytes);
   return 0;
 }

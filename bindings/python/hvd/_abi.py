@@ -78,7 +78,7 @@ class Request(Structure):
 class StateStatistics(Sized):
     _fields_ = [("struct_size", c_size_t), ("revision", c_uint64), ("commits", c_uint64), ("restores", c_uint64),
                 ("syncs", c_uint64), ("bytes", c_uint64), ("sync_sent_bytes", c_uint64),
-                ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64)]
+                ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64), ("written_bytes", c_uint64)]
 
 
 class SamplerOptions(Sized):
@@ -198,6 +198,8 @@ _PROTOTYPES = {
     "hvd_state_remove": (None, [_P, _S]),
     "hvd_state_on_reset": (None, [_P, ResetFn, _P, DestroyFn]),
     "hvd_state_commit": (None, [_P]),
+    "hvd_state_commit_begin": (None, [_P]),
+    "hvd_state_commit_end": (None, [_P]),
     "hvd_state_save": (None, [_P]),
     "hvd_state_check_host_updates": (None, [_P]),
     "hvd_state_restore": (None, [_P]),

@@ -299,6 +299,43 @@ def test_state_is_restored_bit_for_bit(worker):
     assert all(torch.equal(a, b) for a, b in zip(train(model, optimizer, 2), expected))
 
 
+def test_hidden_commits_end_before_the_optimizer_steps(worker):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True, step=0)
+    data = torch.randn(8, 4)
+
+    def step():
+        optimizer.zero_grad()
+        model(data).square().sum().backward()
+        optimizer.step()
+        state.step += 1
+
+    for commits in (1, 2):
+        step()
+        kept = copy.deepcopy(model.state_dict())
+        state.commit()
+        assert state._begun
+        model(data)  # writes buffers, which were copied at once
+        state.step += 100
+        optimizer.zero_grad()
+        optimizer.step()
+        assert not state._begun and state.statistics().commits == commits
+        state.restore()
+        assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items()) and state.step == commits
+    state.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    state.commit()
+    optimizer.step()
+    assert state._begun, "that optimizer is no part of the state any more"
+    state.optimizer.step()
+    assert not state._begun
+    state.commit()
+    state.commit()
+    state.restore()
+    with pytest.raises(hvd.InvalidError, match="not begun"):
+        state.commit_end()
+
+
 def test_attributes_of_a_state_may_be_replaced(worker):
     model = network()
     state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),

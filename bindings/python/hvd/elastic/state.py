@@ -122,6 +122,7 @@ class StateStatistics:
     sync_sent_bytes: int
     sync_received_bytes: int
     last_commit_ns: int
+    written_bytes: int
 
 
 class State:
@@ -228,6 +229,17 @@ class State:
         if self.revision == before:  # the library counts commits: who holds the newest one leads after a failure
             State.save(self)
         self.check_host_updates()
+
+    def commit_begin(self) -> None:
+        """Begins a commit that is copied while the program computes. Values and objects are saved when it returns; arrays
+        that are registered must not be written before commit_end(), the next commit, restore or sync."""
+        if self._overrides("save"):
+            raise InvalidError("commit_begin: the state overrides save(): expected one whose arrays the library copies")
+        self._call("commit_begin", _lib.hvd_state_commit_begin)
+
+    def commit_end(self) -> None:
+        """Waits for what is left of the commit that was begun, then check_host_updates()."""
+        self._call("commit_end", _lib.hvd_state_commit_end)
 
     def save(self) -> None:
         """Copies everything, without any communication."""

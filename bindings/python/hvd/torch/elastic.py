@@ -22,19 +22,63 @@ class TorchState(ObjectState):
     tensors that are attributes themselves; "json" knows them. ElasticSamplers are handled by the library. The rest
     are values. Any attribute may be replaced; a module or sampler that is new is part of the state from then on, and
     has a commit of its own with the next one.
+
+    hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next step() of
+    any optimizer that is an attribute, which then raises what commit() would have (HostsUpdatedInterrupt). In between
+    nothing else may write parameters; buffers (batch normalization's) and all other attributes may change, since they
+    are copied at once.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
+                 codec: CodecLike | None = None, context: Context | None = None, hidden_commits: bool = False,
+                 **values: Any):
         given: dict[str, Any] = {}
         if model is not None:
             given["model"] = model
         if optimizer is not None:
             given["optimizer"] = optimizer
         object.__setattr__(self, "_keys", {})
+        object.__setattr__(self, "_hidden", hidden_commits)
+        object.__setattr__(self, "_begun", False)
+        object.__setattr__(self, "_hooks", {})
         super().__init__(codec=codec, context=context, **given, **values)
 
     _keys: dict[str, tuple[str, list[str]]]  # by attribute: its kind, and the keys that stand for it
+    _hidden: bool
+    _begun: bool  # a hidden commit that was not ended
+    _hooks: dict[str, Any]  # by attribute: what ends a hidden commit before the optimizer's step
+
+    def commit(self) -> None:
+        if not self._hidden or self._overrides("save"):
+            super().commit()
+            return
+        self._end_hidden()
+        self.commit_begin()
+        object.__setattr__(self, "_begun", True)
+
+    def _end_hidden(self, *_: Any) -> None:
+        if self._begun:
+            object.__setattr__(self, "_begun", False)
+            self.commit_end()
+
+    def _call(self, what: str, function: Any) -> None:
+        super()._call(what, function)
+        if what not in ("commit_begin", "check_host_updates"):  # it has waited for what was begun
+            object.__setattr__(self, "_begun", False)
+
+    def _hook(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        if name in self._hooks:
+            self._hooks.pop(name).remove()
+        if not self._hidden:
+            return
+        mine = weakref.ref(self)
+
+        def before_step(*_: Any) -> None:
+            state = mine()
+            if state is not None:
+                state._end_hidden()
+
+        self._hooks[name] = optimizer.register_step_pre_hook(before_step)
 
     def _add(self, name: str, value: Any) -> None:
         before = set(self._memory)
@@ -48,6 +92,7 @@ class TorchState(ObjectState):
             self._add_module(name, value)
         elif kind == "optimizer":
             self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new), self._codec)
+            self._hook(name, value)
         elif kind == "stateful":
             self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new), self._codec)
         elif kind == "tensor":
@@ -61,7 +106,9 @@ class TorchState(ObjectState):
 
     def _add_module(self, name: str, module: torch.nn.Module) -> None:
         for key, tensor in module.state_dict(keep_vars=True).items():
-            if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
+            if self._hidden and isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
+                self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
+            elif isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
                 self.add_array(f"{name}.{key}", tensor)
             elif isinstance(tensor, torch.Tensor):
                 self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
@@ -86,6 +133,8 @@ class TorchState(ObjectState):
         kind, keys = self._keys[name]
         if kind == _kind(value) and kind not in ("module", "sampler"):
             object.__setattr__(self, name, value)
+            if kind == "optimizer":
+                self._hook(name, value)
             return
         old = getattr(self, name)
         try:

@@ -330,6 +330,7 @@ pub struct hvd_state_info {
     pub sync_sent_bytes: u64,
     pub sync_received_bytes: u64,
     pub last_commit_ns: i64,
+    pub written_bytes: u64,
 }
 
 #[repr(C)]
@@ -785,6 +786,14 @@ extern "C" {
         state: *mut hvd_state,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_state_commit_begin(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_commit_end(
+        state: *mut hvd_state,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_state_save(
         state: *mut hvd_state,
         error: *mut hvd_error,
@@ -1218,7 +1227,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_request, split_count), 80);
         assert_eq!(offset_of!(hvd_request, process_set), 88);
         assert_eq!(offset_of!(hvd_request, timeout_ns), 96);
-        assert_eq!(size_of::<hvd_state_info>(), 72);
+        assert_eq!(size_of::<hvd_state_info>(), 80);
         assert_eq!(offset_of!(hvd_state_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_state_info, revision), 8);
         assert_eq!(offset_of!(hvd_state_info, commits), 16);
@@ -1228,6 +1237,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_state_info, sync_sent_bytes), 48);
         assert_eq!(offset_of!(hvd_state_info, sync_received_bytes), 56);
         assert_eq!(offset_of!(hvd_state_info, last_commit_ns), 64);
+        assert_eq!(offset_of!(hvd_state_info, written_bytes), 72);
         assert_eq!(size_of::<hvd_recovery_info>(), 384);
         assert_eq!(offset_of!(hvd_recovery_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_recovery_info, from_generation), 8);

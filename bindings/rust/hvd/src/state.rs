@@ -235,6 +235,8 @@ pub struct StateStatistics {
     pub sync_received_bytes: u64,
     /// Duration of the copy of the last commit.
     pub last_commit: std::time::Duration,
+    /// Of tensors and values: what commits had to write because it had changed.
+    pub written_bytes: u64,
 }
 
 impl<S: Variables> State<S> {
@@ -368,6 +370,23 @@ impl<S> State<S> {
         self.call(|state, e| unsafe { sys::hvd_state_commit(state, e) })
     }
 
+    /// Begins a commit that is copied while the program computes. Values and objects are saved when it returns.
+    ///
+    /// # Safety
+    ///
+    /// Another thread reads the tensors of the state until [`State::commit_end`], or the next commit, restore or sync,
+    /// has returned: nothing may write them, replace them or free them before.
+    pub unsafe fn commit_begin(&mut self) -> Result<()> {
+        // SAFETY: as above, and the caller's promise.
+        self.call(|state, e| unsafe { sys::hvd_state_commit_begin(state, e) })
+    }
+
+    /// Waits for what is left of the commit that was begun, and then does what [`State::commit`] does after its copy.
+    pub fn commit_end(&mut self) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|state, e| unsafe { sys::hvd_state_commit_end(state, e) })
+    }
+
     /// The copy without the check, and without any communication.
     pub fn save(&mut self) -> Result<()> {
         // SAFETY: as above.
@@ -413,6 +432,7 @@ impl<S> State<S> {
             sync_sent_bytes: s.sync_sent_bytes,
             sync_received_bytes: s.sync_received_bytes,
             last_commit: std::time::Duration::from_nanos(s.last_commit_ns.max(0) as u64),
+            written_bytes: s.written_bytes,
         })
     }
 }

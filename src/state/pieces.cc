@@ -1,0 +1,96 @@
+// Copies and digests piece by piece, in one thread or in several.
+#include "state/pieces.h"
+
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+namespace hvd::state {
+namespace {
+
+// Starting threads costs some 50 us: from here on that is less than a hundredth of the copy.
+constexpr uint64_t kParallelFrom = 32 << 20;
+constexpr size_t kMostThreads = 16;
+// Plain copies go in larger pieces, which memcpy writes past the caches.
+constexpr size_t kPlainPiece = 16 << 20;
+
+uint64_t copy(const PieceCopy& piece) {
+  if (piece.pieces == nullptr) {
+    std::memcpy(piece.to, piece.from, piece.size);
+    return piece.size;
+  }
+  Digest& held = piece.pieces->digests[piece.index];
+  uint8_t& marks = piece.pieces->marks[piece.index];
+  // Reading alone costs half of a copy. What changed at the last copy is taken to have changed again, which saves
+  // reading it twice.
+  constexpr uint8_t kBoth = Pieces::kKnown | Pieces::kSteady;
+  if ((marks & kBoth) == kBoth && digest(piece.from, piece.size) == held) return 0;
+  const Digest copied = copy_and_digest(piece.to, piece.from, piece.size);
+  marks = (marks & Pieces::kKnown) != 0 && copied == held ? kBoth : Pieces::kKnown;
+  held = copied;
+  return piece.size;
+}
+
+}  // namespace
+
+Digest content_digest(const void* data, size_t size) {
+  if (size <= kPiece) return digest(data, size);
+  std::vector<Digest> digests;
+  digests.reserve(pieces_of(size));
+  for (size_t at = 0; at < size; at += kPiece) {
+    digests.push_back(digest(static_cast<const uint8_t*>(data) + at, std::min(kPiece, size - at)));
+  }
+  return digest(digests.data(), digests.size() * sizeof(Digest));
+}
+
+void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std::vector<PieceCopy>* list) {
+  const size_t length = pieces != nullptr ? kPiece : kPlainPiece;
+  size_t index = 0;
+  for (size_t at = 0; at < bytes; at += length) {
+    list->push_back({static_cast<uint8_t*>(to) + at, static_cast<const uint8_t*>(from) + at,
+                     std::min(length, bytes - at), pieces, index++});
+  }
+}
+
+size_t usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return std::max(1U, std::thread::hardware_concurrency());
+  return static_cast<size_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel) {
+  uint64_t bytes = 0;
+  for (const PieceCopy& piece : list) bytes += piece.size;
+  std::atomic<size_t> next{0};
+  std::atomic<uint64_t> written{0};
+  const auto work = [&] {
+    uint64_t mine = 0;
+    for (size_t i = next++; i < list.size(); i = next++) mine += copy(list[i]);
+    written += mine;
+  };
+  std::array<std::thread, kMostThreads> helpers;
+  if (parallel && bytes >= kParallelFrom) {
+    const size_t cores = std::min({usable_cores(), kMostThreads, list.size()});
+    // They take none of the process's signals (contract 10).
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (size_t i = 1; i < cores; ++i) helpers[i] = std::thread(work);
+    } catch (const std::system_error&) {}  // those that are there do it
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  work();
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
+  }
+  return written;
+}
+
+}  // namespace hvd::state

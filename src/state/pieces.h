@@ -1,0 +1,61 @@
+// Copies of tensors by pieces, each with a digest: pieces that the target holds already are not written again, and
+// several cores can take part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+
+namespace hvd::state {
+
+/// Small enough to stay in a core's cache between its digest and its copy.
+inline constexpr size_t kPiece = 1 << 20;
+
+inline constexpr size_t pieces_of(size_t bytes) { return (bytes + kPiece - 1) / kPiece; }
+
+/// Digest of a variable's bytes: of all of them up to kPiece, else of the digests of its pieces.
+Digest content_digest(const void* data, size_t size);
+
+/// What a buffer holds, as far as that is known, piece by piece.
+struct Pieces {
+  std::vector<Digest> digests;
+  std::vector<uint8_t> marks;  // kKnown, kSteady
+
+  static constexpr uint8_t kKnown = 1;
+  static constexpr uint8_t kSteady = 2;  // it was the same at the last copy: likely to be so again
+
+  /// Room for a buffer of so many bytes. What was known stays if the size does.
+  void fit(size_t bytes) {
+    if (digests.size() == pieces_of(bytes)) return;
+    digests.assign(pieces_of(bytes), {});
+    marks.assign(pieces_of(bytes), 0);
+  }
+  /// content_digest of the buffer, all of which is known.
+  Digest content() const {
+    return digests.size() == 1 ? digests[0] : digest(digests.data(), digests.size() * sizeof(Digest));
+  }
+};
+
+/// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be.
+struct PieceCopy {
+  uint8_t* to;
+  const uint8_t* from;
+  size_t size;
+  Pieces* pieces;
+  size_t index;
+};
+
+/// Appends the pieces of a copy of `bytes`. With `pieces`, which fit it, digests are taken as well.
+void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std::vector<PieceCopy>* list);
+
+/// Makes the copies with as many threads as the process has cores, if they are large and `parallel`; gives the bytes
+/// that had to be written.
+uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
+
+/// How many cores this process may use.
+size_t usable_cores();
+
+}  // namespace hvd::state

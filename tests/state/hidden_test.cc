@@ -1,0 +1,220 @@
+// Commits that are copied while the program goes on, and pieces that are not written again.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "state/fabric.h"
+#include "state/message.h"
+#include "state/objects.h"
+#include "state/pieces.h"
+#include "state/state.h"
+
+namespace hvd::state {
+namespace {
+
+constexpr size_t kCount = 3 * kPiece / sizeof(float) + 1000;
+
+struct Rank {
+  explicit Rank(float step, const Settings& settings = {}) : state(nullptr, nullptr, nullptr, settings) {
+    set(step);
+    state.add_tensor("large", {large.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(large.size())}});
+    state.add_tensor("small", {small.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(small.size())}});
+    state.add_tensor("empty", {nullptr, HVD_DTYPE_FLOAT32, {0}});
+    state.add_value("value", &value, sizeof(value));
+    object.add_to(state, "object");
+  }
+  void set(float step) {
+    for (size_t i = 0; i < large.size(); ++i) large[i] = step + static_cast<float>(i % 1000);
+    std::fill(small.begin(), small.end(), step);
+    value = step;
+    object.bytes.assign(10, static_cast<uint8_t>(step));
+  }
+  void expect(float step) {
+    for (size_t i = 0; i < large.size(); ++i) {
+      ASSERT_EQ(large[i], step + static_cast<float>(i % 1000)) << i;
+    }
+    EXPECT_EQ(small, std::vector<float>(100, step));
+    EXPECT_EQ(value, step);
+    EXPECT_EQ(object.bytes, std::vector<uint8_t>(10, static_cast<uint8_t>(step)));
+  }
+  std::vector<float> large = std::vector<float>(kCount), small = std::vector<float>(100);
+  float value = 0;
+  TestObject object;
+  State state;
+};
+
+TEST(Hidden, IsTheSameCommitAsOneThatIsNot) {
+  Rank hidden(3), plain(3);
+  ASSERT_TRUE(hidden.state.begin().ok());
+  EXPECT_TRUE(hidden.state.begun());
+  EXPECT_EQ(hidden.state.revision(), 1U);
+  ASSERT_TRUE(hidden.state.end().ok());
+  EXPECT_FALSE(hidden.state.begun());
+  ASSERT_TRUE(plain.state.save().ok());
+  EXPECT_EQ(hidden.state.summary().digest, plain.state.summary().digest);
+  EXPECT_EQ(hidden.state.summary().revision, 1U);
+  EXPECT_EQ(hidden.state.statistics().commits, 1U);
+  hidden.set(4);
+  ASSERT_TRUE(hidden.state.restore().ok());
+  hidden.expect(3);
+}
+
+TEST(Hidden, ValuesAndObjectsMayChangeAtOnce) {
+  Rank rank(1);
+  ASSERT_TRUE(rank.state.begin().ok());
+  rank.value = 7;
+  rank.object.bytes = {9};
+  ASSERT_TRUE(rank.state.end().ok());
+  ASSERT_TRUE(rank.state.restore().ok());
+  rank.expect(1);
+}
+
+TEST(Hidden, WhateverComesNextWaitsForIt) {
+  for (const int next : {0, 1, 2, 3, 4}) {
+    Rank rank(1);
+    ASSERT_TRUE(rank.state.save().ok());
+    rank.set(2);
+    ASSERT_TRUE(rank.state.begin().ok());
+    if (next == 0) { ASSERT_TRUE(rank.state.begin().ok()); }
+    if (next == 1) { ASSERT_TRUE(rank.state.save().ok()); }
+    if (next == 2) { ASSERT_TRUE(rank.state.settle().ok()); }
+    if (next == 3) { rank.state.remove("empty"); }
+    ASSERT_TRUE(rank.state.settle().ok());
+    EXPECT_EQ(rank.state.summary().revision, next < 2 ? 3U : 2U) << next;
+    rank.set(5);
+    ASSERT_TRUE(rank.state.restore().ok());
+    rank.expect(2);
+  }
+}
+
+TEST(Hidden, AFailingCallbackLeavesTheCommitBefore) {
+  Rank rank(1);
+  ASSERT_TRUE(rank.state.begin().ok());
+  ASSERT_TRUE(rank.state.end().ok());
+  rank.set(2);
+  rank.object.save_code = 3;
+  EXPECT_EQ(rank.state.begin().code, HVD_CALLBACK_FAILED);
+  EXPECT_EQ(rank.state.end().code, HVD_INVALID) << "none is under way";
+  EXPECT_EQ(rank.state.revision(), 1U);
+  ASSERT_TRUE(rank.state.restore().ok());
+  rank.expect(1);
+}
+
+TEST(Hidden, AWriteMeanwhileIsNamedWhereThatIsChecked) {
+  Rank rank(1, {true});
+  ASSERT_TRUE(rank.state.begin().ok());
+  rank.value = 2;  // allowed
+  ASSERT_TRUE(rank.state.end().ok());
+  rank.set(2);
+  ASSERT_TRUE(rank.state.begin().ok());
+  ASSERT_TRUE(rank.state.settle().ok());  // all is copied: the write below races with nothing
+  ASSERT_TRUE(rank.state.begin().ok());
+  while (rank.state.summary().revision != 3) std::this_thread::yield();
+  rank.small[50] = 77;
+  const Status status = rank.state.end();
+  EXPECT_EQ(status.code, HVD_INVALID);
+  EXPECT_TRUE(says(status.message, {"'small'", "float32[100]", "begin of commit 3"}));
+}
+
+TEST(Hidden, NewestWinsWhereverACommitHadArrived) {  // contract 5: one commit or the other on all ranks
+  Rank a(1), b(1), c(1);
+  std::vector<Rank*> ranks{&a, &b, &c};
+  const auto sync = [&] {
+    Fabric fabric(3);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < 3; ++r) {
+      threads.emplace_back([&, r] {
+        const Status status = ranks[static_cast<size_t>(r)]->state.sync(fabric.engine(r), r, 3, {}, seconds(60), nullptr);
+        EXPECT_TRUE(status.ok()) << status.message;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  };
+  sync();
+  for (Rank* rank : ranks) {
+    ASSERT_TRUE(rank->state.begin().ok());
+    ASSERT_TRUE(rank->state.end().ok());
+    rank->set(2);
+  }
+  ASSERT_TRUE(b.state.begin().ok());  // the others have learnt of a loss before theirs
+  for (Rank* rank : ranks) ASSERT_TRUE(rank->state.restore().ok());
+  a.expect(1);
+  b.expect(2);
+  sync();
+  for (Rank* rank : ranks) {
+    rank->expect(2);
+    EXPECT_EQ(rank->state.revision(), 2U);
+    rank->set(9);
+    ASSERT_TRUE(rank->state.restore().ok());
+    rank->expect(2);
+  }
+}
+
+TEST(Incremental, OnlyPiecesThatChangedAreWritten) {
+  Rank rank(1);
+  auto written = [&, before = uint64_t{0}]() mutable {
+    EXPECT_TRUE(rank.state.save().ok());
+    const uint64_t now = rank.state.statistics().written_bytes, bytes = now - before;
+    before = now;
+    return bytes;
+  };
+  const uint64_t all = (kCount + 100 + 1) * sizeof(float);
+  EXPECT_EQ(written(), all);
+  EXPECT_EQ(written(), all) << "it is not known yet that they stay the same";
+  EXPECT_EQ(written(), 0U);
+  rank.large[kPiece / sizeof(float)] += 1;  // the first of the second piece
+  EXPECT_EQ(written(), kPiece);
+  const float kept = rank.large[kPiece / sizeof(float)];
+  rank.large[kPiece / sizeof(float)] = 0;
+  ASSERT_TRUE(rank.state.restore().ok());
+  EXPECT_EQ(rank.large[kPiece / sizeof(float)], kept);
+}
+
+TEST(Incremental, DigestsAndBytesAreThoseOfAFullCommitWhateverChanges) {
+  Rank rank(1);
+  uint64_t seed = 1;
+  for (int round = 0; round < 40; ++round) {
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    if (seed >> 62U != 0) rank.large[(seed >> 20U) % kCount] += 1;
+    if (seed >> 61U == 5) rank.small[0] += 1;
+    ASSERT_TRUE(((seed >> 33U) % 2 == 0 ? rank.state.begin() : rank.state.save()).ok());
+    ASSERT_TRUE(rank.state.settle().ok());
+    Rank fresh(1);
+    fresh.large = rank.large;
+    fresh.small = rank.small;
+    State same(nullptr);
+    same.add_tensor("large", {fresh.large.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(kCount)}});
+    same.add_tensor("small", {fresh.small.data(), HVD_DTYPE_FLOAT32, {100}});
+    same.add_tensor("empty", {nullptr, HVD_DTYPE_FLOAT32, {0}});
+    same.add_value("value", &fresh.value, sizeof(float));
+    fresh.object.add_to(same, "object");
+    ASSERT_TRUE(same.save().ok());
+    ASSERT_EQ(same.summary().digest, rank.state.summary().digest) << round;
+    std::fill(rank.large.begin(), rank.large.end(), 0.F);
+    ASSERT_TRUE(rank.state.restore().ok());
+    ASSERT_TRUE(rank.large == fresh.large) << round;
+  }
+}
+
+TEST(Incremental, LargeCopiesByAllCoresAreTheSame) {
+  const size_t size = (48 << 20) + 12345;
+  std::vector<uint8_t> from(size), to(size), plain(size);
+  for (size_t i = 0; i < size; i += 7) from[i] = static_cast<uint8_t>(i * 31);
+  Pieces pieces;
+  pieces.fit(size);
+  std::vector<PieceCopy> list;
+  append_pieces(to.data(), from.data(), size, &pieces, &list);
+  EXPECT_EQ(copy_pieces(list, true), size);
+  EXPECT_TRUE(to == from);
+  EXPECT_EQ(pieces.content(), content_digest(from.data(), size));
+  list.clear();
+  append_pieces(plain.data(), from.data(), size, nullptr, &list);
+  EXPECT_EQ(copy_pieces(list, true), size);
+  EXPECT_TRUE(plain == from);
+}
+
+}  // namespace
+}  // namespace hvd::state
