@@ -23,6 +23,7 @@ const (
 	EventDriverLost   EventKind = C.HVD_EVENT_DRIVER_LOST   // the driver is gone
 	EventRecovered    EventKind = C.HVD_EVENT_RECOVERED     // a recovery was recorded
 	EventStalled      EventKind = C.HVD_EVENT_STALLED       // rank 0: an operation waits for ranks that the message names
+	EventDiverged     EventKind = C.HVD_EVENT_DIVERGED      // the rank committed other bytes than most (option divergence_every)
 	EventAll          EventKind = 0xffffffff
 )
 

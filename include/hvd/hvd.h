@@ -633,7 +633,9 @@ enum {
   HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
   HVD_EVENT_DRIVER_LOST = 1 << 4,
   HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
-  HVD_EVENT_STALLED = 1 << 6            /* rank 0: an operation waits for ranks that the message names */
+  HVD_EVENT_STALLED = 1 << 6,           /* rank 0: an operation waits for ranks that the message names */
+  HVD_EVENT_DIVERGED = 1 << 7           /* `rank` committed other bytes than most (option divergence_every); the message
+                                           names key and revision */
 };
 #define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
 

@@ -69,11 +69,15 @@ struct hvd_context {
   std::thread connecting;
 };
 
+namespace hvd::api {
+state::Settings state_settings(const Options& options);
+}  // namespace hvd::api
+
 struct hvd_state {
   explicit hvd_state(std::shared_ptr<hvd_context> c)
       : context(std::move(c)),
         elastic(context->worker.logger(), context->worker.timeline(), context->worker.copies(),
-                {context->options.boolean("check_commits")}) {}
+                hvd::api::state_settings(context->options)) {}
   const std::shared_ptr<hvd_context> context;
   hvd::elastic::ElasticState elastic;
   std::atomic<const void*> user{nullptr};  // the thread that is in a call: see StateCall

@@ -1,4 +1,6 @@
 // State and elastic run of hvd.h.
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "api/handles.h"
@@ -13,6 +15,24 @@ using hvd::api::required;
 using hvd::api::required_text;
 using hvd::api::tensor_of;
 using hvd::api::Use;
+
+namespace hvd::api {
+
+state::Settings state_settings(const Options& options) {
+  using enum state::Settings::OnDivergence;
+  state::Settings settings;
+  settings.check_commits = options.boolean("check_commits");
+  settings.divergence_every = static_cast<uint64_t>(options.integer("divergence_every"));
+  const std::string action = options.string("on_divergence");
+  if (action != "report" && action != "evict" && action != "stop") {
+    throw Error(HVD_INVALID, fmt::format("option on_divergence (HVD_ON_DIVERGENCE) is '{}': expected report, evict or stop",
+                                         action));
+  }
+  settings.on_divergence = action == "stop" ? kStop : action == "evict" ? kEvict : kReport;
+  return settings;
+}
+
+}  // namespace hvd::api
 
 /// One elastic loop; the context allows one at a time.
 struct hvd_run_loop {

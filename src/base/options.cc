@@ -72,6 +72,11 @@ constexpr OptionSpec kSpecs[] = {
     {"check_commits", kBool, "false", 0, 0,
      "whether the end of a hidden commit checks that the program has not written what it copies: for debugging, it reads "
      "everything again"},
+    {"divergence_every", kInt, "0", 0, 1 << 30,
+     "every so many commits the ranks compare digests, and whoever has other bytes than most is named; 0: never"},
+    {"on_divergence", kString, "report", 0, 0,
+     "what becomes of it: report (event and log), evict (who differs takes the others' state in the same commit), stop "
+     "(HVD_MISMATCH); evict without a majority stops"},
     // Driver.
     {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
     {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 namespace hvd::elastic {
@@ -71,11 +72,63 @@ Status save(Worker& worker, ElasticState& elastic) {
 }
 
 namespace {
+
+void tell_diverged(Worker& worker, const hvd_membership_info& place, const state::Diverged& diverged) {
+  const bool mine = std::find(diverged.ranks.begin(), diverged.ranks.end(), place.rank) != diverged.ranks.end();
+  if (mine || place.rank == 0) worker.log().warning("{}", diverged.text);
+  for (const int32_t rank : diverged.ranks) {
+    hvd_event event{};
+    event.kind = HVD_EVENT_DIVERGED;
+    event.generation = place.generation;
+    event.membership_epoch = place.membership_epoch;
+    event.rank = rank;
+    event.size = place.size;
+    std::strncpy(event.message, diverged.text.c_str(), sizeof(event.message) - 1);
+    worker.notifications().post(event);
+  }
+}
+
+/// Every so many commits: whoever holds other bytes than the others is named, and by option corrected or the end.
+Status compare(Worker& worker, ElasticState& elastic) {
+  const state::Settings& settings = elastic.settings;
+  const hvd_membership_info place = worker.membership();
+  if (settings.divergence_every == 0 || place.size < 2) return {};
+  if (elastic.state.revision() % settings.divergence_every != 0) return {};
+  if (Status status = elastic.state.settle(); !status.ok()) return status;
+  EngineUse engine = worker.engine();
+  if (!engine) {
+    const auto loss = worker.loss();
+    return loss ? loss->status : Status(HVD_CLOSED, "the context is closed");
+  }
+  std::vector<state::Diverged> found;
+  const Duration timeout = worker.operation_timeout();
+  if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok()) return status;
+  if (found.empty()) return {};
+  std::set<int32_t> odd;
+  bool majority = true;
+  for (const state::Diverged& diverged : found) {
+    tell_diverged(worker, place, diverged);
+    odd.insert(diverged.ranks.begin(), diverged.ranks.end());
+    majority = majority && diverged.majority;
+  }
+  using enum state::Settings::OnDivergence;
+  if (settings.on_divergence == kReport) return {};
+  Status stop(HVD_MISMATCH, found.front().text);
+  stop.rank = *odd.begin();
+  if (settings.on_divergence == kStop || !majority || odd.size() == static_cast<size_t>(place.size)) return stop;
+  // Live values are those of this commit on every rank: a sync corrects both.
+  if (odd.contains(place.rank)) elastic.state.disown();
+  state::SyncResult result;
+  return elastic.state.sync(*engine, place.rank, place.size, {}, timeout, &result);
+}
+
 Status committed(Worker& worker, ElasticState& elastic) {
+  if (Status status = compare(worker, elastic); !status.ok()) return status;
   Status status = worker.check_host_updates();
   if (status.code == HVD_HOSTS_UPDATED) elastic.left = ElasticState::Left::kAtCommit;
   return status;
 }
+
 }  // namespace
 
 Status commit(Worker& worker, ElasticState& elastic) {

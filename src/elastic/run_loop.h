@@ -13,9 +13,10 @@ namespace hvd::elastic {
 struct ElasticState {
   explicit ElasticState(LoggerPtr logger, TimelinePtr timeline = nullptr,
                         std::shared_ptr<state::DeviceCopies> copies = nullptr,
-                        const state::Settings& settings = {})
-      : state(std::move(logger), std::move(timeline), std::move(copies), settings) {}
+                        const state::Settings& given = {})
+      : settings(given), state(std::move(logger), std::move(timeline), std::move(copies), given) {}
 
+  const state::Settings settings;
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
   /// Where HVD_HOSTS_UPDATED came from. From a commit: live values are the last commit already. From a check:

@@ -22,6 +22,7 @@ const char* name_of(hvd_event_kind kind) {
     case HVD_EVENT_JOB_ENDED: return "job ended";
     case HVD_EVENT_DRIVER_LOST: return "driver lost";
     case HVD_EVENT_STALLED: return "stalled";
+    case HVD_EVENT_DIVERGED: return "diverged";
     default: return "event";
   }
 }

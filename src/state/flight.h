@@ -68,4 +68,20 @@ class Flight {
   std::vector<std::shared_ptr<collective::Operation>> operations_;
 };
 
+/// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of ranks.
+inline Status gather(collective::Engine& engine, Time deadline, const char* name, const void* data, size_t size,
+                     std::vector<uint8_t>* all) {
+  Flight flight(engine, deadline);
+  collective::Submission submission;
+  submission.name = name;
+  submission.kind = collective::Kind::kAllgather;
+  submission.inputs = {{const_cast<void*>(data), HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}}};
+  const std::shared_ptr<collective::Operation> operation = flight.submit(std::move(submission));
+  if (Status status = flight.land(); !status.ok()) return status;
+  const size_t length = operation->buffer_size();
+  const collective::Buffer buffer = operation->take_buffer();
+  all->assign(buffer.get(), buffer.get() + length);
+  return {};
+}
+
 }  // namespace hvd::state

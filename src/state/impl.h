@@ -51,6 +51,10 @@ struct State::Impl {
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first);
 
+  // divergence.cc
+  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout, std::vector<Diverged>* ret_diverged);
+  void disown();
+
   // overlap.cc
   struct Commit;
   using MemoryOf = std::function<const Memory*(const Variable&)>;

@@ -27,6 +27,11 @@ uint64_t copy(const PieceCopy& piece) {
   }
   Digest& held = piece.pieces->digests[piece.index];
   uint8_t& marks = piece.pieces->marks[piece.index];
+  if (piece.to == nullptr) {
+    held = digest(piece.from, piece.size);
+    marks = Pieces::kKnown;
+    return 0;
+  }
   // Reading alone costs half of a copy. What changed at the last copy is taken to have changed again, which saves
   // reading it twice.
   constexpr uint8_t kBoth = Pieces::kKnown | Pieces::kSteady;
@@ -53,7 +58,7 @@ void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std
   const size_t length = pieces != nullptr ? kPiece : kPlainPiece;
   size_t index = 0;
   for (size_t at = 0; at < bytes; at += length) {
-    list->push_back({static_cast<uint8_t*>(to) + at, static_cast<const uint8_t*>(from) + at,
+    list->push_back({to == nullptr ? nullptr : static_cast<uint8_t*>(to) + at, static_cast<const uint8_t*>(from) + at,
                      std::min(length, bytes - at), pieces, index++});
   }
 }

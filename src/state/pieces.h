@@ -39,7 +39,7 @@ struct Pieces {
   }
 };
 
-/// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be.
+/// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be. `to` NULL: it is only to be digested.
 struct PieceCopy {
   uint8_t* to;
   const uint8_t* from;

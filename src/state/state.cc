@@ -259,6 +259,11 @@ Status State::begin() {
   return impl_->recorded("commit", [&] { return impl_->copy(true, true); });
 }
 Status State::end() { return impl_->end(); }
+Status State::find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
+                            std::vector<Diverged>* ret_diverged) {
+  return impl_->find_diverged(engine, rank, timeout, ret_diverged);
+}
+void State::disown() { impl_->disown(); }
 bool State::begun() const { return impl_->begun; }
 Status State::save() {
   return impl_->recorded("commit", [&] { return impl_->copy(true); });

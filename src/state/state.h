@@ -33,6 +33,17 @@ struct Statistics {
 struct Settings {
   /// After a hidden commit the live values are compared with what it copied.
   bool check_commits = false;
+  /// Every so many commits the ranks compare their digests; 0: never.
+  uint64_t divergence_every = 0;
+  enum class OnDivergence : uint8_t { kReport, kEvict, kStop };
+  OnDivergence on_divergence = OnDivergence::kReport;
+};
+
+/// A variable that is not the same everywhere.
+struct Diverged {
+  std::vector<int32_t> ranks;  // who differs from more than half of all; all, without such a majority
+  bool majority = false;
+  std::string text;  // one sentence, the same on every rank
 };
 
 /// What other ranks need to know to tell whether they agree.
@@ -103,6 +114,12 @@ class State {
   /// when everything has arrived; if one fails, those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first = false);
+
+  /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it differ, and in
+  /// what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit different revisions.
+  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout, std::vector<Diverged>* ret_diverged);
+  /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
+  void disown();
 
   struct Impl;
 

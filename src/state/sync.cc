@@ -49,7 +49,9 @@ class Sync {
   SyncResult result;
 
  private:
-  Status gather(const char* name, const void* data, size_t size, std::vector<uint8_t>* all);
+  Status gather(const char* name, const void* data, size_t size, std::vector<uint8_t>* all) {
+    return state::gather(engine_, deadline_, name, data, size, all);
+  }
   Status exchange_heads(const Status& local);
   Status name_mismatch(size_t other);
   Status exchange_versions();
@@ -77,21 +79,6 @@ class Sync {
   using Staged = std::map<const Variable*, Copy>;
   const std::shared_ptr<Staged> staged_ = std::make_shared<Staged>();  // what this rank lacks
 };
-
-/// Every rank contributes `size` bytes, or as many as the others know it to; `all` is in the order of ranks.
-Status Sync::gather(const char* name, const void* data, size_t size, std::vector<uint8_t>* all) {
-  Flight flight(engine_, deadline_);
-  Submission submission;
-  submission.name = name;
-  submission.kind = collective::Kind::kAllgather;
-  submission.inputs = {bytes_tensor(data, size)};
-  const std::shared_ptr<Operation> operation = flight.submit(std::move(submission));
-  if (Status status = flight.land(); !status.ok()) return status;
-  const size_t length = operation->buffer_size();
-  const collective::Buffer buffer = operation->take_buffer();
-  all->assign(buffer.get(), buffer.get() + length);
-  return {};
-}
 
 Status Sync::exchange_heads(const Status& local) {
   for (const Variable* variable : variables_) encode(variable->spec, &specs_);
@@ -283,11 +270,19 @@ Status Sync::transfer() {
 }
 
 Status Sync::verify() {
+  std::vector<PieceCopy> pieces;
+  for (auto& [variable, copy] : *staged_) {
+    if (variable->is_object()) continue;
+    copy.pieces.fit(variable->bytes);
+    append_pieces(nullptr, copy.memory.data(), variable->bytes, &copy.pieces, &pieces);
+  }
+  copy_pieces(pieces, true);
   for (size_t i = 0; i < variables_.size(); ++i) {
     auto staged = staged_->find(variables_[i]);
     if (staged == staged_->end()) continue;
     const std::span<const uint8_t> data = variables_[i]->data(staged->second);
-    if (content_digest(data.data(), data.size()) != wanted()[i].digest) {
+    const bool whole = variables_[i]->is_object();
+    if ((whole ? content_digest(data.data(), data.size()) : staged->second.pieces.content()) != wanted()[i].digest) {
       return {HVD_INTERNAL,
               fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
                           variables_[i]->spec.key, data.size(), result.root)};
@@ -324,15 +319,18 @@ Status Sync::apply() {
     static_cast<void>(state_.load_objects(committed, false));
     return status;
   }
+  std::vector<PieceCopy> pieces;
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
     Copy* const copy = staged(variable);
     if (copy == nullptr) continue;
     std::swap(variable.copy, *copy);
     variable.digest = wanted()[i].digest;
-    if (!variable.is_object() && !variable.on_device())
-      std::memcpy(variable.live, variable.copy.memory.data(), variable.bytes);
+    if (!variable.is_object() && !variable.on_device()) {
+      append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr, &pieces);
+    }
   }
+  copy_pieces(pieces, true);
   return {};
 }
 

@@ -31,6 +31,7 @@ class EventKind(IntFlag):
     DRIVER_LOST = 16
     RECOVERED = 32     # a recovery was recorded
     STALLED = 64       # rank 0: an operation waits for ranks that the message names
+    DIVERGED = 128     # the rank committed other bytes than most (option divergence_every)
     ALL = 0xFFFFFFFF
 
 

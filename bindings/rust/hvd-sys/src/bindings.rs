@@ -135,6 +135,7 @@ pub const HVD_EVENT_JOB_ENDED: hvd_event_kind = 8;
 pub const HVD_EVENT_DRIVER_LOST: hvd_event_kind = 16;
 pub const HVD_EVENT_RECOVERED: hvd_event_kind = 32;
 pub const HVD_EVENT_STALLED: hvd_event_kind = 64;
+pub const HVD_EVENT_DIVERGED: hvd_event_kind = 128;
 
 pub const HVD_COLLECTIVE_BROADCAST_OBJECT: i32 = 8;
 pub const HVD_COLLECTIVE_SEND: i32 = 9;

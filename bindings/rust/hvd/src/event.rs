@@ -26,6 +26,7 @@ impl Kinds {
     pub const DRIVER_LOST: Kinds = Kinds(sys::HVD_EVENT_DRIVER_LOST);
     pub const RECOVERED: Kinds = Kinds(sys::HVD_EVENT_RECOVERED);
     pub const STALLED: Kinds = Kinds(sys::HVD_EVENT_STALLED);
+    pub const DIVERGED: Kinds = Kinds(sys::HVD_EVENT_DIVERGED);
     pub const ALL: Kinds = Kinds(sys::HVD_EVENT_ALL);
 }
 
@@ -54,6 +55,8 @@ pub enum EventKind {
     Recovered,
     /// Rank 0: an operation waits for ranks that the message names.
     Stalled,
+    /// The rank committed other bytes than most (option `divergence_every`).
+    Diverged,
     /// One that this version of the binding does not know.
     Other(u32),
 }
@@ -89,6 +92,7 @@ impl Event {
             Kinds::DRIVER_LOST => EventKind::DriverLost,
             Kinds::RECOVERED => EventKind::Recovered,
             Kinds::STALLED => EventKind::Stalled,
+            Kinds::DIVERGED => EventKind::Diverged,
             Kinds(other) => EventKind::Other(other),
         };
         Event {

@@ -1,0 +1,109 @@
+// Compares the digests of a commit over all ranks, and names who differs in what.
+#include "state/divergence.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "state/flight.h"
+#include "state/impl.h"
+
+namespace hvd::state {
+namespace {
+
+/// What each rank says first. A rank that has joined says nothing.
+struct Head {
+  uint64_t rank = 0, revision = 0, variables = 0;
+  Digest digest;
+};
+static_assert(sizeof(Head) == 40, "no padding on the wire");
+
+}  // namespace
+
+std::vector<Divergence> find_divergence(const std::vector<std::vector<Version>>& versions) {
+  std::vector<Divergence> all;
+  const size_t variables = versions.empty() ? 0 : versions[0].size();
+  for (size_t v = 0; v < variables; ++v) {
+    std::map<std::pair<Digest, uint64_t>, size_t> counts;
+    for (const auto& row : versions) ++counts[{row[v].digest, row[v].size}];
+    if (counts.size() < 2) continue;
+    const auto most =
+        std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    Divergence divergence{static_cast<uint32_t>(v), {}, 2 * most->second > versions.size()};
+    for (size_t i = 0; i < versions.size(); ++i) {
+      const bool same = std::pair(versions[i][v].digest, versions[i][v].size) == most->first;
+      if (!divergence.majority || !same) divergence.odd.push_back(i);
+    }
+    all.push_back(std::move(divergence));
+  }
+  return all;
+}
+
+Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
+                                  std::vector<Diverged>* ret_diverged) {
+  if (Status status = not_in_callback("commit"); !status.ok()) return status;
+  const Time deadline = now() + timeout;
+  Head mine{static_cast<uint64_t>(rank), 0, variables.size(), {}};
+  {
+    const std::lock_guard lock(mutex);
+    mine.revision = summary.revision;
+    mine.digest = summary.digest;
+  }
+  std::vector<uint8_t> all;
+  if (Status status = gather(engine, deadline, "hvd.divergence.head", &mine, sizeof(mine), &all); !status.ok()) {
+    return status;
+  }
+  std::vector<Head> heads(all.size() / sizeof(Head));
+  if (!heads.empty()) std::memcpy(heads.data(), all.data(), heads.size() * sizeof(Head));
+  for (const Head& head : heads) {
+    if (head.revision == heads[0].revision && head.variables == heads[0].variables) continue;
+    return {HVD_MISMATCH,
+            fmt::format("rank {} commits revision {} of {} keys and rank {} revision {} of {} keys: expected the same "
+                        "commit of the same keys on every rank",
+                        heads[0].rank, heads[0].revision, heads[0].variables, head.rank, head.revision,
+                        head.variables)};
+  }
+  // Every rank has the same heads, so that all of them decide alike.
+  const auto first = [&](const Head& head) { return head.digest == heads[0].digest; };
+  if (std::all_of(heads.begin(), heads.end(), first)) return {};
+
+  std::vector<Version> row;
+  for (auto& [key, variable] : variables) row.push_back({variable.digest, variable.committed_bytes().size()});
+  const size_t bytes = row.size() * sizeof(Version);
+  if (Status status = gather(engine, deadline, "hvd.divergence.digests", row.data(), bytes, &all); !status.ok()) {
+    return status;
+  }
+  if (all.size() != heads.size() * bytes) {
+    return {HVD_INTERNAL, fmt::format("state: {} bytes of digests from {} ranks: expected {}", all.size(), heads.size(),
+                                      heads.size() * bytes)};
+  }
+  std::vector<std::vector<Version>> versions(heads.size(), row);
+  for (size_t i = 0; i < heads.size() && bytes > 0; ++i) std::memcpy(versions[i].data(), all.data() + i * bytes, bytes);
+  std::vector<const Variable*> in_order;
+  for (const auto& [key, variable] : variables) in_order.push_back(&variable);
+  const auto name = [&](size_t i) { return static_cast<int32_t>(heads[i].rank); };
+  for (const Divergence& found : find_divergence(versions)) {
+    Diverged diverged;
+    diverged.majority = found.majority;
+    for (size_t i : found.odd) diverged.ranks.push_back(name(i));
+    const Spec& spec = in_order[found.variable]->spec;
+    diverged.text = fmt::format(
+        "state diverged at revision {}: key '{}' ({}) of rank{} {} differs from {}", mine.revision, spec.key,
+        spec.describe(), found.odd.size() > 1 ? "s" : "", fmt::join(diverged.ranks, ", "),
+        found.majority ? fmt::format("that of the other {}", heads.size() - found.odd.size())
+                       : std::string("one to another, and no majority says which is right"));
+    ret_diverged->push_back(std::move(diverged));
+  }
+  return {};
+}
+
+void State::Impl::disown() {
+  const std::lock_guard lock(mutex);
+  summary.has_state = false;
+  summary.revision = 0;
+}
+
+}  // namespace hvd::state
