@@ -129,7 +129,7 @@ TEST_F(Hvdrun, GivesTheCommandItsArguments) {
 TEST_F(Hvdrun, WorkersThatNeverJoinAreAFailure) {  // contract 8: an exit status of 0 is not success
   EXPECT_EQ(run({"-np", "2", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0",
                  "true"}),
-            1);
+            75);
   EXPECT_EQ(last_line().rfind("hvdrun: job failed: ", 0), 0u) << err();
   EXPECT_NE(last_line().find("exited with status 0"), std::string::npos) << err();
 }
@@ -137,7 +137,7 @@ TEST_F(Hvdrun, WorkersThatNeverJoinAreAFailure) {  // contract 8: an exit status
 TEST_F(Hvdrun, VerboseTellsWhatHappens) {
   EXPECT_EQ(run({"-n", "1", "--verbose", "--set", "restart=false", "--elastic-timeout", "0.3", "--set",
                  "join_settle=0", "false"}),
-            1);
+            75);
   EXPECT_NE(err().find("hvdrun: job job-"), std::string::npos) << err();
   const size_t end = err().find("job failed: ");
   EXPECT_NE(end, std::string::npos) << err();
