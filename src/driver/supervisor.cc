@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "launch/process.h"
+#include "membership/journal.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
@@ -210,6 +211,8 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
     tick_.cancel();
   }
   server_->set_epoch(membership_->epoch());
+  std::vector<membership::Record> unread;  // there is no journal yet that takes them
+  membership_->take_records(&unread);
   publish();
 }
 
