@@ -141,6 +141,12 @@ class History {
     EXPECT_LE(a.envelope.generation, delivered_);
     wire::decode(wire::encode(a.envelope));
   }
+  // No driver of these histories bears a term: its worker never looks for another one.
+  void saw(Dial&) { ADD_FAILURE() << "dials again"; }
+  void saw(StopDial&) { ADD_FAILURE() << "stops what it never began"; }
+  void saw(Adopt&) { ADD_FAILURE() << "another connection"; }
+  void saw(NotifyDriver&) { ADD_FAILURE() << "misses a driver that can't come back"; }
+  void saw(NotifyWaiting& a) { EXPECT_FALSE(a.reason.empty()); }
   void saw(Welcomed&) { EXPECT_EQ(++welcomes_, 1); }
   void saw(Deliver& a) {
     ++delivered_in_all;

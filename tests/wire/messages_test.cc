@@ -129,6 +129,28 @@ std::vector<EnvelopeT> one_of_each() {
   RecoveredT recovered;
   recovered.total_ns = 5;
   add(std::move(recovered));
+  ResumeT resume;
+  resume.rank = 3;
+  resume.ready = std::make_unique<ReadyT>();
+  add(std::move(resume));
+  LeavingT leaving;
+  leaving.message = "its machine is taken away";
+  add(std::move(leaving));
+  ApplyT apply;
+  apply.host = "pod-3";
+  add(std::move(apply));
+  AdmittedT admitted;
+  admitted.worker = 9;
+  admitted.key = "k";
+  admitted.job = "job";
+  admitted.host = "pod-3";
+  add(std::move(admitted));
+  WaitingT waiting;
+  waiting.reason = "all 4 places are taken";
+  add(std::move(waiting));
+  ProbeT probe;
+  probe.reason = "another worker says that it is host a, slot 0";
+  add(std::move(probe));
   return all;
 }
 
