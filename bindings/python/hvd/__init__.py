@@ -14,6 +14,7 @@ from ._default import (abort, add_process_set, allgather, allgather_async, allga
                        allreduce_async, allreduce_async_, alltoall, alltoall_async, backend, backend_choice, barrier, barrier_async,
                        broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
                        broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events,
+                       has_left, leave,
                        generation, grouped_allgather, grouped_allgather_async, grouped_allreduce, grouped_allreduce_,
                        grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter,
                        grouped_reducescatter_async, init, is_initialized,
