@@ -1,0 +1,48 @@
+"""The files of examples/deploy are what their platforms take; what a linter is missing for is skipped, and says so."""
+
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+DEPLOY = os.path.join(ROOT, "examples", "deploy")
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout
+
+
+def text_of(*path):
+    with open(os.path.join(DEPLOY, *path)) as file:
+        return file.read()
+
+
+class Deploy(unittest.TestCase):
+    def test_options_and_variables_are_the_library_s(self):
+        with open(os.path.join(ROOT, "docs", "options.md")) as file:
+            known = set(re.findall(r"`(HVD_[A-Z_]+)`", file.read())) | {"HVD_DRIVER_ADDRESS", "HVD_AGENT_SLOTS"}
+        for folder, _, files in os.walk(DEPLOY):
+            for name in files:
+                used = set(re.findall(r"\bHVD_[A-Z_]+\b", text_of(os.path.join(folder, name))))
+                self.assertEqual(used - known, set(), name)
+
+    def test_slurm_s_script_is_one(self):
+        status, said = run("bash", "-n", os.path.join(DEPLOY, "slurm", "train.sbatch"))
+        self.assertEqual(status, 0, said)
+
+    def test_systemd(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd-analyze is not installed")
+        for name in ("hvd-agent.service", "hvd-notice@.service"):
+            _, said = run("systemd-analyze", "verify", "--man=no", os.path.join(DEPLOY, "systemd", name))
+            # The programs need not be installed where the test runs.
+            wrong = [line for line in said.splitlines() if name.partition(".")[0].partition("@")[0] in line
+                     and "is not executable" not in line]
+            self.assertEqual(wrong, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
