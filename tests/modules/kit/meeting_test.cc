@@ -103,7 +103,10 @@ TEST(Meeting, OfTwoThatWriteToEachOtherAtTheSameTimeAllArrivesInOrder) {
     for (size_t i = 0; i < kMessages; ++i)
       EXPECT_EQ(group.of(to).messages[i], std::to_string(from) + ":" + std::to_string(i));
   }
-  for (const auto& rank : group.ranks) EXPECT_TRUE(rank->failures.empty());
+  for (const auto& rank : group.ranks) {
+    const std::lock_guard lock(rank->mutex);
+    EXPECT_TRUE(rank->failures.empty());
+  }
 }
 
 TEST(Meeting, AStreamIsMadeOnceByWhoAsksForItAndGoesOneWay) {
