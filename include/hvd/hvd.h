@@ -442,6 +442,14 @@ typedef struct hvd_request {
 HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
                               hvd_error *error);
 
+/* hvd_submit and hvd_op_wait in one, for a caller that would wait at once: small operations that the ranks repeat so take
+ * the shortest way (docs/architecture.md), and there is no handle to free. Waits until the operation has completed, at
+ * most timeout_ns (0: until it completes, which its own time-out bounds), and returns its status.
+ * HVD_OK sets *ret_op: to NULL if it has completed and all that came out lies where the request says; else to the
+ * operation, which has results to ask for (hvd_op_get_output and the like), or goes on (hvd_op_test tells). */
+HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *request, int64_t timeout_ns,
+                                       hvd_op **ret_op, hvd_error *error);
+
 /* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 

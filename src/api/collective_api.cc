@@ -21,6 +21,18 @@ namespace {
 
 TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
 
+/// What a handle of it is made of, before it is submitted.
+std::shared_ptr<hvd_op> new_op(const Use<hvd_context>& use, Call& call, Duration longest) {
+  auto op = std::make_shared<hvd_op>();
+  op->context = use.shared();
+  op->kind = call.submission.kind;
+  op->timeout = longest;
+  op->outputs = std::move(call.outputs);
+  op->buffers.resize(op->outputs.size());
+  op->taken.resize(op->outputs.size());
+  return op;
+}
+
 hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
                  const std::function<Call(hvd_context& context)>& make) {
   return guarded(error, [&]() -> Status {
@@ -28,14 +40,8 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
     const Use<hvd_context> use(context, "context");
     elastic::Worker& worker = connected_worker(*use);
     use->sweep();
-    auto op = std::make_shared<hvd_op>();
     Call call = make(*use);
-    op->context = use.shared();
-    op->kind = call.submission.kind;
-    op->timeout = worker.longest_wait(call.submission.kind, call.timeout);
-    op->outputs = std::move(call.outputs);
-    op->buffers.resize(op->outputs.size());
-    op->taken.resize(op->outputs.size());
+    auto op = new_op(use, call, worker.longest_wait(call.submission.kind, call.timeout));
     op->operation = worker.submit(std::move(call.submission), call.set.get(), call.timeout);
     // What is wrong with the arguments, or with the generation, is told at once.
     if (op->operation->done() && !op->operation->status().ok()) return op->operation->status();
@@ -111,6 +117,37 @@ extern "C" {
 
 hvd_status hvd_submit(hvd_context* context, const hvd_request* request, hvd_op** ret_op, hvd_error* error) {
   return start(context, ret_op, error, [&](hvd_context& inner) { return request_call(inner, request); });
+}
+
+hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request, int64_t timeout_ns,
+                               hvd_op** ret_op, hvd_error* error) {
+  return guarded(error, [&]() -> Status {
+    required(ret_op, "ret_op");
+    const Use<hvd_context> use(context, "context");
+    hvd::elastic::Worker& worker = connected_worker(*use);
+    use->sweep();
+    Call call = request_call(*use, request);
+    const Kind kind = call.submission.kind;
+    const hvd::Duration longest = worker.longest_wait(kind, call.timeout);
+    const hvd::Duration most = timeout_of(timeout_ns, longest);
+    Status met;
+    auto operation = worker.meet_or_submit(std::move(call.submission), &met, call.set.get(), call.timeout);
+    if (operation == nullptr) {
+      if (met.ok()) *ret_op = nullptr;
+      return met;
+    }
+    const bool done = operation->wait(most);
+    if (done && !operation->status().ok()) return operation->status();
+    if (done && !makes_output(kind) && kind != Kind::kJoin) {
+      *ret_op = nullptr;
+      return {};
+    }
+    auto op = new_op(use, call, longest);
+    op->kind = kind;  // the submission is gone
+    op->operation = std::move(operation);
+    *ret_op = make_handle(std::move(op));
+    return {};
+  });
 }
 
 hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,

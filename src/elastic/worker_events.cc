@@ -200,6 +200,20 @@ std::shared_ptr<collective::Operation> Worker::submit(collective::Submission sub
   return begin(std::move(submission), use);
 }
 
+std::shared_ptr<collective::Operation> Worker::meet_or_submit(collective::Submission submission,
+                                                              Status* ret_met, ProcessSet* set,
+                                                              Duration timeout) {
+  EngineUse use = engine();
+  complete(&submission, set, timeout, use);
+  if (!submission.name.empty()) {
+    if (std::optional<Status> met = use->meet(submission)) {
+      *ret_met = *std::move(met);
+      return nullptr;
+    }
+  }
+  return begin(std::move(submission), use);
+}
+
 std::shared_ptr<collective::Operation> Worker::begin(collective::Submission submission, EngineUse& use) {
   if (!submission.name.empty()) return use->submit(std::move(submission));
   // A number is spent only on what the others will see as well: what fails on this rank alone must not put it out of step.
@@ -255,15 +269,11 @@ Duration Worker::longest_wait(collective::Kind kind, Duration timeout) const {
 Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
                    ProcessSet* set, Duration timeout) {
   const Duration longest = longest_wait(submission.kind, timeout);
-  std::shared_ptr<collective::Operation> operation;
-  {
-    EngineUse use = engine();
-    complete(&submission, set, timeout, use);
-    if (ret_operation == nullptr && !submission.name.empty()) {
-      if (const std::optional<Status> met = use->meet(submission)) return *met;
-    }
-    operation = begin(std::move(submission), use);
-  }
+  Status met;
+  std::shared_ptr<collective::Operation> operation =
+      ret_operation == nullptr ? meet_or_submit(std::move(submission), &met, set, timeout)
+                               : submit(std::move(submission), set, timeout);
+  if (operation == nullptr) return met;
   if (!operation->wait(longest)) {
     return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));
   }

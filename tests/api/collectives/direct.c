@@ -43,6 +43,46 @@ static void ring(void) {
   free(theirs.data);
 }
 
+/* hvd_submit_and_wait: over and over, so that the ranks come to meet without messages; and with results to ask for. */
+static void submitted_and_awaited(void) {
+  hvd_tensor t = vector(HVD_DTYPE_INT32, 5), rows = HVD_TENSOR_INIT;
+  hvd_request sum = request(HVD_COLLECTIVE_ALLREDUCE, "at once"), all = request(HVD_COLLECTIVE_ALLGATHER, "all rows");
+  hvd_op *const unset = (hvd_op *)&t;
+  hvd_op *op;
+  int i;
+  sum.inputs = sum.outputs = all.inputs = &t;
+  for (i = 0; i < 20; ++i) {
+    op = unset;
+    ((int32_t *)t.data)[4] = rank + i;
+    CHECK_STATUS(hvd_submit_and_wait(context, &sum, HVD_DEFAULT_TIMEOUT, &op, &error), HVD_OK);
+    CHECK(op == NULL && ((int32_t *)t.data)[4] == size * i + size * (size - 1) / 2);
+  }
+  op = unset;
+  CHECK_STATUS(hvd_submit_and_wait(context, &all, HVD_DEFAULT_TIMEOUT, &op, &error), HVD_OK);
+  CHECK(op != NULL && op != unset);
+  CHECK_STATUS(hvd_op_get_output(op, 0, &rows, &error), HVD_OK);
+  CHECK(rows.shape[0] == 5 * size);
+  hvd_op_destroy(op);
+  /* Rank 0 alone: it goes on, and is the same operation. */
+  op = unset;
+  if (rank == 0) {
+    CHECK_STATUS(hvd_submit_and_wait(context, &sum, HVD_MILLISECOND, &op, &error), HVD_OK);
+    CHECK(op != unset && (op != NULL || size == 1));
+    CHECK_STATUS(hvd_barrier(context, "rank 0 has called", &error), HVD_OK);
+    if (op != NULL) CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
+    hvd_op_destroy(op);
+  } else {
+    CHECK_STATUS(hvd_barrier(context, "rank 0 has called", &error), HVD_OK);
+    CHECK_STATUS(hvd_submit_and_wait(context, &sum, HVD_DEFAULT_TIMEOUT, &op, &error), HVD_OK);
+  }
+  op = unset;
+  sum.timeout_ns = -1;
+  CHECK_STATUS(hvd_submit_and_wait(context, &sum, HVD_DEFAULT_TIMEOUT, &op, &error), HVD_INVALID);
+  CHECK(op == unset);
+  CHECK_STATUS(hvd_submit_and_wait(context, &sum, HVD_DEFAULT_TIMEOUT, NULL, &error), HVD_INVALID);
+  free(t.data);
+}
+
 static void bad_partners(void) {
   hvd_tensor t = vector(HVD_DTYPE_FLOAT32, 3), odd = vector(HVD_DTYPE_FLOAT32, 3 + rank);
   hvd_process_set *set = NULL;
@@ -211,6 +251,7 @@ static void without_names(void) {
 }
 
 void test_direct(void) {
+  submitted_and_awaited();
   everybody_to_everybody(5);
   everybody_to_everybody(100000);
   if (size > 1 && size % 2 == 0) ring();

@@ -702,6 +702,13 @@ extern "C" {
         ret_op: *mut *mut hvd_op,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_submit_and_wait(
+        context: *mut hvd_context,
+        request: *const hvd_request,
+        timeout_ns: i64,
+        ret_op: *mut *mut hvd_op,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_op_test(
         op: *mut hvd_op,
         ret_done: *mut i32,
