@@ -7,7 +7,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libssl-dev libfmt-dev libflatbuffers-dev
-           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libboost-dev libgloo-dev libopenmpi-dev libpmix-dev file"
+           flatbuffers-compiler libasio-dev libxxhash-dev libcli11-dev libboost-dev libgloo-dev libopenmpi-dev libpmix-dev python3-dev file"
   [test]="libgtest-dev openmpi-bin mpich libmpich-dev libbenchmark-dev python3 python3-prometheus-client iproute2 binutils abigail-tools"
   [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [fuzz]="clang-14 libclang-rt-14-dev"

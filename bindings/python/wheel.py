@@ -81,6 +81,9 @@ def pack(build, output, modules=None):
                 continue
             found = found or below.name.startswith("libhvd.so")
             add(Path("hvd/_native") / below, path.read_bytes(), os.access(path, os.X_OK))
+        calls = build / "bindings" / "python" / "_calls.abi3.so"
+        if calls.exists():  # else the package goes through ctypes
+            add("hvd/_calls.abi3.so", calls.read_bytes(), executable=True)
         if not found:
             raise SystemExit(f"{build} installs no libhvd.so")
         for path, text in TEXTS.items():
@@ -102,7 +105,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     build = Path((config_settings or {}).get("build-dir") or HERE / "build")
     if not (build / "CMakeCache.txt").exists():
         subprocess.run(["cmake", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
-                        "-DCMAKE_INSTALL_LIBDIR=lib", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
+                        "-DCMAKE_INSTALL_LIBDIR=lib", f"-DPython3_EXECUTABLE={sys.executable}", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
                         "-DHVD_BUILD_BENCH=OFF"], check=True)
     # The number is given: without one make starts everything at once, more than a machine's memory holds.
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))

@@ -7,9 +7,11 @@ callbacks. Every struct's struct_size is set by its constructor.
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t,
                     c_uint32, c_uint64, c_void_p)
 from operator import index
+from threading import get_ident
 from typing import Any
 
 from ._library import LibraryError, load
@@ -159,7 +161,6 @@ _PROTOTYPES = {
     "hvd_options_get": (None, [_P, _S, POINTER(_S)]),
     "hvd_options_describe": (_S, []),
     "hvd_options_set_log": (None, [_P, _I, LogFn, _P, DestroyFn]),
-    "hvd_init": (None, [_P, POINTER(_P)]),
     "hvd_shutdown": (None, [_P, _L]),
     "hvd_abort": (None, [_P, _S]),
     "hvd_destroy": ("void", [_P]),
@@ -179,8 +180,8 @@ _PROTOTYPES = {
     "hvd_process_set_destroy": ("void", [_P]),
     "hvd_process_set_get_info": (None, [_P, POINTER(ProcessSetInformation)]),
     "hvd_process_set_get_ranks": (None, [_P, POINTER(_I), POINTER(_N)]),
-    "hvd_broadcast_object": (None, [_P, _S, POINTER(_P), POINTER(_N), _I]),
     "hvd_submit": (None, [_P, POINTER(Request), POINTER(_P)]),
+    "hvd_submit_and_wait": (None, [_P, POINTER(Request), _L, POINTER(_P)]),
     "hvd_op_test": (None, [_P, POINTER(_I)]),
     "hvd_op_wait": (None, [_P, _L]),
     "hvd_op_get_fd": (None, [_P, POINTER(_I)]),
@@ -188,7 +189,10 @@ _PROTOTYPES = {
     "hvd_op_get_output": (None, [_P, _N, _T]),
     "hvd_op_get_received_splits": (None, [_P, POINTER(_L), POINTER(_N)]),
     "hvd_op_get_last_joined": (None, [_P, POINTER(_I)]),
+    "hvd_op_abandon": (None, [_P, _P, DestroyFn]),
     "hvd_op_destroy": ("void", [_P]),
+    "hvd_context_create": (None, [_P, POINTER(_P)]),
+    "hvd_connect_begin": (None, [_P, _L, POINTER(_P)]),
     "hvd_state_create": (None, [_P, POINTER(_P)]),
     "hvd_state_destroy": ("void", [_P]),
     "hvd_state_add_tensor": (None, [_P, _S, _T]),
@@ -279,18 +283,41 @@ def nanoseconds(seconds: float, what: str = "timeout") -> int:
 
 def failure(status: int, error: Error | None = None) -> HvdError:
     """The exception of a status that is not HVD_OK."""
+    if error is None or error.status != status:
+        kind = BY_STATUS.get(status, HvdError)
+        return kind(lib.hvd_status_name(status).decode(), status=status)
+    return failure_of(status, error.rank, error.generation, error.vendor_code, error.backend.decode("utf-8", "replace"),
+                      error.message.decode("utf-8", "replace"))
+
+
+def failure_of(status: int, rank: int, generation: int, vendor_code: int, backend: str, message: str) -> HvdError:
+    """The same from the fields of an hvd_error."""
     kind = BY_STATUS.get(status, HvdError)
     name = lib.hvd_status_name(status).decode()
-    if error is None or error.status != status:
-        return kind(name, status=status)
-    message = error.message.decode("utf-8", "replace")
-    return kind(f"{name}: {message}", status=status, rank=error.rank, generation=error.generation,
-                vendor_code=error.vendor_code, backend=error.backend.decode("utf-8", "replace"))
+    return kind(f"{name}: {message}", status=status, rank=rank, generation=generation, vendor_code=vendor_code,
+                backend=backend)
+
+
+inside: dict[int, int] = {}
+"""How many calls each thread is in. At exit they are waited for: see _handles."""
+os.register_at_fork(after_in_child=inside.clear)
+
+
+def call(function, *arguments) -> int:
+    """What the function gives. It may wait."""
+    me = get_ident()
+    inside[me] = inside.get(me, 0) + 1
+    try:
+        return function(*arguments)
+    finally:
+        inside[me] -= 1
+        if not inside[me]:
+            del inside[me]
 
 
 def check(function, *arguments) -> None:
     """Calls a function that returns a status and takes `error` last; raises what is not HVD_OK."""
     error = Error(_ERROR_SIZE)
-    status = function(*arguments, byref(error))
+    status = call(function, *arguments, byref(error))
     if status:
         raise failure(status, error)

@@ -78,7 +78,7 @@ def is_default(context: Context) -> bool:
 
 
 def is_initialized() -> bool:
-    return _context is not None and not _context.closed and _context._owned.process == os.getpid()
+    return _context is not None and not _context.closed and _context._handle.process == os.getpid()
 
 
 def shutdown(timeout: float | None = None) -> None:
@@ -143,6 +143,17 @@ grouped_reducescatter = _of_default(Context.grouped_reducescatter)
 grouped_reducescatter_async = _of_default(Context.grouped_reducescatter_async)
 alltoall = _of_default(Context.alltoall)
 alltoall_async = _of_default(Context.alltoall_async)
+gather_object = _of_default(Context.gather_object)
+send = _of_default(Context.send)
+send_async = _of_default(Context.send_async)
+receive = _of_default(Context.receive)
+receive_async = _of_default(Context.receive_async)
+reduce = _of_default(Context.reduce)
+reduce_async = _of_default(Context.reduce_async)
+gather = _of_default(Context.gather)
+gather_async = _of_default(Context.gather_async)
+scatter = _of_default(Context.scatter)
+scatter_async = _of_default(Context.scatter_async)
 barrier = _of_default(Context.barrier)
 barrier_async = _of_default(Context.barrier_async)
 join = _of_default(Context.join)

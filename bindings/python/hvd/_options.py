@@ -6,7 +6,7 @@ from ctypes import byref, c_char_p, c_void_p
 from typing import Callable, Union
 
 from . import _abi
-from ._lifetime import Registry
+from ._handles import Registry
 from .errors import InvalidError
 
 _lib = _abi.lib

@@ -1,31 +1,28 @@
-"""The collectives of a context: each asynchronous form builds one hvd_request, the others wait for it.
+"""The collectives of a context: each has one body, which waits for the operation or gives a handle to it.
 
-Names: every rank calls each operation under the same name. Without one, the n-th unnamed operation of its kind in
-a generation gets a name with that number, so that ranks must call unnamed ones in the same order.
+Names: every rank calls each operation under the same name. Without one the library numbers them in each generation, so
+that ranks must call unnamed ones in the same order.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections import deque
-from contextlib import contextmanager, nullcontext
-from ctypes import byref, c_int64, c_size_t, c_void_p
 from enum import IntEnum
-from typing import Any, Callable, ContextManager, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 from . import _abi
-from ._lifetime import Owned
+from ._handles import Native
+from ._submit import submit
 from .codec import Codec, CodecLike, codec_of
-from .errors import HvdError, InvalidError, UnsupportedError
+from .errors import InvalidError
 from .handle import Finished, Handle
 from .process_set import ProcessSet, global_process_set
-from .tensors import Array, Borrowed, borrow, copy_of, empty_like
+from .tensors import Array, Borrowed, borrow, copy_of, new_like, rows_like
 
-_lib = _abi.lib
-_REQUEST_SIZE = ctypes.sizeof(_abi.Request)
-_TENSOR_SIZE = ctypes.sizeof(_abi.Tensor)
-_BROADCAST, _ALLREDUCE, _ALLGATHER, _BARRIER, _REDUCESCATTER, _ALLTOALL, _JOIN = range(1, 8)
+(_BROADCAST, _ALLREDUCE, _ALLGATHER, _BARRIER, _REDUCESCATTER, _ALLTOALL, _JOIN, _BROADCAST_OBJECT, _SEND, _RECEIVE,
+ _REDUCE, _GATHER, _SCATTER) = range(1, 14)
+_KINDS = ("", "broadcast", "allreduce", "allgather", "barrier", "reducescatter", "alltoall", "join", "broadcast_object",
+          "send", "receive", "reduce", "gather", "scatter")
 
 
 class Reduction(IntEnum):
@@ -39,25 +36,12 @@ class Reduction(IntEnum):
 Sum, Average, Min, Max, Product = Reduction
 
 
-def _factor(value: float, what: str) -> float:
-    value = float(value)
-    if value == 0:
-        raise InvalidError(f"{what} is 0: expected a factor other than 0")
-    return value
-
-
-def _table(loans: Sequence[Borrowed]) -> Any:
-    """An array of descriptors for a group; of a single tensor its own."""
-    if len(loans) == 1:
-        return ctypes.pointer(loans[0].tensor)
-    return (_abi.Tensor * len(loans))(*[loan.tensor for loan in loans])
-
-
-def _members(process_set: Any) -> ContextManager[int | None]:
+def _members(process_set: Any) -> int | None:
+    """The native handle of a set; None: all ranks."""
     if process_set is None or process_set is global_process_set:
-        return nullcontext()
+        return None
     if isinstance(process_set, ProcessSet):
-        return process_set._native()
+        return process_set._pointer()
     raise InvalidError(f"process_set: expected a ProcessSet, and not {type(process_set).__name__}")
 
 
@@ -81,146 +65,117 @@ def _unpacked(translator: Codec, data: bytes, problem: Exception | None = None) 
     return translator.loads(data)
 
 
+def _all_unpacked(translator: Codec, rows: bytes, sizes: Sequence[int], problem: Exception | None) -> list[Any]:
+    """One object after the other. The first rank's refusal is everybody's error."""
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(rows[begin : begin + size])
+        begin += size
+    for part in parts:
+        if part.startswith(_REFUSED):
+            _unpacked(translator, part, problem)
+    return [_unpacked(translator, part) for part in parts]
+
+
+def _gathered(kind: str, out: Any, handle: Handle, index: int = 0) -> Any:
+    """Rows that came out: in memory of the library's as an array of this kind, or in `out`."""
+    result = handle.output(index)
+    if out is None:
+        return result.like(kind)
+    rows = result.shape[0]
+    return out if len(out) == rows else out[:rows]
+
+
 class Collectives:
-    """What Context inherits: it has _owned, _names and the rest."""
+    """What Context inherits."""
 
-    _owned: Owned
-    _names: dict[str, int]
-    _names_generation: int
-    _names_lock: threading.Lock
-    _kept: deque[tuple[int, object]]
+    _handle: Native
 
-    def _reap(self) -> None:
-        raise NotImplementedError
-
-    # ---- submitting ----
-
-    @contextmanager
-    def _named(self, name: str | None, kind: str, native: int, process_set: object) -> Iterator[bytes]:
-        """The operation's name. An unnamed one's number does not count if the block finds that this rank alone is wrong:
-        so the ranks stay in step. A mismatch may be known at once, too, and is everybody's."""
-        if name is not None:
-            yield _abi.text(name, "name")
-            return
-        group = process_set.name if isinstance(process_set, ProcessSet) else ""
-        key = f"{kind}.{group}"
-        with self._names_lock:
-            generation = _lib.hvd_generation(native)
-            if generation != self._names_generation:
-                self._names_generation = generation
-                self._names.clear()
-            number = self._names.get(key, 0) + 1
-            try:
-                yield f"{kind}.noname.{number}".encode()
-            except (InvalidError, UnsupportedError):
-                raise
-            except HvdError:
-                self._names[key] = number
-                raise
-            self._names[key] = number
-
-    def _submit(self, collective: int, kind: str, name: str | None, inputs: Sequence[Borrowed],
-                outputs: Sequence[Borrowed], finish: Callable[[Handle], Any] | None, *, root: int = 0,
-                reduction: int = 0, prescale: float = 1.0, postscale: float = 1.0,
-                splits: Sequence[int] | None = None, process_set: Any = None, priority: int = 0,
-                timeout: float | None = None, group: bool = False) -> Handle:
-        if self._kept:
-            self._reap()
-        request = _abi.Request(_REQUEST_SIZE, collective, _abi.integer(root, 32, "root_rank") if root else 0)
-        if inputs:
-            request.inputs = _table(inputs)
-        if outputs:
-            request.outputs = _table(outputs)
-        if group:
-            request.count = max(len(inputs), len(outputs))
-        request.reduction = _abi.integer(reduction, 32, "op")
-        if prescale != 1.0:
-            request.prescale = _factor(prescale, "prescale_factor")
-        if postscale != 1.0:
-            request.postscale = _factor(postscale, "postscale_factor")
-        if priority:
-            request.priority = _abi.integer(priority, 32, "priority")
-        if timeout is not None:
-            request.timeout_ns = _abi.nanoseconds(timeout)
-        if splits is not None:
-            rows = [_abi.integer(row, 64, "splits") for row in splits]
-            request.splits, request.split_count = (c_int64 * len(rows))(*rows), len(rows)
-        pointer = c_void_p()
-        with self._owned as native, _members(process_set) as members:
-            request.process_set = members
-            if collective == _JOIN:
-                _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
-            else:
-                with self._named(name, kind, native, process_set) as request.name:
-                    _abi.check(_lib.hvd_submit, native, byref(request), byref(pointer))
-        label = request.name.decode("utf-8", "replace") if request.name else "join"
-        assert pointer.value is not None
-        return Handle(self, pointer.value, label, (inputs, outputs), finish)  # type: ignore[arg-type]
+    def _do(self, wait: bool, collective: int, name: str | None, inputs: Sequence[Any] | None,
+            outputs: Sequence[Any] | None, result: Any, finish: Callable[[Handle], Any] | None = None, *,
+            group: bool = False, root: int = 0, reduction: int = 0, priority: int = 0, prescale: float = 1.0,
+            postscale: float = 1.0, splits: Sequence[int] | None = None, process_set: Any = None,
+            timeout: float | None = None) -> Any:
+        """Its result, which is `result` or, where it is known at the end only, finish(handle); or a handle to it."""
+        operation = submit(self._handle.pointer, collective, name, inputs, outputs, group, root, reduction, priority,
+                           prescale, postscale, splits, None if process_set is None else _members(process_set), timeout,
+                           wait)
+        if operation is None:
+            return result
+        handle = Handle(operation, name or f"{_KINDS[collective]} without a name", result, finish)
+        return handle.wait() if wait else handle
 
     # ---- allreduce ----
+
+    def _allreduce(self, wait: bool, tensor: Any, name: str | None, op: Reduction, out: Any, prescale_factor: float = 1.0,
+                   postscale_factor: float = 1.0, process_set: Any = None, priority: int = 0,
+                   timeout: float | None = None) -> Any:
+        if out is tensor:
+            inputs = outputs = (tensor,)
+        elif out is None:
+            out, source, target = new_like(tensor)
+            inputs, outputs = (source,), (target,)
+        else:
+            inputs, outputs = (tensor,), (out,)
+        return self._do(wait, _ALLREDUCE, name, inputs, outputs, out, reduction=op, priority=priority,
+                        prescale=prescale_factor, postscale=postscale_factor, process_set=process_set, timeout=timeout)
 
     def allreduce_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
                         prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                         process_set: Any = None, priority: int = 0, timeout: float | None = None) -> Handle:
         """Reduction over the ranks, element by element: a new array like `tensor`, or `out` (may be `tensor`)."""
-        if out is tensor:
-            source = target = borrow(tensor, writable=True)
-        else:
-            source = borrow(tensor)
-            if out is None:
-                out, target = empty_like(tensor, source)
-            else:
-                target = borrow(out, writable=True)
-        return self._submit(_ALLREDUCE, "allreduce", name, (source,), (target,), lambda _: out, reduction=op,
-                            prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
-                            priority=priority, timeout=timeout)
+        return self._allreduce(False, tensor, name, op, out, prescale_factor, postscale_factor, process_set, priority,
+                               timeout)
 
-    def allreduce(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
-        return self.allreduce_async(tensor, name, op, **options).wait()
+    def allreduce(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
+                  **options: Any) -> Any:
+        return self._allreduce(True, tensor, name, op, out, **options)
 
     def allreduce_async_(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Handle:
         """In place."""
-        return self.allreduce_async(tensor, name, op, out=tensor, **options)
+        return self._allreduce(False, tensor, name, op, tensor, **options)
 
     def allreduce_(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
-        return self.allreduce_async(tensor, name, op, out=tensor, **options).wait()
+        return self._allreduce(True, tensor, name, op, tensor, **options)
+
+    def _grouped_allreduce(self, wait: bool, tensors: Sequence[Any], name: str | None, op: Reduction,
+                           out: Sequence[Any] | None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                           process_set: Any = None, priority: int = 0, timeout: float | None = None) -> Any:
+        inputs = outputs = results = list(tensors)
+        if out is None:
+            made = [new_like(tensor) for tensor in inputs]
+            results, inputs, outputs = ([entry[i] for entry in made] for i in range(3))
+        elif out is not tensors:
+            results = outputs = list(out)
+            if len(outputs) != len(inputs):
+                raise InvalidError(f"out has {len(outputs)} entries for {len(inputs)} tensors")
+            if any(target is source for target, source in zip(outputs, inputs)):  # some in place
+                loans = [borrow(target, writable=True) for target in outputs]
+                inputs = [loan if target is source else source for loan, target, source in zip(loans, outputs, inputs)]
+                outputs = loans
+        return self._do(wait, _ALLREDUCE, name, inputs, outputs, results, group=True, reduction=op, priority=priority,
+                        prescale=prescale_factor, postscale=postscale_factor, process_set=process_set, timeout=timeout)
 
     def grouped_allreduce_async(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average, *,
                                 out: Sequence[Any] | None = None, prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0, process_set: Any = None, priority: int = 0,
                                 timeout: float | None = None) -> Handle:
         """Several tensors as one operation, ready together and complete together: a list of arrays."""
-        if out is not None and len(out) != len(tensors):
-            raise InvalidError(f"out has {len(out)} entries for {len(tensors)} tensors")
-        sources, targets, results = [], [], []
-        for index, tensor in enumerate(tensors):
-            result = None if out is None else out[index]
-            source = borrow(tensor, writable=result is tensor)
-            if result is tensor:
-                target = source
-            elif result is None:
-                result, target = empty_like(tensor, source)
-            else:
-                target = borrow(result, writable=True)
-            sources.append(source)
-            targets.append(target)
-            results.append(result)
-        return self._submit(_ALLREDUCE, "grouped_allreduce", name, sources, targets, lambda _: results,
-                            reduction=op, prescale=prescale_factor, postscale=postscale_factor,
-                            process_set=process_set, priority=priority, timeout=timeout, group=True)
+        return self._grouped_allreduce(False, tensors, name, op, out, prescale_factor, postscale_factor, process_set,
+                                       priority, timeout)
 
-    def grouped_allreduce(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
-                          **options: Any) -> list[Any]:
-        return self.grouped_allreduce_async(tensors, name, op, **options).wait()
+    def grouped_allreduce(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average, *,
+                          out: Sequence[Any] | None = None, **options: Any) -> list[Any]:
+        return self._grouped_allreduce(True, tensors, name, op, out, **options)
 
     def grouped_allreduce_async_(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
                                  **options: Any) -> Handle:
         """In place."""
-        return self.grouped_allreduce_async(tensors, name, op, out=tensors, **options)
+        return self._grouped_allreduce(False, tensors, name, op, tensors, **options)
 
     def grouped_allreduce_(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
                            **options: Any) -> list[Any]:
-        return self.grouped_allreduce_async(tensors, name, op, out=tensors, **options).wait()
+        return self._grouped_allreduce(True, tensors, name, op, tensors, **options)
 
     # ---- broadcast ----
 
@@ -228,132 +183,115 @@ class Collectives:
                         timeout: float | None = None) -> Handle:
         """The root's array, as a new one on every rank."""
         result, loan = copy_of(tensor)
-        return self._submit(_BROADCAST, "broadcast", name, (), (loan,), lambda _: result, root=root_rank,
-                            process_set=process_set, timeout=timeout)
+        return self._do(False, _BROADCAST, name, None, (loan,), result, root=root_rank, process_set=process_set,
+                        timeout=timeout)
 
     def broadcast(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
-        return self.broadcast_async(tensor, root_rank, name, **options).wait()
+        result, loan = copy_of(tensor)
+        return self._do(True, _BROADCAST, name, None, (loan,), result, root=root_rank, **options)
 
     def broadcast_async_(self, tensor: Any, root_rank: int = 0, name: str | None = None, *, process_set: Any = None,
                          timeout: float | None = None) -> Handle:
         """In place."""
-        return self._submit(_BROADCAST, "broadcast", name, (), (borrow(tensor, writable=True),), lambda _: tensor,
-                            root=root_rank, process_set=process_set, timeout=timeout)
+        return self._do(False, _BROADCAST, name, None, (tensor,), tensor, root=root_rank, process_set=process_set,
+                        timeout=timeout)
 
     def broadcast_(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
-        return self.broadcast_async_(tensor, root_rank, name, **options).wait()
+        return self._do(True, _BROADCAST, name, None, (tensor,), tensor, root=root_rank, **options)
 
     def broadcast_variables_async(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None, *,
                                   process_set: Any = None, timeout: float | None = None) -> Handle:
         """Copies the root's arrays into the other ranks', as one operation."""
-        loans = [borrow(variable, writable=True) for variable in variables]
-        return self._submit(_BROADCAST, "broadcast_variables", name, (), loans, lambda _: list(variables),
-                            root=root_rank, process_set=process_set, timeout=timeout, group=True)
+        arrays = list(variables)
+        return self._do(False, _BROADCAST, name, None, arrays, arrays, group=True, root=root_rank,
+                        process_set=process_set, timeout=timeout)
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None,
                             **options: Any) -> list[Any]:
-        return self.broadcast_variables_async(variables, root_rank, name, **options).wait()
+        arrays = list(variables)
+        return self._do(True, _BROADCAST, name, None, arrays, arrays, group=True, root=root_rank, **options)
+
+    # ---- objects ----
 
     def broadcast_object(self, thing: Any = None, root_rank: int = 0, name: str | None = None,
-                         codec: CodecLike | None = None, *, process_set: Any = None) -> Any:
+                         codec: CodecLike | None = None, *, process_set: Any = None, timeout: float | None = None) -> Any:
         """The root's object on every rank; pickle only where every member of the job is trusted."""
         translator = codec_of(codec)
         root_rank = _abi.integer(root_rank, 32, "root_rank")
         mine, problem = None, None
         if self.rank() == root_rank:
             mine, problem = _packed(translator, thing, root_rank)
-        if process_set is not None and process_set is not global_process_set:
-            data = self._broadcast_bytes(mine, root_rank, name, process_set)
-            return thing if mine is not None and problem is None else _unpacked(translator, data, problem)
-        with self._owned as native:
-            with self._named(name, "broadcast_object", native, None) as label:
-                pass  # the call below blocks: its number counts from now on
-            data, size = c_void_p(), c_size_t()
-            if mine is not None:
-                keep = ctypes.create_string_buffer(mine, len(mine)) if mine else None
-                data, size = c_void_p(ctypes.addressof(keep) if keep else None), c_size_t(len(mine))
-            _abi.check(_lib.hvd_broadcast_object, native, label, byref(data), byref(size), root_rank)
-        if mine is not None:
-            return thing if problem is None else _unpacked(translator, mine, problem)
-        try:
-            return _unpacked(translator, ctypes.string_at(data.value, size.value) if data.value else b"")
-        finally:
-            _lib.hvd_free(data)
-
-    def _broadcast_bytes(self, mine: bytes | None, root_rank: int, name: str | None, process_set: Any) -> bytes:
-        """Among a set's members: the length first."""
-        length = (ctypes.c_int64 * 1)(len(mine or b""))
-        self.broadcast_(length, root_rank, None if name is None else f"{name}.length", process_set=process_set)
-        data = bytearray(length[0]) if mine is None else bytearray(mine)
-        self.broadcast_(data, root_rank, name, process_set=process_set)
-        return bytes(data)
-
-    # ---- allgather ----
-
-    def _gathered(self, loan: Borrowed, out: Any, handle: Handle, index: int = 0) -> Any:
-        result = handle.output(index)
-        if out is None:
-            return result.like(loan.kind)
-        rows = result.shape[0]
-        return out if len(out) == rows else out[:rows]
-
-    def allgather_async(self, tensor: Any, name: str | None = None, *, out: Any = None, process_set: Any = None,
-                        timeout: float | None = None) -> Handle:
-        """All ranks' rows, one after the other. First dimensions may differ."""
-        source = borrow(tensor)
-        targets = () if out is None else (borrow(out, writable=True),)
-        return self._submit(_ALLGATHER, "allgather", name, (source,), targets,
-                            lambda handle: self._gathered(source, out, handle), process_set=process_set,
-                            timeout=timeout)
-
-    def allgather(self, tensor: Any, name: str | None = None, **options: Any) -> Any:
-        return self.allgather_async(tensor, name, **options).wait()
-
-    def grouped_allgather_async(self, tensors: Sequence[Any], name: str | None = None, *, process_set: Any = None,
-                                timeout: float | None = None) -> Handle:
-        sources = [borrow(tensor) for tensor in tensors]
-
-        def finish(handle: Handle) -> list[Any]:
-            return [self._gathered(source, None, handle, index) for index, source in enumerate(sources)]
-
-        return self._submit(_ALLGATHER, "grouped_allgather", name, sources, (), finish, process_set=process_set,
-                            timeout=timeout, group=True)
-
-    def grouped_allgather(self, tensors: Sequence[Any], name: str | None = None, **options: Any) -> list[Any]:
-        return self.grouped_allgather_async(tensors, name, **options).wait()
+        data = self._do(True, _BROADCAST_OBJECT, name, None if mine is None else (mine,), None, None,
+                        lambda handle: handle.output().tobytes(), root=root_rank, process_set=process_set, timeout=timeout)
+        return thing if mine is not None and problem is None else _unpacked(translator, data, problem)
 
     def allgather_object(self, thing: Any, name: str | None = None, codec: CodecLike | None = None, *,
-                         process_set: Any = None) -> list[Any]:
+                         process_set: Any = None, timeout: float | None = None) -> list[Any]:
         """Every rank's object, in rank order."""
         translator = codec_of(codec)
         mine, problem = _packed(translator, thing, self.rank())
         lengths = (ctypes.c_int64 * 1)(len(mine))
-        sizes, rows = self.grouped_allgather([lengths, mine], name, process_set=process_set)
-        parts, begin, everything = [], 0, bytes(rows)
-        for length in sizes:
-            parts.append(everything[begin : begin + length])
-            begin += length
-        for part in parts:  # the first rank's refusal is everybody's error
-            if part.startswith(_REFUSED):
-                _unpacked(translator, part, problem)
-        return [_unpacked(translator, part) for part in parts]
+        sizes, rows = self.grouped_allgather([lengths, mine], name, process_set=process_set, timeout=timeout)
+        return _all_unpacked(translator, bytes(rows), sizes.tolist(), problem)
+
+    def gather_object(self, thing: Any, root_rank: int = 0, name: str | None = None, codec: CodecLike | None = None, *,
+                      process_set: Any = None, timeout: float | None = None) -> list[Any] | None:
+        """Every rank's object in rank order, on the root alone; None on the others."""
+        translator = codec_of(codec)
+        root_rank, rank = _abi.integer(root_rank, 32, "root_rank"), self.rank()
+        mine, problem = _packed(translator, thing, rank)
+        rows, sizes = self._do(True, _GATHER, name, (mine,), None, None,
+                               lambda handle: (handle.output().tobytes(), handle.received_splits()) if rank == root_rank
+                               else (b"", []), root=root_rank, process_set=process_set, timeout=timeout)
+        return _all_unpacked(translator, rows, sizes, problem) if rank == root_rank else None
+
+    # ---- allgather ----
+
+    def _rows(self, wait: bool, collective: int, tensor: Any, name: str | None, out: Any,
+              finish: Callable[[str, Handle], Any] | None = None, **options: Any) -> Any:
+        """An operation whose result has rows of its own number."""
+        source = borrow(tensor)
+        return self._do(wait, collective, name, (source,), None if out is None else (out,), None,
+                        (lambda handle: _gathered(source.kind, out, handle)) if finish is None else
+                        (lambda handle: finish(source.kind, handle)), **options)
+
+    def allgather_async(self, tensor: Any, name: str | None = None, *, out: Any = None, process_set: Any = None,
+                        timeout: float | None = None) -> Handle:
+        """All ranks' rows, one after the other. First dimensions may differ."""
+        return self._rows(False, _ALLGATHER, tensor, name, out, process_set=process_set, timeout=timeout)
+
+    def allgather(self, tensor: Any, name: str | None = None, *, out: Any = None, **options: Any) -> Any:
+        return self._rows(True, _ALLGATHER, tensor, name, out, **options)
+
+    def _grouped_allgather(self, wait: bool, tensors: Sequence[Any], name: str | None, **options: Any) -> Any:
+        sources = [borrow(tensor) for tensor in tensors]
+        return self._do(wait, _ALLGATHER, name, sources, None, [], lambda handle: [
+            _gathered(source.kind, None, handle, index) for index, source in enumerate(sources)], group=True, **options)
+
+    def grouped_allgather_async(self, tensors: Sequence[Any], name: str | None = None, *, process_set: Any = None,
+                                timeout: float | None = None) -> Handle:
+        return self._grouped_allgather(False, tensors, name, process_set=process_set, timeout=timeout)
+
+    def grouped_allgather(self, tensors: Sequence[Any], name: str | None = None, **options: Any) -> list[Any]:
+        return self._grouped_allgather(True, tensors, name, **options)
 
     # ---- reducescatter, alltoall ----
+
+    def _reducescatter(self, wait: bool, tensor: Any, name: str | None, op: Reduction, out: Any = None,
+                       prescale_factor: float = 1.0, postscale_factor: float = 1.0, **options: Any) -> Any:
+        return self._rows(wait, _REDUCESCATTER, tensor, name, out, reduction=op, prescale=prescale_factor,
+                          postscale=postscale_factor, **options)
 
     def reducescatter_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
                             splits: Sequence[int] | None = None, prescale_factor: float = 1.0,
                             postscale_factor: float = 1.0, process_set: Any = None,
                             timeout: float | None = None) -> Handle:
         """This rank's share of the rows of the reduction; `splits`: rows that each rank gets, instead of evenly."""
-        source = borrow(tensor)
-        targets = () if out is None else (borrow(out, writable=True),)
-        return self._submit(_REDUCESCATTER, "reducescatter", name, (source,), targets,
-                            lambda handle: self._gathered(source, out, handle), reduction=op, splits=splits,
-                            prescale=prescale_factor, postscale=postscale_factor, process_set=process_set,
-                            timeout=timeout)
+        return self._reducescatter(False, tensor, name, op, out, prescale_factor, postscale_factor, splits=splits,
+                                   process_set=process_set, timeout=timeout)
 
     def reducescatter(self, tensor: Any, name: str | None = None, op: Reduction = Average, **options: Any) -> Any:
-        return self.reducescatter_async(tensor, name, op, **options).wait()
+        return self._reducescatter(True, tensor, name, op, **options)
 
     def grouped_reducescatter_async(self, tensors: Sequence[Any], name: str | None = None, op: Reduction = Average,
                                     **options: Any) -> Finished:
@@ -367,36 +305,116 @@ class Collectives:
                               **options: Any) -> list[Any]:
         return self.grouped_reducescatter_async(tensors, name, op, **options).wait()
 
+    def _alltoall(self, wait: bool, tensor: Any, splits: Sequence[int] | None, name: str | None, out: Any = None,
+                  **options: Any) -> Any:
+        def finish(kind: str, handle: Handle) -> Any:
+            rows = _gathered(kind, out, handle)
+            return rows if splits is None else (rows, handle.received_splits())
+
+        return self._rows(wait, _ALLTOALL, tensor, name, out, finish, splits=splits, **options)
+
     def alltoall_async(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None, *,
                        out: Any = None, process_set: Any = None, timeout: float | None = None) -> Handle:
         """splits[i] rows go to rank i. With splits given: (rows received, how many from each rank)."""
-        source = borrow(tensor)
-        targets = () if out is None else (borrow(out, writable=True),)
-
-        def finish(handle: Handle) -> Any:
-            rows = self._gathered(source, out, handle)
-            return rows if splits is None else (rows, handle.received_splits())
-
-        return self._submit(_ALLTOALL, "alltoall", name, (source,), targets, finish, splits=splits,
-                            process_set=process_set, timeout=timeout)
+        return self._alltoall(False, tensor, splits, name, out, process_set=process_set, timeout=timeout)
 
     def alltoall(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None,
                  **options: Any) -> Any:
-        return self.alltoall_async(tensor, splits, name, **options).wait()
+        return self._alltoall(True, tensor, splits, name, **options)
+
+    # ---- between two ranks, to one and from one ----
+
+    def send_async(self, tensor: Any, to_rank: int, name: str = "message", *, process_set: Any = None,
+                   timeout: float | None = None) -> Handle:
+        """To one rank, which receives it under the same name; each pair and direction has names of its own.
+
+        One message of a name can be under way in each direction. dtype and shape must agree (MismatchError)."""
+        return self._do(False, _SEND, name, (tensor,), None, None, root=to_rank, process_set=process_set, timeout=timeout)
+
+    def send(self, tensor: Any, to_rank: int, name: str = "message", **options: Any) -> None:
+        """Returns when the tensor is there."""
+        self._do(True, _SEND, name, (tensor,), None, None, root=to_rank, **options)
+
+    def receive_async(self, tensor: Any, from_rank: int, name: str = "message", *, process_set: Any = None,
+                      timeout: float | None = None) -> Handle:
+        """Into `tensor`, which is the result."""
+        return self._do(False, _RECEIVE, name, None, (tensor,), tensor, root=from_rank, process_set=process_set,
+                        timeout=timeout)
+
+    def receive(self, tensor: Any, from_rank: int, name: str = "message", **options: Any) -> Any:
+        return self._do(True, _RECEIVE, name, None, (tensor,), tensor, root=from_rank, **options)
+
+    def _reduce(self, wait: bool, tensor: Any, root_rank: int, name: str | None, op: Reduction, out: Any = None,
+                prescale_factor: float = 1.0, postscale_factor: float = 1.0, **options: Any) -> Any:
+        if self.rank() != root_rank:
+            out, inputs, outputs = None, (tensor,), None
+        elif out is tensor:
+            inputs = outputs = (tensor,)
+        elif out is None:
+            out, source, target = new_like(tensor)
+            inputs, outputs = (source,), (target,)
+        else:
+            inputs, outputs = (tensor,), (out,)
+        return self._do(wait, _REDUCE, name, inputs, outputs, out, root=root_rank, reduction=op, prescale=prescale_factor,
+                        postscale=postscale_factor, **options)
+
+    def reduce_async(self, tensor: Any, root_rank: int = 0, name: str | None = None, op: Reduction = Average, *,
+                     out: Any = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: Any = None, timeout: float | None = None) -> Handle:
+        """allreduce whose result the root alone gets, as a new array or in `out` (may be `tensor`); None on the others."""
+        return self._reduce(False, tensor, root_rank, name, op, out, prescale_factor, postscale_factor,
+                            process_set=process_set, timeout=timeout)
+
+    def reduce(self, tensor: Any, root_rank: int = 0, name: str | None = None, op: Reduction = Average,
+               **options: Any) -> Any:
+        return self._reduce(True, tensor, root_rank, name, op, **options)
+
+    def _gather(self, wait: bool, tensor: Any, root_rank: int, name: str | None, out: Any = None, **options: Any) -> Any:
+        root = self.rank() == root_rank
+        return self._rows(wait, _GATHER, tensor, name, out if root else None,
+                          lambda kind, handle: _gathered(kind, out, handle) if root else None, root=root_rank, **options)
+
+    def gather_async(self, tensor: Any, root_rank: int = 0, name: str | None = None, *, out: Any = None,
+                     process_set: Any = None, timeout: float | None = None) -> Handle:
+        """All ranks' rows, one after the other, on the root alone; None on the others."""
+        return self._gather(False, tensor, root_rank, name, out, process_set=process_set, timeout=timeout)
+
+    def gather(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
+        return self._gather(True, tensor, root_rank, name, **options)
+
+    def _scatter(self, wait: bool, tensor: Any, root_rank: int, name: str | None, splits: Sequence[int] | None = None,
+                 out: Any = None, **options: Any) -> Any:
+        rows = borrow(out if tensor is None else tensor)
+        if not rows.shape:
+            raise InvalidError("scatter: expected an array of at least one dimension, that of the rows")
+        root = self.rank() == root_rank
+        return self._do(wait, _SCATTER, name, (rows,) if root else None, (rows_like(rows) if out is None else out,), None,
+                        lambda handle: _gathered(rows.kind, out, handle), root=root_rank, splits=splits if root else None,
+                        **options)
+
+    def scatter_async(self, tensor: Any, root_rank: int = 0, name: str | None = None, *,
+                      splits: Sequence[int] | None = None, out: Any = None, process_set: Any = None,
+                      timeout: float | None = None) -> Handle:
+        """This rank's share of the root's rows: splits[i] rows for rank i, or evenly.
+
+        On the other ranks `tensor` tells dtype and shape of a row, and is not read; it may be None if there is `out`."""
+        return self._scatter(False, tensor, root_rank, name, splits, out, process_set=process_set, timeout=timeout)
+
+    def scatter(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
+        return self._scatter(True, tensor, root_rank, name, **options)
 
     # ---- barrier, join ----
 
     def barrier_async(self, name: str | None = None, *, process_set: Any = None,
                       timeout: float | None = None) -> Handle:
-        return self._submit(_BARRIER, "barrier", name, (), (), lambda _: None, process_set=process_set,
-                            timeout=timeout)
+        return self._do(False, _BARRIER, name, None, None, None, process_set=process_set, timeout=timeout)
 
-    def barrier(self, name: str | None = None, **options: Any) -> None:
+    def barrier(self, name: str | None = None, *, process_set: Any = None, timeout: float | None = None) -> None:
         """Returns when every rank has called it."""
-        self.barrier_async(name, **options).wait()
+        self._do(True, _BARRIER, name, None, None, None, process_set=process_set, timeout=timeout)
 
     def join_async(self, *, timeout: float | None = None) -> Handle:
-        return self._submit(_JOIN, "join", None, (), (), lambda handle: handle.last_joined(), timeout=timeout)
+        return self._do(False, _JOIN, None, None, None, None, lambda handle: handle.last_joined(), timeout=timeout)
 
     def join(self, device: Any = None, *, timeout: float | None = None) -> int:
         """For ranks that run out of data before the others, who go on without them; gives the last one's rank.
@@ -405,7 +423,7 @@ class Collectives:
         """
         if device is not None and not (isinstance(device, (int, str)) or hasattr(device, "index")):
             raise TypeError(f"join: device is a {type(device).__name__}: expected a device's number")
-        return self.join_async(timeout=timeout).wait()
+        return self._do(True, _JOIN, None, None, None, None, lambda handle: handle.last_joined(), timeout=timeout)
 
 
-__all__ = ["Array", "Average", "Collectives", "Max", "Min", "Product", "Reduction", "Sum"]
+__all__ = ["Array", "Average", "Borrowed", "Collectives", "Max", "Min", "Product", "Reduction", "Sum"]

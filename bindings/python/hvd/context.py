@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import deque
 from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, fields
 from enum import IntFlag
 from typing import Any, AsyncIterator, Callable, Iterable
 
 from . import _abi
-from ._lifetime import Owned, Registry, close_at_exit
+from ._handles import Native, Registry, close_at_exit
 from ._options import LogCallback, NativeOptions, OptionValue
+from ._submit import operation_of
 from .collectives import Collectives
 from .errors import HvdError, InvalidError
 from .process_set import ProcessSet
@@ -195,25 +195,16 @@ class Context(Collectives):
     """A worker. Options are keywords (docs/options.md); what is not given comes from the environment (HVD_...).
 
     `log` gets (level, line) from the library's threads; without it, lines go to logging.getLogger("hvd").
-    Several contexts may live in one process; the functions of the package use the one that hvd.init made.
+    Several contexts may live in one process; the functions of the package use the one that hvd.init made. With
+    connect=False it has joined no job yet: listeners, states and samplers may be made from it, and connect() joins.
     """
 
-    def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (),
+    def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (), connect: bool = True,
                  **options: OptionValue):
         pointer = c_void_p()
-        native_options = NativeOptions(options, log)
-
-        def join() -> None:
-            with native_options as native:
-                _abi.check(_lib.hvd_init, native, byref(pointer))
-
-        in_thread(join)
-        assert pointer.value is not None
-        self._owned = Owned(pointer.value, _lib.hvd_destroy, "the context")
-        self._names: dict[str, int] = {}
-        self._names_generation = 0
-        self._names_lock = threading.Lock()
-        self._kept: deque[tuple[int, object]] = deque()  # operations that nobody waits for, and their memory
+        with NativeOptions(options, log) as native:
+            _abi.check(_lib.hvd_context_create, native, byref(pointer))
+        self._handle = Native(pointer.value, _lib.hvd_destroy)
         self._shut_down = False
         self._run_failed = False
         self._options = dict(options)
@@ -221,21 +212,37 @@ class Context(Collectives):
         self._process_sets: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
         self._process_set_count = 0
         close_at_exit(self)
-        for process_set in process_sets:
-            self.add_process_set(process_set)
+        try:
+            if connect:
+                self.connect()
+            for process_set in process_sets:
+                self.add_process_set(process_set)
+        except BaseException:
+            self._shut_down = True  # nobody has seen it
+            self._handle.close()
+            raise
+
+    def connect(self, timeout: float | None = None) -> None:
+        """Joins the job, and waits until this worker is a member of a generation: for a context that was made with
+        connect=False. None: option init_timeout. Once; another thread's close() ends it with ClosedError."""
+        pointer = c_void_p()
+        _abi.check(_lib.hvd_connect_begin, self._handle.pointer,
+                   _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout), byref(pointer))
+        assert pointer.value is not None
+        problem = operation_of(pointer.value).wait(None)  # in which Ctrl-C is seen
+        if problem is not None:
+            raise problem
 
     # ---- place in the job ----
 
     def membership(self) -> Membership:
         """All in one, from one generation. ClosedError after shutdown."""
         raw = _abi.Membership()
-        with self._owned as native:
-            _abi.check(_lib.hvd_get_membership, native, byref(raw))
+        _abi.check(_lib.hvd_get_membership, self._handle.pointer, byref(raw))
         return _plain(Membership, raw)
 
     def _place(self, shorthand: Callable[[int], int], field: str) -> int:
-        with self._owned as native:
-            value = shorthand(native)
+        value = shorthand(self._handle.pointer)
         return value if value >= 0 else getattr(self.membership(), field)  # which says why there is none
 
     def rank(self) -> int:
@@ -257,13 +264,11 @@ class Context(Collectives):
         return self._place(_lib.hvd_cross_size, "cross_size")
 
     def generation(self) -> int:
-        with self._owned as native:
-            return _lib.hvd_generation(native) or self.membership().generation
+        return _lib.hvd_generation(self._handle.pointer) or self.membership().generation
 
     def backend(self) -> BackendInfo:
         raw = _abi.BackendInformation()
-        with self._owned as native:
-            _abi.check(_lib.hvd_get_backend, native, byref(raw))
+        _abi.check(_lib.hvd_get_backend, self._handle.pointer, byref(raw))
         return _plain(BackendInfo, raw)
 
     def backend_choice(self, collective: str = "allreduce", dtype: str = "float32", memory: str = "host") -> BackendChoice:
@@ -271,8 +276,7 @@ class Context(Collectives):
         raw = _abi.BackendSelection()
         codes = (_code(_MEMORIES, memory, "memory"), _code(CODES, dtype, "dtype"),
                  _code(_COLLECTIVES, collective, "collective"))
-        with self._owned as native:
-            _abi.check(_lib.hvd_get_backend_choice, native, *codes, byref(raw))
+        _abi.check(_lib.hvd_get_backend_choice, self._handle.pointer, *codes, byref(raw))
         return _plain(BackendChoice, raw)
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -295,8 +299,8 @@ class Context(Collectives):
     def _share_process_set(self, process_set: ProcessSet) -> None:
         """For init() again: a set like one that is there is that one."""
         for mine in self._process_sets:
-            if mine._owned is not None and (mine is process_set or process_set._owned is None and process_set._same(mine)):
-                process_set._owned, process_set.process_set_id = mine._owned, mine.process_set_id
+            if mine._handle is not None and (mine is process_set or process_set._handle is None and process_set._same(mine)):
+                process_set._handle, process_set.process_set_id = mine._handle, mine.process_set_id
                 return
         raise InvalidError(f"{process_set!r}: the context exists, and has no such process set: "
                            "hvd.add_process_set adds one, on every rank alike")
@@ -311,53 +315,45 @@ class Context(Collectives):
 
     @property
     def closed(self) -> bool:
-        return self._shut_down or self._owned.closed
+        return self._shut_down or self._handle.closed
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Says that this worker is done and waits until all are, then closes. Again: nothing."""
-        if self._owned.closed or self._shut_down:
+        if self._handle.closed or self._shut_down:
             return
         nanoseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout)
 
         def leave() -> None:
-            with self._owned as native:
-                _abi.check(_lib.hvd_shutdown, native, nanoseconds)
+            _abi.check(_lib.hvd_shutdown, self._handle.pointer, nanoseconds)
 
         try:
             in_thread(leave)
         finally:
             self._shut_down = True
-            self._reap()
 
     def leave(self, timeout: float | None = None) -> None:
         """Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
         without it and repeat nothing, and elastic.run returns here. Past the time-out (None: option leave_timeout) it
         is lost."""
         nanoseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout)
-        with self._owned as native:
-            _abi.check(_lib.hvd_leave, native, nanoseconds)
+        _abi.check(_lib.hvd_leave, self._handle.pointer, nanoseconds)
 
     def has_left(self) -> bool:
         """Whether this worker has gone so: its training is not complete then, though elastic.run has returned."""
-        if self._owned.closed:
-            return False
-        with self._owned as native:
-            return bool(_lib.hvd_has_left(native))
+        return not self._handle.closed and bool(_lib.hvd_has_left(self._handle.pointer))
 
     def abort(self, reason: str = "aborted by the program") -> None:
         """Closes at once, from any thread: pending calls end with ClosedError. To the job a worker is lost."""
         self._shut_down = True
-        with self._owned as native:
-            _abi.check(_lib.hvd_abort, native, _abi.text(reason, "reason"))
+        _abi.check(_lib.hvd_abort, self._handle.pointer, _abi.text(reason, "reason"))
 
     def close(self) -> None:
         """Frees the context, after abort() if it was not shut down."""
-        if not self._owned.closed:
+        if not self._handle.closed:
             if not self._shut_down:
                 self.abort("closed without shutdown")
             self._release()
-            self._owned.close()
-            self._reap()
+            self._handle.close()
 
     def _release(self) -> None:
         while self._before_close:
@@ -367,8 +363,7 @@ class Context(Collectives):
         """Operations end with the context, which comes before their memory, and their handles last."""
         try:
             self._release()
-            self._owned.close()
-            self._reap()
+            self._handle.close()
         except Exception:  # it never came to be, or the interpreter is going down
             pass
 
@@ -385,7 +380,7 @@ class Context(Collectives):
 
     def _at_exit(self) -> None:
         """A script that ends normally is done; one that ends by an exception is a worker lost."""
-        if self._owned.closed or not self._owned.ours:
+        if self._handle.closed or not self._handle.ours:
             return
         try:
             if not self._shut_down and not self._run_failed and getattr(sys, "last_value", None) is None:
@@ -395,28 +390,7 @@ class Context(Collectives):
         if not self._shut_down:
             self.abort("the process ends")
         self._release()
-        self._owned.wait_until_idle(5)
-        self._owned.close()
-
-    def _keep(self, pointer: int, loans: object) -> None:
-        """An operation that goes on although its handle was dropped: its memory must stay until it is done."""
-        self._kept.append((pointer, loans))
-
-    def _reap(self) -> None:
-        """Frees those that are done. Handles may be dropped, and others reap, at any moment of it."""
-        if not self._owned.ours:  # a forked child: the operations, and the locks in them, are the parent's
-            return
-        done = c_int32()
-        for _ in range(len(self._kept)):
-            try:
-                pointer, loans = self._kept.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            _lib.hvd_op_test(pointer, byref(done), None)
-            if done.value:
-                _lib.hvd_op_destroy(pointer)
-            else:
-                self._kept.append((pointer, loans))
+        self._handle.close()
 
     # ---- news ----
 
@@ -424,37 +398,32 @@ class Context(Collectives):
         """Oldest first."""
         count = c_size_t()
         found = []
-        with self._owned as native:
-            _abi.check(_lib.hvd_get_recovery_count, native, byref(count))
-            for index in range(count.value):
-                raw = _abi.Recovery()
-                _abi.check(_lib.hvd_get_recovery, native, index, byref(raw))
-                found.append(_plain(Recovery, raw))
+        _abi.check(_lib.hvd_get_recovery_count, self._handle.pointer, byref(count))
+        for index in range(count.value):
+            raw = _abi.Recovery()
+            _abi.check(_lib.hvd_get_recovery, self._handle.pointer, index, byref(raw))
+            found.append(_plain(Recovery, raw))
         return found
 
     def register_listener(self, listener: Callable[[Event], None], kinds: int = EventKind.ALL) -> int:
         """Called from a thread of the library that does nothing else; gives a number to remove it by."""
         number = c_uint64()
-        with self._owned as native:
-            _abi.check(_lib.hvd_register_listener, native, int(kinds), _listen, _listeners.add(listener),
-                       _forget_listener, byref(number))
+        _abi.check(_lib.hvd_register_listener, self._handle.pointer, int(kinds), _listen, _listeners.add(listener),
+                   _forget_listener, byref(number))
         return number.value
 
     def remove_listener(self, number: int) -> None:
-        with self._owned as native:
-            _abi.check(_lib.hvd_remove_listener, native, number)
+        _abi.check(_lib.hvd_remove_listener, self._handle.pointer, number)
 
     def event_fd(self) -> int:
         """Polls readable while next_event has something to give; it belongs to the context."""
         descriptor = c_int32()
-        with self._owned as native:
-            _abi.check(_lib.hvd_get_event_fd, native, byref(descriptor))
+        _abi.check(_lib.hvd_get_event_fd, self._handle.pointer, byref(descriptor))
         return descriptor.value
 
     def next_event(self) -> Event | None:
         raw, available = _abi.Event(), c_int32()
-        with self._owned as native:
-            _abi.check(_lib.hvd_next_event, native, byref(raw), byref(available))
+        _abi.check(_lib.hvd_next_event, self._handle.pointer, byref(raw), byref(available))
         return _plain(Event, raw) if available.value else None
 
     async def events(self) -> AsyncIterator[Event]:
@@ -477,9 +446,7 @@ class Context(Collectives):
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """`mark_cycles` is Horovod's; there are no cycles here."""
-        with self._owned as native:
-            _abi.check(_lib.hvd_timeline_start, native, _abi.text(path, "path"))
+        _abi.check(_lib.hvd_timeline_start, self._handle.pointer, _abi.text(path, "path"))
 
     def stop_timeline(self) -> None:
-        with self._owned as native:
-            _abi.check(_lib.hvd_timeline_stop, native)
+        _abi.check(_lib.hvd_timeline_stop, self._handle.pointer)

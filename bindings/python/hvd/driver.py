@@ -12,7 +12,7 @@ from typing import Callable, Mapping, Sequence
 
 from . import _abi
 from ._library import hvdrun
-from ._lifetime import Owned, Registry, close_at_exit
+from ._handles import Native, Registry, close_at_exit
 from ._options import LogCallback, NativeOptions, OptionValue
 from .context import _plain
 from .errors import TIMEOUT, HvdError, InvalidError
@@ -142,26 +142,23 @@ class Driver:
         pointer = c_void_p()
         with NativeOptions(options, log) as native:
             _abi.check(_lib.hvd_driver_create, native, byref(pointer))
-        assert pointer.value is not None
-        self._owned = Owned(pointer.value, _lib.hvd_driver_destroy, "the driver")
+        self._handle = Native(pointer.value, _lib.hvd_driver_destroy)
         close_at_exit(self)
-        with self._owned as native:
-            if command is not None:
-                if not command or isinstance(command, str):
-                    raise InvalidError("command: expected a list of at least the program")
-                extra = _strings([f"{name}={value}" for name, value in (environment or {}).items()])
-                _abi.check(_lib.hvd_driver_set_command, native, _strings(command), extra)
-            if discover is not None:
-                _abi.check(_lib.hvd_driver_set_discovery, native, _discover, _callbacks.add(discover), _forget)
-            if launcher is not None:
-                _abi.check(_lib.hvd_driver_set_launcher, native, _start, _stop, _callbacks.add(launcher), _forget)
-            if output is not None:
-                _abi.check(_lib.hvd_driver_set_output, native, _output, _callbacks.add(output), _forget)
+        if command is not None:
+            if not command or isinstance(command, str):
+                raise InvalidError("command: expected a list of at least the program")
+            extra = _strings([f"{name}={value}" for name, value in (environment or {}).items()])
+            _abi.check(_lib.hvd_driver_set_command, self._handle.pointer, _strings(command), extra)
+        if discover is not None:
+            _abi.check(_lib.hvd_driver_set_discovery, self._handle.pointer, _discover, _callbacks.add(discover), _forget)
+        if launcher is not None:
+            _abi.check(_lib.hvd_driver_set_launcher, self._handle.pointer, _start, _stop, _callbacks.add(launcher), _forget)
+        if output is not None:
+            _abi.check(_lib.hvd_driver_set_output, self._handle.pointer, _output, _callbacks.add(output), _forget)
 
     def start(self) -> None:
         """Listening, discovery and workers begin."""
-        with self._owned as native:
-            _abi.check(_lib.hvd_driver_start, native)
+        _abi.check(_lib.hvd_driver_start, self._handle.pointer)
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when the job has succeeded and every worker is gone; JobFailedError says why it failed.
@@ -172,8 +169,7 @@ class Driver:
         while True:
             piece = _SLICE_NS if left is None else min(_SLICE_NS, left)
             try:
-                with self._owned as native:
-                    return _abi.check(_lib.hvd_driver_wait, native, piece)
+                return _abi.check(_lib.hvd_driver_wait, self._handle.pointer, piece)
             except HvdError as error:
                 if error.status != TIMEOUT:
                     raise
@@ -184,25 +180,22 @@ class Driver:
 
     def stop(self, reason: str = "stopped by the program") -> None:
         """Ends the job, from any thread; wait tells when all are gone. Again: kills at once what is left."""
-        with self._owned as native:
-            _abi.check(_lib.hvd_driver_stop, native, _abi.text(reason, "reason"))
+        _abi.check(_lib.hvd_driver_stop, self._handle.pointer, _abi.text(reason, "reason"))
 
     def worker_exited(self, worker: int, exit_status: int) -> None:
         """For a launcher: exit_status is 0..255, or 256 + the signal's number."""
-        with self._owned as native:
-            _abi.check(_lib.hvd_driver_worker_exited, native, worker, exit_status)
+        _abi.check(_lib.hvd_driver_worker_exited, self._handle.pointer, worker, exit_status)
 
     def status(self) -> DriverStatus:
         raw = _abi.DriverStatus()
-        with self._owned as native:
-            _abi.check(_lib.hvd_driver_get_status, native, byref(raw))
+        _abi.check(_lib.hvd_driver_get_status, self._handle.pointer, byref(raw))
         plain = _plain(DriverStatus, raw)
         object.__setattr__(plain, "phase", Phase(plain.phase))
         return plain
 
     def close(self) -> None:
         """Stops the job if it runs and frees the driver."""
-        self._owned.close()
+        self._handle.close()
 
     def __enter__(self) -> Driver:
         return self
@@ -211,10 +204,9 @@ class Driver:
         self.close()
 
     def _at_exit(self) -> None:
-        if not self._owned.closed and self._owned.ours:
+        if not self._handle.closed and self._handle.ours:
             self.stop("the driver's process ends")
-            self._owned.wait_until_idle(5)
-            self._owned.close()
+            self._handle.close()
 
 
 def run(command: Sequence[str], *, timeout: float | None = None, **options) -> None:

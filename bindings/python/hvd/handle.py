@@ -7,115 +7,57 @@ import os
 import threading
 import time
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence
+from typing import Any, Callable, Generator, Sequence
 
 from . import _abi
-from .errors import TIMEOUT, InvalidError
 from .tensors import Array
 
-if TYPE_CHECKING:
-    from .context import Context
-
 _lib = _abi.lib
-_wait = _lib.hvd_op_wait
-_ERROR_SIZE = ctypes.sizeof(_abi.Error)
-# A wait in the library lasts this long at most, so that Ctrl-C and cancelled tasks are seen in between.
-_SLICE_NS = 200_000_000
-
-
-class _Operation:
-    """The native operation, kept by its handle and by every array that lies in its memory."""
-
-    __slots__ = ("context", "pointer", "process", "loans")
-
-    def __init__(self, context: Context, pointer: int, loans: object):
-        self.context = context
-        self.pointer = pointer
-        self.process = context._owned.process
-        self.loans = loans  # memory that it reads and writes, until it has completed
-
-    def __del__(self) -> None:
-        if self.process != os.getpid():
-            return
-        try:
-            if self.loans is not None:
-                ready = ctypes.c_int32()
-                _lib.hvd_op_test(self.pointer, byref(ready), None)
-                if not ready.value:
-                    self.context._keep(self.pointer, self.loans)
-                    return
-            _lib.hvd_op_destroy(self.pointer)
-        except Exception:  # the interpreter is going down
-            pass
 
 
 class Handle:
-    """What an asynchronous form gives. Dropping it harms nothing: the operation goes on."""
+    """What an asynchronous form gives. Dropping it harms nothing: the operation goes on, and its memory is kept."""
 
     __slots__ = ("_op", "_finish", "_result", "_failure", "_done", "_lock", "name", "__weakref__")
 
-    def __init__(self, context: Context, pointer: int, name: str, loans: object, finish: Callable[[Handle], Any]):
-        self._op = _Operation(context, pointer, loans)
-        self._finish: Callable[[Handle], Any] | None = finish
-        self._result: Any = None
+    def __init__(self, operation: Any, name: str, result: Any = None, finish: Callable[[Handle], Any] | None = None):
+        """operation: of _submit.py. The result is finish(self) once it has completed, or the one that is known before."""
+        self._op = operation  # every array that lies in its memory keeps it, too
+        self._finish = finish
+        self._result: Any = result
         self._failure: BaseException | None = None
         self._done = False
         self._lock = threading.Lock()
         self.name = name
 
-    def _check_process(self) -> int:
-        if self._op.process != os.getpid():
-            raise InvalidError(f"operation {self.name!r} belongs to process {self._op.process}, and this is {os.getpid()}")
-        return self._op.pointer
-
     def done(self) -> bool:
         """Whether it has completed, in success or failure. Never blocks."""
-        if self._done:
-            return True
-        ready = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_test, self._check_process(), byref(ready))
-        return bool(ready.value)
+        return self._done or self._op.done()
 
     poll = done
 
     def wait(self, timeout: float | None = None) -> Any:
         """Its result. After `timeout` seconds WaitTimeoutError, and it goes on; None: its own time-out bounds it."""
         if not self._done:
-            pointer = self._check_process()
-            error = _abi.Error(_ERROR_SIZE)
-            left = None if timeout is None else _abi.nanoseconds(timeout)
-            while True:
-                piece = _SLICE_NS if left is None else min(_SLICE_NS, left)
-                status = _wait(pointer, piece, byref(error))
-                if status != TIMEOUT:
-                    break
-                if self.done():  # its own time-out: completed with HVD_TIMEOUT
-                    status = _wait(pointer, _abi.DEFAULT_TIMEOUT, byref(error))
-                    break
-                if left is not None:
-                    left -= piece
-                    if left <= 0:
-                        raise _abi.failure(status, error)
-            self._settle(status, error)
+            self._settle(self._op.wait(None if timeout is None else _abi.nanoseconds(timeout)))
         if self._failure is not None:
             raise self._failure
         return self._result
 
     result = wait
 
-    def _settle(self, status: int, error: _abi.Error | None) -> None:
+    def _settle(self, problem: BaseException | None) -> None:
         with self._lock:
             if self._done:
                 return
             try:
-                if status:
-                    self._failure = _abi.failure(status, error)
+                if problem is not None:
+                    self._failure = problem
                 elif self._finish is not None:
                     self._result = self._finish(self)
-            except Exception as problem:
-                self._failure = problem
+            except Exception as why:
+                self._failure = why
             self._finish = None
-            self._op.loans = None
             self._done = True
 
     def exception(self) -> BaseException | None:
@@ -140,7 +82,7 @@ class Handle:
 
         loop = asyncio.get_running_loop()
         descriptor = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_get_fd, self._check_process(), byref(descriptor))
+        _abi.check(_lib.hvd_op_get_fd, self._op.pointer, byref(descriptor))
         own = os.dup(descriptor.value)  # a loop has one reader of each
         completed = loop.create_future()
         try:
@@ -154,20 +96,20 @@ class Handle:
     def output(self, index: int = 0) -> Array:
         """The index-th output as the library has it; its memory is valid as long as the array is."""
         tensor = _abi.Tensor(ctypes.sizeof(_abi.Tensor))
-        _abi.check(_lib.hvd_op_get_output, self._check_process(), index, byref(tensor))
+        _abi.check(_lib.hvd_op_get_output, self._op.pointer, index, byref(tensor))
         return Array(tensor.data, tensor.dtype, tuple(tensor.shape[: tensor.ndim]), self._op)
 
     def received_splits(self) -> list[int]:
         """alltoall: rows that came from each member."""
         count = ctypes.c_size_t()
-        _abi.check(_lib.hvd_op_get_received_splits, self._check_process(), None, byref(count))
+        _abi.check(_lib.hvd_op_get_received_splits, self._op.pointer, None, byref(count))
         splits = (ctypes.c_int64 * count.value)()
-        _abi.check(_lib.hvd_op_get_received_splits, self._check_process(), splits, byref(count))
+        _abi.check(_lib.hvd_op_get_received_splits, self._op.pointer, splits, byref(count))
         return list(splits[: count.value])
 
     def last_joined(self) -> int:
         rank = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_get_last_joined, self._check_process(), byref(rank))
+        _abi.check(_lib.hvd_op_get_last_joined, self._op.pointer, byref(rank))
         return rank.value
 
     def __repr__(self) -> str:

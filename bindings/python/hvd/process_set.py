@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from . import _abi
-from ._lifetime import Owned
+from ._handles import Native
 from .errors import InvalidError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ProcessSet:
         self._given = None if ranks is None else [_abi.integer(rank, 32, "ranks") for rank in ranks]
         self._rule = rule
         self.name = name or (rule if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
-        self._owned: Owned | None = None
+        self._handle: Native | None = None
         self.process_set_id: int | None = None  # a number in its context, as in Horovod; None: not added
 
     def _same(self, other: ProcessSet) -> bool:
@@ -54,32 +54,29 @@ class ProcessSet:
         return self.name == other.name and self._rule == other._rule and ranks[0] == ranks[1]
 
     def _bind(self, context: Context) -> None:
-        if self._owned is not None and not self._owned.closed:
+        if self._handle is not None and not self._handle.closed:
             raise InvalidError(f"process set {self.name!r} has been added to a context already")
         pointer = c_void_p()
         ranks = None if self._given is None else (c_int32 * len(self._given))(*self._given)
-        with context._owned as native:
-            _abi.check(_lib.hvd_process_set_create, native, _abi.text(self.name, "name"), ranks, len(self._given or []),
-                       RULES[self._rule], byref(pointer))
-        assert pointer.value is not None
-        self._owned = Owned(pointer.value, _lib.hvd_process_set_destroy, f"process set {self.name!r}", context._owned)
+        _abi.check(_lib.hvd_process_set_create, context._handle.pointer, _abi.text(self.name, "name"), ranks, len(self._given or []),
+                   RULES[self._rule], byref(pointer))
+        self._handle = Native(pointer.value, _lib.hvd_process_set_destroy)
 
-    def _native(self) -> Owned:
-        if self._owned is None:
+    def _pointer(self) -> int:
+        if self._handle is None:
             raise InvalidError(f"process set {self.name!r} has not been added to a context (add_process_set)")
-        return self._owned
+        return self._handle.pointer
 
     def remove(self) -> None:
         """Frees it; operations under way go on."""
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
             self.process_set_id = None
 
     def info(self) -> ProcessSetInfo:
         raw = _abi.ProcessSetInformation()
-        with self._native() as native:
-            _abi.check(_lib.hvd_process_set_get_info, native, byref(raw))
+        _abi.check(_lib.hvd_process_set_get_info, self._pointer(), byref(raw))
         return ProcessSetInfo(raw.rank, raw.size, raw.local_rank, raw.local_size, raw.cross_rank, raw.cross_size,
                               raw.generation)
 
@@ -97,10 +94,9 @@ class ProcessSet:
     def ranks(self) -> list[int]:
         """The members in the present generation, ascending."""
         count = c_size_t()
-        with self._native() as native:
-            _abi.check(_lib.hvd_process_set_get_ranks, native, None, byref(count))
-            ranks = (c_int32 * count.value)()
-            _abi.check(_lib.hvd_process_set_get_ranks, native, ranks, byref(count))
+        _abi.check(_lib.hvd_process_set_get_ranks, self._pointer(), None, byref(count))
+        ranks = (c_int32 * count.value)()
+        _abi.check(_lib.hvd_process_set_get_ranks, self._pointer(), ranks, byref(count))
         return list(ranks[: count.value])
 
     def __repr__(self) -> str:

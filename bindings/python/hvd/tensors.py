@@ -293,13 +293,29 @@ def _from_buffer(thing, writable: bool) -> Borrowed:
     return Borrowed(tensor, lease, "buffer", count)
 
 
+def register_type(kind: type, name: str) -> bool:
+    """Tells compiled code of arrays that it may read by itself. _submit.py replaces it where there is such code."""
+    return False
+
+
+_registered: set[type] = set()
+
+
+def _register(kind: type, name: str, plain: tuple[type, ...]) -> None:
+    if kind not in _registered and kind in plain:  # a subclass may do anything
+        _registered.add(kind)
+        register_type(kind, name)
+
+
 def borrow(thing: Any, writable: bool = False) -> Borrowed:
     """The library's view of an array. InvalidError (a ValueError) or TypeError if it can't have one."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(thing, numpy.ndarray):
+        _register(type(thing), "numpy", (numpy.ndarray,))
         return _from_numpy(thing, writable)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.Tensor):
+        _register(type(thing), "torch", (torch.Tensor, torch.nn.Parameter))
         return _from_torch(torch, thing, writable)
     if isinstance(thing, Array):
         tensor, count = _describe(thing._data, thing._dtype, thing.shape)
@@ -417,6 +433,27 @@ def new(dtype: int, shape: tuple[int, ...]) -> Array:
         count *= extent
     memory = (ctypes.c_char * count)()
     return Array(ctypes.addressof(memory) if count else None, dtype, shape, memory)
+
+
+def new_like(thing: Any) -> tuple[Any, Any, Any]:
+    """A new array like this one; then what to give to submit() of both: they, or their loans."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and type(thing) is numpy.ndarray:
+        result = numpy.empty_like(thing)
+        return result, thing, result
+    if torch is not None and type(thing) is getattr(torch, "Tensor", None) and thing.is_cpu and not thing.is_sparse:
+        result = torch.empty_like(thing)
+        return result, thing, result
+    source = borrow(thing)
+    result, target = empty_like(thing, source)
+    return result, source, target
+
+
+def rows_like(source: Borrowed) -> Borrowed:
+    """Tells dtype and shape of rows for which the library is to find the memory."""
+    tensor = _abi.Tensor.from_buffer_copy(source.tensor)
+    tensor.data, tensor.memory, tensor.stream = None, _HOST, None
+    return Borrowed(tensor, None, source.kind, 0)
 
 
 def empty_like(thing: Any, source: Borrowed) -> tuple[Any, Borrowed]:

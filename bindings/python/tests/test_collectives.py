@@ -248,3 +248,56 @@ def test_other_wrong_arguments(alone):
                  lambda: hvd.broadcast_object(1, codec="yaml"), lambda: hvd.init().allreduce(np.ones(1), "a\0b" * 90)):
         with pytest.raises(hvd.InvalidError):
             call()
+
+
+def test_between_two_ranks(job):
+    """Each pair and direction has names of its own, and ranks that are in neither do nothing."""
+
+    def rank(context):
+        mine, other = context.rank(), 1 - context.rank()
+        if mine == 2:
+            return None
+        room = np.zeros(3)
+        with pytest.raises(hvd.InvalidError, match="rank"):
+            context.send(room, mine, "x")
+        sent = context.send_async(np.full(3, mine + 1.0), other)
+        assert context.receive(room, other) is room and sent.wait() is None
+        handle = context.receive_async(room, other, "x") if mine else context.send_async(room, other, "x")
+        handle.wait()
+        return room.tolist()
+
+    assert job(3, rank) == [[2, 2, 2], [2, 2, 2], None]
+
+
+def test_to_one_and_from_one(job):
+    def rank(context):
+        mine = np.array([[1.0, context.rank()]])
+        total = context.reduce(mine, 1, op=hvd.Sum)
+        context.reduce(mine, 2, "in place", hvd.Max, out=mine)
+        rows = context.gather(mine, 1)
+        things = context.gather_object({"rank": context.rank()}, 1)
+        share = context.scatter(np.arange(6.0).reshape(3, 2), 1)
+        rest = context.scatter(np.arange(6) if context.rank() == 0 else np.zeros(0, int), 0, splits=[1, 2, 3])
+        room = np.zeros(1, int)
+        context.scatter(np.arange(3) if context.rank() == 0 else None, 0, out=room)
+        return [None if x is None else x.tolist() for x in (total, mine, rows, share, rest, room)], things
+
+    results = job(3, rank)
+    assert [r[0][0] for r in results] == [None, [[3.0, 3.0]], None]
+    assert [r[0][1] for r in results] == [[[1.0, 0.0]], [[1.0, 1.0]], [[1.0, 2.0]]]
+    assert [r[0][2] for r in results] == [None, [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], None]
+    assert [r[0][3] for r in results] == [[[0.0, 1.0]], [[2.0, 3.0]], [[4.0, 5.0]]]
+    assert [r[0][4] for r in results] == [[0], [1, 2], [3, 4, 5]] and [r[0][5] for r in results] == [[0], [1], [2]]
+    assert [r[1] for r in results] == [None, [{"rank": 0}, {"rank": 1}, {"rank": 2}], None]
+
+
+def test_objects_of_one_process_set(job):
+    def rank(context):
+        pair = context.add_process_set(hvd.ProcessSet([0, 2]))
+        if context.rank() == 1:
+            return None
+        return (context.broadcast_object({"from": context.rank()}, 2, process_set=pair),
+                context.gather_object(context.rank(), 2, process_set=pair),
+                context.allgather_object(context.rank(), process_set=pair))
+
+    assert job(3, rank) == [({"from": 2}, None, [0, 2]), None, ({"from": 2}, [0, 2], [0, 2])]

@@ -88,7 +88,7 @@ def test_a_class_with_its_own_save_restore_and_sync(alone):
 
 
 def test_names_that_are_taken(alone):
-    for name in ("commit", "_owned", "revision"):
+    for name in ("commit", "_handle", "revision"):
         with pytest.raises(hvd.InvalidError, match="attribute"):
             elastic.ObjectState(**{name: 1})
     with pytest.raises(hvd.InvalidError):

@@ -9,7 +9,7 @@ from typing import Any, Callable, Concatenate, ParamSpec, TypeVar
 from .. import _abi
 from .._default import is_default
 from .._horovod import export_place
-from .._lifetime import Owned
+from .._handles import Native
 from ..errors import CALLBACK_FAILED, HOSTS_UPDATED, OK, PEER_LOST, HvdError
 from .state import State
 
@@ -34,13 +34,13 @@ def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     return wrapper
 
 
-def _advance(state: State, loop: Owned, last: int) -> bool:
+def _advance(state: State, loop: Native, last: int) -> bool:
     again = c_int32()
     try:
-        with loop as native, state._in_use("run"):
+        with state._in_use("run"):
             if last != OK:  # what is to be restored or synced
                 state._check_memory()
-            _abi.check(_lib.hvd_run_next, native, last, byref(again))
+            _abi.check(_lib.hvd_run_next, loop.pointer, last, byref(again))
     except HvdError as error:
         raise state._why(error)
     state._initial = None  # it is synced
@@ -51,10 +51,8 @@ def _run(state: State, train: Callable[[], R]) -> R:
     context = state._context
     pointer = c_void_p()
     state._check_memory()
-    with context._owned as native, state._owned as native_state:
-        _abi.check(_lib.hvd_run_begin, native, native_state, byref(pointer))
-    assert pointer.value is not None
-    loop = Owned(pointer.value, _lib.hvd_run_end, "the run loop", state._owned)
+    _abi.check(_lib.hvd_run_begin, context._handle.pointer, state._handle.pointer, byref(pointer))
+    loop = Native(pointer.value, _lib.hvd_run_end)
     context._run_failed = True  # until it has ended well
     result: Any = None
     last, began = OK, False
@@ -86,7 +84,7 @@ def _run(state: State, train: Callable[[], R]) -> R:
         loop.close()
 
 
-def _end(state: State, loop: Owned, status: int) -> None:
+def _end(state: State, loop: Native, status: int) -> None:
     """Tells the loop that the function failed for good: its own exception says why, and the loop's answer adds nothing."""
     try:
         _advance(state, loop, status)

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Sized
 
 from .. import _abi
 from .._default import context as default_context
-from .._lifetime import Owned
+from .._handles import Native
 from ..context import Context, _plain
 from ..errors import ClosedError, InvalidError
 
@@ -64,10 +64,8 @@ class ElasticSampler:
         options = _abi.SamplerOptions(samples=samples, batch_size=batch_size, seed=seed, in_order=int(not shuffle),
                                       padding=PADDINGS[padding])
         pointer = c_void_p()
-        with self._context._owned as native:
-            _abi.check(_lib.hvd_sampler_create, native, byref(options), byref(pointer))
-        assert pointer.value is not None
-        self._owned = Owned(pointer.value, _lib.hvd_sampler_destroy, "the sampler", self._context._owned)
+        _abi.check(_lib.hvd_sampler_create, self._context._handle.pointer, byref(options), byref(pointer))
+        self._handle = Native(pointer.value, _lib.hvd_sampler_destroy)
         self._room = (c_uint64 * batch_size)()
 
     # ---- rounds ----
@@ -75,15 +73,13 @@ class ElasticSampler:
     def next(self, after: Batch | None = None) -> Batch:
         """The first round that is not recorded, or the one that follows `after`. total 0: the epoch is over."""
         batch = _abi.SamplerBatch()
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_next, native, None if after is None else byref(after.native), self._room,
-                       self.batch_size, byref(batch))
+        _abi.check(_lib.hvd_sampler_next, self._handle.pointer, None if after is None else byref(after.native), self._room,
+                   self.batch_size, byref(batch))
         return Batch(self._room[: batch.count], batch.total, batch.epoch, batch)
 
     def record(self, batch: Batch) -> None:
         """The round was processed. Every rank calls it at the same point, one without samples too."""
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_record, native, byref(batch.native))
+        _abi.check(_lib.hvd_sampler_record, self._handle.pointer, byref(batch.native))
 
     def batches(self) -> Iterator[Batch]:
         """The rounds that are left in this epoch; the caller records each."""
@@ -128,8 +124,7 @@ class ElasticSampler:
     def set_epoch(self, epoch: int) -> None:
         """Begins another epoch; the one that it is in changes nothing."""
         before = self.info().epoch
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_set_epoch, native, epoch)
+        _abi.check(_lib.hvd_sampler_set_epoch, self._handle.pointer, epoch)
         if before != epoch:
             self._recorded = 0
 
@@ -185,15 +180,13 @@ class ElasticSampler:
 
     def info(self) -> SamplerInfo:
         raw = _abi.SamplerInformation()
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_get_info, native, byref(raw))
+        _abi.check(_lib.hvd_sampler_get_info, self._handle.pointer, byref(raw))
         return _plain(SamplerInfo, raw)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint of the program's own; the same on every rank."""
         room = ctypes.create_string_buffer(_abi.SAMPLER_SAVED_BYTES)
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_save, native, room, len(room))
+        _abi.check(_lib.hvd_sampler_save, self._handle.pointer, room, len(room))
         try:
             info = self.info()
         except ClosedError:  # after shutdown: what Horovod's checkpoints have is for others to read
@@ -206,6 +199,5 @@ class ElasticSampler:
             self._load_horovods(state)
             return
         saved = state["saved"]
-        with self._owned as native:
-            _abi.check(_lib.hvd_sampler_load, native, ctypes.create_string_buffer(saved, len(saved)), len(saved))
+        _abi.check(_lib.hvd_sampler_load, self._handle.pointer, ctypes.create_string_buffer(saved, len(saved)), len(saved))
         self._recorded = 0

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 from .. import _abi
 from .._default import context as default_context
-from .._lifetime import Owned, Registry
+from .._handles import Native, Registry
 from ..codec import CodecLike, codec_of
 from ..context import Context, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
@@ -135,7 +135,7 @@ class State:
     and its reset() and sync() before the function is called. (bcast_object, get_rank) are for such classes.
     """
 
-    _owned: Owned
+    _handle: Native
 
     def __init__(self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, *,
                  context: Context | None = None):
@@ -148,10 +148,8 @@ class State:
         base(self, "_memory", {})
         base(self, "_initial", None)
         pointer = c_void_p()
-        with self._context._owned as native:
-            _abi.check(_lib.hvd_state_create, native, byref(pointer))
-        assert pointer.value is not None
-        base(self, "_owned", Owned(pointer.value, _lib.hvd_state_destroy, "the state", self._context._owned))
+        _abi.check(_lib.hvd_state_create, self._context._handle.pointer, byref(pointer))
+        base(self, "_handle", Native(pointer.value, _lib.hvd_state_destroy))
 
     _context: Context
     _problem: _Problem
@@ -164,15 +162,15 @@ class State:
     def add_array(self, key: str, array: Any) -> None:
         """Memory that is committed, restored and synced in place; it stays borrowed."""
         loan = borrow(array, writable=True)
-        with self._in_use("add_array"), self._owned as native:
-            _abi.check(_lib.hvd_state_add_tensor, native, _abi.text(key, "key"), byref(loan.tensor))
+        with self._in_use("add_array"):
+            _abi.check(_lib.hvd_state_add_tensor, self._handle.pointer, _abi.text(key, "key"), byref(loan.tensor))
         self._memory[key] = loan
 
     def add_value(self, key: str, memory: Any) -> None:
         """A little plain data in memory that stays borrowed, 1 to 65536 bytes: what other languages keep in a variable."""
         loan = borrow(memory, writable=True)
-        with self._in_use("add_value"), self._owned as native:
-            _abi.check(_lib.hvd_state_add_value, native, _abi.text(key, "key"), loan.tensor.data,
+        with self._in_use("add_value"):
+            _abi.check(_lib.hvd_state_add_value, self._handle.pointer, _abi.text(key, "key"), loan.tensor.data,
                        loan.count * _lib.hvd_dtype_size(loan.tensor.dtype))
         self._memory[key] = loan
 
@@ -184,8 +182,8 @@ class State:
                                       lambda data: put(translator.loads(data))))
 
     def _add_native(self, key: str, thing: _Object) -> None:
-        with self._in_use("add_object"), self._owned as native:
-            _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
+        with self._in_use("add_object"):
+            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load, _objects.add(thing),
                        _forget_object)
         self._memory[key] = thing
 
@@ -196,26 +194,26 @@ class State:
         or sync, and must copy them before it returns. The same number of bytes on every rank.
         """
         thing = _Memory(self._problem, get, put)
-        with self._in_use("add_memory"), self._owned as native:
-            _abi.check(_lib.hvd_state_add_object, native, _abi.text(key, "key"), _save, _load, _objects.add(thing),
+        with self._in_use("add_memory"):
+            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load, _objects.add(thing),
                        _forget_object)
 
     def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
-        with self._in_use("add_sampler"), self._owned as native, sampler._owned as native_sampler:
-            _abi.check(_lib.hvd_state_add_sampler, native, _abi.text(key, "key"), native_sampler)
+        with self._in_use("add_sampler"):
+            _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"), sampler._handle.pointer)
         self._memory[key] = sampler
 
     def remove(self, key: str) -> None:
-        with self._in_use("remove"), self._owned as native:
-            _abi.check(_lib.hvd_state_remove, native, _abi.text(key, "key"))
+        with self._in_use("remove"):
+            _abi.check(_lib.hvd_state_remove, self._handle.pointer, _abi.text(key, "key"))
         self._memory.pop(key, None)
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Called in this order when a new generation is formed and synced, before the function is called again."""
         for callback in callbacks:
-            with self._in_use("register_reset_callbacks"), self._owned as native:
+            with self._in_use("register_reset_callbacks"):
                 number = _resets.add(partial(self._problem.guard, callback))
-                _abi.check(_lib.hvd_state_on_reset, native, _reset, number, _forget_reset)
+                _abi.check(_lib.hvd_state_on_reset, self._handle.pointer, _reset, number, _forget_reset)
 
     # ---- what Horovod's State does ----
 
@@ -262,23 +260,22 @@ class State:
 
     def check_host_updates(self) -> None:
         """HostsUpdatedInterrupt on every rank alike if hosts have changed."""
-        self._call("check_host_updates", _lib.hvd_state_check_host_updates)
+        with self._in_use("check_host_updates"):  # it looks at no memory
+            _abi.check(_lib.hvd_state_check_host_updates, self._handle.pointer)
 
     @property
     def revision(self) -> int:
         """Number of the last commit: 0 before the first."""
-        with self._owned as native:
-            return int(_lib.hvd_state_revision(native))
+        return int(_lib.hvd_state_revision(self._handle.pointer))
 
     def statistics(self) -> StateStatistics:
         raw = _abi.StateStatistics()
-        with self._owned as native:
-            _abi.check(_lib.hvd_state_get_info, native, byref(raw))
+        _abi.check(_lib.hvd_state_get_info, self._handle.pointer, byref(raw))
         return _plain(StateStatistics, raw)
 
     def close(self) -> None:
         """Ends the borrowing of what was registered."""
-        self._owned.close()
+        self._handle.close()
         self._memory.clear()
 
     # ---- inside ----
@@ -294,13 +291,12 @@ class State:
 
     def _call(self, what: str, function: Any) -> None:
         try:
-            with self._in_use(what), self._owned as native:
+            with self._in_use(what):
                 self._check_memory()
-                _abi.check(function, native)
+                _abi.check(function, self._handle.pointer)
         except HvdError as error:
             raise self._why(error)
-        if function is not _lib.hvd_state_check_host_updates:
-            self._initial = None  # there is a commit, or a state that was synced
+        self._initial = None  # there is a commit, or a state that was synced
 
     def _overrides(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(State, method)

@@ -103,11 +103,11 @@ class Native:
         context = _default.context()
         if self.handlers is None or self._context is context:
             return context
-        with self._lock, context._owned as pointer:
+        with self._lock:
             table = _Library(*[ctypes.cast(function, ctypes.c_void_p).value for function in (
                 lib.hvd_submit, lib.hvd_op_wait, lib.hvd_op_get_output, lib.hvd_op_get_received_splits,
                 lib.hvd_op_destroy, lib.hvd_get_membership, lib.hvd_status_name)])
-            self.handlers.hvd_jax_set_context(ctypes.byref(table), pointer)
+            self.handlers.hvd_jax_set_context(ctypes.byref(table), context._handle.pointer)
             self._context = context
             context._before_close.append(self.forget_context)
         return context

@@ -60,21 +60,20 @@ def network(*, context: Context | None = None) -> Iterator[dict[str, Any]]:
     member = chosen.membership()
     address = {name: ctypes.cast(getattr(functions, f"hvd_lightgbm_{name}"), ctypes.c_void_p)
                for name in ("reduce_scatter", "allgather")}
-    with chosen._owned as native:
-        functions.hvd_lightgbm_use(native)
-        try:
-            if member.size > 1:
-                _call(library.LGBM_NetworkInitWithFunctions(ctypes.c_int(member.size), ctypes.c_int(member.rank),
-                                                            address["reduce_scatter"], address["allgather"]))
-            yield {} if member.size == 1 else {"num_machines": member.size, "pre_partition": True, "tree_learner": "data"}
-        except lightgbm.basic.LightGBMError as problem:
-            error = marked(problem)
-            if error is None:
-                raise
-            raise error from problem
-        finally:
-            library.LGBM_NetworkFree()
-            functions.hvd_lightgbm_use(None)
+    functions.hvd_lightgbm_use(chosen._handle.pointer)
+    try:
+        if member.size > 1:
+            _call(library.LGBM_NetworkInitWithFunctions(ctypes.c_int(member.size), ctypes.c_int(member.rank),
+                                                        address["reduce_scatter"], address["allgather"]))
+        yield {} if member.size == 1 else {"num_machines": member.size, "pre_partition": True, "tree_learner": "data"}
+    except lightgbm.basic.LightGBMError as problem:
+        error = marked(problem)
+        if error is None:
+            raise
+        raise error from problem
+    finally:
+        library.LGBM_NetworkFree()
+        functions.hvd_lightgbm_use(None)
 
 
 def elastic_train(params: Mapping[str, Any], data: Callable[[int, int], Any], num_boost_round: int = 100, *,
