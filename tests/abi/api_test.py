@@ -26,19 +26,19 @@ AGENT = {name for name in FUNCTIONS if name.startswith("hvd_agent_")}
 UNUSED = {
     # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in hvd_get_membership and
     # hvd_state_get_info.
-    "go": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error",
+    "go": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error", "hvd_submit_and_wait",
                               "hvd_op_abandon", "hvd_broadcast_object", "hvd_allgather_object", "hvd_gather_object",
                               "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int", "hvd_options_set_bool",
                               "hvd_options_set_duration", "hvd_options_get", "hvd_free", "hvd_get_event_fd", "hvd_next_event", "hvd_state_on_reset",
                               "hvd_get_leave_fd"},  # a goroutine takes signals, and calls Leave
-    "rust": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_op_get_error", "hvd_dtype_size",
+    "rust": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_op_get_error", "hvd_submit_and_wait", "hvd_dtype_size",
                                 "hvd_dtype_name", "hvd_state_get_info", "hvd_state_revision",
                                 # A state's fields are those that its value names, and its loop runs what is to be reset.
                                 "hvd_state_on_reset", "hvd_state_remove"},
     # It has one form of an operation, requests, and a loop of its own.
-    "python": AGENT | OPERATOR | BLOCKING | {"hvd_context_create", "hvd_connect", "hvd_connect_begin", "hvd_op_abandon", "hvd_run",
-                          "hvd_allgather_object", "hvd_gather_object", "hvd_dtype_name",
-                          "hvd_get_leave_fd"},  # the interpreter's own handler writes to a descriptor of Python's
+    "python": AGENT | OPERATOR | BLOCKING | {"hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object",
+                                             "hvd_allgather_object", "hvd_gather_object", "hvd_dtype_name",
+                                             "hvd_get_leave_fd"},  # the interpreter's own handler writes to a descriptor of Python's
 }
 SOURCES = {"go": ("bindings/go", ("*.go", "bridge.c"), r"\b(?:C\.)?(hvd_\w+)\("),
            "rust": ("bindings/rust/hvd/src", ("*.rs",), r"sys::(hvd_\w+)"),
