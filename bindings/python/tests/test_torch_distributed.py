@@ -61,8 +61,25 @@ assert objects == [{"rank": r} for r in range(size)]
 one = [{"from": rank}]
 dist.broadcast_object_list(one, 1)
 assert one == [{"from": 1}]
+received = torch.zeros(2, 2).t()  # several of a tag meet in their order; not contiguous
+letters = [dist.isend(torch.full((2, 2), 10.0 * rank + i), (rank + 1) % size, tag=3) for i in range(3)]
+for i in range(3):
+    assert dist.recv(received, (rank - 1) % size, tag=3) == (rank - 1) % size
+    assert received.tolist() == [[10.0 * ((rank - 1) % size) + i] * 2] * 2
+for letter in letters:
+    letter.wait()
+room = torch.zeros(1)
+both = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.tensor([1.0 + rank]), (rank + 1) % size),
+                               dist.P2POp(dist.irecv, room, (rank - 1) % size)])
+for work in both:
+    work.wait()
+assert room.item() == 1 + (rank - 1) % size
 dist.barrier()
 pair = dist.new_group([0, 2])
+if rank in (0, 2):  # ranks of the world, in a group where they have others
+    z = torch.tensor([float(rank)])
+    dist.send(z, 2, group=pair) if rank == 0 else dist.recv(z, 0, group=pair)
+    assert z.item() == 0
 if rank in (0, 2):
     y = torch.tensor([float(rank)])
     dist.all_reduce(y, group=pair)
@@ -70,7 +87,7 @@ if rank in (0, 2):
     dist.broadcast(y.fill_(rank), 2, group=pair)
     assert y.item() == 2
 for call, match in ((lambda: dist.all_reduce(x.int(), op=dist.ReduceOp.BXOR), "no reduction"),
-                    (lambda: dist.send(x, (rank + 1) % size), "send and recv"),
+                    (lambda: dist.recv(x), "from whom"),
                     (lambda: dist.all_reduce(x.to(torch.float8_e4m3fn)), "dtype")):
     try:
         call()
@@ -109,12 +126,38 @@ dist.destroy_process_group()
 """
 
 
+FSDP = HEAD + """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cpu", (size,))
+torch.manual_seed(0)
+whole = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+for layer in (model[0], model[2]):
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+steps = [torch.optim.SGD(network.parameters(), lr=0.1) for network in (model, whole)]
+for step in range(5):
+    data = torch.randn(8 * size, 4, generator=torch.Generator().manual_seed(step))
+    for network, optimizer, rows in ((model, steps[0], data[rank::size]), (whole, steps[1], data)):
+        optimizer.zero_grad()
+        network(rows).pow(2).mean().backward()
+        optimizer.step()
+for mine, theirs in zip(model.parameters(), whole.parameters()):
+    assert torch.allclose(mine.full_tensor(), theirs, atol=1e-6)
+dist.destroy_process_group()
+"""
+
+NEW_ENOUGH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # for fully_shard
+
+
 def examples():
     manual = (PACKAGE.parents[1] / "docs" / "torch-distributed.md").read_text()
     return re.findall(r"```python\n(.*?)```", manual, re.S)
 
 
-@pytest.mark.parametrize("source, size", [(COLLECTIVES, 3), (DDP, 2), *((block, 2) for block in examples())])
+@pytest.mark.parametrize("source, size", [(COLLECTIVES, 3), (DDP, 2), *([(FSDP, 2)] if NEW_ENOUGH else []), *((block, 2) for block in examples())])
 def test_on_several_ranks(tmp_path, source, size):
     script, lines = tmp_path / "worker.py", []
     script.write_text(source + "\nprint('fine', flush=True)\nhvd.shutdown()\n")

@@ -8,7 +8,7 @@ is the manual.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from datetime import timedelta
 from typing import Any, Callable, Sequence
 
@@ -21,6 +21,7 @@ from ..errors import InvalidError, UnsupportedError
 from ..handle import Finished, Handle
 from ..process_set import ProcessSet
 
+_LETTERS = 4096  # of a tag and direction between two ranks at once
 _REDUCTIONS = ((dist.ReduceOp.SUM, Sum), (dist.ReduceOp.AVG, Average), (dist.ReduceOp.PRODUCT, Product),
                (dist.ReduceOp.MIN, Min), (dist.ReduceOp.MAX, Max))
 
@@ -140,10 +141,22 @@ class HvdProcessGroup(dist.ProcessGroup):
         self._name = name
         self._timeout = timeout.total_seconds()
         self._completer = _Completer()
+        self._lock = threading.Lock()
+        self._letters: Counter[tuple[bool, int, int]] = Counter()  # so far: whether sent, the other's rank, tag
         self._ranks = members.ranks if members is not None else list(range(size))
 
     def getBackendName(self) -> str:
         return "hvd"
+
+    # What torch asks of a group made of backends for each device; this one is its own.
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    supports_coalescing = False
+
+    def _get_backend(self, device: Any) -> HvdProcessGroup:
+        return self
 
     def _start(self, handle: Handle | Finished | None, finish: Callable[[Any], Any]) -> HvdWork:
         work = HvdWork(handle, finish)
@@ -180,12 +193,12 @@ class HvdProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         tensor = _one(tensors, "reduce")
-        sent = _flat(tensor).clone()  # the others keep theirs
-        handle = plain.allreduce_async_(sent, None, _reduction(opts.reduceOp), **self._options)
+        handle = plain.reduce_async(_flat(tensor), self._ranks[opts.rootRank], None, _reduction(opts.reduceOp),
+                                    **self._options)
 
-        def finish(_: Any) -> list[torch.Tensor]:
-            if self.rank() == opts.rootRank:
-                _fill(tensor, sent)
+        def finish(result: torch.Tensor | None) -> list[torch.Tensor]:
+            if result is not None:
+                _fill(tensor, result)
             return [tensor]
 
         return self._start(handle, finish)
@@ -313,11 +326,34 @@ class HvdProcessGroup(dist.ProcessGroup):
         last = works[-1]._handle if works else None
         return self._start(last, finish)
 
-    def send(self, tensors: Any, rank: int, tag: int = 0) -> HvdWork:
-        raise UnsupportedError("backend hvd: send and recv are not there")
+    def _letter(self, sends: bool, rank: int, tag: int) -> tuple[int, str]:
+        """The other's rank in the generation, and a name: the n-th of a tag meets the n-th, as torch's own backends do it."""
+        if not 0 <= rank < self.size() or rank == self.rank():
+            raise InvalidError(f"{'send to' if sends else 'recv from'} rank {rank}: expected another rank of 0 to {self.size() - 1}")
+        with self._lock:
+            number = self._letters[sends, rank, tag]
+            self._letters[sends, rank, tag] += 1
+        return self._ranks[rank], f"torch {self._name} {tag} {number % _LETTERS}"
 
-    def recv(self, tensors: Any, rank: int, tag: int = 0) -> HvdWork:
-        raise UnsupportedError("backend hvd: send and recv are not there")
+    def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
+        tensor = _flat(_one(tensors, "send"))
+        peer, name = self._letter(True, rank, tag)
+        return self._start(plain.send_async(tensor, peer, name, timeout=self._timeout), lambda _: list(tensors))
+
+    def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
+        tensor = _one(tensors, "recv")
+        room = _flat(tensor)
+        peer, name = self._letter(False, rank, tag)
+
+        def finish(_: Any) -> list[torch.Tensor]:
+            if room.data_ptr() != tensor.data_ptr():
+                _fill(tensor, room)
+            return [tensor]
+
+        return self._start(plain.receive_async(room, peer, name, timeout=self._timeout), finish)
+
+    def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> HvdWork:
+        raise UnsupportedError("backend hvd: recv needs to know from whom (src=)")
 
     def shutdown(self) -> None:
         if self._members is not None and plain.is_initialized():
