@@ -181,7 +181,7 @@ class Answers(ScenarioTest):
 
     def test_F13_below_the_minimum_for_good(self):
         job = Job(self, "a:2", ["steps=15", "commit=5"], np=2, min_np=2, max_np=2,
-                  options={**NO_RESTART, "elastic_timeout": 1}, faults="before_allreduce:*/*/1/*/7/*=kill")
+                  options={**NO_RESTART, "elastic_timeout": 5}, faults="before_allreduce:*/*/1/*/7/*=kill")
         job.finish(1, sentence=r"\d")
         ended = job.find("end")
         self.assertEqual([e["status"] for e in ended], ["HVD_JOB_FAILED"])

@@ -209,11 +209,11 @@ class Spares(ScenarioTest):
 
     def test_S3_a_spare_waits_for_longer_than_init_timeout(self):
         job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10"], np=2, min_np=2, max_np=2,
-                  options={"spares": 1}, environment={"HVD_INIT_TIMEOUT": "1"})
+                  options={"spares": 1}, environment={"HVD_INIT_TIMEOUT": "5"})
         job.wait("gate", step=10)
         spare = job.wait("log", msg=containing("waits for a place"))
         # Nothing happens to it: what could be waited for is its end, which would come with HVD_TIMEOUT.
-        self.assertFalse(self.ends_within(spare["pid"], 1.5))
+        self.assertFalse(self.ends_within(spare["pid"], 6))
         job.finish(0)
         job.verify(30, workers=2)
         self.assertEqual(job.find("end", status="HVD_TIMEOUT"), [])

@@ -121,7 +121,9 @@ class DriverStatus(Sized):
     _fields_ = [("struct_size", c_size_t), ("phase", c_int32), ("size", c_int32), ("workers", c_int32),
                 ("slots", c_int32), ("resets", c_int32), ("generation", c_uint64), ("membership_epoch", c_uint64),
                 ("hosts_blocked", c_int32), ("port", c_int32), ("sentence", c_char * 512), ("stall", c_char * 512),
-                ("try_again", c_int32)]
+                ("try_again", c_int32), ("stalled", c_int32), ("term", c_uint64), ("goodput", c_double),
+                ("commits_per_second", c_double), ("commits", c_uint64), ("sync_bytes", c_uint64), ("wall_ns", c_int64),
+                ("last_recovery_ns", c_int64)]
 
 
 DestroyFn = CFUNCTYPE(None, c_void_p)

@@ -159,6 +159,28 @@ HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_contex
  * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
 HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
+/* Asks that this worker may go, from any thread, and returns at once. At the next commit or check all ranks get
+ * HVD_HOSTS_UPDATED, as on any change of hosts: those who stay go on with live values, and no step is repeated. On this
+ * worker hvd_run then returns HVD_OK, hvd_has_left gives 1, and but for its states every call on the context gives
+ * HVD_CLOSED, as after hvd_shutdown. Its slot gets no other worker until the host is undrained.
+ * It stays as long as the others would be fewer than min_np without it. Who is still there after timeout_ns (0: option
+ * leave_timeout) is lost, as if it had died. Asked again: the earlier deadline holds. The same happens to the workers of
+ * a host that is drained (hvd_driver_drain).
+ * HVD_UNSUPPORTED: this worker is the rank 0 that serves a job without a driver. HVD_CLOSED; HVD_INVALID. */
+HVD_API hvd_status hvd_leave(hvd_context *context, int64_t timeout_ns, hvd_error *error);
+
+/* 1 if this worker has left in this way, also after hvd_shutdown; else 0, also if the context is NULL. So a program that
+ * stores a model after hvd_run knows whether training is complete. Never blocks. */
+HVD_API int32_t hvd_has_left(hvd_context *context);
+
+/* A descriptor for signal handlers, which may not call hvd_leave: a byte written to it (any, by write) does what
+ * hvd_leave(context, 0) does. It does not block. It belongs to the context until hvd_destroy: don't close it. The library
+ * installs no handler; with this one SIGTERM makes a worker leave:
+ *   static int leave_fd;
+ *   static void on_term(int number) { (void)!write(leave_fd, "", 1); }
+ *   hvd_get_leave_fd(context, &leave_fd, NULL);  signal(SIGTERM, on_term); */
+HVD_API hvd_status hvd_get_leave_fd(hvd_context *context, int32_t *ret_fd, hvd_error *error);
+
 /* Closes at once, from any thread: every pending and later call returns HVD_CLOSED. To the job this is
  * the loss of a worker. Does not wait for pending calls to return. */
 HVD_API hvd_status hvd_abort(hvd_context *context, const char *reason, hvd_error *error);
@@ -420,6 +442,14 @@ typedef struct hvd_request {
 HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
                               hvd_error *error);
 
+/* hvd_submit and hvd_op_wait in one, for a caller that would wait at once: small operations that the ranks repeat so take
+ * the shortest way (docs/architecture.md), and there is no handle to free. Waits until the operation has completed, at
+ * most timeout_ns (0: until it completes, which its own time-out bounds), and returns its status.
+ * HVD_OK sets *ret_op: to NULL if it has completed and all that came out lies where the request says; else to the
+ * operation, which has results to ask for (hvd_op_get_output and the like), or goes on (hvd_op_test tells). */
+HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *request, int64_t timeout_ns,
+                                       hvd_op **ret_op, hvd_error *error);
+
 /* *ret_done = 1 if it has completed, in success or failure; else 0. Never blocks. */
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 
@@ -504,7 +534,18 @@ HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void
  * copy was begun. */
 HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
 
-/* The same without the check, and without any communication. */
+/* The same in two halves, for a program that goes on computing while the commit is copied. begin returns at once, with
+ * objects saved and values copied; a thread copies tensors. end waits for what is left of that and then does what
+ * hvd_state_commit does after its copy. Between the two the program may read what is registered and must not write
+ * tensors of it, which the option check_commits checks. All ranks call both at the same points. The commit replaces the
+ * one before it when all of it is copied, so that after a loss one or the other is in force, the same on all ranks. The
+ * next begin, commit, save, restore and sync wait for it, too, so end may be left out where hosts need not be checked.
+ * Host memory is needed for two commits. end gives HVD_INVALID if none was begun, or if check_commits found that a
+ * tensor was written, which the message names. */
+HVD_API hvd_status hvd_state_commit_begin(hvd_state *state, hvd_error *error);
+HVD_API hvd_status hvd_state_commit_end(hvd_state *state, hvd_error *error);
+
+/* hvd_state_commit without the check, and without any communication. */
 HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
 
 /* Asks all ranks, at the same point, whether hosts have changed: HVD_OK or HVD_HOSTS_UPDATED, the same
@@ -533,6 +574,8 @@ typedef struct hvd_state_info {
   uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
   uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
+  uint64_t written_bytes;         /* of host tensors and values that all commits had to write, since they had changed, in
+                                     pieces of 1 MiB */
 } hvd_state_info;
 HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
 
@@ -544,7 +587,7 @@ typedef hvd_status (*hvd_train_fn)(void *userdata);
 
 /* Calls `train` until it is complete: sync, train; on HVD_PEER_LOST restore, rejoin, sync, reset
  * callbacks, train again; on HVD_HOSTS_UPDATED the same without restore. Blocks the calling thread.
- * `state` may be NULL (nothing to keep). Returns HVD_OK, the function's own status, or why the job
+ * `state` may be NULL (nothing to keep). Returns HVD_OK (complete, or this worker has left: hvd_has_left), the function's own status, or why the job
  * can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_CALLBACK_FAILED,
  * HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case. One at a time per context. */
 HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn train, void *userdata,
@@ -555,7 +598,7 @@ HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn 
  *   while ((r = hvd_run_next(loop, s, &again, &e)) == HVD_OK && again) s = train();
  *   hvd_run_end(loop);
  * hvd_run_next does everything between two calls of the training function. The first call ignores `last`. *ret_again
- * = 1: call the function; 0: training is complete. Any status but HVD_OK ends the loop. */
+ * = 1: call the function; 0: training is complete, or this worker has left. Any status but HVD_OK ends the loop. */
 typedef struct hvd_run_loop hvd_run_loop;
 HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run_loop **ret_loop,
                                  hvd_error *error);
@@ -580,6 +623,7 @@ typedef struct hvd_recovery_info {
   int64_t total_ns;        /* from began_at_ns until the training function is called again */
   uint64_t sync_bytes;     /* payload received and sent by this rank */
   char reason[256];        /* "rank 2 on host b lost: connection closed" */
+  int32_t spares;          /* of the new generation's members, those that had waited as spares (option spares) */
 } hvd_recovery_info;
 
 /* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */
@@ -597,7 +641,9 @@ enum {
   HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
   HVD_EVENT_DRIVER_LOST = 1 << 4,
   HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
-  HVD_EVENT_STALLED = 1 << 6            /* rank 0: an operation waits for ranks that the message names */
+  HVD_EVENT_STALLED = 1 << 6,           /* rank 0: an operation waits for ranks that the message names */
+  HVD_EVENT_DIVERGED = 1 << 7           /* `rank` committed other bytes than most (option divergence_every); the message
+                                           names key and revision */
 };
 #define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
 
