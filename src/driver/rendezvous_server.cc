@@ -306,6 +306,18 @@ void RendezvousServer::tell_refusal(Connection& connection, wire::Refusal code, 
   send(connection, connection.generation, std::move(refused));
 }
 
+bool RendezvousServer::probe(uint64_t worker) {
+  const auto found = connections_.find(worker);
+  if (found == connections_.end()) return false;
+  if (found->second->takes_waiting) send(*found->second, 0, wire::ProbeT{});  // else its next heartbeat will do
+  return true;
+}
+
+bool RendezvousServer::heard_since(uint64_t worker, Time time) const {
+  const auto found = connections_.find(worker);
+  return found != connections_.end() && found->second->heard > time;
+}
+
 void RendezvousServer::wait(const membership::Wait& wait) {
   const auto found = connections_.find(wait.worker);
   if (found == connections_.end() || !found->second->takes_waiting) return;

@@ -101,6 +101,10 @@ class RendezvousServer {
     uint64_t revision = 0;
   };
   std::optional<Hearing> hearing(uint64_t worker, Time now) const;
+  /// Asks a worker for a sign of life; false if it is not connected.
+  bool probe(uint64_t worker);
+  /// It has been heard after that time.
+  bool heard_since(uint64_t worker, Time time) const;
   bool connected(uint64_t worker) const { return connections_.contains(worker); }
 
  private:

@@ -64,6 +64,7 @@ void Supervisor::close(Duration grace) {
   tick_.cancel();
   discovery_timer_.cancel();
   for (auto& [id, worker] : workers_) worker.timer.cancel();
+  drop_applicants();
   launcher_->close(grace);
   discovery_->close(std::max(deadline - now(), Duration(0)));
   remove_address();
@@ -97,7 +98,9 @@ void Supervisor::listen() {
     publish();
   };
   events.life = [this](uint64_t worker, int64_t process) { return launcher_->life(worker, process); };
-  events.guest = config_.guest;
+  events.guest = [this](const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
+    return guest(channel, message);
+  };
   events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
     apply(membership_->worker_ready(worker, event, now()));
   };

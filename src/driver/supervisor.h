@@ -71,6 +71,14 @@ class Supervisor {
  private:
   struct Worker;
   struct Verb;
+  struct Applicant;
+  using ApplicantPtr = std::shared_ptr<Applicant>;
+
+  // Workers that come by themselves (admission.cc).
+  bool guest(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message);
+  void let_in(const ApplicantPtr& applicant, bool may_ask);
+  void await_proof(const ApplicantPtr& applicant, const std::string& refusal);
+  void drop_applicants();
 
   template <class Event>
   membership::Answer wish(Event event);
@@ -135,6 +143,7 @@ class Supervisor {
   std::string joining_closed_;  // why
   std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
   std::map<uint64_t, Worker> workers_;
+  std::vector<ApplicantPtr> applicants_;  // that wait until somebody proves that it lives
   std::optional<membership::Finish> finish_;
   status::Recorder recorder_{now()};
   std::vector<membership::LogLine> lines_;  // written when the actions are done

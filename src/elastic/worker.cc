@@ -8,8 +8,10 @@
 #include <map>
 
 #include "backend/capabilities.h"
+#include "base/secret.h"
 #include "base/queued_log.h"
 #include "selection/selection.h"
+#include "session/admission.h"
 
 namespace hvd::elastic {
 
@@ -124,9 +126,45 @@ class Worker::Entering {
   bool mine_ = false;
 };
 
-Status Worker::open(const Options& options, Duration timeout) {
+/// A worker that has a driver's address and no identity asks for one.
+Status Worker::apply(Options* options, Duration timeout) {
+  if (options->string("driver").empty() || options->integer("worker") != 0) return {};
+  session::AdmissionRequest request;
+  request.drivers = options->string("driver");
+  request.secret = read_secret(*options);
+  request.job = options->string("job");
+  request.host = host_of(*options);
+  request.slot = options->is_set("slot") ? static_cast<int32_t>(options->integer("slot")) : -1;
+  request.timeout = std::min(options->duration("connect_timeout"), std::max(timeout, milliseconds(1)));
+  if (request.secret.empty()) {
+    return Status(HVD_INVALID,
+                  "a worker that no driver started needs the job's secret: expected option secret_file (HVD_SECRET_FILE) "
+                  "or secret; one that a driver started has its identity in HVD_WORKER");
+  }
+  session::Admission admission;
+  const auto closed = [this] {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  };
+  Status status = session::apply(request, closed, &admission);
+  if (!status.ok()) return status;
+  options->set("worker", static_cast<int64_t>(admission.worker));
+  options->set("job", admission.job);
+  options->set("host", admission.host);
+  options->set("slot", static_cast<int64_t>(admission.slot));
+  options->set("secret", admission.secret);
+  session_log_->info("the driver at {} lets this worker in as worker {} of job {}, host {}, slot {}", request.drivers,
+                     admission.worker, admission.job, admission.host, admission.slot);
+  return {};
+}
+
+Status Worker::open(const Options& given, Duration timeout) {
   const Entering entering(*this);
   if (!entering.status().ok()) return entering.status();
+  Options options = given;
+  const Time began = now();
+  if (Status status = apply(&options, timeout); !status.ok()) return entering.outcome(status);
+  timeout -= now() - began;
   worker_ = static_cast<uint64_t>(options.integer("worker"));
   if (const std::string path = options.string("timeline"); !path.empty()) {
     // What can't be recorded is no reason not to train.

@@ -157,6 +157,7 @@ class Worker {
   /// Open or enter under way: close waits for it before it takes away what they work on.
   class Entering;
   Status open_within(const Options& options, Duration timeout);
+  Status apply(Options* options, Duration timeout);
   Status enter_within(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
   session::Session* session() const { return session_now_.load(std::memory_order_acquire); }
   Status connect(const session::Assignment& assignment);

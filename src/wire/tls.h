@@ -14,6 +14,9 @@ namespace hvd::wire {
 /// Whoever holds the job's secret itself and has no other identity.
 inline constexpr char kJobIdentity[] = "job";
 
+/// A worker that no driver started and that asks to be let in.
+inline constexpr char kAdmissionIdentity[] = "admission";
+
 /// Whoever asks and steers a job that runs (hvdrun ctl).
 inline constexpr char kOperatorIdentity[] = "operator";
 

@@ -1,9 +1,11 @@
 """The files of examples/deploy are what their platforms take; what a linter is missing for is skipped, and says so."""
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -21,6 +23,17 @@ def text_of(*path):
 
 
 class Deploy(unittest.TestCase):
+    def test_kubernetes(self):
+        if importlib.util.find_spec("kubernetes_validate") is None:
+            self.skipTest("kubernetes-validate is not installed")
+        program = [sys.executable, "-m", "kubernetes_validate"]
+        script = shutil.which("kubernetes-validate", path=os.path.dirname(sys.executable) + ":" + os.environ["PATH"])
+        if script:
+            program = [script]
+        status, said = run(*program, "--strict", os.path.join(DEPLOY, "kubernetes", "job.yaml"))
+        self.assertEqual(status, 0, said)
+        self.assertEqual(said.count("passed"), 3, said)
+
     def test_options_and_variables_are_the_library_s(self):
         with open(os.path.join(ROOT, "docs", "options.md")) as file:
             known = set(re.findall(r"`(HVD_[A-Z_]+)`", file.read())) | {"HVD_DRIVER_ADDRESS", "HVD_AGENT_SLOTS"}
