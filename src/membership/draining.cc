@@ -156,6 +156,14 @@ void Membership::Impl::keep_the_needed(Plan* plan) const {
             [](const Worker* a, const Worker* b) { return a->rank < b->rank; });
 }
 
+/// A spare that was used is replaced when all are at work again: starting a process takes time from those who recover.
+int32_t Membership::Impl::spares_wanted() {
+  if (initial) return config.spares;
+  const std::vector<Worker*> members_now = survivors();
+  const bool at_work = running() && std::all_of(members_now.begin(), members_now.end(), [](Worker* w) { return w->synced; });
+  return at_work ? config.spares : 0;
+}
+
 /// Spares are told that they are, so that they wait for longer than for a place that is about to be free.
 void Membership::Impl::tell_waiting(const Plan& plan) {
   for (Worker* w : plan.spares) {

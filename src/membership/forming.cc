@@ -66,7 +66,7 @@ void Membership::Impl::stop_misplaced() {
 void Membership::Impl::start_workers() {
   if (finishing() || !closed.empty()) return;
   const Plan now_placed = plan();
-  int64_t room = capacity() + config.spares;
+  int64_t room = capacity() + spares_wanted();
   // Whoever takes the place of one that goes is started while it is still there.
   for (const Worker* w : now_placed.kept) room -= w->leaves_by ? 0 : 1;
   for (const auto& [id, w] : workers.living()) room -= w.member() ? 0 : 1;

@@ -57,6 +57,7 @@ struct Membership::Impl {
   void place_beyond(Plan* plan, std::vector<Worker*> rest) const;
   void keep_the_needed(Plan* plan) const;
   void tell_waiting(const Plan& plan);
+  int32_t spares_wanted();
   StopWorker farewell(const Worker& worker) const;
   std::string hosts_text() const;
 

@@ -124,10 +124,13 @@ TEST(Spares, OneTakesThePlaceOfALostWorkerInTheSameReset) {
   EXPECT_EQ(s.one<Wait>().worker, 3u);
   EXPECT_TRUE(s.none<Notify>());  // the members are not disturbed
   s.lost(2);
-  EXPECT_EQ(s.started(), Names{"4@b:1"});  // the next spare
   s.ready(1, 1, true, 5);
   EXPECT_EQ(s.members(), (Ids{1, 3}));
   EXPECT_EQ(s.one<Assign>().spares, 1);
+  s.synced(1);
+  EXPECT_TRUE(s.none<StartWorker>());  // nothing takes time from those who recover
+  s.synced(3);
+  EXPECT_EQ(s.started(), Names{"4@b:1"});  // the next spare
 }
 
 TEST(Arrivals, AWorkerThatComesByItselfGetsASlotOfItsHost) {
