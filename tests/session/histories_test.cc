@@ -172,7 +172,6 @@ class History {
   void saw(End&) { EXPECT_EQ(++ends_, 1) << "ended twice"; }
   void saw(Close&) { EXPECT_EQ(ends_, 1); }
   void saw(LogLine& a) { EXPECT_FALSE(a.text.empty()); }
-  void saw(NotifyWaiting& a) { EXPECT_FALSE(a.reason.empty()); }
 
   std::mt19937_64 random_;
   SessionCore core_{core_config()};
