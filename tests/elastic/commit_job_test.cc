@@ -105,6 +105,7 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
       bool flipped = false;
       trainer.before_step = [&](Trainer& t) -> hvd_status {
         if (t.step == 0) {
+          uint64_t listener = 0;
           EXPECT_EQ(hvd_register_listener(
                         t.context, HVD_EVENT_DIVERGED,
                         [](void* counter, const hvd_event* event) {
@@ -113,7 +114,7 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
                           EXPECT_NE(std::string(event->message).find("rank 1 differs"), std::string::npos);
                           ++*static_cast<std::atomic<int>*>(counter);
                         },
-                        &events, nullptr, nullptr, nullptr),
+                        &events, nullptr, &listener, nullptr),
                     HVD_OK);
         }
         if (t.step == 10 && t.rank() == 1 && !flipped) {
@@ -141,7 +142,10 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
       EXPECT_EQ(right, 3) << "rank 1 took the others' weights";
       EXPECT_EQ(stopped, 0);
     }
-    if (action == "stop") { EXPECT_EQ(stopped, 3); }
+    if (action == "stop") {
+      EXPECT_GE(stopped, 1) << "the others may learn first that the job has ended";
+      EXPECT_EQ(right, 0);
+    }
   }
 }
 
