@@ -30,8 +30,8 @@ std::vector<Divergence> find_divergence(const std::vector<std::vector<Version>>&
     std::map<std::pair<Digest, uint64_t>, size_t> counts;
     for (const auto& row : versions) ++counts[{row[v].digest, row[v].size}];
     if (counts.size() < 2) continue;
-    const auto most =
-        std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most = std::max_element(counts.begin(), counts.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
     Divergence divergence{static_cast<uint32_t>(v), {}, 2 * most->second > versions.size()};
     for (size_t i = 0; i < versions.size(); ++i) {
       const bool same = std::pair(versions[i][v].digest, versions[i][v].size) == most->first;
@@ -53,18 +53,20 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
     mine.digest = summary.digest;
   }
   std::vector<uint8_t> all;
-  if (Status status = gather(engine, deadline, "hvd.divergence.head", &mine, sizeof(mine), &all); !status.ok()) {
+  if (Status status = gather(engine, deadline, "hvd.divergence.head", &mine, sizeof(mine), &all);
+      !status.ok()) {
     return status;
   }
   std::vector<Head> heads(all.size() / sizeof(Head));
   if (!heads.empty()) std::memcpy(heads.data(), all.data(), heads.size() * sizeof(Head));
   for (const Head& head : heads) {
     if (head.revision == heads[0].revision && head.variables == heads[0].variables) continue;
-    return {HVD_MISMATCH,
-            fmt::format("rank {} commits revision {} of {} keys and rank {} revision {} of {} keys: expected the same "
-                        "commit of the same keys on every rank",
-                        heads[0].rank, heads[0].revision, heads[0].variables, head.rank, head.revision,
-                        head.variables)};
+    return {
+        HVD_MISMATCH,
+        fmt::format(
+            "rank {} commits revision {} of {} keys and rank {} revision {} of {} keys: expected the same "
+            "commit of the same keys on every rank",
+            heads[0].rank, heads[0].revision, heads[0].variables, head.rank, head.revision, head.variables)};
   }
   // Every rank has the same heads, so that all of them decide alike.
   const auto first = [&](const Head& head) { return head.digest == heads[0].digest; };
@@ -73,15 +75,17 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
   std::vector<Version> row;
   for (auto& [key, variable] : variables) row.push_back({variable.digest, variable.committed_bytes().size()});
   const size_t bytes = row.size() * sizeof(Version);
-  if (Status status = gather(engine, deadline, "hvd.divergence.digests", row.data(), bytes, &all); !status.ok()) {
+  if (Status status = gather(engine, deadline, "hvd.divergence.digests", row.data(), bytes, &all);
+      !status.ok()) {
     return status;
   }
   if (all.size() != heads.size() * bytes) {
-    return {HVD_INTERNAL, fmt::format("state: {} bytes of digests from {} ranks: expected {}", all.size(), heads.size(),
-                                      heads.size() * bytes)};
+    return {HVD_INTERNAL, fmt::format("state: {} bytes of digests from {} ranks: expected {}", all.size(),
+                                      heads.size(), heads.size() * bytes)};
   }
   std::vector<std::vector<Version>> versions(heads.size(), row);
-  for (size_t i = 0; i < heads.size() && bytes > 0; ++i) std::memcpy(versions[i].data(), all.data() + i * bytes, bytes);
+  for (size_t i = 0; i < heads.size() && bytes > 0; ++i)
+    std::memcpy(versions[i].data(), all.data() + i * bytes, bytes);
   std::vector<const Variable*> in_order;
   for (const auto& [key, variable] : variables) in_order.push_back(&variable);
   const auto name = [&](size_t i) { return static_cast<int32_t>(heads[i].rank); };
@@ -97,6 +101,10 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
                        : std::string("one to another, and no majority says which is right"));
     ret_diverged->push_back(std::move(diverged));
   }
+  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody acts on it.
+  // Whatever becomes of this, this rank knows it.
+  const uint8_t known = 1;
+  static_cast<void>(gather(engine, deadline, "hvd.divergence.known", &known, sizeof(known), &all));
   return {};
 }
 

@@ -16,7 +16,7 @@ namespace hvd::state {
 /// One that is under way.
 struct State::Impl::Commit {
   bool counted = false;
-  bool devices = false;    // it copies memory of devices
+  bool devices = false;   // it copies memory of devices
   uint64_t revision = 0;  // that it will be
   uint64_t epoch = 0;     // of the copies when it began
   Time began;
@@ -54,10 +54,11 @@ Status State::Impl::check_promise() {
   for (auto& [key, variable] : variables) {
     if (variable.spec.kind != VariableKind::kTensor || variable.on_device() || !variable.committed) continue;
     if (content_digest(variable.live, variable.bytes) == variable.digest) continue;
-    return {HVD_INVALID,
-            fmt::format("state key '{}': {} was written between the begin of commit {} and its end: expected no "
-                        "change before the end",
-                        key, variable.spec.describe(), revision())};
+    return {
+        HVD_INVALID,
+        fmt::format("state key '{}': {} was written between the begin of commit {} and its end: expected no "
+                    "change before the end",
+                    key, variable.spec.describe(), revision())};
   }
   return {};
 }

@@ -58,8 +58,8 @@ void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std
   const size_t length = pieces != nullptr ? kPiece : kPlainPiece;
   size_t index = 0;
   for (size_t at = 0; at < bytes; at += length) {
-    list->push_back({to == nullptr ? nullptr : static_cast<uint8_t*>(to) + at, static_cast<const uint8_t*>(from) + at,
-                     std::min(length, bytes - at), pieces, index++});
+    list->push_back({to == nullptr ? nullptr : static_cast<uint8_t*>(to) + at,
+                     static_cast<const uint8_t*>(from) + at, std::min(length, bytes - at), pieces, index++});
   }
 }
 

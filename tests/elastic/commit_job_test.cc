@@ -61,7 +61,8 @@ struct Trainer {
     EXPECT_EQ(hvd_state_create(context, &state, error), HVD_OK) << error->message;
     EXPECT_EQ(hvd_state_add_tensor(state, "weights", &tensor, error), HVD_OK);
     EXPECT_EQ(hvd_state_add_value(state, "step", &step, sizeof(step), error), HVD_OK);
-    status = hvd_run(context, state, [](void* self) { return static_cast<Trainer*>(self)->train(); }, this, error);
+    status = hvd_run(
+        context, state, [](void* self) { return static_cast<Trainer*>(self)->train(); }, this, error);
     hvd_shutdown(context, 60 * HVD_SECOND, nullptr);
     hvd_state_destroy(state);
     hvd_destroy(context);
@@ -84,7 +85,8 @@ TEST(CommitJob, HiddenCommitsSurviveALoss) {
               hvd_error error = HVD_ERROR_INIT;
               if (trainer.run(options, &error) != HVD_OK) return;
               EXPECT_EQ(trainer.step, kSteps);
-              EXPECT_EQ(trainer.weights, std::vector<float>(trainer.weights.size(), static_cast<float>(kSteps)));
+              EXPECT_EQ(trainer.weights,
+                        std::vector<float>(trainer.weights.size(), static_cast<float>(kSteps)));
               ++trained;
             });
     job.start();
@@ -110,7 +112,8 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
                         t.context, HVD_EVENT_DIVERGED,
                         [](void* counter, const hvd_event* event) {
                           EXPECT_EQ(event->rank, 1);
-                          EXPECT_NE(std::string(event->message).find("'weights'"), std::string::npos) << event->message;
+                          EXPECT_NE(std::string(event->message).find("'weights'"), std::string::npos)
+                              << event->message;
                           EXPECT_NE(std::string(event->message).find("rank 1 differs"), std::string::npos);
                           ++*static_cast<std::atomic<int>*>(counter);
                         },
@@ -143,7 +146,7 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
       EXPECT_EQ(stopped, 0);
     }
     if (action == "stop") {
-      EXPECT_GE(stopped, 1) << "the others may learn first that the job has ended";
+      EXPECT_GE(stopped, 1) << "others may learn first that the job has ended";
       EXPECT_EQ(right, 0);
     }
   }

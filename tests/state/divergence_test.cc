@@ -34,7 +34,8 @@ TEST(Divergence, NamesThoseThatDifferFromMoreThanHalf) {
 
 TEST(Divergence, WithoutAMajorityAllAreNamed) {
   const Version a = version(1), b = version(2), c = version(3);
-  for (const Rows& rows : {Rows{{a}, {b}}, Rows{{a}, {a}, {b}, {b}}, Rows{{a}, {b}, {c}}, Rows{{a}, {a}, {b}, {c}}}) {
+  for (const Rows& rows :
+       {Rows{{a}, {b}}, Rows{{a}, {a}, {b}, {b}}, Rows{{a}, {b}, {c}}, Rows{{a}, {a}, {b}, {c}}}) {
     const auto found = find_divergence(rows);
     ASSERT_EQ(found.size(), 1U);
     EXPECT_FALSE(found[0].majority);
@@ -88,8 +89,8 @@ struct Job {
     std::vector<std::vector<Diverged>> found(workers.size());
     all([&](Worker& worker, int32_t rank) {
       EXPECT_TRUE(worker.state.save().ok());
-      const Status status =
-          worker.state.find_diverged(fabric.engine(rank), rank, seconds(60), &found[static_cast<size_t>(rank)]);
+      const Status status = worker.state.find_diverged(fabric.engine(rank), rank, seconds(60),
+                                                       &found[static_cast<size_t>(rank)]);
       EXPECT_TRUE(status.ok()) << status.message;
     });
     for (const auto& other : found) {
@@ -102,7 +103,8 @@ struct Job {
   }
   void sync() {
     all([&](Worker& worker, int32_t rank) {
-      const Status status = worker.state.sync(fabric.engine(rank), rank, fabric.size(), {}, seconds(60), nullptr);
+      const Status status =
+          worker.state.sync(fabric.engine(rank), rank, fabric.size(), {}, seconds(60), nullptr);
       EXPECT_TRUE(status.ok()) << status.message;
     });
   }

@@ -127,7 +127,8 @@ TEST(Hidden, NewestWinsWhereverACommitHadArrived) {  // contract 5: one commit o
     std::vector<std::thread> threads;
     for (int32_t r = 0; r < 3; ++r) {
       threads.emplace_back([&, r] {
-        const Status status = ranks[static_cast<size_t>(r)]->state.sync(fabric.engine(r), r, 3, {}, seconds(60), nullptr);
+        const Status status =
+            ranks[static_cast<size_t>(r)]->state.sync(fabric.engine(r), r, 3, {}, seconds(60), nullptr);
         EXPECT_TRUE(status.ok()) << status.message;
       });
     }
