@@ -274,12 +274,14 @@ hvd_status hvd_driver_get_status(hvd_driver* driver, hvd_driver_status_info* ret
   });
 }
 
-hvd_status hvd_driver_describe(hvd_driver* driver, hvd_driver_format format, char** ret_text, hvd_error* error) {
+hvd_status hvd_driver_describe(hvd_driver* driver, hvd_driver_format format, char** ret_text,
+                               hvd_error* error) {
   return guarded(error, [&] {
     required(ret_text, "ret_text");
     *ret_text = nullptr;
     if (format < HVD_DRIVER_FORMAT_TEXT || format > HVD_DRIVER_FORMAT_LINE) {
-      throw Error(HVD_INVALID, fmt::format("format is {}: expected HVD_DRIVER_FORMAT_TEXT (0) to _LINE (3)", format));
+      throw Error(HVD_INVALID,
+                  fmt::format("format is {}: expected HVD_DRIVER_FORMAT_TEXT (0) to _LINE (3)", format));
     }
     const DriverUse use(driver, "driver");
     *ret_text = allocated(

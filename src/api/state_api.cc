@@ -25,8 +25,10 @@ state::Settings state_settings(const Options& options) {
   settings.divergence_every = static_cast<uint64_t>(options.integer("divergence_every"));
   const std::string action = options.string("on_divergence");
   if (action != "report" && action != "evict" && action != "stop") {
-    throw Error(HVD_INVALID, fmt::format("option on_divergence (HVD_ON_DIVERGENCE) is '{}': expected report, evict or stop",
-                                         action));
+    throw Error(
+        HVD_INVALID,
+        fmt::format("option on_divergence (HVD_ON_DIVERGENCE) is '{}': expected report, evict or stop",
+                    action));
   }
   settings.on_divergence = action == "stop" ? kStop : action == "evict" ? kEvict : kReport;
   return settings;

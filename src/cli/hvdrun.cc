@@ -30,8 +30,8 @@ namespace {
 
 using hvd::cli::ErrorOutput;
 using hvd::cli::Screen;
-using hvd::cli::StatusLine;
 using hvd::cli::Signals;
+using hvd::cli::StatusLine;
 
 // What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
 constexpr int kUsage = 2, kTryAgain = 75, kGiveUp = 76;
@@ -41,7 +41,7 @@ struct Arguments {
   std::vector<std::string> environment;
   std::vector<std::string> command;
   std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
-  std::string http;  // where the status is served; "": nowhere
+  std::string http;                    // where the status is served; "": nowhere
   bool verbose = false, status_line = true;
   bool join = false, driver = false;
   bool check_build = false;
@@ -130,9 +130,10 @@ int parse(int argc, char** argv, Arguments* arguments) {
   app.add_flag("--local-hosts", local_hosts,
                "every host is this machine, whatever it is called: for trying things out");
   app.add_flag("--driver", arguments->driver, "start nothing: the hosts are those where hvdrun --join runs");
-  app.add_option("--http", arguments->http,
-                 "ADDRESS:PORT or PORT (on loopback): serves the job's status, read-only: a page, /status, /metrics, "
-                 "/livez, /readyz");
+  app.add_option(
+      "--http", arguments->http,
+      "ADDRESS:PORT or PORT (on loopback): serves the job's status, read-only: a page, /status, /metrics, "
+      "/livez, /readyz");
   app.add_flag("!--no-status-line", arguments->status_line, "no status line below the output on a terminal");
   app.add_flag("-v,--verbose", arguments->verbose,
                "tell what the driver does, and which backends the workers use and why");
@@ -255,8 +256,10 @@ class Job {
   }
 
   /// As the library does by itself, but above the status line.
-  static void output(void* userdata, int32_t rank, const char* host, int32_t slot, int32_t is_stderr, const char* line) {
-    const std::string from = rank >= 0 ? std::to_string(rank) : std::string(host) + ":" + std::to_string(slot);
+  static void output(void* userdata, int32_t rank, const char* host, int32_t slot, int32_t is_stderr,
+                     const char* line) {
+    const std::string from =
+        rank >= 0 ? std::to_string(rank) : std::string(host) + ":" + std::to_string(slot);
     static_cast<Job*>(userdata)->errors_->screen().write(is_stderr != 0 ? STDERR_FILENO : STDOUT_FILENO,
                                                          "[" + from + "] " + line + "\n");
   }
@@ -273,8 +276,8 @@ class Job {
       return HVD_INVALID;
     }
 #else
-    std::snprintf(error->message, sizeof error->message, "--http %s: this hvdrun was built without Boost.Beast",
-                  arguments_.http.c_str());
+    std::snprintf(error->message, sizeof error->message,
+                  "--http %s: this hvdrun was built without Boost.Beast", arguments_.http.c_str());
     return HVD_INVALID;
 #endif
   }
@@ -326,7 +329,8 @@ class Job {
     driver_.reset(driver);
     if (status = serve(error); status != HVD_OK) return status;
     if (arguments_.status_line && Screen::has_terminal()) {
-      if (status = hvd_driver_set_output(driver, &Job::output, this, nullptr, error); status != HVD_OK) return status;
+      if (status = hvd_driver_set_output(driver, &Job::output, this, nullptr, error); status != HVD_OK)
+        return status;
     }
     if (arguments_.command.empty()) return HVD_OK;
     return hvd_driver_set_command(driver, pointers(arguments_.command).data(),

@@ -41,7 +41,8 @@ bool Supervisor::guest(const std::shared_ptr<wire::Channel>& channel, const wire
   if (apply == nullptr) return config_.guest && config_.guest(channel, message);
   if (channel->identity() != wire::kAdmissionIdentity) return false;
   const auto reject = [&](wire::Refusal code, const std::string& why) {
-    logger_->warning("{}: a worker of host {} was not let in: {}", channel->peer(), printable(apply->host), why);
+    logger_->warning("{}: a worker of host {} was not let in: {}", channel->peer(), printable(apply->host),
+                     why);
     wire::RefusedT refused;
     refused.code = code;
     refused.reason = why;
@@ -73,13 +74,15 @@ bool Supervisor::guest(const std::shared_ptr<wire::Channel>& channel, const wire
 void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
   const std::string& job = config_.settings.job;
   const auto reject = [&](const std::string& why) {
-    logger_->warning("{}: a worker of host {} was not let in: {}", applicant->channel->peer(), applicant->host, why);
+    logger_->warning("{}: a worker of host {} was not let in: {}", applicant->channel->peer(),
+                     applicant->host, why);
     wire::RefusedT refused;
     refused.code = finish_ ? wire::Refusal::Ended : wire::Refusal::Busy;
     refused.reason = why;
     answer(*applicant->channel, job, std::move(refused));
   };
-  if (closed_ || finish_ || !membership_) return reject(finish_ ? "the job has ended" : "the driver is starting");
+  if (closed_ || finish_ || !membership_)
+    return reject(finish_ ? "the job has ended" : "the driver is starting");
   membership::Arrival arrival;
   std::vector<membership::Action> actions =
       membership_->worker_arrived(applicant->host, applicant->slot, now(), &arrival);
@@ -91,7 +94,8 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
     const Settings& s = config_.settings;
     applicant->occupant = arrival.occupant;
     applicant->asked = now();
-    applicant->until = applicant->asked + std::min<Duration>(2 * s.heartbeat_interval + seconds(1), s.heartbeat_timeout);
+    applicant->until =
+        applicant->asked + std::min<Duration>(2 * s.heartbeat_interval + seconds(1), s.heartbeat_timeout);
     applicants_.push_back(applicant);
     return await_proof(applicant, arrival.refusal);
   }
@@ -99,7 +103,8 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
   worker.host = applicant->host;
   worker.slot = arrival.slot;
   worker.process = false;  // it is somebody else's
-  note(HVD_LOG_INFO, fmt::format("{} came by itself from {}", name_of(arrival.worker), applicant->channel->peer()));
+  note(HVD_LOG_INFO,
+       fmt::format("{} came by itself from {}", name_of(arrival.worker), applicant->channel->peer()));
   wire::AdmittedT admitted;
   admitted.worker = arrival.worker;
   admitted.key = wire::key_text(config_.settings.secret, wire::worker_identity(arrival.worker));
@@ -119,8 +124,9 @@ void Supervisor::await_proof(const ApplicantPtr& applicant, const std::string& r
   }
   std::erase(applicants_, applicant);
   if (!lives && !gone) {
-    const std::string why = fmt::format("gave no sign of life within {} s when another one came for its place",
-                                        seconds_text(now() - applicant->asked));
+    const std::string why =
+        fmt::format("gave no sign of life within {} s when another one came for its place",
+                    seconds_text(now() - applicant->asked));
     server_->dismiss(applicant->occupant, wire::Refusal::Evicted, why);
     worker_lost(applicant->occupant, membership::LossKind::kSilent, why);
   }

@@ -18,7 +18,8 @@ std::span<const Supervisor::Verb> Supervisor::verbs() {
   static constexpr Verb kVerbs[] = {
       {"help", "", "lists what can be asked", &Supervisor::command_help},
       {"status", "[text|json|openmetrics|line]", "tells how the job is doing", &Supervisor::command_status},
-      {"drain", "HOST [SECONDS]", "its workers leave at the next commit, and it gets no others", &Supervisor::command_drain},
+      {"drain", "HOST [SECONDS]", "its workers leave at the next commit, and it gets no others",
+       &Supervisor::command_drain},
       {"undrain", "HOST", "it may be used again", &Supervisor::command_undrain},
       {"scale", "N", "the most workers from now on", &Supervisor::command_scale},
       {"stop", "[REASON]", "ends the job, which has failed then", &Supervisor::command_stop},

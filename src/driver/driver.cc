@@ -58,7 +58,8 @@ bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase ==
 }  // namespace
 
 Driver::Driver(Options options)
-    : options_(std::move(options)), settings_(read_settings(options_)),
+    : options_(std::move(options)),
+      settings_(read_settings(options_)),
       logger_(LogTail::around(options_.logger, log_tail_)) {
   fixed_hosts();  // checked
   if (options_.is_set("hosts") && options_.is_set("hostfile")) {
@@ -143,10 +144,11 @@ void Driver::set_output(launch::OutputFunction output) {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result;
-  for (const char* key : {"backend", "plugin_path", "interface", "local", "log_level", "init_timeout", "leave_timeout",
-                          "connect_timeout", "driver_timeout", "operation_timeout", "stall_warning",
-                          "shutdown_timeout", "segment_bytes", "encrypt", "checksum", "fusion_threshold",
-                          "deterministic", "timeline", "nccl_library", "cuda_library"}) {
+  for (const char* key :
+       {"backend",          "plugin_path",      "interface",       "local",          "log_level",
+        "init_timeout",     "leave_timeout",    "connect_timeout", "driver_timeout", "operation_timeout",
+        "stall_warning",    "shutdown_timeout", "segment_bytes",   "encrypt",        "checksum",
+        "fusion_threshold", "deterministic",    "timeline",        "nccl_library",   "cuda_library"}) {
     if (!options_.is_set(key)) continue;
     std::string name = std::string("HVD_") + key;
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });

@@ -30,9 +30,9 @@ struct RendezvousServer::Connection {
   bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
-  bool takes_waiting = false;  // it understands Waiting and Probe
-  bool operates = false;                   // an operator's, after its hello
-  int32_t asked = 0;                       // commands under way
+  bool takes_waiting = false;       // it understands Waiting and Probe
+  bool operates = false;            // an operator's, after its hello
+  int32_t asked = 0;                // commands under way
   bool over = false;
 };
 

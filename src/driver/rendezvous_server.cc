@@ -309,7 +309,8 @@ void RendezvousServer::tell_refusal(Connection& connection, wire::Refusal code, 
 bool RendezvousServer::probe(uint64_t worker) {
   const auto found = connections_.find(worker);
   if (found == connections_.end()) return false;
-  if (found->second->takes_waiting) send(*found->second, 0, wire::ProbeT{});  // else its next heartbeat will do
+  if (found->second->takes_waiting)
+    send(*found->second, 0, wire::ProbeT{});  // else its next heartbeat will do
   return true;
 }
 

@@ -151,7 +151,8 @@ membership::MembershipConfig membership_config(const Settings& settings,
   }
   const int64_t min_np = settings.min_np > 0 ? settings.min_np : np;
   // Beyond no maximum there is no spare.
-  const int64_t max_np = settings.max_np > 0 ? settings.max_np : (fixed || settings.membership.spares > 0 ? np : 0);
+  const int64_t max_np =
+      settings.max_np > 0 ? settings.max_np : (fixed || settings.membership.spares > 0 ? np : 0);
   if (fixed && min_np > slots) {
     throw Error(
         HVD_UNAVAILABLE,

@@ -1,6 +1,4 @@
 // Carries events to membership and its decisions to workers and processes.
-#include "driver/supervisor_impl.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "driver/supervisor_impl.h"
 #include "launch/process.h"
 #include "membership/journal.h"
 #include "wire/tls.h"
@@ -268,8 +267,8 @@ void Supervisor::perform(membership::StopWorker& action) {
   worker.lost = true;
   worker.fate = Refusal{wire::Refusal::Removed, action.reason};
   if (finish_) return;  // it was told with everybody, and its process has its deadline
-  note(HVD_LOG_INFO, fmt::format("{} {}: {}", name_of(action.worker), action.left ? "has left" : "is no longer wanted",
-                                 action.reason));
+  note(HVD_LOG_INFO, fmt::format("{} {}: {}", name_of(action.worker),
+                                 action.left ? "has left" : "is no longer wanted", action.reason));
   const bool told = server_->connected(action.worker);
   server_->dismiss(action.worker, wire::Refusal::Removed, action.reason, action.left);
   end_process(action.worker, told ? std::max(config_.settings.stop_grace, action.grace) : Duration(0));

@@ -26,14 +26,14 @@ status::WorkerView Supervisor::view_of(uint64_t id, const Worker& worker, Time a
   const membership::Worker* known = membership_->worker(id);
   if (known != nullptr && known->member()) view.rank = known->rank;
   const bool lost = membership_->phase() == membership::Phase::kForming;
-  view.state = worker.done                           ? kDone
-               : worker.lost || known == nullptr     ? kEnding
-               : heard && heard->silent              ? kSilent
-               : known->ready                        ? kWaiting
-               : !known->member()                    ? kStarting
-               : lost                                ? kRecovering
-               : known->synced                       ? kTraining
-                                                     : kSyncing;
+  view.state = worker.done                       ? kDone
+               : worker.lost || known == nullptr ? kEnding
+               : heard && heard->silent          ? kSilent
+               : known->ready                    ? kWaiting
+               : !known->member()                ? kStarting
+               : lost                            ? kRecovering
+               : known->synced                   ? kTraining
+                                                 : kSyncing;
   return view;
 }
 
@@ -45,7 +45,8 @@ status::Snapshot Supervisor::snapshot() const {
                        .count();
   if (membership_) {
     for (const membership::KnownHost& host : membership_->hosts(at)) {
-      status.hosts.push_back({host.name, host.slots, host.failures, host.blocked, host.drained, host.blocked_for});
+      status.hosts.push_back(
+          {host.name, host.slots, host.failures, host.blocked, host.drained, host.blocked_for});
     }
     for (const auto& [id, worker] : workers_) {
       if (worker.process) status.all.push_back(view_of(id, worker, at));

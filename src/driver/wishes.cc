@@ -21,7 +21,8 @@ membership::Answer Supervisor::wish(Event event) {
 }
 
 membership::Answer Supervisor::drain(const std::string& host, Duration timeout, const std::string& why) {
-  return wish([&](membership::Answer* answer) { return membership_->drain(host, timeout, why, now(), answer); });
+  return wish(
+      [&](membership::Answer* answer) { return membership_->drain(host, timeout, why, now(), answer); });
 }
 
 membership::Answer Supervisor::undrain(const std::string& host) {
@@ -64,7 +65,9 @@ void Supervisor::command_scale(const std::string& argument, const CommandReply& 
   const char* end = argument.data() + argument.size();
   const auto [stop, error] = std::from_chars(argument.data(), end, size);
   if (error != std::errc() || stop != end || size < 1) {
-    return reply(Status(HVD_INVALID, fmt::format("scale '{}': expected a number of workers, 1 or more", argument)), "");
+    return reply(
+        Status(HVD_INVALID, fmt::format("scale '{}': expected a number of workers, 1 or more", argument)),
+        "");
   }
   answer_to(scale(size), reply);
 }

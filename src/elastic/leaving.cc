@@ -28,16 +28,17 @@ struct LeaveDescriptor::Impl : std::enable_shared_from_this<LeaveDescriptor::Imp
   ~Impl() { ::close(writer); }
 
   void wait() {
-    reader.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](asio::error_code e) {
-      if (e) return;
-      std::array<char, 64> bytes{};
-      ssize_t got = 0;
-      while ((got = ::read(self->reader.native_handle(), bytes.data(), bytes.size())) > 0) {
-      }
-      if (got == 0) return;  // the program has closed it
-      self->written();
-      self->wait();
-    });
+    reader.async_wait(asio::posix::stream_descriptor::wait_read,
+                      [self = shared_from_this()](asio::error_code e) {
+                        if (e) return;
+                        std::array<char, 64> bytes{};
+                        ssize_t got = 0;
+                        while ((got = ::read(self->reader.native_handle(), bytes.data(), bytes.size())) > 0) {
+                        }
+                        if (got == 0) return;  // the program has closed it
+                        self->written();
+                        self->wait();
+                      });
   }
 
   asio::posix::stream_descriptor reader;

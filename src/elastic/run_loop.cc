@@ -74,7 +74,8 @@ Status save(Worker& worker, ElasticState& elastic) {
 namespace {
 
 void tell_diverged(Worker& worker, const hvd_membership_info& place, const state::Diverged& diverged) {
-  const bool mine = std::find(diverged.ranks.begin(), diverged.ranks.end(), place.rank) != diverged.ranks.end();
+  const bool mine =
+      std::find(diverged.ranks.begin(), diverged.ranks.end(), place.rank) != diverged.ranks.end();
   if (mine || place.rank == 0) worker.log().warning("{}", diverged.text);
   for (const int32_t rank : diverged.ranks) {
     hvd_event event{};
@@ -102,7 +103,8 @@ Status compare(Worker& worker, ElasticState& elastic) {
   }
   std::vector<state::Diverged> found;
   const Duration timeout = worker.operation_timeout();
-  if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok()) return status;
+  if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok())
+    return status;
   if (found.empty()) return {};
   std::set<int32_t> odd;
   bool majority = true;
@@ -115,7 +117,8 @@ Status compare(Worker& worker, ElasticState& elastic) {
   if (settings.on_divergence == kReport) return {};
   Status stop(HVD_MISMATCH, found.front().text);
   stop.rank = *odd.begin();
-  if (settings.on_divergence == kStop || !majority || odd.size() == static_cast<size_t>(place.size)) return stop;
+  if (settings.on_divergence == kStop || !majority || odd.size() == static_cast<size_t>(place.size))
+    return stop;
   // Live values are those of this commit on every rank: a sync corrects both.
   if (odd.contains(place.rank)) elastic.state.disown();
   state::SyncResult result;

@@ -6,8 +6,6 @@
 // rounds had: one number, the same on every rank. A change of size needs no redealing and no communication.
 #pragma once
 
-
-#include "hvd/sampler.h"
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -17,6 +15,7 @@
 #include "base/callback.h"
 #include "base/status.h"
 #include "elastic/permutation.h"
+#include "hvd/sampler.h"
 
 namespace hvd::elastic {
 

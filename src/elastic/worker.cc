@@ -8,8 +8,8 @@
 #include <map>
 
 #include "backend/capabilities.h"
-#include "base/secret.h"
 #include "base/queued_log.h"
+#include "base/secret.h"
 #include "selection/selection.h"
 #include "session/admission.h"
 
@@ -137,9 +137,10 @@ Status Worker::apply(Options* options, Duration timeout) {
   request.slot = options->is_set("slot") ? static_cast<int32_t>(options->integer("slot")) : -1;
   request.timeout = std::min(options->duration("connect_timeout"), std::max(timeout, milliseconds(1)));
   if (request.secret.empty()) {
-    return Status(HVD_INVALID,
-                  "a worker that no driver started needs the job's secret: expected option secret_file (HVD_SECRET_FILE) "
-                  "or secret; one that a driver started has its identity in HVD_WORKER");
+    return Status(
+        HVD_INVALID,
+        "a worker that no driver started needs the job's secret: expected option secret_file (HVD_SECRET_FILE) "
+        "or secret; one that a driver started has its identity in HVD_WORKER");
   }
   session::Admission admission;
   const auto closed = [this] {
@@ -153,8 +154,8 @@ Status Worker::apply(Options* options, Duration timeout) {
   options->set("host", admission.host);
   options->set("slot", static_cast<int64_t>(admission.slot));
   options->set("secret", admission.secret);
-  session_log_->info("the driver at {} lets this worker in as worker {} of job {}, host {}, slot {}", request.drivers,
-                     admission.worker, admission.job, admission.host, admission.slot);
+  session_log_->info("the driver at {} lets this worker in as worker {} of job {}, host {}, slot {}",
+                     request.drivers, admission.worker, admission.job, admission.host, admission.slot);
   return {};
 }
 

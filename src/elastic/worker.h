@@ -203,7 +203,7 @@ class Worker {
   Status closed_why_;
   bool entering_ = false;
   std::condition_variable entered_;
-  bool leaving_ = false;  // shutdown has begun: peers go too, and that is no loss
+  bool leaving_ = false;           // shutdown has begun: peers go too, and that is no loss
   std::optional<Time> leaves_by_;  // it wants to
   std::string leaves_why_;
   bool left_alone_ = false;  // and it was alone: it has

@@ -139,8 +139,8 @@ void Membership::Impl::place_beyond(Plan* plan, std::vector<Worker*> rest) const
 /// Who wants to go stays, until its deadline, as long as the others would be too few without it.
 void Membership::Impl::keep_the_needed(Plan* plan) const {
   if (initial || finishing()) return;
-  auto placed_now = std::ssize(plan->kept) +
-                    std::count_if(plan->newcomers.begin(), plan->newcomers.end(), [](Worker* w) { return w->ready; });
+  auto placed_now = std::ssize(plan->kept) + std::count_if(plan->newcomers.begin(), plan->newcomers.end(),
+                                                           [](Worker* w) { return w->ready; });
   for (auto it = plan->leaving.begin(); it != plan->leaving.end() && placed_now < config.min_np;) {
     Worker* w = *it;
     const bool has_slot = w->own_place || hosts.has_slot(w->host, w->slot);
@@ -160,7 +160,8 @@ void Membership::Impl::keep_the_needed(Plan* plan) const {
 int32_t Membership::Impl::spares_wanted() {
   if (initial) return config.spares;
   const std::vector<Worker*> members_now = survivors();
-  const bool at_work = running() && std::all_of(members_now.begin(), members_now.end(), [](Worker* w) { return w->synced; });
+  const bool at_work =
+      running() && std::all_of(members_now.begin(), members_now.end(), [](Worker* w) { return w->synced; });
   return at_work ? config.spares : 0;
 }
 

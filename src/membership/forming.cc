@@ -34,9 +34,7 @@ Plan Membership::Impl::plan() {
   for (auto& [id, w] : workers.living()) {
     if (!w.member()) (placed(w) ? plan.newcomers : plan.homeless).push_back(&w);
   }
-  const auto place = [&](const Worker* w) {
-    return std::tuple(hosts.position(w->host), w->host, w->slot);
-  };
+  const auto place = [&](const Worker* w) { return std::tuple(hosts.position(w->host), w->host, w->slot); };
   if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
     std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
       return std::tuple(!a->ready, place(a)) < std::tuple(!b->ready, place(b));
@@ -54,9 +52,7 @@ Plan Membership::Impl::plan() {
 void Membership::Impl::stop_misplaced() {
   if (finishing()) return;  // they end with the job
   Plan now_placed = plan();
-  for (Worker* w : now_placed.homeless) {
-    stop_worker(farewell(*w));
-  }
+  for (Worker* w : now_placed.homeless) { stop_worker(farewell(*w)); }
   for (Worker* w : now_placed.surplus) {
     stop_worker(w->id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")));
   }

@@ -74,7 +74,8 @@ void HostManager::restore(const std::vector<KnownHost>& known, Time now) {
     host.failed_generation = k.failed_generation;
     host.blocked = k.blocked;
     if (k.blocked && k.blocked_for) host.blocked_until = now + *k.blocked_for;
-    for (const KnownHost::Slot& r : k.records) host.records[r.slot] = Slot{r.failures, now + r.wait, r.abandoned};
+    for (const KnownHost::Slot& r : k.records)
+      host.records[r.slot] = Slot{r.failures, now + r.wait, r.abandoned};
     host.drained = k.drained;
     host.withdrawn.insert(k.withdrawn.begin(), k.withdrawn.end());
   }

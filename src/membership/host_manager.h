@@ -89,7 +89,7 @@ class HostManager {
     uint64_t failed_generation = 0;
     bool blocked = false;
     bool drained = false;
-    std::set<int32_t> withdrawn;  // slots that were drained by themselves
+    std::set<int32_t> withdrawn;        // slots that were drained by themselves
     std::optional<Time> blocked_until;  // absent: for good
     std::map<int32_t, Slot> records;    // of slots that failed
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "membership/host_manager.h"
-#include "membership/membership.h"
 #include "membership/journal.h"
+#include "membership/membership.h"
 #include "membership/worker_registry.h"
 
 namespace hvd::membership {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kMark = "\xd1Hvd";
 constexpr size_t kChecksum = 8;
-constexpr size_t kHead = 4 + 4;                // mark, length
+constexpr size_t kHead = 4 + 4;                 // mark, length
 constexpr size_t kLongest = size_t{256} << 20;  // of what follows them
 
 class Writer {
@@ -159,8 +159,8 @@ void put(Writer& w, const KnownJob& j) {
   w.put(j.next_worker);
   w.put_signed(j.resets);
   w.put_signed(j.excused);
-  w.put(uint64_t{j.initial} | uint64_t{j.state_exists} << 1 | uint64_t{j.fresh} << 2 | uint64_t{j.interrupted} << 3 |
-        uint64_t{j.aborted} << 4);
+  w.put(uint64_t{j.initial} | uint64_t{j.state_exists} << 1 | uint64_t{j.fresh} << 2 |
+        uint64_t{j.interrupted} << 3 | uint64_t{j.aborted} << 4);
   w.put(uint64_t{j.members.size()});
   for (const uint64_t id : j.members) w.put(id);
   w.put(uint64_t{j.workers.size()});

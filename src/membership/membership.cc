@@ -36,7 +36,8 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
   const bool first = !std::exchange(hosts_told, true);
   HostManager::Change change =
       hosts.set_hosts(list, [&](const std::string& h) { return workers.lives_on(h); });
-  if (!change.any() || (first && gathering)) return;  // these are the hosts that the job has, as far as anybody knows
+  if (!change.any() || (first && gathering))
+    return;  // these are the hosts that the job has, as far as anybody knows
   ++epoch;
   unheard = true;
   std::move(change.added.begin(), change.added.end(), std::back_inserter(added));

@@ -87,8 +87,8 @@ struct StartWorker {
 struct StopWorker {
   uint64_t worker;
   std::string reason;
-  bool left = false;   // it goes as it, or an operator, wished: that is no failure
-  Duration grace{0};   // what is left of the time that it was given for going
+  bool left = false;  // it goes as it, or an operator, wished: that is no failure
+  Duration grace{0};  // what is left of the time that it was given for going
 };
 /// There is no place for it: it waits for one, for as long as that takes. Once for each worker.
 struct Wait {
@@ -143,17 +143,17 @@ struct Answer {
 
 /// To a worker that no driver started and that asks to be let in.
 struct Arrival {
-  uint64_t worker = 0;     // 0: refused
+  uint64_t worker = 0;  // 0: refused
   int32_t slot = -1;
   std::string refusal;
-  uint64_t occupant = 0;   // refused since this worker has its place, if it lives
+  uint64_t occupant = 0;  // refused since this worker has its place, if it lives
 };
 
 enum class Phase { kForming, kRunning, kEnded };
 
 struct KnownJob;  // membership/takeover.h
 struct KnownHost;
-struct Worker;  // membership/worker_registry.h
+struct Worker;     // membership/worker_registry.h
 struct TermBegan;  // and these: membership/journal.h
 struct WorkerStarted;
 struct WorkerGone;
@@ -161,7 +161,8 @@ struct WorkerDone;
 struct WorkerSynced;
 struct Announced;
 struct JobFinished;
-using Record = std::variant<TermBegan, KnownJob, WorkerStarted, WorkerGone, WorkerDone, WorkerSynced, Announced, JobFinished>;
+using Record = std::variant<TermBegan, KnownJob, WorkerStarted, WorkerGone, WorkerDone, WorkerSynced,
+                            Announced, JobFinished>;
 
 class Membership {
  public:
@@ -223,7 +224,7 @@ class Membership {
   std::string waiting_for() const;         // one sentence; "" while running
   std::vector<KnownHost> hosts(Time now) const;
   const Worker* worker(uint64_t worker) const;  // while it is expected, else null
-  const std::string& stall() const;        // the newest report of a stall in the current generation, or ""
+  const std::string& stall() const;  // the newest report of a stall in the current generation, or ""
   bool ended() const;
 
  private:

@@ -89,8 +89,8 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   Worker* w = workers.find(id);
   if (w == nullptr) {
     // Its start, or the forming of its generation, may not have come as far as the journal.
-    const bool unheard_of = gathering && !workers.ending(id) &&
-                            (!told || id >= workers.next() || e.generation > generation);
+    const bool unheard_of =
+        gathering && !workers.ending(id) && (!told || id >= workers.next() || e.generation > generation);
     if (!unheard_of) return refuse(id, workers.objection(id));
     if (const uint64_t before = workers.in_slot(e.slot_host, e.slot); before != 0) {
       if (!workers.find(before)->absent)
@@ -126,7 +126,8 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
     // Its place was on the way to it when the connection broke: it can't be in that generation any more.
     w->behind = true;
     if (w->member() && !aborted) abort(describe(*w) + " never learnt of its place", w->rank, id);
-    if (!e.left && e.generation > 0) out.push_back(Abort{e.generation, "a newer generation was formed", -1, 0, {id}});
+    if (!e.left && e.generation > 0)
+      out.push_back(Abort{e.generation, "a newer generation was formed", -1, 0, {id}});
     return;
   }
   w->synced = w->synced || e.synced;
@@ -152,11 +153,11 @@ void Membership::Impl::raise(const BackEvent& e) {
 
 bool Membership::Impl::take_seat(Worker& w, const BackEvent& e) {
   const auto rank = static_cast<size_t>(e.rank);
-  const bool fits = static_cast<size_t>(e.size) == members.size() && (members[rank] == w.id || members[rank] == 0) &&
-                    (w.rank < 0 || w.rank == e.rank);
+  const bool fits = static_cast<size_t>(e.size) == members.size() &&
+                    (members[rank] == w.id || members[rank] == 0) && (w.rank < 0 || w.rank == e.rank);
   if (!fits) {
-    refuse(w.id, fmt::format("worker {} says that it is rank {} of {} in generation {}: that is not so", w.id, e.rank,
-                             e.size, generation));
+    refuse(w.id, fmt::format("worker {} says that it is rank {} of {} in generation {}: that is not so", w.id,
+                             e.rank, e.size, generation));
     return false;
   }
   members[rank] = w.id;
@@ -191,7 +192,8 @@ void Membership::Impl::gather() {
   }
   const auto empty = std::find(members.begin(), members.end(), uint64_t{0});
   if (empty != members.end() && !aborted) {
-    abort(fmt::format("rank {} {}", empty - members.begin(), why), static_cast<int32_t>(empty - members.begin()), 0);
+    abort(fmt::format("rank {} {}", empty - members.begin(), why),
+          static_cast<int32_t>(empty - members.begin()), 0);
   }
   if (finishing() && survivors().empty()) return all_members_gone();
   waiting_since = now;

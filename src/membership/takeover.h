@@ -36,8 +36,8 @@ struct KnownWorker {
   std::string host;
   int32_t slot = 0;
   bool ever_synced = false;
-  bool own_place = false;                // it came by itself
-  bool drained = false;                  // it leaves as its host is drained
+  bool own_place = false;  // it came by itself
+  bool drained = false;    // it leaves as its host is drained
   std::optional<Duration> leaves_within;
   std::string leaves_why;
   bool operator==(const KnownWorker&) const = default;
@@ -48,8 +48,8 @@ struct KnownJob {
   uint64_t generation = 0, epoch = 0, next_worker = 1;
   int32_t resets = 0, excused = 0;
   bool initial = true, state_exists = false, fresh = false;
-  bool interrupted = false;  // the members of the generation were to leave it by agreement
-  bool aborted = false;      // the generation is lost
+  bool interrupted = false;       // the members of the generation were to leave it by agreement
+  bool aborted = false;           // the generation is lost
   std::vector<uint64_t> members;  // by rank, also those that ended since
   std::vector<KnownWorker> workers;
   std::vector<uint64_t> done;

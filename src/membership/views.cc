@@ -13,9 +13,7 @@ int32_t Membership::Impl::first_size() const {
   return config.max_np > 0 ? std::min(wanted, config.max_np) : wanted;
 }
 
-int64_t Membership::Impl::capacity() const {
-  return initial ? first_size() : limit();
-}
+int64_t Membership::Impl::capacity() const { return initial ? first_size() : limit(); }
 
 int64_t Membership::Impl::limit() const {
   if (scaled) return *scaled;

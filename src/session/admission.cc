@@ -39,10 +39,11 @@ struct Application {
                                                    request.drivers, printable(refused->reason))));
       }
       const auto* admitted = message.body.AsAdmitted();
-      if (admitted == nullptr || admitted->worker == 0 || !wire::is_key(admitted->key) || admitted->job.empty() ||
-          admitted->host.empty() || admitted->slot < 0) {
-        return end(Status(HVD_DRIVER_LOST, fmt::format("the driver at {} broke the protocol: {} as answer to Apply",
-                                                       request.drivers, wire::body_name(message))));
+      if (admitted == nullptr || admitted->worker == 0 || !wire::is_key(admitted->key) ||
+          admitted->job.empty() || admitted->host.empty() || admitted->slot < 0) {
+        return end(
+            Status(HVD_DRIVER_LOST, fmt::format("the driver at {} broke the protocol: {} as answer to Apply",
+                                                request.drivers, wire::body_name(message))));
       }
       {
         std::lock_guard lock(mutex);
@@ -85,8 +86,9 @@ Status apply(const AdmissionRequest& request, const std::function<bool()>& close
   const Time deadline = now() + request.timeout + kSlack;
   Application application(request);
   Loop loop("hvd-admission");  // its thread has ended before the application goes
-  wire::connect_channel(loop, request.drivers, request.secret, wire::kAdmissionIdentity, wire::ChannelLimits{},
-                        request.timeout, [&](std::shared_ptr<wire::Channel> channel, const Status& why) {
+  wire::connect_channel(loop, request.drivers, request.secret, wire::kAdmissionIdentity,
+                        wire::ChannelLimits{}, request.timeout,
+                        [&](std::shared_ptr<wire::Channel> channel, const Status& why) {
                           application.connected(std::move(channel), why);
                         });
   Status status;

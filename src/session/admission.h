@@ -20,7 +20,7 @@ struct AdmissionRequest {
   std::string secret;   // the job's
   std::string job;      // "": any
   std::string host;
-  int32_t slot = -1;    // -1: any that is free
+  int32_t slot = -1;  // -1: any that is free
   Duration timeout{};
 };
 

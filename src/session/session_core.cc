@@ -293,9 +293,7 @@ SessionCore::Actions SessionCore::tick(Time now) {
   if (phase_ != Phase::kWelcomed) return take();
   if (missed_since_) look_for_driver(now);
   if (!linked_ || phase_ != Phase::kWelcomed) return take();
-  if (now >= next_heartbeat_) {
-    heartbeat(now);
-  }
+  if (now >= next_heartbeat_) { heartbeat(now); }
   look_for_silence(now);
   return take();
 }
@@ -400,7 +398,8 @@ SessionCore::Actions SessionCore::synced(uint64_t generation, uint64_t revision,
 }
 
 SessionCore::Actions SessionCore::recovered(uint64_t generation, const hvd_recovery_info& r, Time) {
-  if (phase_ != Phase::kWelcomed || !takes_recoveries_ || generation != generation_ || generation == 0) return take();
+  if (phase_ != Phase::kWelcomed || !takes_recoveries_ || generation != generation_ || generation == 0)
+    return take();
   wire::RecoveredT recovered;
   recovered.from_generation = r.from_generation;
   recovered.planned = r.cause == HVD_HOSTS_UPDATED;
@@ -475,8 +474,9 @@ SessionCore::Actions SessionCore::leaving(Duration timeout, const std::string& m
 void SessionCore::say_leaving(Time now) {
   if (phase_ != Phase::kWelcomed || !linked_ || !leaves_by_) return;
   if (!takes_leaving_) {
-    return log(HVD_LOG_WARNING,
-               fmt::format("the driver at {} knows nothing of workers that leave: this one stays", config_.driver));
+    return log(
+        HVD_LOG_WARNING,
+        fmt::format("the driver at {} knows nothing of workers that leave: this one stays", config_.driver));
   }
   wire::LeavingT leaving;
   leaving.timeout_ms =

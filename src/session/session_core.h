@@ -78,8 +78,8 @@ struct LogLine {
   hvd_log_level level;
   std::string text;
 };
-using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine, Dial,
-                            StopDial, Adopt, NotifyDriver, NotifyWaiting>;
+using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine,
+                            Dial, StopDial, Adopt, NotifyDriver, NotifyWaiting>;
 
 class SessionCore {
  public:
@@ -200,7 +200,7 @@ class SessionCore {
   Time hello_deadline_{};
 
   bool takes_stalls_ = false, takes_leaving_ = false, takes_recoveries_ = false;  // the driver does
-  std::optional<Time> leaves_by_;                       // this worker wants to
+  std::optional<Time> leaves_by_;                                                 // this worker wants to
   std::string leaves_why_;
   Duration heartbeat_interval_{0}, heartbeat_timeout_{0};
   Time next_heartbeat_{}, last_received_{};

@@ -12,10 +12,10 @@
 namespace hvd::session {
 namespace {
 
-constexpr Duration kLongestDial = std::chrono::seconds(5);    // then the names are looked up anew
+constexpr Duration kLongestDial = std::chrono::seconds(5);  // then the names are looked up anew
 constexpr Duration kShortPause = std::chrono::milliseconds(10);
-constexpr Duration kLongPause = std::chrono::seconds(1);      // after an answer that was none of our driver's
-constexpr Duration kAnswer = std::chrono::seconds(5);         // to hello
+constexpr Duration kLongPause = std::chrono::seconds(1);  // after an answer that was none of our driver's
+constexpr Duration kAnswer = std::chrono::seconds(5);     // to hello
 
 }  // namespace
 
@@ -24,9 +24,10 @@ void SessionCore::miss(Time since, const std::string& why, Time now) {
     missed_since_ = since;
     missed_why_ = why;
     log(HVD_LOG_WARNING,
-        fmt::format("the driver at {} is lost ({}): this worker goes on, and waits up to {} s for it to come back "
-                    "(driver_timeout)",
-                    config_.driver, why, seconds_text(config_.driver_timeout)));
+        fmt::format(
+            "the driver at {} is lost ({}): this worker goes on, and waits up to {} s for it to come back "
+            "(driver_timeout)",
+            config_.driver, why, seconds_text(config_.driver_timeout)));
     actions_.emplace_back(NotifyDriver{{true, term_, why}});
   } else if (!linked_) {
     missed_why_ = why;  // silent first, and closed now
@@ -57,9 +58,10 @@ void SessionCore::drop_candidate(Time again) {
 
 void SessionCore::look_for_driver(Time now) {
   if (!linked_ && now >= *missed_since_ + config_.driver_timeout) {
-    return end(Status(HVD_DRIVER_LOST,
-                      fmt::format("the driver at {} is lost: {}; no driver came back within {} s (driver_timeout)",
-                                  config_.driver, missed_why_, seconds_text(config_.driver_timeout))));
+    return end(
+        Status(HVD_DRIVER_LOST,
+               fmt::format("the driver at {} is lost: {}; no driver came back within {} s (driver_timeout)",
+                           config_.driver, missed_why_, seconds_text(config_.driver_timeout))));
   }
   if (dialling_ == Dialling::kPause && now >= look_at_) dial(now);
   if (dialling_ == Dialling::kHello && now >= look_at_) drop_candidate(now + kShortPause);
@@ -134,8 +136,8 @@ SessionCore::Actions SessionCore::candidate_received(const wire::EnvelopeT& mess
       adopt(*welcome, now);
     } else {
       // contract 14: of two drivers the older one is refused. It has read our term, and ends.
-      log(HVD_LOG_WARNING, fmt::format("refused the driver at {}: its term is {}, the newest is {}", config_.driver,
-                                       welcome->term, term_));
+      log(HVD_LOG_WARNING, fmt::format("refused the driver at {}: its term is {}, the newest is {}",
+                                       config_.driver, welcome->term, term_));
       drop_candidate(now + kLongPause);
     }
   } else {
@@ -163,9 +165,9 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   missed_since_.reset();
   resume();
   say_leaving(now);
-  std::string text = term_ == before
-                         ? fmt::format("connected again after {} s", seconds_text(without))
-                         : fmt::format("a new driver has taken over after {} s, term {}", seconds_text(without), term_);
+  std::string text = term_ == before ? fmt::format("connected again after {} s", seconds_text(without))
+                                     : fmt::format("a new driver has taken over after {} s, term {}",
+                                                   seconds_text(without), term_);
   log(HVD_LOG_INFO, text);
   actions_.emplace_back(NotifyDriver{{false, term_, std::move(text)}});
 }
@@ -197,7 +199,8 @@ void SessionCore::resume() {
     get.key = pending.key;
     send(pending.generation, std::move(get));
   }
-  if (const auto failed = std::exchange(failure_, std::nullopt); failed && failed->generation == generation_) {
+  if (const auto failed = std::exchange(failure_, std::nullopt);
+      failed && failed->generation == generation_) {
     wire::FailureT failure;
     failure.rank = failed->rank;
     failure.message = failed->message;

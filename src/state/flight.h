@@ -69,8 +69,8 @@ class Flight {
 };
 
 /// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of ranks.
-inline Status gather(collective::Engine& engine, Time deadline, const char* name, const void* data, size_t size,
-                     std::vector<uint8_t>* all) {
+inline Status gather(collective::Engine& engine, Time deadline, const char* name, const void* data,
+                     size_t size, std::vector<uint8_t>* all) {
   Flight flight(engine, deadline);
   collective::Submission submission;
   submission.name = name;

@@ -52,7 +52,8 @@ struct State::Impl {
               Duration timeout, SyncResult* ret_result, bool refresh_first);
 
   // divergence.cc
-  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout, std::vector<Diverged>* ret_diverged);
+  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
+                       std::vector<Diverged>* ret_diverged);
   void disown();
 
   // overlap.cc

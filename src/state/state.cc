@@ -220,7 +220,8 @@ Status State::Impl::restore() {
   pieces.clear();
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || variable.on_device() || !variable.committed) continue;
-    append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr, &pieces);  // contract 4
+    append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr,
+                  &pieces);  // contract 4
   }
   copy_pieces(pieces, true);
   std::lock_guard lock(mutex);

@@ -117,7 +117,8 @@ class State {
 
   /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it differ, and in
   /// what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit different revisions.
-  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout, std::vector<Diverged>* ret_diverged);
+  Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
+                       std::vector<Diverged>* ret_diverged);
   /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
   void disown();
 

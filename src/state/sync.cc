@@ -282,7 +282,8 @@ Status Sync::verify() {
     if (staged == staged_->end()) continue;
     const std::span<const uint8_t> data = variables_[i]->data(staged->second);
     const bool whole = variables_[i]->is_object();
-    if ((whole ? content_digest(data.data(), data.size()) : staged->second.pieces.content()) != wanted()[i].digest) {
+    if ((whole ? content_digest(data.data(), data.size()) : staged->second.pieces.content()) !=
+        wanted()[i].digest) {
       return {HVD_INTERNAL,
               fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
                           variables_[i]->spec.key, data.size(), result.root)};

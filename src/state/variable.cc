@@ -24,8 +24,9 @@ constexpr size_t kMaxDimensions = 8;
 size_t tensor_bytes(const Spec& spec) {
   const size_t element = dtype_size(spec.dtype);
   if (element == 0) {
-    unfit(spec, fmt::format("dtype is {}: expected one from {} (HVD_DTYPE_UINT8) to {} (HVD_DTYPE_COMPLEX128)",
-                            spec.dtype, int{HVD_DTYPE_UINT8}, int{kLastDtype}));
+    unfit(spec,
+          fmt::format("dtype is {}: expected one from {} (HVD_DTYPE_UINT8) to {} (HVD_DTYPE_COMPLEX128)",
+                      spec.dtype, int{HVD_DTYPE_UINT8}, int{kLastDtype}));
   }
   if (spec.shape.size() > kMaxDimensions) {
     unfit(spec, fmt::format("it has {} dimensions: expected at most {}", spec.shape.size(), kMaxDimensions));

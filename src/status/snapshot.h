@@ -92,9 +92,9 @@ struct Snapshot {
   hvd_phase phase = HVD_PHASE_NEW;
   int32_t size = 0, workers = 0, slots = 0, resets = 0, hosts_blocked = 0, port = 0;
   uint64_t generation = 0, epoch = 0, term = 0;
-  std::string sentence;  // how the job ended, or what it waits for; "" while it trains
+  std::string sentence;    // how the job ended, or what it waits for; "" while it trains
   bool try_again = false;  // a job that has failed may do better at another time
-  std::string stall;     // newest report of an operation that waits for somebody, in the current generation
+  std::string stall;       // newest report of an operation that waits for somebody, in the current generation
 
   // What follows is filled in where somebody asks for all of it.
   Time at{};            // of this snapshot,

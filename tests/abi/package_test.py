@@ -59,7 +59,9 @@ class Packages(unittest.TestCase):
         self.assertEqual(sorted(set(every)), sorted(every), "a file is in two packages")
         self.assertTrue(any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.1", name) for name in self.contents("libhvd1")))
         self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd1")))
-        self.assertEqual(["./usr/bin/hvdrun"], self.contents("hvd-tools"))
+        self.assertEqual(["./usr/bin/" + name for name in (
+            "hvd-hosts-dns", "hvd-hosts-slurm", "hvd-notice", "hvd-notice-aws", "hvd-notice-azure", "hvd-notice-gcp", "hvdrun")],
+            sorted(self.contents("hvd-tools")))
         devel = self.contents("libhvd-dev")
         for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h", "/hvd/driver.h", "/hvd/backend.h",
                     "/hvd/api.json", "/hvd.pc", "/hvdConfig.cmake", "/libhvd.so"):

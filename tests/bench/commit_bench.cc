@@ -33,7 +33,8 @@ void copy_by_all(uint8_t* to, const uint8_t* from, size_t bytes) {
   const size_t cores = hvd::state::usable_cores(), part = bytes / cores;
   std::vector<std::thread> threads;
   for (size_t i = 1; i < cores; ++i) {
-    threads.emplace_back([=] { std::memcpy(to + i * part, from + i * part, i + 1 == cores ? bytes - i * part : part); });
+    threads.emplace_back(
+        [=] { std::memcpy(to + i * part, from + i * part, i + 1 == cores ? bytes - i * part : part); });
   }
   std::memcpy(to, from, cores == 1 ? bytes : part);
   for (std::thread& thread : threads) thread.join();
@@ -60,8 +61,9 @@ void print(const Series& series, size_t bytes) {
   const auto [low, high] = std::minmax_element(series.ratios.begin(), series.ratios.end());
   std::printf("| %s | %zu MiB | %.2f x memcpy (%.2f to %.2f) | %zu rounds |\n", series.name, bytes >> 20,
               median(series.ratios), *low, *high, series.ratios.size());
-  std::printf("{\"%s_%zuMiB\": {\"x_memcpy_median\": %.4f, \"x_memcpy_min\": %.4f, \"x_memcpy_max\": %.4f}}\n", series.name,
-              bytes >> 20, median(series.ratios), *low, *high);
+  std::printf(
+      "{\"%s_%zuMiB\": {\"x_memcpy_median\": %.4f, \"x_memcpy_min\": %.4f, \"x_memcpy_max\": %.4f}}\n",
+      series.name, bytes >> 20, median(series.ratios), *low, *high);
 }
 
 }  // namespace

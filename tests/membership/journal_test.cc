@@ -1,9 +1,10 @@
 // Journals that are whole, cut or damaged: their records are recognised one by one.
+#include "membership/journal.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "membership/journal.h"
 #include "membership/simulator.h"
 
 namespace hvd::membership::test {
@@ -33,9 +34,14 @@ std::vector<Record> some_records() {
   KnownWorker started;
   started.worker = 301;
   started.host = "c";
-  return {TermBegan{2, "job", "127.0.0.1:4000"}, some_job(),          WorkerStarted{started},
-          WorkerSynced{301},                     WorkerGone{1, true, "rank 0 lost", {}}, WorkerDone{299},
-          Announced{13, true, some_job().hosts}, JobFinished{{true, "all done"}}};
+  return {TermBegan{2, "job", "127.0.0.1:4000"},
+          some_job(),
+          WorkerStarted{started},
+          WorkerSynced{301},
+          WorkerGone{1, true, "rank 0 lost", {}},
+          WorkerDone{299},
+          Announced{13, true, some_job().hosts},
+          JobFinished{{true, "all done"}}};
 }
 
 std::string bytes_of(const std::vector<Record>& records) {
@@ -95,7 +101,8 @@ TEST(Journal, OfRandomBytesIsNone) {
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = i % 2 == 0 ? "" : bytes_of(some_records());
     const size_t n = static_cast<size_t>(random.below(400));
-    for (size_t k = 0; k < n; ++k) bytes.insert(bytes.begin() + random.below(bytes.size() + 1), static_cast<char>(random.next()));
+    for (size_t k = 0; k < n; ++k)
+      bytes.insert(bytes.begin() + random.below(bytes.size() + 1), static_cast<char>(random.next()));
     static_cast<void>(read_journal(bytes));  // it says something, and reads nothing that is not there
   }
 }

@@ -164,12 +164,13 @@ void Simulator::change_wishes() {
       }
     }
     apply(driver_->drain(host, timeout, "", now_, &answer));
-    require(answer.accepted == is_there, "contract 15: a host was drained that is not there, or not one that is");
+    require(answer.accepted == is_there,
+            "contract 15: a host was drained that is not there, or not one that is");
   } else if (what < 70) {
     note("undrain " + host);
-    const bool was = drained_hosts_.erase(host) + std::erase_if(drained_slots_, [&](const auto& s) {
-                       return s.first == host;
-                     }) > 0;
+    const bool was = drained_hosts_.erase(host) +
+                         std::erase_if(drained_slots_, [&](const auto& s) { return s.first == host; }) >
+                     0;
     for (Process& q : processes_) {
       if (was && q.host == host && std::exchange(q.drained, false)) q.leaves = false;
     }
@@ -182,7 +183,8 @@ void Simulator::change_wishes() {
     if (fits) scaled_ = size;
     tally_.scaled += fits ? 1 : 0;
     apply(driver_->scale(size, now_, &answer));
-    require(answer.accepted == fits, "contract 15: a size was taken that does not fit, or one that does refused");
+    require(answer.accepted == fits,
+            "contract 15: a size was taken that does not fit, or one that does refused");
   } else {
     const int32_t slot = random_.chance(50) ? -1 : random_.below(3);
     note(fmt::format("a worker comes to {}:{}", host, slot));
@@ -202,12 +204,14 @@ void Simulator::change_wishes() {
       q.started = now_;
       q.flavour = flavour_of_job();
       for (const Process& other : processes_) {
-        require(!(other.expected && other.host == q.host && other.slot == q.slot), "two living workers in one slot");
+        require(!(other.expected && other.host == q.host && other.slot == q.slot),
+                "two living workers in one slot");
       }
       processes_.push_back(std::move(q));
     } else {
       require(!arrival.refusal.empty(), "contract 11: refused without a reason");
-      require(arrival.occupant == 0 || at(arrival.occupant).expected, "contract 11: refused for one that is gone");
+      require(arrival.occupant == 0 || at(arrival.occupant).expected,
+              "contract 11: refused for one that is gone");
     }
     apply(std::move(actions));
   }

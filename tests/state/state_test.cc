@@ -219,10 +219,12 @@ TEST(Save, DigestTellsKeysKindsShapesAndBytesApartButNotTheOrderOfRegistration) 
     s.add_tensor("k", {bytes.data(), HVD_DTYPE_UINT8, {2, 4}});
   });
   const Digest dtype = digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_DTYPE_INT8, {8}}); });
-  const Digest float8 =
-      digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_DTYPE_FLOAT8_E5M2, {8}}); });
-  const Digest complex64 =
-      digest_of([&](State& s) { s.add_tensor("k", {bytes.data(), HVD_DTYPE_COMPLEX64, {1}}); });
+  const Digest float8 = digest_of([&](State& s) {
+    s.add_tensor("k", {bytes.data(), HVD_DTYPE_FLOAT8_E5M2, {8}});
+  });
+  const Digest complex64 = digest_of([&](State& s) {
+    s.add_tensor("k", {bytes.data(), HVD_DTYPE_COMPLEX64, {1}});
+  });
   const std::vector<Digest> all = {value, other_key, tensor, shape, dtype, float8, complex64};
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(all[i], all[j]) << i << " " << j;

@@ -133,7 +133,7 @@ impl Context {
     }
 
     /// Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
-    /// without it and repeat nothing. [`crate::run`] then ends here with [`crate::Status::Closed`], and [`Context::has_left`] is
+    /// without it and repeat nothing. `run` then ends here with [`crate::Status::Closed`], and [`Context::has_left`] is
     /// true. Past the time-out (None: option `leave_timeout`) the worker is lost.
     pub fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let context = self.get();

@@ -144,7 +144,8 @@ HVD_API hvd_status hvd_options_set_log(hvd_options *options, hvd_log_level level
 typedef struct hvd_context hvd_context;
 
 /* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
- * With option `driver` (hvdrun sets it) the driver gives ranks. Without it, rank and size come from
+ * With option `driver` (hvdrun sets it) the driver gives ranks. A worker that no driver started names it there, and the
+ * job's secret by secret_file: it is let in, with an identity, or waits as a spare (docs/deploy.md). Without `driver`, rank and size come from
  * HVD_RANK and HVD_SIZE, else from torchrun's, Open MPI's, PMI's or Slurm's variables, and rank 0
  * serves the others at option `rendezvous`; with none of them the worker is alone: rank 0 of 1.
  * `options` may be NULL (environment only); it is read during the call and not kept.
