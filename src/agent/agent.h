@@ -1,5 +1,5 @@
 // The agent as a thread-safe object: dials the driver, starts and watches the workers of this host, and says how it ended.
-// What it decides is AgentCore's.
+// AgentCore makes its decisions.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// What an agent decides: which workers to start, signal and end, what to report, when to go. Pure: orders, ends of processes
+// The decisions of an agent: which workers to start, signal and end, what to report, when to go. Pure: orders, ends of processes
 // and the time go in, actions come out.
 #pragma once
 

@@ -6,7 +6,7 @@
 
 namespace hvd::agent {
 
-/// What of a driver's environment is sent to agents: not its secret, nor a shell's functions.
+/// The part of a driver's environment that agents get: neither its secret nor a shell's functions.
 std::vector<std::string> sendable(const std::vector<std::string>& environment);
 
 /// Variables that tell of a host or a login rather than of the job: HOME, HOSTNAME, TMPDIR, SSH_*, SLURM_*, ...

@@ -102,7 +102,7 @@ FleetActions Fleet::stop(uint64_t worker, Duration grace, Time now) {
   stop.grace_ms = std::chrono::duration_cast<std::chrono::milliseconds>(grace).count();
   order(name, &host, stop, &actions);
   found->second.stopping = true;
-  // Who is to end anyway is not waited for longer than it would take.
+  // A worker that must end anyway gets no more time than its end would take.
   const bool all = std::all_of(host.workers.begin(), host.workers.end(),
                                [this](uint64_t id) { return workers_.at(id).stopping; });
   if (host.phase == Phase::kLost && all) host.deadline = std::min(host.deadline, now + grace + kLastReports);

@@ -23,7 +23,7 @@ uint64_t number_of(const Message& message) {
   return std::visit([](const auto& m) { return m.number; }, message);
 }
 
-/// What was sent and not acknowledged.
+/// Messages that were sent and not acknowledged yet.
 template <class Message>
 class Outbox {
  public:
@@ -79,7 +79,7 @@ class Outbox {
   uint64_t last_ = 0;
 };
 
-/// What has come. True for a message that is new; one that came before is false. Throws Error(HVD_INVALID) if one between is
+/// Takes a number that came. True if the message is new, false if it came before. Throws Error(HVD_INVALID) if one between is
 /// missing.
 class Inbox {
  public:

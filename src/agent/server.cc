@@ -350,7 +350,7 @@ void Server::set_process(uint64_t worker, int64_t process) { apply(fleet_.watch(
 launch::Life Server::life(uint64_t worker) const {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return launch::Life::kEnded;
-  // What an agent said that fell silent itself says nothing of now.
+  // An agent that fell silent told nothing about the present.
   const bool fresh = now() - found->second->seen < 3 * config_.heartbeat_interval;
   return fresh ? found->second->life : launch::Life::kUnknown;
 }
