@@ -14,122 +14,123 @@ namespace {
 constexpr double kDay = 86400;
 constexpr double kMany = 1 << 20;
 using enum OptionType;
+using enum OptionReach;
 
 constexpr OptionSpec kSpecs[] = {
     // Both ends.
-    {"job", kString, "", 0, 0, "name of the job; messages of another job are refused"},
-    {"secret", kString, "", 0, 0, "the job's secret, 32 to 512 characters; made by the driver when absent"},
-    {"secret_file", kString, "", 0, 0,
+    {"job", kString, "", 0, 0, kHere, "name of the job; messages of another job are refused"},
+    {"secret", kString, "", 0, 0, kHere, "the job's secret, 32 to 512 characters; made by the driver when absent"},
+    {"secret_file", kString, "", 0, 0, kHere,
      "file with the job's secret in its first line, which nobody else may read; - is standard input"},
-    {"log_level", kString, "warning", 0, 0, "trace, debug, info, warning, error or off"},
-    {"backend", kString, "auto", 0, 0,
+    {"log_level", kString, "warning", 0, 0, kToWorker, "trace, debug, info, warning, error or off"},
+    {"backend", kString, "auto", 0, 0, kToWorker,
      "auto, or names of modules separated by commas: tcp, gloo, mpi, nccl, any other (docs/backends.md)"},
-    {"interface", kString, "", 0, 0,
+    {"interface", kString, "", 0, 0, kToBoth,
      "network interface or address for the backend; absent: the route to the driver"},
-    {"plugin_path", kString, "", 0, 0, "directories with backend modules, separated by colons"},
-    {"nccl_library", kString, "", 0, 0,
+    {"plugin_path", kString, "", 0, 0, kToWorker, "directories with backend modules, separated by colons"},
+    {"nccl_library", kString, "", 0, 0, kToBoth,
      "file of NCCL's library, for backend nccl; absent: where it is usually found"},
-    {"cuda_library", kString, "", 0, 0,
+    {"cuda_library", kString, "", 0, 0, kToBoth,
      "file of the CUDA driver's library, for backend nccl; absent: libcuda.so.1"},
-    {"local", kString, "auto", 0, 0,
+    {"local", kString, "auto", 0, 0, kToWorker,
      "what the ranks of a host share memory for: on: all, messages: no data, off: nothing, auto: all, but no data if the "
      "backend's module says that it is fast inside a host"},
     // Worker.
-    {"driver", kString, "", 0, 0,
+    {"driver", kString, "", 0, 0, kHere,
      "host:port of the driver; hvdrun sets it; of an agent: several, separated by commas"},
-    {"worker", kInt, "0", 0, 9.2e18, "identity that the driver gave to this worker"},
-    {"host", kString, "", 0, 0, "name of this worker's host; absent: the system's"},
-    {"slot", kInt, "0", 0, kMany, "slot of this worker on its host"},
-    {"rank", kInt, "-1", -1, kMany, "rank, for a job without a driver"},
-    {"size", kInt, "-1", -1, kMany, "number of workers, for a job without a driver"},
-    {"rendezvous", kString, "", 0, 0, "host:port where rank 0 serves a job without a driver"},
-    {"elastic", kBool, "true", 0, 0,
+    {"worker", kInt, "0", 0, 9.2e18, kHere, "identity that the driver gave to this worker"},
+    {"host", kString, "", 0, 0, kHere, "name of this worker's host; absent: the system's"},
+    {"slot", kInt, "0", 0, kMany, kHere, "slot of this worker on its host"},
+    {"rank", kInt, "-1", -1, kMany, kHere, "rank, for a job without a driver"},
+    {"size", kInt, "-1", -1, kMany, kHere, "number of workers, for a job without a driver"},
+    {"rendezvous", kString, "", 0, 0, kHere, "host:port where rank 0 serves a job without a driver"},
+    {"elastic", kBool, "true", 0, 0, kToModule,
      "whether the job may change; hvd_init says no where mpirun or srun started it without a driver"},
-    {"init_timeout", kDuration, "10m", 0.001, kDay, "how long hvd_init waits for a place in a generation"},
-    {"leave_timeout", kDuration, "30s", 0.001, kDay,
+    {"init_timeout", kDuration, "10m", 0.001, kDay, kToWorker, "how long hvd_init waits for a place in a generation"},
+    {"leave_timeout", kDuration, "30s", 0.001, kDay, kToWorker,
      "how long a worker that wants to leave may stay until the others come to a commit; then it is lost"},
-    {"connect_timeout", kDuration, "30s", 0.001, kDay,
+    {"connect_timeout", kDuration, "30s", 0.001, kDay, kToWorker,
      "how long connecting to the driver, and to the peers of a generation, may take"},
-    {"driver_timeout", kDuration, "1m", 0.05, kDay,
+    {"driver_timeout", kDuration, "1m", 0.05, kDay, kToWorker,
      "how long a worker goes on while the driver is silent; at least heartbeat_timeout"},
-    {"operation_timeout", kDuration, "10m", 0.001, kDay,
+    {"operation_timeout", kDuration, "10m", 0.001, kDay, kToWorker,
      "how long a collective waits for ranks that do not call it"},
-    {"stall_warning", kDuration, "1m", 0.001, kDay,
+    {"stall_warning", kDuration, "1m", 0.001, kDay, kToWorker,
      "after how long a waiting collective is reported in the log"},
-    {"fusion_threshold", kInt, "16777216", 0, 1LL << 40,
+    {"fusion_threshold", kInt, "16777216", 0, 1LL << 40, kToWorker,
      "bytes up to which operations that are ready together run as one; 0: each by itself"},
-    {"deterministic", kBool, "false", 0, 0,
+    {"deterministic", kBool, "false", 0, 0, kToWorker,
      "whether results have the same bits in every run: nothing that depends on timing may change them"},
-    {"timeline", kString, "", 0, 0,
+    {"timeline", kString, "", 0, 0, kToWorker,
      "file that gets a trace of what this worker does (docs/timeline.md); %w, %h, %p: worker, host, process"},
-    {"shutdown_timeout", kDuration, "1m", 0.001, kDay, "how long hvd_shutdown waits for the others"},
-    {"segment_bytes", kInt, "1048576", 4096, 1 << 30, "size of the pieces in which large tensors are sent"},
-    {"encrypt", kString, "auto", 0, 0,
+    {"shutdown_timeout", kDuration, "1m", 0.001, kDay, kToWorker, "how long hvd_shutdown waits for the others"},
+    {"segment_bytes", kInt, "1048576", 4096, 1 << 30, kToBoth, "size of the pieces in which large tensors are sent"},
+    {"encrypt", kString, "auto", 0, 0, kToBoth,
      "TLS 1.3 on connections between workers, with backends tcp and gloo: on, off, auto: where it is cheap, which so far is "
      "nowhere (docs/backends.md)"},
-    {"checksum", kBool, "false", 0, 0,
+    {"checksum", kBool, "false", 0, 0, kToBoth,
      "whether backends tcp and gloo check with 64 bits what crosses a connection that is not encrypted"},
-    {"check_commits", kBool, "false", 0, 0,
+    {"check_commits", kBool, "false", 0, 0, kToWorker,
      "whether the end of a hidden commit checks that the program has not written what it copies: for debugging, it reads "
      "everything again"},
-    {"divergence_every", kInt, "0", 0, 1 << 30,
+    {"divergence_every", kInt, "0", 0, 1 << 30, kToWorker,
      "every so many commits the ranks compare digests, and whoever has other bytes than most is named; 0: never"},
-    {"on_divergence", kString, "report", 0, 0,
+    {"on_divergence", kString, "report", 0, 0, kToWorker,
      "what becomes of it: report (event and log), evict (who differs takes the others' state in the same commit), stop "
      "(HVD_MISMATCH); evict without a majority stops"},
     // Driver.
-    {"np", kInt, "0", 0, kMany, "workers to start with; 0: one for each slot"},
-    {"min_np", kInt, "0", 0, kMany, "fewest workers that the job goes on with; 0: np"},
-    {"max_np", kInt, "0", 0, kMany, "most workers; 0: np with fixed hosts, else every slot"},
-    {"spares", kInt, "0", 0, kMany,
+    {"np", kInt, "0", 0, kMany, kHere, "workers to start with; 0: one for each slot"},
+    {"min_np", kInt, "0", 0, kMany, kHere, "fewest workers that the job goes on with; 0: np"},
+    {"max_np", kInt, "0", 0, kMany, kHere, "most workers; 0: np with fixed hosts, else every slot"},
+    {"spares", kInt, "0", 0, kMany, kHere,
      "workers beyond max_np that are started and wait, so that a lost one is replaced at once"},
-    {"hosts", kString, "", 0, 0, "fixed hosts, host:slots separated by commas"},
-    {"hostfile", kString, "", 0, 0, "file with fixed hosts, a line host [slots=N] for each"},
-    {"discovery_script", kString, "", 0, 0, "program that prints host[:slots] lines"},
-    {"slots_per_host", kInt, "1", 1, kMany, "slots of a host for which discovery names none"},
-    {"discovery_interval", kDuration, "1s", 0.01, kDay, "time between two discoveries"},
-    {"discovery_timeout", kDuration, "10s", 0.01, kDay, "how long one discovery may take"},
-    {"elastic_timeout", kDuration, "10m", 0.01, kDay,
+    {"hosts", kString, "", 0, 0, kHere, "fixed hosts, host:slots separated by commas"},
+    {"hostfile", kString, "", 0, 0, kHere, "file with fixed hosts, a line host [slots=N] for each"},
+    {"discovery_script", kString, "", 0, 0, kHere, "program that prints host[:slots] lines"},
+    {"slots_per_host", kInt, "1", 1, kMany, kHere, "slots of a host for which discovery names none"},
+    {"discovery_interval", kDuration, "1s", 0.01, kDay, kHere, "time between two discoveries"},
+    {"discovery_timeout", kDuration, "10s", 0.01, kDay, kHere, "how long one discovery may take"},
+    {"elastic_timeout", kDuration, "10m", 0.01, kDay, kHere,
      "how long the driver waits for enough slots, and for workers to rejoin"},
-    {"start_timeout", kDuration, "5m", 0.01, kDay, "time from the start of a worker to its registration"},
-    {"join_settle", kDuration, "500ms", 0, kDay,
+    {"start_timeout", kDuration, "5m", 0.01, kDay, kHere, "time from the start of a worker to its registration"},
+    {"join_settle", kDuration, "500ms", 0, kDay, kHere,
      "how long a worker that is ready waits for others that are starting"},
-    {"reset_limit", kInt, "0", 0, kMany,
+    {"reset_limit", kInt, "0", 0, kMany, kHere,
      "generations formed after the first before the job is given up; 0: no limit"},
-    {"heartbeat_interval", kDuration, "1s", 0.01, kDay, "time between two signs of life"},
-    {"heartbeat_timeout", kDuration, "10s", 0.05, kDay,
+    {"heartbeat_interval", kDuration, "1s", 0.01, kDay, kHere, "time between two signs of life"},
+    {"heartbeat_timeout", kDuration, "10s", 0.05, kDay, kHere,
      "silence after which a worker is lost whose process is not known to run"},
-    {"slow_timeout", kDuration, "1m", 0.05, kDay,
+    {"slow_timeout", kDuration, "1m", 0.05, kDay, kHere,
      "silence after which a worker is lost though its process runs; at least heartbeat_timeout"},
-    {"stall_shutdown", kDuration, "0s", 0, kDay,
+    {"stall_shutdown", kDuration, "0s", 0, kDay, kHere,
      "after how long ranks that do not come to an operation for which others wait are evicted; 0: never"},
-    {"restart", kBool, "true", 0, 0, "whether the slot of a lost worker gets a new worker"},
-    {"restart_delay_min", kDuration, "1s", 0, kDay,
+    {"restart", kBool, "true", 0, 0, kHere, "whether the slot of a lost worker gets a new worker"},
+    {"restart_delay_min", kDuration, "1s", 0, kDay, kHere,
      "delay before a slot is used again after its first failure; doubles with each"},
-    {"restart_delay_max", kDuration, "1m", 0, kDay, "longest such delay"},
-    {"blocklist_after", kInt, "3", 1, kMany, "failures in a row after which a host is put on the blocklist"},
-    {"blocklist_cooldown_min", kDuration, "0s", 0, 100 * kDay,
+    {"restart_delay_max", kDuration, "1m", 0, kDay, kHere, "longest such delay"},
+    {"blocklist_after", kInt, "3", 1, kMany, kHere, "failures in a row after which a host is put on the blocklist"},
+    {"blocklist_cooldown_min", kDuration, "0s", 0, 100 * kDay, kHere,
      "how long a host stays on the blocklist the first time; 0: for good"},
-    {"blocklist_cooldown_max", kDuration, "0s", 0, 100 * kDay, "longest such time"},
-    {"listen", kString, "", 0, 0,
+    {"blocklist_cooldown_max", kDuration, "0s", 0, 100 * kDay, kHere, "longest such time"},
+    {"listen", kString, "", 0, 0, kHere,
      "address[:port] where the driver listens; absent: loopback and a free port"},
-    {"address_file", kString, "", 0, 0,
+    {"address_file", kString, "", 0, 0, kHere,
      "file that gets the driver's address and the key to operate its job (hvdrun ctl); removed when the driver ends"},
-    {"local_hosts", kBool, "false", 0, 0,
+    {"local_hosts", kBool, "false", 0, 0, kHere,
      "whether every host is this machine, whatever it is called: for trying things out"},
-    {"agent", kString, "", 0, 0,
+    {"agent", kString, "", 0, 0, kHere,
      "command that runs another one on {host}, to start an agent there; absent: ssh, or srun within a Slurm allocation "
      "(docs/hosts.md)"},
-    {"agent_program", kString, "", 0, 0, "hvdrun on other hosts; absent: the same path as here, or hvdrun"},
-    {"agent_timeout", kDuration, "1m", 0.05, kDay,
+    {"agent_program", kString, "", 0, 0, kHere, "hvdrun on other hosts; absent: the same path as here, or hvdrun"},
+    {"agent_timeout", kDuration, "1m", 0.05, kDay, kHere,
      "how long an agent's workers live on without a connection to the driver"},
-    {"discover_agents", kBool, "false", 0, 0, "whether the hosts are those whose agents have come"},
-    {"stop_grace", kDuration, "5s", 0, kDay, "time between SIGTERM and SIGKILL"},
-    {"output_directory", kString, "", 0, 0,
+    {"discover_agents", kBool, "false", 0, 0, kHere, "whether the hosts are those whose agents have come"},
+    {"stop_grace", kDuration, "5s", 0, kDay, kHere, "time between SIGTERM and SIGKILL"},
+    {"output_directory", kString, "", 0, 0, kHere,
      "directory for files of the workers' output, one folder a worker"},
-    {"helper", kString, "", 0, 0,
+    {"helper", kString, "", 0, 0, kHere,
      "program that a backend needs beside the job and its manifest names; absent: beside the module; off: none"},
-    {"guard", kString, "", 0, 0,
+    {"guard", kString, "", 0, 0, kHere,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };
 
@@ -150,8 +151,8 @@ const char* type_name(OptionType type) {
   return "?";
 }
 
-std::string variable_of(const std::string& key) {
-  std::string name = "HVD_" + key;
+std::string variable_of(std::string_view key) {
+  std::string name = fmt::format("HVD_{}", key);
   for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
 }
@@ -313,6 +314,25 @@ std::string Options::text(const std::string& key) const {
         }
       },
       value(key));
+}
+
+std::vector<std::string> Options::for_workers() const {
+  std::vector<std::string> variables;
+  for (const OptionSpec& spec : kSpecs) {
+    if ((spec.reach == kToWorker || spec.reach == kToBoth) && is_set(spec.key))
+      variables.push_back(variable_of(spec.key) + "=" + text(spec.key));
+  }
+  return variables;
+}
+
+std::vector<std::pair<std::string, std::string>> Options::for_modules() const {
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const OptionSpec& spec : kSpecs) {
+    if (spec.reach != kToModule && spec.reach != kToBoth) continue;
+    std::string value = spec.type == kBool ? (boolean(spec.key) ? "1" : "0") : text(spec.key);
+    if (!value.empty()) result.emplace_back(spec.key, std::move(value));
+  }
+  return result;
 }
 
 const std::string& Options::describe() {

@@ -7,7 +7,9 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,6 +17,8 @@
 namespace hvd {
 
 enum class OptionType { kString, kInt, kDuration, kBool };
+/// Who gets it besides whoever it was set for: the workers of a driver, the modules of a worker.
+enum class OptionReach { kHere, kToWorker, kToModule, kToBoth };
 using OptionValue = std::variant<std::string, int64_t, Duration, bool>;
 
 struct OptionSpec {
@@ -22,6 +26,7 @@ struct OptionSpec {
   OptionType type;
   const char* fallback;  // default, as text
   double low, high;      // range of numbers, of durations in seconds; both ends included
+  OptionReach reach;
   const char* meaning;
 };
 
@@ -46,6 +51,11 @@ class Options {
   bool boolean(const std::string& key) const { return std::get<bool>(value(key)); }
   Duration duration(const std::string& key) const { return std::get<Duration>(value(key)); }
   std::optional<std::string> environment(const std::string& name) const { return environment_(name); }
+
+  /// HVD_KEY=value of what was set and is the workers' as well: a driver's workers inherit it.
+  std::vector<std::string> for_workers() const;
+  /// Key and value of what the backends' modules read, set or not.
+  std::vector<std::pair<std::string, std::string>> for_modules() const;
 
   LoggerPtr logger = std::make_shared<Logger>();
 

@@ -143,17 +143,7 @@ void Driver::set_output(launch::OutputFunction output) {
 
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
-  std::vector<std::string> result;
-  for (const char* key :
-       {"backend",          "plugin_path",      "interface",       "local",          "log_level",
-        "init_timeout",     "leave_timeout",    "connect_timeout", "driver_timeout", "operation_timeout",
-        "stall_warning",    "shutdown_timeout", "segment_bytes",   "encrypt",        "checksum",
-        "fusion_threshold", "deterministic",    "timeline",        "nccl_library",   "cuda_library"}) {
-    if (!options_.is_set(key)) continue;
-    std::string name = std::string("HVD_") + key;
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
-    result.push_back(name + "=" + options_.text(key));
-  }
+  std::vector<std::string> result = options_.for_workers();
   // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
   if (const Duration shutdown = options_.duration("stall_shutdown"); shutdown > Duration(0)) {
     Duration warning = shutdown;

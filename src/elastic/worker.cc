@@ -197,15 +197,7 @@ Status Worker::open_within(const Options& options, Duration timeout) {
     return session()->kv_get(generation, key, timeout, value);
   };
 
-  std::vector<std::pair<std::string, std::string>> module_options = {
-      {"interface", options.string("interface")},
-      {"segment_bytes", options.text("segment_bytes")},
-      {"encrypt", options.string("encrypt")},
-      {"checksum", options.boolean("checksum") ? "1" : "0"},
-      {"elastic", options.boolean("elastic") ? "1" : "0"}};
-  for (const char* key : {"nccl_library", "cuda_library"}) {
-    if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);
-  }
+  std::vector<std::pair<std::string, std::string>> module_options = options.for_modules();
   if (alone) {
     Status status = selection::open(options, "self", module_options, std::move(handlers), &instance_);
     if (!status.ok()) return status;

@@ -209,5 +209,26 @@ TEST(LogLevel, ParsesNamesAndListsThemOtherwise) {
   refuses([] { parse_log_level(""); }, {"expected"});
 }
 
+TEST(Options, WorkersInheritWhatWasSetAndIsTheirs) {
+  Options options = with({{"HVD_ENCRYPT", "on"}, {"HVD_MIN_NP", "2"}});
+  options.set("divergence_every", int64_t{10});
+  options.set("operation_timeout", milliseconds(250));
+  options.set("secret", std::string(40, 'x'));
+  options.set("discovery_script", "list");
+  EXPECT_EQ(options.for_workers(),
+            (std::vector<std::string>{"HVD_OPERATION_TIMEOUT=0.25", "HVD_ENCRYPT=on", "HVD_DIVERGENCE_EVERY=10"}));
+}
+
+TEST(Options, ModulesGetTheirsWithDefaults) {
+  Options options = with({});
+  options.set("checksum", true);
+  EXPECT_EQ(options.for_modules(), (std::vector<std::pair<std::string, std::string>>{{"elastic", "1"},
+                                                                                     {"segment_bytes", "1048576"},
+                                                                                     {"encrypt", "auto"},
+                                                                                     {"checksum", "1"}}));
+  options.set("interface", "lo");
+  EXPECT_EQ(options.for_modules().front(), (std::pair<std::string, std::string>{"interface", "lo"}));
+}
+
 }  // namespace
 }  // namespace hvd
