@@ -214,7 +214,7 @@ TEST(Options, WorkersInheritWhatWasSetAndIsTheirs) {
   options.set("divergence_every", int64_t{10});
   options.set("operation_timeout", milliseconds(250));
   options.set("secret", std::string(40, 'x'));
-  options.set("discovery_script", "list");
+  options.set("discovery_script", std::string("list"));
   EXPECT_EQ(options.for_workers(),
             (std::vector<std::string>{"HVD_OPERATION_TIMEOUT=0.25", "HVD_ENCRYPT=on", "HVD_DIVERGENCE_EVERY=10"}));
 }
@@ -226,7 +226,7 @@ TEST(Options, ModulesGetTheirsWithDefaults) {
                                                                                      {"segment_bytes", "1048576"},
                                                                                      {"encrypt", "auto"},
                                                                                      {"checksum", "1"}}));
-  options.set("interface", "lo");
+  options.set("interface", std::string("lo"));
   EXPECT_EQ(options.for_modules().front(), (std::pair<std::string, std::string>{"interface", "lo"}));
 }
 
