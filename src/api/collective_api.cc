@@ -41,8 +41,8 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
     elastic::Worker& worker = connected_worker(*use);
     use->sweep();
     Call call = make(*use);
-    auto op = new_op(use, call, worker.longest_wait(call.submission.kind, call.timeout));
-    op->operation = worker.submit(std::move(call.submission), call.set.get(), call.timeout);
+    auto op = new_op(use, call, worker.operations().longest_wait(call.submission.kind, call.timeout));
+    op->operation = worker.operations().submit(std::move(call.submission), call.set.get(), call.timeout);
     // What is wrong with the arguments, or with the generation, is told at once.
     if (op->operation->done() && !op->operation->status().ok()) return op->operation->status();
     *ret_op = make_handle(std::move(op));
@@ -51,7 +51,7 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
 }
 
 Status finish(elastic::Worker& worker, Call call, std::shared_ptr<Operation>* ret_operation = nullptr) {
-  return worker.run(std::move(call.submission), ret_operation, call.set.get(), call.timeout);
+  return worker.operations().run(std::move(call.submission), ret_operation, call.set.get(), call.timeout);
 }
 
 /// Runs it and writes what came out into the caller's descriptors.
@@ -128,10 +128,11 @@ hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request,
     use->sweep();
     Call call = request_call(*use, request);
     const Kind kind = call.submission.kind;
-    const hvd::Duration longest = worker.longest_wait(kind, call.timeout);
+    const hvd::Duration longest = worker.operations().longest_wait(kind, call.timeout);
     const hvd::Duration most = timeout_of(timeout_ns, longest);
     Status met;
-    auto operation = worker.meet_or_submit(std::move(call.submission), &met, call.set.get(), call.timeout);
+    auto operation =
+        worker.operations().meet_or_submit(std::move(call.submission), &met, call.set.get(), call.timeout);
     if (operation == nullptr) {
       if (met.ok()) *ret_op = nullptr;
       return met;

@@ -57,7 +57,7 @@ int LeaveDescriptor::fd() const { return impl_->writer; }
 
 int Worker::leave_fd() {
   std::lock_guard lock(mutex_);
-  if (closed_) throw Error(closed_why_);
+  if (const auto closed = current_.closed()) throw Error(*closed);
   if (leave_descriptor_ == nullptr) {
     leave_descriptor_ = std::make_unique<LeaveDescriptor>(timers_, [this] {
       static_cast<void>(want_to_leave(leave_timeout_, "its program asked for it by a descriptor"));
@@ -70,7 +70,7 @@ Status Worker::want_to_leave(Duration timeout, const std::string& why) {
   const Time by = now() + timeout;
   {
     std::lock_guard lock(mutex_);
-    if (closed_) return closed_why_;
+    if (const auto closed = current_.closed()) return *closed;
     if (!leaves_by_ || by < *leaves_by_) {
       leaves_by_ = by;
       leaves_why_ = why;

@@ -60,7 +60,8 @@ Status sync_now(Worker& worker, ElasticState& elastic) {
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
   const hvd_membership_info place = worker.membership();
   state::SyncResult result;
-  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operation_timeout(), &result, true);
+  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operations().operation_timeout(),
+                            &result, true);
 }
 
 Status save(Worker& worker, ElasticState& elastic) {
@@ -102,7 +103,7 @@ Status compare(Worker& worker, ElasticState& elastic) {
     return loss ? loss->status : Status(HVD_CLOSED, "the context is closed");
   }
   std::vector<state::Diverged> found;
-  const Duration timeout = worker.operation_timeout();
+  const Duration timeout = worker.operations().operation_timeout();
   if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok())
     return status;
   if (found.empty()) return {};
@@ -251,7 +252,8 @@ Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult
   EngineUse engine = worker_.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
   const hvd_membership_info place = worker_.membership();
-  return elastic_->state.sync(*engine, place.rank, place.size, known, worker_.operation_timeout(), result);
+  return elastic_->state.sync(*engine, place.rank, place.size, known,
+                              worker_.operations().operation_timeout(), result);
 }
 
 Status RunLoop::run_reset_callbacks() {

@@ -48,31 +48,10 @@ session::SessionConfig session_config(const Options& options, LoggerPtr logger) 
 
 }  // namespace
 
-hvd_membership_info membership_of(const session::Assignment& assignment, uint64_t worker) {
-  hvd_membership_info m{};
-  m.struct_size = sizeof(m);
-  m.rank = assignment.rank;
-  m.size = static_cast<int32_t>(assignment.members.size());
-  m.generation = assignment.generation;
-  m.membership_epoch = assignment.epoch;
-  m.worker = worker;
-  const Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
-  m.local_rank = self.local_rank;
-  for (int32_t rank = 0; rank < m.size; ++rank) {
-    const Member& member = assignment.members[static_cast<size_t>(rank)];
-    if (member.host == self.host) ++m.local_size;
-    if (member.local_rank != self.local_rank) continue;
-    ++m.cross_size;
-    if (rank < m.rank) ++m.cross_rank;
-  }
-  return m;
-}
-
 Worker::Worker(const Options& options)
     : logger_(options.logger),
       session_log_(queue_log(options.logger)),
       worker_(static_cast<uint64_t>(options.integer("worker"))),
-      operation_timeout_(options.duration("operation_timeout")),
       connect_timeout_(options.duration("connect_timeout")),
       init_timeout_(options.duration("init_timeout")),
       leave_timeout_(options.duration("leave_timeout")),
@@ -81,8 +60,9 @@ Worker::Worker(const Options& options)
       deterministic_(options.boolean("deterministic")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
+      submitter_(current_, options.duration("operation_timeout")),
       timers_("hvd-timers"),
-      copies_(std::make_shared<state::DeviceCopies>(operation_timeout_)) {}
+      copies_(std::make_shared<state::DeviceCopies>(submitter_.operation_timeout())) {}
 
 std::string Worker::backend_detail() const {
   std::lock_guard lock(mutex_);
@@ -95,8 +75,8 @@ class Worker::Entering {
  public:
   explicit Entering(Worker& worker) : worker_(worker) {
     std::lock_guard lock(worker.mutex_);
-    if (worker.closed_) {
-      status_ = worker.closed_why_;
+    if (const auto why = worker.current_.closed()) {
+      status_ = *why;
     } else if (worker.entering_) {
       status_ = Status(HVD_INVALID, "another thread is joining a generation with this context already");
     } else {
@@ -116,8 +96,8 @@ class Worker::Entering {
   const Status& status() const { return status_; }
   /// Of what was done: the reason for a close is better than what came of it.
   Status outcome(Status status) const {
-    std::lock_guard lock(worker_.mutex_);
-    return !status.ok() && worker_.closed_ ? worker_.closed_why_ : status;
+    const std::optional<Status> why = worker_.current_.closed();
+    return !status.ok() && why ? *why : status;
   }
 
  private:
@@ -143,10 +123,7 @@ Status Worker::apply(Options* options, Duration timeout) {
         "or secret; one that a driver started has its identity in HVD_WORKER");
   }
   session::Admission admission;
-  const auto closed = [this] {
-    std::lock_guard lock(mutex_);
-    return closed_;
-  };
+  const auto closed = [this] { return current_.closed().has_value(); };
   Status status = session::apply(request, closed, &admission);
   if (!status.ok()) return status;
   options->set("worker", static_cast<int64_t>(admission.worker));
@@ -222,7 +199,7 @@ Status Worker::open_within(const Options& options, Duration timeout) {
   auto session = std::make_unique<session::Session>(std::move(config), std::move(events));
   {
     std::lock_guard lock(mutex_);
-    if (closed_) return closed_why_;
+    if (const auto why = current_.closed()) return *why;
     session_ = std::move(session);
     session_now_ = session_.get();  // from here on an abort finds it, and the wish to leave
     if (leaves_by_) session_->leaving(std::max(*leaves_by_ - now(), Duration(0)), leaves_why_);
@@ -357,33 +334,12 @@ void Worker::become(const session::Assignment& assignment) {
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = collective::Engine::open(std::move(config), *instance_);
   copies_->renewed();
-  std::lock_guard lock(mutex_);
-  assignment_ = assignment;
-  membership_ = membership_of(assignment, worker_);
-  loss_.reset();
-  engine_ = std::move(engine);
-  if (closed_) engine_->fail(closed_why_);
-}
-
-std::shared_ptr<collective::Engine> Worker::take_engine(std::unique_lock<std::mutex>& lock,
-                                                        const Status& why) {
-  std::shared_ptr<collective::Engine> old = std::move(engine_);
-  engine_ = nullptr;
-  if (old == nullptr) return old;
-  lock.unlock();
-  old->fail(why);
-  lock.lock();
-  // Nobody stays in an engine that has failed: operations return at once.
-  engine_unused_.wait(lock, [&] { return engine_uses_ == 0; });
-  return old;
+  current_.begin(assignment, membership_of(assignment, worker_), std::move(engine));
 }
 
 void Worker::release_engine(const Status& why) {
-  std::unique_lock lock(mutex_);
-  const bool whole = !loss_;
-  if (engine_ != nullptr && whole) loss_ = Loss{why, Duration(0), now()};
-  std::shared_ptr<collective::Engine> old = take_engine(lock, why);
-  lock.unlock();
+  bool whole = false;
+  std::shared_ptr<collective::Engine> old = current_.take_engine(why, &whole);
   if (old == nullptr) return;
   old.reset();
   if (whole) instance_->disconnect();
@@ -393,7 +349,7 @@ Status Worker::shutdown(Duration timeout, bool done) {
   uint64_t revision = 0;
   {
     std::lock_guard lock(mutex_);
-    if (closed_) return {};
+    if (current_.closed()) return {};
     leaving_ = true;
     if (leaves_by_) leaves_by_.reset();  // it has come to its end before
     revision = revision_;
@@ -414,7 +370,7 @@ Status Worker::shutdown(Duration timeout, bool done) {
 void Worker::abort(const Status& why) {
   {
     std::lock_guard lock(mutex_);
-    if (!std::exchange(closed_, true)) closed_why_ = why;
+    current_.close(why);
   }
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
@@ -425,7 +381,7 @@ void Worker::close(const Status& why, Duration linger) {
   std::lock_guard closing(close_mutex_);
   {
     std::lock_guard lock(mutex_);
-    if (!std::exchange(closed_, true)) closed_why_ = why;
+    current_.close(why);
   }
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
@@ -441,10 +397,7 @@ void Worker::close(const Status& why, Duration linger) {
     std::lock_guard lock(mutex_);
     leave_descriptor_.reset();
   }
-  std::unique_lock lock(mutex_);
-  std::shared_ptr<collective::Engine> old = take_engine(lock, why);
-  lock.unlock();
-  old.reset();
+  current_.take_engine(why).reset();
   copies_->close();
   instance_.reset();
   notifications_.close();

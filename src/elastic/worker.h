@@ -15,54 +15,26 @@
 #include "base/loop.h"
 #include "base/options.h"
 #include "collective/engine.h"
+#include "elastic/current_generation.h"
 #include "elastic/leave_descriptor.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
 #include "elastic/progress.h"
 #include "elastic/recovery_log.h"
+#include "elastic/submitter.h"
 #include "session/session.h"
 #include "state/device_copies.h"
 #include "timeline/timeline.h"
 
 namespace hvd::elastic {
 
-/// Where a worker stands, derived from an assignment.
-hvd_membership_info membership_of(const session::Assignment& assignment, uint64_t worker);
-
 /// What an agreed epoch word means in a generation that takes `epoch` into account: HVD_HOSTS_UPDATED, or HVD_OK.
 Status verdict_on(uint64_t word, uint64_t epoch);
-
-/// How the generation was lost, as far as it is known.
-struct Loss {
-  Status status;
-  Duration silence{0};
-  Time at{};
-};
 
 /// How long the parts of entering a generation took.
 struct EntryTimes {
   Duration forming{0}, connecting{0};
   int32_t attempts = 0;  // generations tried
-};
-
-class Worker;
-
-/// The current engine, held for the length of a call. The worker waits for all of these before it takes
-/// the engine and the backend under it away.
-class EngineUse {
- public:
-  EngineUse(Worker* worker, std::shared_ptr<collective::Engine> engine)
-      : worker_(worker), engine_(std::move(engine)) {}
-  EngineUse(const EngineUse&) = delete;
-  EngineUse& operator=(const EngineUse&) = delete;
-  ~EngineUse();
-  explicit operator bool() const { return engine_ != nullptr; }
-  collective::Engine* operator->() const { return engine_.get(); }
-  collective::Engine& operator*() const { return *engine_; }
-
- private:
-  Worker* const worker_;
-  std::shared_ptr<collective::Engine> engine_;
 };
 
 /// Thread-safe, but for enter(), which the elastic loop calls in one thread at a time.
@@ -92,7 +64,7 @@ class Worker {
   /// Leaves at once; everything pending and later fails with `why`.
   void abort(const Status& why);
 
-  hvd_membership_info membership() const;
+  hvd_membership_info membership() const { return current_.place(); }
   const backend::Description& backend() const { return backend_; }
   std::string backend_detail() const;
   /// See backend::Instance::choice; between generations, why there is none.
@@ -102,23 +74,10 @@ class Worker {
   /// For states; stays when the worker is gone, and is of no use then.
   const std::shared_ptr<state::DeviceCopies>& copies() const { return copies_; }
 
-  /// Among the members of `set` in the current generation, or all ranks. A timeout of 0 is the option's. Throws
-  /// Error with why there is no generation, or HVD_INVALID if this worker is no member.
-  std::shared_ptr<collective::Operation> submit(collective::Submission submission, ProcessSet* set = nullptr,
-                                                Duration timeout = Duration(0));
-  /// The same for a caller that would wait at once. Nothing if the ranks met instead (collective/meeting.cc): then it is
-  /// complete, with *ret_met.
-  std::shared_ptr<collective::Operation> meet_or_submit(collective::Submission submission, Status* ret_met,
-                                                        ProcessSet* set, Duration timeout);
-  /// submit and wait.
-  Status run(collective::Submission submission,
-             std::shared_ptr<collective::Operation>* ret_operation = nullptr, ProcessSet* set = nullptr,
-             Duration timeout = Duration(0));
+  /// Operations of the current generation.
+  Submitter& operations() { return submitter_; }
   /// Whom a process set means in the current generation.
-  std::shared_ptr<const SetPlace> place_in(ProcessSet& set) const;
-  Duration operation_timeout() const { return operation_timeout_; }
-  /// The engine ends every operation within its time-out; the margin is the last resort (contract 12).
-  Duration longest_wait(collective::Kind kind, Duration timeout) const;
+  std::shared_ptr<const SetPlace> place_in(ProcessSet& set) const { return current_.place_in(set, false); }
 
   /// Contract 1: the same answer on every rank that asks at the same point.
   Status check_host_updates();
@@ -127,7 +86,7 @@ class Worker {
   /// Gives the current generation up and becomes a member of the next one. `ready` needs no addresses.
   Status enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
   /// Why the current generation is lost; nothing while it is whole.
-  std::optional<Loss> loss() const;
+  std::optional<Loss> loss() const { return current_.loss(); }
   /// The data plane or the program says that the generation is lost: the driver and all pending operations are told.
   void lose(int32_t rank, const std::string& reason);
   /// What this rank brings does not fit what this worker has: the generation is lost, the driver sends one of them away.
@@ -135,8 +94,8 @@ class Worker {
   /// No more generations: why. Nothing while the job goes on.
   std::optional<Status> ended() const;
   /// Nothing between generations, after the end, and if another generation than the one given is current.
-  EngineUse engine(std::optional<uint64_t> generation = std::nullopt);
-  session::Assignment assignment() const;
+  EngineUse engine(std::optional<uint64_t> generation = std::nullopt) { return current_.engine(generation); }
+  session::Assignment assignment() const { return current_.assignment(); }
   void report_synced(uint64_t revision);
   void set_revision(uint64_t revision);
   /// What the driver is told of this worker's training, and of how it came into its generation.
@@ -152,8 +111,6 @@ class Worker {
   LoggerPtr logger() const { return logger_; }
 
  private:
-  friend class EngineUse;
-
   /// Open or enter under way: close waits for it before it takes away what they work on.
   class Entering;
   Status open_within(const Options& options, Duration timeout);
@@ -163,17 +120,11 @@ class Worker {
   Status connect(const session::Assignment& assignment);
   void become(const session::Assignment& assignment);
   void release_engine(const Status& why);
-  Status why_no_engine() const;
-  std::shared_ptr<collective::Engine> take_engine(std::unique_lock<std::mutex>& lock, const Status& why);
   enum class Report { kNo, kFailure, kUnfit };  // what the driver is told
   bool lose_generation(uint64_t generation, const Status& why, Duration silence, Report report);
   void on_abort(const session::AbortInfo& info);
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
-  Duration patience(collective::Kind kind, Duration timeout) const;
-  std::shared_ptr<collective::Operation> begin(collective::Submission submission, EngineUse& use);
-  void complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
-                const EngineUse& use) const;
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
@@ -183,7 +134,7 @@ class Worker {
   const LoggerPtr
       session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
   uint64_t worker_;  // known when open begins
-  const Duration operation_timeout_, connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
+  const Duration connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
   const bool deterministic_;
   NotificationManager notifications_;
@@ -191,16 +142,11 @@ class Worker {
   ProgressMeter progress_;
   const TimelinePtr timeline_;
 
-  mutable std::mutex mutex_;
-  session::Assignment assignment_;
-  hvd_membership_info membership_{};
-  std::condition_variable engine_unused_;
-  int engine_uses_ = 0;
-  std::shared_ptr<collective::Engine> engine_;
-  std::optional<Loss> loss_;
+  CurrentGeneration current_;
+  Submitter submitter_;
+
+  mutable std::mutex mutex_;  // taken before current_'s
   std::optional<Status> ended_;
-  bool closed_ = false;
-  Status closed_why_;
   bool entering_ = false;
   std::condition_variable entered_;
   bool leaving_ = false;           // shutdown has begun: peers go too, and that is no loss
@@ -208,10 +154,6 @@ class Worker {
   std::string leaves_why_;
   bool left_alone_ = false;  // and it was alone: it has
   uint64_t revision_ = 0;
-
-  std::mutex unnamed_mutex_;                 // guards what follows; held over a submission
-  std::map<std::string, uint64_t> unnamed_;  // operations without a name so far, by process set
-  uint64_t unnamed_generation_ = 0;
 
   std::mutex close_mutex_;
   Loop timers_;  // its thread runs the engine's deadlines

@@ -37,20 +37,6 @@ Status verdict_on(uint64_t word, uint64_t epoch) {
       fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
 }
 
-EngineUse::~EngineUse() {
-  if (engine_ == nullptr) return;
-  engine_.reset();
-  std::lock_guard lock(worker_->mutex_);
-  if (--worker_->engine_uses_ == 0) worker_->engine_unused_.notify_all();
-}
-
-EngineUse Worker::engine(std::optional<uint64_t> generation) {
-  std::lock_guard lock(mutex_);
-  if (engine_ == nullptr || (generation && *generation != assignment_.generation)) return {this, nullptr};
-  ++engine_uses_;
-  return {this, engine_};
-}
-
 void Worker::wake_engine_at(Time when) {
   timers_.post([this, when] {
     if (when >= engine_wakes_) return;
@@ -68,21 +54,16 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
   {
     std::lock_guard lock(mutex_);
     leaving = leaving_;
-    if (generation != assignment_.generation || closed_) return false;
-    if (loss_) {
-      // The driver knows best who was lost and why.
-      if (report == Report::kNo && loss_->status.code == HVD_PEER_LOST) {
-        loss_->status = why;
-        loss_->silence = silence;
-      }
+  }
+  switch (current_.lose(generation, why, silence, report == Report::kNo)) {
+    case CurrentGeneration::Lost::kNot: return false;
+    case CurrentGeneration::Lost::kBefore:
       // As true as before, and the next generation would break by it as well.
       if (report == Report::kUnfit && session() != nullptr) {
         session()->report_failure(generation, why.rank, why.message, true);
       }
       return false;
-    }
-    loss_ = Loss{why, silence, now()};
-    loss_->status.generation = generation;
+    case CurrentGeneration::Lost::kNow: break;
   }
   if (EngineUse use = engine(generation)) use->fail(why);
   if (report != Report::kNo && leaving)
@@ -97,12 +78,12 @@ bool Worker::lose_generation(uint64_t generation, const Status& why, Duration si
 
 void Worker::lose(int32_t rank, const std::string& reason) {
   Status why(HVD_PEER_LOST, reason);
-  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), Report::kFailure);
+  lose_generation(current_.generation(), why.at_rank(rank), Duration(0), Report::kFailure);
 }
 
 void Worker::unfit(int32_t rank, const std::string& reason) {
   Status why(HVD_PEER_LOST, reason);
-  lose_generation(assignment().generation, why.at_rank(rank), Duration(0), Report::kUnfit);
+  lose_generation(current_.generation(), why.at_rank(rank), Duration(0), Report::kUnfit);
 }
 
 void Worker::on_abort(const session::AbortInfo& info) {
@@ -120,11 +101,9 @@ void Worker::on_hosts_updated(const session::HostsUpdate& update) {
   event.kind = HVD_EVENT_HOSTS_UPDATED;
   event.membership_epoch = update.epoch;
   event.rank = -1;
-  {
-    std::lock_guard lock(mutex_);
-    event.generation = assignment_.generation;
-    event.size = static_cast<int32_t>(assignment_.members.size());
-  }
+  const hvd_membership_info place = membership();
+  event.generation = place.generation;
+  event.size = place.size;
   copy_text(event.message, text);
   if (is_on(timeline_)) {
     timeline_->instant("hosts updated", now(), {{"message", text}, {"interrupt", int64_t{update.interrupt}}});
@@ -167,139 +146,36 @@ void Worker::post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, 
   notifications_.post(event);
 }
 
-hvd_membership_info Worker::membership() const {
-  std::lock_guard lock(mutex_);
-  return membership_;
-}
-
-session::Assignment Worker::assignment() const {
-  std::lock_guard lock(mutex_);
-  return assignment_;
-}
-
-std::optional<Loss> Worker::loss() const {
-  std::lock_guard lock(mutex_);
-  return loss_;
-}
-
 std::optional<Status> Worker::ended() const {
   std::lock_guard lock(mutex_);
   return ended_;
-}
-
-Status Worker::why_no_engine() const {
-  std::lock_guard lock(mutex_);
-  if (closed_) return closed_why_;
-  return loss_ ? loss_->status : Status(HVD_CLOSED, "the context is closed");
-}
-
-std::shared_ptr<collective::Operation> Worker::submit(collective::Submission submission, ProcessSet* set,
-                                                      Duration timeout) {
-  EngineUse use = engine();
-  complete(&submission, set, timeout, use);
-  return begin(std::move(submission), use);
-}
-
-std::shared_ptr<collective::Operation> Worker::meet_or_submit(collective::Submission submission,
-                                                              Status* ret_met, ProcessSet* set,
-                                                              Duration timeout) {
-  EngineUse use = engine();
-  complete(&submission, set, timeout, use);
-  if (!submission.name.empty()) {
-    if (std::optional<Status> met = use->meet(submission)) {
-      *ret_met = *std::move(met);
-      return nullptr;
-    }
-  }
-  return begin(std::move(submission), use);
-}
-
-std::shared_ptr<collective::Operation> Worker::begin(collective::Submission submission, EngineUse& use) {
-  if (!submission.name.empty()) return use->submit(std::move(submission));
-  // A number is spent only on what the others will see as well: what fails on this rank alone must not put it out of step.
-  const uint64_t generation = membership().generation;
-  std::lock_guard lock(unnamed_mutex_);
-  if (unnamed_generation_ != generation) unnamed_.clear();
-  unnamed_generation_ = generation;
-  uint64_t& next = unnamed_[submission.set];
-  submission.name = fmt::format("hvd.unnamed.{}", next);
-  std::shared_ptr<collective::Operation> operation = use->submit(std::move(submission));
-  const hvd_status code = operation->done() ? operation->status().code : hvd_status{HVD_OK};
-  if (code != HVD_INVALID && code != HVD_UNSUPPORTED) ++next;
-  return operation;
-}
-
-/// While the engine is held its generation stays the current one: members and engine fit each other.
-void Worker::complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
-                      const EngineUse& use) const {
-  submission->timeout = patience(submission->kind, timeout);
-  if (!use) { throw Error(why_no_engine()); }
-  if (set != nullptr) {
-    submission->set = set->name();
-    std::lock_guard lock(mutex_);
-    submission->members = set->member_of(assignment_)->ranks;
-  }
-  const hvd_membership_info place = membership();
-  collective::resolve(submission, place.rank, place.size);
 }
 
 Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                               backend::Choice* ret_choice) {
   const EngineUse use = engine();  // the backend stays while it is held
   if (use) return instance_->choice(memory, dtype, collective, ret_choice);
-  return why_no_engine();
-}
-
-std::shared_ptr<const SetPlace> Worker::place_in(ProcessSet& set) const {
-  std::lock_guard lock(mutex_);
-  return set.in(assignment_);
-}
-
-Duration Worker::patience(collective::Kind kind, Duration timeout) const {
-  if (timeout > Duration(0)) return timeout;
-  // A join lasts as long as the others have data; that they go on is watched by their own operations.
-  return kind == collective::Kind::kJoin ? std::max<Duration>(std::chrono::hours(24), operation_timeout_)
-                                         : operation_timeout_;
-}
-
-Duration Worker::longest_wait(collective::Kind kind, Duration timeout) const {
-  return patience(kind, timeout) + seconds(30);
-}
-
-Status Worker::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
-                   ProcessSet* set, Duration timeout) {
-  const Duration longest = longest_wait(submission.kind, timeout);
-  Status met;
-  std::shared_ptr<collective::Operation> operation =
-      ret_operation == nullptr ? meet_or_submit(std::move(submission), &met, set, timeout)
-                               : submit(std::move(submission), set, timeout);
-  if (operation == nullptr) return met;
-  if (!operation->wait(longest)) {
-    return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));
-  }
-  Status status = operation->status();
-  if (status.ok() && ret_operation != nullptr) *ret_operation = std::move(operation);
-  return status;
+  return current_.why_no_engine();
 }
 
 Status Worker::check_host_updates() {
   if (session() == nullptr) {
     std::lock_guard lock(mutex_);
-    if (closed_) return closed_why_;
+    if (const auto why = current_.closed()) return *why;
     return leaves_by_ ? Status(HVD_HOSTS_UPDATED, leaves_why_) : Status();
   }
   uint64_t word = 0;
   if (EngineUse use = engine()) {
-    if (Status status = use->check(operation_timeout_, &word); !status.ok()) return status;
+    if (Status status = use->check(submitter_.operation_timeout(), &word); !status.ok()) return status;
   } else {
-    return why_no_engine();
+    return current_.why_no_engine();
   }
   return verdict_on(word, membership().membership_epoch);
 }
 
 void Worker::report_synced(uint64_t revision) {
   set_revision(revision);
-  if (session() != nullptr) session()->report_synced(assignment().generation, revision);
+  if (session() != nullptr) session()->report_synced(current_.generation(), revision);
 }
 
 void Worker::set_revision(uint64_t revision) {

@@ -215,17 +215,16 @@ TEST(Options, WorkersInheritWhatWasSetAndIsTheirs) {
   options.set("operation_timeout", milliseconds(250));
   options.set("secret", std::string(40, 'x'));
   options.set("discovery_script", std::string("list"));
-  EXPECT_EQ(options.for_workers(),
-            (std::vector<std::string>{"HVD_OPERATION_TIMEOUT=0.25", "HVD_ENCRYPT=on", "HVD_DIVERGENCE_EVERY=10"}));
+  EXPECT_EQ(options.for_workers(), (std::vector<std::string>{"HVD_OPERATION_TIMEOUT=0.25", "HVD_ENCRYPT=on",
+                                                             "HVD_DIVERGENCE_EVERY=10"}));
 }
 
 TEST(Options, ModulesGetTheirsWithDefaults) {
   Options options = with({});
   options.set("checksum", true);
-  EXPECT_EQ(options.for_modules(), (std::vector<std::pair<std::string, std::string>>{{"elastic", "1"},
-                                                                                     {"segment_bytes", "1048576"},
-                                                                                     {"encrypt", "auto"},
-                                                                                     {"checksum", "1"}}));
+  EXPECT_EQ(options.for_modules(),
+            (std::vector<std::pair<std::string, std::string>>{
+                {"elastic", "1"}, {"segment_bytes", "1048576"}, {"encrypt", "auto"}, {"checksum", "1"}}));
   options.set("interface", std::string("lo"));
   EXPECT_EQ(options.for_modules().front(), (std::pair<std::string, std::string>{"interface", "lo"}));
 }

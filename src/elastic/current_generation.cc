@@ -1,0 +1,124 @@
+// The engine of a generation goes in peace: it fails, everyone comes out, then it is taken away.
+#include "elastic/current_generation.h"
+
+namespace hvd::elastic {
+
+hvd_membership_info membership_of(const session::Assignment& assignment, uint64_t worker) {
+  hvd_membership_info m{};
+  m.struct_size = sizeof(m);
+  m.rank = assignment.rank;
+  m.size = static_cast<int32_t>(assignment.members.size());
+  m.generation = assignment.generation;
+  m.membership_epoch = assignment.epoch;
+  m.worker = worker;
+  const Member& self = assignment.members.at(static_cast<size_t>(assignment.rank));
+  m.local_rank = self.local_rank;
+  for (int32_t rank = 0; rank < m.size; ++rank) {
+    const Member& member = assignment.members[static_cast<size_t>(rank)];
+    if (member.host == self.host) ++m.local_size;
+    if (member.local_rank != self.local_rank) continue;
+    ++m.cross_size;
+    if (rank < m.rank) ++m.cross_rank;
+  }
+  return m;
+}
+
+EngineUse::~EngineUse() {
+  if (engine_ == nullptr) return;
+  engine_.reset();
+  std::lock_guard lock(owner_->mutex_);
+  if (--owner_->uses_ == 0) owner_->unused_.notify_all();
+}
+
+void CurrentGeneration::begin(const session::Assignment& assignment, const hvd_membership_info& place,
+                              std::shared_ptr<collective::Engine> engine) {
+  std::lock_guard lock(mutex_);
+  assignment_ = assignment;
+  place_ = place;
+  loss_.reset();
+  engine_ = std::move(engine);
+  if (closed_) engine_->fail(*closed_);
+}
+
+void CurrentGeneration::close(const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (!closed_) closed_ = why;
+}
+
+std::optional<Status> CurrentGeneration::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+CurrentGeneration::Lost CurrentGeneration::lose(uint64_t generation, const Status& why, Duration silence,
+                                                bool known) {
+  std::lock_guard lock(mutex_);
+  if (generation != assignment_.generation || closed_) return Lost::kNot;
+  if (loss_) {
+    if (known && loss_->status.code == HVD_PEER_LOST) {
+      loss_->status = why;
+      loss_->silence = silence;
+    }
+    return Lost::kBefore;
+  }
+  loss_ = Loss{why, silence, now()};
+  loss_->status.generation = generation;
+  return Lost::kNow;
+}
+
+std::optional<Loss> CurrentGeneration::loss() const {
+  std::lock_guard lock(mutex_);
+  return loss_;
+}
+
+EngineUse CurrentGeneration::engine(std::optional<uint64_t> generation) {
+  std::lock_guard lock(mutex_);
+  if (engine_ == nullptr || (generation && *generation != assignment_.generation)) return {this, nullptr};
+  ++uses_;
+  return {this, engine_};
+}
+
+std::shared_ptr<collective::Engine> CurrentGeneration::take_engine(const Status& why, bool* ret_whole) {
+  std::unique_lock lock(mutex_);
+  const bool whole = engine_ != nullptr && !loss_;
+  if (ret_whole != nullptr) {
+    *ret_whole = whole;
+    if (whole) loss_ = Loss{why, Duration(0), now()};
+  }
+  std::shared_ptr<collective::Engine> old = std::exchange(engine_, nullptr);
+  if (old == nullptr) return old;
+  lock.unlock();
+  old->fail(why);
+  lock.lock();
+  // Nobody stays in an engine that has failed: operations return at once.
+  unused_.wait(lock, [&] { return uses_ == 0; });
+  return old;
+}
+
+Status CurrentGeneration::why_no_engine() const {
+  std::lock_guard lock(mutex_);
+  if (closed_) return *closed_;
+  return loss_ ? loss_->status : Status(HVD_CLOSED, "the context is closed");
+}
+
+session::Assignment CurrentGeneration::assignment() const {
+  std::lock_guard lock(mutex_);
+  return assignment_;
+}
+
+hvd_membership_info CurrentGeneration::place() const {
+  std::lock_guard lock(mutex_);
+  return place_;
+}
+
+uint64_t CurrentGeneration::generation() const {
+  std::lock_guard lock(mutex_);
+  return assignment_.generation;
+}
+
+std::shared_ptr<const SetPlace> CurrentGeneration::place_in(ProcessSet& set, bool member) const {
+  std::lock_guard lock(mutex_);
+  return member ? set.member_of(assignment_) : set.in(assignment_);
+}
+
+}  // namespace hvd::elastic
