@@ -66,6 +66,8 @@ struct Membership::Impl {
   void raise(const BackEvent& event);
   bool take_seat(Worker& worker, const BackEvent& event);
   bool all_back();
+  /// No journal tells who else was started: somebody may still come back.
+  bool may_come_back() const { return gathering || (!told && now < gather_until); }
   void gather();
   std::string abort_reason() const;
   KnownJob known() const;
@@ -154,7 +156,7 @@ struct Membership::Impl {
   // Of a job that was taken over.
   bool gathering = false;  // its members are waited for
   bool inherited = false;  // the generation was formed by an earlier driver
-  bool told = false;       // by a journal
+  bool told = true;        // all that there is to know, by a journal of which nothing can be missing
   Time gather_until{};
 
   int32_t failed_connects = 0;  // generations in a row that ended unsynced, with nobody lost

@@ -160,7 +160,7 @@ void put(Writer& w, const KnownJob& j) {
   w.put_signed(j.resets);
   w.put_signed(j.excused);
   w.put(uint64_t{j.initial} | uint64_t{j.state_exists} << 1 | uint64_t{j.fresh} << 2 |
-        uint64_t{j.interrupted} << 3 | uint64_t{j.aborted} << 4);
+        uint64_t{j.interrupted} << 3 | uint64_t{j.aborted} << 4 | uint64_t{j.told} << 5);
   w.put(uint64_t{j.members.size()});
   for (const uint64_t id : j.members) w.put(id);
   w.put(uint64_t{j.workers.size()});
@@ -174,7 +174,6 @@ void put(Writer& w, const KnownJob& j) {
 
 KnownJob job(Reader& r) {
   KnownJob j;
-  j.told = true;
   j.generation = r.number();
   j.epoch = r.number();
   j.next_worker = r.number();
@@ -186,6 +185,7 @@ KnownJob job(Reader& r) {
   j.fresh = (flags & 4) != 0;
   j.interrupted = (flags & 8) != 0;
   j.aborted = (flags & 16) != 0;
+  j.told = (flags & 32) != 0;
   j.members.resize(r.count());
   for (uint64_t& id : j.members) id = r.number();
   j.workers.resize(r.count());
@@ -368,7 +368,7 @@ Journal read_journal(std::string_view bytes) {
   journal.job.told = true;
   for (const Record& record : decode(bytes, &journal.damaged)) replay(record, &journal);
   // What was lost may have been a worker's: those that come back tell.
-  journal.job.told = journal.whole() && journal.began.term > 0;
+  journal.job.told = journal.job.told && journal.whole() && journal.began.term > 0;
   return journal;
 }
 

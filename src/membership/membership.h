@@ -210,6 +210,8 @@ class Membership {
 
   // Views for status and tests.
   bool gathering() const;  // of a job that was taken over: its members are still waited for
+  bool may_come_back()
+      const;  // nobody knows all who were started: a worker that is unknown may say where it stands
   KnownJob known() const;  // what a driver needs to take over from here
   Phase phase() const;
   uint64_t generation() const;

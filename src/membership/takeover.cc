@@ -12,7 +12,9 @@
 namespace hvd::membership {
 namespace {
 
-constexpr uint64_t kUnseenWorkers = 1000;  // identities that may be in use, or were, where no journal tells
+// Workers of a new driver are numbered from the next such step on: its predecessor may have started some that no journal
+// tells of, and no identity may be used twice.
+constexpr uint64_t kIdentities = 1000;
 
 }  // namespace
 
@@ -53,13 +55,14 @@ Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settl
     workers.remember_done(id);
     ++done;
   }
-  workers.begin_at(told ? known.next_worker : std::max(known.next_worker, kUnseenWorkers));
+  workers.begin_at((known.next_worker / kIdentities + 1) * kIdentities +
+                   (known.next_worker % kIdentities > kIdentities / 2 ? kIdentities : 0));
   if (generation > 0) phase = aborted ? Phase::kForming : Phase::kRunning;
 }
 
 KnownJob Membership::Impl::known() const {
   KnownJob job;
-  job.told = true;
+  job.told = !may_come_back();
   job.generation = generation;
   job.epoch = epoch;
   job.next_worker = workers.next();
@@ -87,10 +90,10 @@ KnownJob Membership::Impl::known() const {
 
 void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   Worker* w = workers.find(id);
+  if (workers.ending(id) == Ending::kDone) return;  // it waits for the word that the job has ended
   if (w == nullptr) {
     // Its start, or the forming of its generation, may not have come as far as the journal.
-    const bool unheard_of =
-        gathering && !workers.ending(id) && (!told || id >= workers.next() || e.generation > generation);
+    const bool unheard_of = may_come_back() && !workers.ending(id);
     if (!unheard_of) return refuse(id, workers.objection(id));
     if (const uint64_t before = workers.in_slot(e.slot_host, e.slot); before != 0) {
       if (!workers.find(before)->absent)
@@ -112,6 +115,7 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   if (e.generation > 0 && e.generation == generation && !take_seat(*w, e)) return;
 
   w->absent = false;
+  w->at_work = !e.left && e.generation == generation;
   w->event = e.last;
   w->ever_synced = w->ever_synced || e.has_state;
   w->has_state = w->ever_synced;
@@ -120,7 +124,8 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
     state_exists = true;
     initial = false;
   }
-  epoch = std::max(epoch, e.epoch);
+  // What is to be told yet is told as an epoch that nobody has seen.
+  if (e.epoch >= epoch) epoch = e.epoch + (unheard ? 1 : 0);
   if (e.generation == 0 && !w->member()) return;
   if (e.generation < generation) {
     // Its place was on the way to it when the connection broke: it can't be in that generation any more.
@@ -156,8 +161,10 @@ bool Membership::Impl::take_seat(Worker& w, const BackEvent& e) {
   const bool fits = static_cast<size_t>(e.size) == members.size() &&
                     (members[rank] == w.id || members[rank] == 0) && (w.rank < 0 || w.rank == e.rank);
   if (!fits) {
-    refuse(w.id, fmt::format("worker {} says that it is rank {} of {} in generation {}: that is not so", w.id,
-                             e.rank, e.size, generation));
+    const std::string why = fmt::format("it says that it is rank {} of {} in generation {}: that is not so",
+                                        e.rank, e.size, generation);
+    out.push_back(StopWorker{w.id, why});
+    lose(w, why);
     return false;
   }
   members[rank] = w.id;
@@ -171,10 +178,15 @@ std::string Membership::Impl::abort_reason() const {
 }
 
 bool Membership::Impl::all_back() {
-  if (!told && generation == 0) return false;  // somebody may still come and tell
   if (std::count(members.begin(), members.end(), uint64_t{0}) > 0) return false;
   const std::vector<Worker*> living = survivors();
-  return std::none_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; });
+  if (std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; })) return false;
+  if (told) return true;
+  // A generation is the newest if everybody is inside it: those that have left it may not know of the next one.
+  if (!living.empty() &&
+      std::all_of(living.begin(), living.end(), [](const Worker* w) { return w->at_work; }))
+    return true;
+  return false;
 }
 
 void Membership::Impl::gather() {

@@ -44,7 +44,8 @@ struct KnownWorker {
 };
 
 struct KnownJob {
-  bool told = false;  // by a journal, as a whole; else the workers alone tell
+  bool told =
+      false;  // all of it, by a journal of which nothing can be missing; else workers that come back tell more
   uint64_t generation = 0, epoch = 0, next_worker = 1;
   int32_t resets = 0, excused = 0;
   bool initial = true, state_exists = false, fresh = false;

@@ -118,6 +118,7 @@ std::optional<Time> Membership::Impl::next_tick() const {
   if (phase == Phase::kForming) {
     consider(waiting_since + (initial ? config.start_timeout : config.elastic_timeout));
   }
+  if (may_come_back()) consider(gather_until);
   if (short_since) consider(*short_since + config.elastic_timeout);
   return next;
 }

@@ -160,6 +160,7 @@ void Membership::take_records(std::vector<Record>* ret_records) {
   *ret_records = std::exchange(impl_->records, {});
 }
 bool Membership::gathering() const { return impl_->gathering; }
+bool Membership::may_come_back() const { return impl_->may_come_back(); }
 KnownJob Membership::known() const { return impl_->known(); }
 bool Membership::ended() const { return impl_->phase == Phase::kEnded; }
 

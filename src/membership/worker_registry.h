@@ -28,6 +28,7 @@ struct Worker {
   bool ever_synced = false;
   bool has_state = false;
   uint64_t revision = 0;  // as far as the driver knows
+  bool at_work = false;   // it came back to this driver from within the current generation
   bool absent = false;    // known by an earlier driver, and not back yet
   bool behind = false;    // it never learnt of its place in the current generation
 
