@@ -6,15 +6,15 @@
 namespace hvd::elastic {
 
 std::shared_ptr<collective::Operation> Submitter::submit(collective::Submission submission, ProcessSet* set,
-                                                      Duration timeout) {
+                                                         Duration timeout) {
   EngineUse use = current_.engine();
   complete(&submission, set, timeout, use);
   return begin(std::move(submission), use);
 }
 
 std::shared_ptr<collective::Operation> Submitter::meet_or_submit(collective::Submission submission,
-                                                              Status* ret_met, ProcessSet* set,
-                                                              Duration timeout) {
+                                                                 Status* ret_met, ProcessSet* set,
+                                                                 Duration timeout) {
   EngineUse use = current_.engine();
   complete(&submission, set, timeout, use);
   if (!submission.name.empty()) {
@@ -43,7 +43,7 @@ std::shared_ptr<collective::Operation> Submitter::begin(collective::Submission s
 
 /// While the engine is held its generation stays the current one: members and engine fit each other.
 void Submitter::complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
-                      const EngineUse& use) const {
+                         const EngineUse& use) const {
   submission->timeout = patience(submission->kind, timeout);
   if (!use) throw Error(current_.why_no_engine());
   if (set != nullptr) {
@@ -65,8 +65,9 @@ Duration Submitter::longest_wait(collective::Kind kind, Duration timeout) const 
   return patience(kind, timeout) + seconds(30);
 }
 
-Status Submitter::run(collective::Submission submission, std::shared_ptr<collective::Operation>* ret_operation,
-                   ProcessSet* set, Duration timeout) {
+Status Submitter::run(collective::Submission submission,
+                      std::shared_ptr<collective::Operation>* ret_operation, ProcessSet* set,
+                      Duration timeout) {
   const Duration longest = longest_wait(submission.kind, timeout);
   Status met;
   std::shared_ptr<collective::Operation> operation =

@@ -1,5 +1,6 @@
 """What is installed works after it was moved elsewhere: install_test.py CMAKE BUILD_DIR CC"""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,20 @@ int main() {
         run(CC, "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{self.prefix / 'include'}",
             ROOT / "tests/abi/dlopen_user.c", "-o", program, "-ldl")
         self.assertEqual("rank 0 of 1\n", run(program, self.libdir / "libhvd.so.1"))
+
+    def test_module_in_cpp(self):
+        """What docs/writing-a-backend.md shows, as it stands there."""
+        page = (ROOT / "docs" / "writing-a-backend.md").read_text()
+        source = self.work / "alone.cc"
+        source.write_text(re.search(r"```cpp\n(.*?)```", page, re.S).group(1))
+        run("c++", "-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+            f"-I{self.prefix / 'include'}", source, "-o", self.work / "libhvd_alone.so")
+        program = self.work / "alone_worker"
+        run(CC, "-std=c99", f"-I{self.prefix / 'include'}", EXAMPLE, f"-L{self.libdir}", "-lhvd",
+            f"-Wl,-rpath,{self.libdir}", "-o", program)
+        output = run(self.prefix / "bin" / "hvdrun", "--verbose", "-np", "1", "-H", "localhost:1", "--", program,
+                     HVD_PLUGIN_PATH=str(self.work), HVD_BACKEND="alone")
+        self.assertIn("rank 0 of 1: y = 2.00x + 1.00", output)
 
     def test_job_of_two_workers(self):
         if not list((self.libdir / "hvd" / "1").glob("libhvd_tcp.so")):

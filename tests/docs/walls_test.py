@@ -62,7 +62,7 @@ class Walls(unittest.TestCase):
             allowed = below | {room} | (set() if module else ANYBODYS)
             for path in sources(room):
                 for what, name in includes(path):
-                    fits = (name == "hvd/backend.h" if module else True) if what.startswith("hvd/") else what in allowed
+                    fits = (name in ("hvd/backend.h", "hvd/backend.hpp") if module else True) if what.startswith("hvd/") else what in allowed
                     if not fits:
                         wrong.append("%s includes %s" % (path.relative_to(ROOT), name))
         self.assertEqual([], wrong)

@@ -1,8 +1,8 @@
 // Fuzzes what members read of each other's addresses: the list of offers, what ranks of a host share, where
 // links listen.
 #include "fuzz.h"
+#include "hvd/backend.hpp"
 #include "local/address.h"
-#include "modules/kit/failure.h"
 #include "modules/kit/net.h"
 #include "selection/frame.h"
 

@@ -1,8 +1,7 @@
 // The module: Gloo's algorithms over the kit's connections.
-#include "modules/kit/module.h"
-
 #include <gloo/config.h>
 
+#include "hvd/backend.hpp"
 #include "modules/gloo/algorithms.h"
 #include "modules/kit/generations.h"
 #include "modules/kit/host_generation.h"

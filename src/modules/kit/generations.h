@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "modules/kit/checks.h"
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "modules/kit/net.h"
 #include "modules/kit/task.h"
 #include "numeric/generation_gate.h"

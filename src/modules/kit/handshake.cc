@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdkit {
 namespace {

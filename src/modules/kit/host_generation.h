@@ -10,10 +10,10 @@
 #include <mutex>
 #include <thread>
 
+#include "hvd/backend.hpp"
 #include "modules/kit/collectives.h"
 #include "modules/kit/lane.h"
 #include "modules/kit/links.h"
-#include "modules/kit/options.h"
 #include "modules/kit/task.h"
 
 namespace hvdkit {

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "hvd/backend.hpp"
 #include "modules/kit/checksum.h"
-#include "modules/kit/failure.h"
 #include "modules/kit/net.h"
 #include "modules/kit/socket.h"
 

@@ -21,8 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "modules/kit/checks.h"
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "modules/kit/handshake.h"
 #include "modules/kit/net.h"
 #include "modules/kit/socket.h"

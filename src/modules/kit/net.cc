@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdkit {
 namespace {

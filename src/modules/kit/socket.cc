@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdkit {
 namespace {

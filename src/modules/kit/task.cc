@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "numeric/dtype.h"
 
 namespace hvdkit {

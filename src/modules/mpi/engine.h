@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "modules/mpi/call.h"
 #include "modules/mpi/operation.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "hvd/backend.hpp"
 #include "modules/kit/generations.h"
-#include "modules/kit/module.h"
 #include "modules/mpi/generation.h"
 
 namespace hvdmpi {

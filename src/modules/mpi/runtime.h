@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "modules/mpi/call.h"
 
 namespace hvdmpi {

@@ -7,7 +7,7 @@
 #include <mpi-ext.h>
 #endif
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdmpi {
 

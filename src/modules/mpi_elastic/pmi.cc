@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 #include "modules/kit/net.h"
 #include "modules/mpi_elastic/environment.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdnccl {
 

@@ -1,12 +1,11 @@
 // The module: its description, its options and its instances.
-#include "modules/kit/module.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "hvd/backend.hpp"
 #include "modules/nccl/copies.h"
 #include "modules/nccl/generation.h"
 #include "numeric/generation_gate.h"

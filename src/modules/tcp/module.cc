@@ -1,6 +1,5 @@
 // The module: collectives over the kit's own connections, with no library underneath but OpenSSL.
-#include "modules/kit/module.h"
-
+#include "hvd/backend.hpp"
 #include "modules/kit/generations.h"
 #include "modules/kit/host_generation.h"
 

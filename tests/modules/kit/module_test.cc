@@ -1,9 +1,9 @@
 // A module's table made from a class: what goes in is checked, what goes wrong comes out as a status.
-#include "modules/kit/module.h"
-
 #include <gtest/gtest.h>
 
 #include <new>
+
+#include "hvd/backend.hpp"
 
 namespace hvdkit {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "modules/kit/failure.h"
+#include "hvd/backend.hpp"
 
 namespace hvdkit {
 namespace {

@@ -1,30 +1,202 @@
-// A module's table, made from one class: C calls are checked and become its methods, exceptions become
-// statuses.
-#pragma once
+/* A backend's module from one C++ class: the table of backend.h is filled with its methods, what the core's C calls bring
+ * is checked, exceptions become statuses. C++17, of the standard library alone; nothing to link. */
+#ifndef HVD_BACKEND_HPP
+#define HVD_BACKEND_HPP
+
+#include <hvd/backend.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <limits>
+#include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "modules/kit/checks.h"
-#include "modules/kit/failure.h"
-#include "modules/kit/options.h"
-
 namespace hvdkit {
+
+/// What goes wrong inside a module, as an exception until it reaches the C boundary. `rank`: who is to blame, -1: nobody.
+struct Failure : std::runtime_error {
+  Failure(hvd_status s, const std::string& text, int32_t r = -1, int64_t vendor = 0)
+      : std::runtime_error(text), status(s), rank(r), vendor_code(vendor) {}
+  hvd_status status;
+  int32_t rank;
+  int64_t vendor_code;
+};
+
+/// backend: the module's name.
+inline void write_error(const char* backend, hvd_error* error, const Failure& failure,
+                        uint64_t generation) noexcept {
+  if (error == nullptr || error->struct_size < sizeof(size_t)) return;
+  hvd_error full = HVD_ERROR_INIT;
+  full.struct_size = error->struct_size;
+  full.status = failure.status;
+  full.rank = failure.rank;
+  full.generation = generation;
+  full.vendor_code = failure.vendor_code;
+  std::strncpy(full.backend, backend, sizeof(full.backend) - 1);
+  std::strncpy(full.message, failure.what(), sizeof(full.message) - 1);
+  std::memcpy(error, &full, std::min(error->struct_size, sizeof(full)));
+}
+
+/// Nothing but a status may leave through the C functions.
+template <class Function>
+hvd_status guarded(const char* backend, hvd_error* error, uint64_t generation, Function function) noexcept {
+  try {
+    function();
+    return HVD_OK;
+  } catch (const Failure& failure) {
+    write_error(backend, error, failure, generation);
+    return failure.status;
+  } catch (const std::exception& e) {
+    write_error(backend, error, Failure(HVD_INTERNAL, e.what()), generation);
+    return HVD_INTERNAL;
+  } catch (...) {
+    write_error(backend, error, Failure(HVD_INTERNAL, "an exception of an unknown kind"), generation);
+    return HVD_INTERNAL;
+  }
+}
+
+/// The options that the core hands to `open`, by key.
+class Options {
+ public:
+  Options() = default;
+  /// Copies the list. Throws Failure(HVD_INVALID) on an entry without key or value.
+  Options(const hvd_backend_option* options, size_t count) {
+    if (options == nullptr && count > 0) throw Failure(HVD_INVALID, "the list of options is NULL");
+    for (size_t i = 0; i < count; ++i) {
+      if (options[i].key == nullptr || options[i].value == nullptr) {
+        throw Failure(HVD_INVALID, "option " + std::to_string(i) + " has no key or no value");
+      }
+      values_[options[i].key] = options[i].value;
+    }
+}
+
+  /// The value of `key`, or `fallback` if the core gave none.
+  std::string text(const std::string& key, const std::string& fallback = "") const {
+    const auto found = values_.find(key);
+    return found != values_.end() ? found->second : fallback;
+}
+  /// 0, 1, false or true. These two throw Failure(HVD_INVALID) that names the key, the value and what was
+  /// expected.
+  bool flag(const std::string& key, bool fallback) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return fallback;
+    const std::string& value = found->second;
+    if (value == "1" || value == "true") return true;
+    if (value != "0" && value != "false") invalid(key, value, "0 or 1");
+    return false;
+}
+  uint64_t integer(const std::string& key, uint64_t fallback, uint64_t least, uint64_t most) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return fallback;
+    const std::string& text = found->second;
+    uint64_t value = 0;
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (code != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+      const std::string range = most == std::numeric_limits<uint64_t>::max()
+                                    ? "of at least " + std::to_string(least)
+                                    : "from " + std::to_string(least) + " to " + std::to_string(most);
+      invalid(key, text, "an integer " + range);
+    }
+    return value;
+}
+
+ private:
+  [[noreturn]] static void invalid(const std::string& key, const std::string& value, const std::string& expected) {
+    throw Failure(HVD_INVALID, "option " + key + " is '" + value + "': expected " + expected);
+}
+
+  std::map<std::string, std::string> values_;
+};
+
+constexpr size_t kMaxMessage = size_t{1} << 20;  // bytes, as send_message promises
+
+/// These throw Failure(HVD_INVALID).
+inline void check_group(const hvd_backend_group* group) {
+  if (group == nullptr) throw Failure(HVD_INVALID, "the group is NULL");
+  if (group->size < 1 || group->rank < 0 || group->rank >= group->size) {
+    throw Failure(HVD_INVALID, "rank " + std::to_string(group->rank) + " of " + std::to_string(group->size));
+  }
+}
+
+inline void check_group(const hvd_backend_group& group) { check_group(&group); }
+
+inline void check_message(int32_t destination, int rank, int size, const void* data, size_t bytes) {
+  if (destination < 0 || destination >= size || destination == rank) {
+    throw Failure(HVD_INVALID, "a message to rank " + std::to_string(destination) + " from rank " +
+                                   std::to_string(rank) + " of " + std::to_string(size));
+  }
+  if (bytes > kMaxMessage || (data == nullptr && bytes > 0)) {
+    throw Failure(HVD_INVALID, "a message of " + std::to_string(bytes) + " bytes: expected at most " +
+                                   std::to_string(kMaxMessage) + ", not NULL");
+  }
+}
+
+/// The result of `address`. Sets *size also where the room is too small.
+inline void give_address(const void* blob, size_t bytes, void* data, size_t* size) {
+  const size_t room = std::exchange(*size, bytes);
+  if (room < bytes) {
+    throw Failure(HVD_INVALID,
+                  "the address has " + std::to_string(bytes) + " bytes, the room " + std::to_string(room));
+  }
+  std::memcpy(data, blob, bytes);
+}
+
+/// The result of `detail`: NUL-terminated, cut to `size`.
+inline void give_text(const std::string& line, char* text, size_t size) noexcept {
+  if (text == nullptr || size == 0) return;
+  const size_t length = std::min(size - 1, line.size());
+  std::memcpy(text, line.data(), length);
+  text[length] = 0;
+}
+
+/// Bytes of one element; 0 for what no module serves.
+inline size_t element_size(hvd_dtype dtype) noexcept {
+  switch (dtype) {
+    case HVD_DTYPE_UINT8:
+    case HVD_DTYPE_INT8:
+    case HVD_DTYPE_BOOL: return 1;
+    case HVD_DTYPE_UINT16:
+    case HVD_DTYPE_INT16:
+    case HVD_DTYPE_FLOAT16:
+    case HVD_DTYPE_BFLOAT16: return 2;
+    case HVD_DTYPE_UINT32:
+    case HVD_DTYPE_INT32:
+    case HVD_DTYPE_FLOAT32: return 4;
+    case HVD_DTYPE_UINT64:
+    case HVD_DTYPE_INT64:
+    case HVD_DTYPE_FLOAT64: return 8;
+    default: return 0;
+  }
+}
 
 using Clock = std::chrono::steady_clock;
 
 /// The description of a module that serves every collective of every dtype on one kind of memory. `name` and
 /// `version` are static.
-hvd_backend_description description_of(const char* name, const char* version, hvd_memory memory);
+inline hvd_backend_description description_of(const char* name, const char* version, hvd_memory memory) {
+  hvd_backend_description d{};
+  d.struct_size = sizeof(d);
+  d.name = name;
+  d.version = version;
+  d.memories = uint64_t{1} << memory;
+  for (int dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) d.dtypes |= uint64_t{1} << dtype;
+  for (int c = HVD_COLLECTIVE_BROADCAST; c <= HVD_COLLECTIVE_ALLTOALL; ++c) d.collectives |= uint64_t{1} << c;
+  return d;
+}
 
 /// When a call that was given `timeout_ns` must have returned: at least 1 ms from now, at most a day.
-Clock::time_point deadline_of(int64_t timeout_ns);
+inline Clock::time_point deadline_of(int64_t timeout_ns) {
+  constexpr int64_t kLong = int64_t{24} * 3600 * HVD_SECOND;
+  return Clock::now() + std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, HVD_MILLISECOND, kLong));
+}
 
 /// The table of a module whose instances are of class Instance. It has
 ///
@@ -198,3 +370,5 @@ class Module {
       uint32_t abi_version, hvd_backend_table* table, hvd_error* error) {        \
     return hvdkit::Module<Instance>::init(abi_version, table, error);            \
   }
+
+#endif
