@@ -17,6 +17,7 @@
 
 #include "agent/agent_core.h"
 #include "agent/environment.h"
+#include "agent/spool.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "hvd/hvd.h"
@@ -76,7 +77,10 @@ AgentSettings read_agent_settings(const Options& o) {
   s.patience = o.duration("agent_timeout");
   s.stop_grace = o.duration("stop_grace");
   s.connect_timeout = std::min<Duration>(o.duration("connect_timeout"), seconds(5));
+  s.leave_timeout = o.duration("leave_timeout");
   s.guard = o.string("guard");
+  s.spool = o.string("agent_spool");
+  s.spool_bytes = static_cast<uint64_t>(o.integer("agent_spool_bytes"));
   return s;
 }
 
@@ -96,7 +100,8 @@ struct Agent::Impl {
         argv(std::move(command)),
         environment(std::move(variables)),
         finished(std::move(done)),
-        core({settings.patience, settings.stop_grace}, now()),
+        core({settings.patience, settings.stop_grace}, now(),
+             make_file_spool(settings.spool, settings.spool_bytes)),
         instance(random_number()),
         guard(
             std::make_shared<launch::Guard>(launch::find_guard(settings.guard), settings.stop_grace, logger)),
@@ -249,6 +254,7 @@ struct Agent::Impl {
     welcomed = true;
     delay = kFirstDelay;
     refused_by = 0;
+    takes_drain = welcome.takes_drain;
     channel->trust();
     const auto duration = [](int64_t ms) {
       return milliseconds(std::clamp(ms, kShortestBeatMs, kLongestBeatMs));
@@ -298,6 +304,19 @@ struct Agent::Impl {
   void perform(SendReport& action) {
     if (!welcomed) return;
     std::visit([this](auto& report) { send(std::move(report)); }, action.report);
+  }
+
+  void perform(SendDrain& action) {
+    if (!welcomed) return;
+    if (!takes_drain) return do_all(core.stop(action.reason, now()));
+    wire::AgentDrainT drain;
+    drain.timeout_ms = std::chrono::duration_cast<std::chrono::milliseconds>(action.timeout).count();
+    drain.reason = action.reason;
+    send(std::move(drain));
+  }
+
+  void perform(AgentNote& action) {
+    logger->write(action.warning ? HVD_LOG_WARNING : HVD_LOG_INFO, action.text);
   }
 
   void perform(HoldOutput& action) {
@@ -390,7 +409,7 @@ struct Agent::Impl {
   const uint64_t instance;
   const std::shared_ptr<launch::Guard> guard;
   std::shared_ptr<wire::Channel> channel;
-  bool welcomed = false, holding = false;
+  bool welcomed = false, holding = false, takes_drain = false;
   uint64_t sent = 0, heard_sequence = 0;
   Time heard{};
   Duration interval = seconds(1), timeout = seconds(10), delay = kFirstDelay;
@@ -457,6 +476,14 @@ void Agent::stop(const std::string& reason) {
   std::lock_guard lock(mutex_);
   if (!started_) throw Error(HVD_INVALID, "the agent was not started");
   if (loop_) loop_->post([this, reason] { impl_->do_all(impl_->core.stop(reason, now())); });
+}
+
+void Agent::drain(const std::string& reason, Duration timeout) {
+  std::lock_guard lock(mutex_);
+  if (!started_) throw Error(HVD_INVALID, "the agent was not started");
+  const Duration longest = timeout > Duration(0) ? timeout : settings_.leave_timeout;
+  if (loop_)
+    loop_->post([this, reason, longest] { impl_->do_all(impl_->core.drain(reason, longest, now())); });
 }
 
 void Agent::close() {

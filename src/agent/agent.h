@@ -20,8 +20,10 @@ struct AgentSettings {
   std::string job;                   // "": whatever the driver's is
   std::string secret, host;
   int32_t slots = 1;
-  Duration patience{}, stop_grace{}, connect_timeout{};
+  Duration patience{}, stop_grace{}, connect_timeout{}, leave_timeout{};
   std::string guard;
+  std::string spool;  // its directory
+  uint64_t spool_bytes = 0;
 };
 
 /// Reads the options; the secret from option secret, else from the file of option secret_file. Throws Error(HVD_INVALID).
@@ -41,6 +43,8 @@ class Agent {
   /// How it ended: HVD_OK with the job's success; HVD_TIMEOUT: it goes on.
   Status wait(Duration timeout);
   void stop(const std::string& reason);
+  /// The host is about to go: wait says HVD_OK if all workers have left in time. timeout 0: option leave_timeout.
+  void drain(const std::string& reason, Duration timeout);
   void close();
 
  private:

@@ -1,6 +1,8 @@
 // The agent's decisions.
 #include "agent/agent_core.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,10 +15,16 @@ constexpr Duration kLastReports = std::chrono::seconds(5);  // for the driver to
 constexpr size_t kPiece = size_t{256} << 10;                // of output in one report
 constexpr Duration kLongestGrace = std::chrono::hours(24);
 
+/// What one report takes of the memory, if it is one of output.
+size_t size_of(const Report& report) {
+  const auto* output = std::get_if<wire::AgentOutputT>(&report);
+  return output == nullptr ? 0 : output->bytes.size() + 64;
+}
+
 }  // namespace
 
-AgentCore::AgentCore(CoreConfig config, Time now)
-    : config_(config), alone_since_(now), alone_why_("no driver has answered") {}
+AgentCore::AgentCore(CoreConfig config, Time now, std::unique_ptr<Spool> spool)
+    : config_(config), alone_since_(now), alone_why_("no driver has answered"), backlog_(std::move(spool)) {}
 
 std::vector<uint64_t> AgentCore::workers() const {
   std::vector<uint64_t> result;
@@ -33,19 +41,20 @@ CoreActions AgentCore::connected(bool resumed, uint64_t received, Time now) {
   if (resumed) {
     reports_.acknowledge(received);
     reports_.for_each([&](const Report& r) { actions.push_back(SendReport{r}); });
+    reports_.mark_sent();
   } else {
     // Another driver, or one that has given this agent up: it starts its workers anew.
     orders_.restart();
     reports_.clear();
+    backlog_.clear();
     for (auto& [id, worker] : workers_) {
       worker.orphan = true;
       if (worker.running) actions.push_back(StopProcess{id, Duration(0)});
     }
   }
-  if (holding_ && reports_.bytes() <= config_.max_kept / 2) {
-    holding_ = false;
-    actions.push_back(HoldOutput{false});
-  }
+  refill(&actions);
+  if (drain_ && ending_.empty())
+    actions.push_back(SendDrain{std::max(drain_->by - now, Duration(0)), drain_->reason});
   judge(now, &actions);
   return actions;
 }
@@ -55,6 +64,7 @@ CoreActions AgentCore::disconnected(const std::string& why, Time now) {
   if (online_) alone_since_ = now;
   online_ = false;
   alone_why_ = why;
+  hold_or_not(&actions);
   judge(now, &actions);
   return actions;
 }
@@ -76,11 +86,11 @@ CoreActions AgentCore::ordered(Order order, Time now) {
       throw Error(HVD_INVALID, fmt::format("an order to start worker {}, {}", id,
                                            id == 0 ? "which is nobody" : "which is there"));
     }
-    if (!ending_.empty()) {
+    if (!ending_.empty() || drain_) {
       wire::AgentFailedT failed;
       failed.worker = id;
-      failed.message = "the agent is ending: " + ending_;
-      report(std::move(failed), 0, &actions);
+      failed.message = "the agent is ending: " + (ending_.empty() ? drain_->reason : ending_);
+      report(std::move(failed), &actions);
     } else {
       workers_[id] = {};
       actions.push_back(LaunchWorker{std::move(*start)});
@@ -95,8 +105,8 @@ CoreActions AgentCore::ordered(Order order, Time now) {
   } else if (const auto* watch = std::get_if<wire::AgentWatchT>(&order)) {
     if (workers_.contains(watch->worker)) actions.push_back(WatchProcess{watch->worker, watch->process});
   } else if (const auto* end = std::get_if<wire::AgentEndT>(&order)) {
-    end_all(printable(end->reason), config_.stop_grace, end->success ? HVD_OK : HVD_JOB_FAILED, now,
-            &actions);
+    const hvd_status failure = end->try_again ? HVD_UNAVAILABLE : HVD_JOB_FAILED;
+    end_all(printable(end->reason), config_.stop_grace, end->success ? HVD_OK : failure, now, &actions);
   }
   judge(now, &actions);
   return actions;
@@ -104,18 +114,62 @@ CoreActions AgentCore::ordered(Order order, Time now) {
 
 CoreActions AgentCore::acknowledged(uint64_t received, Time now) {
   CoreActions actions;
+  const size_t before = reports_.size();
   reports_.acknowledge(received);
-  if (holding_ && reports_.bytes() <= config_.max_kept / 2) {
-    holding_ = false;
-    actions.push_back(HoldOutput{false});
-  }
+  // A driver that takes what there is gets all of it, however long that takes.
+  if (!ending_.empty() && reports_.size() < before) end_by_ = std::max(end_by_, now + kLastReports);
+  refill(&actions);
   judge(now, &actions);
   return actions;
 }
 
-void AgentCore::report(Report report, size_t bytes, CoreActions* actions) {
+void AgentCore::report(Report report, CoreActions* actions) {
+  const size_t bytes = size_of(report);
+  // Without a driver memory holds so much and the spool the rest.
+  const bool room = online_ || bytes == 0 || reports_.bytes() + bytes <= config_.max_kept;
+  if (!backlog_.empty() || !room) {
+    const bool first = backlog_.empty(), was_full = backlog_.full();
+    backlog_.push(std::move(report));
+    if (backlog_.full() && !was_full) {
+      actions->push_back(AgentNote{true, fmt::format("what workers print waits: {}", backlog_.why())});
+    } else if (first) {
+      actions->push_back(AgentNote{false, fmt::format("what workers print is kept in {}", backlog_.place())});
+    }
+    return;
+  }
   const Report& kept = reports_.push(std::move(report), bytes);
-  if (online_) actions->push_back(SendReport{kept});
+  if (!online_) return;
+  reports_.mark_sent();
+  actions->push_back(SendReport{kept});
+}
+
+/// The driver has taken something, or has come back: what waited for room follows.
+void AgentCore::refill(CoreActions* actions) {
+  const uint64_t lost = backlog_.lost();
+  while (online_ && !backlog_.empty() && reports_.bytes() <= config_.max_kept) {
+    std::optional<Report> next = backlog_.pop();
+    if (!next) break;
+    const size_t bytes = size_of(*next);
+    actions->push_back(SendReport{reports_.push(std::move(*next), bytes)});
+    reports_.mark_sent();
+  }
+  if (backlog_.lost() > lost) {
+    actions->push_back(AgentNote{true, fmt::format("{} bytes that workers printed are lost: {}",
+                                                   backlog_.lost() - lost, backlog_.why())});
+  }
+  hold_or_not(actions);
+}
+
+/// While there is a driver its pace is the workers'; without one the spool is what fills up.
+void AgentCore::hold_or_not(CoreActions* actions) {
+  bool hold = backlog_.full();
+  if (online_ && !hold) {
+    const size_t most = holding_ ? config_.max_kept / 2 : config_.max_kept;
+    hold = reports_.bytes() > most || !backlog_.empty();
+  }
+  if (hold == holding_) return;
+  holding_ = hold;
+  actions->push_back(HoldOutput{hold});
 }
 
 CoreActions AgentCore::failed(uint64_t worker, const std::string& why, Time now) {
@@ -126,7 +180,7 @@ CoreActions AgentCore::failed(uint64_t worker, const std::string& why, Time now)
     wire::AgentFailedT failed;
     failed.worker = worker;
     failed.message = why;
-    report(std::move(failed), 0, &actions);
+    report(std::move(failed), &actions);
   }
   workers_.erase(found);
   judge(now, &actions);
@@ -141,7 +195,7 @@ CoreActions AgentCore::exited(uint64_t worker, int32_t exit_status, Time now) {
     wire::AgentExitedT exited;
     exited.worker = worker;
     exited.exit_status = exit_status;
-    report(exited, 0, &actions);
+    report(exited, &actions);
   }
   judge(now, &actions);
   return actions;
@@ -158,12 +212,9 @@ CoreActions AgentCore::output(uint64_t worker, bool is_stderr, std::string_view 
     output.worker = worker;
     output.is_stderr = is_stderr;
     output.bytes.assign(piece.begin(), piece.end());
-    report(std::move(output), piece.size() + 64, &actions);
+    report(std::move(output), &actions);
   }
-  if (!holding_ && reports_.bytes() > config_.max_kept) {
-    holding_ = true;
-    actions.push_back(HoldOutput{true});
-  }
+  hold_or_not(&actions);
   return actions;
 }
 
@@ -174,7 +225,7 @@ CoreActions AgentCore::gone(uint64_t worker, Time now) {
   if (!found->second.orphan) {
     wire::AgentGoneT gone;
     gone.worker = worker;
-    report(gone, 0, &actions);
+    report(gone, &actions);
   }
   workers_.erase(found);
   judge(now, &actions);
@@ -201,6 +252,15 @@ CoreActions AgentCore::stop(const std::string& reason, Time now) {
   return actions;
 }
 
+CoreActions AgentCore::drain(const std::string& reason, Duration timeout, Time now) {
+  if (drain_ || !ending_.empty() || finished_) return stop(reason, now);
+  CoreActions actions;
+  drain_ = Drain{now + std::clamp(timeout, Duration(0), kLongestGrace), reason};
+  if (online_) actions.push_back(SendDrain{drain_->by - now, reason});
+  judge(now, &actions);
+  return actions;
+}
+
 CoreActions AgentCore::tick(Time now) {
   CoreActions actions;
   judge(now, &actions);
@@ -214,18 +274,31 @@ void AgentCore::judge(Time now, CoreActions* actions) {
                         ever_online_ ? "agent_timeout" : "it never answered; agent_timeout", alone_why_),
             config_.stop_grace, HVD_DRIVER_LOST, now, actions);
   }
+  if (drain_ && ending_.empty()) {
+    if (workers_.empty()) {
+      end_all(drain_->reason, Duration(0), HVD_OK, now, actions);
+    } else if (now >= drain_->by) {
+      end_all(fmt::format("{} workers had not left in time: {}", workers_.size(), drain_->reason),
+              config_.stop_grace, HVD_CLOSED, now, actions);
+    }
+  }
   if (ending_.empty() || !workers_.empty()) return;
   // The driver learns how they ended, if it is there to be told.
-  if (online_ && !reports_.empty() && now < end_by_) return;
+  const bool told = reports_.empty() && backlog_.empty();
+  if (online_ && !told && now < end_by_) return;
   finished_ = true;
+  if (const uint64_t left = backlog_.bytes() + reports_.bytes(); left > 0)
+    ending_ += fmt::format("; {} bytes that workers printed have reached nobody", left);
   actions->push_back(Finished{end_code_, ending_});
 }
 
 std::optional<Time> AgentCore::next_tick() const {
   if (finished_) return std::nullopt;
   if (!ending_.empty()) return workers_.empty() ? std::optional<Time>(end_by_) : std::nullopt;
-  if (!online_) return alone_since_ + config_.patience;
-  return std::nullopt;
+  std::optional<Time> next;
+  if (!online_) next = alone_since_ + config_.patience;
+  if (drain_) next = next ? std::min(*next, drain_->by) : drain_->by;
+  return next;
 }
 
 }  // namespace hvd::agent

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/backlog.h"
 #include "agent/numbered.h"
 #include "base/clock.h"
 
@@ -18,7 +19,7 @@ namespace hvd::agent {
 struct CoreConfig {
   Duration patience = seconds(60);    // for the driver: workers live on that long without it
   Duration stop_grace = seconds(5);   // between SIGTERM and SIGKILL when the agent ends its workers by itself
-  size_t max_kept = size_t{4} << 20;  // bytes of output that the driver has not acknowledged
+  size_t max_kept = size_t{4} << 20;  // bytes of output in memory that the driver has not acknowledged
 };
 
 struct LaunchWorker {
@@ -39,17 +40,28 @@ struct SendReport {
 struct HoldOutput {
   bool hold = false;
 };
+/// Tell the driver that this host is to be drained.
+struct SendDrain {
+  Duration timeout{};
+  std::string reason;
+};
+struct AgentNote {
+  bool warning = false;
+  std::string text;
+};
 /// The agent is through. Nothing comes after it.
 struct Finished {
   hvd_status code = HVD_OK;
   std::string sentence;
 };
-using CoreAction = std::variant<LaunchWorker, StopProcess, WatchProcess, SendReport, HoldOutput, Finished>;
+using CoreAction = std::variant<LaunchWorker, StopProcess, WatchProcess, SendReport, HoldOutput, SendDrain,
+                                AgentNote, Finished>;
 using CoreActions = std::vector<CoreAction>;
 
 class AgentCore {
  public:
-  AgentCore(CoreConfig config, Time now);
+  /// `spool` takes output for which there is no room while there is no driver; none: then workers' printing waits.
+  AgentCore(CoreConfig config, Time now, std::unique_ptr<Spool> spool = nullptr);
 
   // The connection. What was reported and not received is sent again.
   CoreActions connected(bool resumed, uint64_t received, Time now);
@@ -69,6 +81,9 @@ class AgentCore {
 
   /// Somebody wants the agent to end: SIGTERM to its workers, then the grace. A second time: SIGKILL.
   CoreActions stop(const std::string& reason, Time now);
+  /// The host is about to go: its workers leave at their next commit, and the agent ends with HVD_OK when they have. Those
+  /// that are there still at `now + timeout` are ended as by stop. A second time: stop.
+  CoreActions drain(const std::string& reason, Duration timeout, Time now);
   CoreActions tick(Time now);
   std::optional<Time> next_tick() const;
 
@@ -83,7 +98,13 @@ class AgentCore {
     bool orphan = false;  // of a driver that is gone: nobody is told of it
     bool running = true;  // exited was not called
   };
-  void report(Report report, size_t bytes, CoreActions* actions);
+  struct Drain {
+    Time by{};
+    std::string reason;
+  };
+  void report(Report report, CoreActions* actions);
+  void refill(CoreActions* actions);
+  void hold_or_not(CoreActions* actions);
   void end_all(const std::string& why, Duration grace, hvd_status code, Time now, CoreActions* actions);
   void judge(Time now, CoreActions* actions);
 
@@ -93,7 +114,9 @@ class AgentCore {
   std::string alone_why_;
   Inbox orders_;
   Outbox<Report> reports_;
+  Backlog backlog_;  // what follows them
   std::map<uint64_t, Worker> workers_;
+  std::optional<Drain> drain_;
   std::string ending_;
   hvd_status end_code_ = HVD_OK;
   Time end_by_{};  // reports that nobody has received by then are dropped

@@ -56,6 +56,7 @@ bool Fleet::quiet() const {
 void Fleet::order(const std::string& name, Host* host, Order order, FleetActions* actions) {
   const Order& kept = host->orders.push(std::move(order));
   if (host->phase != Phase::kConnected) return;
+  host->orders.mark_sent();
   if (const uint64_t worker = started_by(kept); worker != 0) workers_.at(worker).sent = true;
   actions->push_back(SendOrder{name, kept});
 }
@@ -120,11 +121,12 @@ FleetActions Fleet::watch(uint64_t worker, int64_t process) {
   return actions;
 }
 
-FleetActions Fleet::end(bool success, const std::string& reason) {
+FleetActions Fleet::end(bool success, bool try_again, const std::string& reason) {
   FleetActions actions;
   if (end_) return actions;
   end_.emplace();
   end_->success = success;
+  end_->try_again = try_again;
   end_->reason = reason;
   for (auto& [name, host] : hosts_) {
     if (host.phase == Phase::kConnected) order(name, &host, *end_, &actions);
@@ -170,6 +172,7 @@ AgentWelcome Fleet::hello(const AgentHello& hello, Time now, FleetActions* actio
       worker->second.sent = true;
     actions->push_back(SendOrder{hello.host, o});
   });
+  host.orders.mark_sent();
   if (end_ && !welcome.resumed) order(hello.host, &host, *end_, actions);
   if (changed) actions->push_back(HostsChanged{});
   return welcome;

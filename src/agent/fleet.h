@@ -78,7 +78,7 @@ class Fleet {
   FleetActions start(const std::string& host, wire::AgentStartT order, Time now);
   FleetActions stop(uint64_t worker, Duration grace, Time now);
   FleetActions watch(uint64_t worker, int64_t process);
-  FleetActions end(bool success, const std::string& reason);  // to all agents, now and later
+  FleetActions end(bool success, bool try_again, const std::string& reason);  // to all agents, now and later
 
   /// Why this agent may not come (now), or nothing.
   std::optional<std::string> objection(const AgentHello& hello) const;

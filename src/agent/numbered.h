@@ -23,7 +23,7 @@ uint64_t number_of(const Message& message) {
   return std::visit([](const auto& m) { return m.number; }, message);
 }
 
-/// Messages that were sent and not acknowledged yet.
+/// Messages that are to be sent, or were and are not acknowledged yet.
 template <class Message>
 class Outbox {
  public:
@@ -34,11 +34,13 @@ class Outbox {
     bytes_ += bytes;
     return kept_.back().first;
   }
+  /// All of them are under way.
+  void mark_sent() { sent_ = last_; }
   /// The other end has everything up to `received`. Throws Error(HVD_INVALID) for what was never sent.
   void acknowledge(uint64_t received) {
-    if (received > last_) {
+    if (received > sent_) {
       throw Error(HVD_INVALID,
-                  fmt::format("message {} is acknowledged, and {} is the last one sent", received, last_));
+                  fmt::format("message {} is acknowledged, and {} is the last one sent", received, sent_));
     }
     while (!kept_.empty() && number_of(kept_.front().first) <= received) {
       bytes_ -= kept_.front().second;
@@ -56,13 +58,14 @@ class Outbox {
   }
   /// For another receiver: nothing was sent, and numbers begin with 1.
   void restart() {
+    sent_ = 0;
     last_ = kept_.size();
     remove([](const Message&) { return false; });
   }
   void clear() {
     kept_.clear();
     bytes_ = 0;
-    last_ = 0;
+    last_ = sent_ = 0;
   }
   template <class Function>
   void for_each(Function fn) const {
@@ -76,7 +79,7 @@ class Outbox {
  private:
   std::deque<std::pair<Message, size_t>> kept_;
   size_t bytes_ = 0;
-  uint64_t last_ = 0;
+  uint64_t last_ = 0, sent_ = 0;
 };
 
 /// Takes a number that came. True if the message is new, false if it came before. Throws Error(HVD_INVALID) if one between is

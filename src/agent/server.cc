@@ -194,6 +194,7 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   welcome.heartbeat_timeout_ms = ms(config_.heartbeat_timeout);
   welcome.received = decided.received;
   welcome.resumed = decided.resumed;
+  welcome.takes_drain = true;
   send(*channel, &connection->sent, welcome);
   logger_->info("the agent of host {} {} from {}: process {}{}", host,
                 decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
@@ -235,6 +236,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
         return acknowledge(connection);
       }
       case wire::Body::AgentLeave: return left(connection, printable(message.body.AsAgentLeave()->reason));
+      case wire::Body::AgentDrain: return drain(connection, *message.body.AsAgentDrain());
       default: throw Error(HVD_INVALID, fmt::format("an agent may not send {}", wire::body_name(message)));
     }
     apply(fleet_.reported(connection->host, std::move(*report)));
@@ -287,6 +289,14 @@ void Server::drop(const ConnectionPtr& connection, const std::string& why) {
     connections_.erase(found);
   connection->channel->close(kLinger);
   apply(fleet_.closed(connection->host, connection->instance, now()));
+}
+
+void Server::drain(const ConnectionPtr& connection, const wire::AgentDrainT& said) {
+  constexpr int64_t kLongestMs = 24 * 3600 * 1000;
+  if (!drain_ || ending_) return;
+  const std::string reason = printable(said.reason, kLongestLine);
+  drain_(connection->host, milliseconds(std::clamp<int64_t>(said.timeout_ms, 0, kLongestMs)),
+         fmt::format("host {} is about to go{}{}", connection->host, reason.empty() ? "" : ": ", reason));
 }
 
 void Server::left(const ConnectionPtr& connection, const std::string& why) {
@@ -355,10 +365,10 @@ launch::Life Server::life(uint64_t worker) const {
   return fresh ? found->second->life : launch::Life::kUnknown;
 }
 
-void Server::end(bool success, const std::string& reason, std::function<void()> quiet) {
+void Server::end(bool success, bool try_again, const std::string& reason, std::function<void()> quiet) {
   ending_ = true;
   quiet_ = std::move(quiet);
-  apply(fleet_.end(success, reason));
+  apply(fleet_.end(success, try_again, reason));
 }
 
 void Server::apply(FleetActions actions) {

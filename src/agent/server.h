@@ -49,6 +49,11 @@ class Server {
   void set_events(launch::Launcher::Events events) { events_ = std::move(events); }
   /// Called when an agent of another host has come, or one was given up.
   void set_hosts_changed(std::function<void()> changed) { hosts_changed_ = std::move(changed); }
+  /// Called when a host's agent says that the host is about to go.
+  void set_drain(
+      std::function<void(const std::string& host, Duration timeout, const std::string& why)> drain) {
+    drain_ = std::move(drain);
+  }
   /// Where the agents that are started are to dial.
   void listening(std::vector<std::string> endpoints) { endpoints_ = std::move(endpoints); }
 
@@ -65,7 +70,7 @@ class Server {
   std::vector<std::pair<std::string, int32_t>> hosts() const { return fleet_.hosts(); }
 
   /// Tells all agents to end; `quiet` is called when none is left.
-  void end(bool success, const std::string& reason, std::function<void()> quiet);
+  void end(bool success, bool try_again, const std::string& reason, std::function<void()> quiet);
   /// Without further ado.
   void close();
 
@@ -78,6 +83,7 @@ class Server {
   void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
   void drop(const ConnectionPtr& connection, const std::string& why);
   void left(const ConnectionPtr& connection, const std::string& why);
+  void drain(const ConnectionPtr& connection, const wire::AgentDrainT& said);
   void refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code, const std::string& reason);
   void acknowledge(const ConnectionPtr& connection);
   void watch();
@@ -105,6 +111,7 @@ class Server {
   const LoggerPtr logger_;
   launch::Launcher::Events events_;
   std::function<void()> hosts_changed_, quiet_;
+  std::function<void(const std::string&, Duration, const std::string&)> drain_;
   Fleet fleet_;
   std::vector<std::string> endpoints_;
   std::map<std::string, ConnectionPtr> connections_;  // by host

@@ -68,6 +68,14 @@ hvd_status hvd_agent_stop(hvd_agent* agent, const char* reason, hvd_error* error
   });
 }
 
+hvd_status hvd_agent_drain(hvd_agent* agent, int64_t timeout_ns, const char* reason, hvd_error* error) {
+  return guarded(error, [&] {
+    const AgentUse use(agent, "agent");
+    use->agent.drain(reason == nullptr || *reason == 0 ? "drained by the program" : reason,
+                     hvd::api::timeout_of(timeout_ns, hvd::Duration(0)));
+  });
+}
+
 void hvd_agent_destroy(hvd_agent* agent) {
   guarded(nullptr, [&] {
     AgentUse(agent, "agent")->agent.close();  // whoever waits comes out

@@ -12,8 +12,9 @@ namespace hvd::cli {
 namespace {
 
 constexpr int kUsage = 2;
-constexpr int kTryAgain = 75;  // the driver was lost
-constexpr int kGiveUp = 76;    // it does not take this agent, and never will
+// docs/leaving.md
+constexpr int kTryAgain = 75;  // the driver was lost, or the job lacked what may be there another time
+constexpr int kGiveUp = 76;    // the job failed by itself, or never takes this agent
 
 struct Deleter {
   void operator()(hvd_options* options) const { hvd_options_destroy(options); }
@@ -41,17 +42,22 @@ int wait(hvd_agent* agent, const Signals& signals, ErrorOutput* errors) {
   });
   int first = 0;
   while (const int number = signals.next()) {
+    const std::string name = std::string("SIG") + ::sigabbrev_np(number);
+    if (first == 0 && number == SIGTERM) {
+      errors->line("SIGTERM: this host's workers leave at their next commit; a second signal ends them");
+      hvd_agent_drain(agent, HVD_DEFAULT_TIMEOUT, ("its agent got " + name).c_str(), nullptr);
+    } else {
+      hvd_agent_stop(agent, ("stopped by " + name).c_str(), nullptr);
+    }
     if (first == 0) first = number;
-    hvd_agent_stop(agent, (std::string("stopped by SIG") + ::sigabbrev_np(number)).c_str(), nullptr);
   }
   waiter.join();
   if (status == HVD_OK) return 0;
   errors->line(std::string("agent ended: ") + error.message);
   if (first != 0) return 128 + first;
-  return status == HVD_DRIVER_LOST ? kTryAgain
-         : status == HVD_REFUSED   ? kGiveUp
-         : status == HVD_INVALID   ? kUsage
-                                   : 1;
+  return status == HVD_INVALID                                    ? kUsage
+         : status == HVD_DRIVER_LOST || status == HVD_UNAVAILABLE ? kTryAgain
+                                                                  : kGiveUp;
 }
 
 }  // namespace
@@ -68,7 +74,7 @@ int join(const std::vector<std::pair<std::string, std::string>>& settings,
   hvd_error error = HVD_ERROR_INIT;
   const auto failed = [&](hvd_status status) {
     errors->line(error.message);
-    return status == HVD_INVALID ? kUsage : 1;
+    return status == HVD_INVALID ? kUsage : kTryAgain;
   };
   hvd_options* made = nullptr;
   if (const hvd_status status = hvd_options_create(&made, &error); status != HVD_OK) return failed(status);

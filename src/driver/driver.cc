@@ -275,6 +275,11 @@ void Driver::make_agent_server() {
   agent_server_->set_hosts_changed([this] {
     if (supervisor_) supervisor_->discover_now();
   });
+  agent_server_->set_drain([this](const std::string& host, Duration timeout, const std::string& why) {
+    if (!supervisor_) return;
+    const membership::Answer answer = supervisor_->drain(host, timeout, why);
+    if (!answer.accepted) logger_->info("the agent of host {} drains: {}", host, answer.text);
+  });
 }
 
 std::unique_ptr<HostDiscovery> Driver::make_discovery() {
@@ -435,7 +440,8 @@ void Driver::end_agents(Duration grace) {
   std::future<void> quiet = gone->get_future();
   run_on_loop([&] {
     if (!agent_server_) return gone->set_value();
-    agent_server_->end(last.phase == HVD_PHASE_SUCCEEDED, last.sentence, [gone] { gone->set_value(); });
+    agent_server_->end(last.phase == HVD_PHASE_SUCCEEDED, last.try_again, last.sentence,
+                       [gone] { gone->set_value(); });
   });
   quiet.wait_for(grace + kLastPatience);
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/agent_core.h"
+#include "memory_spool.h"
 
 namespace hvd::agent {
 namespace {
@@ -132,6 +133,160 @@ TEST_F(Core, TheJobsEndIsItsOwn) {
   const auto finished = all<Finished>(core.ordered(end, kStart));
   ASSERT_EQ(finished.size(), 1u);
   EXPECT_EQ(finished[0].code, HVD_OK);
+}
+
+/// What the driver gets of the output, as one text, while it acknowledges all that comes.
+std::string told(AgentCore* core, CoreActions actions, uint64_t* received) {
+  std::string text;
+  while (true) {
+    const auto reports = all<SendReport>(actions);
+    if (reports.empty()) return text;
+    for (const SendReport& sent : reports) {
+      EXPECT_EQ(number_of(sent.report), ++*received);
+      if (const auto* output = std::get_if<wire::AgentOutputT>(&sent.report)) {
+        text.append(output->bytes.begin(), output->bytes.end());
+      } else {
+        text += std::holds_alternative<wire::AgentExitedT>(sent.report) ? "<exited>" : "<gone>";
+      }
+    }
+    actions = core->acknowledged(*received, kStart);
+  }
+}
+
+class Spooled : public testing::Test {
+ protected:
+  void SetUp() override {
+    core.connected(false, 0, kStart);
+    core.ordered(start(7, 1), kStart);
+    core.disconnected("cut", kStart);
+  }
+  MemorySpool* const spool = new MemorySpool(5000);
+  AgentCore core{{seconds(60), seconds(5), 1000}, kStart, std::unique_ptr<Spool>(spool)};
+};
+
+TEST_F(Spooled, WithoutADriverWorkersPrintOnAndAllOfItIsToldInOrder) {
+  std::string expected;
+  for (int i = 0; i < 40; ++i) {
+    const std::string line(100, static_cast<char>('a' + i % 26));
+    expected += line;
+    EXPECT_TRUE(all<HoldOutput>(core.output(7, i % 2 == 1, line, kStart)).empty()) << i;
+  }
+  core.exited(7, 0, kStart);
+  expected += "<exited>";
+  core.output(7, false, "last", kStart);
+  core.gone(7, kStart);
+  expected += "last<gone>";
+  uint64_t received = 0;
+  EXPECT_EQ(told(&core, core.connected(true, 0, kStart), &received), expected);
+  EXPECT_TRUE(core.workers().empty());
+}
+
+TEST_F(Spooled, WhenTheSpoolIsFullPrintingWaitsAndNothingIsLost) {
+  std::string expected;
+  CoreActions actions;
+  int lines = 0;
+  while (all<HoldOutput>(actions).empty()) {
+    ASSERT_LT(++lines, 100);
+    expected += std::string(100, 'x');
+    actions = core.output(7, false, std::string(100, 'x'), kStart);
+  }
+  EXPECT_TRUE(all<HoldOutput>(actions)[0].hold);
+  ASSERT_EQ(all<AgentNote>(actions).size(), 1u);
+  EXPECT_EQ(all<AgentNote>(actions)[0].text, "what workers print waits: it is full");
+  EXPECT_GT(lines, 40);
+  core.output(7, false, "under way", kStart);  // was read before printing was held
+  expected += "under way";
+  uint64_t received = 0;
+  CoreActions back = core.connected(true, 0, kStart);
+  EXPECT_TRUE(all<HoldOutput>(back).empty());  // the driver's pace counts now
+  EXPECT_EQ(told(&core, std::move(back), &received), expected);
+  EXPECT_EQ(all<SendReport>(core.output(7, false, "more", kStart)).size(), 1u);
+}
+
+TEST_F(Spooled, ASpoolThatBreaksLosesItsOwnBytesAlone) {
+  for (int i = 0; i < 20; ++i) core.output(7, false, std::string(100, 'x'), kStart);
+  core.exited(7, 0, kStart);
+  core.gone(7, kStart);
+  spool->broken = true;
+  CoreActions back = core.connected(true, 0, kStart);
+  EXPECT_NE(all<AgentNote>(back).at(0).text.find("bytes that workers printed are lost: it broke"),
+            std::string::npos);
+  uint64_t received = 0;
+  const std::string text = told(&core, std::move(back), &received);
+  EXPECT_EQ(text.substr(text.find('<')), "<exited><gone>");
+  EXPECT_LT(text.size(), 2000u);
+}
+
+TEST_F(Spooled, AnotherDriverGetsNothingOfIt) {
+  for (int i = 0; i < 40; ++i) core.output(7, false, std::string(100, 'x'), kStart);
+  EXPECT_TRUE(all<SendReport>(core.connected(false, 0, kStart)).empty());
+  core.ordered(start(8, 1), kStart);
+  EXPECT_EQ(all<SendReport>(core.output(8, false, "new", kStart)).size(), 1u);
+}
+
+TEST_F(Spooled, AnAgentThatEndsTellsWhatNobodyGot) {
+  for (int i = 0; i < 20; ++i) core.output(7, false, std::string(100, 'x'), kStart);
+  core.tick(kStart + seconds(60));
+  core.exited(7, 271, kStart + seconds(61));
+  const auto finished = all<Finished>(core.gone(7, kStart + seconds(61)));
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_NE(finished[0].sentence.find("bytes that workers printed have reached nobody"), std::string::npos);
+}
+
+TEST_F(Core, ADrainEndsWellWhenAllHaveLeft) {
+  core.ordered(start(7, 1), kStart);
+  const auto sent = all<SendDrain>(core.drain("SIGTERM", seconds(30), kStart));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].timeout, seconds(30));
+  EXPECT_EQ(core.next_tick(), kStart + seconds(30));
+  core.disconnected("cut", kStart + seconds(1));
+  const auto again = all<SendDrain>(core.connected(true, 0, kStart + seconds(10)));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].timeout, seconds(20));
+  EXPECT_EQ(all<SendReport>(core.ordered(start(8, 2), kStart)).size(), 1u);  // nobody else is started
+  core.exited(7, 0, kStart + seconds(11));
+  EXPECT_TRUE(all<Finished>(core.gone(7, kStart + seconds(11))).empty());  // reports are under way
+  const auto finished = all<Finished>(core.acknowledged(3, kStart + seconds(11)));
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].code, HVD_OK);
+}
+
+TEST_F(Core, ADrainWithoutWorkersIsOverAtOnce) {
+  const auto finished = all<Finished>(core.drain("SIGTERM", seconds(30), kStart));
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].code, HVD_OK);
+}
+
+TEST_F(Core, ADrainIsCutShortByItsDeadlineOrASecondWord) {
+  for (const bool second : {false, true}) {
+    AgentCore other({seconds(60), seconds(5), 1000}, kStart);
+    other.connected(false, 0, kStart);
+    other.ordered(start(7, 1), kStart);
+    EXPECT_TRUE(all<StopProcess>(other.drain("SIGTERM", seconds(30), kStart)).empty());
+    EXPECT_TRUE(all<StopProcess>(other.tick(kStart + seconds(29))).empty());
+    const auto stopped = all<StopProcess>(second ? other.drain("SIGTERM", seconds(30), kStart + seconds(29))
+                                                 : other.tick(kStart + seconds(30)));
+    ASSERT_EQ(stopped.size(), 1u) << second;
+    EXPECT_EQ(stopped[0].grace, seconds(5));
+    other.exited(7, 271, kStart + seconds(31));
+    other.gone(7, kStart + seconds(31));
+    const auto finished = all<Finished>(other.acknowledged(2, kStart + seconds(31)));
+    ASSERT_EQ(finished.size(), 1u);
+    EXPECT_EQ(finished[0].code, HVD_CLOSED);
+  }
+}
+
+TEST_F(Core, HowAJobFailedReachesWhoWaits) {
+  for (const bool try_again : {false, true}) {
+    AgentCore other({seconds(60), seconds(5), 1000}, kStart);
+    other.connected(false, 0, kStart);
+    wire::AgentEndT end;
+    end.number = 1;
+    end.try_again = try_again;
+    const auto finished = all<Finished>(other.ordered(end, kStart));
+    ASSERT_EQ(finished.size(), 1u);
+    EXPECT_EQ(finished[0].code, try_again ? HVD_UNAVAILABLE : HVD_JOB_FAILED);
+  }
 }
 
 }  // namespace

@@ -161,6 +161,19 @@ TEST(Fleet, LiesAreRefused) {
   EXPECT_TRUE(fleet.objection({"e", 1, 5, 0}).has_value());  // max_hosts
 }
 
+TEST(Fleet, AnOrderThatWasNeverSentCannotBeReceived) {
+  Fleet fleet(config(false));
+  FleetActions actions;
+  fleet.hello({"b", 2, 77, 0}, kStart, &actions);
+  fleet.start("b", start(1), kStart);
+  fleet.closed("b", 77, kStart);
+  fleet.start("b", start(2), kStart);  // waits for the agent
+  EXPECT_THROW(fleet.hello({"b", 2, 77, 2}, kStart, &actions), Error);
+  actions.clear();
+  fleet.hello({"b", 2, 77, 1}, kStart, &actions);
+  EXPECT_EQ(all<SendOrder>(actions).size(), 1u);
+}
+
 TEST(Fleet, AWorkerThatIsStoppedBeforeItsAgentCameIsGone) {
   Fleet fleet(config(true));
   fleet.start("b", start(1), kStart);

@@ -1,8 +1,10 @@
 // Histories of a driver and its agents from a seed: connections that break and lose what is under way, agents that die and
-// come anew, workers that print, fail and end. Whatever happens, each worker has one end, no process runs twice, and what a
+// come anew, name other slots, are drained, or come with the identity of one that is gone; workers that print, fail and
+// end. Whatever happens, each worker has one end, no process runs twice, and what a
 // worker printed arrives in order and whole unless its agent was lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
@@ -10,6 +12,7 @@
 
 #include "agent/agent_core.h"
 #include "agent/fleet.h"
+#include "memory_spool.h"
 
 namespace hvd::agent {
 namespace {
@@ -25,7 +28,8 @@ struct Simulation {
     bool killed = false, exited = false;
   };
   struct AgentProcess {
-    AgentProcess(uint64_t i, Time now) : instance(i), core({seconds(20), seconds(2), 200}, now) {}
+    AgentProcess(uint64_t i, Time now)
+        : instance(i), core({seconds(20), seconds(2), 200}, now, std::make_unique<MemorySpool>(400)) {}
     uint64_t instance;
     AgentCore core;
     bool connected = false, held = false, finished = false;
@@ -95,13 +99,46 @@ struct Simulation {
           p->second.killed = true;
       } else if (auto* send = std::get_if<SendReport>(&action)) {
         if (agent.connected) agent.up.push_back(std::move(send->report));
+      } else if (std::holds_alternative<SendDrain>(action)) {
+        if (agent.connected) drains.insert(host);
       } else if (auto* hold = std::get_if<HoldOutput>(&action)) {
         agent.held = hold->hold;
-      } else if (std::holds_alternative<Finished>(action)) {
+      } else if (auto* finished = std::get_if<Finished>(&action)) {
         agent.finished = true;
+        if (finished->code == HVD_OK) ++drained;
       }
     }
-    static_cast<void>(host);
+  }
+
+  /// Somebody with the key of the host's agent: one that was killed and is not quite dead, or one that lies.
+  void impostor(const std::string& host) {
+    const uint64_t instance = 1 + below(last_instance);
+    const AgentHello hello{host, 1 + static_cast<int32_t>(below(1000)), instance, below(5)};
+    const bool same = agents.contains(host) && agents.at(host)->instance == instance;
+    if (same || fleet.objection(hello)) return;
+    FleetActions actions;
+    try {
+      fleet.hello(hello, now, &actions);
+    } catch (const Error&) {
+      ++liars;  // it acknowledged what was never sent
+    }
+    for (auto& [id, w] : workers) {
+      if (w.host == host && started.contains(id)) w.agent_lost = true;
+    }
+    greeted[host] = instance;
+    // Orders that it gets are done by nobody.
+    for (FleetAction& action : actions) {
+      if (const auto* send = std::get_if<SendOrder>(&action)) {
+        if (const auto* start = std::get_if<wire::AgentStartT>(&send->order)) {
+          started.insert(start->worker);
+          workers.at(start->worker).agent_lost = true;
+        }
+      }
+    }
+    std::erase_if(actions, [](const auto& a) { return std::holds_alternative<SendOrder>(a); });
+    fleet_does(std::move(actions));
+    fleet_does(fleet.closed(host, instance, now));
+    if (agents.contains(host)) ++displaced;
   }
 
   void disconnect(const std::string& host, bool driver_notices) {
@@ -117,11 +154,13 @@ struct Simulation {
   void dial(const std::string& host) {
     AgentProcess& agent = *agents.at(host);
     if (agent.connected || agent.finished) return;
-    const AgentHello hello{host, 2, agent.instance, agent.core.received()};
+    const AgentHello hello{host, 1 + static_cast<int32_t>(below(4)), agent.instance, agent.core.received()};
     if (fleet.objection(hello)) return;
     FleetActions actions;
     const AgentWelcome welcome = fleet.hello(hello, now, &actions);
     greeted[host] = agent.instance;
+    const auto hosts = fleet.hosts();
+    ASSERT_TRUE(std::find(hosts.begin(), hosts.end(), std::pair(host, hello.slots)) != hosts.end());
     if (!welcome.resumed) {
       for (const uint64_t id : agent.core.workers()) workers.at(id).agent_lost = true;
     }
@@ -205,6 +244,17 @@ struct Simulation {
       if (chance(5) && last_worker > 0) fleet_does(fleet.stop(1 + below(last_worker), seconds(2), now));
       if (chance(3) && agents.contains(host)) disconnect(host, chance(80));
       if (chance(1) && agents.contains(host)) kill_agent(host);
+      if (chance(2) && last_instance > 0) impostor(host);
+      if (chance(1) && agents.contains(host)) {
+        AgentProcess& agent = *agents.at(host);
+        agent_does(host, agent,
+                   agent.core.drain("its machine goes", seconds(static_cast<int64_t>(below(10))), now));
+      }
+      for (const std::string& each : std::exchange(drains, {})) {  // as the members of the job agree to it
+        for (const auto& [id, w] : workers) {
+          if (w.host == each && !w.failed && !w.gone) fleet_does(fleet.stop(id, seconds(1), now));
+        }
+      }
     }
     // Agents come by themselves, or because a program was started for them.
     if (!agents.contains(host) && (templated ? programs.contains(host) : chance(10))) {
@@ -265,10 +315,15 @@ struct Simulation {
   std::map<uint64_t, Worker> workers;
   std::set<uint64_t> started;
   std::map<std::string, uint64_t> greeted;  // whom the driver takes to be there
-  uint64_t last_worker = 0, whole = 0, last_instance = 0;
+  std::set<std::string> drains;
+  uint64_t last_worker = 0, whole = 0, last_instance = 0, drained = 0, liars = 0, displaced = 0;
 };
 
-void run(uint64_t seed, bool templated, uint64_t* whole) {
+struct Seen {
+  uint64_t whole = 0, drained = 0, liars = 0, displaced = 0;
+};
+
+void run(uint64_t seed, bool templated, Seen* seen) {
   Simulation s(seed, templated);
   for (int i = 0; i < 600; ++i) {
     s.step(false);
@@ -284,18 +339,24 @@ void run(uint64_t seed, bool templated, uint64_t* whole) {
   }
   EXPECT_EQ(s.fleet_size(), 0u) << "workers that never end";
   for (const auto& [id, w] : s.workers) EXPECT_TRUE(w.failed != w.gone) << "worker " << id;
-  *whole += s.whole;
+  seen->whole += s.whole;
+  seen->drained += s.drained;
+  seen->liars += s.liars;
+  seen->displaced += s.displaced;
 }
 
 class Histories : public testing::TestWithParam<bool> {};
 
 TEST_P(Histories, EachWorkerHasOneEnd) {
-  uint64_t whole = 0;  // outputs that had to be complete, and were
+  Seen seen;  // whole: outputs that had to be complete, and were
   for (uint64_t seed = 1; seed <= 400; ++seed) {
-    run(seed, GetParam(), &whole);
+    run(seed, GetParam(), &seen);
     if (HasFailure()) FAIL() << "seed " << seed;
   }
-  EXPECT_GT(whole, 1000u);  // else nothing was seen
+  EXPECT_GT(seen.whole, 1000u);  // else nothing was seen
+  EXPECT_GT(seen.drained, 100u);
+  EXPECT_GT(seen.liars, 20u);
+  EXPECT_GT(seen.displaced, 100u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Agents, Histories, testing::Values(false, true),

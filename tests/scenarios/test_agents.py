@@ -4,8 +4,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import unittest
 
@@ -202,6 +205,64 @@ class Ssh(ScenarioTest):
         self.assertTrue(job.find("hvdrun", text=containing(r"host two: .*/nonexistent/program is no executable file")))
 
 
+class Relay:
+    """Stands between an agent and its driver, and can be cut."""
+
+    def __init__(self, test, target):
+        host, port = target.rsplit(":", 1)
+        self.target, self.open, self.pairs, self.lock = (host, int(port)), True, [], threading.Lock()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+        test.addCleanup(self.close)
+
+    def accept(self):
+        while True:
+            try:
+                here = self.listener.accept()[0]
+            except OSError:
+                return
+            with self.lock:
+                if not self.open:
+                    here.close()
+                    continue
+                there = socket.create_connection(self.target)
+                self.pairs += [here, there]
+            for source, sink in ((here, there), (there, here)):
+                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def carry(source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self):
+        with self.lock:
+            self.open = False
+            pairs, self.pairs = self.pairs, []
+        for end in pairs:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            end.close()
+
+    def mend(self):
+        self.open = True
+
+    def close(self):
+        self.listener.close()
+        self.cut()
+
+
 class ByHand(ScenarioTest):
     """A driver that starts nobody, and agents of this machine."""
 
@@ -220,8 +281,8 @@ class ByHand(ScenarioTest):
         job.address = re.search(r"listens at (\S+),", at).group(1)
         return job
 
-    def agent(self, job, host, slots=1, secret=None, flags=(), command=()):
-        agent = subprocess.Popen([HVDRUN, "--join", job.address, "--host", host, "--slots", str(slots), "--secret-file",
+    def agent(self, job, host, slots=1, secret=None, flags=(), command=(), address=None, before=()):
+        agent = subprocess.Popen([*before, HVDRUN, "--join", address or job.address, "--host", host, "--slots", str(slots), "--secret-file",
                                   secret or self.secret, *flags, *(["--", *command] if command else [])],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                  env={"PATH": os.environ["PATH"], "OWN": "yes"})
@@ -246,12 +307,119 @@ class ByHand(ScenarioTest):
         job.wait("start", host="b")
         job.open("step.10")
         job.wait("gate", step=20)
-        second.send_signal(signal.SIGTERM)
-        self.assertIn("stopped by SIGTERM", self.said(second, 128 + signal.SIGTERM))
+        second.send_signal(signal.SIGINT)
+        self.assertIn("stopped by SIGINT", self.said(second, 128 + signal.SIGINT))
         job.open("step.20")
         job.finish(0)
         job.verify(30)
         self.assertEqual(self.said(first, 0), "")
+
+    def test_L1_SIGTERM_at_an_agent_drains_its_host(self):
+        job = self.job(["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=3, min_np=2, max_np=3)
+        first, second = self.agent(job, "a", 2), self.agent(job, "b", 1)
+        job.wait("gate", step=10)
+        second.send_signal(signal.SIGTERM)
+        job.wait_interrupt(3)
+        job.open("step.10")
+        job.wait("gate", step=20, size=2)
+        self.assertIn("SIGTERM: this host's workers leave at their next commit", self.said(second, 0))
+        job.wait("hvdrun", text=containing("agent of host b has left"))
+        job.finish(0)
+        self.said(first, 0)
+        job.verify(30, workers=2)
+        job.assert_no_step_twice()
+        self.assertEqual([e["host"] for e in job.find("left")], ["b"])
+        self.assertEqual(job.sizes(30), [3] * 11 + [2] * 19)
+        self.assertEqual(len(job.find("start")), 3)
+
+    def test_a_drain_that_is_cut_short(self):
+        job = self.job(["steps=30", "commit=1", "log=3", "gate=10"], np=3, min_np=1, max_np=3)
+        agents = self.agent(job, "a"), self.agent(job, "b", flags=["--set", "leave_timeout=0.3"]), self.agent(job, "c")
+        job.wait("gate", step=10)
+        agents[1].send_signal(signal.SIGTERM)  # nobody comes to a commit while the gate is closed
+        self.assertIn("1 workers had not left in time: its agent got SIGTERM", self.said(agents[1], 143))
+        agents[2].send_signal(signal.SIGTERM)
+        job.wait("hvdrun", text=containing("host c is drained: 1 worker leaves within 30 s"))
+        agents[2].send_signal(signal.SIGTERM)
+        self.assertIn("stopped by SIGTERM", self.said(agents[2], 143))
+        job.open("step.10")
+        job.finish(0)
+        self.said(agents[0], 0)
+        job.verify(30, workers=1)
+
+    def test_how_a_job_ended_is_seen_at_its_agents(self):
+        for status, faults, options in ((76, "before_allreduce:*/0/*/*/2/*=kill,before_allreduce:*/1/*/*/2/*=kill", {"restart": "false"}),
+                                        (75, "", {"elastic_timeout": 2})):
+            with self.subTest(status=status):
+                job = self.job(["steps=5"], np=2, min_np=1 if faults else 2, faults=faults, options=options)
+                one = self.agent(job, "a", 1 if status == 75 else 2)
+                job.finish(status)
+                self.said(one, status)
+
+    def printing(self, lines, **options):
+        """A worker that is no worker: prints while the driver does not listen."""
+        place = tempfile.mkdtemp(prefix="hvd-spool-")
+        self.addCleanup(shutil.rmtree, place)
+        for name in ("go", "printed"):
+            os.mkfifo(os.path.join(place, name))
+        script = ("echo begin; read line < %s/go; seq -f %%01000.0f %d; echo done > %s/printed; read line < %s/go; echo end; exec sleep 1000"
+                  % (place, lines, place, place))
+        job = self.job([], np=1, options={"restart": "false", "heartbeat_timeout": 300, "start_timeout": 300, "elastic_timeout": 300, **options},
+                       flags=["--", "sh", "-c", script])
+        return place, job
+
+    @staticmethod
+    def write(path, text="x\n"):
+        with open(path, "w") as fifo:
+            fifo.write(text)
+
+    def check_printed(self, job, lines):
+        job.wait("raw", text="[a:0] end", timeout=60)
+        said = [e["text"][len("[a:0] "):] for e in job.find("raw", text=containing(r"^\[a:0\]"))]
+        self.assertEqual(said, ["begin"] + ["%01000d" % (i + 1) for i in range(lines)] + ["end"])
+
+    def test_what_workers_print_without_a_driver_is_spooled_and_told_in_order(self):
+        lines = 20000  # of a thousand characters: more than memory holds
+        place, job = self.printing(lines)
+        relay = Relay(self, job.address)
+        agent = self.agent(job, "a", address=relay.address, flags=["--verbose", "--set", "agent_spool=" + place])
+        job.wait("raw", text="[a:0] begin")
+        relay.cut()
+        self.write(place + "/go")
+        with open(place + "/printed") as printed:  # nobody waits for a driver
+            self.assertEqual(printed.read(), "done\n")
+        relay.mend()
+        self.write(place + "/go")
+        self.check_printed(job, lines)
+        self.assertEqual(sorted(os.listdir(place)), ["go", "printed"])
+        job.process.send_signal(signal.SIGTERM)
+        self.assertIn("what workers print is kept in " + place, self.said(agent, 76))
+
+    def test_a_full_disk_under_the_spool_holds_up_printing_and_loses_nothing(self):
+        lines = 20000
+        place, job = self.printing(lines)
+        small = os.path.join(place, "small")
+        os.mkdir(small)
+        if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", small], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("a disk that is full needs a mount namespace")
+        relay = Relay(self, job.address)
+        mounted = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"', small]
+        agent = self.agent(job, "a", address=relay.address, flags=["--set", "agent_spool=" + small], before=mounted)
+        job.wait("raw", text="[a:0] begin")
+        relay.cut()
+        self.write(place + "/go")
+        said = agent.stderr.readline()
+        while "what workers print waits" not in said:
+            self.assertTrue(said)
+            said = agent.stderr.readline()
+        self.assertRegex(said, "the spool in %s can't be written: No space left on device" % small)
+        relay.mend()
+        with open(place + "/printed") as printed:
+            self.assertEqual(printed.read(), "done\n")
+        self.write(place + "/go")
+        self.check_printed(job, lines)
+        job.process.send_signal(signal.SIGTERM)
+        self.said(agent, 76)
 
     def test_who_may_not_come_is_told_why(self):
         job = self.job(["steps=10", "gate=5"], np=1)

@@ -118,6 +118,7 @@ std::vector<EnvelopeT> one_of_each() {
   heartbeat.stopped = {4};
   add(std::move(heartbeat));
   add(AgentLeaveT{});
+  add(AgentDrainT{});
   add(OperatorHelloT{});
   CommandT command;
   command.verb = "status";

@@ -1162,6 +1162,12 @@ extern "C" {
         reason: *const c_char,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_agent_drain(
+        agent: *mut hvd_agent,
+        timeout_ns: i64,
+        reason: *const c_char,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_agent_destroy(
         agent: *mut hvd_agent,
     );

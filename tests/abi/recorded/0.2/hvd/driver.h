@@ -147,7 +147,7 @@ HVD_API void hvd_driver_destroy(hvd_driver *driver);
 typedef struct hvd_agent hvd_agent;
 
 /* Makes an agent from options: driver (host:port, several separated by commas are tried in turn), secret or secret_file,
- * host, slots_per_host, agent_timeout, stop_grace. `options` may be NULL; it is not kept. */
+ * host, slots_per_host, agent_timeout, agent_spool, stop_grace. `options` may be NULL; it is not kept. */
 HVD_API hvd_status hvd_agent_create(const hvd_options *options, hvd_agent **ret_agent, hvd_error *error);
 
 /* A command of this host's own, which wins over the driver's; as for hvd_driver_set_command. Its workers get this
@@ -160,13 +160,19 @@ HVD_API hvd_status hvd_agent_set_command(hvd_agent *agent, const char *const *ar
 HVD_API hvd_status hvd_agent_start(hvd_agent *agent, hvd_error *error);
 
 /* Waits until the agent has ended and its workers are gone, at most timeout_ns (0: a day): HVD_OK if the job succeeded,
- * HVD_JOB_FAILED if not, HVD_REFUSED with the driver's reason (wrong secret, job or version), HVD_DRIVER_LOST after
- * agent_timeout without a driver, HVD_CLOSED after hvd_agent_stop, HVD_TIMEOUT if it goes on. */
+ * or all workers have left after hvd_agent_drain; HVD_JOB_FAILED if the job failed, HVD_UNAVAILABLE if it lacked what may be
+ * there another time (slots), HVD_REFUSED with the driver's reason (wrong secret, job or version), HVD_DRIVER_LOST after
+ * agent_timeout without a driver, HVD_CLOSED after hvd_agent_stop or a drain that was cut short, HVD_TIMEOUT if it goes on. */
 HVD_API hvd_status hvd_agent_wait(hvd_agent *agent, int64_t timeout_ns, hvd_error *error);
 
 /* Ends its workers (SIGTERM, after stop_grace SIGKILL) and then the agent. Returns at once. From any thread. Called
  * again, it kills what is left at once. */
 HVD_API hvd_status hvd_agent_stop(hvd_agent *agent, const char *reason, hvd_error *error);
+
+/* The host is about to go: its workers leave at their next commit, the others go on with live values, and the agent ends when
+ * they have. Those that are there after timeout_ns (0: option leave_timeout) are ended as by hvd_agent_stop. Returns at once.
+ * From any thread. Called again, it is hvd_agent_stop. `reason` may be NULL. */
+HVD_API hvd_status hvd_agent_drain(hvd_agent *agent, int64_t timeout_ns, const char *reason, hvd_error *error);
 
 /* Kills what it started and frees the agent. NULL is allowed. */
 HVD_API void hvd_agent_destroy(hvd_agent *agent);
