@@ -27,7 +27,7 @@ from ._library import LibraryError, hvdrun
 from ._options import describe_options
 from ._submit import calls as _calls
 from .codec import Codec, JsonCodec, PickleCodec, set_codec
-from .collectives import Average, Max, Min, Product, Reduction, Sum
+from .collectives import Adasum, Average, Max, Min, Product, Reduction, Sum
 from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
                      HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError, RemovedError,

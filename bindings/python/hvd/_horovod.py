@@ -97,12 +97,13 @@ def export_place(context: Context) -> None:
 
 
 def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, np: int = 1, *,
-        timeout: float | None = None, environment: Mapping[str, str] | None = None, **options: Any) -> list[Any]:
+        timeout: float | None = None, environment: Mapping[str, str] | None = None, executable: str | None = None,
+        **options: Any) -> list[Any]:
     """function(*args, **kwargs) in `np` workers of a job of this machine; its results in rank order, as horovod.run.
 
     The function and what it gives travel by pickle, within a directory of this user's own; functions that pickle does not take
-    need the package cloudpickle. `options` are the driver's (min_np, max_np, hosts, ...). JobFailedError: as the
-    driver says; the first exception of a worker is in its text.
+    need the package cloudpickle. `executable`: the Python of the workers; `options` are the driver's (min_np, max_np,
+    hosts, ...). JobFailedError: as the driver says; the first exception of a worker is in its text.
     """
     if not callable(function):
         raise InvalidError(f"function: expected something to call, and not {type(function).__name__}")
@@ -122,7 +123,8 @@ def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
                                "functions from anywhere") from error
         package = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join([package, *sys.path])
-        driver.run([sys.executable, "-m", "hvd._horovod", directory], np=np, timeout=timeout, environment={
+        work = "import sys; from hvd._horovod import _work; _work(sys.argv[1])"
+        driver.run([executable or sys.executable, "-c", work, directory], np=np, timeout=timeout, environment={
             "PYTHONPATH": path, **(environment or {})}, **{"hosts": f"localhost:{options.get('max_np') or np}", **options})
         found = {int(file.suffix[1:]): file for file in Path(directory).glob("result.*")}
         return [pickle.loads(found[rank].read_bytes()) for rank in sorted(found)]
@@ -143,7 +145,3 @@ def _work(directory: str) -> None:
     temporary.write_bytes(data)
     temporary.rename(Path(directory, f"result.{rank}"))
     _default.shutdown()
-
-
-if __name__ == "__main__":
-    _work(sys.argv[1])

@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 from typing import Any, Callable, Sequence
 
-from . import _abi
+from . import _abi, adasum
 from ._handles import Native
 from ._submit import submit
 from .codec import Codec, CodecLike, codec_of
@@ -31,9 +31,10 @@ class Reduction(IntEnum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+    ADASUM = 100  # made of messages (adasum.py), and none of the library's
 
 
-Sum, Average, Min, Max, Product = Reduction
+Sum, Average, Min, Max, Product, Adasum = Reduction
 
 
 def _members(process_set: Any) -> int | None:
@@ -110,6 +111,10 @@ class Collectives:
     def _allreduce(self, wait: bool, tensor: Any, name: str | None, op: Reduction, out: Any, prescale_factor: float = 1.0,
                    postscale_factor: float = 1.0, process_set: Any = None, priority: int = 0,
                    timeout: float | None = None) -> Any:
+        if op == Adasum:
+            found = adasum.start(self, wait, [tensor], name, None if out is None else [out], prescale_factor,
+                                 postscale_factor, process_set, timeout)
+            return found[0] if wait else Finished(found, lambda results: results[0])
         if out is tensor:
             inputs = outputs = (tensor,)
         elif out is None:
@@ -142,6 +147,9 @@ class Collectives:
                            out: Sequence[Any] | None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                            process_set: Any = None, priority: int = 0, timeout: float | None = None) -> Any:
         inputs = outputs = results = list(tensors)
+        if op == Adasum:
+            return adasum.start(self, wait, inputs, name, inputs if out is tensors else out, prescale_factor,
+                                postscale_factor, process_set, timeout)
         if out is None:
             made = [new_like(tensor) for tensor in inputs]
             results, inputs, outputs = ([entry[i] for entry in made] for i in range(3))
@@ -426,4 +434,4 @@ class Collectives:
         return self._do(True, _JOIN, None, None, None, None, lambda handle: handle.last_joined(), timeout=timeout)
 
 
-__all__ = ["Array", "Average", "Borrowed", "Collectives", "Max", "Min", "Product", "Reduction", "Sum"]
+__all__ = ["Adasum", "Array", "Average", "Borrowed", "Collectives", "Max", "Min", "Product", "Reduction", "Sum"]

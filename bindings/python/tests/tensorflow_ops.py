@@ -137,6 +137,33 @@ with tf.Graph().as_default():
         session.run(train)
         same(session.run(second), [2 * (n - 1) - total / n], "TensorFlow 1, optimizer")
 
+# Batches of 1, 2, 3 ... samples against one batch normalization over all of them.
+import keras
+
+whole = np.random.default_rng(3).normal(1, 3, (n * (n + 1) // 2, 4, 2)).astype(np.float32)
+rows = slice(r * (r + 1) // 2, (r + 1) * (r + 2) // 2)
+alone, sync = keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
+for run in (lambda f: f(), lambda f: tf.function(f)()):
+    def step(layer, data):
+        with tf.GradientTape() as tape:
+            tape.watch(data)
+            result = layer(data, training=True)
+            loss = tf.reduce_sum(result * result * result)
+        return result, tape.gradient(loss, data)
+
+    expected, slope = run(lambda: step(alone, tf.constant(whole)))
+    result, mine = run(lambda: step(sync, tf.constant(whole[rows])))
+    np.testing.assert_allclose(result, expected[rows], atol=1e-4)
+    np.testing.assert_allclose(mine, slope[rows], atol=1e-3)
+    for name in ("moving_mean", "moving_variance"):
+        np.testing.assert_allclose(getattr(sync, name), getattr(alone, name), atol=1e-4)
+
+own = np.zeros(n, np.float32)
+own[r] = r + 1
+same(hvd.allreduce(tf.constant(own), op=hvd.Adasum), np.arange(1, n + 1), "Adasum of orthogonal vectors")
+same(tf.function(lambda: hvd.grouped_allreduce([tf.fill([3], 2.0), tf.zeros(2)], op=hvd.Adasum, name="ada")[0])(), [2, 2, 2],
+     "Adasum of parallel vectors")
+
 try:
     tf.function(lambda: hvd.allreduce(tf.ones(2 + r), name="shapes"))()
     assert n == 1

@@ -7,7 +7,9 @@ import tensorflow as _tensorflow  # noqa: F401: says clearly that TensorFlow is 
 from .._default import (abort, add_process_set, backend, context, cross_rank, cross_size, events, generation, init,
                         is_initialized, join, local_rank, local_size, membership, rank, recoveries, register_listener,
                         remove_listener, remove_process_set, shutdown, size, start_timeline, stop_timeline)
-from ..collectives import Average, Max, Min, Product, Sum
+from .._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
+                        mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
+from ..collectives import Adasum, Average, Max, Min, Product, Sum
 from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
                       WaitTimeoutError)
 from ..process_set import ProcessSet, global_process_set
@@ -22,3 +24,11 @@ from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from . import elastic
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+
+
+def __getattr__(name):
+    if name == "SyncBatchNormalization":  # Keras is loaded when it is asked for
+        from .sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from .._default import (abort, add_process_set, backend, context, cross_rank, cr
 from .._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
                         mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
 from ..codec import set_codec
-from ..collectives import Average, Max, Min, Product, Sum
+from ..collectives import Adasum, Average, Max, Min, Product, Sum
 from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
                       WaitTimeoutError)
 from ..handle import Handle
@@ -24,6 +24,7 @@ from .ops import (allgather, allgather_async, allreduce, allreduce_, allreduce_a
                   grouped_reducescatter_async, join, reducescatter, reducescatter_async, sparse_allreduce_async)
 from .compression import Compression
 from .optimizer import DistributedOptimizer
+from .sync_batch_norm import SyncBatchNorm
 from . import elastic
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "torch")]

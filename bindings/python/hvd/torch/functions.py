@@ -44,10 +44,17 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None,
                               codec: CodecLike | None = None) -> None:
-    """The root's state_dict() into every rank's optimizer, also where it has no state yet. `model` is Horovod's."""
+    """The root's state_dict() into every rank's optimizer, also where it has no state yet. `model` is Horovod's.
+
+    As in Horovod, parameters that have no gradient yet get one of zeros.
+    """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidError("broadcast_optimizer_state: LBFGS keeps closures and histories of its own: it can't be sent")
     mine = optimizer.state_dict() if plain.rank() == root_rank else None
     state = plain.broadcast_object(mine, root_rank, "broadcast_optimizer_state", codec)
     if plain.rank() != root_rank:
         optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.requires_grad and p.grad is None:
+                p.grad = torch.zeros_like(p)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import torch
 
 from .. import _default as plain
-from ..collectives import Average, Reduction
+from ..collectives import Adasum, Average, Reduction
 from ..errors import InvalidError
 from .compression import Compression
 from .ops import sparse_allreduce_async, sparse_tensor
@@ -245,6 +245,60 @@ class _Distributed:
         super().zero_grad(*arguments, **options)  # type: ignore[misc]
 
 
+class _DistributedDeltas:
+    """What a DistributedOptimizer with op=Adasum has: steps are taken alone, and what they changed is combined.
+
+    So Adasum sees the direction that the optimizer's own rule gives, with its momentum, as in Horovod.
+    """
+
+    _hvd: Any
+
+    def synchronize(self) -> None:
+        """Nothing is under way before step()."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        raise InvalidError("skip_synchronize() is not for op=Adasum: gradients stay this rank's own, and step() combines "
+                           "what it changed")
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        _passes(passes)  # gradients add up until step() is called
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._hvd.names
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        process_set = self._hvd.process_set
+        if process_set is not None and not process_set.included():
+            return super().step(closure)  # type: ignore[misc]
+        parameters, compression = self._hvd.parameters, self._hvd.compression
+        before = [p.detach().clone() for p in parameters]
+        loss = super().step(closure)  # type: ignore[misc]
+        with torch.no_grad():
+            pairs = [compression.compress(p.detach() - start) for p, start in zip(parameters, before)]
+            deltas = [packed.contiguous() for packed, _ in pairs]
+            if deltas:
+                plain.grouped_allreduce_(deltas, f"adasum.{self._hvd.names[parameters[0]]}", Adasum,
+                                         process_set=process_set)
+            for p, start, delta, (_, context) in zip(parameters, before, deltas, pairs):
+                p.copy_(start + compression.decompress(delta, context))
+        return loss
+
+
+class _Deltas:
+    """Of which parameters, under which names."""
+
+    def __init__(self, param_groups: list[dict], named: Any, compression: Any, process_set: Any):
+        self.parameters = [p for group in param_groups for p in group["params"] if p.requires_grad]
+        self.names = _Gradients._names(param_groups, named)
+        self.compression, self.process_set = compression, process_set
+
+    def forget(self) -> None:
+        """Nothing is left behind between steps."""
+
+
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
@@ -260,18 +314,28 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups (which
     num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones. A rank that is
     not in `process_set` trains alone.
+
+    With op=Adasum (hvd/adasum.py) step() is this rank's own, and what it changed is combined; gradients are not reduced,
+    and groups, num_groups and sparse_as_dense have no effect.
     """
     if num_groups < 0:
         raise InvalidError(f"num_groups is {num_groups}: expected 0 or more")
     if groups is None and num_groups:
         groups = num_groups
     base: Any = type(optimizer)
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, (_Distributed, _DistributedDeltas)):
         raise InvalidError("the optimizer is a DistributedOptimizer already")
-    kind: Any = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    if op == Adasum:
+        if gradient_predivide_factor != 1.0:
+            raise InvalidError("gradient_predivide_factor goes with op=Average only")
+        _passes(backward_passes_per_step)
+    kind: Any = type(base.__name__, (_DistributedDeltas if op == Adasum else _Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the original, a scheduler say, sees it too
     wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the original's step, which would hide ours
+    if op == Adasum:
+        wrapped._hvd = _Deltas(optimizer.param_groups, named_parameters, compression, process_set)
+        return wrapped
     wrapped._hvd = _Gradients(optimizer.param_groups, named_parameters, compression, backward_passes_per_step, op,
                               gradient_predivide_factor, groups, sparse_as_dense, process_set)
     return wrapped

@@ -1,0 +1,3 @@
+"""Process sets."""
+
+from hvd import ProcessSet, add_process_set, global_process_set, remove_process_set  # noqa: F401

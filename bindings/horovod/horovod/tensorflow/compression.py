@@ -1,0 +1,3 @@
+"""What travels in fewer bits."""
+
+from hvd.tensorflow import Compression  # noqa: F401

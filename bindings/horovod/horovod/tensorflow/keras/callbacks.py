@@ -1,0 +1,3 @@
+"""hvd.keras.callbacks."""
+
+from hvd.keras.callbacks import (BestModelCheckpoint, BroadcastGlobalVariablesCallback, LearningRateScheduleCallback, LearningRateWarmupCallback, MetricAverageCallback)  # noqa: F401

@@ -1,0 +1,3 @@
+"""hvd.keras.elastic."""
+
+from hvd.keras.elastic import *  # noqa: F401,F403

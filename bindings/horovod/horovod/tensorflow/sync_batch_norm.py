@@ -1,0 +1,3 @@
+"""SyncBatchNormalization."""
+
+from hvd.tensorflow import SyncBatchNormalization  # noqa: F401

@@ -1,0 +1,5 @@
+"""horovod.torch: hvd.torch."""
+
+from hvd.torch import *  # noqa: F401,F403
+
+from . import elastic  # noqa: F401

@@ -1,0 +1,3 @@
+"""What travels in fewer bits."""
+
+from hvd.torch.compression import Compression  # noqa: F401

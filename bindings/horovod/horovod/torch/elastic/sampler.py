@@ -1,0 +1,3 @@
+"""ElasticSampler."""
+
+from hvd.elastic import ElasticSampler  # noqa: F401

@@ -1,0 +1,3 @@
+"""TorchState."""
+
+from hvd.torch.elastic import TorchState  # noqa: F401

@@ -1,0 +1,3 @@
+"""DistributedOptimizer."""
+
+from hvd.torch.optimizer import DistributedOptimizer  # noqa: F401

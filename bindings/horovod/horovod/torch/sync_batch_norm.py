@@ -1,0 +1,3 @@
+"""SyncBatchNorm."""
+
+from hvd.torch import SyncBatchNorm  # noqa: F401

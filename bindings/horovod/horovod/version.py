@@ -1,0 +1,3 @@
+"""The version alone, for setup scripts that read it."""
+
+from . import __version__  # noqa: F401

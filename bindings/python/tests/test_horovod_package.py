@@ -1,0 +1,160 @@
+"""The package `horovod` that is ours: its command's options, and scripts for Horovod that run as they are."""
+
+import importlib.util
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+
+import hvd
+from conftest import PACKAGE, PATIENCE
+
+ALIAS = PACKAGE.parent / "horovod"
+sys.path.insert(0, str(ALIAS))
+
+from horovod.runner.launch import command_line  # noqa: E402
+
+
+def words(line, environment=None):
+    found, idle = command_line(line.split(), environment or {})
+    return " ".join(found), idle
+
+
+@pytest.mark.parametrize("line, expected", [
+    ("-np 2 python train.py --lr 3 -np 4", "--np 2 -- python train.py --lr 3 -np 4"),
+    ("--num-proc 2 --min-np 1 --max-num-proc 4 --slots-per-host 2 --host-discovery-script ./d.sh -- a",
+     "--np 2 --min-np 1 --max-np 4 --host-discovery-script ./d.sh --slots-per-host 2 -- a"),
+    ("-np 4 -H a:2,b:2 -p 2222 -i /k --verbose a",
+     "--np 4 --hosts a:2,b:2 --verbose --agent ssh -o BatchMode=yes -p 2222 -i /k {host} -- a"),
+    ("-np 1 -hostfile h --blacklist-cooldown-range 1 30 --reset-limit 3 --elastic-timeout 60 a",
+     "--np 1 --hostfile h --elastic-timeout 60 --reset-limit 3 --blocklist-cooldown-range 1 30 -- a"),
+    ("-np 1 --fusion-threshold-mb 32 --no-stall-check --log-level FATAL --start-timeout 9 --mpi --gloo-timeout-seconds 3 a",
+     "--np 1 --set start_timeout=9s --set fusion_threshold=33554432 --set stall_warning=0s --set log_level=error --backend mpi -- a"),
+    ("-np 1 --network-interfaces eth0,eth1 --stall-check-shutdown-time-seconds 7 --timeline-filename t.json --gloo a",
+     "--np 1 --timeline-filename t.json --set stall_shutdown=7s --network-interface eth0 -- a"),
+    ("-cb", "--check-build"),
+])
+def test_options_of_its_command(line, expected):
+    assert words(line)[0] == expected
+
+
+def test_options_without_effect_are_named():
+    assert words("-np 1 --cycle-time-ms 3 --autotune --no-hierarchical-allreduce --disable-cache a")[1] == [
+        "--disable-cache", "--cycle-time-ms", "--autotune"]
+    assert words("-np 1 --network-interface a --network-interface b c")[1] == ["--network-interfaces b"]
+    assert words("-np 1 a", {"HOROVOD_START_TIMEOUT": "7", "HOROVOD_ELASTIC_TIMEOUT": "8"})[0] == (
+        "--np 1 --elastic-timeout 8 --set start_timeout=7s -- a")
+
+
+@pytest.mark.parametrize("line, said", [
+    ("-np x a", "invalid int value: 'x'"), ("-np 2", "no command"), ("a b", "-np: expected the number"),
+    ("-np 1 --reset-limit 0 a", "expected 1 or more"), ("-np 1 --gloo --mpi a", "expected one of them"),
+    ("-np 1 --fusion-threshold-mb -3 a", "expected 0 or more"), ("-np 1 --log-level LOUD a", "invalid choice"),
+    ("-np 1 --config-file /nowhere a", "No such file|PyYAML"),
+])
+def test_wrong_options_end_with_status_2(line, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        words(line)
+    assert ended.value.code == 2 and re.search(said, capsys.readouterr().err)
+
+
+def test_a_configuration_file(tmp_path, capsys):
+    pytest.importorskip("yaml")
+    path = tmp_path / "config.yaml"
+    path.write_text("controller: mpi\nparams:\n  fusion_threshold_mb: 4\n  cycle_time_ms: 2\nstall_check:\n  enabled: false\n"
+                    "timeline:\n  filename: x.json\nlogging:\n  level: INFO\n")
+    line = f"-np 1 --config-file {path}"
+    assert words(f"{line} a") == ("--np 1 --timeline-filename x.json --set fusion_threshold=4194304 --set stall_warning=0s "
+                                  "--set log_level=info --backend mpi -- a", ["--cycle-time-ms"])
+    assert "fusion_threshold=8388608" in words(f"{line} --fusion-threshold-mb 8 a")[0]  # the command line comes first
+    for text, said in (("- a", "sections"), ("params:\n  speed: 1", "speed: no such entry"), ("else: 1", "else: expected one of"),
+                       ("controller: smoke", "gloo or mpi"), ("params: {", "config.yaml")):
+        path.write_text(text)
+        with pytest.raises(SystemExit):
+            words(f"{line} a")
+        assert said in capsys.readouterr().err
+
+
+def horovodrun(*arguments, **environment):
+    command = [sys.executable, "-m", "horovod.runner.launch", *map(str, arguments)]
+    path = os.pathsep.join([str(ALIAS), str(PACKAGE)])
+    return subprocess.run(command, capture_output=True, text=True, timeout=280 * PATIENCE, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment})
+
+
+def test_a_function_as_a_job(monkeypatch):
+    import horovod
+    from horovod_function import where
+
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    assert horovod.run(where, (10,), num_proc=2, use_gloo=True) == [10, 11]
+    assert horovod.run(where, kwargs={"plus": 1}, np=1, hosts="localhost:1", executable=sys.executable) == [1]
+    with pytest.raises(ValueError, match="hosts='far:2'.*this machine"):
+        horovod.run(where, num_proc=2, hosts="far:2")
+    assert horovod.__version__.startswith("0.28.1+") and horovod.__version__.endswith(hvd.__version__)
+    assert f'version = "{horovod.__version__}"' in (ALIAS / "pyproject.toml").read_text()
+
+
+TORCH = """
+import argparse, os
+import torch
+import torch.nn.functional as F
+import horovod.torch as hvd
+from horovod.common.util import gloo_built
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.elastic.sampler import ElasticSampler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+args = parser.parse_args()
+hvd.init()
+assert gloo_built()
+torch.manual_seed(42 + hvd.rank())
+data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,)))
+sampler = hvd.elastic.ElasticSampler(data)
+assert isinstance(sampler, ElasticSampler)
+loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.5)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.fp16)
+
+@hvd.elastic.run
+def train(state):
+    for state.epoch in range(state.epoch, args.epochs + 1):
+        state.sampler.set_epoch(state.epoch)
+        for batch_idx, (data, target) in enumerate(loader):
+            if hvd.rank() == 1 and state.epoch == 2 and state.batch == 2 and not os.path.exists(os.environ["ONCE"]):
+                open(os.environ["ONCE"], "w").close()
+                os.kill(os.getpid(), 9)
+            state.batch = batch_idx
+            optimizer.zero_grad()
+            F.cross_entropy(model(data), target).backward()
+            optimizer.step()
+            state.sampler.record_batch(batch_idx, 8)
+            state.commit()
+        state.batch = 0
+
+state = hvd.elastic.TorchState(model, optimizer, epoch=1, batch=0, sampler=sampler)
+state.register_reset_callbacks([lambda: None])
+train(state)
+total = hvd.allreduce(sum(p.sum() for p in model.parameters()).detach(), name="total")
+assert torch.allclose(total, sum(p.sum() for p in model.parameters()))
+print("trained", state.epoch, hvd.size(), flush=True)
+"""
+
+
+def test_a_script_for_pytorch_runs_as_it_is_through_a_kill(tmp_path):
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    script, hosts = tmp_path / "train.py", tmp_path / "discover.sh"
+    script.write_text(TORCH)
+    hosts.write_text("#!/bin/sh\necho localhost:2\n")
+    hosts.chmod(hosts.stat().st_mode | stat.S_IEXEC)
+    done = horovodrun("-np", 2, "--min-np", 1, "--max-np", 2, "--host-discovery-script", hosts, "--cycle-time-ms", 1,
+                      sys.executable, script, "--epochs", 3, ONCE=str(tmp_path / "once"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "without effect here: --cycle-time-ms" in done.stderr
+    assert (tmp_path / "once").exists() and re.search(r"trained 3 [12]", done.stdout), done.stdout + done.stderr
