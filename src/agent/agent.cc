@@ -17,6 +17,7 @@
 
 #include "agent/agent_core.h"
 #include "agent/environment.h"
+#include "agent/fleet.h"
 #include "agent/spool.h"
 #include "base/secret.h"
 #include "base/text.h"
@@ -74,6 +75,10 @@ AgentSettings read_agent_settings(const Options& o) {
     throw Error(HVD_INVALID, fmt::format("option host is '{}': expected a name of 1 to 253 characters",
                                          printable(s.host)));
   s.slots = static_cast<int32_t>(o.integer("slots_per_host"));
+  if (s.slots > kMostSlotsOfAnAgent) {
+    throw Error(HVD_INVALID, fmt::format("option slots_per_host is {}: expected 1 to {} of an agent", s.slots,
+                                         kMostSlotsOfAnAgent));
+  }
   s.patience = o.duration("agent_timeout");
   s.stop_grace = o.duration("stop_grace");
   s.connect_timeout = std::min<Duration>(o.duration("connect_timeout"), seconds(5));

@@ -16,6 +16,9 @@
 
 namespace hvd::agent {
 
+/// More than any machine has cores: an agent that lies must not have a driver start workers without end.
+constexpr int32_t kMostSlotsOfAnAgent = 4096;
+
 struct FleetConfig {
   bool starts_agents = false;            // by a template; else they come by themselves
   Duration patience = seconds(60);       // for an agent whose connection broke

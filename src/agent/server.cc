@@ -25,8 +25,10 @@ namespace {
 constexpr Duration kLinger = std::chrono::seconds(5);
 constexpr size_t kLastLines = 5;  // of a program that could not start an agent
 constexpr size_t kLongestLine = 500;
-constexpr int32_t kMaxSlots = 1 << 20;
+constexpr int32_t kMaxSlots = kMostSlotsOfAnAgent;
 constexpr size_t kLongestName = 253;
+// Output of one agent that is not acknowledged: it may keep 4 MiB, and a piece of each worker may be under way beside that.
+constexpr size_t kMostUnread = size_t{16} << 20;
 
 }  // namespace
 
@@ -196,9 +198,11 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   welcome.resumed = decided.resumed;
   welcome.takes_drain = true;
   send(*channel, &connection->sent, welcome);
-  logger_->info("the agent of host {} {} from {}: process {}{}", host,
-                decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
-                config_.fleet.starts_agents ? "" : fmt::format(", {} slots", said->slots));
+  if (notes_.pass(now())) {
+    logger_->info("the agent of host {} {} from {}: process {}{}", host,
+                  decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
+                  config_.fleet.starts_agents ? "" : fmt::format(", {} slots", said->slots));
+  }
   apply(std::move(actions));
   watch();
   return true;
@@ -215,7 +219,12 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
     switch (message.body.type) {
       case wire::Body::AgentFailed: report = std::move(*message.body.AsAgentFailed()); break;
       case wire::Body::AgentExited: report = *message.body.AsAgentExited(); break;
-      case wire::Body::AgentOutput: report = std::move(*message.body.AsAgentOutput()); break;
+      case wire::Body::AgentOutput: {
+        wire::AgentOutputT& output = *message.body.AsAgentOutput();
+        count_unread(connection->host, output.bytes.size());
+        report = std::move(output);
+        break;
+      }
       case wire::Body::AgentGone: report = *message.body.AsAgentGone(); break;
       case wire::Body::AgentAck:
         return fleet_.acknowledged(connection->host, message.body.AsAgentAck()->received);
@@ -251,6 +260,17 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
   }
 }
 
+/// An agent that does not wait for acknowledgements would fill the driver's memory. What it has sent counts across its
+/// connections.
+void Server::count_unread(const std::string& host, size_t bytes) {
+  size_t& unread = unread_[host];
+  unread += bytes;
+  if (unread > kMostUnread) {
+    throw Error(HVD_INVALID, fmt::format("{} bytes of output beyond what was acknowledged: expected at most {}",
+                                         unread, kMostUnread));
+  }
+}
+
 /// A reader of the job's output that is slow holds up the agents: they send no more than they may keep.
 void Server::acknowledge(const ConnectionPtr& connection) {
   const uint64_t received = fleet_.received(connection->host);
@@ -266,11 +286,13 @@ void Server::acknowledge(const ConnectionPtr& connection) {
       loop.post([this, alive] {
         if (alive.expired()) return;
         waiting_for_output_ = false;
+        unread_.clear();
         for (const auto& [host, c] : std::map<std::string, ConnectionPtr>(connections_)) acknowledge(c);
       });
     });
     return;
   }
+  unread_.erase(connection->host);
   connection->acknowledged = received;
   wire::AgentAckT ack;
   ack.received = received;
@@ -279,11 +301,13 @@ void Server::acknowledge(const ConnectionPtr& connection) {
 
 void Server::drop(const ConnectionPtr& connection, const std::string& why) {
   if (std::exchange(connection->over, true)) return;
-  logger_->write(
-      ending_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
-      fmt::format(
-          "the connection of host {}'s agent is over ({}): its workers are waited for up to {} s (agent_timeout)",
-          connection->host, why, seconds_text(config_.fleet.patience)));
+  if (notes_.pass(now())) {
+    logger_->write(
+        ending_ ? HVD_LOG_DEBUG : HVD_LOG_WARNING,
+        fmt::format(
+            "the connection of host {}'s agent is over ({}): its workers are waited for up to {} s (agent_timeout)",
+            connection->host, why, seconds_text(config_.fleet.patience)));
+  }
   if (const auto found = connections_.find(connection->host);
       found != connections_.end() && found->second == connection)
     connections_.erase(found);
@@ -301,8 +325,10 @@ void Server::drain(const ConnectionPtr& connection, const wire::AgentDrainT& sai
 
 void Server::left(const ConnectionPtr& connection, const std::string& why) {
   connection->over = true;
-  logger_->write(ending_ ? HVD_LOG_DEBUG : HVD_LOG_INFO,
-                 fmt::format("the agent of host {} has left: {}", connection->host, why));
+  if (notes_.pass(now())) {
+    logger_->write(ending_ ? HVD_LOG_DEBUG : HVD_LOG_INFO,
+                   fmt::format("the agent of host {} has left: {}", connection->host, why));
+  }
   if (const auto found = connections_.find(connection->host);
       found != connections_.end() && found->second == connection)
     connections_.erase(found);

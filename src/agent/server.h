@@ -86,6 +86,7 @@ class Server {
   void drain(const ConnectionPtr& connection, const wire::AgentDrainT& said);
   void refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code, const std::string& reason);
   void acknowledge(const ConnectionPtr& connection);
+  void count_unread(const std::string& host, size_t bytes);
   void watch();
   void look_for_silence();
   void apply(FleetActions actions);
@@ -117,6 +118,7 @@ class Server {
   std::map<std::string, ConnectionPtr> connections_;  // by host
   std::map<std::string, std::shared_ptr<Program>> programs_;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
+  std::map<std::string, size_t> unread_;  // bytes of output by host that were not acknowledged
   RateLimit notes_{20, seconds(1)};
   Loop::Timer tick_, silence_;
   bool waiting_for_output_ = false, ending_ = false, closed_ = false;

@@ -15,6 +15,7 @@ constexpr size_t kLongestHost = 255;
 constexpr int32_t kMostSlots = 1 << 20;
 constexpr Duration kLook = std::chrono::milliseconds(20);
 constexpr Duration kLinger = std::chrono::seconds(5);
+constexpr size_t kMostApplicants = 256;  // that wait at a time for others to prove that they live
 
 void answer(wire::Channel& channel, const std::string& job, auto body) {
   wire::EnvelopeT message = wire::envelope(job, 0, 0, std::move(body));
@@ -36,13 +37,18 @@ struct Supervisor::Applicant {
   Loop::Timer timer;
 };
 
+/// Whoever knocks again and again must not fill the log.
+void Supervisor::note_refused(const wire::Channel& channel, const std::string& host, const std::string& why) {
+  if (refusals_.pass(now()))
+    logger_->warning("{}: a worker of host {} was not let in: {}", channel.peer(), host, why);
+}
+
 bool Supervisor::guest(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
   const auto* apply = message.body.AsApply();
   if (apply == nullptr) return config_.guest && config_.guest(channel, message);
   if (channel->identity() != wire::kAdmissionIdentity) return false;
   const auto reject = [&](wire::Refusal code, const std::string& why) {
-    logger_->warning("{}: a worker of host {} was not let in: {}", channel->peer(), printable(apply->host),
-                     why);
+    note_refused(*channel, printable(apply->host, kLongestHost), why);
     wire::RefusedT refused;
     refused.code = code;
     refused.reason = why;
@@ -74,8 +80,7 @@ bool Supervisor::guest(const std::shared_ptr<wire::Channel>& channel, const wire
 void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
   const std::string& job = config_.settings.job;
   const auto reject = [&](const std::string& why) {
-    logger_->warning("{}: a worker of host {} was not let in: {}", applicant->channel->peer(),
-                     applicant->host, why);
+    note_refused(*applicant->channel, applicant->host, why);
     wire::RefusedT refused;
     refused.code = finish_ ? wire::Refusal::Ended : wire::Refusal::Busy;
     refused.reason = why;
@@ -87,7 +92,10 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
   std::vector<membership::Action> actions =
       membership_->worker_arrived(applicant->host, applicant->slot, now(), &arrival);
   if (arrival.worker == 0) {
-    const bool ask = arrival.occupant != 0 && may_ask && server_->probe(arrival.occupant);
+    // Slow is not dead (contract 19): one whose process is seen to run proves nothing.
+    const bool doubtful = arrival.occupant != 0 && server_->life(arrival.occupant) != launch::Life::kRunning;
+    const bool ask =
+        doubtful && may_ask && applicants_.size() < kMostApplicants && server_->probe(arrival.occupant);
     apply(std::move(actions));
     if (!ask) return reject(arrival.refusal);
     // contract 11: twice the same place. The older one proves that it lives, or is lost.

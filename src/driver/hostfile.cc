@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -19,6 +20,9 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{16} << 20;
 constexpr size_t kMostHosts = size_t{1} << 16;
+constexpr int32_t kMostSlots = 1 << 20;
+constexpr size_t kLongestName = 255;
+constexpr size_t kMostDigits = 18;  // of a node's number
 
 template <class Number>
 bool parse_number(std::string_view text, Number* ret_number) {
@@ -45,6 +49,9 @@ void expand(const std::string& nodes, std::string_view prefix, std::string_view 
             std::vector<std::string>* names) {
   const size_t open = rest.find('[');
   if (open == std::string_view::npos) {
+    if (prefix.size() + rest.size() > kLongestName)
+      bad_nodes(nodes, fmt::format("a name of {} bytes: expected at most {}", prefix.size() + rest.size(),
+                                   kLongestName));
     names->push_back(std::string(prefix) + std::string(rest));
     if (names->size() > kMostHosts) bad_nodes(nodes, fmt::format("more than {} nodes", kMostHosts));
     return;
@@ -61,7 +68,10 @@ void expand(const std::string& nodes, std::string_view prefix, std::string_view 
     const std::string_view high = dash == range.size() ? low : range.substr(dash + 1);
     uint64_t first = 0;
     uint64_t last = 0;
-    if (!parse_number(low, &first) || !parse_number(high, &last) || last < first ||
+    // The length bounds the depth as well: each pair of brackets brings a digit.
+    if (prefix.size() + open + low.size() > kLongestName)
+      bad_nodes(nodes, fmt::format("a name of more than {} bytes", kLongestName));
+    if (low.size() > kMostDigits || high.size() > kMostDigits || !parse_number(low, &first) || !parse_number(high, &last) || last < first ||
         last - first >= kMostHosts)
       bad_nodes(nodes, fmt::format("expected a range of numbers, not '{}'", printable(range, 40)));
     for (uint64_t n = first; n <= last; ++n) {
@@ -76,6 +86,7 @@ void expand(const std::string& nodes, std::string_view prefix, std::string_view 
 std::vector<membership::HostSlots> parse_hostfile(const std::string& name, const std::string& text,
                                                   int32_t slots_per_host) {
   std::vector<membership::HostSlots> hosts;
+  std::unordered_map<std::string, size_t> place;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -100,15 +111,17 @@ std::vector<membership::HostSlots> parse_hostfile(const std::string& name, const
       if (key != "slots" || equals == std::string_view::npos)
         bad(fmt::format("'{}' is not known", printable(words[i], 80)));
       if (!parse_number(words[i].substr(equals + 1), &one[0].slots) || one[0].slots < 1 ||
-          one[0].slots > 1 << 20)
-        bad(fmt::format("'{}': expected 1 to {} slots", printable(words[i], 80), 1 << 20));
+          one[0].slots > kMostSlots)
+        bad(fmt::format("'{}': expected 1 to {} slots", printable(words[i], 80), kMostSlots));
     }
-    const auto same =
-        std::find_if(hosts.begin(), hosts.end(), [&](const auto& h) { return h.name == one[0].name; });
-    if (same != hosts.end()) {
-      same->slots += one[0].slots;
-    } else {
+    const auto [same, fresh] = place.emplace(one[0].name, hosts.size());
+    if (fresh) {
       hosts.push_back(one[0]);
+    } else if (int32_t& slots = hosts[same->second].slots; slots > kMostSlots - one[0].slots) {
+      bad(fmt::format("host {} has {} slots in all: expected at most {}", one[0].name, slots + one[0].slots,
+                      kMostSlots));
+    } else {
+      slots += one[0].slots;
     }
     if (hosts.size() > kMostHosts) bad(fmt::format("more than {} hosts", kMostHosts));
   }
@@ -149,6 +162,11 @@ std::vector<membership::HostSlots> parse_slurm_nodes(const std::string& nodes, c
                       static_cast<size_t>(times) > names.size()))) {
       throw Error(HVD_INVALID, fmt::format("SLURM_TASKS_PER_NODE is '{}': expected numbers, as 2(x3),1",
                                            printable(tasks, 200)));
+    }
+    if (slots.size() + static_cast<size_t>(times) > names.size() || count > kMostSlots) {
+      throw Error(HVD_INVALID,
+                  fmt::format("SLURM_TASKS_PER_NODE is '{}': expected at most {} tasks for each of {} nodes",
+                              printable(tasks, 200), kMostSlots, names.size()));
     }
     slots.insert(slots.end(), static_cast<size_t>(times), count);
   }

@@ -219,8 +219,7 @@ void RendezvousServer::look_for_silence() {
 std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
   const Duration silence = at - connection.heard;
   if (silence < config_.heartbeat_timeout) return "";
-  const launch::Life life =
-      events_.life ? events_.life(connection.worker, connection.process) : launch::Life::kUnknown;
+  const launch::Life life = this->life(connection.worker);
   const std::string silent = fmt::format("no sign of life for {} s", seconds_text(silence));
   if (life != launch::Life::kRunning) {
     return fmt::format("{}{} (heartbeat_timeout is {} s)", silent,
@@ -312,6 +311,12 @@ bool RendezvousServer::probe(uint64_t worker) {
   if (found->second->takes_waiting)
     send(*found->second, 0, wire::ProbeT{});  // else its next heartbeat will do
   return true;
+}
+
+launch::Life RendezvousServer::life(uint64_t worker) const {
+  const auto found = connections_.find(worker);
+  if (found == connections_.end() || !events_.life) return launch::Life::kUnknown;
+  return events_.life(worker, found->second->process);
 }
 
 bool RendezvousServer::heard_since(uint64_t worker, Time time) const {

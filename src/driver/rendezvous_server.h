@@ -105,6 +105,8 @@ class RendezvousServer {
   bool probe(uint64_t worker);
   /// It has been heard after that time.
   bool heard_since(uint64_t worker, Time time) const;
+  /// What is known of its process.
+  launch::Life life(uint64_t worker) const;
   bool connected(uint64_t worker) const { return connections_.contains(worker); }
 
  private:

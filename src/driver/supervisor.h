@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/rate_limit.h"
 #include "driver/discovery.h"
 #include "driver/rendezvous_server.h"
 #include "driver/settings.h"
@@ -79,6 +80,7 @@ class Supervisor {
   void let_in(const ApplicantPtr& applicant, bool may_ask);
   void await_proof(const ApplicantPtr& applicant, const std::string& refusal);
   void drop_applicants();
+  void note_refused(const wire::Channel& channel, const std::string& host, const std::string& why);
 
   template <class Event>
   membership::Answer wish(Event event);
@@ -144,6 +146,7 @@ class Supervisor {
   std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
   std::map<uint64_t, Worker> workers_;
   std::vector<ApplicantPtr> applicants_;  // that wait until somebody proves that it lives
+  RateLimit refusals_{20, seconds(1)};    // of applicants, that are logged
   std::optional<membership::Finish> finish_;
   status::Recorder recorder_{now()};
   std::vector<membership::LogLine> lines_;  // written when the actions are done

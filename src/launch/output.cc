@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -76,6 +77,7 @@ struct OutputThread::State {
   std::deque<Item> queue;
   size_t queued = 0;
   bool stopping = false;
+  std::atomic<bool> abandoned{false};  // what is left is told to nobody
   bool ended = false;
   std::vector<std::function<void()>> drained;
   std::map<std::string, int> files;  // the thread's own
@@ -156,6 +158,7 @@ OutputThread::~OutputThread() {
     state_->stopping = true;
     state_->changed.notify_all();
     state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->ended; });
+    state_->abandoned = true;
     state_->queue.clear();
     state_->drained.clear();
     state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->ended; });
@@ -168,9 +171,27 @@ OutputThread::~OutputThread() {
   thread_.join();
 }
 
-void OutputThread::line(OutputLine line) {
-  const size_t bytes = line.text.size() + 64;
-  state_->push([state = state_.get(), line = std::move(line)] { state->output(line); }, bytes);
+void OutputThread::lines(std::shared_ptr<LineSplitter> splitter, OutputLine line, std::string bytes) {
+  const size_t size = bytes.size() + 64;
+  auto tell = [state = state_.get(), splitter = std::move(splitter), line = std::move(line),
+                     bytes = std::move(bytes)]() mutable {
+    splitter->feed(bytes, [&](std::string text) {
+      if (state->abandoned) return;
+      line.text = std::move(text);
+      state->output(line);
+    });
+  };
+  state_->push(std::move(tell), size);
+}
+
+void OutputThread::last_line(std::shared_ptr<LineSplitter> splitter, OutputLine line) {
+  auto tell = [state = state_.get(), splitter = std::move(splitter), line = std::move(line)]() mutable {
+    splitter->finish([&](std::string text) {
+      line.text = std::move(text);
+      state->output(line);
+    });
+  };
+  state_->push(std::move(tell), 64);
 }
 
 void OutputThread::append(const std::string& path, std::string bytes) {

@@ -31,21 +31,16 @@ WorkerOutput::WorkerOutput(std::shared_ptr<OutputThread> output, const std::stri
 void WorkerOutput::feed(bool is_stderr, std::string_view bytes) {
   const size_t index = is_stderr ? 1 : 0;
   if (!files_[index].empty()) output_->append(files_[index], std::string(bytes));
-  splitters_[index].feed(bytes, [&](std::string line) { tell(is_stderr, std::move(line)); });
+  line_.is_stderr = is_stderr;
+  output_->lines(splitters_[index], line_, std::string(bytes));
 }
 
 void WorkerOutput::finish() {
   for (const size_t index : {0, 1}) {
-    splitters_[index].finish([&](std::string line) { tell(index == 1, std::move(line)); });
+    line_.is_stderr = index == 1;
+    output_->last_line(splitters_[index], line_);
     if (!files_[index].empty()) output_->append(files_[index], "");
   }
-}
-
-void WorkerOutput::tell(bool is_stderr, std::string text) {
-  OutputLine line = line_;
-  line.is_stderr = is_stderr;
-  line.text = std::move(text);
-  output_->line(std::move(line));
 }
 
 }  // namespace hvd::launch

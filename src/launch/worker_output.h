@@ -21,11 +21,10 @@ class WorkerOutput {
   void finish();
 
  private:
-  void tell(bool is_stderr, std::string text);
-
   const std::shared_ptr<OutputThread> output_;
   OutputLine line_;  // where its lines come from
-  LineSplitter splitters_[2];
+  const std::shared_ptr<LineSplitter> splitters_[2] = {std::make_shared<LineSplitter>(),
+                                                       std::make_shared<LineSplitter>()};
   std::string files_[2];
 };
 

@@ -33,6 +33,7 @@ class AgentJob : public ::testing::Test {
     driver_ = std::make_unique<driver::Driver>(options_);
     driver_->set_command(command, {"MINE=yes"});
     driver_->set_output([this](const launch::OutputLine& line) {
+      if (blocked_.valid()) blocked_.wait();
       events_.change([&] { lines_.push_back(line.host + ": " + line.text); });
     });
     driver_->start();
@@ -104,6 +105,7 @@ class AgentJob : public ::testing::Test {
   Options options_{[](const std::string&) { return std::nullopt; }};
   Events events_;
   std::vector<std::string> lines_;
+  std::shared_future<void> blocked_;  // a reader that takes nothing before
   std::unique_ptr<driver::Driver> driver_;
 };
 
@@ -170,12 +172,101 @@ TEST_F(AgentJob, WhoIsNoAgentOfThisHostIsToldSo) {
   wire::AgentHelloT none = hello("x");
   none.slots = 0;
   EXPECT_NE(refusal("agent/x", none).find("with 0 slots"), std::string::npos);
+  none.slots = kMostSlotsOfAnAgent + 1;
+  EXPECT_NE(refusal("agent/x", none).find("with 4097 slots"), std::string::npos);
   none = hello("x");
   none.instance = 0;
   EXPECT_NE(refusal("agent/x", none), "accepted");
   wire::AgentHelloT ahead = hello("x");
   ahead.received = 5;  // of orders that nobody gave: it is another driver's agent, and starts anew
   EXPECT_EQ(refusal("agent/x", ahead), "accepted");
+}
+
+/// An agent that says what a test wants it to say.
+class Liar {
+ public:
+  Liar(const std::string& driver, const std::string& host, const wire::AgentHelloT& hello) {
+    std::promise<void> connected;
+    wire::ChannelLimits limits;
+    limits.max_queued = size_t{1} << 30;
+    hvd::test::run_on(loop_, [&] {
+      wire::connect_channel(loop_, driver, kJobSecret, wire::agent_identity(host), limits, kDeadline,
+                            [&](std::shared_ptr<wire::Channel> channel, const Status&) {
+                              channel_ = std::move(channel);
+                              if (channel_) {
+                                channel_->set_handlers(
+                                    {[this](std::span<const uint8_t> frame) { received(frame); },
+                                     [this](const Status&) { events_.change([&] { closed_ = true; }); }});
+                              }
+                              connected.set_value();
+                            });
+      return 0;
+    });
+    connected.get_future().wait();
+    say(hello);
+  }
+  ~Liar() {
+    hvd::test::run_on(loop_, [&] {
+      if (channel_) channel_->close(Duration(0));
+      channel_.reset();
+      return 0;
+    });
+  }
+  template <class Body>
+  void say(Body body) {
+    wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(body));
+    hvd::test::run_on(loop_, [&] {
+      message.sequence = ++sent_;
+      if (channel_) channel_->send(wire::encode(message));
+      return 0;
+    });
+  }
+  uint64_t started() {
+    EXPECT_TRUE(events_.wait([&] { return worker_ != 0; }));
+    return events_.read([&] { return worker_; });
+  }
+  std::string refused() {
+    EXPECT_TRUE(events_.wait([&] { return !refused_.empty(); }));
+    return events_.read([&] { return refused_; });
+  }
+  bool is_refused() {
+    return events_.read([&] { return !refused_.empty() || closed_; });
+  }
+
+ private:
+  void received(std::span<const uint8_t> frame) {
+    const wire::EnvelopeT message = wire::decode(frame);
+    events_.change([&] {
+      if (const auto* start = message.body.AsAgentStart()) worker_ = start->worker;
+      if (const auto* refused = message.body.AsRefused()) refused_ = refused->reason;
+    });
+  }
+  Loop loop_{"liar"};
+  Events events_;
+  std::shared_ptr<wire::Channel> channel_;
+  uint64_t sent_ = 0, worker_ = 0;
+  std::string refused_;
+  bool closed_ = false;
+};
+
+TEST_F(AgentJob, AnAgentThatFloodsADriverWhoseReaderIsSlowIsCutOff) {
+  // Declared first: what the driver waits for when it goes.
+  std::promise<void> over;
+  const std::shared_future<void> reader = over.get_future().share();
+  const std::unique_ptr<std::promise<void>, void (*)(std::promise<void>*)> let_go(
+      &over, [](std::promise<void>* p) { p->set_value(); });
+  blocked_ = reader;
+  start_driver({"sleep", "1000"}, "1");
+  Liar liar(address(), "x", hello("x"));
+  wire::AgentOutputT output;
+  output.worker = liar.started();
+  output.bytes.assign(size_t{1} << 20, '\n');
+  size_t pieces = 0;
+  for (; pieces < 40 && !liar.is_refused(); ++pieces) {
+    output.number = pieces + 1;
+    liar.say(output);
+  }
+  EXPECT_NE(liar.refused().find("beyond what was acknowledged"), std::string::npos) << liar.refused();
 }
 
 TEST_F(AgentJob, ASecondAgentOfAHostWaitsAndGivesUp) {

@@ -25,6 +25,12 @@ std::string refused_file(const std::string& text) {
   return refusal([&] { parse_hostfile("F", text, 1); });
 }
 
+std::string repeated(const std::string& text, size_t times) {
+  std::string all;
+  for (size_t i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 TEST(Hostfile, LinesOfEveryKindAreRead) {
   EXPECT_EQ(
       parse_hostfile("F",
@@ -42,7 +48,8 @@ TEST(Hostfile, AWrongLineIsNamed) {
                                    {"a rack=3", "'rack=3' is not known"},
                                    {"a,b slots=1", "is no host"},
                                    {"a!b", "line 1"},
-                                   {"a slots=99999999999", "expected 1 to"}}) {
+                                   {"a slots=99999999999", "expected 1 to"},
+                                   {"a slots=1048576\na slots=1048576", "host a has 2097152 slots in all"}}) {
     EXPECT_NE(refused_file(text).find(part), std::string::npos) << text << ": " << refused_file(text);
   }
   EXPECT_NE(refusal([] { read_hostfile("/nonexistent/hosts", 1); }).find("/nonexistent/hosts"),
@@ -69,9 +76,14 @@ TEST(SlurmNodes, WhatCannotBeMeantIsNamed) {
                                      {"n1", "x"},
                                      {"n1", "0"},
                                      {"n[1-2]", "2(x3)"},
-                                     {"n[1-2]", "2(x2"}}) {
+                                     {"n[1-2]", "2(x2"},
+                                     {"n[1-60000]", repeated("1(x60000),", 10000)},
+                                     {"n[1-2]", "99999999,1"},
+                                     {repeated("[1]", 40000), ""},
+                                     {"n[" + repeated("0", 100000) + "1]", ""},
+                                     {repeated("n", 300), ""}}) {
     EXPECT_NE(refusal([&] { parse_slurm_nodes(nodes, tasks, 1); }).find("SLURM_"), std::string::npos)
-        << nodes << tasks;
+        << nodes.substr(0, 100) << ' ' << tasks.substr(0, 100);
   }
 }
 
