@@ -134,3 +134,18 @@ class Network:
 
     def mend(self, name):
         run(*self._in(self.switch), "ip", "link", "set", self._port(name), "up")
+
+    # A queue without room drops whatever is to leave by it.
+
+    def mute(self, name):
+        """What the host sends is lost; what is sent to it arrives."""
+        run(*self._in(self.hosts[name]), "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0")
+
+    def deafen(self, name):
+        """What is sent to the host is lost; what it sends arrives."""
+        run(*self._in(self.switch), "tc", "qdisc", "replace", "dev", self._port(name), "root", "pfifo", "limit", "0")
+
+    def cure(self, name):
+        """It hears and is heard again."""
+        for holder, device in ((self.hosts[name], "eth0"), (self.switch, self._port(name))):
+            subprocess.run([*self._in(holder), "tc", "qdisc", "delete", "dev", device, "root"], stderr=subprocess.DEVNULL)

@@ -269,7 +269,7 @@ void Supervisor::perform(membership::StopWorker& action) {
   if (finish_) return;  // it was told with everybody, and its process has its deadline
   note(HVD_LOG_INFO, fmt::format("{} {}: {}", name_of(action.worker),
                                  action.left ? "has left" : "is no longer wanted", action.reason));
-  const bool told = server_->connected(action.worker);
+  const bool told = worker.told = server_->connected(action.worker);
   server_->dismiss(action.worker, wire::Refusal::Removed, action.reason, action.left);
   end_process(action.worker, told ? std::max(config_.settings.stop_grace, action.grace) : Duration(0));
 }
@@ -320,7 +320,7 @@ void Supervisor::perform(membership::Finish& action) {
   for (auto& [id, worker] : workers_) {
     // Members of a job that succeeded may still evaluate, save and print: theirs is the time they need.
     if (!worker.process || worker.done) continue;
-    end_process(id, server_->connected(id) ? config_.settings.stop_grace : Duration(0));
+    end_process(id, server_->connected(id) || worker.told ? config_.settings.stop_grace : Duration(0));
   }
 }
 

@@ -16,6 +16,7 @@ struct Supervisor::Worker {
   int32_t rank = -1;    // last one
   bool process = true;  // not gone yet
   bool lost = false, done = false;
+  bool told = false;  // that it is not wanted, by its connection: it ends by itself
   std::optional<int32_t> exit_status;
   std::optional<Refusal> fate;  // why it may not connect (again)
   Loop::Timer timer;            // until its process is ended, or its loss told

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,9 +19,14 @@ import unittest
 
 import reference
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from network import Network  # noqa: E402
+
 BIN = os.environ.get("HVD_TEST_BIN") or os.path.join(os.getcwd(), "bin")
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for slow builds
 BACKEND = os.environ.get("HVD_TEST_BACKEND", "")  # "": what auto gives
+# Hosts have networks of their own (network.py), and agents that hvdrun starts there.
+AGENTS = bool(os.environ.get("HVD_TEST_AGENTS"))
 
 # Short times, so that a scenario takes a second; long where a busy machine must not look like a fault.
 DRIVER_OPTIONS = {
@@ -113,6 +119,12 @@ class Job:
             self._read_in_thread(self._read_sink)
         self.worker = list(wrapper) + [os.path.join(BIN, "scenario_worker")] + list(worker)
         # prepare(job): another program that takes hvdrun's options and speaks as it does, to be started as it says.
+        options = {**DRIVER_OPTIONS, **(options or {})}
+        self.address_behind_agents = ""
+        if AGENTS and prepare is None:
+            self.address_behind_agents = test.network.address("driver") + ":"
+            prepare = self._behind_agents
+            options["local_hosts"] = 0
         command = (prepare(self) if prepare else [os.path.join(BIN, "hvdrun")]) + ["--verbose"]
         for flag, value in (("-np", np), ("--min-np", min_np), ("--max-np", max_np)):
             if value is not None:
@@ -122,7 +134,6 @@ class Job:
             command += ["--host-discovery-script", os.path.join(self.directory, "discover.sh")]
         elif hosts is not None:
             command += ["-H", hosts]
-        options = {**DRIVER_OPTIONS, **(options or {})}
         options["join_settle"] = min(options["join_settle"], options["elastic_timeout"] / 2)
         for key, value in options.items():
             command += ["--set", "%s=%s" % (key, value)]
@@ -130,6 +141,12 @@ class Job:
         self._start(command)
 
     # ---- starting and reading ----
+
+    @staticmethod
+    def _behind_agents(job):
+        network = job.test.network
+        return [*network.enter("driver"), "env", "--chdir=" + job.directory, os.path.join(BIN, "hvdrun"), "--agent",
+                network.starter() + " {host}"]
 
     def _start(self, command):
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
@@ -266,10 +283,10 @@ class Job:
         if not condition:
             self.fail(message)
 
-    def wait_interrupt(self, members, since=0, **wanted):
+    def wait_interrupt(self, members, since=0, timeout=20, **wanted):
         """Waits until this many members have heard that they are to leave at their next commit or check
         (worker argument log=3)."""
-        return self.wait("log", since=since, count=members, **wanted,
+        return self.wait("log", since=since, count=members, timeout=timeout, **wanted,
                          msg=lambda text: "hosts updated" in text and "no change" not in text)
 
     # ---- acting ----
@@ -399,6 +416,9 @@ class Job:
                 self.check(shutdown["status"] == "HVD_OK", "shutdown of a worker that was done: %s" % shutdown["line"])
         if len(self.generations()) == 1 and not self.find("fault"):
             self.check(not self.find("event_peer_lost"), "a loss was told though nobody was lost")
+        if AGENTS and self.address_behind_agents:
+            for event in self.find("start"):
+                self.check(event["driver"].startswith(self.address_behind_agents), "not behind an agent: %s" % event["line"])
         self._verify_steps()
         self._verify_generations()
         sizes = self.sizes(steps)
@@ -482,6 +502,10 @@ class ScenarioTest(unittest.TestCase):
         files = ["libhvd_%s.so" % BACKEND, "libhvd_%s_elastic.so" % BACKEND]
         if BACKEND and not any(os.path.exists(os.path.join(place, file)) for place in places for file in files):
             raise unittest.SkipTest("libhvd_%s.so is not built" % BACKEND)
+        if AGENTS:  # one for all tests of the class: making it takes longer than most of them
+            directory = tempfile.mkdtemp(prefix="hvd-network-")
+            cls.addClassCleanup(shutil.rmtree, directory, ignore_errors=True)
+            cls.network = Network(cls.addClassCleanup, directory, ("driver", "a", "b", "c", "d"), (4,))
 
 
 def main():

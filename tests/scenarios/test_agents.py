@@ -64,7 +64,7 @@ class Ssh(ScenarioTest):
             file.write("%s,%s %s" % (host, address, public))
         config = self.file("sshd_" + host, "\n".join([
             "ListenAddress " + address, "HostKey " + path, "AuthorizedKeysFile " + os.path.join(self.directory, "user.pub"),
-            "StrictModes no", "UsePAM no", "PidFile none", "PasswordAuthentication no", "PermitRootLogin yes",
+            "Banner " + self.file("banner", "Unauthorized use is prohibited.\n", 0o644), "StrictModes no", "UsePAM no", "PidFile none", "PasswordAuthentication no", "PermitRootLogin yes",
             "SetEnv TMPDIR=%s" % os.path.join(self.directory, host), ""]))
         os.makedirs("/run/sshd", exist_ok=True)
         server = subprocess.Popen(self.network.enter(host) + [SSHD, "-D", "-e", "-f", config], stdin=subprocess.DEVNULL,
@@ -77,13 +77,15 @@ class Ssh(ScenarioTest):
             if "Server listening" in line:
                 return
 
-    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), **more):
+    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), before=None, **more):
         def prepare(job):
             self.directory = job.directory
             self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"), (4,))
             user, _ = self.key("user")
             for host in sshd:
                 self.start_sshd(host)
+            if before:
+                before(job)
             self.ssh = ("ssh -F none -i %s -o BatchMode=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s/known_hosts"
                         " -o ConnectTimeout=10 {host}" % (user, job.directory))
             return self.network.enter("one") + ["env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)]
@@ -184,6 +186,24 @@ class Ssh(ScenarioTest):
                                            r"exited with status 255; its last lines: .*Connection refused"))
         job.finish(0)
         job.verify(10, workers=2)
+
+    def test_an_sshd_that_hangs_and_one_that_refuses_the_key(self):
+        """Host three takes connections and says nothing; host two lets nobody in."""
+        silent = "import socket, sys; s = socket.create_server(('', 22)); print('ready', flush=True); sys.stdin.read()"
+
+        def harm(job):
+            listener = subprocess.Popen(self.network.enter("three") + [sys.executable, "-c", silent], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+            self.addCleanup(lambda: listener.communicate())
+            self.assertEqual(listener.stdout.readline(), "ready\n")
+            self.file("user.pub")
+        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5", "gate=5"], np=1, min_np=1, max_np=3, sshd=("two",),
+                       options={"blocklist_after": 1, "connect_timeout": 3 * PATIENCE}, before=harm)
+        job.wait("hvdrun", text=containing(r"agent of host two can't be started: ssh .* exited with status 255; its last lines: "
+                                           r"Unauthorized use is prohibited. \| .*Permission denied"))
+        job.wait("hvdrun", text=containing(r"agent of host three did not connect within %g s" % (3 * PATIENCE)))
+        job.finish(0)
+        job.verify(10, workers=1)
 
     def test_a_way_that_hangs(self):
         hang = "sh -c 'test {host} != three || exec sleep 1000; exec \"$@\"' sh %s"
