@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/cgo"
+	"time"
 	"unsafe"
 )
 
@@ -215,17 +216,21 @@ const (
 
 // JobStatus is how a job is.
 type JobStatus struct {
-	Phase           Phase
-	Size            int // members of the current generation
-	Workers         int // alive, members or not
-	Slots           int // usable slots discovered now
-	Resets          int // generations formed after the first
-	Generation      uint64
-	MembershipEpoch uint64
-	HostsBlocked    int
-	Port            int    // listening port, 0 before the start
-	Sentence        string // how the job ended, or what it waits for
-	Stall           string // newest report of an operation that some ranks do not come to
+	Phase            Phase
+	Size             int // members of the current generation
+	Workers          int // alive, members or not
+	Slots            int // usable slots discovered now
+	Resets           int // generations formed after the first
+	Generation       uint64
+	MembershipEpoch  uint64
+	HostsBlocked     int
+	Port             int     // listening port, 0 before the start
+	Sentence         string  // how the job ended, or what it waits for
+	Stall            string  // newest report of an operation that some ranks do not come to
+	TryAgain         bool    // failed, and it may do better at another time
+	Stalled          int     // operations that wait for ranks for longer than stall_warning
+	Goodput          float64 // time in training that commits have kept, over wall time: 0 to 1; -1: not known
+	CommitsPerSecond float64 // of the fastest member, over the last ten seconds
 }
 
 // Status tells how the job is.
@@ -235,7 +240,102 @@ func (d *Driver) Status() (JobStatus, error) {
 		return JobStatus{}, err
 	}
 	return JobStatus{Phase(s.phase), int(s.size), int(s.workers), int(s.slots), int(s.resets), uint64(s.generation),
-		uint64(s.membership_epoch), int(s.hosts_blocked), int(s.port), text(s.sentence[:]), text(s.stall[:])}, nil
+		uint64(s.membership_epoch), int(s.hosts_blocked), int(s.port), text(s.sentence[:]), text(s.stall[:]), s.try_again != 0,
+		int(s.stalled), float64(s.goodput), float64(s.commits_per_second)}, nil
+}
+
+// Format is how [Driver.Describe] tells of a job.
+type Format int32
+
+// Formats of a description: for people, and for programs (docs/observability.md).
+const (
+	FormatText        Format = C.HVD_DRIVER_FORMAT_TEXT
+	FormatJSON        Format = C.HVD_DRIVER_FORMAT_JSON
+	FormatOpenMetrics Format = C.HVD_DRIVER_FORMAT_OPENMETRICS
+	FormatLine        Format = C.HVD_DRIVER_FORMAT_LINE
+)
+
+// owned is a text that the library gives away.
+func owned(c *C.char) string {
+	defer C.hvd_free(unsafe.Pointer(c))
+	return C.GoString(c)
+}
+
+// Describe tells all that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are
+// in it.
+func (d *Driver) Describe(format Format) (string, error) {
+	var c *C.char
+	err := d.call(func(e *C.hvd_error) C.hvd_status {
+		return C.hvd_driver_describe(d.c, C.hvd_driver_format(format), &c, e)
+	})
+	if err != nil {
+		return "", err
+	}
+	return owned(c), nil
+}
+
+// Drain has a host's workers leave at their next commit, at most within this time (0: option leave_timeout), and gives it
+// no others.
+func (d *Driver) Drain(host string, within time.Duration, reason string) error {
+	name, free, err := cString("host", host)
+	if err != nil {
+		return err
+	}
+	defer free()
+	why, freeReason, err := cString("reason", reason)
+	if err != nil {
+		return err
+	}
+	defer freeReason()
+	return d.call(func(e *C.hvd_error) C.hvd_status {
+		return C.hvd_driver_drain(d.c, name, C.int64_t(within), why, e)
+	})
+}
+
+// Undrain lets a drained host be used again.
+func (d *Driver) Undrain(host string) error {
+	name, free, err := cString("host", host)
+	if err != nil {
+		return err
+	}
+	defer free()
+	return d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_undrain(d.c, name, e) })
+}
+
+// Scale sets the most workers from now on, from min_np to max_np.
+func (d *Driver) Scale(size int) error {
+	if size != int(int32(size)) {
+		return newError(Invalid, "a job of %d workers: expected a number of 32 bits", size)
+	}
+	return d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_scale(d.c, C.int32_t(size), e) })
+}
+
+// Command asks a driver that runs elsewhere as its operator, as hvdrun ctl does: options address_file, or driver and
+// secret, name it. Verb "help" lists the verbs. The wait is at most this long (0: 10 s).
+func Command(options *Options, verb, argument string, within time.Duration) (string, error) {
+	o, free, err := options.open()
+	if err != nil {
+		return "", err
+	}
+	defer free()
+	v, freeVerb, err := cString("verb", verb)
+	if err != nil {
+		return "", err
+	}
+	defer freeVerb()
+	a, freeArgument, err := cString("argument", argument)
+	if err != nil {
+		return "", err
+	}
+	defer freeArgument()
+	var c *C.char
+	err = check(func(e *C.hvd_error) C.hvd_status {
+		return C.hvd_driver_command(o, v, a, C.int64_t(within), &c, e)
+	})
+	if err != nil {
+		return "", err
+	}
+	return owned(c), nil
 }
 
 // caught runs a callback; a panic is a failure, as it must not unwind the library's frames.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,8 +53,16 @@ func TestADriverInThisProcessRunsAJob(t *testing.T) {
 	status, err := d.Status()
 	must(t, err)
 	equal(t, status.Phase, hvd.PhaseNew)
+	expect(t, d.Drain("one", 0, "too early"), hvd.Invalid)
 	must(t, d.Start())
 	expect(t, d.Start(), hvd.Invalid)
+	expect(t, d.Drain("three", time.Second, "it goes"), hvd.Invalid, "three")
+	expect(t, d.Scale(1<<40), hvd.Invalid, "1099511627776")
+	table, err := d.Describe(hvd.FormatText)
+	must(t, err)
+	equal(t, strings.Contains(table, "one"), true)
+	_, err = d.Describe(99)
+	expect(t, err, hvd.Invalid, "99")
 	must(t, d.Wait(minute(t)))
 	status, err = d.Status()
 	must(t, err)

@@ -18,25 +18,23 @@ BLOCKING = {"hvd_" + name for name in (
     "allreduce broadcast allgather reducescatter alltoall barrier broadcast_variables grouped_allreduce grouped_allgather "
     "join send receive reduce gather scatter").split()}
 PLACE = {"hvd_" + name for name in "rank size local_rank local_size cross_rank cross_size generation".split()}
-# Operators have hvdrun ctl, in whatever language the job is.
-OPERATOR = {"hvd_driver_command", "hvd_driver_describe", "hvd_driver_drain", "hvd_driver_undrain", "hvd_driver_scale"}
 # hvdrun --join is the agent for workers in any language.
 AGENT = {name for name in FUNCTIONS if name.startswith("hvd_agent_")}
 # What a binding leaves out, and why.
 UNUSED = {
     # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in hvd_get_membership and
     # hvd_state_get_info.
-    "go": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error", "hvd_submit_and_wait",
+    "go": AGENT | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error", "hvd_submit_and_wait",
                               "hvd_op_abandon", "hvd_broadcast_object", "hvd_allgather_object", "hvd_gather_object",
                               "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int", "hvd_options_set_bool",
-                              "hvd_options_set_duration", "hvd_options_get", "hvd_free", "hvd_get_event_fd", "hvd_next_event", "hvd_state_on_reset",
+                              "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd", "hvd_next_event", "hvd_state_on_reset",
                               "hvd_get_leave_fd"},  # a goroutine takes signals, and calls Leave
-    "rust": AGENT | OPERATOR | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_op_get_error", "hvd_submit_and_wait", "hvd_dtype_size",
+    "rust": AGENT | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_op_get_error", "hvd_submit_and_wait", "hvd_dtype_size",
                                 "hvd_dtype_name", "hvd_state_get_info", "hvd_state_revision",
                                 # A state's fields are those that its value names, and its loop runs what is to be reset.
                                 "hvd_state_on_reset", "hvd_state_remove"},
     # It has one form of an operation, requests, and a loop of its own.
-    "python": AGENT | OPERATOR | BLOCKING | {"hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object",
+    "python": AGENT | BLOCKING | {"hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object",
                                              "hvd_allgather_object", "hvd_gather_object", "hvd_dtype_name",
                                              "hvd_get_leave_fd"},  # the interpreter's own handler writes to a descriptor of Python's
 }

@@ -244,6 +244,11 @@ _PROTOTYPES = {
     "hvd_driver_wait": (None, [_P, _L]),
     "hvd_driver_stop": (None, [_P, _S]),
     "hvd_driver_get_status": (None, [_P, POINTER(DriverStatus)]),
+    "hvd_driver_describe": (None, [_P, _I, POINTER(_P)]),
+    "hvd_driver_drain": (None, [_P, _S, _L, _S]),
+    "hvd_driver_undrain": (None, [_P, _S]),
+    "hvd_driver_scale": (None, [_P, _I]),
+    "hvd_driver_command": (None, [_P, _S, _S, _L, POINTER(_P)]),
     "hvd_driver_destroy": ("void", [_P]),
 }
 

@@ -6,7 +6,7 @@ import enum
 import os
 import sys
 import traceback
-from ctypes import byref, c_char_p, c_void_p
+from ctypes import byref, c_char_p, c_void_p, string_at
 from dataclasses import dataclass
 from typing import Callable, Mapping, Sequence
 
@@ -56,6 +56,19 @@ class DriverStatus:
     port: int
     sentence: str
     stall: str
+    try_again: int
+    stalled: int
+    goodput: float
+    commits_per_second: float
+
+
+class Format(enum.IntEnum):
+    """How Driver.describe tells of a job: docs/observability.md."""
+
+    TEXT = 0
+    JSON = 1
+    OPENMETRICS = 2
+    LINE = 3
 
 
 class Launcher:
@@ -193,6 +206,25 @@ class Driver:
         object.__setattr__(plain, "phase", Phase(plain.phase))
         return plain
 
+    def describe(self, format: Format = Format.TEXT) -> str:
+        """All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are in it."""
+        text = c_void_p()
+        _abi.check(_lib.hvd_driver_describe, self._handle.pointer, Format(format), byref(text))
+        return _owned(text)
+
+    def drain(self, host: str, *, timeout: float | None = None, reason: str = "drained by the program") -> None:
+        """The host's workers leave at their next commit, at most within option leave_timeout, and it gets no others."""
+        left = 0 if timeout is None else _abi.nanoseconds(timeout)
+        _abi.check(_lib.hvd_driver_drain, self._handle.pointer, _abi.text(host, "host"), left, _abi.text(reason, "reason"))
+
+    def undrain(self, host: str) -> None:
+        """The host may be used again."""
+        _abi.check(_lib.hvd_driver_undrain, self._handle.pointer, _abi.text(host, "host"))
+
+    def scale(self, size: int) -> None:
+        """The most workers from now on, from min_np to max_np."""
+        _abi.check(_lib.hvd_driver_scale, self._handle.pointer, _abi.integer(size, 32, "size"))
+
     def close(self) -> None:
         """Stops the job if it runs and frees the driver."""
         self._handle.close()
@@ -207,6 +239,28 @@ class Driver:
         if not self._handle.closed and self._handle.ours:
             self.stop("the driver's process ends")
             self._handle.close()
+
+
+def _owned(text: c_void_p) -> str:
+    """A text that the library gives away."""
+    try:
+        return string_at(text.value).decode("utf-8", "replace")
+    finally:
+        _lib.hvd_free(text)
+
+
+def command(verb: str, argument: str = "", *, timeout: float | None = None, log: LogCallback | None = None,
+            **options: OptionValue) -> str:
+    """Asks a driver that runs elsewhere as its operator, as hvdrun ctl does: command("status", address_file="job.addr").
+
+    Options address_file, or driver and secret, name it; verb "help" lists the verbs. Waits 10 seconds at most.
+    """
+    text = c_void_p()
+    left = 0 if timeout is None else _abi.nanoseconds(timeout)
+    with NativeOptions(options, log) as native:
+        _abi.check(_lib.hvd_driver_command, native, _abi.text(verb, "verb"), _abi.text(argument, "argument"), left,
+                   byref(text))
+    return _owned(text)
 
 
 def run(command: Sequence[str], *, timeout: float | None = None, **options) -> None:

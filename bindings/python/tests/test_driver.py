@@ -1,5 +1,6 @@
 """The driver from Python: own discovery, own launch, output, failure, stop."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,29 @@ def test_why_a_job_failed():
         with pytest.raises(hvd.JobFailedError) as caught:
             driver.wait(60 * PATIENCE)
         assert driver.status().sentence in str(caught.value)
+
+
+def test_operators_words(tmp_path):
+    """A job is described, drained and scaled from within its driver's process and from elsewhere."""
+    address, log = tmp_path / "address", lambda *line: None
+    with hvd.driver.Driver(worker("import hvd, time; hvd.init(); time.sleep(100)"), np=1, max_np=2,
+                           hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)}, address_file=str(address), log=log, **QUICK) as driver:
+        driver.start()
+        assert json.loads(driver.describe(hvd.driver.Format.JSON))["phase"] in ("forming", "running")
+        assert "localhost" in driver.describe() and driver.describe(hvd.driver.Format.OPENMETRICS).endswith("# EOF\n")
+        assert json.loads(hvd.driver.command("status", "json", address_file=str(address), log=log))["hosts"]
+        with pytest.raises(hvd.InvalidError, match="elsewhere"):
+            driver.drain("elsewhere")
+        with pytest.raises(hvd.InvalidError, match="localhost"):
+            driver.undrain("localhost")
+        with pytest.raises(hvd.InvalidError, match="7"):
+            driver.scale(7)
+        with pytest.raises(hvd.InvalidError, match="dance"):
+            hvd.driver.command("dance", address_file=str(address), log=log)
+        with pytest.raises(ValueError):
+            driver.describe(9)
+        driver.scale(2)
+        driver.stop("the test has seen enough")
 
 
 def test_stop_and_timeouts():

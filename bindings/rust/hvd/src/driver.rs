@@ -123,6 +123,28 @@ pub struct JobStatus {
     pub sentence: String,
     /// Newest report of an operation that some ranks do not come to.
     pub stall: String,
+    /// Failed, and it may do better at another time.
+    pub try_again: bool,
+    /// Operations that wait for ranks for longer than stall_warning.
+    pub stalled: i32,
+    /// Time in training that commits have kept, over wall time: 0 to 1; -1: not known.
+    pub goodput: f64,
+    /// Of the fastest member, over the last ten seconds.
+    pub commits_per_second: f64,
+}
+
+/// How [`Driver::describe`] tells of a job (docs/observability.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// For people: tables.
+    Text,
+    /// For programs.
+    Json,
+    /// For Prometheus and its like.
+    OpenMetrics,
+    /// For people: one line.
+    Line,
 }
 
 /// Behind a mutex: a call that outlasts discovery_timeout may overlap with the next one.
@@ -318,12 +340,75 @@ impl Driver {
             port: s.port,
             sentence: raw::field(&s.sentence),
             stall: raw::field(&s.stall),
+            try_again: s.try_again != 0,
+            stalled: s.stalled,
+            goodput: s.goodput,
+            commits_per_second: s.commits_per_second,
         })
+    }
+
+    /// All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are in it.
+    pub fn describe(&self, format: Format) -> Result<String> {
+        let format = match format {
+            Format::Text => sys::HVD_DRIVER_FORMAT_TEXT,
+            Format::Json => sys::HVD_DRIVER_FORMAT_JSON,
+            Format::OpenMetrics => sys::HVD_DRIVER_FORMAT_OPENMETRICS,
+            Format::Line => sys::HVD_DRIVER_FORMAT_LINE,
+        };
+        let mut text = ptr::null_mut();
+        // SAFETY: as above; text is a place for the result.
+        self.call(|d, e| unsafe { sys::hvd_driver_describe(d, format, &mut text, e) })?;
+        Ok(owned(text))
+    }
+
+    /// Has a host's workers leave at their next commit, at most within this time (None: option leave_timeout), and gives
+    /// it no others.
+    pub fn drain(&self, host: &str, timeout: Option<Duration>, reason: &str) -> Result<()> {
+        let (host, reason) = (c_string("host", host)?, c_string("reason", reason)?);
+        let timeout = raw::timeout(timeout);
+        // SAFETY: as above.
+        self.call(|d, e| unsafe { sys::hvd_driver_drain(d, host.as_ptr(), timeout, reason.as_ptr(), e) })
+    }
+
+    /// Lets a drained host be used again.
+    pub fn undrain(&self, host: &str) -> Result<()> {
+        let host = c_string("host", host)?;
+        // SAFETY: as above.
+        self.call(|d, e| unsafe { sys::hvd_driver_undrain(d, host.as_ptr(), e) })
+    }
+
+    /// Sets the most workers from now on, from min_np to max_np.
+    pub fn scale(&self, size: i32) -> Result<()> {
+        // SAFETY: as above.
+        self.call(|d, e| unsafe { sys::hvd_driver_scale(d, size, e) })
     }
 
     /// What a launcher of one's own reports ends by.
     pub fn exits(&self) -> Exits {
         Exits { ptr: self.ptr }
+    }
+}
+
+/// Asks a driver that runs elsewhere as its operator, as `hvdrun ctl` does: options `address_file`, or `driver` and
+/// `secret`, name it. Verb "help" lists the verbs. None: 10 seconds.
+pub fn command(options: &Options, verb: &str, argument: &str, timeout: Option<Duration>) -> Result<String> {
+    let (verb, argument) = (c_string("verb", verb)?, c_string("argument", argument)?);
+    let mut text = ptr::null_mut();
+    let timeout = raw::timeout(timeout);
+    // SAFETY: options and strings live through the call; text is a place for the result.
+    check(|e| unsafe {
+        sys::hvd_driver_command(options.ptr, verb.as_ptr(), argument.as_ptr(), timeout, &mut text, e)
+    })?;
+    Ok(owned(text))
+}
+
+/// A text that the library gives away.
+fn owned(text: *mut c_char) -> String {
+    // SAFETY: NUL-terminated, and nobody else's.
+    unsafe {
+        let result = text_of(text);
+        sys::hvd_free(text.cast());
+        result
     }
 }
 

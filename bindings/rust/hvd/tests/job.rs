@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{mpsc, Arc, Mutex};
 use std::time::Duration;
 
-use hvd::driver::{Driver, Exits, Failed, Host, Launch, Launcher, Phase};
+use hvd::driver::{self, Driver, Exits, Failed, Format, Host, Launch, Launcher, Phase};
 use hvd::{
     elastic, Call, Context, Error, Fields, Kinds, Object, Options, ProcessSet, SetRule, State, Status,
 };
@@ -413,6 +413,16 @@ fn a_drivers_bad_input_is_an_error() {
     driver.discovery(two_hosts).unwrap();
     driver.start().unwrap();
     assert_eq!(driver.wait(Duration::from_millis(20)).unwrap_err().status(), Status::Timeout);
+    assert!(driver.describe(Format::Text).unwrap().contains("host"));
+    assert!(driver.describe(Format::OpenMetrics).unwrap().ends_with("# EOF\n"));
+    let elsewhere = driver.drain("elsewhere", None, "it goes").unwrap_err();
+    assert!(
+        elsewhere.status() == Status::Invalid && elsewhere.message().contains("elsewhere"),
+        "{elsewhere}"
+    );
+    assert_eq!(driver.undrain("elsewhere").unwrap_err().status(), Status::Invalid);
+    assert_eq!(driver.scale(-3).unwrap_err().status(), Status::Invalid);
+    assert_eq!(driver::command(&options(), "status", "", None).unwrap_err().status(), Status::Invalid);
     driver.stop("enough").unwrap();
     let error: Error = driver.wait(Duration::from_secs(30)).unwrap_err();
     assert!(error.status() == Status::JobFailed && error.message().contains("enough"), "{error}");
