@@ -24,7 +24,8 @@ class Admission : public test::JobTest {
   }
   ScriptedWorker& member() {
     EXPECT_TRUE(lines.wait_count(3)) << log.text();
-    seat = {1, "a", 0, {"HVD_DRIVER=" + lines.all()[1].text, "HVD_SECRET=" + lines.all()[2].text, "HVD_JOB=j"}};
+    seat = {
+        1, "a", 0, {"HVD_DRIVER=" + lines.all()[1].text, "HVD_SECRET=" + lines.all()[2].text, "HVD_JOB=j"}};
     workers.push_back(std::make_unique<ScriptedWorker>(loop, seat));
     ScriptedWorker& worker = *workers.back();
     EXPECT_TRUE(worker.connect().ok());

@@ -1,6 +1,7 @@
-// Fuzzes hosts as people and scripts write them, and endpoints.
+// Fuzzes hosts as people, scripts, host files and Slurm write them, and endpoints.
 #include "base/status.h"
 #include "driver/discovery.h"
+#include "driver/hostfile.h"
 #include "fuzz.h"
 #include "wire/socket.h"
 
@@ -24,7 +25,7 @@ void one_input(std::span<const uint8_t> data) {
   const std::string text(rest.begin(), rest.end());
   const int32_t slots = 1 + kind / 64;
   try {
-    switch (kind % 4) {
+    switch (kind % 6) {
       case 0: must_be_sound(driver::parse_fixed_hosts(text, slots)); break;
       case 1: must_be_sound(driver::parse_discovery_output(text, slots)); break;
       case 2: {
@@ -39,7 +40,16 @@ void one_input(std::span<const uint8_t> data) {
         must_be_sound(hosts);
         break;
       }
-      default: wire::parse_endpoint(text);
+      case 3: wire::parse_endpoint(text); break;
+      case 4: must_be_sound(driver::parse_hostfile("F", text, slots)); break;
+      default: {
+        const size_t end = std::min(text.find('\n'), text.size());
+        const Hosts hosts = driver::parse_slurm_nodes(text.substr(0, end),
+                                                      text.substr(std::min(end + 1, text.size())), slots);
+        HVD_PROMISE(!hosts.empty() && hosts.size() <= 1 << 16);
+        for (const membership::HostSlots& host : hosts)
+          HVD_PROMISE(host.name.size() <= 255 && host.slots >= 1);
+      }
     }
   } catch (const Error& error) {
     HVD_PROMISE(error.status().code != HVD_OK && std::strlen(error.what()) > 0);
@@ -57,6 +67,13 @@ std::vector<Bytes> seeds() {
   result.push_back({2, 3, 1, 'a', 2, 1, 'b'});
   for (const char* text : {"127.0.0.1:4711", "[::1]:0", "host:70000"}) {
     result.push_back(bytes_of(std::string(1, '\3') + text));
+  }
+  for (const char* text : {"a slots=2\nb # two\n[fd77::1]:2\na slots=1", "a slots=1048576\na slots=1048576"})
+    result.push_back(bytes_of(std::string(1, '\4') + text));
+  for (const char* text :
+       {"n[08-10,12],login\n2(x3),1,4", "r[1-2]n[1-2]\n", "n[1-60000]\n1(x60000),1(x60000)", "[1][1][1][1]\n",
+        "n[18446744073709551614-18446744073709551615]"}) {
+    result.push_back(bytes_of(std::string(1, '\5') + text));
   }
   return result;
 }
