@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -24,9 +25,11 @@ import time
 import harness
 from harness import PATIENCE, Job
 
+MAX_NP = 6
 PACE_S = 0.01            # computing time of a step
 HEARTBEAT_TIMEOUT = 4.0  # of the driver; stops are shorter or longer
 PROGRESS_S = 60 * PATIENCE
+HVDRUN = os.path.join(harness.BIN, "hvdrun")
 MODULES = os.path.join(harness.BIN, "..", "lib", "hvd")
 
 # What starts a worker. Host "odd" brings other options than the others, host "few" hardly any descriptor.
@@ -65,10 +68,14 @@ class Chaos:
         self.random = random_
         self.counts = counts
         self.seconds = seconds
-        self.faults = faults
+        self.faults = []
         self.ledger = Ledger()
         self.stopped = {}
         self.doomed = set()  # processes that were killed
+        self.going = set()   # those that were asked to leave
+        self.drained = set()  # hosts
+        self.scaled = MAX_NP
+        self.agents = {}
         name, _, local = backend.partition(":")
         environment = {"HVD_BACKEND": name, "HVD_CHAOS_ODD": "off"}
         if local:
@@ -80,18 +87,52 @@ class Chaos:
         pad = random_.choice([0, 1 << 16, 1 << 20, 1 << 24])
         self.commit = random_.choice([1, 3, 10])
         self.full = self._full_disk() if random_.random() < 0.3 else None
-        flags = ["--output-filename", self.full] if self.full else []
-        self.title = "backend %s, %s, %d bytes, commit each %d%s" % (
+        self.by_agents = random_.random() < 0.3
+        self.faults = [f for f in faults if f.__name__ not in (self.OF_DISCOVERY if self.by_agents else self.OF_AGENTS)]
+        self.leaves = random_.random() < 0.5  # at SIGTERM, which is ignored otherwise
+        spares = random_.choice([0, 0, 1])
+        self.folder = tempfile.mkdtemp(prefix="hvd-chaos-")
+        self.ledger.addCleanup(lambda: shutil.rmtree(self.folder))
+        flags = ["--address-file", os.path.join(self.folder, "address")]
+        if self.full:
+            flags += ["--output-filename", self.full]
+        more = {}
+        if self.by_agents:
+            self.secret = os.path.join(self.folder, "secret")
+            with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                file.write("x" * 40 + "\n")
+            environment["HVD_SECRET_FILE"] = self.secret
+            more = {"script": False, "prepare": lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"]}
+        self.title = "backend %s, %s, %d bytes, commit each %d%s%s%s%s" % (
             backend, ",".join("%s:%d" % host for host in self.hosts.items()), pad, self.commit,
-            ", a full disk for output" if self.full else "")
-        self.job = Job(self.ledger, self._hosts(), ["steps=%d" % self.steps, "commit=%d" % self.commit,
-                       "pad=%d" % pad, "pace=%d" % (PACE_S * 1000), "noterm=1"],
-                       np=self.np, min_np=1, max_np=6, faults="sync_save:*/*/*/*/*/*=+gate(source)", flags=flags,
+            ", by agents" if self.by_agents else "", ", leaving" if self.leaves else "",
+            ", a spare" if spares else "", ", a full disk for output" if self.full else "")
+        self.job = Job(self.ledger, None if self.by_agents else self._hosts(),
+                       ["steps=%d" % self.steps, "commit=%d" % self.commit, "pad=%d" % pad,
+                        "pace=%d" % (PACE_S * 1000), "term=1" if self.leaves else "noterm=1"],
+                       np=self.np, min_np=1, max_np=MAX_NP, faults="sync_save:*/*/*/*/*/*=+gate(source)", flags=flags,
                        options={"heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
                                 "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000,
-                                "restart_delay_max": 0.5},
-                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER])
+                                "restart_delay_max": 0.5, "spares": spares},
+                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], **more)
         self.job.shown = 1000
+        if self.by_agents:
+            at = self.job.wait("hvdrun", text=harness.containing(r"listens at"), timeout=60)["text"]
+            self.address = re.search(r"listens at (\S+),", at).group(1)
+            for host in self.hosts:
+                self.agent_comes(host)
+
+    def agent_comes(self, host):
+        agent = subprocess.Popen([HVDRUN, "--join", self.address, "--host", host, "--slots", str(self.hosts[host]),
+                                  "--secret-file", self.secret], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]})
+        self.agents[host] = agent
+
+        def end():
+            if agent.poll() is None:
+                agent.kill()
+            agent.wait()
+        self.ledger.addCleanup(end)
 
     def _hosts(self):
         return ",".join("%s:%d" % host for host in sorted(self.hosts.items()))
@@ -119,7 +160,9 @@ class Chaos:
     def stays(self, member, hosts=None):
         """It runs, and its place is there."""
         hosts = self.hosts if hosts is None else hosts
-        return member["pid"] not in self.stopped and int(member["slot"]) < hosts.get(member["host"], 0)
+        return (member["pid"] not in self.stopped and member["pid"] not in self.going and
+                member["host"] not in self.drained and member["rank"] < self.scaled and
+                int(member["slot"]) < hosts.get(member["host"], 0))
 
     def victims(self):
         """Members that may die: one that holds state and stays is left in any case."""
@@ -207,6 +250,81 @@ class Chaos:
             self.job.process.send_signal(signal.SIGCONT)
         return True
 
+    def one_leaves(self):
+        """It goes at its next commit, by its own wish."""
+        victims = self.victims() if self.leaves else []
+        if not victims:
+            return False
+        victim = self.random.choice(victims)
+        self.going.add(victim["pid"])
+        return self.kill(victim, signal.SIGTERM)
+
+    def ctl(self, *words):
+        done = subprocess.run([HVDRUN, "ctl", "--address", os.path.join(self.folder, "address"), *words],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE,
+                              check=False)
+        if done.returncode != 0 and not self.job.find("done") and self.job.process.poll() is None:
+            self.job.fail("ctl %s ended with %d: %s" % (" ".join(words), done.returncode, done.stdout))
+
+    def host_drains(self):
+        """An operator drains a host; asked again, it may be used again."""
+        if self.drained:
+            self.ctl("undrain", self.drained.pop())
+            return True
+        host = self.random.choice(sorted({e["host"] for e in self.members()} or {"a"}))
+        if host not in self.hosts or not any(self.stays(e) and e["host"] != host for e in self.members()):
+            return False
+        self.drained.add(host)
+        self.ctl("drain", host, "%gs" % self.random.choice([0.5, 30]))
+        return True
+
+    def job_scales(self):
+        self.scaled = self.random.randint(1, MAX_NP)
+        self.ctl("scale", str(self.scaled))
+        return True
+
+    def agent_dies(self):
+        return self._agent_goes(signal.SIGKILL)
+
+    def agent_drains(self):
+        """SIGTERM: its workers leave at their next commit, and so does it."""
+        return self._agent_goes(signal.SIGTERM)
+
+    def _agent_goes(self, number):
+        """With its workers; another one comes for its host."""
+        for host, agent in list(self.agents.items()):
+            if agent.poll() is not None:  # the one before has gone by now
+                self.agent_comes(host)
+        usual = sorted(host for host, agent in self.agents.items() if agent.poll() is None)
+        if not usual:
+            return False
+        host = self.random.choice(usual)
+        members = self.members()
+        if not any(self.stays(e) and e["host"] != host for e in members):
+            return False
+        for member in members:
+            if member["host"] == host:
+                (self.doomed if number == signal.SIGKILL else self.going).add(member["pid"])
+        self.agents[host].send_signal(number)
+        if number == signal.SIGKILL:
+            self.agents[host].wait()
+            self.nap(0.0, 2.0)
+            self.agent_comes(host)
+        return True
+
+    def agent_stops(self):
+        """It is held up for longer than heartbeat_timeout; its workers go on."""
+        usual = sorted(host for host, agent in self.agents.items() if agent.poll() is None)
+        if not usual:
+            return False
+        agent = self.agents[self.random.choice(usual)]
+        agent.send_signal(signal.SIGSTOP)
+        try:
+            self.nap(0.2, HEARTBEAT_TIMEOUT * 1.5)
+        finally:
+            agent.send_signal(signal.SIGCONT)
+        return True
+
     def hosts_change(self):
         """Up to four changes within a second; a member that holds state keeps its place."""
         keepers = [e for e in self.members() if self.stays(e)]
@@ -245,7 +363,10 @@ class Chaos:
         return True
 
     FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, hosts_change,
-              hosts_change, misfit_comes, poor_host_comes)
+              hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains, job_scales, agent_dies, agent_stops,
+              agent_drains)
+    OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes")
+    OF_AGENTS = ("agent_dies", "agent_stops", "agent_drains")
 
     # ---- the job's course ----
 
@@ -264,7 +385,8 @@ class Chaos:
                 self.progress(mark, fault.__name__)
                 self.check()
         self.resume(float("inf"))
-        self.set_hosts({name: slots for name, slots in self.hosts.items() if name not in ("odd", "few")})
+        if not self.by_agents:
+            self.set_hosts({name: slots for name, slots in self.hosts.items() if name not in ("odd", "few")})
         self.job.finish(0, timeout=self.steps * PACE_S * 4 + 120)
         self.job.verify(self.steps)
 
