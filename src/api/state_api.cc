@@ -23,6 +23,7 @@ state::Settings state_settings(const Options& options) {
   state::Settings settings;
   settings.check_commits = options.boolean("check_commits");
   settings.divergence_every = static_cast<uint64_t>(options.integer("divergence_every"));
+  settings.reads_others = options.string("local") != "off";
   const std::string action = options.string("on_divergence");
   if (action != "report" && action != "evict" && action != "stop") {
     throw Error(

@@ -58,6 +58,8 @@ Worker::Worker(const Options& options)
       stall_warning_(options.duration("stall_warning")),
       fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
       deterministic_(options.boolean("deterministic")),
+      divergence_every_(options.text("divergence_every")),
+      on_divergence_(options.string("on_divergence")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
       submitter_(current_, options.duration("operation_timeout")),
@@ -240,6 +242,9 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     std::vector<uint8_t> address;
     Status status = instance_->address(&address);
     if (status.ok()) status = selection::offers_of(address, &ready.offers, &ready.settings);
+    // A rank that compares at another commit than the others would wait for them.
+    ready.settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", divergence_every_});
+    ready.settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", on_divergence_});
     if (!status.ok()) return status;
     ready.backends = backend::describe_choices(*instance_);
 

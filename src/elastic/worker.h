@@ -137,6 +137,7 @@ class Worker {
   const Duration connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
   const bool deterministic_;
+  const std::string divergence_every_, on_divergence_;  // the same on all workers
   NotificationManager notifications_;
   RecoveryLog recoveries_;
   ProgressMeter progress_;

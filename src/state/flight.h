@@ -34,23 +34,31 @@ class Flight {
     return operations_.back();
   }
 
+  /// Waits for one of them. Its buffers are borrowed until land().
+  Status arrive(collective::Operation& operation) {
+    if (!operation.wait(std::max<Duration>(deadline_ - now(), Duration(0)) + kGrace)) {
+      // The buffers can't be taken back from a backend that runs: the generation is given up.
+      const std::string whom = operation.waiting_for();
+      engine_.fail({HVD_TIMEOUT, fmt::format("state sync is not complete at its deadline: {}",
+                                             whom.empty() ? "waiting for the backend" : whom)});
+      if (!operation.wait(kAbortGrace)) {
+        // It may still write. Better a leak than a write into freed memory.
+        static_cast<void>(new std::pair(std::move(buffers_), std::move(kept_)));
+        operations_.clear();
+        return {HVD_INTERNAL, "state sync: the backend keeps its buffers after an abort"};
+      }
+    }
+    return operation.status();
+  }
+
   /// Waits for all, and gives the first failure. Nothing of this is borrowed afterwards.
   Status land() {
     Status first;
-    for (const auto& operation : operations_) {
-      if (!operation->wait(std::max<Duration>(deadline_ - now(), Duration(0)) + kGrace)) {
-        // The buffers can't be taken back from a backend that runs: the generation is given up.
-        const std::string whom = operation->waiting_for();
-        engine_.fail({HVD_TIMEOUT, fmt::format("state sync is not complete at its deadline: {}",
-                                               whom.empty() ? "waiting for the backend" : whom)});
-        if (!operation->wait(kAbortGrace)) {
-          // It may still write. Better a leak than a write into freed memory.
-          static_cast<void>(new std::pair(std::move(buffers_), std::move(kept_)));
-          operations_.clear();
-          return {HVD_INTERNAL, "state sync: the backend keeps its buffers after an abort"};
-        }
-      }
-      if (const Status status = operation->status(); first.ok() && !status.ok()) first = status;
+    const auto under_way = operations_;
+    for (const auto& operation : under_way) {
+      const Status status = arrive(*operation);
+      if (first.ok() && !status.ok()) first = status;
+      if (operations_.empty()) return status;  // given up
     }
     operations_.clear();
     return first;

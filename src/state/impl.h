@@ -33,6 +33,7 @@ struct State::Impl {
   std::unique_ptr<CopyThread> thread;          // from the first copy on
   std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
   bool check_live = false;                     // option check_commits
+  bool reads_others = true;                    // option local
   bool begun = false;                          // hidden, and its end was not called
 
   // What other threads may ask for.

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <thread>
 
+#include "state/reach.h"
+
 namespace hvd::state {
 namespace {
 
@@ -20,8 +22,11 @@ constexpr size_t kMostThreads = 16;
 // Plain copies go in larger pieces, which memcpy writes past the caches.
 constexpr size_t kPlainPiece = 16 << 20;
 
-uint64_t copy(const PieceCopy& piece) {
+}  // namespace
+
+uint64_t copy_piece(const PieceCopy& piece) {
   if (piece.pieces == nullptr) {
+    if (piece.size >= kPiece) touch(piece.to, piece.size);
     std::memcpy(piece.to, piece.from, piece.size);
     return piece.size;
   }
@@ -41,8 +46,6 @@ uint64_t copy(const PieceCopy& piece) {
   held = copied;
   return piece.size;
 }
-
-}  // namespace
 
 Digest content_digest(const void* data, size_t size) {
   if (size <= kPiece) return digest(data, size);
@@ -69,19 +72,14 @@ size_t usable_cores() {
   return static_cast<size_t>(std::max(1, CPU_COUNT(&set)));
 }
 
-uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel) {
-  uint64_t bytes = 0;
-  for (const PieceCopy& piece : list) bytes += piece.size;
+void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>& fn) {
   std::atomic<size_t> next{0};
-  std::atomic<uint64_t> written{0};
   const auto work = [&] {
-    uint64_t mine = 0;
-    for (size_t i = next++; i < list.size(); i = next++) mine += copy(list[i]);
-    written += mine;
+    for (size_t i = next++; i < count; i = next++) fn(i);
   };
   std::array<std::thread, kMostThreads> helpers;
-  if (parallel && bytes >= kParallelFrom) {
-    const size_t cores = std::min({usable_cores(), kMostThreads, list.size()});
+  if (bytes >= kParallelFrom) {
+    const size_t cores = std::min({usable_cores(), kMostThreads, count});
     // They take none of the process's signals (contract 10).
     sigset_t all, before;
     sigfillset(&all);
@@ -95,6 +93,13 @@ uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel) {
   for (std::thread& helper : helpers) {
     if (helper.joinable()) helper.join();
   }
+}
+
+uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel) {
+  uint64_t bytes = 0;
+  for (const PieceCopy& piece : list) bytes += piece.size;
+  std::atomic<uint64_t> written{0};
+  in_parallel(list.size(), parallel ? bytes : 0, [&](size_t i) { written += copy_piece(list[i]); });
   return written;
 }
 

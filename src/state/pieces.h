@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -54,6 +55,13 @@ void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std
 /// Makes the copies with as many threads as the process has cores, if they are large and `parallel`; gives the bytes
 /// that had to be written.
 uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
+
+/// One of them, in this thread; gives the bytes that had to be written.
+uint64_t copy_piece(const PieceCopy& piece);
+
+/// Calls fn for each number below `count`, with as many threads as the process has cores if `bytes`, which they work on in
+/// all, are worth it. fn must not throw.
+void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>& fn);
 
 /// How many cores this process may use.
 size_t usable_cores();

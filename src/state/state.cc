@@ -233,6 +233,7 @@ State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopie
              const Settings& settings)
     : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies))) {
   impl_->check_live = settings.check_commits;
+  impl_->reads_others = settings.reads_others;
 }
 State::~State() = default;
 

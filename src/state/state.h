@@ -35,6 +35,8 @@ struct Settings {
   bool check_commits = false;
   /// Every so many commits the ranks compare their digests; 0: never.
   uint64_t divergence_every = 0;
+  /// In a sync this rank reads the memory of others on its machine, and they its memory.
+  bool reads_others = true;
   enum class OnDivergence : uint8_t { kReport, kEvict, kStop };
   OnDivergence on_divergence = OnDivergence::kReport;
 };

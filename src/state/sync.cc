@@ -1,34 +1,15 @@
-// Exchanges digests, then what differs, by the plan.
+// What the ranks of a sync tell each other: digests, then who has which pieces of what differs.
+#include "state/sync.h"
+
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
-#include "state/flight.h"
-#include "state/impl.h"
-#include "state/sync_plan.h"
-
 namespace hvd::state {
-namespace {
 
 using collective::Engine;
-using collective::Operation;
-using collective::Submission;
 
-/// What each rank says first. Plain words: members of a job share one byte order.
-struct Head {
-  static constexpr uint64_t kHasState = 1, kFailed = 2;
-  uint64_t flags = 0;
-  uint64_t revision = 0;
-  Digest digest;
-  Digest spec;
-  uint64_t spec_bytes = 0;
-};
-static_assert(sizeof(Head) == 56 && sizeof(Version) == 24, "no padding on the wire");
-
-collective::Tensor bytes_tensor(const void* data, size_t size) {
-  return {const_cast<void*>(data), HVD_DTYPE_UINT8, {static_cast<int64_t>(size)}};
-}
+namespace {
 
 Status at_rank(size_t rank, hvd_status code, std::string message) {
   Status status(code, std::move(message));
@@ -36,49 +17,31 @@ Status at_rank(size_t rank, hvd_status code, std::string message) {
   return status;
 }
 
+Status strange(const char* what, size_t got, size_t expected) {
+  return {HVD_INTERNAL, fmt::format("state sync: {} bytes of {}: expected {}", got, what, expected)};
+}
+
+/// Whether each piece of a rank's last commit has its digest: what devices hold is digested as a whole.
+bool tells_pieces(const Variable& variable) {
+  const Pieces& held = variable.copy.pieces;
+  return !variable.on_device() && held.digests.size() == pieces_of(variable.bytes) &&
+         std::all_of(held.marks.begin(), held.marks.end(),
+                     [](uint8_t m) { return (m & Pieces::kKnown) != 0; });
+}
+
+Pieces pieces_in(const Variable& variable) {
+  if (tells_pieces(variable)) return variable.copy.pieces;
+  Pieces pieces;
+  pieces.fit(variable.bytes);
+  std::vector<PieceCopy> list;
+  append_pieces(nullptr, variable.copy.memory.data(), variable.bytes, &pieces, &list);
+  copy_pieces(list, true);
+  return pieces;
+}
+
 std::string told(const Spec* spec) { return spec == nullptr ? "absent" : spec->describe(); }
 
-class Sync {
- public:
-  Sync(State::Impl& state, Engine& engine, int32_t rank, int32_t size, Time deadline)
-      : state_(state), engine_(engine), rank_(rank), size_(static_cast<size_t>(size)), deadline_(deadline) {
-    for (auto& [key, variable] : state_.variables) variables_.push_back(&variable);
-  }
-
-  Status run(const Status& local);
-  SyncResult result;
-
- private:
-  Status gather(const char* name, const void* data, size_t size, std::vector<uint8_t>* all) {
-    return state::gather(engine_, deadline_, name, data, size, all);
-  }
-  Status exchange_heads(const Status& local);
-  Status name_mismatch(size_t other);
-  Status exchange_versions();
-  Status prepare();
-  Status transfer();
-  Status verify();
-  Status apply_on_devices();
-  Status apply();
-  void adopt();
-
-  bool receives(const Transfer& t) const {
-    return std::binary_search(t.receivers.begin(), t.receivers.end(), rank_);
-  }
-  const std::vector<Version>& wanted() const { return versions_[static_cast<size_t>(result.root)]; }
-
-  State::Impl& state_;
-  Engine& engine_;
-  const int32_t rank_;
-  const size_t size_;
-  const Time deadline_;
-  std::vector<Variable*> variables_;  // in the order of keys
-  std::vector<uint8_t> specs_;
-  std::vector<Head> heads_;                     // by rank
-  std::vector<std::vector<Version>> versions_;  // by rank and variable
-  using Staged = std::map<const Variable*, Copy>;
-  const std::shared_ptr<Staged> staged_ = std::make_shared<Staged>();  // what this rank lacks
-};
+}  // namespace
 
 Status Sync::exchange_heads(const Status& local) {
   for (const Variable* variable : variables_) encode(variable->spec, &specs_);
@@ -111,6 +74,8 @@ Status Sync::exchange_heads(const Status& local) {
     summaries.push_back({(head.flags & Head::kHasState) != 0, head.revision, head.digest});
   }
   result.root = choose_root(summaries);
+  in_place_ = summaries[static_cast<size_t>(result.root)].has_state &&
+              !summaries[static_cast<size_t>(rank_)].has_state;
   result.revision = summaries[static_cast<size_t>(result.root)].revision;
   for (size_t rank = 0; rank < size_; ++rank) {
     if (heads_[rank].spec != heads_[static_cast<size_t>(result.root)].spec) return name_mismatch(rank);
@@ -191,157 +156,102 @@ Status Sync::exchange_versions() {
   return {};
 }
 
-/// Room for what this rank lacks: the last commit stays until everything has arrived.
-Status Sync::prepare() {
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    const Version& version = wanted()[i];
-    if (versions_[static_cast<size_t>(rank_)][i] == version) continue;
-    Copy& copy = (*staged_)[variables_[i]];
-    try {
-      if (variables_[i]->is_object()) {
-        copy.object.resize(version.size);
-      } else if (variables_[i]->on_device()) {
-        Status status = Memory::allocate(state_.copies, variables_[i]->memory, version.size, &copy.memory);
-        if (status.ok()) continue;
-        status.message = fmt::format("{} bytes to receive state key '{}': {}", version.size,
-                                     variables_[i]->spec.key, status.message);
-        return status;
-      } else {
-        copy.memory = Memory(version.size);
-      }
-    } catch (const std::exception&) {  // bad_alloc, length_error
-      return {HVD_INTERNAL, fmt::format("out of memory: {} bytes to receive state key '{}'", version.size,
-                                        variables_[i]->spec.key)};
+/// Who has which pieces of what somebody lacks, and whose memory each rank can read.
+Status Sync::exchange_pieces() {
+  holdings_ = hold_whole(versions_, result.root);
+  std::vector<size_t> split;  // variables that are told by pieces
+  size_t pieces = 0;
+  for (size_t v = 0; v < variables_.size(); ++v) {
+    Holdings::Item& item = holdings_.variables[v];
+    if (item.size < kDirectFrom) continue;
+    const bool lacked =
+        std::any_of(holdings_.has.begin(), holdings_.has.end(), [&](const auto& row) { return !row[v][0]; });
+    if (!lacked) continue;
+    // The same on all ranks: where a tensor lies may not be.
+    const bool object = variables_[v]->is_object();
+    item.piece = object ? kRange : kPiece;
+    for (auto& row : holdings_.has) row[v].resize(item.pieces(), row[v][0]);
+    if (object) continue;
+    split.push_back(v);
+    pieces += item.pieces();
+  }
+  if (split.empty()) return {};
+
+  const auto root = static_cast<size_t>(result.root);
+  std::vector<uint8_t> text(sizeof(Reach));
+  const Reach mine = state_.reads_others ? own_reach() : Reach();
+  std::memcpy(text.data(), &mine, sizeof(mine));
+  if (rank_ == result.root) {
+    for (const size_t v : split) {
+      const Pieces held = pieces_in(*variables_[v]);
+      const auto* digests = reinterpret_cast<const uint8_t*>(held.digests.data());
+      text.insert(text.end(), digests, digests + held.digests.size() * sizeof(Digest));
+    }
+  }
+  std::vector<uint8_t> all;
+  if (Status status = gather("hvd.sync.reach", text.data(), text.size(), &all); !status.ok()) return status;
+  const size_t extra = pieces * sizeof(Digest);
+  if (all.size() != size_ * sizeof(Reach) + extra)
+    return strange("pieces", all.size(), size_ * sizeof(Reach) + extra);
+  reach_.resize(size_);
+  for (size_t rank = 0; rank < size_; ++rank) {
+    std::memcpy(&reach_[rank], all.data() + rank * sizeof(Reach) + (rank > root ? extra : 0), sizeof(Reach));
+  }
+
+  // Bits of what this rank can read and has, and where it has it.
+  const auto bytes_of = [](size_t bits) { return (bits + 7) / 8; };
+  std::vector<uint8_t> row(bytes_of(size_) + bytes_of(pieces) + split.size() * sizeof(uint64_t));
+  const auto set = [&](size_t from, size_t bit) {
+    row[from + bit / 8] |= static_cast<uint8_t>(1U << (bit % 8));
+  };
+  for (size_t rank = 0; rank < size_ && mine.process != 0; ++rank) {
+    if (rank != static_cast<size_t>(rank_) && can_read(reach_[rank])) set(0, rank);
+  }
+  const uint8_t* digests = all.data() + (root + 1) * sizeof(Reach);
+  size_t bit = 0;
+  for (size_t i = 0; i < split.size(); ++i) {
+    const Variable& variable = *variables_[split[i]];
+    const Pieces& held = variable.copy.pieces;
+    const bool known = variable.committed && tells_pieces(variable);
+    for (size_t piece = 0; piece < holdings_.variables[split[i]].pieces(); ++piece, ++bit) {
+      Digest wanted;
+      std::memcpy(&wanted, digests + bit * sizeof(Digest), sizeof(Digest));
+      if (known && held.digests[piece] == wanted) set(bytes_of(size_), bit);
+    }
+    // What a device's driver has pinned can't be read.
+    const auto address = variable.on_device() ? 0 : reinterpret_cast<uint64_t>(variable.copy.memory.data());
+    std::memcpy(row.data() + bytes_of(size_) + bytes_of(pieces) + i * sizeof(address), &address,
+                sizeof(address));
+  }
+  if (Status status = gather("hvd.sync.pieces", row.data(), row.size(), &all); !status.ok()) return status;
+  if (all.size() != size_ * row.size()) return strange("pieces", all.size(), size_ * row.size());
+  for (const size_t v : split) holdings_.variables[v].readable = true;
+  holdings_.reads.assign(size_, std::vector<bool>(size_));
+  addresses_.assign(size_, std::vector<uint64_t>(variables_.size()));
+  for (size_t rank = 0; rank < size_; ++rank) {
+    const uint8_t* const told = all.data() + rank * row.size();
+    const auto is_set = [&](size_t from, size_t b) { return (told[from + b / 8] >> (b % 8) & 1) != 0; };
+    for (size_t other = 0; other < size_; ++other) holdings_.reads[rank][other] = is_set(0, other);
+    bit = 0;
+    for (size_t i = 0; i < split.size(); ++i) {
+      auto&& has = holdings_.has[rank][split[i]];
+      const bool whole = has[0];  // by its digest: so it has each piece
+      for (size_t piece = 0; piece < has.size(); ++piece, ++bit)
+        has[piece] = whole || is_set(bytes_of(size_), bit);
+      std::memcpy(&addresses_[rank][split[i]],
+                  told + bytes_of(size_) + bytes_of(pieces) + i * sizeof(uint64_t), sizeof(uint64_t));
+      const bool any = std::find(has.begin(), has.end(), true) != has.end();
+      if (any && addresses_[rank][split[i]] == 0) holdings_.variables[split[i]].readable = false;
     }
   }
   return {};
 }
 
-Status Sync::transfer() {
-  const std::vector<Transfer> plan = plan_transfers(versions_, result.root);
-  const auto part = [&](uint32_t index) {  // where a variable's bytes are, or go
-    Variable* variable = variables_[index];
-    auto staged = staged_->find(variable);
-    return staged == staged_->end() ? variable->committed_bytes() : variable->data(staged->second);
-  };
-  struct Unpack {
-    const Transfer* transfer;
-    const uint8_t* from;
-  };
-  std::vector<Unpack> packed;
-  Flight flight(engine_, deadline_);
-  flight.keep(staged_);
-  for (size_t i = 0; i < plan.size(); ++i) {
-    const Transfer& t = plan[i];
-    const bool sends = t.source == rank_;
-    if (!sends && !receives(t)) continue;
-    uint8_t* data = part(t.variables[0]).data();
-    if (t.variables.size() > 1) {
-      data = flight.room(t.bytes);
-      size_t at = 0;
-      for (uint32_t index : t.variables) {
-        const std::span<uint8_t> from = part(index);
-        if (sends) std::memcpy(data + at, from.data(), from.size());
-        at += from.size();
-      }
-      if (!sends) packed.push_back({&t, data});
-    }
-    Submission submission;
-    submission.name = fmt::format("hvd.sync.{}", i);
-    submission.kind = collective::Kind::kBroadcast;
-    submission.root = t.source;
-    submission.members = t.receivers;
-    submission.members.insert(
-        std::upper_bound(submission.members.begin(), submission.members.end(), t.source), t.source);
-    submission.outputs = {bytes_tensor(data, t.bytes)};
-    flight.submit(std::move(submission));
-    (sends ? result.sent_bytes : result.received_bytes) += t.bytes;
-  }
-  if (Status status = flight.land(); !status.ok()) return status;
-  for (const Unpack& unpack : packed) {
-    const uint8_t* from = unpack.from;
-    for (uint32_t index : unpack.transfer->variables) {
-      const std::span<uint8_t> to = part(index);
-      std::memcpy(to.data(), from, to.size());
-      from += to.size();
-    }
-  }
-  return {};
-}
-
-Status Sync::verify() {
-  std::vector<PieceCopy> pieces;
-  for (auto& [variable, copy] : *staged_) {
-    if (variable->is_object()) continue;
-    copy.pieces.fit(variable->bytes);
-    append_pieces(nullptr, copy.memory.data(), variable->bytes, &copy.pieces, &pieces);
-  }
-  copy_pieces(pieces, true);
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    auto staged = staged_->find(variables_[i]);
-    if (staged == staged_->end()) continue;
-    const std::span<const uint8_t> data = variables_[i]->data(staged->second);
-    const bool whole = variables_[i]->is_object();
-    if ((whole ? content_digest(data.data(), data.size()) : staged->second.pieces.content()) !=
-        wanted()[i].digest) {
-      return {HVD_INTERNAL,
-              fmt::format("state sync: what arrived for key '{}' ({} bytes) is not what rank {} has",
-                          variables_[i]->spec.key, data.size(), result.root)};
-    }
-  }
-  return {};
-}
-
-Status Sync::apply_on_devices() {
-  const bool any =
-      std::any_of(staged_->begin(), staged_->end(), [](const auto& s) { return s.first->on_device(); });
-  if (!any) return {};
-  const auto arrived = [&](const Variable& variable) -> const Memory* {
-    const auto found = staged_->find(&variable);
-    return found == staged_->end() ? nullptr : &found->second.memory;
-  };
-  Status status = state_.put_back(arrived, staged_);
-  if (status.code == HVD_INTERNAL) {
-    // Some may have been written.
-    static_cast<void>(
-        state_.put_back([&](const Variable& v) { return arrived(v) != nullptr ? &v.copy.memory : nullptr; }));
-  }
-  return status;
-}
-
-Status Sync::apply() {
-  const auto staged = [&](Variable& variable) {
-    auto found = staged_->find(&variable);
-    return found == staged_->end() ? nullptr : &found->second;
-  };
-  if (Status status = state_.load_objects(staged, true); !status.ok()) return status;
-  if (Status status = apply_on_devices(); !status.ok()) {
-    const auto committed = [&](Variable& v) { return staged(v) != nullptr ? &v.copy : nullptr; };
-    static_cast<void>(state_.load_objects(committed, false));
-    return status;
-  }
-  std::vector<PieceCopy> pieces;
-  for (size_t i = 0; i < variables_.size(); ++i) {
-    Variable& variable = *variables_[i];
-    Copy* const copy = staged(variable);
-    if (copy == nullptr) continue;
-    std::swap(variable.copy, *copy);
-    variable.digest = wanted()[i].digest;
-    if (!variable.is_object() && !variable.on_device()) {
-      append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr, &pieces);
-    }
-  }
-  copy_pieces(pieces, true);
-  return {};
-}
-
-void Sync::adopt() {
-  const Digest digest = state_.total();
-  const uint64_t bytes = state_.committed_bytes();
-  std::lock_guard lock(state_.mutex);
-  state_.summary = {true, result.revision, digest};
-  state_.statistics.bytes = bytes;
-  ++state_.statistics.syncs;
+Status Sync::finish_reading(bool failed) {
+  if (std::none_of(plan_.begin(), plan_.end(), [](const Transfer& t) { return t.direct; })) return {};
+  const uint8_t word = failed ? 1 : 0;
+  std::vector<uint8_t> all;
+  return gather("hvd.sync.read", &word, sizeof(word), &all);
 }
 
 Status Sync::run(const Status& local) {
@@ -352,20 +262,23 @@ Status Sync::run(const Status& local) {
   const bool differ =
       std::any_of(heads_.begin(), heads_.end(), [&](const Head& h) { return h.digest != root.digest; });
   if (differ) {
-    if (failed(status = exchange_versions()) || failed(status = prepare())) return status;
+    if (failed(status = exchange_versions()) || failed(status = exchange_pieces())) return status;
+    plan_ = plan_transfers(holdings_);
+    if (failed(status = prepare())) return status;
     status = transfer();
+    if (!failed(status)) status = verify();
+    const Status read = finish_reading(failed(status));
+    if (!failed(status)) status = read;
     {
       std::lock_guard lock(state_.mutex);
       if (status.ok()) state_.statistics.sync_sent_bytes += result.sent_bytes;
       if (status.ok()) state_.statistics.sync_received_bytes += result.received_bytes;
     }
-    if (failed(status) || failed(status = verify()) || failed(status = apply())) return status;
+    if (failed(status) || failed(status = apply())) return status;
   }
   adopt();
   return {};
 }
-
-}  // namespace
 
 Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
                          Duration timeout, SyncResult* ret_result, bool refresh_first) {

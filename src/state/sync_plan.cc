@@ -1,4 +1,4 @@
-// Chooses a source for each variable that somebody lacks.
+// Chooses a source for each range of bytes that somebody lacks.
 #include "state/sync_plan.h"
 
 #include <algorithm>
@@ -23,34 +23,105 @@ bool all_agree(const std::vector<Summary>& summaries) {
   });
 }
 
-std::vector<Transfer> plan_transfers(const std::vector<std::vector<Version>>& versions, int32_t root) {
+Holdings hold_whole(const std::vector<std::vector<Version>>& versions, int32_t root) {
   const std::vector<Version>& wanted = versions[static_cast<size_t>(root)];
-  std::vector<Transfer> transfers;
-  std::map<std::vector<int32_t>, size_t> open;  // receivers to the transfer that still takes small variables
-  for (uint32_t variable = 0; variable < wanted.size(); ++variable) {
-    const uint64_t size = wanted[variable].size;
-    std::vector<int32_t> receivers;
-    for (size_t rank = 0; rank < versions.size(); ++rank) {
-      if (versions[rank][variable] != wanted[variable]) receivers.push_back(static_cast<int32_t>(rank));
+  Holdings holdings;
+  for (const Version& version : wanted) holdings.variables.push_back({version.size});
+  for (const auto& row : versions) {
+    auto& has = holdings.has.emplace_back();
+    for (size_t v = 0; v < wanted.size(); ++v) has.push_back({row[v] == wanted[v]});
+  }
+  return holdings;
+}
+
+namespace {
+
+using Ranks = std::vector<int32_t>;
+
+/// Bytes of one variable that the same ranks lack.
+struct Run {
+  Ranks holders, receivers;
+  uint64_t offset = 0, size = 0;
+};
+
+std::vector<Run> runs_of(const Holdings& holdings, uint32_t variable) {
+  const Holdings::Item& item = holdings.variables[variable];
+  std::vector<Run> runs;
+  for (uint64_t piece = 0; item.size > 0 && piece < item.pieces(); ++piece) {
+    const uint64_t offset = piece * item.piece;
+    const uint64_t size = item.piece == 0 ? item.size : std::min(item.piece, item.size - offset);
+    Run run;
+    for (size_t rank = 0; rank < holdings.has.size(); ++rank) {
+      (holdings.has[rank][variable][piece] ? run.holders : run.receivers)
+          .push_back(static_cast<int32_t>(rank));
     }
-    if (size == 0 || receivers.empty()) continue;
-    if (size < kPackBelow) {
-      auto found = open.find(receivers);
-      if (found != open.end() && transfers[found->second].bytes + size <= kPackLimit) {
-        transfers[found->second].variables.push_back(variable);
-        transfers[found->second].bytes += size;
+    if (run.receivers.empty()) continue;
+    if (!runs.empty()) {
+      Run& last = runs.back();
+      if (last.offset + last.size == offset && last.size + size <= kRange &&
+          last.receivers == run.receivers) {
+        last.size += size;
         continue;
       }
-      open[receivers] = transfers.size();
     }
-    transfers.push_back({-1, std::move(receivers), {variable}, size});
+    run.offset = offset;
+    run.size = size;
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace
+
+std::vector<Transfer> plan_transfers(const Holdings& holdings) {
+  std::vector<Transfer> transfers;
+  std::vector<Ranks> holders;    // of each transfer
+  std::map<Ranks, size_t> open;  // receivers to the transfer that still takes small variables
+  const auto reads = [&](int32_t reader, int32_t source) {
+    return !holdings.reads.empty() &&
+           holdings.reads[static_cast<size_t>(reader)][static_cast<size_t>(source)];
+  };
+  for (uint32_t variable = 0; variable < holdings.variables.size(); ++variable) {
+    for (Run& run : runs_of(holdings, variable)) {
+      const Part part{variable, run.offset, run.size};
+      if (run.size < kPackBelow) {
+        const auto found = open.find(run.receivers);
+        if (found != open.end() && transfers[found->second].bytes + run.size <= kPackLimit) {
+          Transfer& with = transfers[found->second];
+          // Who holds all of it is whoever is no receiver: the same for each part.
+          with.parts.push_back(part);
+          with.bytes += run.size;
+          continue;
+        }
+        open[run.receivers] = transfers.size();
+      }
+      if (holdings.variables[variable].readable && run.size >= kDirectFrom) {
+        Ranks others;
+        for (const int32_t rank : run.receivers) {
+          Ranks readable;
+          for (const int32_t holder : run.holders) {
+            if (reads(rank, holder)) readable.push_back(holder);
+          }
+          if (readable.empty()) {
+            others.push_back(rank);
+            continue;
+          }
+          transfers.push_back({-1, {rank}, {part}, run.size, true});
+          holders.push_back(std::move(readable));
+        }
+        run.receivers = std::move(others);
+        if (run.receivers.empty()) continue;
+      }
+      transfers.push_back({-1, std::move(run.receivers), {part}, run.size, false});
+      holders.push_back(std::move(run.holders));
+    }
   }
 
-  // All that are no receivers have it. Sources are chosen when the sizes are known.
-  std::vector<uint64_t> load(versions.size(), 0);
-  for (Transfer& transfer : transfers) {
-    for (int32_t rank = 0; rank < static_cast<int32_t>(versions.size()); ++rank) {
-      if (std::binary_search(transfer.receivers.begin(), transfer.receivers.end(), rank)) continue;
+  // Sources are chosen when the sizes are known.
+  std::vector<uint64_t> load(holdings.has.size(), 0);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    Transfer& transfer = transfers[i];
+    for (const int32_t rank : holders[i]) {
       if (transfer.source < 0 ||
           load[static_cast<size_t>(rank)] < load[static_cast<size_t>(transfer.source)]) {
         transfer.source = rank;

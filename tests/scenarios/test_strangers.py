@@ -172,6 +172,10 @@ class Newcomers(ScenarioTest):
         self.run_with({"HVD_LOCAL": "off"}, r"option local \(HVD_LOCAL\) is off, on the other workers on",
                       {"HVD_LOCAL": "on"})
 
+    def test_U1_another_interval_of_comparisons(self):
+        self.run_with({"HVD_DIVERGENCE_EVERY": "3"},
+                      r"option divergence_every \(HVD_DIVERGENCE_EVERY\) is 3, on the other workers 0")
+
     def test_U1_another_backend(self):
         modules = os.environ.get("HVD_TEST_MODULES")
         if not modules:

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <set>
+#include <tuple>
 
 namespace hvd::state {
 namespace {
@@ -33,7 +33,7 @@ TEST(Agreement, TakesStateRevisionAndDigestOfAll) {
 
 TEST(Plan, SurvivorsThatAgreeMoveNothing) {  // contract 6
   const std::vector<Version> row = {{{1, 1}, 100}, {{2, 2}, 1 << 20}};
-  EXPECT_TRUE(plan_transfers({row, row, row}, 1).empty());
+  EXPECT_TRUE(plan_transfers(hold_whole({row, row, row}, 1)).empty());
 }
 
 TEST(Plan, PacksSmallVariablesOfTheSameReceivers) {
@@ -44,12 +44,12 @@ TEST(Plan, PacksSmallVariablesOfTheSameReceivers) {
   }
   has.push_back({{5000, 1}, kPackBelow});
   lacks.push_back({{5000, 2}, kPackBelow});
-  const std::vector<Transfer> plan = plan_transfers({has, lacks, has}, 0);
+  const std::vector<Transfer> plan = plan_transfers(hold_whole({has, lacks, has}, 0));
   ASSERT_EQ(plan.size(), 2U);
-  EXPECT_EQ(plan[0].variables.size(), 1000U);
+  EXPECT_EQ(plan[0].parts.size(), 1000U);
   EXPECT_EQ(plan[0].bytes, 1000000U);
   EXPECT_EQ(plan[0].receivers, std::vector<int32_t>{1});
-  EXPECT_EQ(plan[1].variables, std::vector<uint32_t>{1000});
+  EXPECT_EQ(plan[1].parts, (std::vector<Part>{{1000, 0, kPackBelow}}));
   EXPECT_NE(plan[0].source, plan[1].source) << "the second holder sends as well";
 }
 
@@ -60,55 +60,103 @@ TEST(Plan, BalancesTheSources) {
     lacks.push_back({{i, 2}, 1 << 20});
   }
   std::map<int32_t, uint64_t> sent;
-  for (const Transfer& t : plan_transfers({has, has, lacks, has}, 1)) sent[t.source] += t.bytes;
+  for (const Transfer& t : plan_transfers(hold_whole({has, has, lacks, has}, 1))) sent[t.source] += t.bytes;
   EXPECT_EQ(sent, (std::map<int32_t, uint64_t>{{0, 4 << 20}, {1, 4 << 20}, {3, 4 << 20}}));
 }
 
-// Any history of versions: everyone ends with the root's, nobody receives what it has, nobody sends what it lacks.
+TEST(Plan, DividesALargeVariableAmongItsHolders) {
+  Holdings holdings;
+  holdings.variables = {{512 << 20, 1 << 20, true}};
+  holdings.has = {{std::vector<bool>(512, true)}, {std::vector<bool>(512, true)}, {std::vector<bool>(512)}};
+  std::map<int32_t, uint64_t> sent;
+  for (const Transfer& t : plan_transfers(holdings)) {
+    EXPECT_LE(t.bytes, kRange);
+    EXPECT_FALSE(t.direct);
+    sent[t.source] += t.bytes;
+  }
+  EXPECT_EQ(sent, (std::map<int32_t, uint64_t>{{0, 256 << 20}, {1, 256 << 20}}));
+
+  holdings.reads = {{false, false, false}, {false, false, false}, {false, true, false}};
+  for (const Transfer& t : plan_transfers(holdings)) {
+    EXPECT_TRUE(t.direct);
+    EXPECT_EQ(t.source, 1) << "the only one whose memory it can read";
+  }
+}
+
+// Any holdings: everyone ends with all there is, nobody receives what it has, nobody sends what it lacks, and memory is
+// read only where that can be.
 TEST(Plan, HoldsForRandomCases) {
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](uint64_t n) { return random() % n; };
-    const size_t ranks = 1 + below(8), variables = below(40);
-    const int32_t root = static_cast<int32_t>(below(ranks));
-    const uint64_t spread = 1 + below(4);  // how many versions there are
-    std::vector<uint64_t> fixed(variables);
-    for (uint64_t& size : fixed)
-      size = below(3) == 0 ? 0 : below(2) == 0 ? 1 + below(100) : below(3 * kPackBelow);
-    std::vector<std::vector<Version>> versions(ranks, std::vector<Version>(variables));
-    for (auto& row : versions) {
-      for (size_t v = 0; v < variables; ++v) {
-        row[v].digest = {below(spread), v};
-        row[v].size = below(10) == 0 ? below(2 * kPackBelow) : fixed[v];  // objects differ in size too
+    const size_t ranks = 1 + below(8), variables = below(20), root = below(ranks);
+    const uint64_t share = 1 + below(4);  // how much of all is held
+    Holdings holdings;
+    for (size_t v = 0; v < variables; ++v) {
+      Holdings::Item item;
+      item.size = below(3) == 0 ? 0 : below(2) == 0 ? 1 + below(100) : 1 + below(40 << 20);
+      if (item.size >= kDirectFrom && below(3) != 0) item.piece = uint64_t{1 + below(3)} << 20;
+      item.readable = item.piece != 0 && below(2) == 0;
+      holdings.variables.push_back(item);
+    }
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      auto& has = holdings.has.emplace_back();
+      for (const auto& item : holdings.variables) {
+        auto& pieces = has.emplace_back(item.pieces());
+        for (auto&& piece : pieces) piece = rank == root || below(4) < share;
       }
     }
-    const std::vector<Version> wanted = versions[static_cast<size_t>(root)];
-    std::vector<std::vector<Version>> after = versions;
-    std::set<std::pair<int32_t, uint32_t>> received;
-    for (const Transfer& t : plan_transfers(versions, root)) {
+    if (below(2) == 0) {
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        auto& reads = holdings.reads.emplace_back(ranks);
+        for (size_t other = 0; other < ranks; ++other) reads[other] = rank != other && below(2) == 0;
+      }
+    }
+    const auto has = [&](int32_t rank, uint32_t v, uint64_t at) -> bool {
+      const Holdings::Item& item = holdings.variables[v];
+      return holdings.has[static_cast<size_t>(rank)][v][item.piece == 0 ? 0 : at / item.piece];
+    };
+    std::map<std::tuple<int32_t, uint32_t, uint64_t>, uint64_t> received;  // rank, variable, offset: to
+    for (const Transfer& t : plan_transfers(holdings)) {
       ASSERT_FALSE(t.receivers.empty()) << seed;
       ASSERT_TRUE(std::is_sorted(t.receivers.begin(), t.receivers.end())) << seed;
-      ASSERT_TRUE(std::is_sorted(t.variables.begin(), t.variables.end())) << seed;
+      ASSERT_FALSE(std::binary_search(t.receivers.begin(), t.receivers.end(), t.source)) << seed;
       uint64_t bytes = 0;
-      for (uint32_t v : t.variables) {
-        bytes += wanted[v].size;
-        ASSERT_EQ(versions[static_cast<size_t>(t.source)][v], wanted[v])
-            << "seed " << seed << ": source lacks it";
-        for (int32_t rank : t.receivers) {
-          ASSERT_NE(versions[static_cast<size_t>(rank)][v], wanted[v])
-              << "seed " << seed << ": receiver has it";
-          ASSERT_TRUE(received.insert({rank, v}).second) << "seed " << seed << ": sent twice";
-          after[static_cast<size_t>(rank)][v] = wanted[v];
+      for (const Part& part : t.parts) {
+        bytes += part.size;
+        const Holdings::Item& item = holdings.variables[part.variable];
+        ASSERT_LE(part.offset + part.size, item.size) << seed;
+        const uint64_t step = item.piece == 0 ? item.size : item.piece;
+        for (uint64_t at = part.offset; at < part.offset + part.size; at += step) {
+          ASSERT_TRUE(has(t.source, part.variable, at)) << "seed " << seed << ": source lacks it";
+          for (const int32_t rank : t.receivers) {
+            ASSERT_FALSE(has(rank, part.variable, at)) << "seed " << seed << ": receiver has it";
+            const uint64_t end = std::min(at + step, part.offset + part.size);
+            ASSERT_TRUE(received.insert({{rank, part.variable, at}, end}).second)
+                << "seed " << seed << ": sent twice";
+          }
+        }
+        if (t.direct) {
+          ASSERT_EQ(t.receivers.size(), 1U) << seed;
+          ASSERT_TRUE(item.readable) << seed;
+          ASSERT_TRUE(holdings.reads[static_cast<size_t>(t.receivers[0])][static_cast<size_t>(t.source)])
+              << seed;
         }
       }
       ASSERT_EQ(t.bytes, bytes) << seed;
       ASSERT_GT(t.bytes, 0U) << seed;
-      ASSERT_TRUE(t.variables.size() == 1 || t.bytes <= kPackLimit) << seed;
+      ASSERT_TRUE(t.parts.size() == 1 || t.bytes <= kPackLimit) << seed;
     }
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      for (size_t v = 0; v < variables; ++v) {
-        if (wanted[v].size != 0) {
-          ASSERT_EQ(after[rank][v], wanted[v]) << "seed " << seed << " rank " << rank << " variable " << v;
+    for (int32_t rank = 0; rank < static_cast<int32_t>(ranks); ++rank) {
+      for (uint32_t v = 0; v < variables; ++v) {
+        const Holdings::Item& item = holdings.variables[v];
+        const uint64_t step = item.piece == 0 ? item.size : item.piece;
+        for (uint64_t at = 0; at < item.size; at += step) {
+          if (has(rank, v, at)) continue;
+          const auto found = received.find({rank, v, at});
+          ASSERT_NE(found, received.end())
+              << "seed " << seed << " rank " << rank << " variable " << v << " at " << at;
+          ASSERT_EQ(found->second, std::min(at + step, item.size)) << seed;
         }
       }
     }

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""How long two workers stand still when others join them: a state of some size goes to each newcomer.
+
+The stop is the time from a survivor's HVD_HOSTS_UPDATED to the return of its first collective at the new size.
+It is set beside a plain copy of the same bytes by as many processes as have come, out of one memory into memory that
+was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [trials]
+The last line is a JSON object.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+
+BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__)))
+WORKER = os.path.join(BIN, "growth_bench_worker")
+
+
+def copy_ms(processes, mib):
+    """A plain copy of `mib` by each of so many processes."""
+    output = subprocess.run([WORKER, "copy", str(processes), str(mib)], check=True, capture_output=True, text=True).stdout
+    return json.loads(output)["copy"] / 1e6
+
+
+def hosts_file(path, slots):
+    with open(path + ".new", "w") as f:
+        f.write("localhost:%d\n" % slots)
+    os.rename(path + ".new", path)
+
+
+def trial(mib, first, last, settings):
+    """What one job shows: times in ms."""
+    with tempfile.TemporaryDirectory() as directory:
+        hosts = os.path.join(directory, "hosts")
+        hosts_file(hosts, first)
+        script = os.path.join(directory, "discover")
+        with open(script, "w") as f:
+            f.write("#!/bin/sh\ncat %s\n" % hosts)
+        os.chmod(script, 0o755)
+        command = [os.path.join(BIN, "hvdrun"), "-np", str(first), "--min-np", str(first), "--max-np", str(last),
+                   "--host-discovery-script", script, "--set", "discovery_interval=0.1",
+                   "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % first,
+                   "-x", "HVD_BENCH_LAST_SIZE=%d" % last]
+        for name, value in settings.items():
+            command += ["-x", "%s=%s" % (name, value)]
+        job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
+        lines, stops, recoveries, steps, sums = [], [], [], [], set()
+        grown, deadline = False, time.monotonic() + 120
+        for raw in job.stdout:
+            line = raw.decode("utf-8", "replace").rstrip()
+            lines.append(line)
+            if time.monotonic() > deadline:
+                job.terminate()
+            found = re.search(r"\{.*\}$", line)
+            if not found:
+                continue
+            event = json.loads(found.group(0))
+            if "stop" in event:
+                stops.append(event["stop"])
+            elif "recovery" in event:
+                recoveries.append(event["recovery"])
+            elif "median" in event:
+                steps.append(event)
+            elif "sum" in event:
+                sums.add((event["sum"], event["at"]))
+            elif "step" in event and not grown and event["step"] >= 100:
+                grown = True
+                hosts_file(hosts, last)
+        job.wait()
+    if job.returncode != 0 or len(stops) != first or len(sums) != 1 or len(recoveries) < first:
+        raise SystemExit("a trial went wrong (status %s, sums %s):\n%s" % (job.returncode, sums, "\n".join(lines[-40:])))
+    result = {phase: max(r[phase] for r in recoveries) / 1e6 for phase in ("forming", "connecting", "sync")}
+    result["stop"] = max(stops) / 1e6
+    result["step_median"] = max(s["median"] for s in steps) / 1e6
+    result["step_p99"] = max(s["p99"] for s in steps) / 1e6
+    result["step_longest"] = max(s["longest"] for s in steps) / 1e6
+    return result
+
+
+def spread(values):
+    return {"median": round(statistics.median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
+
+
+def measure(mib, first, last, trials, settings):
+    results, ratios, copies = [], [], []
+    for _ in range(trials):
+        copies.append(copy_ms(last - first, max(1, mib)))
+        results.append(trial(mib, first, last, settings))
+        ratios.append(results[-1]["stop"] / copies[-1])
+    table = {phase: spread([r[phase] for r in results]) for phase in results[0]}
+    table["copy"] = spread(copies)
+    table["stop_over_copy"] = spread(ratios)
+    print("%d -> %d with %d MiB, %d trials (ms; the slowest survivor)" % (first, last, mib, trials))
+    for phase, values in table.items():
+        print("  %-16s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]), flush=True)
+    return table
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", nargs="?", type=int, default=5)
+    parser.add_argument("--memory", default="0,256,512", help="MiB of state")
+    parser.add_argument("--from", dest="first", type=int, default=2)
+    parser.add_argument("--to", default="4,3")
+    parser.add_argument("--change", type=int, default=32, help="of 32 tensors, those that each step writes to")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="environment of the workers")
+    arguments = parser.parse_args()
+    settings = dict(item.split("=", 1) for item in arguments.set)
+    settings["HVD_BENCH_CHANGE"] = arguments.change
+    report = {}
+    for last in [int(n) for n in arguments.to.split(",")]:
+        for mib in [int(size) for size in arguments.memory.split(",")]:
+            report["growth_%d_to_%d_%d_mib" % (arguments.first, last, mib)] = measure(
+                mib, arguments.first, last, arguments.trials, settings)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
