@@ -86,6 +86,11 @@ constexpr OptionSpec kSpecs[] = {
     {"np", kInt, "0", 0, kMany, kHere, "workers to start with; 0: one for each slot"},
     {"min_np", kInt, "0", 0, kMany, kHere, "fewest workers that the job goes on with; 0: np"},
     {"max_np", kInt, "0", 0, kMany, kHere, "most workers; 0: np with fixed hosts, else every slot"},
+    {"torchrun", kBool, "false", 0, 0, kHere,
+     "whether workers get torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
+     "(docs/hosts.md)"},
+    {"master_addr", kString, "", 0, 0, kHere, "MASTER_ADDR of these; absent: the first host"},
+    {"master_port", kInt, "0", 0, 65535, kHere, "MASTER_PORT of these; 0: one that is free here"},
     {"spares", kInt, "0", 0, kMany, kHere,
      "workers beyond max_np that are started and wait, so that a lost one is replaced at once"},
     {"hosts", kString, "", 0, 0, kHere, "fixed hosts, host:slots separated by commas"},

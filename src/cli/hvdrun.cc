@@ -24,6 +24,7 @@
 #include "cli/join.h"
 #include "cli/status_line.h"
 #include "cli/timeline_merge.h"
+#include "cli/torchrun.h"
 #include "hvd/driver.h"
 
 namespace {
@@ -44,6 +45,7 @@ struct Arguments {
   std::string http;                    // where the status is served; "": nowhere
   bool verbose = false, status_line = true;
   bool join = false, driver = false;
+  long nodes = 1;  // at most, as torchrun counts them
   bool check_build = false;
 };
 
@@ -126,6 +128,14 @@ int parse(int argc, char** argv, Arguments* arguments) {
       ->expected(2, std::numeric_limits<int>::max());
   app.add_flag("--check-build", arguments->check_build,
                "no job, but a table of the backends: what they can do, and why some can't be used");
+  hvd::cli::Torchrun torchrun;
+  app.add_option("--nnodes", torchrun.nnodes, "N or MIN:MAX: hosts, as torchrun has it; also PET_NNODES");
+  app.add_option("--nproc-per-node,--nproc_per_node", torchrun.nproc_per_node,
+                 "workers on each of them, or auto, gpu, cpu; also PET_NPROC_PER_NODE");
+  app.add_option("--master-addr,--master_addr", torchrun.master_addr,
+                 "MASTER_ADDR of workers; default: the first host");
+  app.add_option("--master-port,--master_port", torchrun.master_port,
+                 "MASTER_PORT of workers; default: a free port");
   bool local_hosts = false;
   app.add_flag("--local-hosts", local_hosts,
                "every host is this machine, whatever it is called: for trying things out");
@@ -146,6 +156,15 @@ int parse(int argc, char** argv, Arguments* arguments) {
     std::reverse(words.begin(), words.end());
     app.parse(words);
     // Later ones win, so those that say more exactly what is meant come last.
+    hvd::cli::read_torchrun_environment(&torchrun);
+    const bool joins = std::any_of(named.begin(), named.end(), [](const Named& option) {
+      return std::string(option.flags) == "--join" && option.given->count() > 0;
+    });
+    try {
+      for (auto& option : hvd::cli::torchrun_options(torchrun, joins))
+        arguments->options.push_back(std::move(option));
+      arguments->nodes = hvd::cli::most_nodes(torchrun);
+    } catch (const std::invalid_argument& error) { throw CLI::ValidationError(error.what()); }
     for (const Named& option : named) {
       if (option.given->count() > 0) arguments->options.emplace_back(option.key, option.text);
     }
@@ -318,6 +337,14 @@ class Job {
       if (status = set("agent_program", own, error); status != HVD_OK) return status;
     }
     if (hosts.empty() && script.empty() && hostfile.empty() && !arguments_.driver && !in_slurm()) {
+      if (arguments_.nodes > 1) {
+        std::snprintf(
+            error->message, sizeof error->message,
+            "--nnodes of up to %ld and no hosts: expected -H, --hostfile, a discovery script, or --driver with "
+            "hvdrun --join on each",
+            arguments_.nodes);
+        return HVD_INVALID;
+      }
       if (status = set("hosts", "localhost:" + (np == "0" ? "1" : np), error); status != HVD_OK)
         return status;
     }

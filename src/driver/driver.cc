@@ -334,6 +334,8 @@ void Driver::build() {
   config.settings = settings_;
   config.settings.listen = listen_;
   if (agents_) {
+    config.is_here = [names = agent::own_names(), any = options_.boolean("local_hosts")](
+                         const std::string& host) { return any || agent::is_own(names, host); };
     config.listening = [this](const std::string& address, uint16_t port) {
       const std::vector<std::string> endpoints = agent::reachable_endpoints(address, port);
       agent_server_->listening(endpoints);

@@ -134,6 +134,9 @@ Settings read_settings(const Options& o) {
   s.stop_grace = o.duration("stop_grace");
   s.leave_timeout = o.duration("leave_timeout");
   s.slots_per_host = static_cast<int32_t>(o.integer("slots_per_host"));
+  s.torchrun = o.boolean("torchrun");
+  s.master_addr = o.string("master_addr");
+  s.master_port = static_cast<uint16_t>(o.integer("master_port"));
   check_sizes(s);
   check_times(s);
   return s;

@@ -21,6 +21,9 @@ struct Settings {
   Duration heartbeat_interval{}, heartbeat_timeout{}, slow_timeout{};
   Duration stop_grace{}, leave_timeout{};
   int32_t slots_per_host = 1;
+  bool torchrun = false;
+  std::string master_addr;
+  uint16_t master_port = 0;
 };
 
 /// Reads the options and checks the ladder of time-outs and sizes. Throws Error(HVD_INVALID) that names

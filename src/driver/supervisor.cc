@@ -21,7 +21,6 @@ namespace {
 constexpr Duration kLastWord = std::chrono::seconds(1);
 // A process that has ended has closed its connection as well, unless a child of it holds it open.
 constexpr Duration kHeldOpen = std::chrono::milliseconds(500);
-constexpr size_t kRemembered = 4096;  // workers that are gone
 
 /// The process says that it failed. One that somebody else ended (SIGKILL, SIGTERM) says nothing.
 bool is_own_failure(int32_t exit_status) {
@@ -145,8 +144,10 @@ void Supervisor::listen() {
 
 void Supervisor::begin() {
   listen();
-  membership_ = std::make_unique<membership::Membership>(
-      membership_config(config_.settings, hosts_, discovery_->fixed()), now());
+  const membership::MembershipConfig config =
+      membership_config(config_.settings, hosts_, discovery_->fixed());
+  first_size_ = config.np;
+  membership_ = std::make_unique<membership::Membership>(config, now());
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
                 describe_hosts(hosts_));
   if (hosts_.empty()) {
@@ -235,29 +236,6 @@ std::string Supervisor::name_of(uint64_t id) const {
   const Worker& worker = found->second;
   const std::string rank = worker.rank >= 0 ? fmt::format(", rank {}", worker.rank) : "";
   return fmt::format("worker {} (host {}, slot {}{})", id, worker.host, worker.slot, rank);
-}
-
-void Supervisor::perform(membership::StartWorker& action) {
-  // Those that are long gone are forgotten: refused as unknown, should they come back.
-  for (auto it = workers_.begin(); workers_.size() > kRemembered && it != workers_.end();) {
-    it = it->second.process ? std::next(it) : workers_.erase(it);
-  }
-  Worker& worker = workers_.try_emplace(action.worker, loop_).first->second;
-  worker.host = action.host;
-  worker.slot = action.slot;
-  note(HVD_LOG_DEBUG, "starting " + name_of(action.worker));
-  launch::LaunchRequest request{action.worker, action.host, action.slot, config_.environment};
-  const Settings& s = config_.settings;
-  for (const auto& [name, value] :
-       {std::pair<const char*, std::string>{"HVD_DRIVER", driver_endpoint()},
-        {"HVD_JOB", s.job},
-        {"HVD_SECRET", wire::key_text(s.secret, wire::worker_identity(action.worker))},
-        {"HVD_WORKER", std::to_string(action.worker)},
-        {"HVD_HOST", action.host},
-        {"HVD_SLOT", std::to_string(action.slot)}}) {
-    request.environment.push_back(fmt::format("{}={}", name, value));
-  }
-  launcher_->start(std::move(request));
 }
 
 void Supervisor::perform(membership::StopWorker& action) {

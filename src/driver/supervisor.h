@@ -33,6 +33,7 @@ struct SupervisorConfig {
   std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
   /// Told where the driver listens, says how workers of this machine reach it; "": as it says itself. May be absent.
   std::function<std::string(const std::string& address, uint16_t port)> listening;
+  std::function<bool(const std::string& host)> is_here;  // this machine; absent: all are
   /// As RendezvousServer::Events::guest. May be absent.
   std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
   std::function<void(const DriverStatus& status)>
@@ -129,6 +130,7 @@ class Supervisor {
   bool over() const;
   void publish();
   std::string driver_endpoint() const;
+  std::vector<std::string> torchrun_of(const membership::StartWorker& action);
   std::string name_of(uint64_t worker) const;
 
   Loop& loop_;
@@ -141,6 +143,9 @@ class Supervisor {
   Loop::Timer tick_, discovery_timer_;
   std::vector<membership::HostSlots> hosts_;
   std::string discovery_failure_, endpoint_;
+  std::string master_;  // of torchrun's variables
+  uint16_t master_port_ = 0;
+  int64_t first_size_ = 0;  // of the first generation
   bool discovering_ = false;
   std::string joining_closed_;  // why
   std::string done_in_vain_;    // a worker that said it was done ended with an error: the first
