@@ -122,10 +122,18 @@ class Chaos:
             for host in self.hosts:
                 self.agent_comes(host)
 
+    def said_by_agents(self):
+        said = ""
+        for host in self.agents:
+            with open(os.path.join(self.folder, "agent." + host)) as file:
+                said += "".join("\nagent of %s: %s" % (host, line.rstrip()) for line in file.readlines()[-10:])
+        return said
+
     def agent_comes(self, host):
-        agent = subprocess.Popen([HVDRUN, "--join", self.address, "--host", host, "--slots", str(self.hosts[host]),
-                                  "--secret-file", self.secret], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]})
+        with open(os.path.join(self.folder, "agent." + host), "a") as said:
+            agent = subprocess.Popen([HVDRUN, "--join", self.address, "--host", host, "--slots", str(self.hosts[host]),
+                                      "--secret-file", self.secret], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                                     env={name: value for name, value in os.environ.items() if "PATH" in name})
         self.agents[host] = agent
 
         def end():
@@ -476,6 +484,8 @@ def main():
         try:
             try:
                 chaos.run()
+            except Broken as error:
+                raise Broken(str(error) + chaos.said_by_agents()) from None
             finally:
                 totals += chaos.account()
                 chaos.close()

@@ -258,7 +258,7 @@ class Job:
         with self.changed:
             return [e for e in self.events[since:] if e["ev"] == kind and matches(e, wanted)]
 
-    def wait(self, kind, since=0, count=1, timeout=20, **wanted):
+    def wait(self, kind, since=0, count=1, timeout=60, **wanted):
         """The `count`-th event of this kind whose fields match, as soon as there is one."""
         deadline = time.monotonic() + timeout * PATIENCE
         with self.changed:
@@ -322,7 +322,7 @@ class Job:
 
     # ---- the end ----
 
-    def finish(self, status=0, sentence=None, timeout=40):
+    def finish(self, status=0, sentence=None, timeout=120):
         """Opens all gates, waits for hvdrun to end, checks its status and its last line. Status 1: any failure, 75 or 76."""
         for name in list(self.gates):
             self.open(name)
