@@ -33,6 +33,14 @@ Provides-Extra: jax
 Requires-Dist: jax>=0.6; extra == "jax"
 Provides-Extra: lightgbm
 Requires-Dist: lightgbm>=4; extra == "lightgbm"
+Provides-Extra: lightning
+Requires-Dist: lightning>=2; extra == "lightning"
+Provides-Extra: ray
+Requires-Dist: ray>=2; extra == "ray"
+Provides-Extra: spark
+Requires-Dist: pyspark>=3.4; extra == "spark"
+Provides-Extra: tensorflow
+Requires-Dist: tensorflow>=2.15; extra == "tensorflow"
 Provides-Extra: torch
 Requires-Dist: torch>=1.13; extra == "torch"
 """

@@ -158,3 +158,21 @@ def test_a_script_for_pytorch_runs_as_it_is_through_a_kill(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "without effect here: --cycle-time-ms" in done.stderr
     assert (tmp_path / "once").exists() and re.search(r"trained 3 [12]", done.stdout), done.stdout + done.stderr
+
+
+PAGE = (PACKAGE.parents[1] / "docs" / "horovod.md").read_text()
+
+
+@pytest.mark.parametrize("title, module, alias", [
+    ("PyTorch", "torch", "hvd.torch"), ("TensorFlow", "tensorflow", "hvd.tensorflow"), ("Keras", "keras", "hvd.keras")])
+def test_the_examples_of_the_page(title, module, alias, tmp_path):
+    """Once with this project's import, once with Horovod's."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    (block,) = re.findall(rf"```python\n(# from Horovod: {title}\n.*?)```", PAGE, flags=re.S)
+    assert f"import {alias} as hvd" in block and f"# import {alias.replace('hvd', 'horovod')} as hvd" in block
+    for name, text in (("ours", block), ("theirs", block.replace(f"import {alias} as", f"import {alias.replace('hvd', 'horovod')} as"))):
+        script = tmp_path / f"{name}.py"
+        script.write_text(text)
+        done = horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+        assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr

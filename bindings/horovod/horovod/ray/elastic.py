@@ -1,0 +1,3 @@
+"""ElasticRayExecutor."""
+
+from hvd.ray import ElasticRayExecutor  # noqa: F401

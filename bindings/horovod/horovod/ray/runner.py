@@ -1,0 +1,3 @@
+"""RayExecutor."""
+
+from hvd.ray import RayExecutor  # noqa: F401

@@ -1,0 +1,65 @@
+"""hvd.ray on a Ray cluster of this machine."""
+
+import os
+
+import pytest
+
+ray = pytest.importorskip("ray")
+os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+
+import hvd  # noqa: E402
+import job_functions  # noqa: E402
+from hvd.ray import ElasticRayExecutor, RayExecutor  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False,
+             object_store_memory=100 << 20)
+    yield
+    ray.shutdown()
+
+
+def test_a_fixed_job():
+    executor = RayExecutor(num_workers=3, env_vars={"MINE": "1"})
+    with pytest.raises(hvd.InvalidError, match="start"):
+        executor.run(job_functions.total, (0,))
+    executor.start(timeout=200)
+    try:
+        results = executor.run(job_functions.total, (0.5,))
+        assert [(rank, found) for rank, found, _ in results] == [(0, 6.5), (1, 6.5), (2, 6.5)]
+        again = executor.run(job_functions.total, kwargs={"plus": 0})
+        assert sorted(pid for *_, pid in again) == sorted(executor.execute(job_functions.kept))  # the same processes
+        assert executor.execute_single(job_functions.kept) in [pid for *_, pid in results]
+        assert len(executor.run_remote(job_functions.total, (1,)).result(200)) == 3
+        with pytest.raises(KeyError, match="mine of rank"):
+            executor.run(job_functions.fails)
+    finally:
+        executor.shutdown()
+
+
+def test_an_elastic_job_survives_a_kill(tmp_path):
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2))
+    executor.start()
+    from functools import partial
+
+    results = executor.run(partial(job_functions.elastic, str(tmp_path / "mark"), 6))
+    assert (tmp_path / "mark").exists()
+    assert [step for step, _ in results] == [6, 6] and min(generation for _, generation in results) > 1, results
+
+
+@pytest.mark.parametrize("options, said", [
+    ({}, "num_workers"), ({"num_workers": 2, "min_workers": 1}, "not both"), ({"num_workers": 0}, "at least 1"),
+    ({"min_workers": 3, "max_workers": 2}, "at least 3"),
+])
+def test_wrong_parameters(options, said):
+    with pytest.raises(hvd.InvalidError, match=said):
+        RayExecutor(**options)
+
+
+def test_no_room():
+    executor = RayExecutor(num_workers=1, cpus_per_worker=1000)
+    with pytest.raises(TimeoutError, match="no room"):
+        executor.start(timeout=1)
+    with pytest.raises(hvd.InvalidError, match="to call"):
+        executor.run(3)
