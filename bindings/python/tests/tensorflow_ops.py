@@ -164,6 +164,21 @@ same(hvd.allreduce(tf.constant(own), op=hvd.Adasum), np.arange(1, n + 1), "Adasu
 same(tf.function(lambda: hvd.grouped_allreduce([tf.fill([3], 2.0), tf.zeros(2)], op=hvd.Adasum, name="ada")[0])(), [2, 2, 2],
      "Adasum of parallel vectors")
 
+# Nodes of a graph of TensorFlow 1 without names: they run in any order, and meet all the same.
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    inputs = [tf.fill([i + 1], float(r * i)) for i in range(2)]
+    nodes = [hvd.allreduce(inputs[0], op=hvd.Sum), hvd.allgather(inputs[1])]
+    sums, rows = session.run(nodes if r % 2 else nodes[::-1])[::1 if r % 2 else -1]
+    same(sums, [0.0], "unnamed")
+    same(rows, [float(rank) for rank in range(n) for _ in range(2)], "unnamed rows")
+
+for wrong in (tf.errors.FailedPreconditionError, hvd.MismatchError):  # both, as it is
+    try:
+        hvd.allreduce(tf.ones(2 + r), name=f"eager {wrong.__name__}")
+        assert n == 1
+    except wrong as error:
+        assert f"eager {wrong.__name__}" in str(error) and "shape" in error.message and error.status, error
+
 try:
     tf.function(lambda: hvd.allreduce(tf.ones(2 + r), name="shapes"))()
     assert n == 1

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from ..errors import HvdError, InvalidError
+from ..errors import HvdError, InvalidError, MismatchError
 from ..tensors import CODES
 
 _ALIGNMENT = 64  # TensorFlow adopts an array's memory if it is so aligned, and copies it otherwise
@@ -57,6 +57,13 @@ def array_of(tensor: Any) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
+def label(name: str | None, kind: str, tensor: Any) -> str | None:
+    """A graph of TensorFlow 1 runs its nodes in any order: there an operation without a name has that of its input."""
+    if name is not None or tf.executing_eagerly() or tf.inside_function():
+        return name
+    return tensor.graph.unique_name(f"Hvd{kind}_{tensor.op.name}")
+
+
 def check(tensor: Any, what: str) -> tf.Tensor:
     """As a dense tensor of a dtype that the library has; TypeError or InvalidError says what is wrong."""
     if isinstance(tensor, (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)):
@@ -71,7 +78,11 @@ def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[
          shapes: Sequence[Any], name: str) -> list[tf.Tensor]:
     """function(*arrays) -> list of arrays, at once in eager mode and as a node of the graph elsewhere."""
     if tf.executing_eagerly():
-        return [tf.convert_to_tensor(array) for array in function(*[array_of(tensor) for tensor in tensors])]
+        try:
+            results = function(*[array_of(tensor) for tensor in tensors])
+        except (MismatchError, InvalidError) as error:
+            raise _also_tensorflows(error) from None
+        return [tf.convert_to_tensor(array) for array in results]
 
     def node(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
@@ -86,6 +97,21 @@ def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return list(results)
+
+
+_both: dict[type, type] = {}  # by class of ours: one that is TensorFlow's, too
+
+
+def _also_tensorflows(error: HvdError) -> HvdError:
+    """The error as one that `except tf.errors...` takes as well, as scripts for Horovod expect."""
+    kind = type(error)
+    theirs = tf.errors.FailedPreconditionError if isinstance(error, MismatchError) else tf.errors.InvalidArgumentError
+    if kind not in _both:
+        _both[kind] = type(kind.__name__, (kind, theirs), {"__module__": kind.__module__})
+    both = _both[kind].__new__(_both[kind])
+    theirs.__init__(both, None, None, error.message)  # type: ignore[arg-type]
+    both.__dict__.update({name: value for name, value in error.__dict__.items() if name != "message"})
+    return both.with_traceback(error.__traceback__)
 
 
 @contextmanager

@@ -75,7 +75,8 @@ def _allreduce_many(tensors: Sequence[tf.Tensor], name: str | None, op: Reductio
 def _reduce_slices(slices: tf.IndexedSlices, name: str | None, op: Reduction, process_set: Any) -> tf.IndexedSlices:
     """All ranks' rows with their indices: adding up is left to whoever applies them."""
     if op not in (Sum, Average):
-        raise InvalidError(f"allreduce of IndexedSlices with {op.name}: expected Sum or Average")
+        raise NotImplementedError(f"allreduce of IndexedSlices with {op.name}: expected Sum or Average")
+    name = _bridge.label(name, "Slices", slices.values)
     values = allgather(slices.values, _derived(name, "values"), process_set=process_set)
     indices = allgather(slices.indices, _derived(name, "indices"), process_set=process_set)
     if op == Average:
@@ -91,9 +92,10 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
     operation = _operation(average, op)
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
-            raise InvalidError("prescale_factor and postscale_factor: not for IndexedSlices")
+            raise NotImplementedError("prescale_factor and postscale_factor: not for IndexedSlices")
         return _reduce_slices(tensor, name, operation, process_set)
     packed, context = compression.compress(_bridge.check(tensor, "allreduce"))
+    name = _bridge.label(name, "Allreduce", packed)
     (result,) = _allreduce_many([packed], name, operation, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, context)
 
@@ -110,6 +112,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: bool | None = None, devic
     packed = [compression.compress(_bridge.check(tensors[index], f"grouped_allreduce, tensor {index}"))
               for index in dense]
     if packed:
+        name = _bridge.label(name, "GroupedAllreduce", packed[0][0])
         reduced = _allreduce_many([tensor for tensor, _ in packed], name, operation, prescale_factor,
                                   postscale_factor, process_set)
         for index, tensor, (_, context) in zip(dense, reduced, packed):
@@ -135,6 +138,7 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_na
             raise InvalidError(f"allgather, tensor {index}: a scalar has no rows; expected at least 1 dimension")
     if not inputs:
         return []
+    name = _bridge.label(name, "Allgather", inputs[0])
 
     def gather(*arrays: np.ndarray) -> list[np.ndarray]:
         if len(arrays) == 1:
@@ -169,6 +173,8 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
               process_set: Any = global_process_set) -> tf.Tensor:
     """The root's tensor on every rank; differentiable. root_rank: a rank of the job, also with a process set."""
+    tensor = _bridge.check(tensor, "broadcast")
+    name = _bridge.label(name, "Broadcast", tensor)
 
     def send(array: np.ndarray) -> list[np.ndarray]:
         result = _bridge.empty(array.shape, array.dtype)
@@ -187,7 +193,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_
 
         return output, gradient
 
-    return differentiable(_bridge.check(tensor, "broadcast"))
+    return differentiable(tensor)
 
 
 # ---- alltoall, reducescatter ----
@@ -196,6 +202,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
              process_set: Any = global_process_set) -> Any:
     """splits[i] rows go to rank i. With splits: (rows received, how many from each rank). Differentiable."""
     value = _bridge.check(tensor, "alltoall")
+    name = _bridge.label(name, "Alltoall", value)
     even = splits is None
     if even:
         members = size_op(process_set)
@@ -232,6 +239,7 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
     packed, context = compression.compress(_bridge.check(tensor, "reducescatter"))
     if packed.shape.rank == 0:
         raise InvalidError("reducescatter: a scalar has no rows; expected at least 1 dimension")
+    name = _bridge.label(name, "Reducescatter", packed)
 
     def reduce(array: np.ndarray) -> list[np.ndarray]:
         return [plain.reducescatter(array, name, operation, prescale_factor=prescale_factor,
