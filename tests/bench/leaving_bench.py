@@ -3,7 +3,8 @@
 
     leaving_bench.py [ROUNDS]      in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios
 Four workers (of C, some KiB of state) train with steps of 2 ms; one of them goes. The rounds of all ways alternate. Told is
-the time in which the survivors do not train: the median, least and most over rounds and survivors, and steps repeated.
+the time in which the survivors do not train: the median, least and most over rounds and survivors, the medians of its parts,
+and steps repeated.
 """
 
 import os
@@ -17,6 +18,8 @@ from harness import Job  # noqa: E402
 
 WAYS = {"leave": (signal.SIGTERM, 0), "kill": (signal.SIGKILL, 0), "kill, a spare": (signal.SIGKILL, 1),
         "leave, a spare": (signal.SIGTERM, 1)}
+
+PARTS = ("detection", "abort", "restore", "forming", "connecting", "sync")  # as in hvd_recovery_info
 
 
 class Round(unittest.TestCase):
@@ -39,17 +42,18 @@ def one(way):
         first = [event for event in job.find("recovery") if event["from"] == 1]
         steps = [(event["pid"], event["step"]) for event in job.find("step")]
         sizes = {event["to_size"] for event in first}
-        return [event["total"] / 1e6 for event in first], (len(steps) - len(set(steps))) / max(1, len(first)), sizes
+        return first, (len(steps) - len(set(steps))) / max(1, len(first)), sizes
     finally:
         test.doCleanups()
 
 
 def main(rounds):
-    times, again, sizes = ({way: [] for way in WAYS} for _ in range(3))
+    times, again, sizes, parts = ({way: [] for way in WAYS} for _ in range(4))
     for _ in range(rounds):
         for way in WAYS:
             found, repeated, size = one(way)
-            times[way] += found
+            times[way] += [event["total"] / 1e6 for event in found]
+            parts[way] += found
             again[way].append(repeated)
             sizes[way] += size
     for way in WAYS:
@@ -57,6 +61,8 @@ def main(rounds):
         print("%-16s %7.2f ms (%.2f to %.2f, n=%d)  %.2f of kill  repeated steps a survivor: %.1f  size after it: %s" % (
             way, statistics.median(t), min(t), max(t), len(t), statistics.median(t) / statistics.median(times["kill"]),
             statistics.mean(again[way]), sorted(set(sizes[way]))))
+        print("%17s" % "" + "  ".join("%s %.2f" % (part, statistics.median(event[part] / 1e6 for event in parts[way]))
+                                      for part in PARTS))
 
 
 if __name__ == "__main__":

@@ -122,10 +122,33 @@ class Http(Seen):
         with socket.create_connection((address.hostname, address.port), timeout=DEADLINE) as wild:
             wild.sendall(b"\x16\x03\x01 no HTTP at all\r\n\r\n")
             self.assertIn(b" 400 ", wild.recv(1000))
+        with socket.create_connection((address.hostname, address.port), timeout=DEADLINE) as wild:
+            wild.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n")
+            self.assertIn(b" 413 ", wild.recv(1000))
         self.assertEqual(self.get(job, "/livez")[0], 200)
+        # 64 are served at a time: those that were idle for longest gave way, the last ones did not.
+        for connection in idle[:136]:
+            self.assertTrue(self.is_closed(connection))
+        idle[-1].settimeout(DEADLINE)
+        idle[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.assertIn(b" 200 ", idle[-1].recv(1000))
         for connection in idle:
             connection.close()
+        with socket.create_connection((address.hostname, address.port)) as slow:
+            slow.sendall(b"GET / HT")
+            self.assertTrue(self.is_closed(slow), "a request that never ends")
         job.finish(0)
+
+    @staticmethod
+    def is_closed(connection):
+        """By the server, which says nothing first."""
+        connection.settimeout(DEADLINE)
+        try:
+            return connection.recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
 
     @unittest.skipUnless(openmetrics, "python's prometheus_client is not installed")
     def test_metrics_by_prometheus_own_parser(self):

@@ -332,10 +332,13 @@ static void trace_recoveries(const worker *w) {
     trace(&w->who, "recovery",
           "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
           "\"rev\":%llu,"
-          "\"total\":%lld,\"forming\":%lld,\"sync_bytes\":%llu,\"spares\":%d,\"reason\":\"%s\"",
+          "\"total\":%lld,\"detection\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
+          "\"sync\":%lld,\"sync_bytes\":%llu,\"spares\":%d,\"reason\":\"%s\"",
           (unsigned long long)r.from_generation, (unsigned long long)r.to_generation,
           hvd_status_name(r.cause), r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision,
-          (long long)r.total_ns, (long long)r.forming_ns, (unsigned long long)r.sync_bytes, r.spares,
+          (long long)r.total_ns, (long long)r.detection_ns, (long long)r.abort_ns, (long long)r.restore_ns,
+          (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns,
+          (unsigned long long)r.sync_bytes, r.spares,
           json_text(r.reason, text, sizeof text));
   }
 }
