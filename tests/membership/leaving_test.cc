@@ -161,5 +161,59 @@ TEST(Arrivals, TooManyWaitAndWhoComesAfterThemIsRefused) {
   EXPECT_EQ(arrival.refusal, "2 workers wait for a place already (max_waiting)");
 }
 
+TEST(Arrivals, NobodyIsLetInWhoCouldNotStay) {
+  const auto refusal = [](Script& s, const std::string& host) {
+    Arrival arrival;
+    s.latest = s.membership.worker_arrived(host, -1, s.now, &arrival);
+    EXPECT_EQ(arrival.worker, 0u);
+    return arrival.refusal;
+  };
+  const auto begun = [](Script& s) {
+    Arrival arrival;
+    s.latest = s.membership.worker_arrived("x", -1, s.now, &arrival);
+    s.ready(1).synced(1);
+  };
+  {
+    Script s(sizes(1, 1, 4));
+    begun(s);
+    Answer answer;
+    s.latest = s.membership.drain("x", seconds(30), "", s.now, &answer);
+    EXPECT_TRUE(answer.accepted) << answer.text;
+    EXPECT_EQ(refusal(s, "x"), "host x is drained");
+  }
+  {
+    Script s(sizes(1, 1, 4));
+    begun(s);
+    s.latest = s.membership.close_joining("its helper died", s.now);
+    EXPECT_EQ(refusal(s, "y"), "nobody can join any more: its helper died");
+  }
+  {
+    Script s(sizes(2, 1, 4));
+    Arrival arrival;
+    for (int i = 0; i < 2; ++i) s.latest = s.membership.worker_arrived("x", -1, s.now, &arrival);
+    s.ready(1).ready(2).all_synced({1, 2});
+    s.latest = s.membership.worker_done(1, 1, s.now);
+    EXPECT_EQ(refusal(s, "y"), "the job is about to end: workers are done");
+  }
+}
+
+TEST(Spares, MoreThanAreWantedAreSentAway) {
+  MembershipConfig config = with_spares(3, 1);
+  config.min_np = 1;
+  Script s(config);
+  s.hosts({{"a", 8}});
+  s.ready(1).ready(2).ready(3).all_synced({1, 2, 3}).ready(4);
+  s.lost(2).ready(1, 1, true, 5).ready(3, 1, true, 5);
+  EXPECT_EQ(s.members(), (Ids{1, 3, 4}));
+  s.all_synced({1, 3, 4});  // worker 5 is started
+  s.lost(3).ready(1, 2, true, 6).ready(4, 2, true, 6);
+  EXPECT_EQ(s.members(), (Ids{1, 4}));
+  s.all_synced({1, 4});  // and worker 6: one has a place to come, one waits
+  Answer answer;
+  s.latest = s.membership.scale(2, s.now, &answer);
+  EXPECT_TRUE(answer.accepted) << answer.text;
+  EXPECT_EQ(s.one<StopWorker>().worker, 6u);  // that place is gone
+}
+
 }  // namespace
 }  // namespace hvd::membership::test
