@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 /* The gradient is more than what travels within messages: the first collective goes through the backend. */
-enum { STATE_FLOATS = 1 << 20, GRADIENT_FLOATS = 1 << 14, REPORT_EVERY = 50, COMMIT_EVERY = 20 };
+enum { GRADIENT_FLOATS = 1 << 14, REPORT_EVERY = 50 };
 
 typedef struct job {
   hvd_context* context;
   hvd_state* state;
   float *weights, *gradient;
+  size_t floats;        /* of weights */
+  int64_t commit_every; /* steps */
   int64_t step;
 } job;
 
@@ -44,7 +46,7 @@ static hvd_status train(void* userdata) {
   uint64_t generation = hvd_generation(j->context);
   hvd_tensor gradient = floats(j->gradient, GRADIENT_FLOATS);
   for (int64_t done = 0;; ++done) {
-    if (generation > 1 && done == COMMIT_EVERY) return HVD_OK;
+    if (generation > 1 && done == j->commit_every) return HVD_OK;
     hvd_status status =
         hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
     if (status != HVD_OK) return lost(j, status);
@@ -56,7 +58,7 @@ static hvd_status train(void* userdata) {
     if (hvd_rank(j->context) == 0 && j->step % REPORT_EVERY == 0) {
       printf("{\"step\":%lld,\"generation\":%llu}\n", (long long)j->step, (unsigned long long)generation);
     }
-    if (j->step % COMMIT_EVERY == 0) {
+    if (j->step % j->commit_every == 0) {
       status = hvd_state_commit(j->state, NULL);
       if (status != HVD_OK) return lost(j, status);
     }
@@ -81,9 +83,14 @@ int main(void) {
   hvd_error error = HVD_ERROR_INIT;
   memset(&j, 0, sizeof j);
   setvbuf(stdout, NULL, _IOLBF, 4096);
-  j.weights = calloc(STATE_FLOATS, sizeof *j.weights);
+  const char* state = getenv("HVD_BENCH_STATE_MIB");
+  const char* every = getenv("HVD_BENCH_COMMIT_EVERY");
+  j.floats = (size_t)(state != NULL ? strtoull(state, NULL, 10) : 4) << 18;
+  if (j.floats < GRADIENT_FLOATS) j.floats = GRADIENT_FLOATS;
+  j.commit_every = every != NULL ? atoi(every) : 20;
+  j.weights = calloc(j.floats, sizeof *j.weights);
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
-  for (int i = 0; i < STATE_FLOATS; ++i) j.weights[i] = 1.0f; /* pages that training has touched */
+  for (size_t i = 0; i < j.floats; ++i) j.weights[i] = 1.0f; /* pages that training has touched */
   const char* memory = getenv("HVD_BENCH_MEMORY_MIB");        /* that a trainer would hold beside its state */
   if (memory != NULL) {
     const size_t bytes = (size_t)strtoull(memory, NULL, 10) << 20;
@@ -93,7 +100,7 @@ int main(void) {
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
     printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));
-    hvd_tensor weights = floats(j.weights, STATE_FLOATS);
+    hvd_tensor weights = floats(j.weights, (int64_t)j.floats);
     status = hvd_state_create(j.context, &j.state, &error);
     if (status == HVD_OK) status = hvd_state_add_tensor(j.state, "weights", &weights, &error);
     if (status == HVD_OK) status = hvd_state_add_value(j.state, "step", &j.step, sizeof j.step, &error);
