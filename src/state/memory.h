@@ -1,8 +1,6 @@
-// Memory for copies of tensors: aligned for the digest's streaming copy, in huge pages where it is large; or,
+// Memory for copies of tensors: aligned for the digest's streaming copy, and for huge pages where it is large; or,
 // for copies of a device's, memory that the device reads and writes at full speed.
 #pragma once
-
-#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +15,12 @@ namespace hvd::state {
 class Memory {
  public:
   Memory() = default;
-  /// Uninitialised. Throws std::bad_alloc.
+  /// Uninitialised, and without pages: see get_pages. Throws std::bad_alloc.
   explicit Memory(size_t size) : size_(size) {
     if (size == 0) return;
     const size_t alignment = size >= 2 * kHugePage ? kHugePage : kSmall;
     data_ = Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))),
                     Delete{alignment, nullptr, HVD_MEMORY_HOST});
-    // Only a hint: a refusal costs speed.
-    if (alignment == kHugePage) madvise(data_.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
 
   /// For copies of `memory`.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "state/impl.h"
+#include "state/pages.h"
 
 namespace hvd::state {
 
@@ -115,6 +116,7 @@ Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> ke
 
 /// Room for a second copy of everything.
 Status State::Impl::make_room() {
+  std::vector<std::span<uint8_t>> fresh;
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || variable.next.memory.size() >= variable.bytes) continue;
     Status status;
@@ -124,6 +126,7 @@ Status State::Impl::make_room() {
       } else {
         variable.next.memory = Memory(variable.bytes);
         variable.next.pieces.fit(0);
+        fresh.push_back(variable.data(variable.next));
       }
     } catch (const std::bad_alloc&) { status = Status(HVD_INTERNAL, "out of memory"); }
     if (status.ok()) continue;
@@ -131,6 +134,7 @@ Status State::Impl::make_room() {
         fmt::format("{} bytes for the copy of state key '{}': {}", variable.bytes, key, status.message);
     return status;
   }
+  if (!fresh.empty()) get_pages(fresh);
   return {};
 }
 

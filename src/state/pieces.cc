@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "state/reach.h"
+#include "state/pages.h"
 
 namespace hvd::state {
 namespace {

@@ -1,12 +1,9 @@
-// process_vm_readv, and pages ahead of their first use.
+// process_vm_readv, and the proof that it reads the right process.
 #include "state/reach.h"
 
-#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <random>
@@ -49,26 +46,6 @@ bool read_from(const Reach& of, uint64_t address, void* to, size_t size) {
     size -= static_cast<size_t>(got);
   }
   return true;
-}
-
-void touch(void* data, size_t size) {
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
-#endif
-  constexpr uintptr_t kPage = 4096;
-  constexpr size_t kMost = 4096;  // pages looked at
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + size) / kPage * kPage;
-  if (last <= first) return;
-  // Asking for pages that are there costs a fifth of a copy; looking for them costs next to nothing.
-  std::array<unsigned char, kMost> there{};
-  const size_t pages = std::min((last - first) / kPage, kMost);
-  auto* const start = reinterpret_cast<void*>(first);  // NOLINT: whole pages
-  if (mincore(start, pages * kPage, there.data()) != 0) return;
-  const auto absent = std::count_if(there.begin(), there.begin() + static_cast<ptrdiff_t>(pages),
-                                    [](unsigned char page) { return (page & 1U) == 0; });
-  // An older kernel refuses; then the pages come one by one, at their first use.
-  if (static_cast<size_t>(absent) * 2 > pages) madvise(start, last - first, MADV_POPULATE_WRITE);
 }
 
 }  // namespace hvd::state

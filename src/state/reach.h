@@ -28,8 +28,4 @@ bool can_read(const Reach& of);
 /// writes meanwhile may be read in part: only a digest tells.
 bool read_from(const Reach& of, uint64_t address, void* to, size_t size);
 
-/// Gives memory that is about to be written its pages at once, if most of them are not there; its bytes stay. One by one,
-/// at their first use, they cost several times as much. Only a hint.
-void touch(void* data, size_t size);
-
 }  // namespace hvd::state

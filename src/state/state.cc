@@ -8,6 +8,7 @@
 
 #include "collective/messages.h"
 #include "state/impl.h"
+#include "state/pages.h"
 
 namespace hvd::state {
 
@@ -150,6 +151,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
   }
 
   // All that can fail comes first, so that the last commit stays whole.
+  std::vector<std::span<uint8_t>> fresh;
   for (auto& [key, variable] : variables) {
     if (variable.is_object()) {
       in_callback = true;
@@ -160,6 +162,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
       try {
         variable.copy.memory = Memory(variable.bytes);
         variable.copy.pieces.fit(0);
+        fresh.push_back(variable.committed_bytes());
       } catch (const std::bad_alloc&) {
         return {HVD_INTERNAL,
                 fmt::format("out of memory: {} bytes for the copy of state key '{}'", variable.bytes, key)};
@@ -168,6 +171,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
   }
 
   const Time began = now();
+  if (!fresh.empty()) get_pages(fresh);
   uint64_t bytes = 0;
   pieces.clear();
   for (auto& [key, variable] : variables) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "state/pages.h"
 #include "state/sync.h"
 
 namespace hvd::state {
@@ -15,6 +16,7 @@ using collective::Submission;
 
 /// Room for what this rank lacks: the last commit of a rank with state stays until everything has arrived.
 Status Sync::prepare() {
+  std::vector<std::span<uint8_t>> fresh;
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
     const Version& version = wanted()[i];
@@ -24,6 +26,7 @@ Status Sync::prepare() {
         if (variable.copy.memory.size() < variable.bytes) {
           variable.copy.memory = Memory(variable.bytes);
           variable.copy.pieces.fit(0);
+          fresh.push_back(variable.committed_bytes());
         }
         variable.copy.pieces.fit(variable.bytes);
         variable.committed = false;  // until all is there
@@ -40,6 +43,7 @@ Status Sync::prepare() {
         return status;
       } else {
         copy.memory = Memory(version.size);
+        if (lacks_all(i)) fresh.push_back(variable.data(copy));
         if (!lacks_all(i)) copy.pieces = variable.copy.pieces;
       }
     } catch (const std::exception&) {  // bad_alloc, length_error
@@ -47,6 +51,7 @@ Status Sync::prepare() {
                                         variable.spec.key)};
     }
   }
+  if (!fresh.empty()) get_pages(fresh);
   for (auto& [variable, copy] : *staged_) {
     if (!variable->is_object()) copy.pieces.fit(variable->bytes);
   }

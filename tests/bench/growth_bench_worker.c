@@ -118,6 +118,10 @@ static void report(job* j) {
          (long long)j->steps[j->taken - 1]);
 }
 
+static void fill(float* data, size_t length) {
+  for (size_t i = 0; i < length; i += 1024) data[i] = (float)(i % 1000);
+}
+
 /* Each of `processes` copies `mib` out of one shared memory; prints the time until the last has it. */
 static int copy(int processes, size_t mib) {
   const size_t bytes = mib << 20;
@@ -170,6 +174,11 @@ int main(int argc, char** argv) {
   if (j.floats == 0) j.floats = 256;
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
   j.steps = calloc(MOST_STEPS, sizeof *j.steps);
+  /* 1: what trains is initialised before this worker announces itself; 2: after; 0: never. */
+  for (int t = 0; t < TENSORS; ++t) {
+    j.weights[t] = calloc(j.floats, sizeof(float));
+    if (touch == 1) fill(j.weights[t], j.floats);
+  }
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
     printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));
@@ -178,8 +187,7 @@ int main(int argc, char** argv) {
   for (int t = 0; t < TENSORS && status == HVD_OK; ++t) {
     char key[32];
     snprintf(key, sizeof key, "layer%02d", t);
-    j.weights[t] = calloc(j.floats, sizeof(float));
-    for (size_t i = 0; touch && i < j.floats; i += 1024) j.weights[t][i] = (float)(i % 1000);
+    if (touch == 2) fill(j.weights[t], j.floats);
     hvd_tensor weights = floats(j.weights[t], j.floats);
     status = hvd_state_add_tensor(j.state, key, &weights, &error);
   }

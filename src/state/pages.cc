@@ -1,0 +1,65 @@
+// madvise, in chunks that are timed.
+#include "state/pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "base/clock.h"
+#include "state/pieces.h"
+
+namespace hvd::state {
+namespace {
+
+#ifndef MADV_POPULATE_WRITE
+constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
+#endif
+constexpr size_t kHugePage = 2 << 20;
+constexpr size_t kChunk = 8 << 20;
+// Huge pages at hand come at 1 GB/s and more, small ones at half of that.
+constexpr Duration kSlow = std::chrono::milliseconds(24);
+constexpr int kStrikes = 2;  // a thread may have been put aside once
+
+}  // namespace
+
+void touch(void* data, size_t size) {
+  constexpr uintptr_t kPage = 4096;
+  constexpr size_t kMost = 4096;  // pages looked at
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + size) / kPage * kPage;
+  if (last <= first) return;
+  // Asking for pages that are there costs a fifth of a copy; looking for them costs next to nothing.
+  std::array<unsigned char, kMost> there{};
+  const size_t pages = std::min((last - first) / kPage, kMost);
+  auto* const start = reinterpret_cast<void*>(first);  // NOLINT: whole pages
+  if (mincore(start, pages * kPage, there.data()) != 0) return;
+  const auto absent = std::count_if(there.begin(), there.begin() + static_cast<ptrdiff_t>(pages),
+                                    [](unsigned char page) { return (page & 1U) == 0; });
+  // An older kernel refuses; then the pages come one by one, at their first use.
+  if (static_cast<size_t>(absent) * 2 > pages) madvise(start, last - first, MADV_POPULATE_WRITE);
+}
+
+void get_pages(const std::vector<std::span<uint8_t>>& fresh) {
+  std::vector<std::span<uint8_t>> chunks;
+  uint64_t bytes = 0;
+  for (const std::span<uint8_t> range : fresh) {
+    if (range.size() < 2 * kHugePage) continue;  // not worth a call
+    bytes += range.size();
+    for (size_t at = 0; at < range.size(); at += kChunk) {
+      chunks.push_back(range.subspan(at, std::min(kChunk, range.size() - at)));
+    }
+  }
+  std::atomic<int> slow{0};
+  in_parallel(chunks.size(), bytes, [&](size_t i) {
+    const std::span<uint8_t> chunk = chunks[i];
+    const bool huge = slow.load(std::memory_order_relaxed) < kStrikes && chunk.size() >= kHugePage;
+    if (huge) madvise(chunk.data(), chunk.size() / kHugePage * kHugePage, MADV_HUGEPAGE);
+    const Time began = now();
+    touch(chunk.data(), chunk.size());
+    if (huge && now() - began > kSlow) ++slow;
+  });
+}
+
+}  // namespace hvd::state
