@@ -60,6 +60,13 @@ assert equal_everywhere(model)
 losses = hvd.allgather_object(history.history["loss"])
 assert losses[0] == losses[-1] and np.isclose(history.history["lr"][-1], 0.1), history.history
 
+kept = network(10 + r)
+callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=kept.layers[0].weights)
+callback.set_model(kept)
+callback.on_batch_end(0)
+kernels = hvd.allgather_object([w.tolist() for w in kept.get_weights()])
+assert n == 1 or kernels[0][0] != kernels[-1][0] and kernels[0][2] == kernels[-1][2], "local variables stay"
+
 path = os.path.join(sys.argv[1], f"model-{r}.keras")
 model.save(path)
 loaded = hvd.load_model(path)

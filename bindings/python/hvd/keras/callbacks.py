@@ -16,16 +16,23 @@ _Callback = _keras.keras.callbacks.Callback
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
-    """Broadcasts the model and its optimizer from root_rank once, after the first batch, when everything is built."""
+    """Broadcasts the model and its optimizer from root_rank once, after the first batch, when everything is built.
+
+    local_variables: those of the model that stay each rank's own.
+    """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
-        self.root_rank, self._done = root_rank, False
+        self.root_rank, self._done, self._local = root_rank, False, list(local_variables or [])
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._done:
-            broadcast_model(self.model, self.root_rank)
+            broadcast_model(self.model, self.root_rank, local_variables=self._local)
             self._done = True
+
+    def register_local_var(self, variable: Any) -> None:
+        """This variable stays each rank's own."""
+        self._local.append(variable)
 
 
 class MetricAverageCallback(_Callback):

@@ -58,7 +58,10 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
     if isinstance(optimizer, _Distributed):
         raise InvalidError("the optimizer is a DistributedOptimizer already")
     base: Any = type(optimizer)
-    if not isinstance(optimizer, _keras.keras.optimizers.Optimizer):
+    kinds = [_keras.keras.optimizers.Optimizer]
+    if not _keras.IS_KERAS_3 and hasattr(_keras.keras.optimizers, "legacy"):
+        kinds.append(_keras.keras.optimizers.legacy.Optimizer)
+    if not isinstance(optimizer, tuple(kinds)):
         raise TypeError(f"expected an optimizer of {_keras.keras.__name__} {_keras.keras.__version__}, and not "
                         f"{base.__module__}.{base.__qualname__}")
     reduction, aggregation = reduction_and_aggregation(
