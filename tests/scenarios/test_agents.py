@@ -84,10 +84,10 @@ class Ssh(ScenarioTest):
             user, _ = self.key("user")
             for host in sshd:
                 self.start_sshd(host)
-            if before:
-                before(job)
             self.ssh = ("ssh -F none -i %s -o BatchMode=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s/known_hosts"
                         " -o ConnectTimeout=10 {host}" % (user, job.directory))
+            if before:
+                before(job)
             return self.network.enter("one") + ["env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)]
         return Job(self, hosts, worker, prepare=prepare, script=False, flags=flags,
                    options={"local_hosts": 0, "connect_timeout": 20 * PATIENCE, **(options or {})}, **more)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -145,6 +146,26 @@ class Arrivals(unittest.TestCase):
         first.finish()
         first.wait("HVD_REMOVED.*gave no sign of life")
         other.wait('"ev":"train".*"size":2.*"gen":[3-9]')
+
+    @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
+    def test_A5_mpirun_is_a_mere_launcher(self):
+        """What it starts joins the job as any other worker does: whose rank is the driver's word, not mpirun's."""
+        driver = self.driver("-np", "3")
+        # Each rank has a host's name of its own; oversubscribed, as root, on a machine that may have one core.
+        run = Lines(self, ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", "sh", "-c",
+                           'HVD_HOST=m$OMPI_COMM_WORLD_RANK exec "$0" steps=30 commit=1 >"$1.$OMPI_COMM_WORLD_RANK"',
+                           os.path.join(BIN, "scenario_worker"), os.path.join(self.directory, "out")],
+                    {**self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": self.address, "HVD_SECRET_FILE": self.secret})
+        self.assertEqual(run.finish(), 0)
+        self.assertEqual(driver.finish(), 0)
+        events = []
+        for rank in range(3):  # mpirun mixes what they print
+            with open(os.path.join(self.directory, "out.%d" % rank)) as file:
+                events += [json.loads(line) for line in file if line.startswith("{")]
+        done, begun = ([event for event in events if event["ev"] == kind] for kind in ("done", "train"))
+        self.assertEqual(sorted(event["host"] for event in done), ["m0", "m1", "m2"])
+        self.assertEqual(sorted(event["rank"] for event in begun), [0, 1, 2])
+        self.assertEqual(len({event["sum"] for event in done}), 1)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -23,16 +24,39 @@ def text_of(*path):
 
 
 class Deploy(unittest.TestCase):
-    def test_kubernetes(self):
+    def validate(self, path, documents):
         if importlib.util.find_spec("kubernetes_validate") is None:
             self.skipTest("kubernetes-validate is not installed")
         program = [sys.executable, "-m", "kubernetes_validate"]
         script = shutil.which("kubernetes-validate", path=os.path.dirname(sys.executable) + ":" + os.environ["PATH"])
         if script:
             program = [script]
-        status, said = run(*program, "--strict", os.path.join(DEPLOY, "kubernetes", "job.yaml"))
+        status, said = run(*program, "--strict", path)
         self.assertEqual(status, 0, said)
-        self.assertEqual(said.count("passed"), 3, said)
+        self.assertEqual(said.count("passed"), documents, said)
+
+    def test_kubernetes(self):
+        self.validate(os.path.join(DEPLOY, "kubernetes", "job.yaml"), 3)
+
+    def test_jobset(self):
+        """Its schema is no part of Kubernetes: what is linted is the jobs that it makes, and the names that they count on."""
+        if importlib.util.find_spec("yaml") is None:
+            self.skipTest("PyYAML is not installed")
+        import yaml
+        whole = yaml.safe_load(text_of("kubernetes", "jobset.yaml"))
+        self.assertEqual((whole["apiVersion"], whole["kind"]), ("jobset.x-k8s.io/v1alpha2", "JobSet"))
+        self.assertLessEqual(set(whole["spec"]), {"network", "successPolicy", "failurePolicy", "replicatedJobs"})
+        jobs = {job["name"]: job for job in whole["spec"]["replicatedJobs"]}
+        self.assertEqual(set(jobs), {"driver", "worker"})
+        self.assertLessEqual(set(whole["spec"]["successPolicy"]["targetReplicatedJobs"]), set(jobs))
+        variables = {v["name"]: v.get("value") for v in
+                     jobs["worker"]["template"]["spec"]["template"]["spec"]["containers"][0]["env"]}
+        self.assertEqual(variables["HVD_DRIVER"], "%s-driver-0-0.%s:7300" % ((whole["metadata"]["name"],) * 2))
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump_all([{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, **job["template"]}
+                                for name, job in jobs.items()], file)
+            file.flush()
+            self.validate(file.name, 2)
 
     def test_options_and_variables_are_the_library_s(self):
         with open(os.path.join(ROOT, "docs", "options.md")) as file:
