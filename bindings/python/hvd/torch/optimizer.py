@@ -329,7 +329,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
         if gradient_predivide_factor != 1.0:
             raise InvalidError("gradient_predivide_factor goes with op=Average only")
         _passes(backward_passes_per_step)
-    kind: Any = type(base.__name__, (_DistributedDeltas if op == Adasum else _Distributed, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+    kind: Any = type(base.__name__, (_DistributedDeltas if op == Adasum else _Distributed, base),
+                     {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the original, a scheduler say, sees it too
     wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the original's step, which would hide ours

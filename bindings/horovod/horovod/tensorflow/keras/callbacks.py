@@ -1,3 +1,4 @@
 """hvd.keras.callbacks."""
 
-from hvd.keras.callbacks import (BestModelCheckpoint, BroadcastGlobalVariablesCallback, LearningRateScheduleCallback, LearningRateWarmupCallback, MetricAverageCallback)  # noqa: F401
+from hvd.keras.callbacks import (BestModelCheckpoint, BroadcastGlobalVariablesCallback,  # noqa: F401
+                                 LearningRateScheduleCallback, LearningRateWarmupCallback, MetricAverageCallback)
