@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "driver/rendezvous_impl.h"
+#include "wire/circular.h"
 #include "wire/member.h"
 
 namespace hvd::driver {
@@ -245,15 +246,13 @@ void RendezvousServer::assign(const membership::Assign& assign) {
   assignment.reason = printable(assign.reason);
   assignment.spares = assign.spares;
   for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
-  wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
+  const wire::Circular circular(wire::envelope(config_.job, 0, assign.generation, std::move(assignment)));
   for (const Member& member : assign.members) {
     const auto found = connections_.find(member.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
     connection.generation = connection.assigned = assign.generation;
-    message.worker = member.worker;
-    message.sequence = ++connection.sent;
-    connection.channel->send(wire::encode(message));
+    circular.send(*connection.channel, member.worker, ++connection.sent);
   }
 }
 

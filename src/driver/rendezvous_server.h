@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +37,7 @@ struct RendezvousConfig {
   Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10), slow_timeout = seconds(60);
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
-  size_t max_strangers = 1024;  // connections that have not said hello
+  size_t max_strangers = 16384;  // connections, which know a key, that have not said hello
   size_t max_operators = 64;    // connections of operators; the one that was idle for longest gives way
   Duration operator_timeout = seconds(120);  // without a command
 };
@@ -147,7 +148,7 @@ class RendezvousServer {
   uint64_t epoch_ = 0;
   std::optional<std::pair<bool, std::string>> ended_;
   std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
-  std::vector<ConnectionPtr> strangers_;           // before it, oldest first
+  std::list<ConnectionPtr> strangers_;             // before it, oldest first
   std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
   KvStore kv_;

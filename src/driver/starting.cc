@@ -17,8 +17,9 @@ constexpr size_t kRemembered = 4096;  // workers that are gone
 
 void Supervisor::perform(membership::StartWorker& action) {
   // Those that are long gone are forgotten: refused as unknown, should they come back.
-  for (auto it = workers_.begin(); workers_.size() > kRemembered && it != workers_.end();) {
-    it = it->second.process ? std::next(it) : workers_.erase(it);
+  if (workers_.size() > std::max(forget_at_, kRemembered)) {
+    std::erase_if(workers_, [](const auto& w) { return !w.second.process; });
+    forget_at_ = 2 * workers_.size();
   }
   Worker& worker = workers_.try_emplace(action.worker, loop_).first->second;
   worker.host = action.host;

@@ -46,7 +46,8 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
       logger_(config_.logger),
       discovery_(std::move(discovery)),
       tick_(loop),
-      discovery_timer_(loop) {
+      discovery_timer_(loop),
+      publish_timer_(loop) {
   launch::Launcher::Events process;
   process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
   process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
@@ -57,6 +58,7 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
 Supervisor::~Supervisor() { close(Duration(0)); }
 
 void Supervisor::close(Duration grace) {
+  if (publishing_) publish_now();
   if (std::exchange(closed_, true)) return;
   const Time deadline = now() + grace;
   tick_.cancel();
@@ -449,8 +451,23 @@ bool Supervisor::over() const {
          std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
 }
 
+/// Each event may change what is told, and to tell it takes the longer, the more workers there are: it takes no more than
+/// a twentieth of the time. Of a few workers that is at once.
 void Supervisor::publish() {
-  if (!closed_ && membership_) config_.changed(summary());
+  if (closed_ || !membership_ || publishing_) return;
+  const Duration rest = published_ + 20 * publish_cost_ - now();
+  if (rest <= milliseconds(1)) return publish_now();
+  publishing_ = true;
+  publish_timer_.start(rest, [this] { publish_now(); });
+}
+
+void Supervisor::publish_now() {
+  publishing_ = false;
+  publish_timer_.cancel();
+  const Time began = now();
+  config_.changed(summary());
+  published_ = now();
+  publish_cost_ = published_ - began;
 }
 
 }  // namespace hvd::driver

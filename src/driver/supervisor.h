@@ -129,6 +129,7 @@ class Supervisor {
   void end_all_processes(Duration after);
   bool over() const;
   void publish();
+  void publish_now();
   std::string driver_endpoint() const;
   std::vector<std::string> torchrun_of(const membership::StartWorker& action);
   std::string name_of(uint64_t worker) const;
@@ -140,7 +141,11 @@ class Supervisor {
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<launch::Launcher> launcher_;
   std::unique_ptr<membership::Membership> membership_;
-  Loop::Timer tick_, discovery_timer_;
+  Loop::Timer tick_, discovery_timer_, publish_timer_;
+  bool publishing_ = false;  // it is under way
+  Time published_{};         // when the last summary was told
+  Duration publish_cost_{0};  // and what it took to make
+  size_t forget_at_ = 0;      // as many workers, living or gone: those that are gone are forgotten
   std::vector<membership::HostSlots> hosts_;
   std::string discovery_failure_, endpoint_;
   std::string master_;  // of torchrun's variables

@@ -9,7 +9,12 @@
 namespace hvd::membership {
 
 bool Membership::Impl::placed(const Worker& worker) const {
-  return !worker.leaves_by && (worker.own_place || hosts.has_slot(worker.host, worker.slot));
+  if (worker.leaves_by || worker.own_place) return worker.own_place && !worker.leaves_by;
+  if (worker.looked_in != hosts.version()) {
+    worker.slot_there = hosts.has_slot(worker.host, worker.slot);
+    worker.looked_in = hosts.version();
+  }
+  return worker.slot_there;
 }
 
 /// contract 15: it stays in its generation until all members agree to leave it, at most for `timeout`.
@@ -19,6 +24,7 @@ void Membership::Impl::leaves(Worker& worker, Duration timeout, const std::strin
   if (worker.leaves_by && *worker.leaves_by <= by) return;
   if (!worker.leaves_by) worker.leaves_why = why;
   worker.leaves_by = by;
+  leaver_ids.insert(worker.id);
   log(HVD_LOG_INFO,
       fmt::format("{} leaves within {} s: {}", describe(worker), seconds_text(timeout), worker.leaves_why));
 }
@@ -105,7 +111,7 @@ Arrival Membership::Impl::worker_arrived(const std::string& host, int32_t slot) 
   if (!closed.empty()) return refused("nobody can join any more: " + closed);
   if (finishing()) return refused("the job is about to end: workers are done");
   if (hosts.drained(host)) return refused(fmt::format("host {} is drained", host));
-  const Plan now_placed = plan();
+  const Plan now_placed = make_plan();
   const auto waiting = std::count_if(now_placed.spares.begin(), now_placed.spares.end(),
                                      [](const Worker* w) { return w->own_place; });
   const bool full = std::ssize(now_placed.kept) + std::ssize(now_placed.newcomers) >= capacity();
@@ -189,8 +195,8 @@ StopWorker Membership::Impl::farewell(const Worker& w) const {
 /// Past its deadline a leaver is a loss like any other, but it says nothing about its host.
 void Membership::Impl::end_late_leavers() {
   std::vector<uint64_t> late;
-  for (const auto& [id, w] : workers.living()) {
-    if (w.leaves_by && now >= *w.leaves_by) late.push_back(id);
+  for (const Worker* w : leavers()) {
+    if (now >= *w->leaves_by) late.push_back(w->id);
   }
   for (const uint64_t id : late) {
     Worker* worker = workers.find(id);

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "membership/fit.h"
 #include "membership/impl.h"
@@ -23,18 +25,32 @@ Worker* best_holder(const std::vector<Worker*>& group) {
 
 }  // namespace
 
-Plan Membership::Impl::plan() {
+const Plan& Membership::Impl::plan() {
+  if (!known_plan) known_plan = make_plan();
+  return *known_plan;
+}
+
+Plan Membership::Impl::make_plan() {
   Plan plan;
   const int64_t cap = capacity();
-  for (Worker* w : survivors()) {
+  const std::vector<Worker*> all = survivors();
+  for (Worker* w : all) {
     // While the job is finishing, whoever is still in the work ends it.
     const bool stays = finishing() || (placed(*w) && std::ssize(plan.kept) < cap);
     (stays ? plan.kept : plan.leaving).push_back(w);
   }
-  for (auto& [id, w] : workers.living()) {
+  // Mostly there are none, among many that are members; and if there are they came last.
+  size_t left = workers.living().size() - all.size();
+  for (auto it = workers.living().rbegin(); left > 0 && it != workers.living().rend(); ++it) {
+    Worker& w = it->second;
+    if (w.member() && !initial) continue;
+    --left;
     if (!w.member()) (placed(w) ? plan.newcomers : plan.homeless).push_back(&w);
   }
-  const auto place = [&](const Worker* w) { return std::tuple(hosts.position(w->host), w->host, w->slot); };
+  std::reverse(plan.homeless.begin(), plan.homeless.end());
+  const auto place = [&](const Worker* w) {
+    return std::tuple(hosts.position(w->host), std::string_view(w->host), w->slot);
+  };
   if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
     std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
       return std::tuple(!a->ready, place(a)) < std::tuple(!b->ready, place(b));
@@ -51,7 +67,7 @@ Plan Membership::Impl::plan() {
 
 void Membership::Impl::stop_misplaced() {
   if (finishing()) return;  // they end with the job
-  Plan now_placed = plan();
+  const Plan now_placed = plan();  // a copy: it changes with each that is stopped
   for (Worker* w : now_placed.homeless) { stop_worker(farewell(*w)); }
   for (Worker* w : now_placed.surplus) {
     stop_worker(w->id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")));
@@ -61,15 +77,16 @@ void Membership::Impl::stop_misplaced() {
 
 void Membership::Impl::start_workers() {
   if (finishing() || !closed.empty() || may_come_back()) return;
-  const Plan now_placed = plan();
+  const Plan& now_placed = plan();
   int64_t room = capacity() + spares_wanted();
   // Whoever takes the place of one that goes is started while it is still there.
   for (const Worker* w : now_placed.kept) room -= w->leaves_by ? 0 : 1;
-  for (const auto& [id, w] : workers.living()) room -= w.member() ? 0 : 1;
+  room -= std::ssize(newcomers());
   if (room <= 0) return;
   hosts.for_each_usable(now, [&](const std::string& host, int32_t slot) {
     if (workers.occupied(host, slot)) return true;
     const Worker& worker = workers.start(host, slot, now);
+    forget_plan();
     out.push_back(StartWorker{worker.id, host, slot});
     KnownWorker known_worker;
     known_worker.worker = worker.id;
@@ -142,8 +159,8 @@ void Membership::Impl::send_away_misfits() {
   const std::vector<Worker*> members_now = survivors();
   if (members_now.empty() || finishing()) return;
   std::vector<Worker*> unjudged;
-  for (auto& [id, w] : workers.living()) {
-    if (!w.member() && w.ready && w.judged_in != generation) unjudged.push_back(&w);
+  for (Worker* w : newcomers()) {
+    if (w->ready && w->judged_in != generation) unjudged.push_back(w);
   }
   if (unjudged.empty()) return;
   std::vector<const ReadyEvent*> events;
@@ -237,9 +254,10 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   if (!next.front()->has_state) {
     std::stable_partition(next.begin(), next.end(), [](Worker* w) { return w->has_state; });
   }
+  const std::unordered_set<const Worker*> in(next.begin(), next.end());
   std::vector<uint64_t> left_out;
-  for (Worker* w : survivors()) {
-    if (std::find(next.begin(), next.end(), w) == next.end()) left_out.push_back(w->id);
+  for (const Worker* w : survivors()) {
+    if (!in.contains(w)) left_out.push_back(w->id);
   }
   if (announced) ++epoch;  // an interrupt of the old generation must not reach into the new one
   if (generation++ > 0) ++resets;
@@ -254,8 +272,9 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   fresh = root == nullptr;
   if (fresh) state_exists = false;
   Assign assign{generation, epoch, 0, {}, lost_any ? last_loss : link_failure};
-  std::map<std::string, int32_t> on_host;
+  std::unordered_map<std::string_view, int32_t> on_host;
   members.clear();
+  assign.members.reserve(next.size());
   for (Worker* w : next) {
     const auto rank = static_cast<int32_t>(members.size());
     if (w == root) assign.root = rank;
@@ -275,6 +294,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     stop_worker(farewell(w));
   }
   phase = Phase::kRunning;
+  forget_plan();
   initial = aborted = interrupted = announced = settled = lost_any = found_unfit = false;
   link_failure.clear();
   stall.clear();
@@ -297,7 +317,8 @@ bool Membership::Impl::newcomers_settled(const Plan& plan) {
 /// Would the generation be another one if its members left it now?
 bool Membership::Impl::interrupt_due() {
   if (finishing()) return false;  // who is done takes part in no agreement
-  const Plan plan = this->plan();
+  const Plan& plan = this->plan();
+  anybody_leaves = !plan.leaving.empty();
   std::vector<Worker*> joining;
   if (newcomers_settled(plan)) {
     std::copy_if(plan.newcomers.begin(), plan.newcomers.end(), std::back_inserter(joining),

@@ -14,6 +14,7 @@ Duration doubled(Duration base, int32_t times, Duration limit) {
 
 HostManager::Change HostManager::set_hosts(const std::vector<HostSlots>& hosts,
                                            const std::function<bool(const std::string&)>& in_use) {
+  ++version_;
   Change change;
   std::unordered_map<std::string, int32_t> wanted;
   for (const HostSlots& h : hosts) {
@@ -65,6 +66,7 @@ std::vector<KnownHost> HostManager::known(Time now) const {
 }
 
 void HostManager::restore(const std::vector<KnownHost>& known, Time now) {
+  ++version_;
   for (const KnownHost& k : known) {
     Host& host = hosts_.emplace_back();
     host.name = k.name;

@@ -40,6 +40,8 @@ class HostManager {
 
   /// The slot is among the discovered ones, blocked or not.
   bool has_slot(const std::string& host, int32_t slot) const;
+  /// What has_slot says stays so until this changes. From 1 on.
+  uint64_t version() const { return version_; }
 
   // What was drained gets no worker until it is undrained (draining.cc).
   /// The whole host, listed or not.
@@ -103,6 +105,7 @@ class HostManager {
   void reindex();
 
   const MembershipConfig& config_;
+  uint64_t version_ = 1;
   std::vector<Host> hosts_;
   std::unordered_map<std::string, size_t> index_;
 };

@@ -2,6 +2,7 @@
 // membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about leaving.
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +44,18 @@ struct Membership::Impl {
   void worker_lost(uint64_t id, LossKind kind, const std::string& why);
   void close_joining(const std::string& reason);
   void stop(const std::string& reason);
-  std::vector<Action> take(Time now);  // advances, and hands out what there is to do
+
+  // ---- what changes no decision (quiet.cc) ----
+  std::vector<Action> take(Time now);  // advances, if anything can have changed, and hands out what there is to do
+  template <class Test>
+  bool any_member(size_t* cursor, Test test);
+  bool somebody_inside();  // a living member has not left the current generation
+  bool somebody_unsynced();
+  bool somebody_lives();
+  bool quiet_member_ready();
+  bool quiet_beginner_ready(const Worker& worker);
+  bool quiet_synced();
+  bool quiet_done();
 
   // ---- leaving and arriving (draining.cc) ----
   void worker_leaving(uint64_t id, Duration timeout, const std::string& why);
@@ -80,10 +92,14 @@ struct Membership::Impl {
   void end_late_survivors();
   void check_shortage();
   bool short_for_good(const Plan& plan);
+  std::optional<Time> wake();
   std::optional<Time> next_tick() const;
 
   // ---- decisions (membership_forming.cc) ----
-  Plan plan();
+  /// As of now; until a worker starts, ends or becomes ready, or hosts change.
+  const Plan& plan();
+  Plan make_plan();
+  void forget_plan() { known_plan.reset(); }
   void stop_misplaced();
   void start_workers();
   void try_form();
@@ -115,6 +131,9 @@ struct Membership::Impl {
   int64_t capacity() const;          // most workers in the next generation
   int64_t limit() const;             // most workers in any
   std::vector<Worker*> survivors();  // living members, by rank
+  size_t survivor_count();
+  std::vector<Worker*> newcomers();  // living workers that are no members, by identity
+  std::vector<Worker*> leavers();    // that want to go, by identity
   std::vector<uint64_t> inside();    // living members that have not left the current generation
   std::string describe(const Worker& worker) const;  // "rank 2 (worker 5 on b)", "worker 5 on b"
 
@@ -158,6 +177,17 @@ struct Membership::Impl {
   bool inherited = false;  // the generation was formed by an earlier driver
   bool told = true;        // all that there is to know, by a journal of which nothing can be missing
   Time gather_until{};
+
+  // Whether an event calls for a decision (quiet.cc).
+  bool quiet = false;               // the event at hand does not
+  bool undecided = true;            // the last decision may have made room for another
+  Time decided_until = Time::min();  // then time alone does
+  std::optional<Time> next;         // when tick wants to be called
+  size_t inside_cursor = 0, unsynced_cursor = 0, living_cursor = 0;
+  int64_t ready_beginners = 0;  // and among `capacity`, as of the last decision and since
+  bool anybody_leaves = true;   // members without a place in the next generation, as of the last decision
+  std::optional<Plan> known_plan;
+  std::set<uint64_t> leaver_ids;  // and of some that have gone
 
   int32_t failed_connects = 0;  // generations in a row that ended unsynced, with nobody lost
   int32_t done = 0;

@@ -46,6 +46,7 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
 
 void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) return refuse(id, workers.objection(id));  // contract 11
   if (event.left_generation > generation) {
     return refuse(id, fmt::format("worker {} says that it left generation {}, but the newest is {}", id,
@@ -55,14 +56,15 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   // generation is lost already, the worker may have committed in it: only what it says after leaving it
   // counts.
   if (worker->member() && event.left_generation < generation && !worker->behind) return;
-  if (!worker->ready) worker->ready_since = now;
-  worker->ready = true;
+  const bool was_ready = std::exchange(worker->ready, true);
+  if (!was_ready) worker->ready_since = now;
   worker->event = event;
   worker->judged_in = ~uint64_t{0};
   // A worker has state from its first sync on: nobody leads a generation by its word alone.
   worker->event.has_state = event.has_state && worker->ever_synced;
   worker->has_state = worker->event.has_state;
   worker->revision = event.revision;
+  quiet = !worker->member() ? !was_ready && quiet_beginner_ready(*worker) : quiet_member_ready();
   if (!worker->member() || !running()) return;
 
   phase = Phase::kForming;
@@ -81,6 +83,7 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
 
 void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64_t revision) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;
@@ -94,6 +97,7 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
     remember(WorkerSynced{id});
   }
   worker->ever_synced = true;
+  quiet = quiet_synced();
 }
 
 void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, int32_t rank,
@@ -175,7 +179,8 @@ void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
   ++done;
   workers.end(id, Ending::kDone, "");
   remember(WorkerDone{id});
-  if (!gathering && survivors().empty()) all_members_gone();
+  quiet = quiet_done();
+  if (!gathering && !somebody_lives()) all_members_gone();
 }
 
 void Membership::Impl::worker_lost(uint64_t id, LossKind kind, const std::string& why) {
@@ -208,6 +213,7 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
   const Worker worker = lost;
   last_loss = fmt::format("{} lost: {}", describe(worker), why);
   workers.end(worker.id, Ending::kLost, why);
+  forget_plan();
   // A worker that is going anyway, or its host, says nothing about the host.
   if (hosts.has_slot(worker.host, worker.slot) && !worker.leaves_by && !worker.own_place) {
     const auto failure =
@@ -228,7 +234,7 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
   lost_any = true;
   if (finishing()) ++lost_at_end;
   if (!aborted) abort(last_loss, worker.rank, worker.id);
-  if (!gathering && survivors().empty()) all_members_gone();
+  if (!gathering && !somebody_lives()) all_members_gone();
 }
 
 // contract 3: at once, to everyone who may be waiting for somebody
@@ -271,6 +277,7 @@ void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
 
 void Membership::Impl::stop_worker(StopWorker stop) {
   workers.end(stop.worker, Ending::kStopped, stop.reason);
+  forget_plan();
   remember(WorkerGone{stop.worker, false, "", {}});
   out.push_back(std::move(stop));
 }
@@ -285,12 +292,6 @@ void Membership::Impl::finish(bool success, std::string sentence, bool try_again
     if (!worker.member()) waiting.push_back(id);
   }
   for (uint64_t id : waiting) stop_worker(id, "the job has ended: " + sentence);
-}
-
-std::vector<Action> Membership::Impl::take(Time t) {
-  now = std::max(now, t);
-  if (phase != Phase::kEnded) advance();
-  return std::exchange(out, {});
 }
 
 }  // namespace hvd::membership

@@ -46,7 +46,10 @@ Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settl
     worker.own_place = w.own_place;
     worker.drained = w.drained;
     worker.leaves_why = w.leaves_why;
-    if (w.leaves_within) worker.leaves_by = t + *w.leaves_within;
+    if (w.leaves_within) {
+      worker.leaves_by = t + *w.leaves_within;
+      leaver_ids.insert(w.worker);
+    }
   }
   for (size_t rank = 0; rank < members.size(); ++rank) {
     if (Worker* w = workers.find(members[rank])) w->rank = static_cast<int32_t>(rank);

@@ -36,8 +36,8 @@ void Membership::Impl::end_cooldowns() {
 
 void Membership::Impl::end_late_starters() {
   std::vector<uint64_t> late;
-  for (const auto& [id, w] : workers.living()) {
-    if (!w.member() && !w.ready && now >= w.started + config.start_timeout) late.push_back(id);
+  for (const Worker* w : newcomers()) {
+    if (!w->ready && now >= w->started + config.start_timeout) late.push_back(w->id);
   }
   for (uint64_t id : late) {
     const std::string why =
@@ -76,7 +76,11 @@ bool Membership::Impl::short_for_good(const Plan& plan) {
 }
 
 void Membership::Impl::check_shortage() {
-  const Plan plan = this->plan();
+  const Plan& plan = this->plan();
+  if (initial) {
+    ready_beginners =
+        std::count_if(plan.newcomers.begin(), plan.newcomers.end(), [](Worker* w) { return w->ready; });
+  }
   if (!short_of_workers(plan)) {
     short_since.reset();
     return;
@@ -103,17 +107,16 @@ void Membership::Impl::check_shortage() {
   finish(false, std::move(sentence), true);
 }
 
-std::optional<Time> Membership::Impl::next_tick() const {
+std::optional<Time> Membership::Impl::wake() {
   if (phase == Phase::kEnded) return std::nullopt;
   if (gathering) return std::max(gather_until, now + milliseconds(1));
   std::optional<Time> next = finishing() ? std::nullopt : hosts.next_change(now);
   const auto consider = [&](Time t) {
     if (t > now && (!next || t < *next)) next = t;
   };
-  for (const auto& [id, w] : workers.living()) {
-    if (w.leaves_by) consider(*w.leaves_by);
-    if (w.member()) continue;
-    consider(w.ready ? w.ready_since + config.join_settle : w.started + config.start_timeout);
+  for (const Worker* w : leavers()) consider(*w->leaves_by);
+  for (const Worker* w : newcomers()) {
+    consider(w->ready ? w->ready_since + config.join_settle : w->started + config.start_timeout);
   }
   if (phase == Phase::kForming) {
     consider(waiting_since + (initial ? config.start_timeout : config.elastic_timeout));

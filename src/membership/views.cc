@@ -29,6 +29,36 @@ std::vector<Worker*> Membership::Impl::survivors() {
   return living;
 }
 
+std::vector<Worker*> Membership::Impl::newcomers() {
+  const Plan& p = plan();
+  std::vector<Worker*> all;
+  for (const auto* part : {&p.newcomers, &p.homeless, &p.spares, &p.surplus}) {
+    all.insert(all.end(), part->begin(), part->end());
+  }
+  std::sort(all.begin(), all.end(), [](const Worker* a, const Worker* b) { return a->id < b->id; });
+  return all;
+}
+
+std::vector<Worker*> Membership::Impl::leavers() {
+  std::vector<Worker*> all;
+  for (auto it = leaver_ids.begin(); it != leaver_ids.end();) {
+    Worker* w = workers.find(*it);
+    if (w == nullptr || !w->leaves_by) {
+      it = leaver_ids.erase(it);
+      continue;
+    }
+    all.push_back(w);
+    ++it;
+  }
+  return all;
+}
+
+size_t Membership::Impl::survivor_count() {
+  if (initial) return 0;
+  return static_cast<size_t>(
+      std::count_if(members.begin(), members.end(), [&](uint64_t id) { return workers.find(id) != nullptr; }));
+}
+
 std::vector<uint64_t> Membership::Impl::inside() {
   std::vector<uint64_t> ids;
   for (const Worker* w : survivors()) {
@@ -44,10 +74,14 @@ std::string Membership::Impl::describe(const Worker& worker) const {
 
 void Membership::Deleter::operator()(Impl* impl) const { delete impl; }
 
-Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::move(config), now)) {}
+Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::move(config), now)) {
+  impl_->next = impl_->wake();
+}
 
 Membership::Membership(MembershipConfig config, const KnownJob& known, Duration settle, Time now)
-    : impl_(new Impl(std::move(config), known, settle, now)) {}
+    : impl_(new Impl(std::move(config), known, settle, now)) {
+  impl_->next = impl_->wake();
+}
 
 std::vector<Action> Membership::hosts_changed(std::vector<HostSlots> hosts, Time now) {
   impl_->now = std::max(impl_->now, now);
@@ -131,7 +165,10 @@ std::vector<Action> Membership::stop(const std::string& reason, Time now) {
   return impl_->take(now);
 }
 
-std::vector<Action> Membership::tick(Time now) { return impl_->take(now); }
+std::vector<Action> Membership::tick(Time now) {
+  impl_->quiet = true;
+  return impl_->take(now);
+}
 
 std::optional<Time> Membership::next_tick() const { return impl_->next_tick(); }
 
@@ -139,7 +176,7 @@ Phase Membership::phase() const { return impl_->phase; }
 uint64_t Membership::generation() const { return impl_->generation; }
 uint64_t Membership::epoch() const { return impl_->epoch; }
 int32_t Membership::resets() const { return impl_->resets; }
-int32_t Membership::size() const { return static_cast<int32_t>(impl_->survivors().size()); }
+int32_t Membership::size() const { return static_cast<int32_t>(impl_->survivor_count()); }
 
 int32_t Membership::usable_slots(Time now) const {
   int64_t slots = impl_->hosts.unblocked_slots(now);
@@ -173,7 +210,7 @@ std::string Membership::waiting_for() const {
                        count(absent, "member"));
   }
   if (m.phase != Phase::kForming) return "";
-  const Plan plan = m.plan();
+  const Plan plan = m.make_plan();
   std::vector<const Worker*> late;
   const std::vector<Worker*> survivors = m.survivors();
   std::copy_if(survivors.begin(), survivors.end(), std::back_inserter(late),

@@ -7,55 +7,61 @@ namespace hvd::membership {
 
 Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time now) {
   Worker& worker = living_[next_];
+  by_id_[next_] = &worker;
   worker.id = next_++;
   worker.host = host;
   worker.slot = slot;
   worker.started = now;
-  places_[{host, slot}] = worker.id;
+  places_[host][slot] = worker.id;
   return worker;
 }
 
 bool WorkerStateRegistry::adopt(uint64_t id, const std::string& host, int32_t slot, Time now) {
-  if (id == 0 || living_.contains(id) || ended_.contains(id) || places_.contains({host, slot})) return false;
+  if (id == 0 || living_.contains(id) || ended_.contains(id) || occupied(host, slot)) return false;
   Worker& worker = living_[id];
+  by_id_[id] = &worker;
   worker.id = id;
   worker.host = host;
   worker.slot = slot;
   worker.started = now;
-  places_[{host, slot}] = id;
+  places_[host][slot] = id;
   next_ = std::max(next_, id + 1);
   return true;
 }
 
 uint64_t WorkerStateRegistry::in_slot(const std::string& host, int32_t slot) const {
-  const auto found = places_.find({host, slot});
-  return found == places_.end() ? 0 : found->second;
+  const auto found = places_.find(host);
+  if (found == places_.end()) return 0;
+  const auto place = found->second.find(slot);
+  return place == found->second.end() ? 0 : place->second;
 }
 
 Worker* WorkerStateRegistry::find(uint64_t id) {
-  auto found = living_.find(id);
-  return found == living_.end() ? nullptr : &found->second;
+  auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 const Worker* WorkerStateRegistry::find(uint64_t id) const {
-  auto found = living_.find(id);
-  return found == living_.end() ? nullptr : &found->second;
+  auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 bool WorkerStateRegistry::occupied(const std::string& host, int32_t slot) const {
-  return places_.contains({host, slot});
+  return in_slot(host, slot) != 0;
 }
 
 bool WorkerStateRegistry::lives_on(const std::string& host) const {
-  auto first = places_.lower_bound({host, 0});
-  return first != places_.end() && first->first.first == host;
+  return places_.contains(host);
 }
 
 void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why) {
   auto found = living_.find(id);
   if (found == living_.end()) return;
-  places_.erase({found->second.host, found->second.slot});
+  const auto place = places_.find(found->second.host);
+  place->second.erase(found->second.slot);
+  if (place->second.empty()) places_.erase(place);
   ended_[id] = End{ending, why};
+  by_id_.erase(id);
   living_.erase(found);
 }
 

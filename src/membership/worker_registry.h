@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct Worker {
   std::optional<Time> leaves_by;  // it goes at the next change of generation; lost if it is still there then
   bool drained = false;           // since its host is
   std::string leaves_why;
+
+  // Whether its slot is a discovered one, as of this version of the hosts.
+  mutable uint64_t looked_in = 0;
+  mutable bool slot_there = false;
 
   bool member() const { return rank >= 0; }
   const std::string& reported_host() const { return event.host.empty() ? host : event.host; }
@@ -78,7 +83,8 @@ class WorkerStateRegistry {
     std::string why;
   };
   Living living_;
-  std::map<std::pair<std::string, int32_t>, uint64_t> places_;
+  std::unordered_map<uint64_t, Worker*> by_id_;  // the same: each is looked for many times a decision
+  std::unordered_map<std::string, std::map<int32_t, uint64_t>> places_;  // by host and slot
   std::map<uint64_t, End> ended_;
   uint64_t next_ = 1;
 };

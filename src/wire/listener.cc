@@ -1,5 +1,6 @@
 // Accepts connections, bounds strangers, and finishes handshakes.
 #include <fmt/format.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@ namespace hvd::wire {
 namespace {
 
 constexpr size_t kMaxHandshakes = 256;
+constexpr Duration kTalk = std::chrono::seconds(1);  // for who says something, when there are so many
 constexpr int kAcceptBatch = 64;  // then others on the loop have their turn
 constexpr Duration kPause = std::chrono::milliseconds(200);
 
@@ -31,6 +33,13 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     std::shared_ptr<Stream> stream;
     std::string peer;
     Loop::Timer timer;
+    const Time began = now();
+
+    bool silent() const {
+      ErrorCode ignored;
+      return SSL_get_state(stream->native_handle()) == TLS_ST_BEFORE &&
+             stream->next_layer().available(ignored) == 0;
+    }
   };
   using Place = std::list<std::shared_ptr<Handshake>>::iterator;
 
@@ -84,6 +93,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
 
   void accept_batch() {
     for (int i = 0; i < kAcceptBatch; ++i) {
+      if (!make_room()) return;
       // Not by asio: a process that another thread starts at this moment must not inherit the socket, or
       // its connection would stay open after the worker's death.
       const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -101,6 +111,32 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       // ECONNABORTED, and errors of the network that accept passes on: of that one connection.
     }
     wait();
+  }
+
+  /// Many that come at once wait in the kernel, rather than that one of them is sent away: it may believe already that it
+  /// is connected. Who says nothing gives way, and who takes too long. False: accepting goes on later.
+  bool make_room() {
+    if (handshakes.size() < kMaxHandshakes) return true;
+    for (auto it = handshakes.begin(); it != handshakes.end(); ++it) {
+      if (!(*it)->silent()) continue;
+      refuse(it, "too many connections that say nothing");
+      return true;
+    }
+    if (const Duration age = now() - handshakes.front()->began; age < kTalk) {
+      full = true;
+      pause.start(kTalk - age, [self = shared_from_this()] { self->have_room(); });
+      return false;
+    }
+    refuse(handshakes.begin(), "too many connections at once");
+    return true;
+  }
+
+  void have_room() {
+    if (!std::exchange(full, false) || closed) return;
+    pause.cancel();
+    loop.post([self = shared_from_this()] {
+      if (!self->closed) self->accept_batch();
+    });
   }
 
   void pause_accepting(int error) {
@@ -123,9 +159,6 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     socket.set_option(Tcp::no_delay(true), e);
     const Tcp::endpoint peer = socket.remote_endpoint(e);
     if (e) return;  // gone already
-    if (handshakes.size() >= kMaxHandshakes)
-      refuse(handshakes.begin(), "too many connections that say nothing");
-
     auto handshake =
         std::make_shared<Handshake>(loop, std::make_shared<Stream>(std::move(socket), tls), to_text(peer));
     const Place place = handshakes.insert(handshakes.end(), handshake);
@@ -147,6 +180,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     handshake->timer.cancel();
     handshakes.erase(place);
     ++counters.accepted;
+    have_room();
     const Accepted callback = accepted;  // it may destroy the listener
     callback(make_channel(loop, handshake->stream, limits));
   }
@@ -158,6 +192,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     close_socket(*handshake->stream);  // its handler sees that and does nothing
     handshakes.erase(place);
     ++counters.refused;
+    have_room();
     if ((counters.refused & (counters.refused - 1)) == 0)
       logger->warning("{} refused {} connection(s) so far, the last from {}: {}", to_text(bound),
                       counters.refused, handshake->peer, why);
@@ -187,6 +222,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   std::list<std::shared_ptr<Handshake>> handshakes;  // oldest first
   Counters counters{0, 0};
   bool exhausted = false, closed = false;
+  bool full = false;  // nobody is accepted until a handshake is over
 };
 
 Listener::Listener(Loop& loop, const std::string& endpoint, const std::string& secret,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "membership/membership.h"
+#include "membership/twin.h"
 
 namespace hvd::membership::test {
 
@@ -154,7 +155,7 @@ class Simulator {
 
   MembershipConfig config_;
   Time now_{};
-  std::optional<Membership> driver_;
+  std::optional<Twin> driver_;
   std::deque<Process> processes_;
   std::vector<Generation> generations_{1};
   std::vector<HostSlots> hosts_, hosts_before_;

@@ -49,6 +49,10 @@ bool Simulator::is_misfit(const Process& p) const {
 
 void Simulator::apply(std::vector<Action> actions) {
   saw_abort_ = saw_notify_ = just_finished_ = false;
+  if (!driver_->difference().empty()) {
+    note(driver_->difference());
+    require(false, "an event that changed no decision changed one");
+  }
   for (const Action& action : actions) {
     const bool refusal = std::holds_alternative<Refuse>(action);
     if (finished_ && !just_finished_) require(refusal, "contract 8: an ended job still acts");
