@@ -22,6 +22,11 @@ build/frameworks/bin/pip install --quiet --disable-pip-version-check numpy pytes
 export HVD_PYTHON=$PWD/build/frameworks/bin/python
 for framework in "${frameworks[@]}"; do
   name=python_$framework
-  [ "$framework" != torch ] || name='python_(binding|horovod)'
+  [ "$framework" != torch ] || name='python_(binding|horovod|torch_distributed)'
   ctest --preset release -R "^$name\$" --no-tests=error
+  if [ "$framework" = torch ]; then  # PyTorch's own tests of process groups
+    build/frameworks/bin/pip install --quiet --disable-pip-version-check expecttest hypothesis
+    HVD_LIBRARY=$PWD/build/release/lib/libhvd.so HVD_PLUGIN_PATH=$PWD/build/release/lib/hvd/1 \
+      build/frameworks/bin/python -B bindings/python/tests/torch_own.py
+  fi
 done

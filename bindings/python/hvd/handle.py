@@ -81,9 +81,7 @@ class Handle:
         import asyncio  # not above: it takes longer to import than all of this package
 
         loop = asyncio.get_running_loop()
-        descriptor = ctypes.c_int32()
-        _abi.check(_lib.hvd_op_get_fd, self._op.pointer, byref(descriptor))
-        own = os.dup(descriptor.value)  # a loop has one reader of each
+        own = os.dup(self.descriptor())  # a loop has one reader of each
         completed = loop.create_future()
         try:
             loop.add_reader(own, lambda: completed.done() or completed.set_result(None))
@@ -92,6 +90,12 @@ class Handle:
             loop.remove_reader(own)
             os.close(own)
         return self.wait()
+
+    def descriptor(self) -> int:
+        """Polls readable from its completion on; it belongs to the operation, and is not to be read or closed."""
+        descriptor = ctypes.c_int32()
+        _abi.check(_lib.hvd_op_get_fd, self._op.pointer, byref(descriptor))
+        return descriptor.value
 
     def output(self, index: int = 0) -> Array:
         """The index-th output as the library has it; its memory is valid as long as the array is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,9 @@ from ..codec import CodecLike
 from ..context import Context
 from ..elastic import ArrayState, ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from .optimizer import _Distributed
+
+if TYPE_CHECKING:
+    from .groups import Group, Sharded
 
 
 class TorchState(ObjectState):
@@ -173,5 +176,13 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
         optimizer._hvd.forget()
 
 
-__all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
-           "TorchState", "run"]
+def __getattr__(name: str) -> Any:
+    if name in ("Group", "Sharded"):  # which need a PyTorch with torch.distributed
+        from . import groups
+
+        return getattr(groups, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["ArrayState", "ElasticSampler", "Group", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Sharded",
+           "State", "TorchState", "run"]

@@ -1,0 +1,164 @@
+"""torch.distributed's Work over the library's operations: waiting, futures, and what is done when the data have come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from datetime import timedelta
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+_LINGER_S = 5.0  # a program that trains asks for futures all the time
+
+
+class _Completer:
+    """Sets the futures of operations under way, from a thread that is there as long as there are any, and a little longer."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._works: deque[HvdWork] = deque()
+        self._running = False
+
+    def add(self, work: HvdWork) -> None:
+        with self._news:
+            self._works.append(work)
+            if self._running:
+                self._news.notify()
+                return
+            self._running = True
+        threading.Thread(target=self._run, name="hvd-futures", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                if not self._works and not self._news.wait_for(lambda: self._works, _LINGER_S):
+                    self._running = False
+                    return
+                work = self._works.popleft()
+            work._settle()
+            del work
+
+    def forget(self) -> None:
+        """In a child of fork(): the thread is the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+
+_completer = _Completer()
+os.register_at_fork(after_in_child=_completer.forget)
+
+
+class HvdWork(dist._Work):
+    """An operation under way: wait(), is_completed(), get_future(), result().
+
+    `handle` has wait(timeout) and done(); `finish(what it gave)` puts the data where they belong and gives the result, in
+    the thread that waits first. An operation whose handle is None is over.
+    """
+
+    def __init__(self, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1):
+        super().__init__()
+        self._handle = handle
+        self._finish: Callable[[Any], Any] | None = finish
+        self._source = source
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future | None = None
+        self._value: Any = None
+        self._problem: BaseException | None = None
+        self._settled = False
+        if handle is None:
+            self._settle()
+
+    def _settle(self, timeout: float | None = None) -> None:
+        """Waits, finishes and sets the future, once. TimeoutError: it goes on."""
+        if self._settled:
+            return
+        if self._handle is not None:
+            try:
+                self._handle.wait(timeout)
+            except TimeoutError:
+                if not self._handle.done():
+                    raise
+            except Exception:
+                pass  # taken below, by whoever comes first
+        with self._lock:
+            if self._settled:
+                return
+            assert self._finish is not None
+            try:
+                self._value = self._finish(None if self._handle is None else self._handle.wait())
+            except Exception as problem:
+                self._problem = problem
+            self._finish = None
+            self._settled = True
+            if self._future is not None:
+                self._tell(self._future)
+
+    def _tell(self, future: torch.futures.Future) -> None:
+        if self._problem is not None:
+            future.set_exception(self._problem)
+        else:
+            future.set_result(self._value)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        self._settle(timeout.total_seconds() or None)
+        if self._problem is not None:
+            raise self._problem
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        if not self._settled and self._handle.done():
+            self._settle()
+        return self._settled
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._problem is None
+
+    def exception(self) -> BaseException | None:
+        return self._problem
+
+    def get_future(self) -> torch.futures.Future:
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+            if self._settled:
+                self._tell(self._future)
+                return self._future
+        _completer.add(self)
+        return self._future
+
+    def result(self) -> Any:
+        self.wait()
+        return self._value
+
+    def source_rank(self) -> int:
+        return self._source()
+
+    _source_rank = source_rank
+
+
+class Several:
+    """Operations that are waited for together, as one handle."""
+
+    def __init__(self, works: Sequence[HvdWork]):
+        self._works = works
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        problems = []
+        for work in self._works:  # all of them, so that nothing is under way when the first error is told
+            try:
+                work.wait(timedelta(seconds=timeout or 0))
+            except TimeoutError:
+                raise
+            except Exception as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
+        return [work._value for work in self._works]
+
+    def done(self) -> bool:
+        return all(work.is_completed() for work in self._works)
