@@ -11,7 +11,7 @@ set(HVD_INSTALL_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/hvd)
 
 install(TARGETS hvd EXPORT hvdTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT devel)
-install(FILES include/hvd/hvd.h include/hvd/async.h include/hvd/connect.h include/hvd/direct.h include/hvd/sampler.h
+install(FILES include/hvd/hvd.h include/hvd/async.h include/hvd/connect.h include/hvd/direct.h include/hvd/sampler.h include/hvd/shards.h
               include/hvd/driver.h include/hvd/backend.h include/hvd/backend.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hvd COMPONENT devel)
 # The same as data, for whoever makes a binding.

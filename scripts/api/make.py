@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "driver.h", "backend.h")
+HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h")
 SCALARS = {"char": 1, "int8_t": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "size_t": 8,
            "double": 8}
 
@@ -213,6 +213,7 @@ def layout_c(api):
 #include "hvd/direct.h"
 #include "hvd/driver.h"
 #include "hvd/sampler.h"
+#include "hvd/shards.h"
 
 /* A negative array size is an error in C99. */
 #define HOLDS(name, condition) typedef char name[(condition) ? 1 : -1]
@@ -270,7 +271,7 @@ def rust(api):
             out.append(f'pub const {macro["name"]}: &[u8; {len(text) + 1}] = b"{text}\\0";')
         elif "value" in macro:
             kind = {"HVD_EVENT_ALL": "hvd_event_kind", "HVD_DEFAULT_TIMEOUT": "i64", "HVD_MILLISECOND": "i64",
-                    "HVD_SECOND": "i64", "HVD_MAX_DIMS": "usize", "HVD_SAMPLER_SAVED_BYTES": "usize"}
+                    "HVD_SECOND": "i64", "HVD_MAX_DIMS": "usize", "HVD_NO_COPIES": "i32", "HVD_SAMPLER_SAVED_BYTES": "usize"}
             out.append(f'pub const {macro["name"]}: {kind.get(macro["name"], "u32")} = {macro["value"]};')
     out.append("")
     for entry in mine(api["types"]):

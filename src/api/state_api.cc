@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "api/handles.h"
+#include "hvd/shards.h"
+#include "state/shards.h"
 
 using hvd::Callback;
 using hvd::Error;
@@ -140,6 +142,53 @@ hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn s
     if (save == nullptr) throw Error(HVD_INVALID, "save is NULL");
     if (load == nullptr) throw Error(HVD_INVALID, "load is NULL");
     Call(state)->state.add_object(required_text(key, "key"), saver, saver.beside(load));
+  });
+}
+
+hvd_status hvd_state_add_shard(hvd_state* state, const char* key, const hvd_tensor* tensor,
+                               int64_t global_elements, int64_t offset, int32_t copies,
+                               hvd_reshard_fn reshard, void* userdata, hvd_destroy_fn destroy,
+                               hvd_error* error) {
+  return guarded(error, [&] {
+    const Callback<hvd_reshard_fn> callback(reshard, userdata, destroy);
+    const Call call(state);
+    hvd::state::ShardInfo info;
+    info.tensor = tensor_of(tensor, "tensor");
+    info.global_elements = global_elements;
+    info.offset = offset;
+    if (copies < HVD_NO_COPIES || copies > hvd::state::kMostCopies) {
+      throw Error(HVD_INVALID, fmt::format("copies is {}: expected 1 to {}, 0 (one) or HVD_NO_COPIES", copies,
+                                           hvd::state::kMostCopies));
+    }
+    info.copies = copies == 0 ? 1 : copies == HVD_NO_COPIES ? 0 : copies;
+    if (reshard != nullptr) info.reshard = callback;
+    hvd::elastic::Worker& worker = call.worker();
+    call->state.add_shard(
+        required_text(key, "key"), std::move(info),
+        [&worker](hvd::state::Generation* generation) { return worker.generation(generation); });
+  });
+}
+
+hvd_status hvd_shard_range(int64_t global_elements, int32_t rank, int32_t size, int64_t* ret_offset,
+                           int64_t* ret_elements, hvd_error* error) {
+  return guarded(error, [&] {
+    required(ret_offset, "ret_offset");
+    required(ret_elements, "ret_elements");
+    if (global_elements < 0)
+      throw Error(HVD_INVALID, fmt::format("global_elements is {}: expected none or more", global_elements));
+    if (size < 1 || rank < 0 || rank >= size)
+      throw Error(HVD_INVALID, fmt::format("rank is {} of {}: expected 0 <= rank < size", rank, size));
+    const hvd::state::ShardRange range = hvd::state::even_range(0, global_elements, rank, size);
+    *ret_offset = range.begin;
+    *ret_elements = range.elements();
+  });
+}
+
+hvd_status hvd_state_on_lost(hvd_state* state, hvd_lost_fn lost, void* userdata, hvd_destroy_fn destroy,
+                             hvd_error* error) {
+  return guarded(error, [&] {
+    const Callback<hvd_lost_fn> callback(lost, userdata, destroy);
+    Call(state)->state.on_lost(lost != nullptr ? callback : Callback<hvd_lost_fn>());
   });
 }
 

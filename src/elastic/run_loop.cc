@@ -235,16 +235,19 @@ Status RunLoop::keep_live_values() {
   // has values that are older than theirs, whatever it committed: it must not become the root (contract 5).
   const ElasticState::Left left = std::exchange(elastic_->left, ElasticState::Left::kInJoin);
   if (left == ElasticState::Left::kInJoin) {
+    // No commit of shards is older than another's: nobody commits without this worker.
+    if (elastic_->state.has_shards() && elastic_->state.has_commit()) return elastic_->state.restore();
     Status status = elastic_->state.refresh();
     return status.ok() ? settle_commit() : status;
   }
-  if (left == ElasticState::Left::kAtCommit) {
-    Status status = settle_commit();
-    if (status.code != HVD_INTERNAL) return status;
-    // Its copy failed; the values are those of the commit still.
+  Status status;
+  if (left == ElasticState::Left::kAtCommit) status = settle_commit();
+  // If its copy failed the values are those of the commit still.
+  if (left != ElasticState::Left::kAtCommit || status.code == HVD_INTERNAL) {
+    status = save(worker_, *elastic_);
+    if (status.ok()) status = settle_commit();
   }
-  Status status = save(worker_, *elastic_);
-  return status.ok() ? settle_commit() : status;
+  return status.ok() ? elastic_->state.hand_over() : status;
 }
 
 Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result) {

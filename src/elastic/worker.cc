@@ -321,6 +321,10 @@ Status Worker::connect(const session::Assignment& assignment) {
 }
 
 void Worker::become(const session::Assignment& assignment) {
+  {
+    std::lock_guard lock(mutex_);
+    shrinking_.clear();
+  }
   collective::EngineConfig config;
   config.generation = assignment.generation;
   config.rank = assignment.rank;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "elastic/submitter.h"
 #include "session/session.h"
 #include "state/device_copies.h"
+#include "state/state.h"
 #include "timeline/timeline.h"
 
 namespace hvd::elastic {
@@ -96,6 +98,8 @@ class Worker {
   /// Nothing between generations, after the end, and if another generation than the one given is current.
   EngineUse engine(std::optional<uint64_t> generation = std::nullopt) { return current_.engine(generation); }
   session::Assignment assignment() const { return current_.assignment(); }
+  /// In which shards of a state travel. Fails with why there is none.
+  Status generation(state::Generation* ret_generation);
   void report_synced(uint64_t revision);
   void set_revision(uint64_t revision);
   /// What the driver is told of this worker's training, and of how it came into its generation.
@@ -148,6 +152,7 @@ class Worker {
 
   mutable std::mutex mutex_;  // taken before current_'s
   std::optional<Status> ended_;
+  std::set<std::string> shrinking_;  // hosts that had slots taken away since this generation began
   bool entering_ = false;
   std::condition_variable entered_;
   bool leaving_ = false;           // shutdown has begun: peers go too, and that is no loss

@@ -93,6 +93,11 @@ void Worker::on_abort(const session::AbortInfo& info) {
 }
 
 void Worker::on_hosts_updated(const session::HostsUpdate& update) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const std::string& host : update.added) shrinking_.erase(host);
+    shrinking_.insert(update.removed.begin(), update.removed.end());
+  }
   std::string text = fmt::format("membership epoch {}", update.epoch);
   for (const std::string& host : update.added) text += " +" + host;
   for (const std::string& host : update.removed) text += " -" + host;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "state/copy_thread.h"
+#include "state/shards.h"
 #include "state/state.h"
 #include "state/variable.h"
 
@@ -36,6 +37,12 @@ struct State::Impl {
   bool reads_others = true;                    // option local
   bool begun = false;                          // hidden, and its end was not called
 
+  // Shards. While the copy thread has a job they are its.
+  Shards shards;
+  GenerationSource generation_source;
+  Callback<hvd_lost_fn> lost;
+  uint64_t prepared = 0;  // revision of a commit that lacks at most its seal, in `next`; 0: none
+
   // What other threads may ask for.
   mutable std::mutex mutex;
   Summary summary;        // guarded by mutex
@@ -51,6 +58,23 @@ struct State::Impl {
   Status restore();
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first);
+
+  // sharded.cc
+  void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
+  /// What has failed on this rank alone fails on all.
+  Status refuse(const Status& why);
+  /// The commit that was prepared becomes the last one if somebody has sealed it. In a sync, when all know `revision`.
+  Status promote(uint64_t revision);
+  /// After everything else: fresh: nobody has state.
+  Status sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Time deadline,
+                     SyncResult* result, bool* ret_lost);
+  Status reload(const Status& why, uint64_t revision);
+  Status hand_over();
+  /// What was copied becomes the last commit.
+  void take_next();
+
+  Status sync_once(collective::Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
+                   SyncResult* result, bool* ret_lost);
 
   // divergence.cc
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,

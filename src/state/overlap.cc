@@ -21,6 +21,7 @@ struct State::Impl::Commit {
   uint64_t revision = 0;  // that it will be
   uint64_t epoch = 0;     // of the copies when it began
   Time began;
+  std::shared_ptr<Generation> generation;  // with shards: where they are placed
 };
 
 CopyThread& State::Impl::copy_thread() {
@@ -159,7 +160,7 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   // Copying the live values anew makes up for a commit that failed; the next commit has to report it.
   if (Status status = settle(); !status.ok()) {
     if (status.code != HVD_INTERNAL && status.code != HVD_PEER_LOST) return status;
-    if (status.code == HVD_INTERNAL && counted) return status;
+    if (status.code == HVD_INTERNAL && counted) return shards.empty() ? status : refuse(status);
     if (logger != nullptr) logger->warning("{}", status.message);
   }
   Commit commit;
@@ -168,6 +169,12 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   commit.epoch = commit.devices ? copies->epoch() : 0;
   commit.revision = revision() + (counted ? 1 : 0);
   commit.began = now();
+  prepared = 0;
+  if (counted && !shards.empty()) {
+    auto generation = std::make_shared<Generation>();
+    if (Status status = generation_source(generation.get()); !status.ok()) return status;
+    commit.generation = std::move(generation);
+  }
   if (commit.devices && DeviceCopies::is_lost(commit.epoch)) {
     return {HVD_PEER_LOST,
             "state: the generation is lost: what devices hold is undefined and was not copied"};
@@ -177,9 +184,9 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
     in_callback = true;
     Status status = variable.run_save();
     in_callback = false;
-    if (!status.ok()) return status;
+    if (!status.ok()) return commit.generation ? refuse(status) : status;
   }
-  if (Status status = make_room(); !status.ok()) return status;
+  if (Status status = make_room(); !status.ok()) return commit.generation ? refuse(status) : status;
   CopyThread& waits = copy_thread();
   std::vector<PieceCopy> at_once;
   pieces.clear();
@@ -190,6 +197,9 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
     append_pieces(variable.next.memory.data(), variable.live, variable.bytes, &variable.next.pieces,
                   small ? &at_once : &pieces);
   }
+  if (commit.generation) {
+    if (Status status = shards.begin(&pieces); !status.ok()) return refuse(status);
+  }
   std::vector<DeviceCopies::Ticket> tickets;
   Status status = start(
       false, [](const Variable& v) { return &v.next.memory; }, &tickets);
@@ -197,7 +207,7 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
     // Those that were started write into buffers that the next commit must not touch before.
     if (!tickets.empty()) waits.watch(std::move(tickets), [](const Status&) {});
     status.message = fmt::format("state: device memory can't be copied: {}", status.message);
-    return status;
+    return commit.generation ? refuse(status) : status;
   }
   take_objects();
   copy_pieces(at_once, false);
@@ -233,11 +243,37 @@ Status State::Impl::digest_arrived(const Commit& commit) {
   return {};
 }
 
+void State::Impl::take_next() {
+  uint64_t bytes = 0;
+  for (auto& [key, variable] : variables) {
+    std::swap(variable.copy, variable.next);
+    variable.digest = variable.next_digest;
+    variable.committed = true;
+    bytes += variable.committed_bytes().size();
+  }
+  const Digest digest = total();
+  const uint64_t own = shards.own_bytes(), held = shards.held_bytes();
+  std::lock_guard lock(mutex);
+  has_commit = true;
+  summary.digest = digest;
+  statistics.bytes = bytes + own;
+  statistics.shard_bytes = own;
+  statistics.copy_bytes = held;
+}
+
 void State::Impl::arrived(Status status, const Commit& commit) noexcept {
   if (status.ok()) {
     status = digest_arrived(commit);
   } else if (status.code != HVD_CLOSED) {
     status.code = copies->epoch() != commit.epoch ? HVD_PEER_LOST : HVD_INTERNAL;
+  }
+  if (commit.generation) {
+    try {
+      status = shards.place(*commit.generation, commit.revision, status);
+    } catch (const std::exception&) { status = Status(HVD_INTERNAL, "out of memory: placing shards"); }
+    commit.generation->use.reset();  // whoever waits for this thread may want the engine gone
+    // Unless it is sealed the next sync says what it is.
+    if (!status.ok() && shards.prepared()) prepared = commit.revision;
   }
   if (!status.ok()) {
     try {
@@ -252,18 +288,9 @@ void State::Impl::arrived(Status status, const Commit& commit) noexcept {
     failure = std::move(status);
     return;
   }
-  uint64_t bytes = 0;
-  for (auto& [key, variable] : variables) {
-    std::swap(variable.copy, variable.next);
-    variable.digest = variable.next_digest;
-    variable.committed = true;
-    bytes += variable.committed_bytes().size();
-  }
-  const Digest digest = total();
+  if (commit.generation) shards.adopt();
+  take_next();
   std::lock_guard lock(mutex);
-  has_commit = true;
-  summary.digest = digest;
-  statistics.bytes = bytes;
   pending = false;
   if (!commit.counted) return;
   summary.revision = commit.revision;

@@ -41,9 +41,8 @@ void sweep(const Ranges& has, const Ranges& wants, See see) {
   };
   collect(has, false);
   collect(wants, true);
-  std::sort(borders.begin(), borders.end(), [](const Border& a, const Border& b) {
-    return std::tie(a.key, a.at) < std::tie(b.key, b.at);
-  });
+  std::sort(borders.begin(), borders.end(),
+            [](const Border& a, const Border& b) { return std::tie(a.key, a.at) < std::tie(b.key, b.at); });
   std::map<int32_t, int> having, wanting;  // ranges that are open, by rank
   const auto names = [](const std::map<int32_t, int>& open) {
     std::vector<int32_t> ranks;
@@ -86,7 +85,8 @@ std::vector<std::vector<int32_t>> place_copies(const std::vector<std::string>& h
   for (int32_t copy = 0; copy < std::min(copies, size - 1); ++copy) {
     for (int32_t rank = 0; rank < size; ++rank) {
       std::vector<int32_t>& mine = holders[static_cast<size_t>(rank)];
-      using Rating = std::tuple<int, int32_t, int32_t>;  // how near the host is, copies held, distance: least is best
+      using Rating =
+          std::tuple<int, int32_t, int32_t>;  // how near the host is, copies held, distance: least is best
       Rating best{3, 0, 0};
       Entry chosen{0, -1};
       size_t chosen_host = 0;
@@ -133,13 +133,15 @@ std::string misfit(int64_t elements, const std::vector<ShardRange>& ranges) {
     }
     if (range.begin < range.end) order.push_back(rank);
   }
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].begin < ranges[b].begin; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return ranges[a].begin < ranges[b].begin; });
   int64_t covered = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const ShardRange& range = ranges[order[i]];
     if (range.begin < covered) return fmt::format("{} overlap {}", told(order[i]), told(order[i - 1]));
     if (range.begin > covered) {
-      return fmt::format("no rank has elements {} to {}, before {}", covered, range.begin - 1, told(order[i]));
+      return fmt::format("no rank has elements {} to {}, before {}", covered, range.begin - 1,
+                         told(order[i]));
     }
     covered = range.end;
   }
@@ -166,8 +168,8 @@ ShardPlan plan_shards(const Ranges& has, const Ranges& wants, const std::vector<
       }
       return;
     }
-    const int32_t source = *std::min_element(
-        stretch.having.begin(), stretch.having.end(), [&](int32_t a, int32_t b) {
+    const int32_t source =
+        *std::min_element(stretch.having.begin(), stretch.having.end(), [&](int32_t a, int32_t b) {
           return std::pair(load[static_cast<size_t>(a)], a) < std::pair(load[static_cast<size_t>(b)], b);
         });
     load[static_cast<size_t>(source)] += static_cast<uint64_t>(range.elements()) * element_bytes[range.key];

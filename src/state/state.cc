@@ -88,6 +88,7 @@ void State::Impl::remove(const std::string& key) {
   }
   // Its destroy callback, which may ask for the state, runs when all is done.
   const auto removed = variables.extract(found);
+  if (removed.mapped().spec.kind == VariableKind::kShard) shards.remove(key);
   if (removed.mapped().on_device() && --on_device == 0) {
     for (auto& [other, variable] : variables) variable.next = Copy();  // the next hidden commit gets it anew
   }
@@ -144,6 +145,16 @@ uint64_t State::Impl::committed_bytes() {
 
 Status State::Impl::copy(bool counted, bool hidden) {
   if (Status status = not_in_callback(counted ? "save" : "refresh"); !status.ok()) return status;
+  if (!shards.empty() && counted && !hidden) {
+    Status status = copy_overlapped(true, false);
+    return status.ok() ? settle() : status;
+  }
+  if (!shards.empty() && !counted) {
+    if (has_commit && complete()) return {};  // live values of shards are nothing without a commit
+    if (summary.has_state) {
+      if (Status status = shards.take_live(summary.revision); !status.ok()) return status;
+    }
+  }
   if (hidden || on_device > 0) return copy_overlapped(counted, hidden);
   if (Status status = settle(); !status.ok()) {
     if (status.code == HVD_TIMEOUT || (status.code == HVD_INTERNAL && counted)) return status;
@@ -227,6 +238,7 @@ Status State::Impl::restore() {
     append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr,
                   &pieces);  // contract 4
   }
+  shards.append_restore(&pieces);
   copy_pieces(pieces, true);
   std::lock_guard lock(mutex);
   ++statistics.restores;
@@ -260,6 +272,12 @@ void State::add_object(const std::string& key, Callback<hvd_save_fn> save, Callb
   impl_->add({key, VariableKind::kObject, 0, {}, detail}, {}, std::move(save), std::move(load));
 }
 
+void State::add_shard(const std::string& key, ShardInfo info, GenerationSource source) {
+  impl_->add_shard(key, std::move(info), std::move(source));
+}
+void State::on_lost(Callback<hvd_lost_fn> lost) { impl_->lost = std::move(lost); }
+bool State::has_shards() const { return !impl_->shards.empty(); }
+Status State::hand_over() { return impl_->hand_over(); }
 void State::remove(const std::string& key) { impl_->remove(key); }
 Status State::begin() {
   return impl_->recorded("commit", [&] { return impl_->copy(true, true); });

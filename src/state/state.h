@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "collective/engine.h"
+#include "hvd/shards.h"
 #include "state/device_copies.h"
 #include "timeline/timeline.h"
 
@@ -28,6 +29,7 @@ struct Statistics {
   uint64_t commits = 0, restores = 0, syncs = 0, bytes = 0, sync_sent_bytes = 0, sync_received_bytes = 0;
   uint64_t written_bytes = 0;  // host memory that commits had to write: what had changed
   Duration last_commit{0};
+  uint64_t shard_bytes = 0, copy_bytes = 0;  // of this rank's ranges, and of those that it holds for others
 };
 
 struct Settings {
@@ -55,6 +57,27 @@ struct Summary {
   Digest digest;  // of the last commit: keys, specs and bytes
 };
 
+/// The generation that this worker is in, and in which shards travel.
+struct Generation {
+  std::shared_ptr<void> use;             // holds the engine
+  collective::Engine* engine = nullptr;  // not needed by a rank that is alone
+  int32_t rank = 0;
+  std::vector<std::string> hosts;  // by rank
+  Duration timeout{0};             // of what is done in it
+  std::vector<int32_t> leaving;    // ranks that may have no place in the next one, as far as this rank knows
+  int32_t size() const { return static_cast<int32_t>(hosts.size()); }
+};
+/// Fails with why there is none: lost, closed. Any thread.
+using GenerationSource = std::function<Status(Generation* ret_generation)>;
+
+/// A shard as it is registered: see hvd_state_add_shard.
+struct ShardInfo {
+  collective::Tensor tensor;
+  int64_t global_elements = 0, offset = 0;
+  int32_t copies = 1;
+  Callback<hvd_reshard_fn> reshard;  // may be none
+};
+
 /// One thread at a time, but for revision(), summary() and statistics(). add and remove throw Error for bad
 /// arguments. Keys have 1 to 255 bytes and are shared by all kinds. From within a save or load callback
 /// everything but revision(), summary() and statistics() is refused with HVD_INVALID.
@@ -70,6 +93,14 @@ class State {
   /// detail: what all ranks must say of it alike, for example its options; up to 255 bytes.
   void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
                   const std::string& detail = {});
+  /// `source` gives the generation, for this shard and for all that were added before. With shards save(), begin() and
+  /// end() are collective over all ranks, and refresh() leaves a last commit as it is.
+  void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
+  /// See hvd_state_on_lost.
+  void on_lost(Callback<hvd_lost_fn> lost);
+  bool has_shards() const;
+  /// Before a planned change of ranks, collective over all of them: what those that leave alone hold goes to others.
+  Status hand_over();
   void remove(const std::string& key);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,

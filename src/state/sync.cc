@@ -259,6 +259,7 @@ Status Sync::run(const Status& local) {
   Status status = exchange_heads(local);
   if (failed(status)) return status;
   const Head& root = heads_[static_cast<size_t>(result.root)];
+  if (failed(status = state_.promote(result.revision))) return status;
   const bool differ =
       std::any_of(heads_.begin(), heads_.end(), [&](const Head& h) { return h.digest != root.digest; });
   if (differ) {
@@ -276,6 +277,12 @@ Status Sync::run(const Status& local) {
     }
     if (failed(status) || failed(status = apply())) return status;
   }
+  if (!state_.shards.empty()) {
+    const bool fresh = std::none_of(heads_.begin(), heads_.end(),
+                                    [](const Head& h) { return (h.flags & Head::kHasState) != 0; });
+    status = state_.sync_shards(engine_, result.revision, fresh, deadline_, &result, &lost);
+    if (failed(status)) return status;
+  }
   adopt();
   return {};
 }
@@ -289,7 +296,7 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
   const Time deadline = now() + timeout;
   const Status settled = settle();
   // Every rank has the same `known`, so that all of them decide alike (contract 6).
-  if (known.size() == static_cast<size_t>(size) && all_agree(known)) {
+  if (shards.empty() && known.size() == static_cast<size_t>(size) && all_agree(known)) {
     if (!settled.ok()) return settled;
     std::lock_guard lock(mutex);
     ++statistics.syncs;
@@ -299,25 +306,52 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
   Status local;
   if (!settled.ok() && (!refresh_first || settled.code == HVD_TIMEOUT)) {
     local = settled;  // told to all, as a copy that fails is
+  } else if (refresh_first && !shards.empty() && complete()) {
+    local = restore();
   } else if (refresh_first || !complete()) {
     local = copy(false);
     if (local.ok()) local = settle();
   }
-  if (size == 1) {
-    if (!local.ok()) return local;
-    std::lock_guard lock(mutex);
-    summary.has_state = true;
-    ++statistics.syncs;
-    if (ret_result != nullptr) *ret_result = {summary.revision, 0, 0, 0};
-    return {};
+  while (true) {
+    SyncResult result;
+    bool lost_shards = false;
+    Status status;
+    try {
+      status = sync_once(engine, rank, size, deadline, local, &result, &lost_shards);
+    } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory in state sync"}; }
+    if (status.ok() && ret_result != nullptr) *ret_result = result;
+    if (!lost_shards) return status;
+    local = reload(status, result.revision);
+    if (local.ok()) local = copy(false);
+    if (local.ok()) local = settle();
   }
-  Sync sync(*this, engine, rank, size, deadline);
-  Status status;
-  try {
-    status = sync.run(local);
-  } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory in state sync"}; }
-  if (status.ok() && ret_result != nullptr) *ret_result = sync.result;
-  return status;
+}
+
+Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
+                              SyncResult* result, bool* ret_lost) {
+  if (size > 1) {
+    Sync sync(*this, engine, rank, size, deadline);
+    Status status = sync.run(local);
+    *result = sync.result;
+    *ret_lost = sync.lost;
+    return status;
+  }
+  if (!local.ok()) return local;
+  Summary mine;
+  {
+    std::lock_guard lock(mutex);
+    mine = summary;
+  }
+  *result = {mine.revision, 0, 0, 0};
+  prepared = 0;
+  if (!shards.empty()) {
+    Status status = sync_shards(engine, mine.revision, !mine.has_state, deadline, result, ret_lost);
+    if (!status.ok()) return status;
+  }
+  std::lock_guard lock(mutex);
+  summary.has_state = true;
+  ++statistics.syncs;
+  return {};
 }
 
 }  // namespace hvd::state

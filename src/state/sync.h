@@ -22,6 +22,7 @@ class Sync {
 
   Status run(const Status& local);
   SyncResult result;
+  bool lost = false;  // ranges of shards, which the program can load from elsewhere
 
  private:
   /// What each rank says first. Plain words: members of a job share one byte order.

@@ -260,7 +260,7 @@ Status Sync::apply() {
 
 void Sync::adopt() {
   const Digest digest = state_.total();
-  const uint64_t bytes = state_.committed_bytes();
+  const uint64_t bytes = state_.committed_bytes() + state_.shards.own_bytes();
   std::lock_guard lock(state_.mutex);
   state_.summary = {true, result.revision, digest};
   state_.statistics.bytes = bytes;

@@ -68,7 +68,7 @@ bool decode_one(std::span<const uint8_t>* bytes, Spec* spec) {
   if (!take(bytes, &length) || bytes->size() < length) return false;
   spec->key.assign(reinterpret_cast<const char*>(bytes->data()), length);
   *bytes = bytes->subspan(length);
-  if (!take(bytes, &kind) || kind < 1 || kind > 3 || !take(bytes, &spec->dtype) ||
+  if (!take(bytes, &kind) || kind < 1 || kind > 4 || !take(bytes, &spec->dtype) ||
       !take(bytes, &dimensions) || dimensions > kMaxDimensions) {
     return false;
   }
@@ -127,6 +127,9 @@ Status called(const std::string& key, const char* name, Call call) {
 std::string Spec::describe() const {
   if (kind == VariableKind::kObject) return detail.empty() ? "object" : detail;
   if (kind == VariableKind::kValue) return fmt::format("value of {} bytes", shape.empty() ? 0 : shape[0]);
+  if (kind == VariableKind::kShard) {
+    return fmt::format("shards of {}[{}] with {} copies", dtype_name(dtype), fmt::join(shape, ","), detail);
+  }
   return fmt::format("tensor {}[{}]", dtype_name(dtype), fmt::join(shape, ","));
 }
 
@@ -140,6 +143,10 @@ size_t checked_bytes(const Spec& spec) {
   }
   if (spec.kind == VariableKind::kObject) return 0;
   if (spec.kind == VariableKind::kTensor) return tensor_bytes(spec);
+  if (spec.kind == VariableKind::kShard) {
+    tensor_bytes(spec);
+    return 0;
+  }
   const auto size = static_cast<size_t>(spec.shape.at(0));
   if (size < 1 || size > kMaxValue) {
     unfit(spec, fmt::format("the value has {} bytes: expected 1 to {}", size, kMaxValue));

@@ -15,7 +15,7 @@
 
 namespace hvd::state {
 
-enum class VariableKind : uint8_t { kTensor = 1, kValue = 2, kObject = 3 };
+enum class VariableKind : uint8_t { kTensor = 1, kValue = 2, kObject = 3, kShard = 4 };
 
 /// What all ranks must agree on. A value is described as uint8 of its size; an object's size is no part of
 /// it, but what its owner says of it is.
@@ -23,8 +23,8 @@ struct Spec {
   std::string key;
   VariableKind kind = VariableKind::kTensor;
   hvd_dtype dtype = 0;
-  std::vector<int64_t> shape;
-  std::string detail = {};  // object; at most 255 bytes
+  std::vector<int64_t> shape;  // shard: of the whole vector; its bytes are no variable's, Shards keeps them
+  std::string detail = {};     // object, shard; at most 255 bytes
   bool operator==(const Spec&) const = default;
 
   /// "tensor float32[3,4]", "value of 8 bytes", "object", or the object's detail

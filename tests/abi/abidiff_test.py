@@ -15,7 +15,7 @@ PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadline
 
 CC = sys.argv.pop(1)
 RECORDED = recorded_versions("HVD_ABI_VERSION", "hvd.h")
-HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "driver.h")
+HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h")
 
 
 def present(include):

@@ -19,12 +19,12 @@ class Headers(unittest.TestCase):
         self.assertEqual(0, result.returncode, f"{header}: {' '.join(command)}\n{result.stdout}")
 
     def test_c(self):
-        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "driver.h", "backend.h"):
+        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h"):
             for standard in ("c99", "c11"):
                 self.compile([CC, "-x", "c", f"-std={standard}", "-Wstrict-prototypes"], header)
 
     def test_cxx(self):
-        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "driver.h", "backend.h"):
+        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h"):
             for standard in ("c++11", "c++20"):
                 self.compile([CXX, "-x", "c++", f"-std={standard}"], header)
 

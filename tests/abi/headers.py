@@ -25,7 +25,7 @@ def declared_functions(header, include=INCLUDE):
 
 def public_functions(include=INCLUDE):
     """Of all headers; some of them are not among those that were recorded first."""
-    return [name for header in ("hvd.h", "connect.h", "direct.h", "sampler.h", "driver.h") if (include / header).exists()
+    return [name for header in ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h") if (include / header).exists()
             for name in declared_functions(header, include)]
 
 

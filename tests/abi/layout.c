@@ -7,6 +7,7 @@
 #include "hvd/direct.h"
 #include "hvd/driver.h"
 #include "hvd/sampler.h"
+#include "hvd/shards.h"
 
 /* A negative array size is an error in C99. */
 #define HOLDS(name, condition) typedef char name[(condition) ? 1 : -1]
@@ -170,6 +171,18 @@ AT(hvd_sampler_info, batch_size, 24);
 AT(hvd_sampler_info, processed, 32);
 AT(hvd_sampler_info, remaining, 40);
 AT(hvd_sampler_info, rounds, 48);
+
+SIZE(hvd_shard, 64);
+AT(hvd_shard, struct_size, 0);
+AT(hvd_shard, key, 8);
+AT(hvd_shard, dtype, 16);
+AT(hvd_shard, rank, 20);
+AT(hvd_shard, size, 24);
+AT(hvd_shard, reserved, 28);
+AT(hvd_shard, global_elements, 32);
+AT(hvd_shard, offset, 40);
+AT(hvd_shard, elements, 48);
+AT(hvd_shard, data, 56);
 
 SIZE(hvd_launch, 40);
 AT(hvd_launch, struct_size, 0);
@@ -398,4 +411,5 @@ IS(HVD_DEFAULT_TIMEOUT, 0);
 IS(HVD_MAX_DIMS, 8);
 IS(HVD_EVENT_ALL, 4294967295u);
 IS(HVD_SAMPLER_SAVED_BYTES, 64);
+IS(HVD_NO_COPIES, -1);
 IS(HVD_BACKEND_ABI_VERSION, 2);

@@ -63,7 +63,7 @@ class Packages(unittest.TestCase):
             "hvd-hosts-dns", "hvd-hosts-slurm", "hvd-notice", "hvd-notice-aws", "hvd-notice-azure", "hvd-notice-gcp", "hvdrun")],
             sorted(self.contents("hvd-tools")))
         devel = self.contents("libhvd-dev")
-        for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h", "/hvd/driver.h", "/hvd/backend.h",
+        for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h", "/hvd/shards.h", "/hvd/driver.h", "/hvd/backend.h",
                     "/hvd/api.json", "/hvd.pc", "/hvdConfig.cmake", "/libhvd.so"):
             self.assertTrue(any(name.endswith(end) for name in devel), end)
 

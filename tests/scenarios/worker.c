@@ -7,6 +7,7 @@
  *   pad=BYTES         ballast in the state
  *   pace=MS           computing time of a step
  *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
+ *   shards=N:C        a sharded key of N elements with C copies; done tells whether each is what its steps give
  *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
  *   first=1           commit before the first step
  *   noterm=1          ignore SIGTERM
@@ -16,6 +17,7 @@
 #define _GNU_SOURCE
 #include <hvd/async.h>
 #include <hvd/hvd.h>
+#include <hvd/shards.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,6 +37,9 @@ typedef struct worker {
   hvd_context *context;
   hvd_state *state;
   model model;
+  double *shard; /* this rank's elements */
+  int64_t shard_elements, shard_offset, shard_count;
+  int shard_copies;
   int64_t steps, commit, check, pace;
   int64_t gates[MAX_GATES];
   int gate_count;
@@ -104,6 +109,41 @@ static int32_t on_reset(void *userdata) {
   trace(&w->who, "reset", "\"rank\":%d,\"size\":%d,\"gen\":%llu", hvd_rank(w->context), hvd_size(w->context),
         (unsigned long long)hvd_generation(w->context));
   return at_point(w, "reset") != FAULT_NONE;
+}
+
+/* What one step makes of an element. */
+static double shard_step(double value, int64_t element, int64_t step) {
+  return value * 0.5 + (double)((element * 7 + step * 13) % 1000);
+}
+
+static int32_t take_range(worker *w, int64_t offset, int64_t count) {
+  free(w->shard);
+  w->shard = calloc((size_t)count + 1, sizeof *w->shard);
+  w->shard_offset = offset;
+  w->shard_count = count;
+  return w->shard == NULL;
+}
+
+static int32_t on_reshard(void *userdata, hvd_shard *shard) {
+  worker *w = userdata;
+  trace(&w->who, "reshard", "\"rank\":%d,\"size\":%d,\"offset\":%lld,\"count\":%lld", shard->rank, shard->size,
+        (long long)shard->offset, (long long)shard->elements);
+  if (at_point(w, "reshard") != FAULT_NONE) return 1;
+  if (take_range(w, shard->offset, shard->elements) != 0) return 1;
+  shard->data = w->shard;
+  return 0;
+}
+
+/* Elements that are not what so many steps give. */
+static int64_t wrong_elements(const worker *w) {
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < w->shard_count; ++i) {
+    double value = 0;
+    for (int64_t step = 0; step < w->model.counters.step; ++step)
+      value = shard_step(value, w->shard_offset + i, step);
+    wrong += value != w->shard[i];
+  }
+  return wrong;
 }
 
 static const char *event_name(hvd_event_kind kind) {
@@ -241,6 +281,8 @@ static hvd_status one_step(worker *w, hvd_error *error) {
     return HVD_INTERNAL;
   }
   if (at_point(w, "after_allreduce") != FAULT_NONE) return HVD_INTERNAL;
+  for (int64_t i = 0; i < w->shard_count; ++i)
+    w->shard[i] = shard_step(w->shard[i], w->shard_offset + i, w->model.counters.step);
   model_apply(&w->model, gradient, embedding, counts[0], (int)counts[1]);
   trace_step(w, "step");
   return HVD_OK;
@@ -374,6 +416,9 @@ static int parse(worker *w, int argc, char **argv) {
     } else if (strcmp(argv[i], "mismatch") == 0) {
       snprintf(w->mismatch_kind, sizeof w->mismatch_kind, "%.*s", (int)strcspn(value, "@"), value);
       w->mismatch_step = strchr(value, '@') != NULL ? atoll(strchr(value, '@') + 1) : -1;
+    } else if (strcmp(argv[i], "shards") == 0) {
+      w->shard_elements = atoll(value);
+      w->shard_copies = strchr(value, ':') != NULL ? atoi(strchr(value, ':') + 1) : 1;
     } else if (strcmp(argv[i], "noterm") == 0) {
       if (atoi(value)) signal(SIGTERM, SIG_IGN);
     } else if (strcmp(argv[i], "term") == 0) { /* SIGTERM makes this worker leave */
@@ -411,6 +456,16 @@ static hvd_status register_state(worker *w, hvd_error *error) {
     status = hvd_state_add_value(w->state, "counters", &m->counters, sizeof m->counters, error);
   if (status == HVD_OK) {
     status = hvd_state_add_object(w->state, "history", save_history, load_history, w, NULL, error);
+  }
+  if (status == HVD_OK && w->shard_elements > 0) {
+    int64_t offset = 0, count = 0;
+    status = hvd_shard_range(w->shard_elements, hvd_rank(w->context), hvd_size(w->context), &offset, &count, error);
+    if (status == HVD_OK && take_range(w, offset, count) != 0) status = HVD_INTERNAL;
+    hvd_tensor shard = vector(w->shard, HVD_DTYPE_FLOAT64, count);
+    if (status == HVD_OK) {
+      status = hvd_state_add_shard(w->state, "moments", &shard, w->shard_elements, offset, w->shard_copies, on_reshard,
+                                   w, NULL, error);
+    }
   }
   if (status == HVD_OK) status = hvd_state_on_reset(w->state, on_reset, w, NULL, error);
   return status;
@@ -482,9 +537,11 @@ int main(int argc, char **argv) {
     trace(&w.who, "left", "\"step\":%lld,\"sum\":\"%016llx\",\"rank\":%d", (long long)w.model.counters.step,
           (unsigned long long)model_checksum(&w.model), hvd_rank(w.context));
   } else if (status == HVD_OK) {
-    trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld",
+    trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld,\"wrong\":%lld,"
+          "\"offset\":%lld,\"count\":%lld",
           (long long)w.model.counters.step, (unsigned long long)model_checksum(&w.model),
-          (unsigned long long)model_pad_checksum(&w.model), (long long)w.model.counters.contributions);
+          (unsigned long long)model_pad_checksum(&w.model), (long long)w.model.counters.contributions,
+          (long long)wrong_elements(&w), (long long)w.shard_offset, (long long)w.shard_count);
     at_point(&w, "before_shutdown");
   } else {
     trace_kept(&w);
@@ -501,5 +558,6 @@ int main(int argc, char **argv) {
   hvd_destroy(w.context);
   trace(&w.who, "exit", "\"status\":\"%s\"", hvd_status_name(status));
   model_free(&w.model);
+  free(w.shard);
   return status == HVD_OK || status == HVD_REMOVED ? 0 : 1;
 }

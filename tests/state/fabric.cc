@@ -7,6 +7,17 @@
 
 namespace hvd::state {
 
+namespace {
+
+void fail_op(const hvd_backend_op& op) {
+  hvd_error error = HVD_ERROR_INIT;
+  error.status = HVD_PEER_LOST;
+  std::strcpy(error.message, "the fabric broke");
+  op.done(op.done_context, HVD_PEER_LOST, &error);
+}
+
+}  // namespace
+
 class Fabric::Instance : public backend::Instance {
  public:
   Instance(Fabric& fabric, int32_t rank) : fabric_(fabric), rank_(rank) {
@@ -89,6 +100,26 @@ int Fabric::broadcasts() const {
   return broadcasts_;
 }
 
+int Fabric::deliveries() const {
+  std::lock_guard lock(mutex_);
+  return deliveries_;
+}
+
+bool Fabric::delivers() {
+  {
+    std::lock_guard lock(mutex_);
+    ++deliveries_;
+    if (deliveries_left_ < 0 || deliveries_left_-- > 0) return true;
+    deliveries_left_ = 0;
+  }
+  abort();
+  // All of them are told, as by a driver.
+  post([this] {
+    for (auto& engine : engines_) engine->fail({HVD_PEER_LOST, "the fabric broke"});
+  });
+  return false;
+}
+
 void Fabric::post(std::function<void()> event) {
   std::lock_guard lock(mutex_);
   events_.push_back(std::move(event));
@@ -100,12 +131,7 @@ void Fabric::abort() {
   broken_ = true;
   for (auto& [sequence, group] : pending_) {
     for (auto& [rank, pending] : group) {
-      events_.push_back([op = pending.op] {
-        hvd_error error = HVD_ERROR_INIT;
-        error.status = HVD_PEER_LOST;
-        std::strcpy(error.message, "the fabric broke");
-        op.done(op.done_context, HVD_PEER_LOST, &error);
-      });
+      events_.push_back([op = pending.op] { fail_op(op); });
     }
   }
   pending_.clear();
@@ -141,7 +167,7 @@ std::function<void()> Fabric::perform(Group group) {
   const hvd_backend_op& first = group.begin()->second.op;
   bool corrupt = false;
   if (first.collective == HVD_COLLECTIVE_BROADCAST) corrupt = broadcasts_++ == corrupt_at_;
-  return [group = std::move(group), corrupt] {
+  return [this, group = std::move(group), corrupt] {
     for (const auto& [to, target] : group) {
       auto* output = static_cast<uint8_t*>(target.op.output);
       const size_t element = dtype_size(target.op.dtype);
@@ -158,7 +184,13 @@ std::function<void()> Fabric::perform(Group group) {
         output += bytes;
       }
     }
-    for (const auto& [rank, pending] : group) pending.op.done(pending.op.done_context, HVD_OK, nullptr);
+    for (const auto& [rank, pending] : group) {
+      if (delivers()) {
+        pending.op.done(pending.op.done_context, HVD_OK, nullptr);
+      } else {
+        fail_op(pending.op);
+      }
+    }
   };
 }
 

@@ -29,6 +29,10 @@ class Fabric {
   /// The index-th broadcast brings a wrong last byte to its receivers.
   void corrupt_broadcast(int index) { corrupt_at_ = index; }
 
+  /// So many times a rank hears that an operation is done; then the generation breaks, and the others do not hear of it.
+  void break_after_deliveries(int count) { deliveries_left_ = count; }
+  int deliveries() const;
+
   size_t messages() const;
   int broadcasts() const;
 
@@ -44,6 +48,7 @@ class Fabric {
   Status submit(int32_t rank, const hvd_backend_op& op);
   void post(std::function<void()> event);
   void abort();
+  bool delivers();
   std::function<void()> perform(Group group);  // under the lock
   void loop();
 
@@ -54,6 +59,7 @@ class Fabric {
   std::map<uint64_t, Group> pending_;  // by sequence
   bool stop_ = false, broken_ = false;
   int break_at_ = -1, corrupt_at_ = -1, broadcasts_ = 0;
+  int deliveries_left_ = -1, deliveries_ = 0;
   size_t messages_ = 0;
   std::vector<std::unique_ptr<Instance>> instances_;
   std::vector<std::shared_ptr<collective::Engine>> engines_;

@@ -26,7 +26,8 @@ TEST(Even, TilesTheVectorWhateverItsLength) {
 TEST(Misfit, NamesWhatOverlapsIsMissingOrIsBeyondTheEnd) {
   EXPECT_EQ(misfit(10, {{0, 0, 5}, {0, 5, 10}}), "");
   EXPECT_EQ(misfit(10, {{0, 5, 10}, {0, 3, 3}, {0, 0, 5}}), "") << "in any order, and some may have nothing";
-  EXPECT_EQ(misfit(10, {{0, 0, 6}, {0, 5, 10}}), "elements 5 to 9 of rank 1 overlap elements 0 to 5 of rank 0");
+  EXPECT_EQ(misfit(10, {{0, 0, 6}, {0, 5, 10}}),
+            "elements 5 to 9 of rank 1 overlap elements 0 to 5 of rank 0");
   EXPECT_EQ(misfit(10, {{0, 0, 4}, {0, 5, 10}}),
             "no rank has elements 4 to 4, before elements 5 to 9 of rank 1");
   EXPECT_EQ(misfit(10, {{0, 0, 4}, {0, 4, 9}}), "no rank has elements 9 to 9");
@@ -36,8 +37,7 @@ TEST(Misfit, NamesWhatOverlapsIsMissingOrIsBeyondTheEnd) {
 }
 
 TEST(Placement, IsOnOtherHostsAndEven) {
-  EXPECT_EQ(place_copies({"a", "a", "b", "b"}, 1),
-            (std::vector<std::vector<int32_t>>{{2}, {3}, {0}, {1}}));
+  EXPECT_EQ(place_copies({"a", "a", "b", "b"}, 1), (std::vector<std::vector<int32_t>>{{2}, {3}, {0}, {1}}));
   EXPECT_EQ(place_copies({"a", "a", "a"}, 1), (std::vector<std::vector<int32_t>>{{1}, {2}, {0}}));
   EXPECT_EQ(place_copies({"a"}, 2), (std::vector<std::vector<int32_t>>{{}})) << "nobody else";
   EXPECT_EQ(place_copies({"a", "a", "b"}, 5), (std::vector<std::vector<int32_t>>{{2, 1}, {2, 0}, {0, 1}}));
@@ -58,9 +58,7 @@ TEST(Placement, IsOnOtherHostsAndEven) {
       std::set<std::string> seen;
       for (size_t i = 0; i < mine.size(); ++i) {
         const std::string& host = hosts[static_cast<size_t>(mine[i])];
-        if (i < others) {
-          EXPECT_TRUE(host != hosts[static_cast<size_t>(rank)] && seen.insert(host).second);
-        }
+        if (i < others) { EXPECT_TRUE(host != hosts[static_cast<size_t>(rank)] && seen.insert(host).second); }
         ++load[static_cast<size_t>(mine[i])];
       }
     }

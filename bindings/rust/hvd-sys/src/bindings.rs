@@ -12,6 +12,7 @@ pub const HVD_DEFAULT_TIMEOUT: i64 = 0;
 pub const HVD_MAX_DIMS: usize = 8;
 pub const HVD_EVENT_ALL: hvd_event_kind = 4294967295;
 pub const HVD_SAMPLER_SAVED_BYTES: usize = 64;
+pub const HVD_NO_COPIES: i32 = -1;
 
 pub type hvd_status = i32;
 pub type hvd_log_level = i32;
@@ -201,6 +202,16 @@ pub type hvd_listener_fn =
         userdata: *mut c_void,
         event: *const hvd_event,
     )>;
+pub type hvd_reshard_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        shard: *mut hvd_shard,
+    ) -> i32>;
+pub type hvd_lost_fn =
+    Option<unsafe extern "C" fn(
+        userdata: *mut c_void,
+        sentence: *const c_char,
+    ) -> i32>;
 pub type hvd_add_host_fn =
     Option<unsafe extern "C" fn(
         sink: *mut c_void,
@@ -429,6 +440,21 @@ pub struct hvd_sampler_info {
     pub processed: u64,
     pub remaining: u64,
     pub rounds: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hvd_shard {
+    pub struct_size: usize,
+    pub key: *const c_char,
+    pub dtype: hvd_dtype,
+    pub rank: i32,
+    pub size: i32,
+    pub reserved: i32,
+    pub global_elements: i64,
+    pub offset: i64,
+    pub elements: i64,
+    pub data: *mut c_void,
 }
 
 #[repr(C)]
@@ -1045,6 +1071,33 @@ extern "C" {
         size: usize,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_state_add_shard(
+        state: *mut hvd_state,
+        key: *const c_char,
+        tensor: *const hvd_tensor,
+        global_elements: i64,
+        offset: i64,
+        copies: i32,
+        reshard: hvd_reshard_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_shard_range(
+        global_elements: i64,
+        rank: i32,
+        size: i32,
+        ret_offset: *mut i64,
+        ret_elements: *mut i64,
+        error: *mut hvd_error,
+    ) -> hvd_status;
+    pub fn hvd_state_on_lost(
+        state: *mut hvd_state,
+        lost: hvd_lost_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_driver_create(
         options: *const hvd_options,
         ret_driver: *mut *mut hvd_driver,
@@ -1321,6 +1374,17 @@ mod layout {
         assert_eq!(offset_of!(hvd_sampler_info, processed), 32);
         assert_eq!(offset_of!(hvd_sampler_info, remaining), 40);
         assert_eq!(offset_of!(hvd_sampler_info, rounds), 48);
+        assert_eq!(size_of::<hvd_shard>(), 64);
+        assert_eq!(offset_of!(hvd_shard, struct_size), 0);
+        assert_eq!(offset_of!(hvd_shard, key), 8);
+        assert_eq!(offset_of!(hvd_shard, dtype), 16);
+        assert_eq!(offset_of!(hvd_shard, rank), 20);
+        assert_eq!(offset_of!(hvd_shard, size), 24);
+        assert_eq!(offset_of!(hvd_shard, reserved), 28);
+        assert_eq!(offset_of!(hvd_shard, global_elements), 32);
+        assert_eq!(offset_of!(hvd_shard, offset), 40);
+        assert_eq!(offset_of!(hvd_shard, elements), 48);
+        assert_eq!(offset_of!(hvd_shard, data), 56);
         assert_eq!(size_of::<hvd_launch>(), 40);
         assert_eq!(offset_of!(hvd_launch, struct_size), 0);
         assert_eq!(offset_of!(hvd_launch, worker), 8);

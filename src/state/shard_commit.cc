@@ -1,0 +1,204 @@
+// A commit of shards: parcels are placed with their holders, and then sealed by all.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "state/flight.h"
+#include "state/shard_wire.h"
+#include "state/shards.h"
+
+namespace hvd::state {
+namespace {
+
+/// What each rank says first; range and digest of each key follow.
+struct Head {
+  uint64_t rank = 0, failure = 0, revision = 0, keys = 0;
+  Digest specs;
+};
+struct Part {
+  int64_t begin = 0, end = 0;
+  Digest digest;
+};
+static_assert(sizeof(Head) == 48 && sizeof(Part) == 32, "no padding on the wire");
+
+struct Heads {
+  std::vector<Head> heads;  // by rank
+  std::vector<std::vector<Part>> parts;
+};
+
+/// What came from all ranks. Everyone reads the same, and comes to the same end.
+Status read(std::span<const uint8_t> bytes, size_t size, Heads* all) {
+  while (!bytes.empty()) {
+    Head head;
+    if (!take(&bytes, &head) || head.keys > bytes.size() / sizeof(Part))
+      return unreadable("a commit of shards");
+    std::vector<Part>& parts = all->parts.emplace_back(head.keys);
+    for (Part& part : parts) {
+      if (!take(&bytes, &part)) return unreadable("a commit of shards");
+    }
+    all->heads.push_back(head);
+  }
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (rank < all->heads.size() && all->heads[rank].rank == rank) continue;
+    Status status(HVD_MISMATCH, fmt::format("rank {} takes no part in a commit of shards, since it has "
+                                            "joined: expected every rank to commit",
+                                            rank));
+    return status.at_rank(static_cast<int32_t>(rank));
+  }
+  for (const Head& head : all->heads) {
+    if (head.failure == 0) continue;
+    Status status(static_cast<hvd_status>(head.failure),
+                  fmt::format("state: rank {} could not commit its part, so that no rank did", head.rank));
+    return status.at_rank(static_cast<int32_t>(head.rank));
+  }
+  const Head& first = all->heads[0];
+  for (const Head& head : all->heads) {
+    std::string what;
+    if (head.revision != first.revision) {
+      what = fmt::format(
+          "rank 0 commits revision {} and rank {} revision {}: expected the same commit on "
+          "every rank",
+          first.revision, head.rank, head.revision);
+    } else if (head.keys != first.keys || head.specs != first.specs) {
+      what = fmt::format(
+          "ranks 0 and {} register different shards ({} and {} keys): expected the same keys, "
+          "dtypes, lengths and copies on every rank",
+          head.rank, first.keys, head.keys);
+    }
+    if (what.empty()) continue;
+    Status status(HVD_MISMATCH, std::move(what));
+    return status.at_rank(static_cast<int32_t>(head.rank));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Shards::begin(std::vector<PieceCopy>* pieces) {
+  next_ = {};
+  try {
+    next_.own = parcel(segments(ranges(), -1), sealed_.own ? sealed_.own->owner : -1);
+  } catch (const std::bad_alloc&) {
+    return {HVD_INTERNAL, fmt::format("out of memory: {} bytes for the copy of shards", own_bytes())};
+  }
+  for (Segment& segment : next_.own->segments) {
+    segment.pieces.fit(segment.bytes);
+    append_pieces(next_.own->data(segment), shards_[segment.range.key].live, segment.bytes, &segment.pieces,
+                  pieces);
+  }
+  return {};
+}
+
+Status Shards::place(const Generation& generation, uint64_t revision, const Status& local) {
+  const int32_t size = generation.size(), rank = generation.rank;
+  const Time deadline = now() + generation.timeout;
+  const bool copied = local.ok() && next_.own != nullptr;
+  if (copied) {
+    next_.own->owner = rank;
+    for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
+  }
+  next_.revision = revision;
+  Head mine{static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(),
+            specs()};
+  std::vector<Part> parts(shards_.size());
+  for (uint32_t key = 0; key < shards_.size(); ++key) {
+    parts[key].begin = shards_[key].begin;
+    parts[key].end = shards_[key].end;
+  }
+  if (copied) {
+    for (const Segment& segment : next_.own->segments) parts[segment.range.key].digest = segment.digest;
+  }
+  std::vector<uint8_t> bytes, all;
+  put(&bytes, mine);
+  for (const Part& part : parts) put(&bytes, part);
+  if (size == 1) {
+    all = bytes;
+  } else if (Status status =
+                 gather(*generation.engine, deadline, "hvd.shards.commit", bytes.data(), bytes.size(), &all);
+             !status.ok()) {
+    return local.ok() ? status : local;
+  }
+  if (!local.ok()) return local;
+  Heads heads;
+  if (Status status = read(all, static_cast<size_t>(size), &heads); !status.ok()) return status;
+  Ranges own(static_cast<size_t>(size));
+  digests_.assign(own.size(), {});
+  for (size_t r = 0; r < own.size(); ++r) {
+    for (const Part& part : heads.parts[r]) digests_[r].push_back(part.digest);
+  }
+  for (uint32_t key = 0; key < shards_.size(); ++key) {
+    std::vector<ShardRange> of_key;
+    for (size_t r = 0; r < own.size(); ++r) {
+      own[r].push_back({key, heads.parts[r][key].begin, heads.parts[r][key].end});
+      of_key.push_back(own[r].back());
+    }
+    if (const std::string what = misfit(shards_[key].elements, of_key); !what.empty()) {
+      return {HVD_MISMATCH, fmt::format("state key '{}': {}; expected each of its {} elements on one rank",
+                                        shards_[key].key, what, shards_[key].elements)};
+    }
+  }
+
+  next_.layout = std::make_shared<ShardLayout>(layout_of(std::move(own), generation));
+  next_.whole = size == 1;
+  return size == 1 ? Status() : distribute(generation, deadline);
+}
+
+/// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
+Status Shards::distribute(const Generation& generation, Time deadline) {
+  const ShardLayout& layout = *next_.layout;
+  Flight flight(*generation.engine, deadline);
+  flight.keep(next_.own);
+  for (int32_t owner = 0; owner < generation.size(); ++owner) {
+    const std::vector<int32_t>& holders = layout.holders[static_cast<size_t>(owner)];
+    const auto place = std::find(holders.begin(), holders.end(), generation.rank);
+    if (owner != generation.rank && place == holders.end()) continue;
+    ParcelPtr parcel = next_.own;
+    if (owner != generation.rank) {
+      try {
+        parcel = this->parcel(
+            segments(layout.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin())),
+            owner);
+      } catch (const std::bad_alloc&) {
+        return {HVD_INTERNAL, fmt::format("out of memory: the copy of the shards of rank {}", owner)};
+      }
+      for (Segment& segment : parcel->segments) segment.pieces = {};  // others write it
+      next_.held.push_back(parcel);
+      flight.keep(parcel);
+    }
+    // Keys with the same number of copies lie beside each other and travel together.
+    for (size_t first = 0, last = 0; first < parcel->segments.size(); first = last) {
+      const auto copies = [&](size_t i) { return shards_[parcel->segments[i].range.key].copies; };
+      while (last < parcel->segments.size() && copies(last) == copies(first)) ++last;
+      const size_t count = std::min(holders.size(), static_cast<size_t>(std::max(copies(first), 0)));
+      const size_t end = last < parcel->segments.size() ? parcel->segments[last].at : parcel->memory.size();
+      const size_t at = parcel->segments[first].at;
+      if (count == 0 || end == at) continue;
+      std::vector<int32_t> members(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count));
+      members.push_back(owner);
+      std::sort(members.begin(), members.end());
+      flight.submit(one_to_some(fmt::format("hvd.shards.{}.{}", owner, copies(first)), owner,
+                                std::move(members), parcel->memory.data() + at, end - at));
+    }
+  }
+  if (Status status = flight.land(); !status.ok()) return status;
+  for (const ParcelPtr& parcel : next_.held) {
+    for (Segment& segment : parcel->segments)
+      segment.digest = digests_[static_cast<size_t>(parcel->owner)][segment.range.key];
+  }
+  // From here on it does not depend on this rank any more which of the two commits it will be.
+  next_.whole = true;
+  spare_.clear();
+  const uint8_t placed = 1;
+  std::vector<uint8_t> all;
+  return gather(*generation.engine, deadline, "hvd.shards.seal", &placed, sizeof(placed), &all);
+}
+
+void Shards::adopt() {
+  spare_ = std::move(sealed_.held);
+  if (sealed_.own) spare_.push_back(std::move(sealed_.own));
+  sealed_ = std::exchange(next_, {});
+  for (Shard& shard : shards_) shard.stale = false;
+}
+
+}  // namespace hvd::state

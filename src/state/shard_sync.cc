@@ -1,0 +1,549 @@
+// Brings every range of a revision to whom it belongs in a new generation, with copies, and hands over what leaves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "state/flight.h"
+#include "state/shard_wire.h"
+#include "state/shards.h"
+#include "state/sync_plan.h"
+
+namespace hvd::state {
+namespace {
+
+/// What each rank says first: its ranges (one a key) and what it has follow.
+struct Head {
+  static constexpr uint64_t kFailed = 1, kCanReload = 2;
+  uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0;
+};
+struct Row {
+  uint64_t key = 0;
+  int64_t begin = 0, end = 0;
+};
+static_assert(sizeof(Head) == 40 && sizeof(Row) == 24, "no padding on the wire");
+
+struct Tables {
+  std::vector<Head> heads;  // by rank
+  std::vector<std::vector<ShardRange>> own, has;
+};
+
+bool read_rows(std::span<const uint8_t>* bytes, uint64_t count, size_t keys, std::vector<ShardRange>* rows) {
+  if (count > bytes->size() / sizeof(Row)) return false;
+  for (uint64_t i = 0; i < count; ++i) {
+    Row row;
+    if (!take(bytes, &row) || row.key >= keys) return false;
+    rows->push_back({static_cast<uint32_t>(row.key), row.begin, row.end});
+  }
+  return true;
+}
+
+bool read(std::span<const uint8_t> bytes, size_t size, size_t keys, Tables* tables) {
+  for (size_t rank = 0; rank < size; ++rank) {
+    Head head;
+    if (!take(&bytes, &head) || head.rank != rank || head.keys != keys) return false;
+    tables->heads.push_back(head);
+    if (!read_rows(&bytes, head.keys, keys, &tables->own.emplace_back())) return false;
+    if (!read_rows(&bytes, head.has, keys, &tables->has.emplace_back())) return false;
+  }
+  return bytes.empty();
+}
+
+void put_rows(const std::vector<ShardRange>& ranges, std::vector<uint8_t>* bytes) {
+  for (const ShardRange& range : ranges) put(bytes, Row{range.key, range.begin, range.end});
+}
+
+/// The same ranges, in whatever order and however often.
+bool alike(std::vector<ShardRange> a, std::vector<ShardRange> b) {
+  for (auto* ranges : {&a, &b}) {
+    std::erase_if(*ranges, [](const ShardRange& range) { return range.begin >= range.end; });
+    std::sort(ranges->begin(), ranges->end(), [](const ShardRange& x, const ShardRange& y) {
+      return std::tie(x.key, x.begin, x.end) < std::tie(y.key, y.begin, y.end);
+    });
+    ranges->erase(std::unique(ranges->begin(), ranges->end()), ranges->end());
+  }
+  return a == b;
+}
+
+std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels) {
+  std::vector<ShardRange> ranges;
+  for (const ParcelPtr& parcel : parcels) {
+    for (const Segment& segment : parcel->segments) ranges.push_back(segment.range);
+  }
+  return ranges;
+}
+
+bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
+  return std::equal(parcel.segments.begin(), parcel.segments.end(), segments.begin(), segments.end(),
+                    [](const Segment& a, const Segment& b) { return a.range == b.range; });
+}
+
+/// Where a range lies that one of the parcels has as a whole; NULL: in none.
+struct Spot {
+  Parcel* parcel = nullptr;
+  Segment* segment = nullptr;
+  uint8_t* data = nullptr;
+};
+Spot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element) {
+  for (const ParcelPtr& parcel : parcels) {
+    for (Segment& segment : parcel->segments) {
+      const ShardRange& has = segment.range;
+      if (has.key != range.key || range.begin < has.begin || range.end > has.end) continue;
+      return {parcel.get(), &segment,
+              parcel->data(segment) + static_cast<size_t>(range.begin - has.begin) * element};
+    }
+  }
+  return {};
+}
+
+/// Moves that travel as one.
+struct Freight {
+  std::vector<size_t> moves;
+  uint64_t bytes = 0;
+};
+
+std::vector<Freight> pack(const std::vector<ShardMove>& moves, const std::vector<uint64_t>& element_bytes) {
+  std::vector<Freight> all;
+  std::map<std::pair<int32_t, std::vector<int32_t>>, size_t> open;
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const uint64_t bytes =
+        static_cast<uint64_t>(moves[i].range.elements()) * element_bytes[moves[i].range.key];
+    if (bytes < kPackBelow) {
+      const std::pair ends(moves[i].source, moves[i].receivers);
+      const auto found = open.find(ends);
+      if (found != open.end() && all[found->second].bytes + bytes <= kPackLimit) {
+        all[found->second].moves.push_back(i);
+        all[found->second].bytes += bytes;
+        continue;
+      }
+      open[ends] = all.size();
+    }
+    all.push_back({{i}, bytes});
+  }
+  return all;
+}
+
+/// Carries moves out, from what this rank has to what it is to have.
+Status carry(const std::vector<ShardMove>& moves, const std::vector<uint64_t>& element_bytes,
+             const std::vector<ParcelPtr>& from, const std::vector<ParcelPtr>& to, int32_t rank,
+             collective::Engine& engine, Time deadline, SyncResult* result) {
+  struct Unpack {
+    const uint8_t* from;
+    uint8_t* to;
+    size_t bytes;
+  };
+  std::vector<Unpack> packed;
+  Flight flight(engine, deadline);
+  for (const auto* parcels : {&from, &to}) {
+    for (const ParcelPtr& parcel : *parcels) flight.keep(parcel);
+  }
+  for (const Freight& freight : pack(moves, element_bytes)) {
+    const ShardMove& first = moves[freight.moves[0]];
+    const bool sends = first.source == rank;
+    if (!sends && !std::binary_search(first.receivers.begin(), first.receivers.end(), rank)) continue;
+    const bool single = freight.moves.size() == 1;
+    uint8_t* data = single ? nullptr : flight.room(freight.bytes);
+    size_t at = 0;
+    for (const size_t i : freight.moves) {
+      const ShardRange& range = moves[i].range;
+      const size_t bytes = static_cast<size_t>(range.elements()) * element_bytes[range.key];
+      const Spot spot = find(sends ? from : to, range, element_bytes[range.key]);
+      if (spot.data == nullptr) return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
+      if (single) data = spot.data;
+      if (!single && sends) std::memcpy(data + at, spot.data, bytes);
+      if (!single && !sends) packed.push_back({data + at, spot.data, bytes});
+      at += bytes;
+    }
+    std::vector<int32_t> members = first.receivers;
+    members.insert(std::upper_bound(members.begin(), members.end(), first.source), first.source);
+    flight.submit(one_to_some(fmt::format("hvd.shards.move.{}", freight.moves[0]), first.source,
+                              std::move(members), data, freight.bytes));
+    (sends ? result->sent_bytes : result->received_bytes) += freight.bytes;
+  }
+  if (Status status = flight.land(); !status.ok()) return status;
+  for (const Unpack& part : packed) std::memcpy(part.to, part.from, part.bytes);
+  return {};
+}
+
+}  // namespace
+
+Status Shards::fit(const Generation& generation) {
+  const int32_t rank = generation.rank, size = generation.size();
+  for (uint32_t key = 0; key < shards_.size(); ++key) {
+    Shard& shard = shards_[key];
+    if (shard.rank == rank && shard.size == size) continue;
+    const ShardRange even = even_range(key, shard.elements, rank, size);
+    if (!shard.reshard) {
+      if (even.begin != shard.begin || even.end != shard.end) {
+        return {HVD_INVALID,
+                fmt::format("state key '{}' has elements {} to {} and no reshard callback: rank {} of {} "
+                            "needs {} to {}",
+                            shard.key, shard.begin, shard.end - 1, rank, size, even.begin, even.end - 1)};
+      }
+      shard.rank = rank;
+      shard.size = size;
+      continue;
+    }
+    hvd_shard asked{};
+    asked.struct_size = sizeof(asked);
+    asked.key = shard.key.c_str();
+    asked.dtype = shard.dtype;
+    asked.rank = rank;
+    asked.size = size;
+    asked.global_elements = shard.elements;
+    asked.offset = even.begin;
+    asked.elements = even.elements();
+    asked.data = shard.live;
+    const int32_t code = shard.reshard(&asked);
+    if (code != 0) {
+      Status status(HVD_CALLBACK_FAILED, fmt::format("reshard callback of state key '{}' returned {}: "
+                                                     "expected 0",
+                                                     shard.key, code));
+      status.vendor_code = code;
+      return status;
+    }
+    const bool within = asked.offset >= 0 && asked.elements >= 0 && asked.elements <= shard.elements &&
+                        asked.offset <= shard.elements - asked.elements;
+    if (!within || (asked.elements > 0 && asked.data == nullptr)) {
+      return {HVD_CALLBACK_FAILED,
+              fmt::format("reshard callback of state key '{}' gave {} elements from {}{}: expected memory "
+                          "for a range within the {} of the whole vector",
+                          shard.key, asked.elements, asked.offset,
+                          asked.data == nullptr ? " without memory" : "", shard.elements)};
+    }
+    shard.live = asked.data;
+    shard.begin = asked.offset;
+    shard.end = asked.offset + asked.elements;
+    shard.rank = rank;
+    shard.size = size;
+    shard.stale = true;
+  }
+  return {};
+}
+
+Status Shards::take_live(uint64_t revision) {
+  std::vector<PieceCopy> pieces;
+  if (Status status = begin(&pieces); !status.ok()) return status;
+  copy_pieces(pieces, true);
+  for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
+  sealed_.own = std::move(next_.own);
+  sealed_.revision = revision;
+  sealed_.whole = true;
+  next_ = {};
+  for (Shard& shard : shards_) shard.stale = false;
+  return {};
+}
+
+/// More are lost than there are copies: the same sentence on every rank.
+Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
+                         collective::Engine& engine, Time deadline) {
+  std::string who = who_had(lost[0]);
+  if (who.size() > 400) who.resize(400);
+  if (size > 1) {
+    std::vector<uint8_t> mine, all;
+    put(&mine, static_cast<uint64_t>(who.size()));
+    mine.insert(mine.end(), who.begin(), who.end());
+    if (Status status = gather(engine, deadline, "hvd.shards.lost", mine.data(), mine.size(), &all);
+        !status.ok()) {
+      return status;
+    }
+    who.clear();
+    std::span<const uint8_t> bytes(all);
+    uint64_t length = 0;
+    while (who.empty() && take(&bytes, &length) && length <= bytes.size()) {
+      who.assign(reinterpret_cast<const char*>(bytes.data()), length);
+      bytes = bytes.subspan(length);
+    }
+  }
+  std::string more;
+  if (lost.size() > 1) more = fmt::format(" and {} more ranges", lost.size() - 1);
+  Status status(HVD_JOB_FAILED,
+                fmt::format("state revision {}: {}{} are lost: {}", revision, told(lost[0]), more,
+                            who.empty() ? "nobody is left who held them" : who + ", and none of it is left"));
+  if (size > 1) {
+    // Who stops leaves, and to a slower rank that would look like a loss: all know before anybody acts on it.
+    const uint8_t known = 1;
+    std::vector<uint8_t> all;
+    static_cast<void>(gather(engine, deadline, "hvd.shards.known", &known, sizeof(known), &all));
+  }
+  return status;
+}
+
+/// Everything of `revision` that this rank has, by whatever way it came, becomes what is sealed.
+std::vector<ParcelPtr> Shards::gather_usable(uint64_t revision) {
+  if (!sealed_.whole || sealed_.revision != revision) sealed_ = {};
+  sealed_.revision = revision;
+  const auto keep = [&](const ParcelPtr& parcel) {
+    if (parcel == nullptr) return;
+    const auto same = [&](const ParcelPtr& other) { return other && holds(*other, parcel->segments); };
+    if (!same(sealed_.own) && std::none_of(sealed_.held.begin(), sealed_.held.end(), same))
+      sealed_.held.push_back(parcel);
+  };
+  if (next_.whole && next_.revision == revision) {
+    keep(next_.own);
+    for (const ParcelPtr& parcel : next_.held) keep(parcel);
+    if (sealed_.layout == nullptr) sealed_.layout = next_.layout;
+    sealed_.whole = true;
+  }
+  next_ = {};
+  std::vector<ParcelPtr> all = sealed_.held;
+  if (sealed_.own) all.insert(all.begin(), sealed_.own);
+  return all;
+}
+
+Status Shards::sync(const Generation& generation, collective::Engine& engine, Time deadline,
+                    uint64_t revision, bool can_reload, const Status& local, SyncResult* result,
+                    bool* ret_lost) {
+  const int32_t rank = generation.rank, size = generation.size();
+  spare_.clear();
+  const std::vector<ParcelPtr> bag = gather_usable(revision);
+  const std::vector<ShardRange> has = ranges_in(bag);
+  Head mine{static_cast<uint64_t>(rank),
+            (local.ok() ? 0 : Head::kFailed) | (can_reload ? Head::kCanReload : 0), revision, shards_.size(),
+            has.size()};
+  std::vector<uint8_t> bytes, all;
+  put(&bytes, mine);
+  put_rows(ranges(), &bytes);
+  put_rows(has, &bytes);
+  if (size == 1) {
+    all = std::move(bytes);
+  } else if (Status status = gather(engine, deadline, "hvd.shards.tables", bytes.data(), bytes.size(), &all);
+             !status.ok()) {
+    return local.ok() ? status : local;
+  }
+  if (!local.ok()) return local;
+  Tables tables;
+  if (!read(all, static_cast<size_t>(size), shards_.size(), &tables)) return unreadable("their shards");
+  bool all_reload = true;
+  for (const Head& head : tables.heads) {
+    all_reload = all_reload && (head.flags & Head::kCanReload) != 0;
+    if ((head.flags & Head::kFailed) == 0) continue;
+    Status status(HVD_PEER_LOST, fmt::format("state sync: rank {} has no ranges of its shards", head.rank));
+    return status.at_rank(static_cast<int32_t>(head.rank));
+  }
+  for (uint32_t key = 0; key < shards_.size(); ++key) {
+    std::vector<ShardRange> of_key;
+    for (const auto& own : tables.own) of_key.push_back(own[key]);
+    if (const std::string what = misfit(shards_[key].elements, of_key); !what.empty()) {
+      return {HVD_MISMATCH, fmt::format("state key '{}': {}; expected each of its {} elements on one rank",
+                                        shards_[key].key, what, shards_[key].elements)};
+    }
+  }
+
+  // What everyone is to have: its own, and what it holds for others.
+  Set next;
+  next.revision = revision;
+  next.layout = std::make_shared<ShardLayout>(layout_of(tables.own, generation));
+  Ranges wants = tables.own;
+  for (size_t owner = 0; owner < wants.size(); ++owner) {
+    const std::vector<int32_t>& holders = next.layout->holders[owner];
+    for (size_t copy = 0; copy < holders.size(); ++copy) {
+      for (const ShardRange& range : tables.own[owner]) {
+        if (static_cast<size_t>(std::max(shards_[range.key].copies, 0)) > copy)
+          wants[static_cast<size_t>(holders[copy])].push_back(range);
+      }
+    }
+  }
+  const std::vector<uint64_t> elements = element_bytes();
+  const ShardPlan plan = plan_shards(tables.has, wants, elements);
+  if (!plan.lost.empty()) {
+    *ret_lost = all_reload;
+    return tell_lost(plan.lost, revision, size, engine, deadline);
+  }
+  bool same = true;
+  for (size_t r = 0; r < wants.size(); ++r) same = same && alike(tables.has[r], wants[r]);
+
+  std::vector<ParcelPtr> fresh;
+  const auto provide = [&](std::vector<Segment> list, int32_t owner) {
+    for (const ParcelPtr& parcel : bag) {
+      if (!holds(*parcel, list)) continue;
+      parcel->owner = owner;
+      return parcel;
+    }
+    return fresh.emplace_back(parcel(std::move(list), owner));
+  };
+  try {
+    next.own = provide(segments(tables.own[static_cast<size_t>(rank)], -1), rank);
+    for (int32_t owner = 0; owner < size; ++owner) {
+      const std::vector<int32_t>& holders = next.layout->holders[static_cast<size_t>(owner)];
+      const auto place = std::find(holders.begin(), holders.end(), rank);
+      if (place == holders.end()) continue;
+      next.held.push_back(provide(
+          segments(tables.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin())),
+          owner));
+    }
+  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: new ranges of shards"}; }
+  if (Status status = check_copies(bag, plan.moves, rank); !status.ok()) return status;
+
+  // What this rank has itself.
+  std::vector<PieceCopy> pieces;
+  for (const ParcelPtr& to : fresh) {
+    for (const Segment& target : to->segments) {
+      for (const ParcelPtr& from : bag) {
+        for (const Segment& source : from->segments) {
+          if (source.range.key != target.range.key) continue;
+          const int64_t begin = std::max(source.range.begin, target.range.begin);
+          const int64_t end = std::min(source.range.end, target.range.end);
+          if (begin >= end) continue;
+          const size_t element = elements[target.range.key];
+          append_pieces(to->data(target) + static_cast<size_t>(begin - target.range.begin) * element,
+                        from->data(source) + static_cast<size_t>(begin - source.range.begin) * element,
+                        static_cast<size_t>(end - begin) * element, nullptr, &pieces);
+        }
+      }
+    }
+  }
+  copy_pieces(pieces, true);
+  if (!plan.moves.empty()) {
+    Status status = carry(plan.moves, elements, bag, fresh, rank, engine, deadline, result);
+    if (!status.ok()) return status;
+  }
+  pieces.clear();
+  for (const ParcelPtr& parcel : fresh) {
+    for (Segment& segment : parcel->segments) {
+      segment.pieces = {};
+      segment.pieces.fit(segment.bytes);
+      append_pieces(nullptr, parcel->data(segment), segment.bytes, &segment.pieces, &pieces);
+    }
+  }
+  copy_pieces(pieces, true);
+  for (const ParcelPtr& parcel : fresh) {
+    for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
+  }
+  next.whole = true;
+  next_ = std::move(next);
+  if (!same && size > 1) {
+    if (Status status = seal(engine, deadline, size); !status.ok()) return status;
+  }
+  // All have what they are to have.
+  pieces.clear();
+  const bool moved = std::find(fresh.begin(), fresh.end(), next_.own) != fresh.end();
+  for (const Segment& segment : next_.own->segments) {
+    const Shard& shard = shards_[segment.range.key];
+    if (moved || shard.stale)
+      append_pieces(shard.live, next_.own->data(segment), segment.bytes, nullptr, &pieces);
+  }
+  copy_pieces(pieces, true);
+  adopt();
+  spare_.clear();
+  return {};
+}
+
+/// Copies that this rank is about to send are what their owners committed.
+Status Shards::check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
+                            int32_t rank) const {
+  std::vector<const Segment*> checked;
+  for (const ShardMove& move : moves) {
+    if (move.source != rank) continue;
+    const Spot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
+    if (spot.segment == nullptr || spot.parcel == sealed_.own.get()) continue;
+    if (std::find(checked.begin(), checked.end(), spot.segment) != checked.end()) continue;
+    checked.push_back(spot.segment);
+    if (content_digest(spot.parcel->data(*spot.segment), spot.segment->bytes) == spot.segment->digest)
+      continue;
+    return {HVD_INTERNAL, fmt::format("state: the copy of {} on rank {} is not what was committed",
+                                      told(spot.segment->range), rank)};
+  }
+  return {};
+}
+
+/// All have the new parcels, and each copy is what its owner has.
+Status Shards::seal(collective::Engine& engine, Time deadline, int32_t size) {
+  struct Said {
+    uint64_t owner = 0, key = 0;
+    Digest digest;
+  };
+  static_assert(sizeof(Said) == 32, "no padding on the wire");
+  std::vector<uint8_t> mine, all;
+  const auto say = [&](const Parcel& parcel) {
+    for (const Segment& segment : parcel.segments)
+      put(&mine, Said{static_cast<uint64_t>(parcel.owner), segment.range.key, segment.digest});
+  };
+  say(*next_.own);
+  for (const ParcelPtr& parcel : next_.held) say(*parcel);
+  if (Status status = gather(engine, deadline, "hvd.shards.seal", mine.data(), mine.size(), &all);
+      !status.ok()) {
+    return status;
+  }
+  std::map<std::pair<uint64_t, uint64_t>, Digest> known;
+  std::span<const uint8_t> bytes(all);
+  Said said;
+  while (take(&bytes, &said)) {
+    const auto [found, first] = known.try_emplace({said.owner, said.key}, said.digest);
+    if (first || found->second == said.digest) continue;
+    return {HVD_INTERNAL,
+            fmt::format("state sync: a copy of state key '{}' of rank {} of {} is not what "
+                        "that rank has",
+                        said.key < shards_.size() ? shards_[said.key].key : "?", said.owner, size)};
+  }
+  return {};
+}
+
+Status Shards::hand_over(const Generation& generation) {
+  const int32_t rank = generation.rank, size = generation.size();
+  if (size == 1 || !sealed_.whole) return {};
+  const Time deadline = now() + generation.timeout;
+  // Who leaves, as anybody has heard: somebody knows of the newest change of hosts, since all have agreed on it.
+  std::vector<uint8_t> bytes, all;
+  put(&bytes, static_cast<uint64_t>(generation.leaving.size()));
+  for (const int32_t leaver : generation.leaving) put(&bytes, static_cast<uint64_t>(leaver));
+  Status status =
+      gather(*generation.engine, deadline, "hvd.shards.leaving", bytes.data(), bytes.size(), &all);
+  if (!status.ok()) return status;
+  std::vector<bool> leaves(static_cast<size_t>(size), false);
+  uint64_t count = 0, leaver = 0;
+  for (std::span<const uint8_t> rest(all); take(&rest, &count);) {
+    for (uint64_t i = 0; i < count && take(&rest, &leaver); ++i) {
+      if (leaver < leaves.size()) leaves[leaver] = true;
+    }
+  }
+  if (std::find(leaves.begin(), leaves.end(), true) == leaves.end()) return {};
+  std::vector<ParcelPtr> bag = sealed_.held;
+  if (sealed_.own) bag.push_back(sealed_.own);
+  const std::vector<ShardRange> has = ranges_in(bag);
+  Head mine{static_cast<uint64_t>(rank), 0, sealed_.revision, shards_.size(), has.size()};
+  bytes.clear();
+  put(&bytes, mine);
+  put_rows(ranges(), &bytes);
+  put_rows(has, &bytes);
+  status = gather(*generation.engine, deadline, "hvd.shards.held", bytes.data(), bytes.size(), &all);
+  if (!status.ok()) return status;
+  Tables tables;
+  if (!read(all, static_cast<size_t>(size), shards_.size(), &tables)) return unreadable("their shards");
+  for (const Head& head : tables.heads) {
+    if (head.revision != sealed_.revision) return {};  // the next sync sees to it
+  }
+  const std::vector<uint64_t> elements = element_bytes();
+  const Ranges takes = plan_handover(tables.has, leaves, elements);
+  const ShardPlan plan = plan_shards(tables.has, takes, elements);
+  if (plan.moves.empty()) return {};
+  std::vector<Segment> list;
+  size_t at = 0;
+  for (const ShardRange& range : takes[static_cast<size_t>(rank)]) {
+    Segment& segment = list.emplace_back();
+    segment.range = range;
+    segment.at = at;
+    segment.bytes = static_cast<size_t>(range.elements()) * elements[range.key];
+    at += (segment.bytes + 63) / 64 * 64;
+  }
+  std::vector<ParcelPtr> taken;
+  try {
+    if (!list.empty()) taken.push_back(parcel(std::move(list), -1));
+  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
+  SyncResult result;
+  status = carry(plan.moves, elements, bag, taken, rank, *generation.engine, deadline, &result);
+  if (!status.ok()) return status;
+  for (const ParcelPtr& parcel : taken) {
+    for (Segment& segment : parcel->segments)
+      segment.digest = content_digest(parcel->data(segment), segment.bytes);
+    sealed_.held.push_back(parcel);
+  }
+  // Who leaves stays until everything has arrived.
+  const uint8_t done = 1;
+  return gather(*generation.engine, deadline, "hvd.shards.taken", &done, sizeof(done), &all);
+}
+
+}  // namespace hvd::state

@@ -1,0 +1,134 @@
+// What shards add to a state: registration, and their part in commit and sync.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "numeric/dtype.h"
+#include "state/impl.h"
+
+namespace hvd::state {
+
+void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSource source) {
+  const collective::Tensor& tensor = info.tensor;
+  const Spec spec{
+      key, VariableKind::kShard, tensor.dtype, {info.global_elements}, std::to_string(info.copies)};
+  checked_bytes(spec);
+  if (tensor.shape.size() != 1) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}': a shard of {} dimensions: expected one", key,
+                                         tensor.shape.size()));
+  }
+  if (tensor.memory != HVD_MEMORY_HOST) {
+    throw Error(HVD_UNSUPPORTED,
+                fmt::format("state key '{}': a shard in device memory: expected host memory", key));
+  }
+  Shard shard;
+  shard.key = key;
+  shard.dtype = tensor.dtype;
+  shard.element_bytes = dtype_size(tensor.dtype);
+  shard.elements = info.global_elements;
+  shard.copies = info.copies;
+  shard.reshard = std::move(info.reshard);
+  shard.live = tensor.data;
+  shard.begin = info.offset;
+  if (info.offset < 0 || tensor.shape[0] > info.global_elements - info.offset) {
+    throw Error(HVD_INVALID,
+                fmt::format("state key '{}': {} elements from {}: expected a range within the {} "
+                            "of the whole vector",
+                            key, tensor.shape[0], info.offset, info.global_elements));
+  }
+  shard.end = info.offset + tensor.shape[0];
+  if (shard.bytes() > 0 && shard.live == nullptr) {
+    throw Error(HVD_INVALID,
+                fmt::format("state key '{}': data is NULL: expected {} bytes", key, shard.bytes()));
+  }
+  Generation place;
+  if (Status status = source(&place); !status.ok()) {
+    place = {};  // between two generations: the next sync asks for the range
+    place.rank = -1;
+  }
+  add(spec, {}, {}, {});
+  try {
+    shards.add(std::move(shard), place);
+  } catch (...) {
+    variables.erase(key);
+    throw;
+  }
+  generation_source = std::move(source);
+}
+
+Status State::Impl::refuse(const Status& why) {
+  Generation generation;
+  if (!generation_source(&generation).ok()) return why;
+  return shards.place(generation, revision() + 1, why);
+}
+
+Status State::Impl::promote(uint64_t revision) {
+  const uint64_t ready = std::exchange(prepared, 0);
+  {
+    std::lock_guard lock(mutex);
+    if (ready == 0 || ready != revision || summary.revision >= revision) return {};
+  }
+  shards.adopt();
+  take_next();
+  {
+    std::lock_guard lock(mutex);
+    summary.revision = revision;
+    ++statistics.commits;
+  }
+  if (logger != nullptr)
+    logger->info("state: revision {} was sealed before the generation was lost, and is the last commit",
+                 revision);
+  return restore();
+}
+
+Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Time deadline,
+                                SyncResult* result, bool* ret_lost) {
+  Generation generation;
+  Status local = generation_source(&generation);
+  if (!local.ok()) return local;
+  if (fresh) shards.forget();
+  in_callback = true;
+  local = shards.fit(generation);
+  in_callback = false;
+  if (local.ok() && fresh) local = shards.take_live(revision);
+  Status status;
+  try {
+    status =
+        shards.sync(generation, engine, deadline, revision, static_cast<bool>(lost), local, result, ret_lost);
+  } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory: sync of shards"}; }
+  if (!status.ok()) return status;
+  const uint64_t own = shards.own_bytes(), held = shards.held_bytes();
+  std::lock_guard lock(mutex);
+  statistics.shard_bytes = own;
+  statistics.copy_bytes = held;
+  return {};
+}
+
+/// The program loads everything from elsewhere. What it loads counts as a newer revision than what was lost.
+Status State::Impl::reload(const Status& why, uint64_t revision) {
+  if (logger != nullptr) logger->warning("{}; the program loads its own", why.message);
+  in_callback = true;
+  const int32_t code = lost(why.message.c_str());
+  in_callback = false;
+  Status status;
+  if (code != 0) {
+    status = {HVD_CALLBACK_FAILED, fmt::format("the callback for lost shards returned {}: expected 0", code)};
+  }
+  shards.forget();
+  std::lock_guard lock(mutex);
+  has_commit = false;
+  summary.has_state = false;
+  summary.revision = revision + 1;
+  return status;
+}
+
+Status State::Impl::hand_over() {
+  if (shards.empty()) return {};
+  Generation generation;
+  if (Status status = generation_source(&generation); !status.ok()) return status;
+  try {
+    return shards.hand_over(generation);
+  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
+}
+
+}  // namespace hvd::state

@@ -1,0 +1,200 @@
+// Registry of sharded keys, and the parcels that hold their commits.
+#include "state/shards.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace hvd::state {
+namespace {
+
+constexpr size_t kLine = 64;  // what the digest's streaming copy wants its target aligned to
+size_t rounded(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+}  // namespace
+
+void Shards::add(Shard shard, const Generation& place) {
+  if (shard.begin < 0 || shard.end > shard.elements) {
+    throw Error(HVD_INVALID,
+                fmt::format("state key '{}': {} elements from {}: expected a range within the {} of the "
+                            "whole vector",
+                            shard.key, shard.end - shard.begin, shard.begin, shard.elements));
+  }
+  shard.rank = place.rank;
+  shard.size = place.size();
+  shard.stale = true;
+  const auto where = std::lower_bound(shards_.begin(), shards_.end(), shard.key,
+                                      [](const Shard& s, const std::string& key) { return s.key < key; });
+  // Ranges are told by number of key, which changes: parcels of before mean nothing any more.
+  const auto index = static_cast<uint32_t>(where - shards_.begin());
+  shards_.insert(where, std::move(shard));
+  const auto renumber = [&](const ParcelPtr& parcel) {
+    for (Segment& segment : parcel->segments) segment.range.key += segment.range.key >= index ? 1 : 0;
+  };
+  for (Set* set : {&sealed_, &next_}) {
+    if (set->own) renumber(set->own);
+    for (const ParcelPtr& parcel : set->held) renumber(parcel);
+    set->layout.reset();
+  }
+  spare_.clear();
+  order_.resize(shards_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](uint32_t a, uint32_t b) { return shards_[a].copies > shards_[b].copies; });
+}
+
+void Shards::remove(const std::string& key) {
+  const auto found =
+      std::find_if(shards_.begin(), shards_.end(), [&](const Shard& shard) { return shard.key == key; });
+  if (found == shards_.end()) return;
+  const auto index = static_cast<uint32_t>(found - shards_.begin());
+  shards_.erase(found);
+  const auto renumber = [&](const ParcelPtr& parcel) {
+    std::erase_if(parcel->segments, [&](const Segment& segment) { return segment.range.key == index; });
+    for (Segment& segment : parcel->segments) segment.range.key -= segment.range.key > index ? 1 : 0;
+  };
+  for (Set* set : {&sealed_, &next_}) {
+    if (set->own) renumber(set->own);
+    for (const ParcelPtr& parcel : set->held) renumber(parcel);
+    set->layout.reset();
+  }
+  spare_.clear();
+  std::erase(order_, index);
+  for (uint32_t& number : order_) number -= number > index ? 1 : 0;
+  if (shards_.empty()) forget();
+}
+
+void Shards::forget() {
+  sealed_ = {};
+  next_ = {};
+  spare_.clear();
+}
+
+uint64_t Shards::own_bytes() const {
+  return std::accumulate(shards_.begin(), shards_.end(), uint64_t{0},
+                         [](uint64_t sum, const Shard& shard) { return sum + shard.bytes(); });
+}
+
+uint64_t Shards::held_bytes() const {
+  uint64_t bytes = 0;
+  for (const ParcelPtr& parcel : sealed_.held) {
+    for (const Segment& segment : parcel->segments) bytes += segment.bytes;
+  }
+  return bytes;
+}
+
+std::vector<uint64_t> Shards::element_bytes() const {
+  std::vector<uint64_t> bytes;
+  for (const Shard& shard : shards_) bytes.push_back(shard.element_bytes);
+  return bytes;
+}
+
+std::vector<ShardRange> Shards::ranges() const {
+  std::vector<ShardRange> mine;
+  for (uint32_t key = 0; key < shards_.size(); ++key)
+    mine.push_back({key, shards_[key].begin, shards_[key].end});
+  return mine;
+}
+
+int32_t Shards::most_copies() const { return order_.empty() ? 0 : shards_[order_.front()].copies; }
+
+/// Of what all ranks have to register alike.
+Digest Shards::specs() const {
+  std::string text;
+  for (const Shard& shard : shards_)
+    text += fmt::format("{}\n{} {} {}\n", shard.key, shard.dtype, shard.elements, shard.copies);
+  return hvd::digest(text.data(), text.size());
+}
+
+ShardLayout Shards::layout_of(Ranges own, const Generation& generation) const {
+  return {std::move(own), place_copies(generation.hosts, most_copies()), generation.hosts};
+}
+
+std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int32_t copies) const {
+  std::vector<Segment> list;
+  size_t at = 0;
+  for (const uint32_t key : order_) {
+    if (shards_[key].copies <= copies) break;
+    Segment& segment = list.emplace_back();
+    segment.range = ranges[key];
+    segment.at = at;
+    segment.bytes = static_cast<size_t>(ranges[key].elements()) * shards_[key].element_bytes;
+    at += rounded(segment.bytes);
+  }
+  return list;
+}
+
+ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
+  const size_t total = segments.empty() ? 0 : segments.back().at + rounded(segments.back().bytes);
+  const auto fits = [&](const ParcelPtr& parcel) {
+    return parcel.use_count() == 1 && parcel->memory.size() == total;
+  };
+  auto found = std::find_if(spare_.begin(), spare_.end(),
+                            [&](const ParcelPtr& parcel) { return fits(parcel) && parcel->owner == owner; });
+  if (found == spare_.end()) found = std::find_if(spare_.begin(), spare_.end(), fits);
+  ParcelPtr result;
+  if (found != spare_.end()) {
+    result = std::move(*found);
+    spare_.erase(found);
+    const auto same = [](const Segment& a, const Segment& b) { return a.at == b.at && a.bytes == b.bytes; };
+    if (std::equal(segments.begin(), segments.end(), result->segments.begin(), result->segments.end(),
+                   same)) {
+      for (size_t i = 0; i < segments.size(); ++i) segments[i].pieces = std::move(result->segments[i].pieces);
+    }
+  } else {
+    result = std::make_shared<Parcel>();
+    result->memory = Memory(total);
+  }
+  for (const Segment& segment : segments) {  // nothing of this process goes out with the gaps
+    if (segment.bytes < rounded(segment.bytes))
+      std::memset(result->memory.data() + segment.at + segment.bytes, 0,
+                  rounded(segment.bytes) - segment.bytes);
+  }
+  result->owner = owner;
+  result->segments = std::move(segments);
+  return result;
+}
+
+void Shards::append_restore(std::vector<PieceCopy>* pieces) {
+  for (Shard& shard : shards_) shard.stale = true;
+  if (!sealed_.own) return;
+  for (const Segment& segment : sealed_.own->segments) {
+    Shard& shard = shards_[segment.range.key];
+    if (segment.range.begin != shard.begin || segment.range.end != shard.end) continue;
+    append_pieces(shard.live, sealed_.own->data(segment), segment.bytes, nullptr, pieces);
+    shard.stale = false;
+  }
+}
+
+std::string Shards::told(const ShardRange& range) const {
+  return fmt::format("elements {} to {} of state key '{}'", range.begin, range.end - 1,
+                     shards_[range.key].key);
+}
+
+/// "" if this rank does not know.
+std::string Shards::who_had(const ShardRange& range) const {
+  const std::shared_ptr<const ShardLayout>& layout = sealed_.layout;
+  if (layout == nullptr) return {};
+  const auto name = [&](int32_t rank) {
+    return fmt::format("rank {} (host {})", rank, layout->hosts[static_cast<size_t>(rank)]);
+  };
+  for (size_t rank = 0; rank < layout->own.size(); ++rank) {
+    const ShardRange& own = layout->own[rank][range.key];
+    if (range.begin < own.begin || range.begin >= own.end) continue;
+    std::string text = fmt::format("{} held {}", name(static_cast<int32_t>(rank)), "them");
+    std::vector<std::string> copies;
+    for (const int32_t holder : layout->holders[rank]) {
+      if (copies.size() < static_cast<size_t>(shards_[range.key].copies)) copies.push_back(name(holder));
+    }
+    if (copies.empty()) return text + ", nobody a copy";
+    return fmt::format("{}, {} {}", text, fmt::join(copies, " and "),
+                       copies.size() == 1 ? "the copy" : "the copies");
+  }
+  return {};
+}
+
+}  // namespace hvd::state

@@ -1,0 +1,146 @@
+// Sharded keys of a state: each rank's range of flat global vectors, with copies in the commit memory of other ranks.
+//
+// What a rank commits of all its shards is one parcel: a block of memory that goes to its holders as a whole. A commit
+// has two phases. Parcels are copied and placed beside those of the last commit; then all ranks tell each other that they
+// have placed theirs, which seals it, and only then the older ones are let go of. A rank that is cut off before it has
+// heard of the seal keeps both. The next sync asks whether anybody had sealed: then all of them had placed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/callback.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/status.h"
+#include "collective/engine.h"
+#include "hvd/shards.h"
+#include "state/memory.h"
+#include "state/pieces.h"
+#include "state/shard_plan.h"
+#include "state/state.h"
+
+namespace hvd::state {
+
+inline constexpr int32_t kMostCopies = 16;
+
+/// One key on this rank.
+struct Shard {
+  std::string key;
+  hvd_dtype dtype = 0;
+  size_t element_bytes = 0;
+  int64_t elements = 0;  // of the whole vector
+  int32_t copies = 1;
+  Callback<hvd_reshard_fn> reshard;
+  void* live = nullptr;  // borrowed
+  int64_t begin = 0, end = 0;
+  int32_t rank = -1, size = -1;  // of this worker when it got the range
+  bool stale = false;            // `live` is not what the last commit has
+
+  size_t bytes() const { return static_cast<size_t>(end - begin) * element_bytes; }
+};
+
+/// Bytes of one range within a parcel.
+struct Segment {
+  ShardRange range;
+  size_t at = 0, bytes = 0;
+  Digest digest;
+  Pieces pieces;  // of what this rank copied itself
+};
+
+struct Parcel {
+  int32_t owner = -1;
+  std::vector<Segment> segments;
+  Memory memory;
+  uint8_t* data(const Segment& segment) const { return memory.data() + segment.at; }
+};
+using ParcelPtr = std::shared_ptr<Parcel>;
+
+/// Who had what when a commit was sealed, for those who ask when it is lost.
+struct ShardLayout {
+  std::vector<std::vector<ShardRange>> own;  // by rank and key
+  std::vector<std::vector<int32_t>> holders;
+  std::vector<std::string> hosts;
+};
+
+/// One thread at a time: the state's, or its copy thread while that has a job.
+class Shards {
+ public:
+  bool empty() const { return shards_.empty(); }
+  /// Throws Error(HVD_INVALID). `place`: of this worker now.
+  void add(Shard shard, const Generation& place);
+  void remove(const std::string& key);
+  uint64_t own_bytes() const;
+  uint64_t held_bytes() const;
+
+  // ---- Commit (shard_commit.cc) ----
+  /// Appends copies of this rank's shards, to the parcel of the commit that is begun. HVD_INTERNAL: no memory.
+  Status begin(std::vector<PieceCopy>* pieces);
+  /// Collective over all ranks of `generation`: places what was copied, and seals it. `local`: that this rank has failed
+  /// before, which all of them are told, and fail alike.
+  Status place(const Generation& generation, uint64_t revision, const Status& local);
+  /// The commit that place() has prepared is complete on this rank: it lacks the seal at most.
+  bool prepared() const { return next_.whole; }
+  /// It becomes the last one.
+  void adopt();
+
+  // ---- Restore ----
+  /// Appends what puts the last commit back. Keys whose range has changed since are left to the sync.
+  void append_restore(std::vector<PieceCopy>* pieces);
+
+  // ---- Sync (shard_sync.cc) ----
+  /// This rank's ranges in a generation: asks the program where its place has changed. Calls its callbacks.
+  Status fit(const Generation& generation);
+  /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
+  Status take_live(uint64_t revision);
+  /// Collective. Gathers every range of `revision` from who has it, with copies, and writes live memory. `local` as above.
+  /// *ret_lost: HVD_JOB_FAILED since ranges are lost, and every rank says that it can load them from elsewhere.
+  Status sync(const Generation& generation, collective::Engine& engine, Time deadline, uint64_t revision,
+              bool can_reload, const Status& local, SyncResult* result, bool* ret_lost);
+  /// Collective. What only ranks that leave hold goes to others as well.
+  Status hand_over(const Generation& generation);
+  /// No range is known any more.
+  void forget();
+
+ private:
+  struct Set {
+    uint64_t revision = 0;
+    bool whole = false;
+    ParcelPtr own;
+    std::vector<ParcelPtr> held;
+    std::shared_ptr<const ShardLayout> layout;
+  };
+  using Ranges = std::vector<std::vector<ShardRange>>;
+
+  Status distribute(const Generation& generation, Time deadline);
+  std::vector<ParcelPtr> gather_usable(uint64_t revision);
+  Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
+                   collective::Engine& engine, Time deadline);
+  Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
+                      int32_t rank) const;
+  Status seal(collective::Engine& engine, Time deadline, int32_t size);
+  std::vector<uint64_t> element_bytes() const;
+  Digest specs() const;
+  ShardLayout layout_of(Ranges own, const Generation& generation) const;
+  int32_t most_copies() const;
+  /// Segments of a parcel of these ranges, of keys with more than `copies` copies: those with most come first, so that
+  /// what each holder gets is the front of it.
+  std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
+  /// A parcel of these segments, from what was let go of if it fits. Throws std::bad_alloc.
+  ParcelPtr parcel(std::vector<Segment> segments, int32_t owner);
+  std::vector<ShardRange> ranges() const;
+  std::string told(const ShardRange& range) const;
+  std::string who_had(const ShardRange& range) const;
+
+  std::vector<Shard> shards_;    // in the order of keys
+  std::vector<uint32_t> order_;  // keys by falling number of copies
+  Set sealed_, next_;
+  std::vector<ParcelPtr> spare_;
+  std::vector<std::vector<Digest>> digests_;  // of the commit that is placed, by rank and key
+};
+
+}  // namespace hvd::state
