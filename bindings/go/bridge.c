@@ -71,6 +71,20 @@ hvd_status hvdgo_add_object(hvd_state *state, const char *key, uintptr_t handle,
   return hvd_state_add_object(state, key, on_save, on_load, (void *)handle, destroy, error);
 }
 
+static int32_t on_reshard(void *userdata, hvd_shard *shard) { return hvdgoReshard((uintptr_t)userdata, shard); }
+hvd_status hvdgo_add_shard(hvd_state *state, const char *key, const hvdgo_tensor *tensor, int64_t elements,
+                           int64_t offset, int32_t copies, uintptr_t handle, hvd_error *error) {
+  return hvd_state_add_shard(state, key, (const hvd_tensor *)tensor, elements, offset, copies, on_reshard,
+                             (void *)handle, destroy, error);
+}
+void hvdgo_set_shard_data(hvd_shard *shard, uintptr_t data) { shard->data = (void *)data; }
+static int32_t on_lost(void *userdata, const char *sentence) {
+  return hvdgoLost((uintptr_t)userdata, (char *)sentence);
+}
+hvd_status hvdgo_on_lost(hvd_state *state, uintptr_t handle, hvd_error *error) {
+  return hvd_state_on_lost(state, on_lost, (void *)handle, destroy, error);
+}
+
 static void on_event(void *userdata, const hvd_event *event) { hvdgoEvent((uintptr_t)userdata, (hvd_event *)event); }
 hvd_status hvdgo_register_listener(hvd_context *context, hvd_event_kind kinds, uintptr_t handle,
                                    uint64_t *ret_listener, hvd_error *error) {

@@ -5,6 +5,7 @@
 #include <hvd/connect.h>
 #include <hvd/direct.h>
 #include <hvd/sampler.h>
+#include <hvd/shards.h>
 #include <hvd/driver.h>
 #include <hvd/hvd.h>
 #include <stdint.h>
@@ -40,6 +41,10 @@ hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name
 
 /* In these, userdata is a runtime/cgo handle, which the library's destroy callback deletes. */
 hvd_status hvdgo_set_log(hvd_options *options, hvd_log_level level, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_add_shard(hvd_state *state, const char *key, const hvdgo_tensor *tensor, int64_t elements,
+                           int64_t offset, int32_t copies, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_on_lost(hvd_state *state, uintptr_t handle, hvd_error *error);
+void hvdgo_set_shard_data(hvd_shard *shard, uintptr_t data);
 hvd_status hvdgo_add_object(hvd_state *state, const char *key, uintptr_t handle, hvd_error *error);
 hvd_status hvdgo_register_listener(hvd_context *context, hvd_event_kind kinds, uintptr_t handle,
                                    uint64_t *ret_listener, hvd_error *error);

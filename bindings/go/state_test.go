@@ -166,3 +166,25 @@ func TestAStateIsUsedByOneAtATime(t *testing.T) {
 	all.Wait()
 	must(t, other.Save())
 }
+
+func TestShardsOfAWorkerThatIsAlone(t *testing.T) {
+	state, err := alone(t).NewState()
+	must(t, err)
+	shard, err := hvd.AddShard[float64](state, "m", 10, 0)
+	must(t, err)
+	equal(t, []any{shard.Offset(), len(shard.Data())}, []any{int64(0), 10})
+	shard.Data()[9] = 3
+	must(t, state.Commit())
+	shard.Data()[9] = 4
+	must(t, state.Restore())
+	equal(t, []any{shard.Data()[9]}, []any{3.0})
+	_, err = hvd.AddShard[float64](state, "m", 10, 0)
+	expect(t, err, hvd.Invalid)
+	_, err = hvd.AddShard[float64](state, "n", 10, 99)
+	expect(t, err, hvd.Invalid)
+	offset, length, err := hvd.ShardRange(10, 3, 4)
+	must(t, err)
+	equal(t, []any{offset, length}, []any{int64(8), int64(2)})
+	must(t, state.OnLost(func(sentence string) error { return nil }))
+	state.Close()
+}

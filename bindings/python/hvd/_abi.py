@@ -83,6 +83,12 @@ class StateStatistics(Sized):
                 ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64), ("written_bytes", c_uint64)]
 
 
+class Shard(Sized):
+    _fields_ = [("struct_size", c_size_t), ("key", c_char_p), ("dtype", c_int32), ("rank", c_int32), ("size", c_int32),
+                ("reserved", c_int32), ("global_elements", c_int64), ("offset", c_int64), ("elements", c_int64),
+                ("data", c_void_p)]
+
+
 class SamplerOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("samples", c_uint64), ("batch_size", c_uint64), ("seed", c_uint64),
                 ("in_order", c_int32), ("padding", c_int32)]
@@ -132,6 +138,8 @@ WriteFn = CFUNCTYPE(c_int32, c_void_p, c_char_p, c_size_t)
 SaveFn = CFUNCTYPE(c_int32, c_void_p, WriteFn, c_void_p)
 LoadFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 ResetFn = CFUNCTYPE(c_int32, c_void_p)
+ReshardFn = CFUNCTYPE(c_int32, c_void_p, POINTER(Shard))
+LostFn = CFUNCTYPE(c_int32, c_void_p, c_char_p)
 ListenerFn = CFUNCTYPE(None, c_void_p, POINTER(Event))
 AddHostFn = CFUNCTYPE(None, c_void_p, c_char_p, c_int32)
 DiscoverFn = CFUNCTYPE(c_int32, c_void_p, AddHostFn, c_void_p)
@@ -201,6 +209,9 @@ _PROTOTYPES = {
     "hvd_state_add_value": (None, [_P, _S, _P, _N]),
     "hvd_state_add_object": (None, [_P, _S, SaveFn, LoadFn, _P, DestroyFn]),
     "hvd_state_add_sampler": (None, [_P, _S, _P]),
+    "hvd_state_add_shard": (None, [_P, _S, _T, _L, _L, _I, ReshardFn, _P, DestroyFn]),
+    "hvd_state_on_lost": (None, [_P, LostFn, _P, DestroyFn]),
+    "hvd_shard_range": (None, [_L, _I, _I, POINTER(_L), POINTER(_L)]),
     "hvd_state_remove": (None, [_P, _S]),
     "hvd_state_on_reset": (None, [_P, ResetFn, _P, DestroyFn]),
     "hvd_state_commit": (None, [_P]),

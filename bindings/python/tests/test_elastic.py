@@ -286,3 +286,25 @@ class TestSampler:
         sampler.record(stale)
         with pytest.raises(hvd.InvalidError):
             sampler.record(stale)
+
+
+def test_shards_of_a_worker_that_is_alone(alone):
+    state = elastic.ArrayState(step=0)
+    shard = state.add_shard("m", 10, "float64")
+    assert (shard.offset, len(shard), shard.array.tolist()) == (0, 10, [0.0] * 10)
+    shard.array[:] = np.arange(10)
+    state.commit()
+    shard.array[:] = -1
+    state.restore()
+    assert shard.array.tolist() == list(range(10)) and state.revision == 1
+    assert [elastic.shard_range(10, rank, 4) for rank in range(4)] == [(0, 3), (3, 3), (6, 2), (8, 2)]
+    with pytest.raises(hvd.InvalidError, match="'m' is taken"):
+        state.add_shard("m", 10)
+    with pytest.raises(hvd.InvalidError, match="expected a range within"):
+        state.add_shard("n", 10, split=lambda rank, size: (5, 6))
+    with pytest.raises(hvd.InvalidError, match="copies is 99"):
+        state.add_shard("n", 10, copies=99)
+    with pytest.raises(hvd.InvalidError, match="expected 10 in one"):
+        state.add_shard("n", 10, allocate=lambda length: np.zeros((length, 2)))
+    state.remove("m")
+    state.commit()

@@ -8,13 +8,14 @@ from ..errors import HorovodInternalError, HostsUpdatedInterrupt
 from .leaving import leave_on_signal
 from .loop import run
 from .sampler import ElasticSampler
+from .shards import Shard, shard_range
 from .state import ArrayState, ObjectState, State
 
 if TYPE_CHECKING:
     from ..torch.elastic import TorchState
 
-__all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
-           "TorchState", "leave_on_signal", "run"]
+__all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Shard",
+           "State", "TorchState", "leave_on_signal", "run", "shard_range"]
 
 
 def __getattr__(name: str) -> Any:

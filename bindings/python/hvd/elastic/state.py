@@ -19,6 +19,7 @@ from ..context import Context, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
 from ..tensors import Borrowed, borrow
 from .sampler import ElasticSampler
+from .shards import NO_COPIES, Shard, _forget_loss, _forget_shard, _losses, _lost, _reshard, _shards
 
 _lib = _abi.lib
 _objects = Registry()
@@ -203,6 +204,34 @@ class State:
             _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"), sampler._handle.pointer)
         self._memory[key] = sampler
 
+    def add_shard(self, key: str, elements: int, dtype: Any = "float32", *, copies: int = 1,
+                  allocate: Callable[[int], Any] | None = None,
+                  split: Callable[[int, int], tuple[int, int]] | None = None) -> Shard:
+        """This rank's range of a flat vector of so many `elements`, which outlives the loss of `copies` workers at once.
+
+        allocate(length) gives memory for a range: a one-dimensional array in host memory with its initial values; by
+        default NumPy's zeros of `dtype`. It is asked now, and again after each change of ranks. split(rank, size) gives
+        (offset, length); by default an even split. With shards all ranks take part in each commit and save.
+        """
+        def zeros(length: int) -> Any:
+            import numpy
+
+            return numpy.zeros(length, dtype)
+
+        shard = Shard(self._problem, key, elements, allocate or zeros, split, (self._context.rank(), self._context.size()))
+        with self._in_use("add_shard"):
+            _abi.check(_lib.hvd_state_add_shard, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor),
+                       elements, shard.offset, copies or NO_COPIES, _reshard, _shards.add(shard), _forget_shard)
+        self._memory[key] = shard
+        return shard
+
+    def on_lost(self, load: Callable[[str], None]) -> None:
+        """If more workers are lost than there are copies: load(sentence) is called on every rank, and loads everything that is
+        registered from the program's own checkpoint. Without it the job ends with that sentence."""
+        with self._in_use("on_lost"):
+            number = _losses.add(lambda sentence: self._problem.guard(lambda: load(sentence)))
+            _abi.check(_lib.hvd_state_on_lost, self._handle.pointer, _lost, number, _forget_loss)
+
     def remove(self, key: str) -> None:
         with self._in_use("remove"):
             _abi.check(_lib.hvd_state_remove, self._handle.pointer, _abi.text(key, "key"))
@@ -309,6 +338,8 @@ class State:
                 found[key] = item.copy()
             elif isinstance(item, ElasticSampler):
                 found[key] = item.state_dict()
+            elif isinstance(item, Shard):
+                found[key] = item._loan.copy()
             else:
                 try:
                     found[key] = item.get()
@@ -324,13 +355,15 @@ class State:
                 item.fill(value)
             elif isinstance(item, ElasticSampler):
                 item.load_state_dict(value)
+            elif isinstance(item, Shard):
+                item._loan.fill(value)
             elif item is not None:
                 item.put(value)
 
     def _check_memory(self) -> None:
         """What is registered must still be where it was: else a commit would keep, and a restore change, what nobody sees."""
         for key, loan in self._memory.items():
-            if isinstance(loan, Borrowed):
+            if isinstance(loan, (Borrowed, Shard)):
                 loan.check(f"{key!r}")
 
     def _why(self, error: HvdError) -> BaseException:

@@ -14,7 +14,8 @@ use crate::context::Context;
 use crate::error::{check, Error, Result, Status};
 use crate::raw::{self, Name};
 use crate::sampler::Sampler;
-use crate::tensor::{bytes_of, ViewMut};
+use crate::shard::{AnyShard, Shard};
+use crate::tensor::{bytes_of, Element, ViewMut};
 
 /// Names what of a value must survive. Every rank names the same keys with the same kinds, dtypes and shapes.
 ///
@@ -56,6 +57,7 @@ enum Field<'a> {
     Value(*mut c_void, usize, PhantomData<&'a mut [u8]>),
     Object(&'a mut dyn Object),
     Sampler(&'a Sampler),
+    Shard(&'a mut dyn AnyShard),
 }
 
 /// Collects the fields of a value: see [`Variables`].
@@ -85,6 +87,10 @@ impl<'a> Fields<'a> {
     pub fn object(&mut self, key: impl Into<Cow<'static, str>>, object: &'a mut dyn Object) {
         self.add(key, Field::Object(object));
     }
+    /// This rank's range of a sharded key. With shards all ranks take part in each commit and save.
+    pub fn shard<T: Element + Default>(&mut self, key: impl Into<Cow<'static, str>>, shard: &'a mut Shard<T>) {
+        self.add(key, Field::Shard(shard));
+    }
     /// What a sampler has processed.
     pub fn sampler(&mut self, key: impl Into<Cow<'static, str>>, sampler: &'a Sampler) {
         self.add(key, Field::Sampler(sampler));
@@ -98,6 +104,7 @@ enum Known {
     Value(*mut c_void, usize),
     Object,
     Sampler(*mut sys::hvd_sampler),
+    Shard(*mut c_void),
 }
 
 impl Field<'_> {
@@ -110,6 +117,7 @@ impl Field<'_> {
             Field::Value(address, size, _) => Known::Value(*address, *size),
             Field::Object(_) => Known::Object,
             Field::Sampler(sampler) => Known::Sampler(sampler.ptr()),
+            Field::Shard(shard) => Known::Shard(shard.address()),
         }
     }
 }
@@ -307,6 +315,7 @@ impl<S> State<S> {
                     })?;
                     self.slots.push(slot);
                 }
+                Field::Shard(shard) => shard.add(self.ptr, &name)?,
                 Field::Sampler(sampler) => {
                     // SAFETY: the state keeps what it needs of the sampler.
                     check(|e| unsafe {

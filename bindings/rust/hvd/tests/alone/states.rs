@@ -216,3 +216,30 @@ fn types_are_send_and_sync_where_that_is_true() {
     send::<Options>();
     send::<Error>();
 }
+
+struct Sharded {
+    moments: hvd::Shard<f32>,
+    step: i64,
+}
+
+impl hvd::Variables for Sharded {
+    fn variables<'a>(&'a mut self, fields: &mut hvd::Fields<'a>) {
+        fields.shard("moments", &mut self.moments);
+        fields.value("step", &mut self.step);
+    }
+}
+
+#[test]
+fn shards_of_a_worker_that_is_alone() {
+    let context = alone();
+    let moments = hvd::Shard::new(&context, 10, 1).unwrap();
+    assert_eq!((moments.offset(), moments.len(), moments.global_elements()), (0, 10, 10));
+    let mut state = hvd::State::new(&context, Sharded { moments, step: 0 }).unwrap();
+    state.moments[9] = 3.0;
+    state.commit().unwrap();
+    state.moments[9] = 4.0;
+    state.restore().unwrap();
+    assert_eq!(state.moments[9], 3.0);
+    assert_eq!(hvd::shard_range(10, 3, 4).unwrap(), (8, 2));
+    assert_eq!(hvd::shard_range(10, 4, 4).unwrap_err().status(), hvd::Status::Invalid);
+}
