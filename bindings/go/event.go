@@ -20,10 +20,11 @@ const (
 	EventPeerLost     EventKind = C.HVD_EVENT_PEER_LOST     // the generation is lost
 	EventGeneration   EventKind = C.HVD_EVENT_GENERATION    // a new generation is formed and connected
 	EventJobEnded     EventKind = C.HVD_EVENT_JOB_ENDED     // the driver ended the job
-	EventDriverLost   EventKind = C.HVD_EVENT_DRIVER_LOST   // the driver is gone
+	EventDriverLost   EventKind = C.HVD_EVENT_DRIVER_LOST   // the driver is gone; training goes on
 	EventRecovered    EventKind = C.HVD_EVENT_RECOVERED     // a recovery was recorded
 	EventStalled      EventKind = C.HVD_EVENT_STALLED       // rank 0: an operation waits for ranks that the message names
 	EventDiverged     EventKind = C.HVD_EVENT_DIVERGED      // the rank committed other bytes than most (option divergence_every)
+	EventDriverBack   EventKind = C.HVD_EVENT_DRIVER_BACK   // there is a driver again
 	EventAll          EventKind = 0xffffffff
 )
 

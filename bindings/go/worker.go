@@ -138,6 +138,7 @@ type Membership struct {
 	Generation           uint64 // counts from 1; 0 for a worker that is alone without a driver
 	MembershipEpoch      uint64 // changes of hosts that this generation takes into account
 	Worker               uint64 // identity of this worker, kept through all generations
+	Term                 uint64 // of the driver, from 1 on: grows when another one takes over; 0: nobody takes over
 }
 
 // Membership never blocks.
@@ -150,6 +151,7 @@ func (w *Worker) Membership() (Membership, error) {
 	return Membership{
 		int(m.rank), int(m.size), int(m.local_rank), int(m.local_size), int(m.cross_rank), int(m.cross_size),
 		uint64(m.generation), uint64(m.membership_epoch), uint64(m.worker),
+		uint64(m.term),
 	}, nil
 }
 

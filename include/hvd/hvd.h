@@ -200,6 +200,7 @@ typedef struct hvd_membership_info {
   uint64_t generation;              /* counts from 1; 0 for a worker that is alone without a driver */
   uint64_t membership_epoch;        /* changes of hosts that this generation takes into account */
   uint64_t worker;                  /* identity of this worker, kept through all generations */
+  uint64_t term;                    /* of the driver, from 1 on: grows when another one takes over; 0: nobody takes over */
 } hvd_membership_info;
 HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership_info *ret_membership, hvd_error *error);
 
@@ -640,11 +641,12 @@ enum {
   HVD_EVENT_PEER_LOST = 1 << 1,         /* the generation is lost */
   HVD_EVENT_GENERATION = 1 << 2,        /* a new generation is formed and connected */
   HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
-  HVD_EVENT_DRIVER_LOST = 1 << 4,
+  HVD_EVENT_DRIVER_LOST = 1 << 4,       /* no driver; training goes on, for option driver_timeout the worker looks for one */
   HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
   HVD_EVENT_STALLED = 1 << 6,           /* rank 0: an operation waits for ranks that the message names */
-  HVD_EVENT_DIVERGED = 1 << 7           /* `rank` committed other bytes than most (option divergence_every); the message
+  HVD_EVENT_DIVERGED = 1 << 7,          /* `rank` committed other bytes than most (option divergence_every); the message
                                            names key and revision */
+  HVD_EVENT_DRIVER_BACK = 1 << 8        /* there is a driver again, the same one or one that has taken over */
 };
 #define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
 

@@ -38,7 +38,7 @@ constexpr OptionSpec kSpecs[] = {
      "backend's module says that it is fast inside a host"},
     // Worker.
     {"driver", kString, "", 0, 0, kHere,
-     "host:port of the driver; hvdrun sets it; of an agent: several, separated by commas"},
+     "host:port of the driver, or several, separated by commas, of which any may be it; hvdrun sets it"},
     {"worker", kInt, "0", 0, 9.2e18, kHere, "identity that the driver gave to this worker"},
     {"host", kString, "", 0, 0, kHere, "name of this worker's host; absent: the system's"},
     {"slot", kInt, "0", 0, kMany, kHere, "slot of this worker on its host"},
@@ -54,7 +54,7 @@ constexpr OptionSpec kSpecs[] = {
     {"connect_timeout", kDuration, "30s", 0.001, kDay, kToWorker,
      "how long connecting to the driver, and to the peers of a generation, may take"},
     {"driver_timeout", kDuration, "1m", 0.05, kDay, kToWorker,
-     "how long a worker goes on while the driver is silent; at least heartbeat_timeout"},
+     "how long a worker goes on without a driver (docs/driver-loss.md); with a silent one at least heartbeat_timeout"},
     {"operation_timeout", kDuration, "10m", 0.001, kDay, kToWorker,
      "how long a collective waits for ranks that do not call it"},
     {"stall_warning", kDuration, "1m", 0.001, kDay, kToWorker,
@@ -146,6 +146,13 @@ constexpr OptionSpec kSpecs[] = {
      "directory for files of the workers' output, one folder a worker"},
     {"helper", kString, "", 0, 0, kHere,
      "program that a backend needs beside the job and its manifest names; absent: beside the module; off: none"},
+    {"journal", kString, "", 0, 0, kHere,
+     "directory of the driver's journal, from which a next driver takes the job over; off or absent: none"},
+    {"takeover", kBool, "false", 0, 0, kHere,
+     "whether workers of this job may run already, whom an earlier driver has left: without a journal they tell what must "
+     "be known; job and secret must be the earlier driver's"},
+    {"keeper", kInt, "-1", -1, kMany, kHere,
+     "descriptor of the program that keeps this driver; hvdrun sets it"},
     {"guard", kString, "", 0, 0, kHere,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };

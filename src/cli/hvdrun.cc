@@ -22,6 +22,7 @@
 #include "cli/ctl.h"
 #include "cli/job_page.h"
 #include "cli/join.h"
+#include "cli/keep.h"
 #include "cli/status_line.h"
 #include "cli/timeline_merge.h"
 #include "cli/torchrun.h"
@@ -46,6 +47,7 @@ struct Arguments {
   bool verbose = false, status_line = true;
   bool join = false, driver = false;
   long nodes = 1;  // at most, as torchrun counts them
+  bool may_be_kept = true;  // unless --journal is off
   bool check_build = false;
 };
 
@@ -105,6 +107,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
        "silence after which a worker is lost, unless its process runs"},
       {"--address-file", "address_file",
        "file that gets the driver's address, and the key to operate the job (hvdrun ctl --address FILE)"},
+      {"--journal", "journal",
+       "directory of the driver's journal, from which another driver takes the job over; absent: one of the job's own; off: none, and the driver's end is the job's"},
       {"--stop-grace", "stop_grace", "time between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
        "file for a trace of what each worker does; .<worker>.json is added"},
@@ -210,6 +214,9 @@ int parse(int argc, char** argv, Arguments* arguments) {
     if (!arguments->command.empty() && arguments->command.front() == "--") {
       arguments->command.erase(arguments->command.begin());
     }
+    for (const auto& [key, text] : arguments->options) {
+      if (key == "journal") arguments->may_be_kept = text != "off";
+    }
     if (!arguments->timelines.empty() || arguments->check_build) return -1;
     if (arguments->command.empty() && !arguments->join && !arguments->driver)
       throw CLI::ValidationError("command", "no command to run");
@@ -248,7 +255,8 @@ struct Deleter {
 
 class Job {
  public:
-  Job(Arguments arguments, ErrorOutput* errors) : arguments_(std::move(arguments)), errors_(errors) {}
+  Job(Arguments arguments, ErrorOutput* errors, int keeper)
+      : arguments_(std::move(arguments)), errors_(errors), keeper_(keeper) {}
 
   int run() {
     hvd_error error = HVD_ERROR_INIT;
@@ -351,6 +359,11 @@ class Job {
     const hvd_log_level level = arguments_.verbose ? HVD_LOG_INFO : HVD_LOG_DEFAULT;
     if (status = hvd_options_set_log(options, level, &Job::log, this, nullptr, error); status != HVD_OK)
       return status;
+    if (keeper_ >= 0) {
+      // The library closes its own: this process says with the other how the job has ended.
+      const std::string own = std::to_string(::fcntl(keeper_, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+      if (status = set("keeper", own, error); status != HVD_OK) return status;
+    }
     hvd_driver* driver = nullptr;
     if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
     driver_.reset(driver);
@@ -419,6 +432,7 @@ class Job {
 
   const Arguments arguments_;
   ErrorOutput* const errors_;
+  const int keeper_;  // descriptor, or -1
   std::unique_ptr<hvd_options, Deleter> options_;
   std::unique_ptr<hvd_driver, Deleter> driver_;
 #if HVD_WITH_HTTP
@@ -435,9 +449,22 @@ int main(int argc, char** argv) {
   if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
   if (!arguments.timelines.empty()) return merge(arguments.timelines);
   if (arguments.check_build) return hvd::cli::check_build(arguments.options);
-  ErrorOutput errors;
-  if (arguments.join)
+  // An agent ends when its driver does not come back; it has no driver to keep.
+  if (arguments.join) {
+    ErrorOutput errors;
     return hvd::cli::join(arguments.options, arguments.command, arguments.environment, arguments.verbose,
                           &errors);
-  return Job(std::move(arguments), &errors).run();
+  }
+  // Forked before there is a thread.
+  int keeper = -1;
+  if (arguments.may_be_kept) {
+    if (const int status = hvd::cli::keep_driver(&keeper); status >= 0) return status;
+  }
+  int status = 1;
+  {
+    ErrorOutput errors;
+    status = Job(std::move(arguments), &errors, keeper).run();
+  }
+  hvd::cli::tell_over(keeper, status);
+  return status;
 }

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <set>
@@ -17,6 +20,7 @@
 #include "base/file.h"
 #include "driver/hostfile.h"
 #include "launch/guard.h"
+#include "launch/job_directory.h"
 #include "launch/process.h"
 
 namespace hvd::driver {
@@ -24,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kIdentitiesOfTerm = 1'000'000;
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
 
@@ -59,8 +64,11 @@ bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase ==
 
 Driver::Driver(Options options)
     : options_(std::move(options)),
-      settings_(read_settings(options_)),
-      logger_(LogTail::around(options_.logger, log_tail_)) {
+      logger_(LogTail::around(options_.logger, log_tail_)),
+      keeper_(options_.integer("keeper") >= 0
+                  ? std::make_shared<launch::Keeper>(static_cast<int>(options_.integer("keeper")), logger_)
+                  : nullptr),
+      settings_(make_settings()) {
   fixed_hosts();  // checked
   if (options_.is_set("hosts") && options_.is_set("hostfile")) {
     throw Error(HVD_INVALID,
@@ -88,6 +96,84 @@ Driver::Driver(Options options)
 }
 
 Driver::~Driver() { close(); }
+
+/// The name and the secret of the job are those of the driver before this one, if there was one.
+Settings Driver::make_settings() {
+  Settings settings = read_settings(options_);
+  if (!keeper_) return settings;
+  if (const auto kept = keeper_->take("job")) {
+    std::vector<std::string> parts(1);
+    for (const char c : kept->text) c == '\n' ? void(parts.emplace_back()) : parts.back().push_back(c);
+    if (parts.size() == 3) {
+      settings.job = parts[0];
+      settings.secret = parts[1];
+      journal_directory_ = parts[2];
+    }
+  }
+  return settings;
+}
+
+/// What is known of the job if this driver is not its first one.
+void Driver::take_over() {
+  known_.reset();
+  term_ = 0;
+  // Agents end the workers of a driver that does not come back as the same one: nothing is kept then.
+  if (agents_ && !settings_.takeover && settings_.private_journal) return;
+  std::string directory = journal_directory_.empty() ? settings_.journal : journal_directory_;
+  if (directory.empty() && settings_.private_journal && keeper_) {
+    const char* const temporary = ::secure_getenv("TMPDIR");
+    directory = launch::make_job_directory(temporary != nullptr && *temporary == '/' ? temporary : "/tmp");
+    if (directory.empty())
+      logger_->warning("no directory for the journal can be made: {}", std::strerror(errno));
+    if (!directory.empty() && !guard_path_.empty()) guard()->add_directory(directory);
+  }
+  journal_directory_ = directory;
+  if (directory.empty()) {
+    if (settings_.takeover) known_.emplace();
+    if (settings_.takeover || keeper_) term_ = 1;
+    if (keeper_ && keeper_->drivers_before() > 0) {
+      term_ = static_cast<uint64_t>(keeper_->drivers_before()) + 1;
+      known_.emplace();
+    }
+  } else {
+    JournalFile::Found found = JournalFile::find(directory);
+    const bool ours = keeper_ && keeper_->drivers_before() > 0;
+    if (found.driver_lives && !settings_.takeover && !ours) {
+      throw Error(
+          HVD_UNAVAILABLE,
+          fmt::format("a driver of a job writes the journal in {} at this moment (term {}): expected another "
+                      "directory, or option takeover to take that job over",
+                      directory, found.term));
+    }
+    term_ = found.term + 1;
+    const membership::Journal& journal = found.journal;
+    const bool same_job =
+        journal.began.job == settings_.job || (journal.began.term > 0 && !options_.is_set("job"));
+    if (ours || (journal.began.term > 0 && same_job && !journal.job.finish)) {
+      if (!ours && journal.began.job != settings_.job) {
+        throw Error(
+            HVD_UNAVAILABLE,
+            fmt::format(
+                "the journal in {} is of job {}, which has not ended: expected options job and secret "
+                "of that job to take it over, or another directory",
+                directory, journal.began.job));
+      }
+      known_ = journal.job;
+      // Of a driver whose machine runs on everything is there; of another machine the last records may be lost.
+      known_->told = known_->told && ours;
+      if (!journal.whole()) {
+        logger_->warning("the journal in {} is damaged in {} places: {} records are whole", directory,
+                         journal.damaged, journal.records);
+      }
+    }
+    // Which identities were in use nobody can tell: these were not.
+    if (known_ && !known_->told)
+      known_->next_worker = std::max(known_->next_worker, term_ * kIdentitiesOfTerm);
+    journal_ = std::make_shared<JournalFile>(directory, term_, logger_);
+    JournalFile::remove_older(directory, term_);
+  }
+  if (keeper_) keeper_->keep("job", settings_.job + "\n" + settings_.secret + "\n" + directory, {});
+}
 
 void Driver::close() {
   {
@@ -157,7 +243,17 @@ std::vector<std::string> Driver::worker_options() const {
 }
 
 std::shared_ptr<launch::Guard> Driver::guard() {
-  if (guard_ == nullptr) guard_ = std::make_shared<launch::Guard>(guard_path_, settings_.stop_grace, logger_);
+  if (guard_ != nullptr) return guard_;
+  if (keeper_) {
+    pid_t pid = -1;
+    if (const auto kept = keeper_->take("guard"); kept && kept->descriptors.size() == 1) {
+      std::from_chars(kept->text.data(), kept->text.data() + kept->text.size(), pid);
+      return guard_ = std::make_shared<launch::Guard>(guard_path_, pid, kept->descriptors.front(), logger_);
+    }
+  }
+  guard_ = std::make_shared<launch::Guard>(guard_path_, settings_.stop_grace, logger_);
+  // As long as it is kept the guard does not take the end of this driver for that of the job.
+  if (keeper_) keeper_->keep("guard", std::to_string(guard_->pid()), {guard_->descriptor()});
   return guard_;
 }
 
@@ -207,6 +303,7 @@ void Driver::start_helper() {
   config.listen = listen_;
   config.interface = options_.string("interface");
   config.local = !launch_.start && !agents_;
+  config.keeper = keeper_;
   run_on_loop([&] {
     launch::Helper::Events events;
     events.started = [told](const Status& status) { told->set_value(status); };
@@ -306,6 +403,7 @@ std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events
   config.argv = argv_;
   config.environment = variables_.without(launch::merged_environment(environment_));
   config.output_directory = options_.string("output_directory");
+  config.keeper = keeper_;
   auto local =
       launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
   if (!agents_) return local;
@@ -346,6 +444,10 @@ void Driver::build() {
     };
   }
   config.environment = worker_options();
+  config.term = term_;
+  config.journal = journal_;
+  config.known = known_;
+  config.keeper = keeper_;
   config.logger = logger_;
   config.log_lines = [tail = log_tail_] { return tail->lines(); };
   config.make_launcher = [this](launch::Launcher::Events events) { return make_launcher(std::move(events)); };
@@ -419,6 +521,8 @@ void Driver::start() {
       std::lock_guard lock(mutex_);
       loop_ = std::move(loop);
     }
+    if (keeper_) run_on_loop([this] { keeper_->watch(*loop_); });
+    run_on_loop([this] { take_over(); });
     if (!helper_program_.empty()) start_helper();
     run_on_loop([this] { build(); });
     begin();
@@ -456,6 +560,12 @@ void Driver::tear_down(Duration grace) {
     supervisor_.reset();
     agent_server_.reset();
     helper_.reset();  // the workers are gone
+    if (keeper_) {
+      keeper_->stop_watching();
+      keeper_->drop("guard");
+    }
+    if (settings_.private_journal && journal_) launch::remove_job_directories({journal_directory_});
+    journal_.reset();
     guard_.reset();
     helper_death_.clear();
   });

@@ -66,6 +66,8 @@ class Driver {
   void begin();
   void tear_down(Duration grace);
   std::shared_ptr<launch::Guard> guard();
+  Settings make_settings();
+  void take_over();
   std::unique_ptr<HostDiscovery> make_discovery();
   std::vector<membership::HostSlots> fixed_hosts() const;
   bool may_need_agents() const;
@@ -76,9 +78,11 @@ class Driver {
   std::string backend_of_workers() const;
 
   const Options options_;
-  const Settings settings_;
   const std::shared_ptr<LogTail> log_tail_ = std::make_shared<LogTail>();
   const LoggerPtr logger_;
+  std::string journal_directory_;
+  std::shared_ptr<launch::Keeper> keeper_;  // or null
+  const Settings settings_;                 // with what an earlier driver had made of them
 
   mutable std::mutex mutex_;  // guards what follows up to loop_
   std::condition_variable changed_;
@@ -93,6 +97,10 @@ class Driver {
   bool agents_ = false;         // workers of other hosts are started by agents
   EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
   std::string helper_program_;  // of that backend; ""
+  // Of this start.
+  uint64_t term_ = 0;
+  std::shared_ptr<JournalFile> journal_;
+  std::optional<membership::KnownJob> known_;
   std::unique_ptr<Loop> loop_;
   // The loop's thread only.
   std::shared_ptr<launch::OutputThread> output_;

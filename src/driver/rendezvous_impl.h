@@ -33,6 +33,8 @@ struct RendezvousServer::Connection {
   bool takes_waiting = false;       // it understands Waiting and Probe
   bool operates = false;            // an operator's, after its hello
   int32_t asked = 0;                // commands under way
+  bool resumes = false;             // it is to say where it stands
+  int32_t slot = 0;                 // as it says
   bool over = false;
 };
 
@@ -40,6 +42,7 @@ template <class Body>
 void RendezvousServer::send(Connection& connection, uint64_t generation, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, connection.claimed, generation, std::move(body));
   message.sequence = ++connection.sent;
+  message.term = term_;
   connection.channel->send(wire::encode(message));
 }
 

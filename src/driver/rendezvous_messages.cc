@@ -12,6 +12,7 @@ constexpr size_t kMaxKey = 1024;
 constexpr size_t kMaxStallText = 4096;
 constexpr size_t kMaxBackendsText = 1024;
 constexpr size_t kMaxMissing = 1 << 16;
+constexpr Duration kHearsTheEnd = std::chrono::seconds(5);
 constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
 
 }  // namespace
@@ -31,6 +32,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
       return reject(connection, wire::Refusal::Job,
                     fmt::format("this is job {}, not {}", config_.job, printable(message.job)));
     }
+    if (fenced(connection, message)) return;
     if (connection->worker == 0) return hello(connection, message);
     if (message.worker != connection->worker) {
       throw Error(HVD_INVALID, fmt::format("a message in the name of worker {}", message.worker));
@@ -73,16 +75,32 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
     return reject(connection, wire::Refusal::Unknown,
                   fmt::format("the key of {} is not worker {}'s", identity, worker));
   }
+  if (ended_ && hello->resumes) {  // the driver before this one ended the job, or was about to
+    wire::JobEndedT ended;
+    ended.success = ended_->first;
+    ended.reason = ended_->second;
+    send(*connection, 0, std::move(ended));
+    connection->channel->close(kHearsTheEnd);
+    return remove(connection);
+  }
   if (ended_) {
     return reject(connection, wire::Refusal::Ended, fmt::format("the job has ended: {}", ended_->second));
   }
-  if (connections_.contains(worker)) {
-    return reject(connection, wire::Refusal::Busy,
-                  fmt::format("worker {} is connected already from {}", worker,
-                              connections_.at(worker)->channel->peer()));
+  if (const auto found = connections_.find(worker); found != connections_.end()) {
+    if (!hello->resumes || found->second->process != hello->pid) {
+      return reject(
+          connection, wire::Refusal::Busy,
+          fmt::format("worker {} is connected already from {}", worker, found->second->channel->peer()));
+    }
+    // It has not heard this driver for too long on the connection that it had: that one is replaced.
+    const ConnectionPtr former = found->second;
+    remove(former);
+    former->channel->close(Duration(0));
   }
   if (const std::optional<Refusal> refusal = events_.admit(worker)) {
-    return reject(connection, refusal->code, refusal->reason);
+    const bool may_tell = hello->resumes && refusal->code == wire::Refusal::Unknown && events_.may_be_known &&
+                          events_.may_be_known(worker);
+    if (!may_tell) return reject(connection, refusal->code, refusal->reason);
   }
   std::erase(strangers_, connection);
   connection->deadline.cancel();
@@ -90,6 +108,8 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->channel->trust();
   connection->host = printable(hello->host);
   connection->process = hello->pid;
+  connection->resumes = hello->resumes;
+  connection->slot = hello->slot;
   connection->takes_waiting = hello->takes_waiting;
   connection->received = message.sequence;
   connection->heard = now();
@@ -101,6 +121,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
       std::chrono::duration_cast<std::chrono::milliseconds>(config_.heartbeat_timeout).count();
   welcome.epoch = epoch_;
   welcome.takes_stalls = true;
+  welcome.term = term_;
   welcome.takes_leaving = true;
   welcome.takes_recoveries = true;
   send(*connection, 0, std::move(welcome));
@@ -137,6 +158,68 @@ void RendezvousServer::stalled(uint64_t worker, const wire::EnvelopeT& message) 
   events_.stalled(worker, message.generation, event);
 }
 
+membership::ReadyEvent RendezvousServer::ready_event(const Connection& connection, uint64_t generation,
+                                                     const wire::ReadyT& ready) const {
+  membership::ReadyEvent event;
+  event.left_generation = generation;
+  event.has_state = ready.has_state;
+  event.revision = ready.revision;
+  event.digest = wire::to_digest(ready.digest.get());
+  event.host = connection.host;
+  event.lost_peer = ready.cause == wire::Cause::PeerLost;
+  event.offers = wire::read_offers(ready.addresses);
+  event.settings = wire::read_settings(ready.settings);
+  return event;
+}
+
+/// contract 14: who has heard of a newer driver listens to this one no more.
+bool RendezvousServer::fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  if (message.term <= term_) return false;
+  if (term_ == 0) return false;  // terms mean nothing to it
+  if (connection->worker == 0 && connection->channel->identity() != wire::worker_identity(message.worker))
+    return false;
+  if (const uint64_t term = events_.newer_term ? events_.newer_term(message.term) : 0; term > message.term) {
+    term_ = term;
+    return false;
+  }
+  if (connection->worker == 0) {
+    reject(connection, wire::Refusal::Superseded,
+           fmt::format("this driver is of term {}, and there is one of term {}", term_, message.term));
+  }
+  return true;
+}
+
+/// Where a worker stands that has connected again.
+void RendezvousServer::resumed(const ConnectionPtr& connection, wire::EnvelopeT& message) {
+  if (!std::exchange(connection->resumes, false))
+    throw Error(HVD_INVALID, "Resume is for a connection that resumes");
+  const wire::ResumeT& resume = *message.body.AsResume();
+  constexpr int32_t kMostRanks = 1 << 22;
+  if (resume.size < 0 || resume.size > kMostRanks || resume.epoch > uint64_t{1} << 62 ||
+      message.generation > uint64_t{1} << 62) {
+    throw Error(HVD_INVALID, fmt::format("rank {} of {} in generation {}, epoch {}", resume.rank, resume.size,
+                                         message.generation, resume.epoch));
+  }
+  membership::BackEvent event;
+  event.generation = message.generation;
+  event.rank = resume.rank;
+  event.size = resume.size;
+  event.synced = resume.synced;
+  event.has_state = resume.has_state;
+  event.left = resume.left;
+  event.lost = resume.lost;
+  event.interrupt = resume.interrupt;
+  event.epoch = resume.epoch;
+  event.revision = resume.revision;
+  event.slot_host = connection->host;
+  event.slot = connection->slot;
+  if (resume.ready != nullptr) event.last = ready_event(*connection, message.generation, *resume.ready);
+  event.last.host = connection->host;
+  connection->assigned = message.generation;
+  connection->generation = resume.left || resume.lost ? 0 : message.generation;
+  events_.back(connection->worker, event);
+}
+
 void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& message) {
   const uint64_t worker = connection->worker;
   switch (message.body.type) {
@@ -160,17 +243,9 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
         note(*connection, HVD_LOG_INFO,
              fmt::format("worker {} on host {} uses {}", worker, connection->host, connection->backends));
       }
-      membership::ReadyEvent event;
-      event.left_generation = message.generation;
-      event.has_state = ready.has_state;
-      event.revision = ready.revision;
-      event.digest = wire::to_digest(ready.digest.get());
-      event.host = connection->host;
-      event.lost_peer = ready.cause == wire::Cause::PeerLost;
-      event.offers = wire::read_offers(ready.addresses);
-      event.settings = wire::read_settings(ready.settings);
-      return events_.ready(worker, event);
+      return events_.ready(worker, ready_event(*connection, message.generation, ready));
     }
+    case wire::Body::Resume: return resumed(connection, message);
     case wire::Body::Synced:
       // It may have crossed the abort of its generation: that the worker has state from then on stays true.
       if (message.generation != 0 && message.generation == connection->assigned) {

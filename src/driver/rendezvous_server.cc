@@ -30,9 +30,12 @@ RendezvousServer::RendezvousServer(Loop& loop, RendezvousConfig config, LoggerPt
       logger_(std::move(logger)),
       events_(std::move(events)),
       timer_(loop) {
-  listener_ = std::make_unique<wire::Listener>(
-      loop_, config_.listen, config_.secret, config_.limits, logger_,
-      [this](std::shared_ptr<wire::Channel> channel) { accepted(std::move(channel)); });
+  term_ = config_.term;
+  const auto on_accepted = [this](std::shared_ptr<wire::Channel> channel) { accepted(std::move(channel)); };
+  listener_ = config_.socket >= 0 ? std::make_unique<wire::Listener>(loop_, config_.socket, config_.secret,
+                                                                     config_.limits, logger_, on_accepted)
+                                  : std::make_unique<wire::Listener>(loop_, config_.listen, config_.secret,
+                                                                     config_.limits, logger_, on_accepted);
 }
 
 RendezvousServer::~RendezvousServer() {
@@ -246,7 +249,9 @@ void RendezvousServer::assign(const membership::Assign& assign) {
   assignment.reason = printable(assign.reason);
   assignment.spares = assign.spares;
   for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
-  const wire::Circular circular(wire::envelope(config_.job, 0, assign.generation, std::move(assignment)));
+  wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
+  message.term = term_;
+  const wire::Circular circular(std::move(message));
   for (const Member& member : assign.members) {
     const auto found = connections_.find(member.worker);
     if (found == connections_.end()) continue;
@@ -342,6 +347,24 @@ void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::s
   send(*connection, connection->generation, std::move(refused));
   remove(connection);
   connection->channel->close(kLinger);
+}
+
+void RendezvousServer::run_on(uint64_t generation) {
+  if (kv_.generation() != generation) answer(kv_.begin(generation));
+}
+
+void RendezvousServer::retire() {
+  ended_ = {false, "another driver has taken over"};
+  timer_.cancel();
+  for (const ConnectionPtr& connection : std::exchange(strangers_, {})) {
+    connection->over = true;
+    connection->deadline.cancel();
+    connection->channel->close(kLinger);
+  }
+  for (const auto& [worker, connection] : std::exchange(connections_, {})) {
+    connection->over = true;
+    connection->channel->close(kLinger);
+  }
 }
 
 void RendezvousServer::end(bool success, const std::string& sentence) {

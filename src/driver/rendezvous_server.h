@@ -40,6 +40,8 @@ struct RendezvousConfig {
   size_t max_strangers = 16384;  // connections, which know a key, that have not said hello
   size_t max_operators = 64;    // connections of operators; the one that was idle for longest gives way
   Duration operator_timeout = seconds(120);  // without a command
+  uint64_t term = 0;                         // of this driver; 0: nobody will take over from it
+  int socket = -1;                           // that listens already, instead of `listen`
 };
 
 /// All on the loop's thread.
@@ -50,6 +52,12 @@ class RendezvousServer {
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
     /// `process`: the number that it names as its own.
     std::function<void(uint64_t worker, int64_t process)> connected;
+    /// A worker says where it stands that an earlier driver knew, or that has lost its connection to this one.
+    std::function<void(uint64_t worker, const membership::BackEvent& event)> back;
+    /// Whether a worker that is unknown may say that first.
+    std::function<bool(uint64_t worker)> may_be_known;
+    /// Somebody has heard of a newer driver. The term that this one has from now on; 0: it is over for this one.
+    std::function<uint64_t(uint64_t term)> newer_term;
     /// The first message of a connection is another role's than a worker's: true if somebody takes the channel over, by
     /// handlers of its own. It has checked the channel's identity. Absent: refused.
     std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
@@ -93,6 +101,12 @@ class RendezvousServer {
   void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason, bool left = false);
   /// Tells a connected worker that it is a spare.
   void wait(const membership::Wait& wait);
+  /// The generation that runs, of a job that was taken over.
+  void run_on(uint64_t generation);
+  /// Closes everything without a word: the workers have another driver.
+  void retire();
+  int descriptor() const { return listener_->descriptor(); }
+  uint64_t term() const { return term_; }
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);
   /// Of a worker that is connected: since its last message, whether that is too long, and what it told last.
@@ -124,6 +138,10 @@ class RendezvousServer {
   void operate(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void operator_hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void expect_command(const ConnectionPtr& connection);
+  bool fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void resumed(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  membership::ReadyEvent ready_event(const Connection& connection, uint64_t generation,
+                                     const wire::ReadyT& ready) const;
   bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
@@ -145,7 +163,7 @@ class RendezvousServer {
   const RendezvousConfig config_;
   const LoggerPtr logger_;
   const Events events_;
-  uint64_t epoch_ = 0;
+  uint64_t epoch_ = 0, term_ = 0;
   std::optional<std::pair<bool, std::string>> ended_;
   std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
   std::list<ConnectionPtr> strangers_;             // before it, oldest first

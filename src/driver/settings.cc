@@ -137,6 +137,13 @@ Settings read_settings(const Options& o) {
   s.torchrun = o.boolean("torchrun");
   s.master_addr = o.string("master_addr");
   s.master_port = static_cast<uint16_t>(o.integer("master_port"));
+  s.journal = o.string("journal");
+  s.private_journal = s.journal.empty();
+  if (s.journal == "off") s.journal.clear();
+  s.takeover = o.boolean("takeover");
+  if (s.takeover && (!o.is_set("job") || !o.is_set("secret"))) {
+    invalid("option takeover is set: expected options job and secret as well, those of the earlier driver");
+  }
   check_sizes(s);
   check_times(s);
   return s;

@@ -24,6 +24,9 @@ struct Settings {
   bool torchrun = false;
   std::string master_addr;
   uint16_t master_port = 0;
+  std::string journal;           // directory, or ""
+  bool private_journal = false;  // where none is named
+  bool takeover = false;
 };
 
 /// Reads the options and checks the ladder of time-outs and sizes. Throws Error(HVD_INVALID) that names

@@ -91,15 +91,27 @@ void Supervisor::listen() {
   rendezvous.heartbeat_interval = s.heartbeat_interval;
   rendezvous.heartbeat_timeout = s.heartbeat_timeout;
   rendezvous.slow_timeout = s.slow_timeout;
+  rendezvous.term = config_.term;
+  if (config_.keeper) {
+    if (auto kept = config_.keeper->take("listen"); kept && kept->descriptors.size() == 1)
+      rendezvous.socket = kept->descriptors.front();
+  }
   RendezvousServer::Events events;
+  events.back = [this](uint64_t worker, const membership::BackEvent& event) { worker_back(worker, event); };
+  events.may_be_known = [this](uint64_t) { return membership_->may_come_back() && !finish_; };
+  events.newer_term = [this](uint64_t term) { return newer_term(term); };
   events.admit = [this](uint64_t worker) { return admit(worker); };
   events.connected = [this](uint64_t worker, int64_t process) {
     launcher_->set_process(worker, process);
     publish();
   };
-  events.life = [this](uint64_t worker, int64_t process) { return launcher_->life(worker, process); };
   events.guest = [this](const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
     return guest(channel, message);
+  };
+  events.life = [this](uint64_t worker, int64_t process) {
+    const auto found = workers_.find(worker);
+    if (found != workers_.end() && found->second.foreign) return launch::Life::kUnknown;
+    return launcher_->life(worker, process);
   };
   events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
     apply(membership_->worker_ready(worker, event, now()));
@@ -142,6 +154,7 @@ void Supervisor::listen() {
   };
   server_ = std::make_unique<RendezvousServer>(loop_, std::move(rendezvous), logger_, std::move(events));
   if (config_.listening) endpoint_ = config_.listening(server_->address(), server_->port());
+  if (config_.keeper) config_.keeper->keep("listen", "", {server_->descriptor()});
 }
 
 void Supervisor::begin() {
@@ -149,7 +162,22 @@ void Supervisor::begin() {
   const membership::MembershipConfig config =
       membership_config(config_.settings, hosts_, discovery_->fixed());
   first_size_ = config.np;
-  membership_ = std::make_unique<membership::Membership>(config, now());
+  std::vector<launch::InheritedWorker> kept;
+  if (config_.known) {
+    if (config_.keeper) kept = config_.keeper->take_workers();
+    know(kept);
+    took_over_ = now();
+    membership_ = std::make_unique<membership::Membership>(config, *config_.known,
+                                                           config_.settings.heartbeat_timeout, now());
+    gathering_ = true;
+  } else {
+    membership_ = std::make_unique<membership::Membership>(config, now());
+  }
+  if (config_.journal) {
+    config_.journal->write(
+        {membership::TermBegan{config_.term, config_.settings.job, driver_endpoint()}, membership_->known()});
+    config_.journal->sync();
+  }
   logger_->info("job {} listens at {}, hosts: {}", config_.settings.job, driver_endpoint(),
                 describe_hosts(hosts_));
   if (hosts_.empty()) {
@@ -158,6 +186,7 @@ void Supervisor::begin() {
         seconds_text(config_.settings.membership.elastic_timeout));
   }
   write_address();
+  if (config_.known) inherit(kept);
   if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
   if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
   discover_later();
@@ -216,8 +245,8 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
     tick_.cancel();
   }
   server_->set_epoch(membership_->epoch());
-  std::vector<membership::Record> unread;  // there is no journal yet that takes them
-  membership_->take_records(&unread);
+  write_journal();
+  if (gathering_ && !membership_->gathering()) gathered();
   publish();
 }
 
@@ -311,6 +340,7 @@ std::optional<Refusal> Supervisor::admit(uint64_t id) const {
   if (found == workers_.end()) {
     return Refusal{wire::Refusal::Unknown, fmt::format("no worker {} was started by this driver", id)};
   }
+  if (found->second.done) return std::nullopt;  // it waits for the word that the job has ended
   if (found->second.fate) return found->second.fate;
   if (!membership_->expects(id)) {
     return Refusal{wire::Refusal::Stale, fmt::format("worker {} is no longer expected", id)};
@@ -321,8 +351,11 @@ std::optional<Refusal> Supervisor::admit(uint64_t id) const {
 void Supervisor::worker_lost(uint64_t id, membership::LossKind kind, std::string why) {
   const auto found = workers_.find(id);
   if (found == workers_.end() || found->second.lost) return;
+  if (config_.journal && config_.journal->superseded())
+    return superseded();  // it went to the driver that has taken over
   Worker& worker = found->second;
   worker.lost = true;
+  if (worker.foreign) worker.process = false;
   if (kind == membership::LossKind::kConnectionClosed) {
     // How its process ended says more, if that is known by now.
     if (!worker.exit_status) worker.exit_status = launcher_->ended(id);
@@ -408,6 +441,13 @@ void Supervisor::end_process(uint64_t id, Duration after) {
   const auto found = workers_.find(id);
   if (found == workers_.end() || !found->second.process) return;
   const Duration grace = config_.settings.stop_grace;
+  if (found->second.foreign) {  // whoever started it ends it; it has been told
+    found->second.timer.start(std::max(after, grace), [this, id] {
+      workers_.at(id).process = false;
+      publish();
+    });
+    return;
+  }
   if (after <= Duration(0)) return launcher_->stop(id, grace);
   found->second.timer.start(after, [this, id, grace] { launcher_->stop(id, grace); });
 }

@@ -13,9 +13,11 @@
 #include "base/log.h"
 #include "base/rate_limit.h"
 #include "driver/discovery.h"
+#include "driver/journal_file.h"
 #include "driver/rendezvous_server.h"
 #include "driver/settings.h"
 #include "hvd/driver.h"
+#include "launch/keeper.h"
 #include "launch/launcher.h"
 #include "membership/membership.h"
 #include "status/describe.h"
@@ -27,7 +29,11 @@ using DriverStatus = status::Snapshot;
 
 struct SupervisorConfig {
   Settings settings;
-  std::vector<std::string> environment;  // for workers, besides address, identity and secret
+  uint64_t term = 0;                          // of this driver; 0: nobody takes over from it
+  std::shared_ptr<JournalFile> journal;       // or null
+  std::optional<membership::KnownJob> known;  // a job that an earlier driver has begun
+  std::shared_ptr<launch::Keeper> keeper;     // or null
+  std::vector<std::string> environment;       // for workers, besides address, identity and secret
   LoggerPtr logger;
   std::function<std::vector<status::LogLine>()> log_lines;  // the last ones; absent: none are kept
   std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
@@ -117,6 +123,15 @@ class Supervisor {
   status::WorkerView view_of(uint64_t id, const Worker& worker, Time at) const;
   void write_address();
   void remove_address();
+  // Taking over, and being taken over from (supervisor_takeover.cc).
+  void know(const std::vector<launch::InheritedWorker>& kept);
+  void inherit(const std::vector<launch::InheritedWorker>& kept);
+  void worker_back(uint64_t worker, const membership::BackEvent& event);
+  uint64_t newer_term(uint64_t term);
+  void superseded();
+  void write_journal();
+  void gathered();
+
   std::optional<Refusal> admit(uint64_t worker) const;
   void worker_lost(uint64_t worker, membership::LossKind kind, std::string why);
   void launch_failed(uint64_t worker, const std::string& why);
@@ -135,7 +150,7 @@ class Supervisor {
   std::string name_of(uint64_t worker) const;
 
   Loop& loop_;
-  const SupervisorConfig config_;
+  SupervisorConfig config_;
   const LoggerPtr logger_;
   std::unique_ptr<HostDiscovery> discovery_;
   std::unique_ptr<RendezvousServer> server_;
@@ -162,6 +177,8 @@ class Supervisor {
   std::vector<membership::LogLine> lines_;  // written when the actions are done
   bool stopped_ = false, closed_ = false;
   bool address_written_ = false;
+  bool gathering_ = false, superseded_ = false;
+  Time took_over_{};
 };
 
 }  // namespace hvd::driver

@@ -1,4 +1,4 @@
-// The parts of Supervisor: supervisor.cc carries events and decisions, supervisor_status.cc tells, commands.cc answers
+// The parts of Supervisor: supervisor.cc carries events and decisions, supervisor_status.cc tells, supervisor_takeover.cc takes jobs over, commands.cc answers
 // operators.
 #pragma once
 
@@ -11,6 +11,7 @@ namespace hvd::driver {
 
 struct Supervisor::Worker {
   explicit Worker(Loop& loop) : timer(loop) {}
+  bool foreign = false;  // no process of this driver's launcher: it lives while it is connected
   std::string host;
   int32_t slot = 0;
   int32_t rank = -1;    // last one

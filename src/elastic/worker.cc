@@ -196,6 +196,7 @@ Status Worker::open_within(const Options& options, Duration timeout) {
   events.aborted = [this](const session::AbortInfo& info) { on_abort(info); };
   events.hosts_updated = [this](const session::HostsUpdate& update) { on_hosts_updated(update); };
   events.ended = [this](const Status& why) { on_ended(why); };
+  events.driver_changed = [this](const session::DriverChange& change) { on_driver_changed(change); };
   session::SessionConfig config = session_config(options, session_log_);
   config.connect_timeout = std::min(config.connect_timeout, std::max(timeout, milliseconds(1)));
   auto session = std::make_unique<session::Session>(std::move(config), std::move(events));

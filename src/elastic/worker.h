@@ -66,7 +66,7 @@ class Worker {
   /// Leaves at once; everything pending and later fails with `why`.
   void abort(const Status& why);
 
-  hvd_membership_info membership() const { return current_.place(); }
+  hvd_membership_info membership() const;
   const backend::Description& backend() const { return backend_; }
   std::string backend_detail() const;
   /// See backend::Instance::choice; between generations, why there is none.
@@ -129,6 +129,7 @@ class Worker {
   void on_abort(const session::AbortInfo& info);
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
+  void on_driver_changed(const session::DriverChange& change);
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,

@@ -23,6 +23,7 @@ const char* name_of(hvd_event_kind kind) {
     case HVD_EVENT_DRIVER_LOST: return "driver lost";
     case HVD_EVENT_STALLED: return "stalled";
     case HVD_EVENT_DIVERGED: return "diverged";
+    case HVD_EVENT_DRIVER_BACK: return "driver back";
     default: return "event";
   }
 }
@@ -125,6 +126,19 @@ void Worker::on_ended(const Status& why) {
   if (EngineUse use = engine()) use->fail(why.ok() ? Status(HVD_CLOSED, "the job has ended") : why);
   post_event(why.code == HVD_DRIVER_LOST ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_JOB_ENDED, 0, -1, 0,
              why.message);
+}
+
+hvd_membership_info Worker::membership() const {
+  hvd_membership_info place = current_.place();
+  if (const session::Session* const now = session()) place.term = now->term();
+  return place;
+}
+
+// contract 14: training goes on without a driver; who wants to know is told.
+void Worker::on_driver_changed(const session::DriverChange& change) {
+  const hvd_membership_info place = membership();
+  post_event(change.lost ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_DRIVER_BACK, place.generation, -1, place.size,
+             change.message);
 }
 
 // The engine has logged it.

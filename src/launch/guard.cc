@@ -66,6 +66,9 @@ Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger)
   ::close(sockets[1]);
 }
 
+Guard::Guard(const std::string& path, pid_t pid, int socket, LoggerPtr logger)
+    : path_(path), logger_(std::move(logger)), socket_(socket), pid_(pid) {}
+
 Guard::~Guard() {
   if (socket_ >= 0) ::close(socket_);
   // With nothing left to end it is gone at once; otherwise it needs its grace, which is not waited for.

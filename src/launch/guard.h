@@ -20,6 +20,8 @@ class Guard {
  public:
   /// Starts the program. Throws Error(HVD_UNAVAILABLE).
   Guard(const std::string& path, Duration grace, LoggerPtr logger);
+  /// One that an earlier driver has started: its number, and the socket to it, which this owns from here on.
+  Guard(const std::string& path, pid_t pid, int socket, LoggerPtr logger);
   ~Guard();  // the guard ends what was not removed, then itself
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -33,6 +35,7 @@ class Guard {
   /// Before the group's leader is reaped: afterwards the number may be somebody else's.
   void remove(pid_t group);
   pid_t pid() const { return pid_; }
+  int descriptor() const { return socket_; }
 
  private:
   void send(const std::string& line);

@@ -18,6 +18,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{4};  // for it to end by itself
 constexpr unsigned kStepUs = 5000;
 constexpr size_t kMostSaid = 2000;
+constexpr const char* kKept = "helper";
 
 }  // namespace
 
@@ -28,6 +29,7 @@ Helper::Helper(Loop& loop, HelperConfig config, std::shared_ptr<Guard> guard, Lo
       events_(std::move(events)),
       loop_(loop),
       deadline_(loop) {
+  if (inherit()) return;
   try {
     make_directories();
     start_program();
@@ -82,6 +84,14 @@ void Helper::start_program() {
     if (!entry.starts_with("HVD_SECRET="))
       spec.environment.push_back(entry);  // it is not one of the job's members
   }
+  process_ = Process::start(loop_, std::move(spec), handlers(), {false, guard_, true});
+  deadline_.start(config_.timeout, [this] {
+    tell(Status(HVD_UNAVAILABLE, fmt::format("{} was not ready within {:g} s{}", config_.program,
+                                             to_seconds(config_.timeout), said_)));
+  });
+}
+
+Process::Handlers Helper::handlers() {
   Process::Handlers handlers;
   handlers.output = [this](bool is_stderr, std::string_view bytes) {
     lines_[is_stderr ? 1 : 0].feed(bytes, [&](const std::string& text) { line(is_stderr, text); });
@@ -89,11 +99,33 @@ void Helper::start_program() {
   handlers.exited = [this](int32_t status) { exited(status); };
   handlers.gone = [this] { gone(); };
   handlers.failed = [this](const std::string& why) { tell(Status(HVD_UNAVAILABLE, why)); };
-  process_ = Process::start(loop_, std::move(spec), std::move(handlers), {false, guard_, true});
-  deadline_.start(config_.timeout, [this] {
-    tell(Status(HVD_UNAVAILABLE, fmt::format("{} was not ready within {:g} s{}", config_.program,
-                                             to_seconds(config_.timeout), said_)));
-  });
+  return handlers;
+}
+
+/// The one that an earlier driver has started: the workers that it serves are there still.
+bool Helper::inherit() {
+  if (!config_.keeper) return false;
+  std::optional<Kept> kept = config_.keeper->take(kKept);
+  if (!kept || kept->descriptors.size() != 2) return false;
+  std::vector<std::string> lines;  // process, directory, memory, variables
+  LineSplitter splitter;
+  splitter.feed(kept->text + "\n", [&](const std::string& text) { lines.push_back(text); });
+  const pid_t pid = lines.size() < 3 ? -1 : static_cast<pid_t>(std::atoi(lines[0].c_str()));
+  if (pid <= 1) return false;
+  directory_ = lines[1];
+  memory_ = lines[2];
+  directories_ = {directory_};
+  if (memory_ != directory_) directories_.push_back(memory_);
+  for (size_t i = 3; i < lines.size(); ++i) {
+    if (variables_.take(lines[i])) rules_ += lines[i] + "\n";
+  }
+  process_ =
+      Process::inherit(loop_, {pid, kept->descriptors[0], kept->descriptors[1], config_.keeper->ended(kKept)},
+                       handlers(), {false, guard_, true, config_.keeper, kKept, ""});
+  logger_->debug("{} (process {}) of the driver before this one goes on", config_.program, pid);
+  told_ = true;
+  loop_.post([started = events_.started] { started({}); });
+  return true;
 }
 
 void Helper::line(bool is_stderr, const std::string& text) {
@@ -102,9 +134,15 @@ void Helper::line(bool is_stderr, const std::string& text) {
     if (text == "ready") {
       said_.clear();
       logger_->debug("{} (process {}) is ready", config_.program, process_->pid());
+      if (config_.keeper) {
+        process_->keep(config_.keeper, kKept, fmt::format("\n{}\n{}\n{}", directory_, memory_, rules_));
+      }
       return tell({});
     }
-    if (variables_.take(text)) return;
+    if (variables_.take(text)) {
+      rules_ += text + "\n";
+      return;
+    }
   }
   if (said_.size() < kMostSaid) said_ += (said_.empty() ? "; it says: " : " | ") + text;
   logger_->debug("{}: {}", config_.program, text);

@@ -16,18 +16,20 @@
 #include "base/modules.h"
 #include "base/status.h"
 #include "launch/guard.h"
+#include "launch/keeper.h"
 #include "launch/output.h"
 #include "launch/process.h"
 
 namespace hvd::launch {
 
 struct HelperConfig {
-  std::string program;                   // its file
-  std::vector<std::string> environment;  // what the workers' would be without it
-  std::string listen;                    // where the driver listens
-  std::string interface;                 // option interface, or ""
-  bool local = true;                     // workers are processes of this machine
-  Duration timeout = seconds(20);        // to be ready
+  std::string program;                       // its file
+  std::vector<std::string> environment;      // what the workers' would be without it
+  std::string listen;                        // where the driver listens
+  std::string interface;                     // option interface, or ""
+  bool local = true;                         // workers are processes of this machine
+  Duration timeout = seconds(20);            // to be ready
+  std::shared_ptr<Keeper> keeper = nullptr;  // keeps it for a next driver
 };
 
 /// Everything on the loop's thread.
@@ -53,6 +55,8 @@ class Helper {
  private:
   void make_directories();
   void start_program();
+  bool inherit();
+  Process::Handlers handlers();
   void line(bool is_stderr, const std::string& text);
   void exited(int32_t status);
   void gone();
@@ -70,6 +74,7 @@ class Helper {
   Loop::Timer deadline_;
   LineSplitter lines_[2];
   std::string said_;    // on stderr, lately
+  std::string rules_;   // what it has said of the workers' environment, by lines
   std::string ending_;  // how it ended
   bool told_ = false;
 };

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "launch/guard.h"
+#include "launch/keeper.h"
 #include "launch/life.h"
 #include "launch/output.h"
 
@@ -39,6 +40,10 @@ class Launcher {
   virtual ~Launcher() = default;
   /// Events come from a later turn of the loop on.
   virtual void start(LaunchRequest request) = 0;
+  /// A worker that an earlier driver has started (launch/keeper.h); false: this launcher can't have it.
+  virtual bool inherit(const InheritedWorker&) { return false; }
+  /// All workers that it starts are kept: one that can't be inherited is gone.
+  virtual bool inherits_all() const { return false; }
   /// SIGTERM, after the grace SIGKILL. Does nothing for one that is gone.
   virtual void stop(uint64_t worker, Duration grace) = 0;
   /// SIGKILL.
@@ -59,9 +64,10 @@ class Launcher {
 struct LocalLauncherConfig {
   std::string program;  // its file
   std::vector<std::string> argv;
-  std::vector<std::string> environment;  // all of it; a request's own variables win
-  std::string output_directory;          // or ""
-  bool poll_exit = false;                // as on kernels without pidfd_open
+  std::vector<std::string> environment;      // all of it; a request's own variables win
+  std::string output_directory;              // or ""
+  std::shared_ptr<Keeper> keeper = nullptr;  // keeps the workers for a next driver
+  bool poll_exit = false;                    // as on kernels without pidfd_open
 };
 
 /// guard may be null: then nothing ends the workers of a driver that is killed.

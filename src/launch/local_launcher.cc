@@ -34,16 +34,7 @@ class LocalLauncher final : public Launcher {
       spec.path = config_.program;
       spec.argv = config_.argv;
       spec.environment = environment_of(request);
-      Process::Handlers handlers;
-      handlers.output = [this, id](bool is_stderr, std::string_view bytes) { take(id, is_stderr, bytes); };
-      handlers.exited = [this, id](int32_t status) { events_.exited(id, status); };
-      handlers.gone = [this, id] { gone(id); };
-      handlers.failed = [this, id](const std::string& why) {
-        workers_.erase(id);
-        events_.failed(id, why);
-      };
-      worker->process =
-          Process::start(loop_, std::move(spec), std::move(handlers), {config_.poll_exit, guard_, false});
+      worker->process = Process::start(loop_, std::move(spec), handlers_of(id), options_of(request));
       if (holding_) worker->process->hold_output(true);
     } catch (const Error& error) {
       later([this, id, why = std::string(error.what())] { events_.failed(id, why); });
@@ -51,6 +42,24 @@ class LocalLauncher final : public Launcher {
     }
     workers_.emplace(id, std::move(worker));
   }
+
+  bool inherit(const InheritedWorker& w) override {
+    auto worker = std::make_unique<Worker>(loop_);
+    const LaunchRequest request{w.worker, w.host, w.slot, {}};
+    try {
+      worker->output =
+          std::make_unique<WorkerOutput>(output_, config_.output_directory, w.host, w.slot, w.worker);
+      worker->process = Process::inherit(loop_, {w.pid, w.out, w.err, w.exit_status}, handlers_of(w.worker),
+                                         options_of(request));
+    } catch (const Error& error) {
+      logger_->warning("worker {} can't be taken over: {}", w.worker, error.what());
+      return false;
+    }
+    workers_.emplace(w.worker, std::move(worker));
+    return true;
+  }
+
+  bool inherits_all() const override { return config_.keeper != nullptr; }
 
   void stop(uint64_t id, Duration grace) override {
     Worker* worker = find(id);
@@ -98,6 +107,28 @@ class LocalLauncher final : public Launcher {
     bool stopping = false;
     std::unique_ptr<WorkerOutput> output;
   };
+
+  Process::Handlers handlers_of(uint64_t id) {
+    Process::Handlers handlers;
+    handlers.output = [this, id](bool is_stderr, std::string_view bytes) { take(id, is_stderr, bytes); };
+    handlers.exited = [this, id](int32_t status) { events_.exited(id, status); };
+    handlers.gone = [this, id] { gone(id); };
+    handlers.failed = [this, id](const std::string& why) {
+      workers_.erase(id);
+      events_.failed(id, why);
+    };
+    return handlers;
+  }
+
+  Process::Options options_of(const LaunchRequest& request) const {
+    Process::Options options{config_.poll_exit, guard_, false};
+    if (config_.keeper) {
+      options.keeper = config_.keeper;
+      options.kept_as = Keeper::name_of(request.worker);
+      options.kept_text = fmt::format("{} {}", request.slot, request.host);
+    }
+    return options;
+  }
 
   Worker* find(uint64_t id) {
     const auto found = workers_.find(id);

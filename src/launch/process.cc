@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "launch/descriptor.h"
 #include "launch/guard.h"
+#include "launch/keeper.h"
 #include "launch/process_handle.h"
 
 namespace hvd::launch {
@@ -74,6 +75,10 @@ struct Process::Impl {
   ProcessHandle handle;
   std::shared_ptr<Guard> guard;
   Descriptor gate;  // of a child that was held
+  std::shared_ptr<Keeper> keeper;
+  std::string kept_as;
+  bool inherited = false;                // no child of this process
+  std::optional<int32_t> inherited_end;  // its exit status
   bool reaped = false;
   bool held = false;
   bool told_gone = false;
@@ -142,6 +147,9 @@ struct Process::Impl {
   }
 
   std::optional<int32_t> ended() const {
+    if (inherited && (inherited_end || handle.pid() <= 0 || handle.signal(0) || errno != ESRCH))
+      return inherited_end;
+    if (inherited) return -1;  // whose child it is has not told yet
     siginfo_t info{};
     int result = 0;
     do { result = wait_for(&info, WNOWAIT); } while (result != 0 && errno == EINTR);
@@ -152,9 +160,19 @@ struct Process::Impl {
 
   void reap() {
     // Alive or a zombie, the leader is still there, so that its number can't be anybody else's group.
-    if (ended() != -1) handle.signal_group(SIGKILL);
+    if (inherited ? !ended() : ended() != -1) handle.signal_group(SIGKILL);
     if (guard) guard->remove(pid);
+    if (keeper) {
+      keeper->drop(kept_as);
+      keeper->expect_no_more(kept_as);
+    }
     if (handlers.reaping) handlers.reaping();
+    if (inherited) {
+      reaped = true;
+      if (watch.is_open()) watch.release();
+      handle = ProcessHandle();
+      return;
+    }
     siginfo_t info{};
     for (int i = 0; i < kReapAttempts; ++i) {
       const int result = wait_for(&info, 0);
@@ -247,7 +265,51 @@ std::shared_ptr<Process> Process::start(Loop& loop, SpawnSpec spec, Handlers han
   impl.read(process, 0);
   impl.read(process, 1);
   impl.wait(process);
+  if (options.keeper) process->keep(std::move(options.keeper), options.kept_as, options.kept_text);
   return process;
+}
+
+std::shared_ptr<Process> Process::inherit(Loop& loop, const Inherited& inherited, Handlers handlers,
+                                          Options options) {
+  std::shared_ptr<Process> process(new Process(std::make_unique<Impl>(loop, std::move(handlers))));
+  Impl& impl = *process->impl_;
+  impl.path = fmt::format("process {}", inherited.pid);
+  impl.pid = inherited.pid;
+  impl.inherited = true;
+  impl.guard = std::move(options.guard);
+  impl.keeper = std::move(options.keeper);
+  impl.kept_as = options.kept_as;
+  asio::error_code error;
+  impl.streams[0].descriptor.assign(inherited.out, error);
+  if (!error) impl.streams[1].descriptor.assign(inherited.err, error);
+  if (error)
+    throw Error(HVD_UNAVAILABLE,
+                fmt::format("process {} can't be taken over: {}", inherited.pid, error.message()));
+  if (inherited.exit_status) {
+    loop.post([process, status = *inherited.exit_status] { process->inherited_exited(status); });
+  } else {
+    impl.handle = ProcessHandle(impl.pid);
+    impl.keeper->expect(impl.kept_as, [weak = process->weak_from_this()](int32_t status) {
+      if (const auto p = weak.lock()) p->inherited_exited(status);
+    });
+  }
+  impl.read(process, 0);
+  impl.read(process, 1);
+  return process;
+}
+
+void Process::keep(std::shared_ptr<Keeper> keeper, const std::string& name, const std::string& text) {
+  impl_->keeper = std::move(keeper);
+  impl_->kept_as = name;
+  impl_->keeper->keep(
+      name, fmt::format("{} {}", impl_->pid, text),
+      {impl_->streams[0].descriptor.native_handle(), impl_->streams[1].descriptor.native_handle()});
+}
+
+void Process::inherited_exited(int32_t exit_status) {
+  if (impl_->reaped || !impl_->inherited || impl_->inherited_end) return;
+  impl_->inherited_end = exit_status;
+  impl_->check(shared_from_this());
 }
 
 Process::~Process() = default;

@@ -17,6 +17,7 @@
 namespace hvd::launch {
 
 class Guard;
+class Keeper;
 
 struct SpawnSpec {
   std::string path;  // of the file
@@ -67,10 +68,24 @@ class Process : public std::enable_shared_from_this<Process> {
     std::function<void(const std::string& why)> failed;
   };
   struct Options {
-    bool poll_exit = false;        // notice the end by polling, as on kernels without pidfd_open
-    std::shared_ptr<Guard> guard;  // has it in its charge before it runs, and until it is reaped
-    bool helper = false;           // it serves others: the guard ends it after them
+    bool poll_exit = false;                    // notice the end by polling, as on kernels without pidfd_open
+    std::shared_ptr<Guard> guard;              // has it in its charge before it runs, and until it is reaped
+    bool helper = false;                       // it serves others: the guard ends it after them
+    std::shared_ptr<Keeper> keeper = nullptr;  // keeps it for a next driver
+    std::string kept_as{}, kept_text{};        // under this name; the process's number goes before the text
   };
+  /// A process that an earlier driver of this job has started: no child of this one.
+  struct Inherited {
+    pid_t pid = -1;
+    int out = -1, err = -1;              // its pipes, owned from here on
+    std::optional<int32_t> exit_status;  // it has ended, and was reaped
+  };
+  static std::shared_ptr<Process> inherit(Loop& loop, const Inherited& process, Handlers handlers,
+                                          Options options);
+  /// From now on it is kept under this name, with its number before the text, and can be inherited.
+  void keep(std::shared_ptr<Keeper> keeper, const std::string& name, const std::string& text);
+  /// An inherited one has ended, and was reaped by whose child it was.
+  void inherited_exited(int32_t exit_status);
 
   /// Starts `spec` with pipes for stdout and stderr. On the loop's thread. Throws Error(HVD_UNAVAILABLE).
   static std::shared_ptr<Process> start(Loop& loop, SpawnSpec spec, Handlers handlers, Options options);

@@ -17,6 +17,8 @@
 namespace hvd::session {
 namespace {
 
+constexpr int kFirstDials = 5;  // connections that broke before an answer to hello
+constexpr Duration kFirstPause = std::chrono::milliseconds(20);
 constexpr Duration kLeastPatience =
     std::chrono::seconds(1);                          // with a driver that let us in at the last moment
 constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own deadline, should it be held up
@@ -162,6 +164,22 @@ struct Session::Impl {
     change([&] { lost = lost || g == generation; });
   }
 
+  void dial_first(Time deadline) {
+    first_deadline = deadline;
+    wire::connect_channel(loop, config.driver, config.secret, wire::worker_identity(config.worker),
+                          wire::ChannelLimits{}, std::max<Duration>(deadline - now(), kLeastPatience),
+                          [this, deadline](std::shared_ptr<wire::Channel> c, const Status& why) {
+                            connected(std::move(c), why, deadline);
+                          });
+  }
+
+  /// The driver died before it had answered: the next one will.
+  bool dials_again() {
+    if (now() >= first_deadline || ++first_dials > kFirstDials || !core.begin_anew()) return false;
+    again->start(kFirstPause, [this] { dial_first(first_deadline); });
+    return true;
+  }
+
   void connected(std::shared_ptr<wire::Channel> c, const Status& why, Time deadline) {
     if (core.ended()) {  // closed meanwhile
       if (c) c->close(Duration(0));
@@ -181,6 +199,7 @@ struct Session::Impl {
                      },
                      [this](const Status& closed) {
                        channel.reset();
+                       if (dials_again()) return;
                        handle([&closed](SessionCore& s, Time t) { return s.channel_closed(closed, t); });
                      }});
   }
@@ -240,7 +259,9 @@ struct Session::Impl {
   SessionCore core;
   std::shared_ptr<wire::Channel> channel;    // none while the driver is gone
   std::shared_ptr<wire::Channel> candidate;  // to a driver that may become ours
-  uint64_t dials = 0;                        // the newest attempt at one
+  Time first_deadline{};                     // of start
+  int first_dials = 0;
+  uint64_t dials = 0;  // the newest attempt at one
   std::atomic<uint64_t> word{0}, revision{0}, term{0};
   std::mutex progress_mutex;
   Progress progress;
@@ -269,7 +290,8 @@ struct Session::Impl {
   std::mutex closing;   // one close at a time
   bool joined = false;  // the loop's thread is gone
   Loop loop;            // after all that its thread uses
-  std::unique_ptr<Loop::Timer> timer = std::make_unique<Loop::Timer>(loop);
+  std::unique_ptr<Loop::Timer> timer = std::make_unique<Loop::Timer>(loop),
+                               again = std::make_unique<Loop::Timer>(loop);
 };
 
 Session::Session(SessionConfig config, SessionEvents events)
@@ -285,11 +307,7 @@ Status Session::start() {
     if (s.closed) return Status(HVD_CLOSED, "the session was closed");
     if (std::exchange(s.start_called, true)) return Status(HVD_INVALID, "start was called already");
   }
-  wire::connect_channel(s.loop, s.config.driver, s.config.secret, wire::worker_identity(s.config.worker),
-                        wire::ChannelLimits{}, s.config.connect_timeout,
-                        [&s, deadline](std::shared_ptr<wire::Channel> channel, const Status& why) {
-                          s.connected(std::move(channel), why, deadline);
-                        });
+  s.loop.post([&s, deadline] { s.dial_first(deadline); });
   std::unique_lock lock(s.mutex);
   const bool told = s.changed.wait_until(lock, deadline + kLeastPatience + kSlack,
                                          [&s] { return s.started.has_value() || s.closed; });
@@ -472,6 +490,7 @@ void Session::close(Duration linger) {
   }
   s.loop.stop();
   s.timer.reset();
+  s.again.reset();
   s.channel.reset();
   s.candidate.reset();
   s.life.reset();

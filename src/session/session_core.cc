@@ -72,6 +72,13 @@ SessionCore::Actions SessionCore::connected(Duration patience, Time now) {
   return take();
 }
 
+bool SessionCore::begin_anew() {
+  if (phase_ != Phase::kHello || refusal_) return false;
+  phase_ = Phase::kNew;
+  link_ = Link{};
+  return true;
+}
+
 wire::HelloT SessionCore::hello() const {
   wire::HelloT hello;
   hello.protocol = wire::kProtocol;

@@ -66,7 +66,11 @@ class Listener {
   /// endpoint: "address:port", port 0 for any. Throws Error(HVD_UNAVAILABLE) naming the endpoint.
   Listener(Loop& loop, const std::string& endpoint, const std::string& secret, const ChannelLimits& limits,
            LoggerPtr logger, std::function<void(std::shared_ptr<Channel>)> accepted);
-  ~Listener();  // on the loop's thread, or after it has stopped
+  /// With a socket that listens already, which it owns from here on.
+  Listener(Loop& loop, int socket, const std::string& secret, const ChannelLimits& limits, LoggerPtr logger,
+           std::function<void(std::shared_ptr<Channel>)> accepted);
+  int descriptor() const;  // of its socket
+  ~Listener();             // on the loop's thread, or after it has stopped
   uint16_t port() const;
   std::string address() const;
   struct Counters {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <list>
 #include <utility>
 
@@ -43,16 +44,30 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   };
   using Place = std::list<std::shared_ptr<Handshake>>::iterator;
 
-  Impl(Loop& l, const std::string& endpoint, const std::string& secret, const ChannelLimits& channel_limits,
-       LoggerPtr log, Accepted callback)
+  Impl(Loop& l, const std::string& secret, const ChannelLimits& channel_limits, LoggerPtr log,
+       Accepted callback)
       : loop(l),
         limits(channel_limits),
         logger(std::move(log)),
         accepted(std::move(callback)),
         tls(make_server_context(secret)),
         acceptor(io_of(l)),
-        pause(l) {
-    listen(endpoint);
+        pause(l) {}
+
+  void adopt(int fd) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      const int error = errno;
+      ::close(fd);
+      throw Error(HVD_UNAVAILABLE, fmt::format("the socket that was handed over: {}", std::strerror(error)));
+    }
+    ErrorCode e;
+    acceptor.assign(address.ss_family == AF_INET6 ? Tcp::v6() : Tcp::v4(), fd, e);
+    if (e) ::close(fd);
+    if (!e) acceptor.non_blocking(true, e);
+    if (!e) bound = acceptor.local_endpoint(e);
+    if (e) throw Error(HVD_UNAVAILABLE, fmt::format("the socket that was handed over: {}", e.message()));
   }
 
   void listen(const std::string& name) {
@@ -228,11 +243,23 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
 Listener::Listener(Loop& loop, const std::string& endpoint, const std::string& secret,
                    const ChannelLimits& limits, LoggerPtr logger,
                    std::function<void(std::shared_ptr<Channel>)> accepted)
-    : impl_(std::make_shared<Impl>(loop, endpoint, secret, limits,
+    : impl_(std::make_shared<Impl>(loop, secret, limits,
                                    logger ? std::move(logger) : std::make_shared<Logger>(),
                                    std::move(accepted))) {
+  impl_->listen(endpoint);
   loop.post([impl = impl_] { impl->wait(); });
 }
+
+Listener::Listener(Loop& loop, int socket, const std::string& secret, const ChannelLimits& limits,
+                   LoggerPtr logger, std::function<void(std::shared_ptr<Channel>)> accepted)
+    : impl_(std::make_shared<Impl>(loop, secret, limits,
+                                   logger ? std::move(logger) : std::make_shared<Logger>(),
+                                   std::move(accepted))) {
+  impl_->adopt(socket);
+  loop.post([impl = impl_] { impl->wait(); });
+}
+
+int Listener::descriptor() const { return impl_->acceptor.native_handle(); }
 
 Listener::~Listener() { impl_->close(); }
 

@@ -26,7 +26,7 @@ AT(hvd_error, vendor_code, 24);
 AT(hvd_error, backend, 32);
 AT(hvd_error, message, 48);
 
-SIZE(hvd_membership_info, 56);
+SIZE(hvd_membership_info, 64);
 AT(hvd_membership_info, struct_size, 0);
 AT(hvd_membership_info, rank, 8);
 AT(hvd_membership_info, size, 12);
@@ -37,6 +37,7 @@ AT(hvd_membership_info, cross_size, 28);
 AT(hvd_membership_info, generation, 32);
 AT(hvd_membership_info, membership_epoch, 40);
 AT(hvd_membership_info, worker, 48);
+AT(hvd_membership_info, term, 56);
 
 SIZE(hvd_backend_info, 872);
 AT(hvd_backend_info, struct_size, 0);
@@ -377,6 +378,7 @@ IS(HVD_EVENT_DRIVER_LOST, 16);
 IS(HVD_EVENT_RECOVERED, 32);
 IS(HVD_EVENT_STALLED, 64);
 IS(HVD_EVENT_DIVERGED, 128);
+IS(HVD_EVENT_DRIVER_BACK, 256);
 
 IS(HVD_COLLECTIVE_BROADCAST_OBJECT, 8);
 IS(HVD_COLLECTIVE_SEND, 9);

@@ -248,14 +248,14 @@ class Chaos:
         """Held up for longer than its own heartbeat_timeout, as by Ctrl-Z; nobody may be lost by that."""
         if self.stopped:
             return False
-        self.job.process.send_signal(signal.SIGSTOP)
+        os.kill(self.job.driver(), signal.SIGSTOP)
         try:
             self.nap(0.2, HEARTBEAT_TIMEOUT * 1.5)
             if self.random.random() < 0.3:
                 self.one_dies()
                 self.nap(0.0, 0.5)
         finally:
-            self.job.process.send_signal(signal.SIGCONT)
+            os.kill(self.job.driver(), signal.SIGCONT)
         return True
 
     def one_leaves(self):

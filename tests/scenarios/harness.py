@@ -291,6 +291,25 @@ class Job:
 
     # ---- acting ----
 
+    def driver(self):
+        """Number of the process that is the driver: hvdrun's own child, if it has a journal."""
+        program = os.path.realpath("/proc/%d/exe" % self.process.pid)
+        with open("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)) as file:
+            pids = [int(pid) for pid in file.read().split()]
+        for pid in pids:
+            try:
+                if os.readlink("/proc/%d/exe" % pid) == program:
+                    return pid
+            except OSError:
+                pass
+        return self.process.pid  # without a journal hvdrun is the driver itself
+
+    def kill_driver(self):
+        """The driver is killed; returns its number and the mark after which events are what came of it."""
+        pid, mark = self.driver(), self.mark()
+        os.kill(pid, signal.SIGKILL)
+        return pid, mark
+
     def make_gate(self, name):
         path = os.path.join(self.directory, "gate." + name)
         os.mkfifo(path)

@@ -1,5 +1,6 @@
 """Workers that stop or hang, and a driver that dies (F6, F7, F9)."""
 
+import os
 import signal
 
 from harness import Job, ScenarioTest, containing, main, wait_for_exit
@@ -93,13 +94,14 @@ class Liveness(ScenarioTest):
         job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20"], np=3, min_np=2, max_np=3, sink=True,
                   options={"heartbeat_timeout": 1, "restart": "false"})
         job.wait("gate", step=10)
-        job.process.send_signal(signal.SIGSTOP)
+        driver = job.driver()
+        os.kill(driver, signal.SIGSTOP)
         try:
             job.wait("log", msg=containing("has been silent for"), count=3)
             job.open("step.10")
             job.wait("gate", step=20)
         finally:
-            job.process.send_signal(signal.SIGCONT)
+            os.kill(driver, signal.SIGCONT)
         job.wait("hvdrun", text=containing("the driver was held up for"))
         job.open("step.20")
         job.finish(0)
@@ -109,12 +111,12 @@ class Liveness(ScenarioTest):
 
     def test_F9_workers_of_a_dead_driver_stop_and_keep_their_commit(self):
         job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2,
-                  sink=True, options={"stop_grace": 10})
+                  sink=True, options={"stop_grace": 10, "driver_timeout": 0.3})
         job.wait("gate", step=7)
         committed = job.find("commit", step=5)[0]
         workers = job.find("train")
-        job.process.kill()
-        job.wait("event_driver_lost", count=2)
+        job.process.kill()  # and with it who would start another driver
+        job.wait("event_driver_lost", count=4)  # missed first, and given up after driver_timeout
         job.open("step.7")
         for worker in workers:
             end = job.wait("end", pid=worker["pid"])

@@ -87,7 +87,7 @@ class Mpi(ScenarioTest):
         foreign = self._foreign(job)
         servers = named(job, SERVER)
         self.assertEqual(len(servers), 1)
-        guards = [pid for pid in children(job.process.pid) if program(pid) == "hvd-guard"]
+        guards = [pid for pid in children(job.driver()) if program(pid) == "hvd-guard"]
         self.assertEqual(len(guards), 1)
         job.process.kill()
         job.open("step.7")

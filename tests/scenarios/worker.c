@@ -158,6 +158,8 @@ static const char *event_name(hvd_event_kind kind) {
       return "event_job_ended";
     case HVD_EVENT_DRIVER_LOST:
       return "event_driver_lost";
+    case HVD_EVENT_DRIVER_BACK:
+      return "event_driver_back";
     case HVD_EVENT_RECOVERED:
       return "event_recovered";
     default:

@@ -46,7 +46,7 @@ class Tensor(Structure):
 class Membership(Sized):
     _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_rank", c_int32),
                 ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32), ("generation", c_uint64),
-                ("membership_epoch", c_uint64), ("worker", c_uint64)]
+                ("membership_epoch", c_uint64), ("worker", c_uint64), ("term", c_uint64)]
 
 
 class BackendInformation(Sized):

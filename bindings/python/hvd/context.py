@@ -32,6 +32,7 @@ class EventKind(IntFlag):
     RECOVERED = 32     # a recovery was recorded
     STALLED = 64       # rank 0: an operation waits for ranks that the message names
     DIVERGED = 128     # the rank committed other bytes than most (option divergence_every)
+    DRIVER_BACK = 256  # there is a driver again
     ALL = 0xFFFFFFFF
 
 
@@ -47,6 +48,7 @@ class Membership:
     generation: int
     membership_epoch: int
     worker: int
+    term: int = 0  # of the driver: grows when another one takes over; 0: nobody takes over
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,7 @@ pub const HVD_EVENT_DRIVER_LOST: hvd_event_kind = 16;
 pub const HVD_EVENT_RECOVERED: hvd_event_kind = 32;
 pub const HVD_EVENT_STALLED: hvd_event_kind = 64;
 pub const HVD_EVENT_DIVERGED: hvd_event_kind = 128;
+pub const HVD_EVENT_DRIVER_BACK: hvd_event_kind = 256;
 
 pub const HVD_COLLECTIVE_BROADCAST_OBJECT: i32 = 8;
 pub const HVD_COLLECTIVE_SEND: i32 = 9;
@@ -270,6 +271,7 @@ pub struct hvd_membership_info {
     pub generation: u64,
     pub membership_epoch: u64,
     pub worker: u64,
+    pub term: u64,
 }
 
 #[repr(C)]
@@ -1241,7 +1243,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_error, vendor_code), 24);
         assert_eq!(offset_of!(hvd_error, backend), 32);
         assert_eq!(offset_of!(hvd_error, message), 48);
-        assert_eq!(size_of::<hvd_membership_info>(), 56);
+        assert_eq!(size_of::<hvd_membership_info>(), 64);
         assert_eq!(offset_of!(hvd_membership_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_membership_info, rank), 8);
         assert_eq!(offset_of!(hvd_membership_info, size), 12);
@@ -1252,6 +1254,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_membership_info, generation), 32);
         assert_eq!(offset_of!(hvd_membership_info, membership_epoch), 40);
         assert_eq!(offset_of!(hvd_membership_info, worker), 48);
+        assert_eq!(offset_of!(hvd_membership_info, term), 56);
         assert_eq!(size_of::<hvd_backend_info>(), 872);
         assert_eq!(offset_of!(hvd_backend_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_backend_info, name), 8);

@@ -61,6 +61,8 @@ pub struct Membership {
     pub membership_epoch: u64,
     /// Identity of this worker, kept through all generations.
     pub worker: u64,
+    /// Of the driver, from 1 on: grows when another one takes over; 0: nobody takes over.
+    pub term: u64,
 }
 
 /// The backend in use.
@@ -180,6 +182,7 @@ impl Context {
             generation: m.generation,
             membership_epoch: m.membership_epoch,
             worker: m.worker,
+            term: m.term,
         })
     }
 

@@ -27,6 +27,7 @@ impl Kinds {
     pub const RECOVERED: Kinds = Kinds(sys::HVD_EVENT_RECOVERED);
     pub const STALLED: Kinds = Kinds(sys::HVD_EVENT_STALLED);
     pub const DIVERGED: Kinds = Kinds(sys::HVD_EVENT_DIVERGED);
+    pub const DRIVER_BACK: Kinds = Kinds(sys::HVD_EVENT_DRIVER_BACK);
     pub const ALL: Kinds = Kinds(sys::HVD_EVENT_ALL);
 }
 
@@ -57,6 +58,8 @@ pub enum EventKind {
     Stalled,
     /// The rank committed other bytes than most (option `divergence_every`).
     Diverged,
+    /// There is a driver again.
+    DriverBack,
     /// One that this version of the binding does not know.
     Other(u32),
 }
@@ -93,6 +96,7 @@ impl Event {
             Kinds::RECOVERED => EventKind::Recovered,
             Kinds::STALLED => EventKind::Stalled,
             Kinds::DIVERGED => EventKind::Diverged,
+            Kinds::DRIVER_BACK => EventKind::DriverBack,
             Kinds(other) => EventKind::Other(other),
         };
         Event {

@@ -1,0 +1,198 @@
+// Finds, makes, writes and syncs the files of the journal.
+#include "driver/journal_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace hvd::driver {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPrefix = "journal.";
+constexpr size_t kMostBytes = size_t{1} << 30;
+constexpr size_t kLong = size_t{1} << 20;
+
+std::string file_of(const std::string& directory, uint64_t term) {
+  return fmt::format("{}/{}{:016x}", directory, kPrefix, term);
+}
+
+std::vector<uint64_t> terms_in(const std::string& directory) {
+  std::vector<uint64_t> terms;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kPrefix)) continue;
+    uint64_t term = 0;
+    const char* const end = name.data() + name.size();
+    const auto [stop, bad] = std::from_chars(name.data() + kPrefix.size(), end, term, 16);
+    if (bad == std::errc() && stop == end && term > 0) terms.push_back(term);
+  }
+  std::sort(terms.begin(), terms.end(), std::greater<>());
+  return terms;
+}
+
+}  // namespace
+
+JournalFile::Found JournalFile::find(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error || ::access(directory.c_str(), W_OK | X_OK) != 0) {
+    throw Error(HVD_UNAVAILABLE, fmt::format("option journal: directory {} can't be used: {}", directory,
+                                             error ? error.message() : std::strerror(errno)));
+  }
+  Found found;
+  for (const uint64_t term : terms_in(directory)) {
+    found.term = std::max(found.term, term);
+    const std::string path = file_of(directory, term);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    if (term == found.term) found.driver_lives = ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat info {};
+    const bool known = ::fstat(fd, &info) == 0;
+    ::close(fd);
+    std::string bytes;  // read_file takes all the memory that it may need
+    if (!known || !read_file(path, std::min(kMostBytes, static_cast<size_t>(info.st_size)), &bytes)) continue;
+    found.journal = membership::read_journal(bytes);
+    if (found.journal.began.term == 0)
+      continue;  // its driver came no further than making it: the one before tells
+    break;
+  }
+  return found;
+}
+
+JournalFile::JournalFile(std::string directory, uint64_t term, LoggerPtr logger)
+    : directory_(std::move(directory)), term_(term), logger_(std::move(logger)) {
+  const std::string path = file_of(directory_, term_);
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd_ < 0) {
+    throw Error(HVD_UNAVAILABLE,
+                errno == EEXIST
+                    ? fmt::format("another driver has taken the job over already: {} exists", path)
+                    : fmt::format("{} can't be made: {}", path, std::strerror(errno)));
+  }
+  ::flock(fd_, LOCK_EX | LOCK_NB);
+  if (const int directory_fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      directory_fd >= 0) {
+    ::fsync(directory_fd);
+    ::close(directory_fd);
+  }
+  sigset_t all;
+  sigset_t old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+JournalFile::~JournalFile() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  ::close(fd_);
+}
+
+bool JournalFile::put(int fd, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+/// What is known replaces what has led to it.
+bool JournalFile::begin_anew(const std::string& bytes) {
+  const std::string path = file_of(directory_, term_);
+  const std::string next = fmt::format("{}/next.{:016x}", directory_, term_);
+  ::unlink(next.c_str());
+  const int fd = ::open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return false;
+  ::flock(fd, LOCK_EX | LOCK_NB);
+  if (!put(fd, bytes) || ::rename(next.c_str(), path.c_str()) != 0) {
+    ::close(fd);
+    ::unlink(next.c_str());
+    return false;
+  }
+  std::lock_guard lock(mutex_);  // not while it is synced
+  ::close(std::exchange(fd_, fd));
+  size_ = bytes.size();
+  return true;
+}
+
+void JournalFile::write(const std::vector<membership::Record>& records) {
+  if (failed_) return;
+  std::string bytes;
+  for (const membership::Record& record : records) {
+    const std::string encoded = membership::encode(record);
+    if (std::holds_alternative<membership::TermBegan>(record)) head_ = encoded;
+    if (std::holds_alternative<membership::KnownJob>(record)) {
+      snapshot_ = encoded.size();
+      if (size_ > std::max(kLong, 8 * snapshot_) && begin_anew(head_ + encoded)) {
+        bytes.clear();
+        continue;
+      }
+    }
+    bytes += encoded;
+  }
+  if (!put(fd_, bytes)) {
+    failed_ = true;  // what a next driver needs its workers can tell: no reason to end the job
+    logger_->warning("the journal in {} can't be written, the job goes on without: {}", directory_,
+                     std::strerror(errno));
+  }
+  size_ += bytes.size();
+}
+
+void JournalFile::sync() {
+  {
+    std::lock_guard lock(mutex_);
+    wanted_ = true;
+  }
+  changed_.notify_all();
+}
+
+void JournalFile::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return wanted_ || ending_; });
+    if (!wanted_) return;
+    wanted_ = false;
+    const int fd = ::fcntl(fd_, F_DUPFD_CLOEXEC, 3);
+    lock.unlock();
+    if (fd >= 0) {
+      ::fdatasync(fd);
+      ::close(fd);
+    }
+    lock.lock();
+  }
+}
+
+bool JournalFile::superseded() const {
+  // Whoever takes over takes the next number; it is looked for by name, without reading the directory.
+  return ::access(file_of(directory_, term_ + 1).c_str(), F_OK) == 0;
+}
+
+void JournalFile::remove_older(const std::string& directory, uint64_t term) {
+  for (const uint64_t old : terms_in(directory)) {
+    if (old + 1 < term) ::unlink(file_of(directory, old).c_str());
+  }
+}
+
+}  // namespace hvd::driver

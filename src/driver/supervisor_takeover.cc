@@ -1,0 +1,156 @@
+// Takes a job over from an earlier driver, and gives it up to a newer one (contract 14).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "driver/supervisor_impl.h"
+
+namespace hvd::driver {
+
+/// Whose processes run, whatever is left of the journal.
+void Supervisor::know(const std::vector<launch::InheritedWorker>& kept) {
+  membership::KnownJob& known = *config_.known;
+  for (const launch::InheritedWorker& w : kept) {
+    known.next_worker = std::max(known.next_worker, w.worker + 1);
+    const bool is_known = std::any_of(known.workers.begin(), known.workers.end(),
+                                      [&](const membership::KnownWorker& k) { return k.worker == w.worker; });
+    const bool is_done = std::count(known.done.begin(), known.done.end(), w.worker) > 0;
+    if (known.told || w.exit_status || is_known || is_done) continue;
+    membership::KnownWorker& worker = known.workers.emplace_back();
+    worker.worker = w.worker;
+    worker.host = w.host;
+    worker.slot = w.slot;
+  }
+}
+
+/// Who was started by an earlier driver, as the keeper and the journal have it.
+void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
+  if (config_.keeper) {
+    for (const launch::InheritedWorker& w : kept) {
+      if (!launcher_->inherit(w)) continue;
+      Worker& worker = workers_.try_emplace(w.worker, loop_).first->second;
+      worker.host = w.host;
+      worker.slot = w.slot;
+      worker.rank = membership_->rank_of(w.worker);
+      if (worker.rank >= 0) launcher_->set_rank(w.worker, worker.rank);
+      if (!membership_->expects(w.worker)) {  // it is done, or it was stopped and has not gone yet
+        worker.lost = true;
+        worker.fate = Refusal{wire::Refusal::Stale, "its place is gone"};
+      }
+    }
+  }
+  for (const membership::KnownWorker& w : config_.known->workers) {
+    const auto [found, is_new] = workers_.try_emplace(w.worker, loop_);
+    if (!is_new) continue;
+    Worker& worker = found->second;
+    worker.host = w.host;
+    worker.slot = w.slot;
+    worker.rank = membership_->rank_of(w.worker);
+    worker.foreign = true;
+    worker.process = false;  // until it is back
+  }
+  for (const uint64_t id : config_.known->done) {
+    const auto [found, is_new] = workers_.try_emplace(id, loop_);
+    Worker& worker = found->second;
+    worker.done = true;
+    worker.lost = false;
+    worker.fate.reset();
+    worker.rank = membership_->rank_of(id);
+    if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
+    if (is_new) worker.foreign = true, worker.process = false;
+  }
+  server_->run_on(membership_->generation());
+  logger_->warning("this driver takes job {} over, term {}: generation {}, {} known", config_.settings.job,
+                   config_.term, membership_->generation(), config_.known->workers.size());
+  if (config_.known->finish) {
+    lines_.clear();
+    membership::Finish finish = *config_.known->finish;
+    perform(finish);
+    return publish();
+  }
+  // Whose process is neither kept nor somebody else's is gone: it can't come back.
+  if (!config_.keeper || !launcher_->inherits_all()) return;
+  for (const membership::KnownWorker& w : config_.known->workers) {
+    Worker& worker = workers_.at(w.worker);
+    if (!worker.foreign || w.own_place) continue;
+    worker.lost = true;
+    worker.fate = Refusal{wire::Refusal::Stale, "its process is gone"};
+    apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone", now()));
+    if (finish_) return;
+  }
+}
+
+void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
+  const auto [found, is_new] = workers_.try_emplace(id, loop_);
+  Worker& worker = found->second;
+  if (is_new) {
+    worker.host = event.slot_host;
+    worker.slot = event.slot;
+    worker.foreign = true;
+  }
+  if (worker.foreign) worker.process = true;
+  if (worker.done) return;
+  apply(membership_->worker_back(id, event, now()));
+  if (finish_) return;
+  if (!membership_->expects(id)) {
+    worker.lost = true;
+    if (worker.foreign) worker.process = false;
+    if (!worker.fate) worker.fate = Refusal{wire::Refusal::Removed, "this worker's place is gone"};
+    server_->dismiss(id, worker.fate->code, worker.fate->reason);
+    return publish();
+  }
+  worker.rank = membership_->rank_of(id);
+  if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
+  server_->run_on(membership_->generation());
+}
+
+void Supervisor::gathered() {
+  gathering_ = false;
+  if (finish_) return;
+  logger_->warning("taken over after {} s: {}", seconds_text(now() - took_over_),
+                   membership_->phase() == membership::Phase::kRunning
+                       ? fmt::format("generation {} goes on with {} workers", membership_->generation(),
+                                     membership_->size())
+                       : membership_->waiting_for());
+}
+
+/// A worker has heard of a driver of a newer term. One that has only its workers to tell it takes a newer one yet.
+uint64_t Supervisor::newer_term(uint64_t term) {
+  if (gathering_ && !config_.journal && config_.known && !config_.known->told) return term + 1;
+  // With a journal the directory says so as well: a worker alone can't end a driver.
+  if (config_.journal && !config_.journal->superseded()) return 0;
+  loop_.post([this] { superseded(); });
+  return 0;
+}
+
+/// contract 14: its workers are the new driver's; what runs here goes on to be watched until it ends.
+void Supervisor::superseded() {
+  if (std::exchange(superseded_, true) || finish_ || closed_) return;
+  finish_ = membership::Finish{false,
+                               fmt::format("another driver has taken job {} over: this one, of term {}, ends",
+                                           config_.settings.job, server_->term())};
+  logger_->warning("{}", finish_->sentence);
+  tick_.cancel();
+  discovery_timer_.cancel();
+  for (auto& [id, worker] : workers_) {
+    worker.timer.cancel();
+    if (worker.foreign) worker.process = false;
+  }
+  server_->retire();
+  publish();
+}
+
+void Supervisor::write_journal() {
+  std::vector<membership::Record> records;
+  membership_->take_records(&records);
+  if (!config_.journal || records.empty() || superseded_) return;
+  config_.journal->write(records);
+  const bool formed = std::any_of(records.begin(), records.end(), [](const membership::Record& r) {
+    return std::holds_alternative<membership::KnownJob>(r) ||
+           std::holds_alternative<membership::JobFinished>(r);
+  });
+  if (formed) config_.journal->sync();
+}
+
+}  // namespace hvd::driver
