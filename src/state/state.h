@@ -142,9 +142,10 @@ class State {
   /// them (empty otherwise): where they agree nothing at all is sent. Live values must equal the last commit,
   /// and `known` what every rank has now; otherwise `refresh_first` takes a copy as refresh() does. Keys that
   /// the last commit does not cover are copied in any case. A copy that fails is told to all. On failure last
-  /// commit and live values are as they were: HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same
-  /// message on every rank), HVD_PEER_LOST, HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run
-  /// when everything has arrived; if one fails, those that ran are given the last commit again.
+  /// commit and live values are as they were, but undefined on a rank without state where others have some:
+  /// HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same message on every rank), HVD_PEER_LOST,
+  /// HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run when everything has arrived; if one fails,
+  /// those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first = false);
 
