@@ -64,7 +64,7 @@ import hvd  # noqa: E402
 class Job(hvd.driver.Launcher):
     """Job(size, [script, arguments...]): started; its lines, and events of those that are JSON objects."""
 
-    def __init__(self, size, arguments, environment=(), preload=("torch", "hvd.torch", "hvd.torch.distributed"), **options):
+    def __init__(self, size, arguments, environment=(), preload=("torch", "torch._dynamo", "hvd.torch", "hvd.torch.distributed"), **options):
         self._arguments = [str(argument) for argument in arguments]
         self._environment = {"HVD_INIT_TIMEOUT": str(60 * PATIENCE), **dict(environment)}
         self.lines, self.seen, self._events, self._pids = [], [], queue.Queue(), {}

@@ -378,5 +378,5 @@ def test_under_torchrun(tmp_path, source):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HVD_DRIVER", "HVD_SECRET"))}
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
                           env={**environment, "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          timeout=120 * PATIENCE)
+                          timeout=300 * PATIENCE)
     assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stdout + done.stderr

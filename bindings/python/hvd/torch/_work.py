@@ -50,6 +50,11 @@ _completer = _Completer()
 os.register_at_fork(after_in_child=_completer.forget)
 
 
+# PyTorch 2.5's C++ part doesn't keep the Python object of a Work that it waits for: DDP would wait for ever.
+_under_way: dict[int, HvdWork] = {}
+_MOST = 4096  # that nobody has waited for
+
+
 class HvdWork(dist._Work):
     """An operation under way: wait(), is_completed(), get_future(), result().
 
@@ -69,6 +74,10 @@ class HvdWork(dist._Work):
         self._settled = False
         if handle is None:
             self._settle()
+            return
+        _under_way[id(self)] = self
+        if len(_under_way) > _MOST:
+            _under_way.pop(next(iter(_under_way)), None)
 
     def _settle(self, timeout: float | None = None) -> None:
         """Waits, finishes and sets the future, once. TimeoutError: it goes on."""
@@ -92,6 +101,7 @@ class HvdWork(dist._Work):
                 self._problem = problem
             self._finish = None
             self._settled = True
+            _under_way.pop(id(self), None)
             if self._future is not None:
                 self._tell(self._future)
 
