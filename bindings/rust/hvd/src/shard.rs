@@ -97,7 +97,8 @@ impl<T: Element + Default> AnyShard for Shard<T> {
         self.range.get().cast()
     }
     fn add(&mut self, state: *mut sys::hvd_state, key: &Name) -> Result<()> {
-        let (elements, offset, copies, userdata) = (self.elements, self.offset(), self.copies, self.address());
+        let (elements, offset, copies, userdata) =
+            (self.elements, self.offset(), self.copies, self.address());
         let view = ViewMut::from(&mut **self);
         let tensor = view.raw();
         // SAFETY: the range lives as long as the state, which is destroyed before its value.

@@ -88,7 +88,11 @@ impl<'a> Fields<'a> {
         self.add(key, Field::Object(object));
     }
     /// This rank's range of a sharded key. With shards all ranks take part in each commit and save.
-    pub fn shard<T: Element + Default>(&mut self, key: impl Into<Cow<'static, str>>, shard: &'a mut Shard<T>) {
+    pub fn shard<T: Element + Default>(
+        &mut self,
+        key: impl Into<Cow<'static, str>>,
+        shard: &'a mut Shard<T>,
+    ) {
         self.add(key, Field::Shard(shard));
     }
     /// What a sampler has processed.
@@ -197,6 +201,25 @@ impl<S> Describe<S> {
     }
 }
 
+/// What loads everything from elsewhere, and the value that it loads into.
+struct Lost<S> {
+    load: Box<dyn FnMut(&mut S, &str) -> Result<()>>,
+    value: *mut S,
+}
+
+unsafe extern "C" fn lost<S>(userdata: *mut c_void, sentence: *const std::ffi::c_char) -> i32 {
+    // SAFETY: userdata lives as long as the state; a call on the state has the exclusive borrow of the value, and looks at
+    // it by address alone.
+    let (lost, sentence) =
+        unsafe { (&mut *userdata.cast::<Lost<S>>(), std::ffi::CStr::from_ptr(sentence).to_string_lossy()) };
+    let value = lost.value;
+    // SAFETY: as above.
+    match raw::caught(|| (lost.load)(unsafe { &mut *value }, &sentence)) {
+        Ok(Ok(())) => 0,
+        _ => 1,
+    }
+}
+
 type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
 
 /// A value of the program's and what of it must survive. It is used through the state (`state.step += 1`); the
@@ -221,6 +244,7 @@ pub struct State<S> {
     #[allow(clippy::vec_box)] // a Vec that grows would move them
     slots: Vec<Box<Slot>>, // of the objects, in their order; the library knows the addresses
     pub(crate) resets: Vec<Reset<S>>,
+    lost: Option<Box<Lost<S>>>,
 }
 
 impl<S: std::fmt::Debug> std::fmt::Debug for State<S> {
@@ -277,6 +301,7 @@ impl<S> State<S> {
             known: Vec::new(),
             slots: Vec::new(),
             resets: Vec::new(),
+            lost: None,
         };
         state.register()?;
         Ok(state)
@@ -337,6 +362,17 @@ impl<S> State<S> {
     /// before its first call), in order of registration. All ranks may call collectives from it.
     pub fn on_reset(&mut self, reset: impl FnMut(&mut S, &Context) -> Result<()> + 'static) {
         self.resets.push(Box::new(reset));
+    }
+
+    /// If more workers are lost than shards have copies: `load` is called on every rank, with a sentence that says what is
+    /// lost, and loads every field from the program's own checkpoint, in place. Without it the job ends with that sentence.
+    pub fn on_lost(&mut self, load: impl FnMut(&mut S, &str) -> Result<()> + 'static) -> Result<()> {
+        let mut kept = Box::new(Lost { load: Box::new(load), value: ptr::from_mut(&mut *self.value) });
+        let userdata = ptr::from_mut::<Lost<S>>(&mut kept).cast();
+        // SAFETY: the state is destroyed before what is kept here.
+        check(|e| unsafe { sys::hvd_state_on_lost(self.ptr, Some(lost::<S>), userdata, None, e) })?;
+        self.lost = Some(kept);
+        Ok(())
     }
 
     /// Calls a function of the library that may read and write every field.

@@ -235,6 +235,7 @@ fn shards_of_a_worker_that_is_alone() {
     let moments = hvd::Shard::new(&context, 10, 1).unwrap();
     assert_eq!((moments.offset(), moments.len(), moments.global_elements()), (0, 10, 10));
     let mut state = hvd::State::new(&context, Sharded { moments, step: 0 }).unwrap();
+    state.on_lost(|_, sentence| panic!("{sentence}")).unwrap();
     state.moments[9] = 3.0;
     state.commit().unwrap();
     state.moments[9] = 4.0;
