@@ -42,6 +42,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         return [torch.device("cpu")] if self in dist.distributed_c10d._world.pg_map else []
 
     supports_coalescing = False
+    supports_splitting = False
 
     def _get_backend(self, device: Any) -> HvdProcessGroup:
         return self
