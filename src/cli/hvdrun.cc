@@ -46,7 +46,7 @@ struct Arguments {
   std::string http;                    // where the status is served; "": nowhere
   bool verbose = false, status_line = true;
   bool join = false, driver = false;
-  long nodes = 1;  // at most, as torchrun counts them
+  long nodes = 1;           // at most, as torchrun counts them
   bool may_be_kept = true;  // unless --journal is off
   bool check_build = false;
 };

@@ -71,8 +71,8 @@ void expand(const std::string& nodes, std::string_view prefix, std::string_view 
     // The length bounds the depth as well: each pair of brackets brings a digit.
     if (prefix.size() + open + low.size() > kLongestName)
       bad_nodes(nodes, fmt::format("a name of more than {} bytes", kLongestName));
-    if (low.size() > kMostDigits || high.size() > kMostDigits || !parse_number(low, &first) || !parse_number(high, &last) || last < first ||
-        last - first >= kMostHosts)
+    if (low.size() > kMostDigits || high.size() > kMostDigits || !parse_number(low, &first) ||
+        !parse_number(high, &last) || last < first || last - first >= kMostHosts)
       bad_nodes(nodes, fmt::format("expected a range of numbers, not '{}'", printable(range, 40)));
     for (uint64_t n = first; n <= last; ++n) {
       const std::string name = fmt::format("{}{}{:0{}}", prefix, rest.substr(0, open), n, low.size());

@@ -38,7 +38,7 @@ struct RendezvousConfig {
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
   size_t max_strangers = 16384;  // connections, which know a key, that have not said hello
-  size_t max_operators = 64;    // connections of operators; the one that was idle for longest gives way
+  size_t max_operators = 64;     // connections of operators; the one that was idle for longest gives way
   Duration operator_timeout = seconds(120);  // without a command
   uint64_t term = 0;                         // of this driver; 0: nobody will take over from it
   int socket = -1;                           // that listens already, instead of `listen`

@@ -157,8 +157,8 @@ class Supervisor {
   std::unique_ptr<launch::Launcher> launcher_;
   std::unique_ptr<membership::Membership> membership_;
   Loop::Timer tick_, discovery_timer_, publish_timer_;
-  bool publishing_ = false;  // it is under way
-  Time published_{};         // when the last summary was told
+  bool publishing_ = false;   // it is under way
+  Time published_{};          // when the last summary was told
   Duration publish_cost_{0};  // and what it took to make
   size_t forget_at_ = 0;      // as many workers, living or gone: those that are gone are forgotten
   std::vector<membership::HostSlots> hosts_;

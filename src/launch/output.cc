@@ -174,7 +174,7 @@ OutputThread::~OutputThread() {
 void OutputThread::lines(std::shared_ptr<LineSplitter> splitter, OutputLine line, std::string bytes) {
   const size_t size = bytes.size() + 64;
   auto tell = [state = state_.get(), splitter = std::move(splitter), line = std::move(line),
-                     bytes = std::move(bytes)]() mutable {
+               bytes = std::move(bytes)]() mutable {
     splitter->feed(bytes, [&](std::string text) {
       if (state->abandoned) return;
       line.text = std::move(text);

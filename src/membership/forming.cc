@@ -66,7 +66,7 @@ Plan Membership::Impl::make_plan() {
 }
 
 void Membership::Impl::stop_misplaced() {
-  if (finishing()) return;  // they end with the job
+  if (finishing()) return;         // they end with the job
   const Plan now_placed = plan();  // a copy: it changes with each that is stopped
   for (Worker* w : now_placed.homeless) { stop_worker(farewell(*w)); }
   for (Worker* w : now_placed.surplus) {

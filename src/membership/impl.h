@@ -46,7 +46,8 @@ struct Membership::Impl {
   void stop(const std::string& reason);
 
   // ---- what changes no decision (quiet.cc) ----
-  std::vector<Action> take(Time now);  // advances, if anything can have changed, and hands out what there is to do
+  std::vector<Action> take(
+      Time now);  // advances, if anything can have changed, and hands out what there is to do
   template <class Test>
   bool any_member(size_t* cursor, Test test);
   bool somebody_inside();  // a living member has not left the current generation
@@ -179,10 +180,10 @@ struct Membership::Impl {
   Time gather_until{};
 
   // Whether an event calls for a decision (quiet.cc).
-  bool quiet = false;               // the event at hand does not
-  bool undecided = true;            // the last decision may have made room for another
+  bool quiet = false;                // the event at hand does not
+  bool undecided = true;             // the last decision may have made room for another
   Time decided_until = Time::min();  // then time alone does
-  std::optional<Time> next;         // when tick wants to be called
+  std::optional<Time> next;          // when tick wants to be called
   size_t inside_cursor = 0, unsynced_cursor = 0, living_cursor = 0;
   int64_t ready_beginners = 0;  // and among `capacity`, as of the last decision and since
   bool anybody_leaves = true;   // members without a place in the next generation, as of the last decision

@@ -38,7 +38,7 @@ struct MembershipConfig {
   Duration blocklist_cooldown_min{0}, blocklist_cooldown_max{0};  // 0: for good
   int32_t spares = 0;        // workers beyond the maximum that are started, and wait for a place
   int32_t max_waiting = 64;  // of those that came by themselves
-  bool rests = true;         // false: every event leads to a decision, which comes to the same and takes longer
+  bool rests = true;  // false: every event leads to a decision, which comes to the same and takes longer
 };
 
 // ---- events ----

@@ -55,8 +55,8 @@ std::vector<Worker*> Membership::Impl::leavers() {
 
 size_t Membership::Impl::survivor_count() {
   if (initial) return 0;
-  return static_cast<size_t>(
-      std::count_if(members.begin(), members.end(), [&](uint64_t id) { return workers.find(id) != nullptr; }));
+  return static_cast<size_t>(std::count_if(members.begin(), members.end(),
+                                           [&](uint64_t id) { return workers.find(id) != nullptr; }));
 }
 
 std::vector<uint64_t> Membership::Impl::inside() {

@@ -50,9 +50,7 @@ bool WorkerStateRegistry::occupied(const std::string& host, int32_t slot) const 
   return in_slot(host, slot) != 0;
 }
 
-bool WorkerStateRegistry::lives_on(const std::string& host) const {
-  return places_.contains(host);
-}
+bool WorkerStateRegistry::lives_on(const std::string& host) const { return places_.contains(host); }
 
 void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why) {
   auto found = living_.find(id);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxHandshakes = 256;
 constexpr Duration kTalk = std::chrono::seconds(1);  // for who says something, when there are so many
-constexpr int kAcceptBatch = 64;  // then others on the loop have their turn
+constexpr int kAcceptBatch = 64;                     // then others on the loop have their turn
 constexpr Duration kPause = std::chrono::milliseconds(200);
 
 using ErrorCode = asio::error_code;

@@ -190,16 +190,16 @@ class Liar {
     wire::ChannelLimits limits;
     limits.max_queued = size_t{1} << 30;
     hvd::test::run_on(loop_, [&] {
-      wire::connect_channel(loop_, driver, kJobSecret, wire::agent_identity(host), limits, kDeadline,
-                            [&](std::shared_ptr<wire::Channel> channel, const Status&) {
-                              channel_ = std::move(channel);
-                              if (channel_) {
-                                channel_->set_handlers(
-                                    {[this](std::span<const uint8_t> frame) { received(frame); },
-                                     [this](const Status&) { events_.change([&] { closed_ = true; }); }});
-                              }
-                              connected.set_value();
-                            });
+      wire::connect_channel(
+          loop_, driver, kJobSecret, wire::agent_identity(host), limits, kDeadline,
+          [&](std::shared_ptr<wire::Channel> channel, const Status&) {
+            channel_ = std::move(channel);
+            if (channel_) {
+              channel_->set_handlers({[this](std::span<const uint8_t> frame) { received(frame); },
+                                      [this](const Status&) { events_.change([&] { closed_ = true; }); }});
+            }
+            connected.set_value();
+          });
       return 0;
     });
     connected.get_future().wait();

@@ -77,11 +77,16 @@ Arguments arguments_of(int argc, char** argv) {
       std::exit(2);
     }
     const char* value = argv[++i];
-    if (key == "--membership") a.membership = numbers(value);
-    else if (key == "--workers") a.workers = numbers(value);
-    else if (key == "--rounds") a.rounds = std::max(1, std::atoi(value));
-    else if (key == "--address") a.address = static_cast<size_t>(std::atol(value));
-    else if (key == "--quiet") a.quiet = std::atof(value);
+    if (key == "--membership")
+      a.membership = numbers(value);
+    else if (key == "--workers")
+      a.workers = numbers(value);
+    else if (key == "--rounds")
+      a.rounds = std::max(1, std::atoi(value));
+    else if (key == "--address")
+      a.address = static_cast<size_t>(std::atol(value));
+    else if (key == "--quiet")
+      a.quiet = std::atof(value);
     else {
       std::fprintf(stderr, "unknown argument %s\n", key.c_str());
       std::exit(2);
@@ -155,7 +160,8 @@ void bench_membership(int32_t n, const Arguments& arguments) {
     job.take_records(&records);
     const double seconds = thread_seconds() - began;
     for (const Action& action : actions) {
-      if (const auto* start = std::get_if<StartWorker>(&action)) workers.emplace_back(start->worker, start->host);
+      if (const auto* start = std::get_if<StartWorker>(&action))
+        workers.emplace_back(start->worker, start->host);
     }
     return seconds;
   };
@@ -188,7 +194,8 @@ void bench_membership(int32_t n, const Arguments& arguments) {
   Series lost, ready, sync;
   sync.add(synced());
   uint64_t random = 1;
-  for (int32_t round = 0; round < arguments.rounds && workers.size() > static_cast<size_t>(config.min_np); ++round) {
+  for (int32_t round = 0; round < arguments.rounds && workers.size() > static_cast<size_t>(config.min_np);
+       ++round) {
     random = random * 6364136223846793005u + 1442695040888963407u;
     const size_t victim = (random >> 33) % workers.size();
     const uint64_t id = workers[victim].first;
@@ -250,7 +257,9 @@ class PipeLauncher final : public launch::Launcher {
   s.heartbeat_timeout = s.slow_timeout = seconds(60);
   s.stop_grace = s.leave_timeout = seconds(1);
   s.discovery_interval = s.discovery_timeout = seconds(1);
-  const auto print = [](void*, hvd_log_level, const char* line) { std::fprintf(stderr, "driver: %s\n", line); };
+  const auto print = [](void*, hvd_log_level, const char* line) {
+    std::fprintf(stderr, "driver: %s\n", line);
+  };
   config.logger = log ? std::make_shared<Logger>(HVD_LOG_INFO, Callback<hvd_log_fn>(print, nullptr, nullptr))
                       : std::make_shared<Logger>();
   config.make_launcher = [&](launch::Launcher::Events events) {
@@ -284,8 +293,8 @@ Usage usage_of(pid_t process) {
   std::ifstream stat(base + "/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
   unsigned long user = 0, system = 0;
-  std::sscanf(text.c_str() + text.rfind(')') + 2,
-              "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+  std::sscanf(text.c_str() + text.rfind(')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+              &user, &system);
   usage.cpu = static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   std::ifstream statm(base + "/statm");
   double pages = 0;
@@ -314,10 +323,18 @@ class Workers {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, timeout, [&] { return newest_ >= generation && assigned_ >= count; });
   }
-  Time last_abort() const { return on_loop<Time>([this] { return last_abort_; }); }
-  Time last_assigned() const { return on_loop<Time>([this] { return last_assigned_; }); }
-  uint64_t received() const { return on_loop<uint64_t>([this] { return received_; }); }
-  uint64_t complaints() const { return on_loop<uint64_t>([this] { return complaints_; }); }
+  Time last_abort() const {
+    return on_loop<Time>([this] { return last_abort_; });
+  }
+  Time last_assigned() const {
+    return on_loop<Time>([this] { return last_assigned_; });
+  }
+  uint64_t received() const {
+    return on_loop<uint64_t>([this] { return received_; });
+  }
+  uint64_t complaints() const {
+    return on_loop<uint64_t>([this] { return complaints_; });
+  }
   uint64_t newest() {
     const std::lock_guard lock(mutex_);
     return newest_;
@@ -377,9 +394,7 @@ class Workers {
   void connect(Client& client) {
     wire::connect_channel(loop_, driver_, kSecret, wire::worker_identity(client.worker), {}, seconds(300),
                           [this, &client](std::shared_ptr<wire::Channel> channel, const Status& why) {
-                            if (!channel) {
-                              return complain(client, "could not connect", why.message);
-                            }
+                            if (!channel) { return complain(client, "could not connect", why.message); }
                             begin(client, std::move(channel));
                           });
   }
@@ -387,10 +402,9 @@ class Workers {
   void begin(Client& client, std::shared_ptr<wire::Channel> channel) {
     client.channel = std::move(channel);
     client.channel->trust();
-    client.channel->set_handlers({[this, &client](std::span<const uint8_t> frame) { received(client, frame); },
-                                  [this, &client](const Status& why) {
-                                    complain(client, "closed", why.message);
-                                  }});
+    client.channel->set_handlers(
+        {[this, &client](std::span<const uint8_t> frame) { received(client, frame); },
+         [this, &client](const Status& why) { complain(client, "closed", why.message); }});
     wire::HelloT hello;
     hello.protocol = wire::kProtocol;
     hello.library = "bench";
@@ -402,7 +416,8 @@ class Workers {
 
   void complain(const Client& client, const char* what, const std::string& why) {
     if (++complaints_ > 3) return;
-    std::fprintf(stderr, "worker %llu %s: %s\n", static_cast<unsigned long long>(client.worker), what, why.c_str());
+    std::fprintf(stderr, "worker %llu %s: %s\n", static_cast<unsigned long long>(client.worker), what,
+                 why.c_str());
   }
 
   static std::string host_of(const Client& client) {
@@ -428,7 +443,8 @@ class Workers {
     address->dtypes = 0xffff;
     address->collectives = 0xff;
     address->blob.resize(address_);
-    for (size_t i = 0; i < address_; ++i) address->blob[i] = static_cast<uint8_t>((client.worker + left) * 31 + i * i);
+    for (size_t i = 0; i < address_; ++i)
+      address->blob[i] = static_cast<uint8_t>((client.worker + left) * 31 + i * i);
     ready.addresses.push_back(std::move(address));
     auto setting = std::make_unique<wire::SettingT>();
     setting->name = "local";
@@ -456,9 +472,7 @@ class Workers {
         changed_.notify_all();
         return;
       }
-      case wire::Body::Abort:
-        last_abort_ = now();
-        return ready(client, generation);
+      case wire::Body::Abort: last_abort_ = now(); return ready(client, generation);
       case wire::Body::Refused:
         return complain(client, "refused", message->body_as_Refused()->reason()->c_str());
       default: return;
@@ -523,7 +537,8 @@ void bench_driver(int32_t n, const Arguments& arguments) {
     Series aborted, reformed;
     std::vector<double> bytes;
     uint64_t random = 1;
-    for (int32_t round = 0; all && round < arguments.rounds && count > static_cast<size_t>(n) / 2 + 1; ++round) {
+    for (int32_t round = 0; all && round < arguments.rounds && count > static_cast<size_t>(n) / 2 + 1;
+         ++round) {
       ::usleep(200'000);  // the answers of the round before are through
       random = random * 6364136223846793005u + 1442695040888963407u;
       const uint64_t generation = workers.newest(), had = workers.received();

@@ -525,7 +525,9 @@ int main(int argc, char **argv) {
     return status == HVD_REMOVED ? 0 : 1;
   }
   w.rank = hvd_rank(w.context);
-  hvd_backend_info backend = {sizeof(backend)};
+  hvd_backend_info backend;
+  memset(&backend, 0, sizeof(backend));
+  backend.struct_size = sizeof(backend);
   hvd_get_backend(w.context, &backend, NULL);
   trace(&w.who, "init", "\"rank\":%d,\"size\":%d,\"gen\":%llu,\"local_rank\":%d,\"backend\":\"%s\"", w.rank,
         hvd_size(w.context), (unsigned long long)hvd_generation(w.context), hvd_local_rank(w.context),
