@@ -141,8 +141,10 @@ Settings read_settings(const Options& o) {
   s.private_journal = s.journal.empty();
   if (s.journal == "off") s.journal.clear();
   s.takeover = o.boolean("takeover");
-  if (s.takeover && (!o.is_set("job") || !o.is_set("secret"))) {
-    invalid("option takeover is set: expected options job and secret as well, those of the earlier driver");
+  if (s.takeover && (!o.is_set("job") || (!o.is_set("secret") && !o.is_set("secret_file")))) {
+    invalid(
+        "option takeover is set: expected options job and secret (or secret_file) as well, those of the earlier "
+        "driver");
   }
   check_sizes(s);
   check_times(s);

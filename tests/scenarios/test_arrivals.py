@@ -78,9 +78,9 @@ class Arrivals(unittest.TestCase):
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"}
 
-    def driver(self, *flags):
+    def driver(self, *flags, listen="127.0.0.1:0"):
         address = os.path.join(self.directory, "address")
-        driver = Lines(self, [os.path.join(BIN, "hvdrun"), "--driver", "--verbose", "--listen", "127.0.0.1:0", "--secret-file",
+        driver = Lines(self, [os.path.join(BIN, "hvdrun"), "--driver", "--verbose", "--listen", listen, "--secret-file",
                               self.secret, "--address-file", address, "--set", "heartbeat_interval=0.2", "--set",
                               "heartbeat_timeout=2", "--set", "join_settle=2", *flags], self.environment)
         self.address = re.search(r"listens at (\S+?),", driver.wait("listens at")).group(1)
@@ -146,6 +146,25 @@ class Arrivals(unittest.TestCase):
         first.finish()
         first.wait("HVD_REMOVED.*gave no sign of life")
         other.wait('"ev":"train".*"size":2.*"gen":[3-9]')
+
+    def test_A6_a_driver_started_anew_takes_the_job_over(self):
+        """All of the first driver's machine is gone: what the journal and the workers tell is enough."""
+        journal = os.path.join(self.directory, "journal")
+        named = ("-np", "2", "--journal", journal, "--set", "job=handed-on")
+        driver = self.driver(*named)
+        workers = [self.worker("steps=400", "commit=1", "pace=10", HVD_HOST=host) for host in ("x", "y")]
+        for worker in workers:
+            worker.wait('"ev":"step".*"step":20[,}]')
+        driver.process.kill()
+        driver.finish()
+        second = self.driver(*named, "--set", "takeover=true", listen=self.address)
+        second.wait("taken over after .* generation 1 goes on with 2 workers")
+        self.assertEqual([worker.finish() for worker in workers], [0, 0])
+        self.assertEqual(second.finish(), 0)
+        for worker in workers:
+            steps = [event["step"] for event in worker.events("step")]
+            self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
+            self.assertEqual(worker.events("done")[0]["step"], 400)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_A5_mpirun_is_a_mere_launcher(self):
