@@ -13,9 +13,11 @@ namespace {
 /// A callback that waits until it is let go, as one does that needs a lock of the program.
 struct Held {
   std::shared_future<void> let_go;
+  test::Watched<bool> entered;
   test::Watched<std::vector<std::string>> lines;
   static void write(void* self, hvd_log_level, const char* line) {
     auto& held = *static_cast<Held*>(self);
+    held.entered.update([](bool& is) { is = true; });
     held.let_go.wait();
     held.lines.update([&](auto& all) { all.emplace_back(line); });
   }
@@ -51,6 +53,8 @@ TEST(QueuedLog, ACallbackThatNeverReturnsIsLeftBehind) {
         std::make_shared<Logger>(HVD_LOG_INFO, Callback<hvd_log_fn>(&Held::write, held.get(), nullptr)),
         Duration(0));
     log->info("written late");
+    // A line that is still in the queue when patience ends is dropped.
+    EXPECT_TRUE(held->entered.wait([](bool is) { return is; }));
   }
   promise.set_value();
   EXPECT_TRUE(held->lines.wait([](const auto& all) { return !all.empty(); }));

@@ -1,0 +1,126 @@
+// A session that outlives its driver: it misses it, dials, takes a newer one and refuses an older one (contract 14).
+#include "session/core_support.h"
+#include "session/session_core.h"
+#include "wire/member.h"
+
+namespace hvd::session {
+namespace {
+
+class Return : public CoreTest {
+ protected:
+  /// A member of generation 1 under a driver of this term.
+  void become_member_under(uint64_t term) {
+    core.connected(seconds(5), time);
+    wire::WelcomeT first = welcome();
+    first.term = term;
+    receive(0, first);
+    ASSERT_TRUE(core.welcomed());
+    ASSERT_EQ(core.term(), term);
+    become_member(1);
+  }
+  Actions candidate(wire::WelcomeT body, uint64_t term) {
+    body.term = term;
+    auto e = wire::envelope("job", kWorker, 0, std::move(body));
+    e.sequence = 1;
+    return core.candidate_received(e, time);
+  }
+  static std::vector<DriverChange> changes(Actions actions) {
+    std::vector<DriverChange> result;
+    for (auto& notified : of<NotifyDriver>(std::move(actions))) result.push_back(notified.change);
+    return result;
+  }
+};
+
+TEST_F(Return, ALostDriverIsDialledAgainAndEndsNothing) {
+  become_member_under(1);
+  Actions actions = core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  EXPECT_TRUE(of<End>(actions).empty());
+  EXPECT_EQ(of<Dial>(actions).size(), 1u);
+  const auto told = changes(actions);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].lost);
+  EXPECT_TRUE(core.missing_driver());
+  // Each attempt that fails is followed by another one, until driver_timeout.
+  EXPECT_TRUE(of<End>(core.dial_failed(Status(HVD_UNAVAILABLE, "nobody listens"), time)).empty());
+  time += milliseconds(10);
+  EXPECT_EQ(of<Dial>(core.tick(time)).size(), 1u);
+}
+
+TEST_F(Return, WithoutATermADriversEndIsTheWorkers) {
+  become_member_under(0);
+  EXPECT_EQ(end_of(core.channel_closed(Status(HVD_CLOSED, "closed"), time)).code, HVD_DRIVER_LOST);
+}
+
+TEST_F(Return, ANewerDriverIsToldWhereTheWorkerStands) {
+  become_member_under(1);
+  core.synced(1, 7, time);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  const auto hello = of<Send>(core.dialled(time));
+  ASSERT_EQ(hello.size(), 1u);
+  EXPECT_TRUE(hello[0].candidate);
+  EXPECT_NE(hello[0].envelope.body.AsHello(), nullptr);
+  EXPECT_EQ(hello[0].envelope.term, 1u);
+  Actions actions = candidate(welcome(), 2);
+  EXPECT_EQ(of<Adopt>(actions).size(), 1u);
+  EXPECT_EQ(core.term(), 2u);
+  EXPECT_FALSE(core.missing_driver());
+  EXPECT_EQ(core.generation(), 1u);
+  const auto told = changes(actions);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_FALSE(told[0].lost);
+  EXPECT_EQ(told[0].term, 2u);
+  const auto sent = of<Send>(actions);
+  ASSERT_EQ(sent.size(), 1u);
+  const wire::ResumeT* where = sent[0].envelope.body.AsResume();
+  ASSERT_NE(where, nullptr);
+  EXPECT_EQ(where->rank, 1);
+  EXPECT_EQ(where->size, 3);
+  EXPECT_EQ(where->revision, 7u);
+  EXPECT_TRUE(where->synced);
+  EXPECT_FALSE(where->lost);
+}
+
+TEST_F(Return, AnOlderDriverIsRefused) {
+  become_member_under(3);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  EXPECT_EQ(of<Send>(core.dialled(time))[0].envelope.term, 3u);  // by which it learns that it is the older one
+  Actions actions = candidate(welcome(), 2);
+  EXPECT_TRUE(of<Adopt>(actions).empty());
+  EXPECT_TRUE(of<End>(actions).empty());
+  EXPECT_EQ(of<StopDial>(actions).size(), 1u);
+  EXPECT_EQ(core.term(), 3u);
+  EXPECT_TRUE(core.missing_driver());
+  // It looks further.
+  time += seconds(1);
+  EXPECT_EQ(of<Dial>(core.tick(time)).size(), 1u);
+}
+
+TEST_F(Return, WhoAnswersForAnotherJobIsNoDriver) {
+  become_member_under(1);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  core.dialled(time);
+  wire::WelcomeT body = welcome();
+  body.term = 9;
+  auto e = wire::envelope("another job", kWorker, 0, body);
+  e.sequence = 1;
+  EXPECT_TRUE(of<Adopt>(core.candidate_received(e, time)).empty());
+  EXPECT_EQ(core.term(), 1u);
+  const std::vector<uint8_t> garbage(64, 0xff);
+  time += seconds(1);
+  core.tick(time);
+  core.dialled(time);
+  EXPECT_EQ(of<StopDial>(core.candidate_frame(garbage, time)).size(), 1u);
+  EXPECT_FALSE(core.ended());
+}
+
+TEST_F(Return, WhenNobodyComesBackItEndsAndSaysForHowLong) {
+  become_member_under(1);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  core.dial_failed(Status(HVD_UNAVAILABLE, "nobody listens"), time);
+  const Status why = end_of(core.tick(time + seconds(60)));
+  EXPECT_EQ(why.code, HVD_DRIVER_LOST);
+  EXPECT_NE(why.message.find("60 s (driver_timeout)"), std::string::npos) << why.message;
+}
+
+}  // namespace
+}  // namespace hvd::session
