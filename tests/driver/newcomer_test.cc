@@ -86,6 +86,7 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
     std::vector<Setting> settings;
     ASSERT_TRUE(selection::offers_of(real, &offers, &settings).ok());
     settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", "0"});
+    settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", "report"});
     std::vector<uint8_t>& address = offers.front().address;
     if (GetParam() == "garbage") address.assign(address.size(), 0x5a);
     if (GetParam() == "truncated") address.resize(address.size() - 1);
