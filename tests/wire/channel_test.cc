@@ -4,7 +4,9 @@
 #include <signal.h>
 
 #include <random>
+#include <set>
 
+#include "wire/circular.h"
 #include "wire/socket.h"
 #include "wire/support.h"
 
@@ -50,6 +52,50 @@ TEST_F(ChannelTest, FramesOfAllSizesArriveInOrder) {
   ASSERT_TRUE(client->wait_frames(sent.size()));
   EXPECT_TRUE(client->events.read([&] { return client->frames == sent; }));
   EXPECT_TRUE(server.peer(0)->events.read([&] { return server.peers[0]->frames == sent; }));
+}
+
+/// What is encoded once reads as if it had been encoded for each, between frames of its own kind and others.
+TEST_F(ChannelTest, ACircularReachesEachUnderItsOwnName) {
+  Server server;
+  AssignmentT assignment;
+  assignment.epoch = 7;
+  for (uint64_t worker = 1; worker <= 3000; ++worker) {
+    auto member = std::make_unique<MemberT>();
+    member->worker = worker;
+    member->host = "host";
+    assignment.members.push_back(std::move(member));
+  }
+  EnvelopeT message = envelope("job", 0, 9, std::move(assignment));
+  std::vector<std::shared_ptr<Peer>> clients;
+  for (uint64_t i = 0; i < 3; ++i) clients.push_back(connect(loop, server.endpoint()));
+  for (size_t i = 0; i < 3; ++i) ASSERT_NE(server.peer(i), nullptr);
+  {
+    const auto circular = std::make_unique<Circular>(message);
+    for (uint64_t i = 0; i < 3; ++i) {
+      server.peer(i)->with_channel([&](Channel& channel) {
+        channel.send({1, 2, 3});
+        circular->send(channel, 100 + i, 5 + i);
+        channel.send({4});
+        circular->send(channel, 200 + i, 6 + i);
+      });
+    }
+  }  // what is under way lives on
+  std::set<uint64_t> seen;
+  for (const auto& client : clients) {
+    ASSERT_TRUE(client->wait_frames(4));
+    const auto frames = client->events.read([&] { return client->frames; });
+    EXPECT_EQ(frames[0], Bytes({1, 2, 3}));
+    EXPECT_EQ(frames[2], Bytes({4}));
+    for (const size_t at : {size_t{1}, size_t{3}}) {
+      const EnvelopeT read = decode(frames[at]);
+      seen.insert(read.worker);
+      message.worker = read.worker;
+      message.sequence = read.sequence;
+      EXPECT_EQ(read.sequence, read.worker % 100 + (at == 1 ? 5 : 6));
+      EXPECT_EQ(frames[at], encode(message));
+    }
+  }
+  EXPECT_EQ(seen, (std::set<uint64_t>{100, 101, 102, 200, 201, 202}));
 }
 
 TEST_F(ChannelTest, FramesBeforeTheEndComeFirst) {

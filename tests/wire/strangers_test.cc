@@ -255,6 +255,31 @@ TEST_F(StrangersTest, IdleConnectionsByTheThousandDisturbNobody) {
   EXPECT_LT(server.log.count("refused"), 20);  // and the log was not filled
 }
 
+/// Who has finished its handshake believes that it is connected: of many that come at once nobody is hung up on.
+TEST_F(StrangersTest, ACrowdOfFriendsIsLetInWhole) {
+  ChannelLimits limits;
+  limits.handshake_timeout = seconds(60);
+  Server server(limits);
+  constexpr size_t kCrowd = 700;
+  std::vector<std::shared_ptr<test::Peer>> crowd;
+  for (size_t i = 0; i < kCrowd; ++i) {
+    auto peer = std::make_shared<test::Peer>(loop);
+    connect_channel(loop, server.endpoint(), kSecret, kJobIdentity, limits, seconds(120),
+                    [peer](std::shared_ptr<Channel> channel, const Status& why) {
+                      if (channel) return peer->use(std::move(channel));
+                      peer->failed(why);
+                    });
+    crowd.push_back(std::move(peer));
+  }
+  for (const auto& peer : crowd) {
+    ASSERT_TRUE(peer->events.wait([&] { return peer->connected || peer->closed.has_value(); }));
+  }
+  ASSERT_TRUE(server.events.wait([&] { return server.peers.size() >= kCrowd; }));
+  for (const auto& peer : crowd) {
+    EXPECT_FALSE(peer->events.read([&] { return peer->closed.has_value(); }));
+  }
+}
+
 TEST_F(StrangersTest, RunningOutOfDescriptorsPausesAndRecovers) {
   Server server({}, true);
   expect_good_client_works(server);

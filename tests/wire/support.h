@@ -110,6 +110,12 @@ class Peer : public std::enable_shared_from_this<Peer> {
       self->channel_->send(std::move(frame));
     });
   }
+  void with_channel(const std::function<void(wire::Channel&)>& function) {
+    run_on(loop_, [&] {
+      function(*channel_);
+      return true;
+    });
+  }
   void close(Duration linger) {
     loop_.post([self = shared_from_this(), linger] { self->channel_->close(linger); });
   }
