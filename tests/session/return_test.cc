@@ -53,6 +53,7 @@ TEST_F(Return, WithoutATermADriversEndIsTheWorkers) {
 
 TEST_F(Return, ANewerDriverIsToldWhereTheWorkerStands) {
   become_member_under(1);
+  core.set_revision(7);
   core.synced(1, 7, time);
   core.channel_closed(Status(HVD_CLOSED, "closed"), time);
   const auto hello = of<Send>(core.dialled(time));
