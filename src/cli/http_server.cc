@@ -1,6 +1,9 @@
 // HTTP/1.1 by Boost.Beast, on one thread: bounded connections, bounded time, bounded requests.
 #include "cli/http_server.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -9,6 +12,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <list>
@@ -189,7 +193,10 @@ struct HttpServer::Impl {
     const Tcp::endpoint endpoint = parse(text);
     loopback = endpoint.address().is_loopback();
     try {
-      acceptor.open(endpoint.protocol());
+      // Workers that are started later must not inherit it, nor what it accepts.
+      const int fd = ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (fd < 0) throw boost::system::system_error(errno, boost::system::system_category());
+      acceptor.assign(endpoint.protocol(), fd);
       acceptor.set_option(asio::socket_base::reuse_address(true));
       acceptor.bind(endpoint);
       acceptor.listen();
@@ -228,23 +235,36 @@ struct HttpServer::Impl {
   }
 
   void accept() {
-    acceptor.async_accept([this](beast::error_code e, Tcp::socket socket) {
+    acceptor.async_wait(Tcp::acceptor::wait_read, [this](beast::error_code e) {
       if (e == asio::error::operation_aborted) return;
-      if (e) {  // out of descriptors: a moment later there may be some
+      const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        // A moment later there may be some.
         retry.expires_after(std::chrono::milliseconds(100));
         return retry.async_wait([this](beast::error_code cancelled) {
           if (!cancelled) accept();
         });
       }
-      if (connections.size() >= kMostConnections) {
-        const auto oldest = connections.front();
-        connections.pop_front();
-        oldest->close();
-      }
-      connections.push_back(std::make_shared<Connection>(std::move(socket), handler, loopback, connections));
-      connections.back()->read();
+      if (fd >= 0) serve(fd);
       accept();
     });
+  }
+
+  void serve(int fd) {
+    Tcp::socket socket(io);
+    beast::error_code e;
+    socket.assign(acceptor.local_endpoint().protocol(), fd, e);
+    if (e) {
+      ::close(fd);
+      return;
+    }
+    if (connections.size() >= kMostConnections) {
+      const auto oldest = connections.front();
+      connections.pop_front();
+      oldest->close();
+    }
+    connections.push_back(std::make_shared<Connection>(std::move(socket), handler, loopback, connections));
+    connections.back()->read();
   }
 
   const HttpHandler handler;

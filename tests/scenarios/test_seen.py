@@ -126,6 +126,12 @@ class Http(Seen):
             wild.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n")
             self.assertIn(b" 413 ", wild.recv(1000))
         self.assertEqual(self.get(job, "/livez")[0], 200)
+        # Workers inherit neither the listening socket nor what it has accepted: who hangs up, hangs up.
+        own = self.sockets(job.driver())
+        self.assertTrue(own)
+        job.wait("train", gen=1, count=3)
+        for worker in job.find("train", gen=1):
+            self.assertEqual(set(), own & self.sockets(worker["pid"]))
         # 64 are served at a time: those that were idle for longest gave way, the last ones did not.
         for connection in idle[:136]:
             self.assertTrue(self.is_closed(connection))
@@ -138,6 +144,16 @@ class Http(Seen):
             slow.sendall(b"GET / HT")
             self.assertTrue(self.is_closed(slow), "a request that never ends")
         job.finish(0)
+
+    @staticmethod
+    def sockets(pid):
+        found = set()
+        for name in os.listdir("/proc/%d/fd" % pid):
+            try:
+                found.add(os.readlink("/proc/%d/fd/%s" % (pid, name)))
+            except FileNotFoundError:
+                pass
+        return {target for target in found if target.startswith("socket:")}
 
     @staticmethod
     def is_closed(connection):
