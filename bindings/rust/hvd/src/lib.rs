@@ -74,8 +74,8 @@ pub use event::{Event, EventKind, EventStream, Kinds, Listener};
 pub use operation::{Buffer, Exchange, LastJoined, Op, Pending, Rows, Scope};
 pub use options::{LogLevel, OptionValue, Options};
 pub use sampler::{Batch, Padding, Sampler, SamplerInfo, SamplerOptions};
-pub use shard::{shard_range, Shard};
 pub use set::{ProcessSet, SetInfo, SetRule};
+pub use shard::{shard_range, Shard};
 pub use state::{Fields, Object, Plain, State, StateStatistics, Variables};
 pub use tensor::{Bf16, Bool, DeviceMemory, Dtype, Element, View, ViewMut, F16};
 
