@@ -84,7 +84,8 @@ TEST_F(Return, ANewerDriverIsToldWhereTheWorkerStands) {
 TEST_F(Return, AnOlderDriverIsRefused) {
   become_member_under(3);
   core.channel_closed(Status(HVD_CLOSED, "closed"), time);
-  EXPECT_EQ(of<Send>(core.dialled(time))[0].envelope.term, 3u);  // by which it learns that it is the older one
+  EXPECT_EQ(of<Send>(core.dialled(time))[0].envelope.term,
+            3u);  // by which it learns that it is the older one
   Actions actions = candidate(welcome(), 2);
   EXPECT_TRUE(of<Adopt>(actions).empty());
   EXPECT_TRUE(of<End>(actions).empty());
