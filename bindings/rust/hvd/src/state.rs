@@ -201,9 +201,11 @@ impl<S> Describe<S> {
     }
 }
 
+type Load<S> = Box<dyn FnMut(&mut S, &str) -> Result<()>>;
+
 /// What loads everything from elsewhere, and the value that it loads into.
 struct Lost<S> {
-    load: Box<dyn FnMut(&mut S, &str) -> Result<()>>,
+    load: Load<S>,
     value: *mut S,
 }
 
