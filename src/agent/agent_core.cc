@@ -15,7 +15,7 @@ constexpr Duration kLastReports = std::chrono::seconds(5);  // for the driver to
 constexpr size_t kPiece = size_t{256} << 10;                // of output in one report
 constexpr Duration kLongestGrace = std::chrono::hours(24);
 
-/// What one report takes of the memory, if it is one of output.
+/// Bytes of memory that a report of output takes; 0 for any other report.
 size_t size_of(const Report& report) {
   const auto* output = std::get_if<wire::AgentOutputT>(&report);
   return output == nullptr ? 0 : output->bytes.size() + 64;

@@ -1,4 +1,5 @@
-// What an agent has to report and can't keep in memory: what workers print goes to a spool, in order with all else. Pure.
+// An agent's reports while nobody takes them: beyond a bound, workers' output goes to a spool, in order with all
+// else. Pure.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@ class FileSpool final : public Spool {
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) {
         failed("written", n < 0 ? errno : ENOSPC);
-        // What was written of it gives its room back.
+        // A part was written: its room is given back.
         if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) return false;
         return false;
       }

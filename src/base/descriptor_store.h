@@ -1,5 +1,5 @@
-// What a driver says to the program that keeps it, and that program to the next driver: descriptors and texts by name, over
-// a socket of type SOCK_SEQPACKET. Standard library alone.
+// Descriptors and texts, by name, that a driver gives to its keeper and the keeper to the next driver, over a
+// socket of type SOCK_SEQPACKET. Needs the standard library alone.
 #pragma once
 
 #include <sys/socket.h>

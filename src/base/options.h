@@ -17,7 +17,7 @@
 namespace hvd {
 
 enum class OptionType { kString, kInt, kDuration, kBool };
-/// Who gets it besides whoever it was set for: the workers of a driver, the modules of a worker.
+/// Where an option goes besides its own end: a driver's to its workers, a worker's to its modules.
 enum class OptionReach { kHere, kToWorker, kToModule, kToBoth };
 using OptionValue = std::variant<std::string, int64_t, Duration, bool>;
 

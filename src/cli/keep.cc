@@ -164,7 +164,7 @@ class Keeper {
     kept_.erase(found);
   }
 
-  /// Whoever has ended. Nothing, or how the driver did.
+  /// Reaps every child that has ended; returns the driver's status if it is among them.
   std::optional<std::string> reap() {
     std::optional<std::string> death;
     while (true) {
@@ -173,7 +173,7 @@ class Keeper {
       const pid_t pid = info.si_pid;
       const bool by_itself = info.si_code == CLD_EXITED;
       const auto kept = of_process(pid);
-      // What is left of its group, while the number can't be anybody else's.
+      // Kills the rest of its group before the number can be given to another process.
       if (kept != kept_.end()) ::kill(-pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
       if (pid == driver_) {

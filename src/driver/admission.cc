@@ -37,7 +37,7 @@ struct Supervisor::Applicant {
   Loop::Timer timer;
 };
 
-/// Whoever knocks again and again must not fill the log.
+/// An applicant that comes again and again must not fill the log.
 void Supervisor::note_refused(const wire::Channel& channel, const std::string& host, const std::string& why) {
   if (refusals_.pass(now()))
     logger_->warning("{}: a worker of host {} was not let in: {}", channel.peer(), host, why);
