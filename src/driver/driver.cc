@@ -4,23 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cerrno>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <future>
-#include <set>
 #include <utility>
 
 #include "agent/command.h"
-#include "agent/environment.h"
 #include "agent/launcher.h"
-#include "base/file.h"
 #include "driver/hostfile.h"
-#include "launch/guard.h"
-#include "launch/job_directory.h"
 #include "launch/process.h"
 
 namespace hvd::driver {
@@ -28,35 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kIdentitiesOfTerm = 1'000'000;
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL
-
-constexpr char kDefaultAgent[] = "ssh -o BatchMode=yes {host}";
-constexpr char kSlurmAgent[] = "srun --overlap -N1 -n1 -w {host}";
-
-/// This process's, or -1 where the kernel does not tell: asking by umask() would change it for a moment.
-int own_umask() {
-  std::string text;
-  if (!read_file("/proc/self/status", 4096, &text)) return -1;
-  const size_t at = text.find("\nUmask:");
-  return at == std::string::npos ? -1 : static_cast<int>(std::strtol(text.c_str() + at + 7, nullptr, 8));
-}
-
-/// The hosts are those whose agents have come.
-class AgentDiscovery final : public HostDiscovery {
- public:
-  explicit AgentDiscovery(const agent::Server& server) : server_(server) {}
-  void discover(Done done) override {
-    std::vector<membership::HostSlots> hosts;
-    for (const auto& [name, slots] : server_.hosts()) hosts.push_back({name, slots});
-    done(Status(), std::move(hosts));
-  }
-  void close(Duration) override {}
-
- private:
-  const agent::Server& server_;
-};
 
 bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase == HVD_PHASE_FAILED; }
 
@@ -65,10 +28,7 @@ bool job_over(hvd_phase phase) { return phase == HVD_PHASE_SUCCEEDED || phase ==
 Driver::Driver(Options options)
     : options_(std::move(options)),
       logger_(LogTail::around(options_.logger, log_tail_)),
-      keeper_(options_.integer("keeper") >= 0
-                  ? std::make_shared<launch::Keeper>(static_cast<int>(options_.integer("keeper")), logger_)
-                  : nullptr),
-      settings_(make_settings()) {
+      succession_(options_, logger_) {
   fixed_hosts();  // checked
   if (options_.is_set("hosts") && options_.is_set("hostfile")) {
     throw Error(HVD_INVALID,
@@ -97,91 +57,13 @@ Driver::Driver(Options options)
 
 Driver::~Driver() { close(); }
 
-/// The name and the secret of the job are those of the driver before this one, if there was one.
-Settings Driver::make_settings() {
-  Settings settings = read_settings(options_);
-  if (!keeper_) return settings;
-  if (const auto kept = keeper_->take("job")) {
-    std::vector<std::string> parts(1);
-    for (const char c : kept->text) c == '\n' ? void(parts.emplace_back()) : parts.back().push_back(c);
-    if (parts.size() == 3) {
-      settings.job = parts[0];
-      settings.secret = parts[1];
-      journal_directory_ = parts[2];
-    }
-  }
-  return settings;
-}
-
-/// What is known of the job if this driver is not its first one.
-void Driver::take_over() {
-  known_.reset();
-  term_ = 0;
-  // Agents end the workers of a driver that does not come back as the same one: nothing is kept then.
-  if (agents_ && !settings_.takeover && settings_.private_journal) return;
-  std::string directory = journal_directory_.empty() ? settings_.journal : journal_directory_;
-  if (directory.empty() && settings_.private_journal && keeper_) {
-    const char* const temporary = ::secure_getenv("TMPDIR");
-    directory = launch::make_job_directory(temporary != nullptr && *temporary == '/' ? temporary : "/tmp");
-    if (directory.empty())
-      logger_->warning("no directory for the journal can be made: {}", std::strerror(errno));
-    if (!directory.empty() && !guard_path_.empty()) guard()->add_directory(directory);
-  }
-  journal_directory_ = directory;
-  if (directory.empty()) {
-    if (settings_.takeover) known_.emplace();
-    if (settings_.takeover || keeper_) term_ = 1;
-    if (keeper_ && keeper_->drivers_before() > 0) {
-      term_ = static_cast<uint64_t>(keeper_->drivers_before()) + 1;
-      known_.emplace();
-    }
-  } else {
-    JournalFile::Found found = JournalFile::find(directory);
-    const bool ours = keeper_ && keeper_->drivers_before() > 0;
-    if (found.driver_lives && !settings_.takeover && !ours) {
-      throw Error(
-          HVD_UNAVAILABLE,
-          fmt::format("a driver of a job writes the journal in {} at this moment (term {}): expected another "
-                      "directory, or option takeover to take that job over",
-                      directory, found.term));
-    }
-    term_ = found.term + 1;
-    const membership::Journal& journal = found.journal;
-    const bool same_job =
-        journal.began.job == settings_.job || (journal.began.term > 0 && !options_.is_set("job"));
-    if (ours || (journal.began.term > 0 && same_job && !journal.job.finish)) {
-      if (!ours && journal.began.job != settings_.job) {
-        throw Error(
-            HVD_UNAVAILABLE,
-            fmt::format(
-                "the journal in {} is of job {}, which has not ended: expected options job and secret "
-                "of that job to take it over, or another directory",
-                directory, journal.began.job));
-      }
-      known_ = journal.job;
-      // Of a driver whose machine runs on everything is there; of another machine the last records may be lost.
-      known_->told = known_->told && ours;
-      if (!journal.whole()) {
-        logger_->warning("the journal in {} is damaged in {} places: {} records are whole", directory,
-                         journal.damaged, journal.records);
-      }
-    }
-    // Which identities were in use nobody can tell: these were not.
-    if (known_ && !known_->told)
-      known_->next_worker = std::max(known_->next_worker, term_ * kIdentitiesOfTerm);
-    journal_ = std::make_shared<JournalFile>(directory, term_, logger_);
-    JournalFile::remove_older(directory, term_);
-  }
-  if (keeper_) keeper_->keep("job", settings_.job + "\n" + settings_.secret + "\n" + directory, {});
-}
-
 void Driver::close() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !starting_ || started_; });
     if (std::exchange(closed_, true) || loop_ == nullptr) return;
   }
-  const Time deadline = now() + settings_.stop_grace + kLastPatience;
+  const Time deadline = now() + settings().stop_grace + kLastPatience;
   try {
     if (!job_over(status().phase)) {
       loop_->post([this] {
@@ -192,7 +74,7 @@ void Driver::close() {
     }
     // A callback that hangs gets what is left of the time, and enough to be asked at all.
     tear_down(
-        std::clamp<Duration>(deadline - now(), kLeastGrace, std::max(settings_.stop_grace, kLeastGrace)));
+        std::clamp<Duration>(deadline - now(), kLeastGrace, std::max(settings().stop_grace, kLeastGrace)));
   } catch (const std::exception& error) { logger_->error("closing the driver: {}", error.what()); }
 }
 
@@ -227,191 +109,6 @@ void Driver::set_output(launch::OutputFunction output) {
   change([&] { output_function_ = std::move(output); });
 }
 
-/// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
-std::vector<std::string> Driver::worker_options() const {
-  std::vector<std::string> result = options_.for_workers();
-  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
-  if (const Duration shutdown = options_.duration("stall_shutdown"); shutdown > Duration(0)) {
-    Duration warning = shutdown;
-    while (warning > options_.duration("stall_warning")) warning /= 2;
-    result.push_back(fmt::format("HVD_STALL_WARNING={}", to_seconds(std::max(warning, milliseconds(1)))));
-  }
-  const std::vector<std::string> theirs = variables_.added_to(launch::merged_environment(environment_));
-  result.insert(result.end(), theirs.begin(), theirs.end());
-  result.insert(result.end(), environment_.begin(), environment_.end());
-  return result;
-}
-
-std::shared_ptr<launch::Guard> Driver::guard() {
-  if (guard_ != nullptr) return guard_;
-  if (keeper_) {
-    pid_t pid = -1;
-    if (const auto kept = keeper_->take("guard"); kept && kept->descriptors.size() == 1) {
-      std::from_chars(kept->text.data(), kept->text.data() + kept->text.size(), pid);
-      return guard_ = std::make_shared<launch::Guard>(guard_path_, pid, kept->descriptors.front(), logger_);
-    }
-  }
-  guard_ = std::make_shared<launch::Guard>(guard_path_, settings_.stop_grace, logger_);
-  // As long as it is kept the guard does not take the end of this driver for that of the job.
-  if (keeper_) keeper_->keep("guard", std::to_string(guard_->pid()), {guard_->descriptor()});
-  return guard_;
-}
-
-/// The program that the workers' backend needs beside the job, and its variables for them, by the module's manifest.
-void Driver::find_helper() {
-  helper_program_.clear();
-  variables_ = {};
-  const std::string option = options_.string("helper");
-  if (option == "off") return;
-  const std::vector<Manifest> manifests = read_manifests(options_);
-  for (const std::string& name : names_in_list(backend_of_workers())) {
-    const Manifest* const manifest = serving(manifests, name);
-    if (manifest == nullptr) continue;
-    variables_ = manifest->variables;
-    if (manifest->helper.empty()) continue;
-    try {
-      helper_program_ =
-          launch::find_program(option.empty() ? manifest->directory / manifest->helper : fs::path(option));
-    } catch (const Error& error) {
-      throw Error(
-          HVD_UNAVAILABLE,
-          fmt::format(
-              "backend {} needs a program beside the job: {} (option helper names its file; the backend "
-              "needs {})",
-              name, error.what(), manifest->needs));
-    }
-  }
-}
-
-/// The backend that workers will use: HVD_BACKEND among their own variables, else the option.
-std::string Driver::backend_of_workers() const {
-  constexpr std::string_view kName = "HVD_BACKEND=";
-  std::string backend = options_.string("backend");
-  for (const std::string& entry : environment_) {
-    if (entry.starts_with(kName)) backend = entry.substr(kName.size());
-  }
-  return backend;
-}
-
-/// Waits for it: the workers need what it says when they start.
-void Driver::start_helper() {
-  auto told = std::make_shared<std::promise<Status>>();
-  std::future<Status> started = told->get_future();
-  launch::HelperConfig config;
-  config.program = helper_program_;
-  config.environment = variables_.without(launch::merged_environment(environment_));
-  config.listen = listen_;
-  config.interface = options_.string("interface");
-  config.local = !launch_.start && !agents_;
-  config.keeper = keeper_;
-  run_on_loop([&] {
-    launch::Helper::Events events;
-    events.started = [told](const Status& status) { told->set_value(status); };
-    events.died = [this](const std::string& why) {
-      const std::string sentence = why + ": without it no worker can join others";
-      if (supervisor_) return supervisor_->close_joining(sentence);
-      helper_death_ = sentence;
-    };
-    helper_ = std::make_unique<launch::Helper>(*loop_, config, guard(), logger_, std::move(events));
-  });
-  if (started.wait_for(config.timeout + kLastPatience) != std::future_status::ready) {
-    throw Error(HVD_UNAVAILABLE, config.program + " gave no answer");
-  }
-  if (Status status = started.get(); !status.ok()) throw Error(status);
-  run_on_loop([this] { variables_.append(helper_->variables()); });
-}
-
-/// Of option hosts or hostfile, or of the Slurm allocation if nothing else names hosts; none: they are discovered.
-std::vector<membership::HostSlots> Driver::fixed_hosts() const {
-  if (options_.is_set("hosts")) return parse_fixed_hosts(options_.string("hosts"), settings_.slots_per_host);
-  if (options_.is_set("hostfile"))
-    return read_hostfile(options_.string("hostfile"), settings_.slots_per_host);
-  const std::optional<std::string> nodes = options_.environment("SLURM_JOB_NODELIST");
-  if (!nodes || nodes->empty() || discover_ || launch_.start || options_.is_set("discovery_script") ||
-      options_.boolean("discover_agents") || options_.boolean("local_hosts"))
-    return {};
-  return parse_slurm_nodes(*nodes, options_.environment("SLURM_TASKS_PER_NODE").value_or(""),
-                           settings_.slots_per_host);
-}
-
-/// Whether a worker may have to be started on another machine.
-bool Driver::may_need_agents() const {
-  if (launch_.start) return false;
-  if (options_.boolean("discover_agents")) return true;
-  if (options_.boolean("local_hosts")) return false;
-  const std::vector<membership::HostSlots> hosts = fixed_hosts();
-  if (hosts.empty()) return true;
-  const std::set<std::string> names = agent::own_names();
-  return !std::all_of(hosts.begin(), hosts.end(),
-                      [&](const membership::HostSlots& host) { return agent::is_own(names, host.name); });
-}
-
-void Driver::make_agent_server() {
-  agent::ServerConfig config;
-  config.job = settings_.job;
-  config.secret = settings_.secret;
-  config.fleet.patience = options_.duration("agent_timeout");
-  config.fleet.start_timeout = options_.duration("connect_timeout");
-  config.fleet.starts_agents = !options_.boolean("discover_agents");
-  config.heartbeat_interval = settings_.heartbeat_interval;
-  config.heartbeat_timeout = settings_.heartbeat_timeout;
-  const bool slurm = options_.environment("SLURM_JOB_ID").has_value();
-  config.words = agent::parse_template(options_.is_set("agent") ? options_.string("agent")
-                                       : slurm                  ? kSlurmAgent
-                                                                : kDefaultAgent);
-  config.program = options_.is_set("agent_program") ? options_.string("agent_program") : "hvdrun";
-  config.own_environment = agent::sendable(launch::merged_environment({}));
-  config.base = agent::sendable(variables_.without(launch::merged_environment(environment_)));
-  config.argv = argv_;
-  std::error_code error;
-  config.directory = fs::current_path(error).string();
-  config.umask = own_umask();
-  config.output_directory = options_.string("output_directory");
-  agent_server_ = std::make_unique<agent::Server>(
-      *loop_, std::move(config), output_, [this] { return guard(); }, logger_);
-  agent_server_->set_hosts_changed([this] {
-    if (supervisor_) supervisor_->discover_now();
-  });
-  agent_server_->set_drain([this](const std::string& host, Duration timeout, const std::string& why) {
-    if (!supervisor_) return;
-    const membership::Answer answer = supervisor_->drain(host, timeout, why);
-    if (!answer.accepted) logger_->info("the agent of host {} drains: {}", host, answer.text);
-  });
-}
-
-std::unique_ptr<HostDiscovery> Driver::make_discovery() {
-  if (agents_ && options_.boolean("discover_agents")) return std::make_unique<AgentDiscovery>(*agent_server_);
-  if (discover_) return make_callback_discovery(*loop_, discover_, settings_.discovery_timeout);
-  if (options_.is_set("discovery_script")) {
-    return make_script_discovery(*loop_, options_.string("discovery_script"), settings_.slots_per_host,
-                                 settings_.discovery_timeout, logger_);
-  }
-  return make_fixed_discovery(fixed_hosts());
-}
-
-std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events events) {
-  if (launch_.start) {
-    auto launcher = launch::make_callback_launcher(*loop_, launch_, logger_, std::move(events));
-    callback_launcher_ = launcher.get();
-    return launcher;
-  }
-  if (agent_server_) agent_server_->set_events(events);
-  if (agents_ && options_.boolean("discover_agents"))
-    return agent::make_launcher(*agent_server_, nullptr, nullptr);
-  launch::LocalLauncherConfig config;
-  config.program = program_;
-  config.argv = argv_;
-  config.environment = variables_.without(launch::merged_environment(environment_));
-  config.output_directory = options_.string("output_directory");
-  config.keeper = keeper_;
-  auto local =
-      launch::make_local_launcher(*loop_, std::move(config), output_, guard(), logger_, std::move(events));
-  if (!agents_) return local;
-  return agent::make_launcher(
-      *agent_server_, std::move(local),
-      [names = agent::own_names()](const std::string& host) { return agent::is_own(names, host); });
-}
-
 void Driver::run_on_loop(const std::function<void()>& fn) {
   std::promise<void> promise;
   std::future<void> done = promise.get_future();
@@ -429,7 +126,7 @@ void Driver::build() {
       output_function_ ? output_function_ : launch::standard_output(), logger_);
   if (agents_) make_agent_server();
   SupervisorConfig config;
-  config.settings = settings_;
+  config.settings = settings();
   config.settings.listen = listen_;
   if (agents_) {
     config.is_here = [names = agent::own_names(), any = options_.boolean("local_hosts")](
@@ -444,10 +141,10 @@ void Driver::build() {
     };
   }
   config.environment = worker_options();
-  config.term = term_;
-  config.journal = journal_;
-  config.known = known_;
-  config.keeper = keeper_;
+  config.term = succession_.term();
+  config.journal = succession_.journal();
+  config.known = succession_.known();
+  config.keeper = succession_.keeper();
   config.logger = logger_;
   config.log_lines = [tail = log_tail_] { return tail->lines(); };
   config.make_launcher = [this](launch::Launcher::Events events) { return make_launcher(std::move(events)); };
@@ -468,7 +165,7 @@ void Driver::begin() {
   std::future<Status> told = first->get_future();
   run_on_loop(
       [&] { supervisor_->discover_first([first](const Status& status) { first->set_value(status); }); });
-  if (told.wait_for(settings_.discovery_timeout + kLastPatience) != std::future_status::ready) {
+  if (told.wait_for(settings().discovery_timeout + kLastPatience) != std::future_status::ready) {
     throw Error(HVD_UNAVAILABLE, "the first discovery gave no answer");
   }
   const Status status = told.get();
@@ -512,22 +209,22 @@ void Driver::start() {
       }
     }
     // Agents and workers of other hosts connect to it, and nothing gets in without a key.
-    listen_ = agents_ && !options_.is_set("listen") ? "0.0.0.0:0" : settings_.listen;
+    listen_ = agents_ && !options_.is_set("listen") ? "0.0.0.0:0" : settings().listen;
     find_helper();
-    if (!launch_.start || !helper_program_.empty())
-      guard_path_ = launch::find_guard(options_.string("guard"));
+    std::string guard_path;
+    if (!launch_.start || !helper_program_.empty()) guard_path = launch::find_guard(options_.string("guard"));
     {
       auto loop = std::make_unique<Loop>("hvd-driver");
       std::lock_guard lock(mutex_);
       loop_ = std::move(loop);
     }
-    if (keeper_) run_on_loop([this] { keeper_->watch(*loop_); });
-    run_on_loop([this] { take_over(); });
+    if (const auto& keeper = succession_.keeper()) run_on_loop([&] { keeper->watch(*loop_); });
+    run_on_loop([&] { succession_.begin(agents_, guard_path); });
     if (!helper_program_.empty()) start_helper();
     run_on_loop([this] { build(); });
     begin();
   } catch (...) {
-    if (loop_ != nullptr) tear_down(settings_.stop_grace);
+    if (loop_ != nullptr) tear_down(settings().stop_grace);
     std::lock_guard lock(mutex_);
     starting_ = false;
     status_ = DriverStatus();
@@ -560,13 +257,7 @@ void Driver::tear_down(Duration grace) {
     supervisor_.reset();
     agent_server_.reset();
     helper_.reset();  // the workers are gone
-    if (keeper_) {
-      keeper_->stop_watching();
-      keeper_->drop("guard");
-    }
-    if (settings_.private_journal && journal_) launch::remove_job_directories({journal_directory_});
-    journal_.reset();
-    guard_.reset();
+    succession_.end();
     helper_death_.clear();
   });
   output_.reset();

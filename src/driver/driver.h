@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "driver/discovery.h"
 #include "driver/log_tail.h"
+#include "driver/succession.h"
 #include "driver/supervisor.h"
 #include "launch/helper.h"
 #include "launch/launcher.h"
@@ -49,7 +50,7 @@ class Driver {
   void drain(const std::string& host, Duration timeout, const std::string& why);
   void undrain(const std::string& host);
   void scale(int32_t size);
-  Duration leave_timeout() const { return settings_.leave_timeout; }
+  Duration leave_timeout() const { return succession_.settings().leave_timeout; }
   DriverStatus status() const;
   /// All that is known of the job: see status/snapshot.h. After close: what was known last.
   status::Snapshot snapshot() const;
@@ -65,9 +66,7 @@ class Driver {
   void start_helper();
   void begin();
   void tear_down(Duration grace);
-  std::shared_ptr<launch::Guard> guard();
-  Settings make_settings();
-  void take_over();
+  const Settings& settings() const { return succession_.settings(); }
   std::unique_ptr<HostDiscovery> make_discovery();
   std::vector<membership::HostSlots> fixed_hosts() const;
   bool may_need_agents() const;
@@ -80,9 +79,7 @@ class Driver {
   const Options options_;
   const std::shared_ptr<LogTail> log_tail_ = std::make_shared<LogTail>();
   const LoggerPtr logger_;
-  std::string journal_directory_;
-  std::shared_ptr<launch::Keeper> keeper_;  // or null
-  const Settings settings_;                 // with what an earlier driver had made of them
+  Succession succession_;
 
   mutable std::mutex mutex_;  // guards what follows up to loop_
   std::condition_variable changed_;
@@ -93,18 +90,13 @@ class Driver {
   launch::LaunchFunctions launch_;
   launch::OutputFunction output_function_;
 
-  std::string program_, guard_path_, listen_;
+  std::string program_, listen_;
   bool agents_ = false;         // workers of other hosts are started by agents
   EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
   std::string helper_program_;  // of that backend; ""
-  // Of this start.
-  uint64_t term_ = 0;
-  std::shared_ptr<JournalFile> journal_;
-  std::optional<membership::KnownJob> known_;
   std::unique_ptr<Loop> loop_;
   // The loop's thread only.
   std::shared_ptr<launch::OutputThread> output_;
-  std::shared_ptr<launch::Guard> guard_;
   std::unique_ptr<launch::Helper> helper_;
   std::string helper_death_;                               // if it died before there was a supervisor
   launch::CallbackLauncher* callback_launcher_ = nullptr;  // the supervisor's
