@@ -78,7 +78,7 @@ class DeviceDouble final : public backend::Instance {
   // ---- Instance ---------------------------------------------------------------------------------
 
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>*) override { return {}; }
+  Status offers(std::vector<Offer>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   using Instance::submit;
   Status submit(const hvd_backend_op&, std::span<const backend::Part>) override {
