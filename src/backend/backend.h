@@ -92,6 +92,10 @@ class Instance {
   virtual Status copy(hvd_memory memory, int32_t device, void* stream, bool to_device,
                       std::span<const hvd_backend_copy> copies, void** ret_ticket);
   virtual Status copy_wait(hvd_memory memory, void* ticket, Duration timeout);
+  virtual Status copy_aside(hvd_memory memory, int32_t device, void* stream,
+                            std::span<const hvd_backend_copy> copies, void** ret_ticket) {
+    return copy(memory, device, stream, false, copies, ret_ticket);
+  }
   virtual void abort(uint64_t generation) = 0;
   virtual void disconnect() = 0;
   virtual std::string detail() const = 0;

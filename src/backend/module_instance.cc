@@ -251,6 +251,16 @@ class ModuleInstance final : public Instance {
     });
   }
 
+  Status copy_aside(hvd_memory memory, int32_t device, void* stream, std::span<const hvd_backend_copy> copies,
+                    void** ret_ticket) override {
+    if (!has(offsetof(hvd_backend_table, copy_aside), table_.copy_aside)) {
+      return Instance::copy_aside(memory, device, stream, copies, ret_ticket);
+    }
+    return call("copy_aside", [&](hvd_error* error) {
+      return table_.copy_aside(instance_, device, stream, copies.data(), copies.size(), ret_ticket, error);
+    });
+  }
+
   Status copy_wait(hvd_memory, void* ticket, Duration timeout) override {
     return call("copy_wait", [&](hvd_error* error) {
       return table_.copy_wait(instance_, ticket, timeout_of(timeout), error);

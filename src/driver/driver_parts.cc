@@ -121,7 +121,8 @@ void Driver::start_helper() {
       if (supervisor_) return supervisor_->close_joining(sentence);
       helper_death_ = sentence;
     };
-    helper_ = std::make_unique<launch::Helper>(*loop_, config, succession_.guard(), logger_, std::move(events));
+    helper_ =
+        std::make_unique<launch::Helper>(*loop_, config, succession_.guard(), logger_, std::move(events));
   });
   if (started.wait_for(config.timeout + kLastPatience) != std::future_status::ready) {
     throw Error(HVD_UNAVAILABLE, config.program + " gave no answer");
@@ -213,8 +214,8 @@ std::unique_ptr<launch::Launcher> Driver::make_launcher(launch::Launcher::Events
   config.environment = variables_.without(launch::merged_environment(environment_));
   config.output_directory = options_.string("output_directory");
   config.keeper = succession_.keeper();
-  auto local =
-      launch::make_local_launcher(*loop_, std::move(config), output_, succession_.guard(), logger_, std::move(events));
+  auto local = launch::make_local_launcher(*loop_, std::move(config), output_, succession_.guard(), logger_,
+                                           std::move(events));
   if (!agents_) return local;
   return agent::make_launcher(
       *agent_server_, std::move(local),

@@ -55,7 +55,8 @@ std::string Succession::find_directory() {
   const char* const temporary = ::secure_getenv("TMPDIR");
   std::string directory =
       launch::make_job_directory(temporary != nullptr && *temporary == '/' ? temporary : "/tmp");
-  if (directory.empty()) logger_->warning("no directory for the journal can be made: {}", std::strerror(errno));
+  if (directory.empty())
+    logger_->warning("no directory for the journal can be made: {}", std::strerror(errno));
   if (!directory.empty() && !guard_path_.empty()) guard()->add_directory(directory);
   return directory;
 }

@@ -36,9 +36,11 @@ class Succession {
   /// Ends the job's processes with the driver; that of the driver before this one, if the keeper has it.
   std::shared_ptr<launch::Guard> guard();
 
-  uint64_t term() const { return term_; }                                      // 0: no journal, no keeper
-  const std::shared_ptr<JournalFile>& journal() const { return journal_; }     // or null
-  const std::optional<membership::KnownJob>& known() const { return known_; }  // none: this driver is the first
+  uint64_t term() const { return term_; }                                   // 0: no journal, no keeper
+  const std::shared_ptr<JournalFile>& journal() const { return journal_; }  // or null
+  const std::optional<membership::KnownJob>& known() const {
+    return known_;
+  }  // none: this driver is the first
 
  private:
   Settings read();

@@ -116,6 +116,12 @@ class Composite final : public backend::Instance {
     return backend != nullptr ? backend->copy(memory, device, stream, to_device, copies, ret_ticket)
                               : no_memory(memory);
   }
+  Status copy_aside(hvd_memory memory, int32_t device, void* stream, std::span<const hvd_backend_copy> copies,
+                    void** ret_ticket) override {
+    backend::Instance* const backend = of_memory(memory);
+    return backend != nullptr ? backend->copy_aside(memory, device, stream, copies, ret_ticket)
+                              : no_memory(memory);
+  }
   Status copy_wait(hvd_memory memory, void* ticket, Duration timeout) override {
     backend::Instance* const backend = of_memory(memory);
     return backend != nullptr ? backend->copy_wait(memory, ticket, timeout) : no_memory(memory);

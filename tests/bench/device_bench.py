@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What a commit of tensors on a GPU costs: device_bench [--mib N] [--rounds N]
 
-Beside each other, in turns: a step of matrix products alone; with hvd's commit, which is waited for by the next one; with a
-copy into pinned memory that is waited for (what a bare program does); with Horovod's way, a state_dict() copied by
-deepcopy() to the host. PyTorch with a GPU, and NCCL, are needed. The last line is a JSON object.
+Beside each other, in turns: a step of matrix products and an update of all parameters, alone; with a commit after each;
+with hidden commits, which end before the update; with a copy into pinned memory that is waited for (what a bare program
+does); with Horovod's way, a state_dict() copied by deepcopy() to the host. PyTorch with a GPU, and NCCL, are needed. The
+last line is a JSON object.
 """
 
 import argparse
@@ -27,17 +28,32 @@ hvd.init()
 torch.cuda.set_device(0)
 model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(options.mib << 14, device="cuda")) for _ in range(16)])
 state = hvd.elastic.TorchState(model=model, step=0)
+begun = False
 pinned = [torch.empty(p.shape, pin_memory=True) for p in model]
 a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
 
-def compute():
+def compute(end):
     b = a
     for _ in range(options.products):
         b = torch.mm(a, b).mul_(1e-2)
+    end()
     with torch.no_grad():
         for p in model:
             p.mul_(0.999)
+
+
+def begin():
+    global begun
+    state.commit_begin()
+    begun = True
+
+
+def end():
+    global begun
+    if begun:
+        state.commit_end()
+        begun = False
 
 
 def pin():
@@ -50,7 +66,7 @@ def deep():
     {name: copy.deepcopy(value.cpu()) for name, value in model.state_dict().items()}
 
 
-WAYS = {"alone": lambda: None, "hvd": state.commit, "pinned": pin, "deepcopy": deep}
+WAYS = {"alone": lambda: None, "commit": state.commit, "hidden": begin, "pinned": pin, "deepcopy": deep}
 steps, calls = {way: [] for way in WAYS}, {way: [] for way in WAYS}
 for number in range(options.rounds + 1):  # the first one warms up
     for way, keep in WAYS.items():
@@ -59,13 +75,15 @@ for number in range(options.rounds + 1):  # the first one warms up
         torch.cuda.synchronize()
         began, inside = time.perf_counter(), 0.0
         for _ in range(options.steps):
-            compute()
+            compute(end)
             at = time.perf_counter()
             keep()
             inside += time.perf_counter() - at
         torch.cuda.synchronize()
+        took = time.perf_counter() - began
+        end()
         if number:
-            steps[way].append((time.perf_counter() - began) / options.steps * 1e3)
+            steps[way].append(took / options.steps * 1e3)
             calls[way].append(inside / options.steps * 1e3)
 
 

@@ -4,12 +4,11 @@
 // are not found by themselves.
 #include "modules/nccl/real.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 #include <cstdlib>
 #include <cstring>
