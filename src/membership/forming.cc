@@ -76,7 +76,7 @@ void Membership::Impl::stop_misplaced() {
 }
 
 void Membership::Impl::start_workers() {
-  if (finishing() || !closed.empty() || may_come_back()) return;
+  if (finishing() || !closed.empty() || gathering || may_come_back()) return;
   const Plan& now_placed = plan();
   int64_t room = capacity() + spares_wanted();
   // Whoever takes the place of one that goes is started while it is still there.

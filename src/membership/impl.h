@@ -79,8 +79,8 @@ struct Membership::Impl {
   void raise(const BackEvent& event);
   bool take_seat(Worker& worker, const BackEvent& event);
   bool all_back();
-  /// No journal tells who else was started: somebody may still come back.
-  bool may_come_back() const { return gathering || (!told && now < gather_until); }
+  /// No journal tells who else was started: somebody may still come back of whom nobody has heard.
+  bool may_come_back() const { return !told && (gathering || now < gather_until); }
   void gather();
   std::string abort_reason() const;
   KnownJob known() const;

@@ -170,7 +170,9 @@ void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;  // a repeated request counts once (contract 11)
   }
-  if (!worker->member() || in_generation != generation) {
+  // Who was away while a generation was formed of others may have been done before.
+  const bool before = worker->behind && in_generation > 0 && in_generation < generation;
+  if (!before && (!worker->member() || in_generation != generation)) {
     return refuse(id,
                   fmt::format("worker {} says that it is done in generation {}, but {}", id, in_generation,
                               worker->member() ? fmt::format("the current one is {}", generation)

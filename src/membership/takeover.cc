@@ -65,7 +65,7 @@ Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settl
 
 KnownJob Membership::Impl::known() const {
   KnownJob job;
-  job.told = !may_come_back();
+  job.told = told || !may_come_back();  // also of a driver that dies while it waits for those who are back
   job.generation = generation;
   job.epoch = epoch;
   job.next_worker = workers.next();
@@ -83,9 +83,7 @@ KnownJob Membership::Impl::known() const {
     if (w.leaves_by) worker.leaves_within = std::max<Duration>(*w.leaves_by - now, Duration(0));
   }
   job.scaled = scaled;
-  for (const uint64_t id : members) {
-    if (workers.ending(id) == Ending::kDone) job.done.push_back(id);
-  }
+  job.done.assign(workers.done().begin(), workers.done().end());
   job.hosts = hosts.known(now);
   job.last_loss = last_loss;
   return job;
@@ -93,7 +91,14 @@ KnownJob Membership::Impl::known() const {
 
 void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   Worker* w = workers.find(id);
-  if (workers.ending(id) == Ending::kDone) return;  // it waits for the word that the job has ended
+  if (workers.ending(id) == Ending::kDone) {  // it waits for the word that the job has ended
+    // A journal of which only this part is left does not say in which generation it was.
+    if (!gathering || e.rank < 0 || e.rank >= e.size || e.generation < generation) return;
+    if (e.generation > generation) raise(e);
+    const auto rank = static_cast<size_t>(e.rank);
+    if (rank < members.size() && members[rank] == 0) members[rank] = id;
+    return;
+  }
   if (w == nullptr) {
     // Its start, or the forming of its generation, may not have come as far as the journal.
     const bool unheard_of = may_come_back() && !workers.ending(id);
@@ -153,7 +158,6 @@ void Membership::Impl::raise(const BackEvent& e) {
     w.synced = false;
     w.behind = !w.absent;  // it is back, and in an older one
   }
-  done = 0;
   resets = std::max(resets, static_cast<int32_t>(std::min<uint64_t>(generation - 1, 1 << 20)));
   aborted = interrupted = initial = fresh = lost_any = false;
   phase = Phase::kRunning;
@@ -211,6 +215,14 @@ void Membership::Impl::gather() {
           static_cast<int32_t>(empty - members.begin()), 0);
   }
   if (finishing() && survivors().empty()) return all_members_gone();
+  if (generation > 0 && survivors().empty()) {
+    if (!aborted) abort(fmt::format("nobody of generation {} came back", generation), -1, 0);
+    const auto& living = workers.living();
+    const bool state_lives =
+        std::any_of(living.begin(), living.end(), [](const auto& w) { return w.second.has_state; });
+    if (!state_lives) all_members_gone();
+    if (phase == Phase::kEnded) return;
+  }
   waiting_since = now;
   short_since.reset();
   if (initial) short_since = now;

@@ -53,7 +53,7 @@ struct KnownJob {
   bool aborted = false;           // the generation is lost
   std::vector<uint64_t> members;  // by rank, also those that ended since
   std::vector<KnownWorker> workers;
-  std::vector<uint64_t> done;
+  std::vector<uint64_t> done;  // of whichever generation
   std::vector<KnownHost> hosts;
   std::optional<int32_t> scaled;  // an operator's maximum
   std::string last_loss;

@@ -59,8 +59,14 @@ void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why
   place->second.erase(found->second.slot);
   if (place->second.empty()) places_.erase(place);
   ended_[id] = End{ending, why};
+  if (ending == Ending::kDone) done_.insert(id);
   by_id_.erase(id);
   living_.erase(found);
+}
+
+void WorkerStateRegistry::remember_done(uint64_t id) {
+  ended_[id] = End{Ending::kDone, ""};
+  done_.insert(id);
 }
 
 std::optional<Ending> WorkerStateRegistry::ending(uint64_t id) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -63,7 +64,8 @@ class WorkerStateRegistry {
   /// A worker that an earlier driver started. False: the identity or the slot is taken.
   bool adopt(uint64_t id, const std::string& host, int32_t slot, Time now);
   uint64_t in_slot(const std::string& host, int32_t slot) const;  // 0: nobody
-  void remember_done(uint64_t id) { ended_[id] = End{Ending::kDone, ""}; }
+  void remember_done(uint64_t id);
+  const std::set<uint64_t>& done() const { return done_; }  // of whichever generation
   uint64_t next() const { return next_; }
   void begin_at(uint64_t next) { next_ = std::max(next_, next); }
 
@@ -86,6 +88,7 @@ class WorkerStateRegistry {
   std::unordered_map<uint64_t, Worker*> by_id_;  // the same: each is looked for many times a decision
   std::unordered_map<std::string, std::map<int32_t, uint64_t>> places_;  // by host and slot
   std::map<uint64_t, End> ended_;
+  std::set<uint64_t> done_;
   uint64_t next_ = 1;
 };
 

@@ -106,6 +106,16 @@ void TakeoverSimulator::crash() {
   lossy_ = lossy_ || what >= 50;
   // As the driver does, which knows its term even so: nobody tells which identities were used.
   if (!known.told) known.next_worker = std::max(known.next_worker, term_ * 1'000'000);
+  if (tracing_) {
+    std::string line =
+        fmt::format("  known: generation {}{}, members", known.generation, known.aborted ? ", aborted" : "");
+    for (const uint64_t id : known.members) line += fmt::format(" {}", id);
+    line += "; workers";
+    for (const KnownWorker& w : known.workers) line += fmt::format(" {}", w.worker);
+    line += "; done";
+    for (const uint64_t id : known.done) line += fmt::format(" {}", id);
+    note(line);
+  }
   driver_.emplace(config_, known, kSettle, driver_time());
   journal_ = encode(TermBegan{term_, "job", ""}) + encode(driver_->known());
   ends_ = {journal_.size()};
