@@ -31,8 +31,9 @@
 namespace hvd::agent {
 namespace {
 
-constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
-constexpr Duration kLongestDelay = std::chrono::seconds(2);
+constexpr Duration kFirstDelay = std::chrono::milliseconds(10);
+constexpr Duration kLongestDelay = std::chrono::seconds(1);
+constexpr Duration kFirstAttempt = std::chrono::seconds(1);  // with one driver, while others wait to be tried
 constexpr Duration kHello = std::chrono::seconds(5);
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr int64_t kShortestBeatMs = 10, kLongestBeatMs = 24 * 3600 * 1000;
@@ -133,8 +134,9 @@ struct Agent::Impl {
   void dial() {
     if (core.finished() || channel) return;
     endpoint = settings.drivers[next_driver];
+    const bool alone = settings.drivers.size() == 1;
     wire::connect_channel(loop, endpoint, settings.secret, wire::agent_identity(settings.host), {},
-                          settings.connect_timeout,
+                          alone ? settings.connect_timeout : std::min(settings.connect_timeout, attempt),
                           guarded([this](std::shared_ptr<wire::Channel> connected, const Status& why) {
                             if (core.finished()) {
                               if (connected) connected->close(Duration(0));
@@ -161,7 +163,10 @@ struct Agent::Impl {
   void again(bool round_over) {
     if (core.finished()) return;
     dial_timer.start(round_over ? delay : Duration(0), [this] { dial(); });
-    if (round_over) delay = std::min<Duration>(delay * 2, kLongestDelay);
+    if (round_over) {
+      delay = std::min<Duration>(delay * 2, kLongestDelay);
+      attempt = std::min<Duration>(attempt * 2, settings.connect_timeout);
+    }
     arm();
   }
 
@@ -189,6 +194,13 @@ struct Agent::Impl {
     hello.instance = instance;
     hello.received = core.received();
     hello.workers = core.workers();
+    hello.reported = core.reported();
+    hello.of_job = job;
+    for (const auto& [worker, slot] : core.kept()) {
+      hello.kept.push_back(std::make_unique<wire::AgentWorkerT>());
+      hello.kept.back()->worker = worker;
+      hello.kept.back()->slot = slot;
+    }
     hello.own_command = !argv.empty();
     send(std::move(hello));
     beat.start(kHello, [this] { lost("no answer to its hello"); });
@@ -199,6 +211,7 @@ struct Agent::Impl {
     if (!channel) return;
     wire::EnvelopeT message = wire::envelope(settings.job, 0, 0, std::move(body));
     message.sequence = ++sent;
+    message.term = term;
     channel->send(wire::encode(message));
   }
 
@@ -208,8 +221,12 @@ struct Agent::Impl {
     channel.reset();
     beat.cancel();
     if (core.finished()) return;
-    if (welcomed) logger->warning("the connection to the driver is over ({}): dialling again", why);
-    delay = kFirstDelay;
+    if (welcomed) {
+      logger->warning("the connection to the driver is over ({}): dialling again", why);
+      delay = kFirstDelay;
+    } else {
+      next_driver = (next_driver + 1) % settings.drivers.size();  // another one may do
+    }
     do_all(core.disconnected(why, now()));
     again(true);
   }
@@ -225,6 +242,12 @@ struct Agent::Impl {
         const wire::AgentWelcomeT* welcome = message.body.AsAgentWelcome();
         if (welcome == nullptr)
           throw Error(HVD_INVALID, fmt::format("expected AgentWelcome, not {}", wire::body_name(message)));
+        // contract 14: of two drivers the older one is refused. It has read our term, and ends.
+        if (message.term < term) {
+          return lost(fmt::format("the driver at {} is of term {}, and there is one of term {}", endpoint,
+                                  message.term, term));
+        }
+        term = message.term;
         return welcome_from_driver(*welcome, message.job);
       }
       std::optional<Order> order;
@@ -251,13 +274,16 @@ struct Agent::Impl {
   void refuse(const wire::RefusedT& refused) {
     const std::string why =
         fmt::format("the driver at {} refused this agent: {}", endpoint, printable(refused.reason));
-    if (refused.code == wire::Refusal::Busy || welcomed) return lost(why);
+    if (refused.code == wire::Refusal::Busy || refused.code == wire::Refusal::Superseded || welcomed)
+      return lost(why);
     do_all(core.refused(refused.code == wire::Refusal::Ended ? HVD_CLOSED : HVD_REFUSED, why, now()));
   }
 
-  void welcome_from_driver(const wire::AgentWelcomeT& welcome, const std::string& job) {
+  void welcome_from_driver(const wire::AgentWelcomeT& welcome, const std::string& of_job) {
     welcomed = true;
+    job = of_job;
     delay = kFirstDelay;
+    attempt = kFirstAttempt;
     refused_by = 0;
     takes_drain = welcome.takes_drain;
     channel->trust();
@@ -287,6 +313,15 @@ struct Agent::Impl {
     }
     send(std::move(message));
     beat.start(interval, [this] { heartbeat(); });
+  }
+
+  /// As workers are to dial: the driver that this agent has, then those that may take over from it.
+  std::string drivers() const {
+    std::string all = endpoint;
+    for (const std::string& driver : settings.drivers) {
+      if (driver != endpoint) all += "," + driver;
+    }
+    return all;
   }
 
   // ---- the core's actions ----
@@ -370,7 +405,7 @@ struct Agent::Impl {
         throw Error(HVD_UNAVAILABLE, fmt::format("the working directory {} is not there", spec.directory));
       spec.environment = worker_environment(own ? std::vector<std::string>() : action.order.base,
                                             launch::merged_environment(environment), own,
-                                            action.order.environment, endpoint);
+                                            action.order.environment, drivers());
       spec.path = launch::find_program(spec.argv.front(), path_of(spec.environment), spec.directory);
       auto worker = std::make_unique<Worker>(loop);
       launch::Process::Handlers handlers;
@@ -417,9 +452,10 @@ struct Agent::Impl {
   bool welcomed = false, holding = false, takes_drain = false;
   uint64_t sent = 0, heard_sequence = 0;
   Time heard{};
-  Duration interval = seconds(1), timeout = seconds(10), delay = kFirstDelay;
+  Duration interval = seconds(1), timeout = seconds(10), delay = kFirstDelay, attempt = kFirstAttempt;
   size_t next_driver = 0, refused_by = 0;
-  std::string endpoint;
+  std::string endpoint, job;
+  uint64_t term = 0;  // the newest that any driver has named
   Loop::Timer dial_timer, beat, tick;
   std::map<uint64_t, std::unique_ptr<Worker>> workers;
   std::shared_ptr<int> alive = std::make_shared<int>(0);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
@@ -34,6 +35,20 @@ std::vector<uint64_t> AgentCore::workers() const {
   return result;
 }
 
+std::vector<std::pair<uint64_t, int32_t>> AgentCore::kept() {
+  std::set<uint64_t> named;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.orphan) named.insert(id);
+  }
+  const auto name = [&](const Report& report) {
+    named.insert(std::visit([](const auto& r) { return r.worker; }, report));
+  };
+  reports_.for_each(name);
+  backlog_.for_each_kept(name);
+  std::erase_if(slots_, [&](const auto& s) { return !named.contains(s.first); });
+  return {slots_.begin(), slots_.end()};
+}
+
 CoreActions AgentCore::connected(bool resumed, uint64_t received, Time now) {
   CoreActions actions;
   if (finished_) return actions;
@@ -47,6 +62,7 @@ CoreActions AgentCore::connected(bool resumed, uint64_t received, Time now) {
     orders_.restart();
     reports_.clear();
     backlog_.clear();
+    slots_.clear();
     for (auto& [id, worker] : workers_) {
       worker.orphan = true;
       if (worker.running) actions.push_back(StopProcess{id, Duration(0)});
@@ -93,6 +109,7 @@ CoreActions AgentCore::ordered(Order order, Time now) {
       report(std::move(failed), &actions);
     } else {
       workers_[id] = {};
+      slots_[id] = start->slot;
       actions.push_back(LaunchWorker{std::move(*start)});
     }
   } else if (const auto* stop = std::get_if<wire::AgentStopT>(&order)) {
@@ -116,6 +133,8 @@ CoreActions AgentCore::acknowledged(uint64_t received, Time now) {
   CoreActions actions;
   const size_t before = reports_.size();
   reports_.acknowledge(received);
+  // Those that are gone and told are nobody's business any more; now and then is enough.
+  if (reports_.empty() && backlog_.empty() && slots_.size() > 2 * workers_.size() + 16) kept();
   // A driver that takes what there is gets all of it, however long that takes.
   if (!ending_.empty() && reports_.size() < before) end_by_ = std::max(end_by_, now + kLastReports);
   refill(&actions);

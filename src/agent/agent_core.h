@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -88,7 +89,11 @@ class AgentCore {
   std::optional<Time> next_tick() const;
 
   uint64_t received() const { return orders_.received(); }
+  uint64_t reported() const { return reports_.acknowledged(); }
   std::vector<uint64_t> workers() const;
+  /// Those of which a driver that takes the job over must know, with their slots: they run, or something of them is to be
+  /// reported yet.
+  std::vector<std::pair<uint64_t, int32_t>> kept();
   bool online() const { return online_; }
   bool finished() const { return finished_; }
   const std::string& ending() const { return ending_; }  // why it ends its workers; "" if it does not
@@ -116,6 +121,7 @@ class AgentCore {
   Outbox<Report> reports_;
   Backlog backlog_;  // what follows them
   std::map<uint64_t, Worker> workers_;
+  std::map<uint64_t, int32_t> slots_;  // of them, and of those whose end has not been acknowledged
   std::optional<Drain> drain_;
   std::string ending_;
   hvd_status end_code_ = HVD_OK;

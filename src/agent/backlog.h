@@ -39,6 +39,13 @@ class Backlog {
   void clear();
 
   bool empty() const { return items_.empty(); }
+  /// Reports that are kept in memory, which all but output are, by age.
+  template <class Function>
+  void for_each_kept(Function fn) const {
+    for (const auto& item : items_) {
+      if (const auto* report = std::get_if<Report>(&item)) fn(*report);
+    }
+  }
   /// The spool takes no more: what comes now is kept in memory, and nothing should come.
   bool full() const { return full_; }
   uint64_t bytes() const { return bytes_; }  // of output that wait

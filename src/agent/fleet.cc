@@ -149,10 +149,14 @@ std::optional<std::string> Fleet::objection(const AgentHello& hello) const {
 AgentWelcome Fleet::hello(const AgentHello& hello, Time now, FleetActions* actions) {
   static_cast<void>(now);
   Host& host = hosts_[hello.host];
+  bool adopted = false;
   AgentWelcome welcome;
   welcome.resumed = host.came && host.instance == hello.instance;
   if (welcome.resumed) {
     host.orders.acknowledge(hello.received);
+  } else if (adopts(host, hello)) {
+    welcome.resumed = adopted = true;
+    adopt(&host, hello, actions);
   } else {
     lose(&host, actions);
     host.reports.restart();
@@ -161,8 +165,9 @@ AgentWelcome Fleet::hello(const AgentHello& hello, Time now, FleetActions* actio
     host.orders.restart();
   }
   welcome.received = host.reports.received();
-  const bool changed = !host.came || host.slots != hello.slots;
+  const bool changed = !host.came || host.awaited || host.slots != hello.slots;
   host.came = true;
+  host.awaited = false;
   host.slots = hello.slots;
   host.instance = hello.instance;
   host.phase = Phase::kConnected;
@@ -173,7 +178,7 @@ AgentWelcome Fleet::hello(const AgentHello& hello, Time now, FleetActions* actio
     actions->push_back(SendOrder{hello.host, o});
   });
   host.orders.mark_sent();
-  if (end_ && !welcome.resumed) order(hello.host, &host, *end_, actions);
+  if (end_ && (adopted || !welcome.resumed)) order(hello.host, &host, *end_, actions);
   if (changed) actions->push_back(HostsChanged{});
   return welcome;
 }
@@ -244,12 +249,15 @@ void Fleet::forget(uint64_t worker) {
 /// Workers that its agent had are nobody's any more.
 void Fleet::lose(Host* host, FleetActions* actions) {
   for (const uint64_t id : std::set<uint64_t>(host->workers)) {
-    const Worker worker = workers_.at(id);
-    if (!worker.sent) continue;
-    forget(id);
-    if (!worker.exited) actions->push_back(WorkerExited{id, kUnknownStatus});
-    actions->push_back(WorkerGone{id});
+    if (workers_.at(id).sent) lose(id, actions);
   }
+}
+
+void Fleet::lose(uint64_t id, FleetActions* actions) {
+  const bool exited = workers_.at(id).exited;
+  forget(id);
+  if (!exited) actions->push_back(WorkerExited{id, kUnknownStatus});
+  actions->push_back(WorkerGone{id});
 }
 
 /// Workers that wait for an agent wait in vain.
@@ -288,10 +296,11 @@ FleetActions Fleet::tick(Time now) {
     }
     const bool lost = host.phase == Phase::kLost;
     const std::string why =
-        lost ? fmt::format("the agent of host {} was away for {} s (agent_timeout)", name,
-                           seconds_text(config_.patience))
-             : fmt::format("the agent of host {} did not connect within {} s (connect_timeout)", name,
-                           seconds_text(config_.start_timeout));
+        host.hurried ? fmt::format("the agent of host {} did not come back before the end of the job", name)
+        : lost       ? fmt::format("the agent of host {} was away for {} s (agent_timeout)", name,
+                                   seconds_text(config_.patience))
+                     : fmt::format("the agent of host {} did not connect within {} s (connect_timeout)", name,
+                                   seconds_text(config_.start_timeout));
     if (!end_) actions.push_back(FleetLog{true, why});
     lose(&host, &actions);
     fail(&host, why, &actions);

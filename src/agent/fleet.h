@@ -24,6 +24,7 @@ struct FleetConfig {
   Duration patience = seconds(60);       // for an agent whose connection broke
   Duration start_timeout = seconds(30);  // for one that is started to connect
   size_t max_hosts = size_t{1} << 16;
+  bool takes_over = false;  // agents may have workers of an earlier driver, which go on
 };
 
 struct AgentHello {
@@ -31,6 +32,10 @@ struct AgentHello {
   int32_t slots = 0;
   uint64_t instance = 0;
   uint64_t received = 0;
+  // For a driver that takes over.
+  uint64_t reported = 0;
+  std::vector<std::pair<uint64_t, int32_t>> kept = {};  // workers and their slots
+  bool of_this_job = false;
 };
 
 struct AgentWelcome {
@@ -64,18 +69,34 @@ struct WorkerOutput {
 struct WorkerGone {
   uint64_t worker = 0;
 };
+/// Its agent has it from an earlier driver.
+struct WorkerFound {
+  uint64_t worker = 0;
+  std::string host;
+  int32_t slot = 0;
+};
 struct HostsChanged {};
 struct FleetLog {
   bool warning = false;
   std::string text;
 };
 using FleetAction = std::variant<StartAgent, StopAgent, SendOrder, WorkerFailed, WorkerExited, WorkerOutput,
-                                 WorkerGone, HostsChanged, FleetLog>;
+                                 WorkerGone, WorkerFound, HostsChanged, FleetLog>;
 using FleetActions = std::vector<FleetAction>;
 
 class Fleet {
  public:
   explicit Fleet(FleetConfig config) : config_(config) {}
+
+  // Of an earlier driver: hosts that had an agent, and workers that were started there. They are lost if their agent does not
+  // come within `patience`, or comes without them.
+  void expect(const std::string& host, int32_t slots, bool program, Time now);
+  void expect(uint64_t worker, const std::string& host, int32_t slot, Time now);
+  /// The job has ended: agents that have not come yet get `patience` to do so.
+  void hurry(Duration patience, Time now);
+  bool awaits() const;  // an agent of an earlier driver
+  /// No worker of this job: its agent is not asked about it any more.
+  void forget(uint64_t worker);
 
   // Orders of the driver.
   FleetActions start(const std::string& host, wire::AgentStartT order, Time now);
@@ -125,6 +146,8 @@ class Fleet {
   struct Host {
     Phase phase = Phase::kStarting;
     bool came = false;     // it has slots
+    bool awaited = false;  // an earlier driver had it, and it has not come to this one
+    bool hurried = false;  // by the end of the job
     bool program = false;  // that was started for its agent runs
     int32_t slots = 0;
     uint64_t instance = 0;
@@ -135,8 +158,10 @@ class Fleet {
   };
   void order(const std::string& name, Host* host, Order order, FleetActions* actions);
   void lose(Host* host, FleetActions* actions);
+  void lose(uint64_t worker, FleetActions* actions);
   void fail(Host* host, const std::string& why, FleetActions* actions);
-  void forget(uint64_t worker);
+  bool adopts(const Host& host, const AgentHello& hello) const;
+  void adopt(Host* host, const AgentHello& hello, FleetActions* actions);
   void start_program(const std::string& name, Host* host, Time now, FleetActions* actions);
 
   const FleetConfig config_;

@@ -13,10 +13,26 @@ class RoutingLauncher final : public launch::Launcher {
       : server_(server), local_(std::move(local)), is_local_(std::move(is_local)) {}
 
   void start(launch::LaunchRequest request) override {
-    if (local_ && !server_.knows(request.host) && is_local_(request.host))
-      return local_->start(std::move(request));
+    if (runs_here(request.host)) return local_->start(std::move(request));
     server_.start(std::move(request));
   }
+  bool inherit(const launch::InheritedWorker& worker) override { return local_ && local_->inherit(worker); }
+  bool keeps_all(const std::string& host) const override {
+    return runs_here(host) && local_->keeps_all(host);
+  }
+  bool expect(uint64_t worker, const std::string& host, int32_t slot) override {
+    if (runs_here(host)) return false;
+    server_.expect(worker, host, slot);
+    return true;
+  }
+  bool has(uint64_t worker) const override { return server_.has(worker); }
+  void expect_host(const std::string& host, int32_t slots) override {
+    if (!local_) server_.expect(host, slots);
+  }
+  bool awaits() const override { return server_.awaits(); }
+  void hurry(Duration patience) override { server_.hurry(patience); }
+  void forget(uint64_t worker) override { server_.forget(worker); }
+  void retire() override { server_.retire(); }
   void stop(uint64_t worker, Duration grace) override {
     if (server_.has(worker)) return server_.stop(worker, grace);
     if (local_) local_->stop(worker, grace);
@@ -43,6 +59,8 @@ class RoutingLauncher final : public launch::Launcher {
   }
 
  private:
+  bool runs_here(const std::string& host) const { return local_ && !server_.knows(host) && is_local_(host); }
+
   Server& server_;
   const std::unique_ptr<launch::Launcher> local_;
   const std::function<bool(const std::string& host)> is_local_;

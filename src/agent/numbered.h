@@ -56,10 +56,10 @@ class Outbox {
       if (!unwanted(message)) push(std::move(message), bytes);
     }
   }
-  /// For another receiver: nothing was sent, and numbers begin with 1.
-  void restart() {
-    sent_ = 0;
-    last_ = kept_.size();
+  /// For another receiver: nothing was sent, and numbers go on after `from`, the last one that it has.
+  void restart(uint64_t from = 0) {
+    sent_ = from;
+    last_ = from + kept_.size();
     remove([](const Message&) { return false; });
   }
   void clear() {
@@ -75,6 +75,7 @@ class Outbox {
   size_t bytes() const { return bytes_; }
   size_t size() const { return kept_.size(); }
   uint64_t last() const { return last_; }
+  uint64_t acknowledged() const { return last_ - kept_.size(); }
 
  private:
   std::deque<std::pair<Message, size_t>> kept_;
@@ -95,7 +96,8 @@ class Inbox {
     return true;
   }
   uint64_t received() const { return received_; }
-  void restart() { received_ = 0; }
+  /// The next one is `from` + 1.
+  void restart(uint64_t from = 0) { received_ = from; }
 
  private:
   uint64_t received_ = 0;

@@ -57,39 +57,54 @@ void Server::perform(StartAgent& action) {
     const std::string key = wire::key_text(config_.secret, wire::agent_identity(host)) + "\n";
     if (::write(write.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()))
       throw Error(HVD_UNAVAILABLE, std::strerror(errno));
-    launch::Process::Handlers handlers;
-    const std::weak_ptr<Program> weak = program;
-    handlers.output = [this, weak, host](bool is_stderr, std::string_view bytes) {
-      const auto p = weak.lock();
-      if (!p) return;
-      p->lines[is_stderr ? 1 : 0].feed(bytes, [&](const std::string& line) {
-        const std::string text = printable(line, kLongestLine);
-        if (text.empty()) return;
-        p->said.push_back(text);
-        if (p->said.size() > kLastLines) p->said.pop_front();
-        if (notes_.pass(now())) logger_->info("agent of host {}: {}", host, text);
-      });
-    };
-    handlers.exited = [weak](int32_t status) {
-      if (const auto p = weak.lock()) p->status = status;
-    };
-    handlers.gone = [this, weak, host] {
-      const auto p = weak.lock();
-      if (!p || p->unwanted) return;
-      for (launch::LineSplitter& lines : p->lines) {
-        lines.finish([&](const std::string& line) { p->said.push_back(printable(line, kLongestLine)); });
-      }
-      program_gone(host, p->command, p->status);
-    };
-    handlers.failed = [this, host](const std::string& why) {
-      programs_.erase(host);
-      apply(fleet_.agent_failed(host, why, now()));
-    };
     program->process =
-        launch::Process::start(loop_, std::move(spec), std::move(handlers), {false, guard_(), false});
+        launch::Process::start(loop_, std::move(spec), handlers_of(host, program), options_of(host));
   } catch (const Error& error) { return failed(error.what()); }
   logger_->info("starting the agent of host {}: {}", host, command);
   programs_[host] = std::move(program);
+}
+
+launch::Process::Handlers Server::handlers_of(const std::string& host,
+                                              const std::shared_ptr<Program>& program) {
+  launch::Process::Handlers handlers;
+  const std::weak_ptr<Program> weak = program;
+  handlers.output = [this, weak, host](bool is_stderr, std::string_view bytes) {
+    const auto p = weak.lock();
+    if (!p) return;
+    p->lines[is_stderr ? 1 : 0].feed(bytes, [&](const std::string& line) {
+      const std::string text = printable(line, kLongestLine);
+      if (text.empty()) return;
+      p->said.push_back(text);
+      if (p->said.size() > kLastLines) p->said.pop_front();
+      if (notes_.pass(now())) logger_->info("agent of host {}: {}", host, text);
+    });
+  };
+  handlers.exited = [weak](int32_t status) {
+    if (const auto p = weak.lock()) p->status = status;
+  };
+  handlers.gone = [this, weak, host] {
+    const auto p = weak.lock();
+    if (!p || p->unwanted) return;
+    for (launch::LineSplitter& lines : p->lines) {
+      lines.finish([&](const std::string& line) { p->said.push_back(printable(line, kLongestLine)); });
+    }
+    program_gone(host, p->command, p->status);
+  };
+  handlers.failed = [this, host](const std::string& why) {
+    programs_.erase(host);
+    apply(fleet_.agent_failed(host, why, now()));
+  };
+  return handlers;
+}
+
+launch::Process::Options Server::options_of(const std::string& host) {
+  launch::Process::Options options{false, guard_(), false};
+  if (config_.keeper) {
+    options.keeper = config_.keeper;
+    options.kept_as = launch::Keeper::name_of_agent(host);
+    options.kept_text = "0 " + host;
+  }
+  return options;
 }
 
 void Server::program_gone(const std::string& host, const std::string& command, int32_t status) {
@@ -98,6 +113,7 @@ void Server::program_gone(const std::string& host, const std::string& command, i
   const std::string said = last_lines(*found->second);
   const std::shared_ptr<Program> kept = found->second;  // called from within it
   programs_.erase(found);
+  if (retired_) return let_go_of(host);
   const std::string text = fmt::format("the agent of host {} can't be started: {} {}{}", host, command,
                                        launch::exit_text(status), said);
   if (!connections_.contains(host) && !ending_) logger_->warning("{}", text);

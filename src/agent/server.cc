@@ -24,6 +24,7 @@ template <class Body>
 void Server::send(wire::Channel& channel, uint64_t* sent, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
   message.sequence = ++*sent;
+  message.term = term_ ? term_() : 0;
   channel.send(wire::encode(message));
 }
 
@@ -105,7 +106,16 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
                        kMaxSlots));
     return true;
   }
-  AgentHello hello{said->host, said->slots, said->instance, said->received};
+  if (retired_ || (fence_ && fence_(message.term))) {
+    refuse(channel, wire::Refusal::Superseded,
+           fmt::format("another driver has taken over from this one, which is of term {}", term_()));
+    return true;
+  }
+  AgentHello hello{said->host, said->slots, said->instance, said->received, said->reported};
+  hello.of_this_job = said->of_job == config_.job;
+  for (const auto& worker : said->kept) {
+    if (worker != nullptr && worker->worker != 0) hello.kept.emplace_back(worker->worker, worker->slot);
+  }
   if (const std::optional<std::string> objection = fleet_.objection(hello)) {
     const auto other = connections_.find(host);
     refuse(channel, wire::Refusal::Busy,
@@ -271,6 +281,7 @@ void Server::drop(const ConnectionPtr& connection, const std::string& why) {
     connections_.erase(found);
   connection->channel->close(kLinger);
   apply(fleet_.closed(connection->host, connection->instance, now()));
+  if (lost_) later(lost_);
 }
 
 void Server::drain(const ConnectionPtr& connection, const wire::AgentDrainT& said) {
@@ -320,6 +331,7 @@ void Server::start(launch::LaunchRequest request) {
   } catch (const Error& error) {
     return later([this, id = request.worker, why = std::string(error.what())] { events_.failed(id, why); });
   }
+  worker->host = request.host;
   workers_[request.worker] = std::move(worker);
   wire::AgentStartT start;
   start.worker = request.worker;
@@ -352,6 +364,7 @@ launch::Life Server::life(uint64_t worker) const {
 void Server::end(bool success, bool try_again, const std::string& reason, std::function<void()> quiet) {
   ending_ = true;
   quiet_ = std::move(quiet);
+  if (retired_) return later(std::exchange(quiet_, nullptr));
   apply(fleet_.end(success, try_again, reason));
 }
 

@@ -15,8 +15,10 @@
 #include "base/loop.h"
 #include "base/rate_limit.h"
 #include "launch/guard.h"
+#include "launch/keeper.h"
 #include "launch/launcher.h"
 #include "launch/output.h"
+#include "launch/process.h"
 #include "wire/channel.h"
 
 namespace hvd::agent {
@@ -34,6 +36,7 @@ struct ServerConfig {
   std::string directory;
   int umask = -1;
   std::string output_directory;
+  std::shared_ptr<launch::Keeper> keeper;  // of the programs that start agents; or null
 };
 
 /// Everything on the loop's thread.
@@ -54,6 +57,26 @@ class Server {
       std::function<void(const std::string& host, Duration timeout, const std::string& why)> drain) {
     drain_ = std::move(drain);
   }
+  /// term: of this driver. fence: an agent names this one; true if this driver must not have it.
+  void set_terms(std::function<uint64_t()> term, std::function<bool(uint64_t)> fence) {
+    term_ = std::move(term);
+    fence_ = std::move(fence);
+  }
+  /// An agent has this worker from an earlier driver. Its events follow.
+  void set_found(std::function<void(uint64_t worker, const std::string& host, int32_t slot)> found) {
+    found_ = std::move(found);
+  }
+  /// Called when the connection of an agent is over.
+  void set_lost(std::function<void()> lost) { lost_ = std::move(lost); }
+  // Of an earlier driver; see Fleet.
+  void inherit_programs();
+  void expect(const std::string& host, int32_t slots);
+  void expect(uint64_t worker, const std::string& host, int32_t slot);
+  void hurry(Duration patience);
+  bool awaits() const { return fleet_.awaits(); }
+  void forget(uint64_t worker);
+  /// Another driver has taken over: its are the agents now. Those that were started here are watched until they end.
+  void retire();
   /// Where the agents that are started are to dial.
   void listening(std::vector<std::string> endpoints) { endpoints_ = std::move(endpoints); }
 
@@ -97,10 +120,15 @@ class Server {
   void perform(WorkerExited& action);
   void perform(WorkerOutput& action);
   void perform(WorkerGone& action);
+  void perform(WorkerFound& action);
   void perform(HostsChanged& action);
   void perform(FleetLog& action);
   static std::string last_lines(const Program& program);
   void program_gone(const std::string& host, const std::string& command, int32_t status);
+  launch::Process::Handlers handlers_of(const std::string& host, const std::shared_ptr<Program>& program);
+  launch::Process::Options options_of(const std::string& host);
+  void add_worker(uint64_t worker, const std::string& host, int32_t slot);
+  void let_go_of(const std::string& host);
   void later(std::function<void()> fn);
   template <class Body>
   void send(wire::Channel& channel, uint64_t* sent, Body body);
@@ -113,6 +141,10 @@ class Server {
   launch::Launcher::Events events_;
   std::function<void()> hosts_changed_, quiet_;
   std::function<void(const std::string&, Duration, const std::string&)> drain_;
+  std::function<void(uint64_t, const std::string&, int32_t)> found_;
+  std::function<uint64_t()> term_;
+  std::function<bool(uint64_t)> fence_;
+  std::function<void()> lost_;
   Fleet fleet_;
   std::vector<std::string> endpoints_;
   std::map<std::string, ConnectionPtr> connections_;  // by host
@@ -121,7 +153,7 @@ class Server {
   std::map<std::string, size_t> unread_;  // bytes of output by host that were not acknowledged
   RateLimit notes_{20, seconds(1)};
   Loop::Timer tick_, silence_;
-  bool waiting_for_output_ = false, ending_ = false, closed_ = false;
+  bool waiting_for_output_ = false, ending_ = false, closed_ = false, retired_ = false;
   const std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

@@ -1,4 +1,5 @@
-// The parts of Server: server.cc carries connections and orders, programs.cc starts agents.
+// The parts of Server: server.cc carries connections and orders, programs.cc starts agents, server_takeover.cc has to do with
+// other drivers of the job.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ struct Server::Program {
 };
 
 struct Server::Worker {
+  std::string host;
   std::unique_ptr<launch::WorkerOutput> output;
   launch::Life life = launch::Life::kUnknown;
   Time seen{};

@@ -151,6 +151,9 @@ constexpr OptionSpec kSpecs[] = {
     {"takeover", kBool, "false", 0, 0, kHere,
      "whether workers of this job may run already, whom an earlier driver has left: without a journal they tell what must "
      "be known; job and secret must be the earlier driver's"},
+    {"standby", kBool, "false", 0, 0, kHere,
+     "wait beside option journal, a directory that both machines see, until the job's driver is gone, and take over then; "
+     "job and secret must be that driver's"},
     {"keeper", kInt, "-1", -1, kMany, kHere,
      "descriptor of the program that keeps this driver; hvdrun sets it"},
     {"guard", kString, "", 0, 0, kHere,

@@ -45,7 +45,7 @@ struct Arguments {
   std::vector<std::string> timelines;  // to be merged instead of a job: the new file, then the others
   std::string http;                    // where the status is served; "": nowhere
   bool verbose = false, status_line = true;
-  bool join = false, driver = false;
+  bool join = false, driver = false, standby = false;
   long nodes = 1;           // at most, as torchrun counts them
   bool may_be_kept = true;  // unless --journal is off
   bool check_build = false;
@@ -144,6 +144,10 @@ int parse(int argc, char** argv, Arguments* arguments) {
   app.add_flag("--local-hosts", local_hosts,
                "every host is this machine, whatever it is called: for trying things out");
   app.add_flag("--driver", arguments->driver, "start nothing: the hosts are those where hvdrun --join runs");
+  app.add_flag(
+      "--standby", arguments->standby,
+      "wait beside --journal, a directory that both machines see, until the job's driver is gone, and take over "
+      "then; the other options as that driver's");
   app.add_option(
       "--http", arguments->http,
       "ADDRESS:PORT or PORT (on loopback): serves the job's status, read-only: a page, /status, /metrics, "
@@ -174,6 +178,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
     }
     if (local_hosts) arguments->options.emplace_back("local_hosts", "true");
     if (arguments->driver) arguments->options.emplace_back("discover_agents", "true");
+    if (arguments->standby) arguments->options.emplace_back("standby", "true");
     for (const Named& option : named) {
       if (option.given->count() == 0) continue;
       const std::string flag = option.flags;
@@ -181,6 +186,9 @@ int parse(int argc, char** argv, Arguments* arguments) {
     }
     if (arguments->join && arguments->driver)
       throw CLI::ValidationError("--join", "either an agent or a driver, not both");
+    if (arguments->join && arguments->standby)
+      throw CLI::ValidationError("--standby",
+                                 "an agent needs none: name all drivers with --join A:PORT,B:PORT");
     if (!cooldown.empty()) {
       arguments->options.emplace_back("blocklist_cooldown_min", cooldown[0]);
       arguments->options.emplace_back("blocklist_cooldown_max", cooldown[1]);
@@ -265,7 +273,13 @@ class Job {
       return status == HVD_INVALID ? kUsage : kTryAgain;
     }
     const Signals signals;
-    if (const hvd_status status = hvd_driver_start(driver_.get(), &error); status != HVD_OK) {
+    int stopped_by = 0;
+    if (const hvd_status status = start(signals, &stopped_by, &error); status != HVD_OK) {
+      // Nobody needs it any more: how the job went its driver has said.
+      if (arguments_.standby && status == HVD_CLOSED) {
+        errors_->line(error.message);
+        return stopped_by != 0 ? 128 + stopped_by : 0;
+      }
       errors_->line(std::string("job failed: ") + error.message);
       return status == HVD_INVALID ? kUsage : kTryAgain;
     }
@@ -273,7 +287,7 @@ class Job {
       errors_->screen().turn_on();
       status_line_ = std::make_unique<StatusLine>(driver_.get(), &errors_->screen());
     }
-    return wait(signals);
+    return wait(signals, stopped_by);
   }
 
  private:
@@ -392,7 +406,24 @@ class Job {
     return result;
   }
 
-  int wait(const Signals& signals) {
+  /// One that stands by may do so for long: it can be told to end meanwhile.
+  hvd_status start(const Signals& signals, int* ret_stopped_by, hvd_error* error) {
+    if (!arguments_.standby) return hvd_driver_start(driver_.get(), error);
+    hvd_status status = HVD_OK;
+    std::thread starter([&] {
+      status = hvd_driver_start(driver_.get(), error);
+      Signals::wake();
+    });
+    while (const int number = signals.next()) {
+      *ret_stopped_by = number;
+      hvd_driver_stop(driver_.get(), (std::string("stopped by SIG") + ::sigabbrev_np(number)).c_str(),
+                      nullptr);
+    }
+    starter.join();
+    return status;
+  }
+
+  int wait(const Signals& signals, int first) {
     hvd_status status = HVD_OK;
     hvd_error error = HVD_ERROR_INIT;
     std::thread waiter([&] {
@@ -401,7 +432,7 @@ class Job {
       } while (status == HVD_TIMEOUT);
       Signals::wake();
     });
-    int first = 0;
+    if (first != 0) hvd_driver_stop(driver_.get(), "stopped as it took over", nullptr);
     while (const int number = signals.next()) {
       // The second one does not wait for stop_grace.
       const std::string reason =

@@ -60,6 +60,7 @@ Driver::~Driver() { close(); }
 void Driver::close() {
   {
     std::unique_lock lock(mutex_);
+    if (standby_) standby_->stop("the driver was closed");
     changed_.wait(lock, [this] { return !starting_ || started_; });
     if (std::exchange(closed_, true) || loop_ == nullptr) return;
   }
@@ -219,7 +220,7 @@ void Driver::start() {
       loop_ = std::move(loop);
     }
     if (const auto& keeper = succession_.keeper()) run_on_loop([&] { keeper->watch(*loop_); });
-    run_on_loop([&] { succession_.begin(agents_, guard_path); });
+    succeed(guard_path);
     if (!helper_program_.empty()) start_helper();
     run_on_loop([this] { build(); });
     begin();
@@ -289,6 +290,7 @@ Status Driver::wait(Duration timeout) {
 
 void Driver::stop(const std::string& reason) {
   std::lock_guard lock(mutex_);
+  if (standby_) return standby_->stop(reason);
   if (!started_) throw Error(HVD_INVALID, "the driver was not started");
   if (loop_ == nullptr) return;  // closed meanwhile
   loop_->post([this, reason] {

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "driver/discovery.h"
 #include "driver/log_tail.h"
+#include "driver/standby.h"
 #include "driver/succession.h"
 #include "driver/supervisor.h"
 #include "launch/helper.h"
@@ -71,6 +72,9 @@ class Driver {
   std::vector<membership::HostSlots> fixed_hosts() const;
   bool may_need_agents() const;
   void make_agent_server();
+  void stand_by();
+  void succeed(const std::string& guard_path);
+  void meet_agents();
   void end_agents(Duration grace);
   std::unique_ptr<launch::Launcher> make_launcher(launch::Launcher::Events events);
   std::vector<std::string> worker_options() const;
@@ -95,6 +99,7 @@ class Driver {
   EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
   std::string helper_program_;  // of that backend; ""
   std::unique_ptr<Loop> loop_;
+  std::shared_ptr<Standby> standby_;  // while this driver stands by; the mutex guards it
   // The loop's thread only.
   std::shared_ptr<launch::OutputThread> output_;
   std::unique_ptr<launch::Helper> helper_;

@@ -163,6 +163,8 @@ void Driver::make_agent_server() {
   config.fleet.patience = options_.duration("agent_timeout");
   config.fleet.start_timeout = options_.duration("connect_timeout");
   config.fleet.starts_agents = !options_.boolean("discover_agents");
+  config.fleet.takes_over = succession_.known().has_value();
+  config.keeper = succession_.keeper();
   config.heartbeat_interval = settings().heartbeat_interval;
   config.heartbeat_timeout = settings().heartbeat_timeout;
   const bool slurm = options_.environment("SLURM_JOB_ID").has_value();
@@ -180,13 +182,14 @@ void Driver::make_agent_server() {
   agent_server_ = std::make_unique<agent::Server>(
       *loop_, std::move(config), output_, [this] { return succession_.guard(); }, logger_);
   agent_server_->set_hosts_changed([this] {
-    if (supervisor_) supervisor_->discover_now();
+    if (supervisor_) supervisor_->agents_changed();
   });
   agent_server_->set_drain([this](const std::string& host, Duration timeout, const std::string& why) {
     if (!supervisor_) return;
     const membership::Answer answer = supervisor_->drain(host, timeout, why);
     if (!answer.accepted) logger_->info("the agent of host {} drains: {}", host, answer.text);
   });
+  meet_agents();
 }
 
 std::unique_ptr<HostDiscovery> Driver::make_discovery() {

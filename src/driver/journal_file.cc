@@ -45,7 +45,28 @@ std::vector<uint64_t> terms_in(const std::string& directory) {
   return terms;
 }
 
+/// A shared lock: several may ask at once, and NFS grants it for a descriptor that only reads.
+bool is_locked(int fd) { return ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+
+uint64_t in_ns(const timespec& t) {
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
 }  // namespace
+
+JournalFile::Look JournalFile::look(const std::string& directory) {
+  Look look;
+  const std::vector<uint64_t> terms = terms_in(directory);
+  if (terms.empty()) return look;
+  look.term = terms.front();
+  const int fd = ::open(file_of(directory, look.term).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return look;
+  look.locked = is_locked(fd);
+  struct stat info {};
+  if (::fstat(fd, &info) == 0) look.stamp = in_ns(info.st_mtim) ^ (static_cast<uint64_t>(info.st_size) << 40);
+  ::close(fd);
+  return look;
+}
 
 JournalFile::Found JournalFile::find(const std::string& directory) {
   std::error_code error;
@@ -60,7 +81,7 @@ JournalFile::Found JournalFile::find(const std::string& directory) {
     const std::string path = file_of(directory, term);
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue;
-    if (term == found.term) found.driver_lives = ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (term == found.term) found.driver_lives = is_locked(fd);
     struct stat info {};
     const bool known = ::fstat(fd, &info) == 0;
     ::close(fd);
@@ -76,15 +97,7 @@ JournalFile::Found JournalFile::find(const std::string& directory) {
 
 JournalFile::JournalFile(std::string directory, uint64_t term, LoggerPtr logger)
     : directory_(std::move(directory)), term_(term), logger_(std::move(logger)) {
-  const std::string path = file_of(directory_, term_);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd_ < 0) {
-    throw Error(HVD_UNAVAILABLE,
-                errno == EEXIST
-                    ? fmt::format("another driver has taken the job over already: {} exists", path)
-                    : fmt::format("{} can't be made: {}", path, std::strerror(errno)));
-  }
-  ::flock(fd_, LOCK_EX | LOCK_NB);
+  make();
   if (const int directory_fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
       directory_fd >= 0) {
     ::fsync(directory_fd);
@@ -96,6 +109,32 @@ JournalFile::JournalFile(std::string directory, uint64_t term, LoggerPtr logger)
   pthread_sigmask(SIG_SETMASK, &all, &old);
   thread_ = std::thread([this] { run(); });
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+/// Locked before anybody can see it: who looked in between would take this driver for dead.
+void JournalFile::make() {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+  const std::string path = file_of(directory_, term_);
+  const std::string own = fmt::format("{}/own.{:016x}.{}", directory_, term_, ::getpid());
+  ::unlink(own.c_str());
+  fd_ = ::open(own.c_str(), kFlags, 0600);
+  if (fd_ >= 0) ::flock(fd_, LOCK_EX | LOCK_NB);
+  const bool linked = fd_ >= 0 && ::link(own.c_str(), path.c_str()) == 0;
+  int why = linked ? 0 : errno;
+  ::unlink(own.c_str());
+  if (linked) return;
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (why != EEXIST) {  // a file system without hard links
+    fd_ = ::open(path.c_str(), kFlags, 0600);
+    why = errno;
+    if (fd_ >= 0) {
+      ::flock(fd_, LOCK_EX | LOCK_NB);
+      return;
+    }
+  }
+  throw Error(HVD_UNAVAILABLE,
+              why == EEXIST ? fmt::format("another driver has taken the job over already: {} exists", path)
+                            : fmt::format("{} can't be made: {}", path, std::strerror(why)));
 }
 
 JournalFile::~JournalFile() {
@@ -168,16 +207,25 @@ void JournalFile::sync() {
   changed_.notify_all();
 }
 
+void JournalFile::beat() {
+  {
+    std::lock_guard lock(mutex_);
+    beaten_ = true;
+  }
+  changed_.notify_all();
+}
+
 void JournalFile::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return wanted_ || ending_; });
-    if (!wanted_) return;
-    wanted_ = false;
+    changed_.wait(lock, [this] { return wanted_ || beaten_ || ending_; });
+    if (!wanted_ && !beaten_) return;
+    const bool sync = std::exchange(wanted_, false), touch = std::exchange(beaten_, false);
     const int fd = ::fcntl(fd_, F_DUPFD_CLOEXEC, 3);
     lock.unlock();
     if (fd >= 0) {
-      ::fdatasync(fd);
+      if (touch) ::futimens(fd, nullptr);
+      if (sync) ::fdatasync(fd);
       ::close(fd);
     }
     lock.lock();
@@ -186,7 +234,10 @@ void JournalFile::run() {
 
 bool JournalFile::superseded() const {
   // Whoever takes over takes the next number; it is looked for by name, without reading the directory.
-  return ::access(file_of(directory_, term_ + 1).c_str(), F_OK) == 0;
+  if (::access(file_of(directory_, term_ + 1).c_str(), F_OK) == 0) return true;
+  // Its successors' successors have removed its file, and that of the next one.
+  return ::access(file_of(directory_, term_).c_str(), F_OK) != 0 && errno == ENOENT &&
+         look(directory_).term > term_;
 }
 
 void JournalFile::remove_older(const std::string& directory, uint64_t term) {

@@ -25,6 +25,15 @@ class JournalFile {
   };
   static Found find(const std::string& directory);
 
+  /// The newest journal from outside, without reading it; cheap enough to be asked again and again.
+  struct Look {
+    uint64_t term = 0;    // 0: there is none
+    bool locked = false;  // its driver's process is there
+    uint64_t stamp = 0;   // changes with each beat and each record
+    bool operator==(const Look&) const = default;
+  };
+  static Look look(const std::string& directory);
+
   /// Makes the file of a term. Throws Error(HVD_UNAVAILABLE): another driver has it already.
   JournalFile(std::string directory, uint64_t term, LoggerPtr logger);
   ~JournalFile();
@@ -36,6 +45,8 @@ class JournalFile {
   void write(const std::vector<membership::Record>& records);
   /// To the disk, by a thread of its own: it outlives the machine. Returns at once.
   void sync();
+  /// Says that this driver lives, for who looks at its file from another machine. Returns at once.
+  void beat();
   /// A newer driver has made its file.
   bool superseded() const;
   const std::string& directory() const { return directory_; }
@@ -44,6 +55,7 @@ class JournalFile {
 
  private:
   void run();
+  void make();
   static bool put(int fd, const std::string& bytes);
   bool begin_anew(const std::string& bytes);
   const std::string directory_;
@@ -55,7 +67,7 @@ class JournalFile {
   size_t size_ = 0, snapshot_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool wanted_ = false, ending_ = false;
+  bool wanted_ = false, beaten_ = false, ending_ = false;
   std::thread thread_;
 };
 

@@ -173,15 +173,19 @@ membership::ReadyEvent RendezvousServer::ready_event(const Connection& connectio
 }
 
 /// contract 14: who has heard of a newer driver listens to this one no more.
-bool RendezvousServer::fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
-  if (message.term <= term_) return false;
+bool RendezvousServer::fence(uint64_t named) {
+  if (named <= term_) return false;
   if (term_ == 0) return false;  // terms mean nothing to it
+  const uint64_t term = events_.newer_term ? events_.newer_term(named) : 0;
+  if (term <= named) return true;
+  term_ = term;
+  return false;
+}
+
+bool RendezvousServer::fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   if (connection->worker == 0 && connection->channel->identity() != wire::worker_identity(message.worker))
     return false;
-  if (const uint64_t term = events_.newer_term ? events_.newer_term(message.term) : 0; term > message.term) {
-    term_ = term;
-    return false;
-  }
+  if (!fence(message.term)) return false;
   if (connection->worker == 0) {
     reject(connection, wire::Refusal::Superseded,
            fmt::format("this driver is of term {}, and there is one of term {}", term_, message.term));

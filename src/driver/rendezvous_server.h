@@ -107,6 +107,8 @@ class RendezvousServer {
   void retire();
   int descriptor() const { return listener_->descriptor(); }
   uint64_t term() const { return term_; }
+  /// contract 14: somebody of the job has named this term. True if it is a newer driver's, so that this one must not have him.
+  bool fence(uint64_t term);
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);
   /// Of a worker that is connected: since its last message, whether that is too long, and what it told last.

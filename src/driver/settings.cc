@@ -140,11 +140,14 @@ Settings read_settings(const Options& o) {
   s.journal = o.string("journal");
   s.private_journal = s.journal.empty();
   if (s.journal == "off") s.journal.clear();
-  s.takeover = o.boolean("takeover");
+  s.standby = o.boolean("standby");
+  s.takeover = o.boolean("takeover") || s.standby;
+  if (s.standby && s.journal.empty())
+    invalid("option standby is set: expected option journal as well, the directory of the job's driver");
   if (s.takeover && (!o.is_set("job") || (!o.is_set("secret") && !o.is_set("secret_file")))) {
     invalid(
-        "option takeover is set: expected options job and secret (or secret_file) as well, those of the earlier "
-        "driver");
+        "option takeover or standby is set: expected options job and secret (or secret_file) as well, those of the "
+        "earlier driver");
   }
   check_sizes(s);
   check_times(s);

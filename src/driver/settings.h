@@ -27,6 +27,7 @@ struct Settings {
   std::string journal;           // directory, or ""
   bool private_journal = false;  // where none is named
   bool takeover = false;
+  bool standby = false;  // before that: until the job's driver is gone
 };
 
 /// Reads the options and checks the ladder of time-outs and sizes. Throws Error(HVD_INVALID) that names

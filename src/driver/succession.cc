@@ -61,12 +61,10 @@ std::string Succession::find_directory() {
   return directory;
 }
 
-void Succession::begin(bool agents, std::string guard_path) {
+void Succession::begin(std::string guard_path) {
   guard_path_ = std::move(guard_path);
   known_.reset();
   term_ = 0;
-  // Agents end the workers of a driver that does not come back as the same one: nothing is kept then.
-  if (agents && !settings_.takeover && settings_.private_journal) return;
   directory_ = find_directory();
   if (!directory_.empty()) {
     begin_journal(directory_);
@@ -114,6 +112,12 @@ void Succession::begin_journal(const std::string& directory) {
   if (known_ && !known_->told) known_->next_worker = std::max(known_->next_worker, term_ * kIdentitiesOfTerm);
   journal_ = std::make_shared<JournalFile>(directory, term_, logger_);
   JournalFile::remove_older(directory, term_);
+}
+
+bool Succession::goes_on() const { return keeper_ && keeper_->drivers_before() > 0; }
+
+bool Succession::overtaken() const {
+  return !settings_.journal.empty() && JournalFile::look(settings_.journal).locked;
 }
 
 void Succession::end() {

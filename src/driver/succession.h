@@ -27,10 +27,15 @@ class Succession {
   const Settings& settings() const { return settings_; }
   const std::shared_ptr<launch::Keeper>& keeper() const { return keeper_; }  // or null
 
+  /// The keeper had a driver of this job before.
+  bool goes_on() const;
+  /// Another driver has the journal at this moment.
+  bool overtaken() const;
+
   // What follows on the loop's thread only.
   /// Finds out what is known of the job and begins a term of this driver. An empty `guard_path`: nothing is guarded. Throws
   /// Error(HVD_UNAVAILABLE) where another driver has the journal.
-  void begin(bool agents, std::string guard_path);
+  void begin(std::string guard_path);
   /// After the last worker: the journal is closed, a private one removed, the guard let go.
   void end();
   /// Ends the job's processes with the driver; that of the driver before this one, if the keeper has it.

@@ -19,6 +19,7 @@ namespace {
 
 // When the job has failed, workers are told and get this long before SIGTERM.
 constexpr Duration kLastWord = std::chrono::seconds(1);
+constexpr Duration kDialledInVain = std::chrono::seconds(5);
 // A process that has ended has closed its connection as well, unless a child of it holds it open.
 constexpr Duration kHeldOpen = std::chrono::milliseconds(500);
 
@@ -47,7 +48,9 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
       discovery_(std::move(discovery)),
       tick_(loop),
       discovery_timer_(loop),
-      publish_timer_(loop) {
+      publish_timer_(loop),
+      doubt_timer_(loop),
+      beat_timer_(loop) {
   launch::Launcher::Events process;
   process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
   process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
@@ -63,6 +66,8 @@ void Supervisor::close(Duration grace) {
   const Time deadline = now() + grace;
   tick_.cancel();
   discovery_timer_.cancel();
+  doubt_timer_.cancel();
+  beat_timer_.cancel();
   for (auto& [id, worker] : workers_) worker.timer.cancel();
   drop_applicants();
   launcher_->close(grace);
@@ -167,8 +172,11 @@ void Supervisor::begin() {
     if (config_.keeper) kept = config_.keeper->take_workers();
     know(kept);
     took_over_ = now();
-    membership_ = std::make_unique<membership::Membership>(config, *config_.known,
-                                                           config_.settings.heartbeat_timeout, now());
+    // Of a driver that stands still, or whose machine is gone, workers learn by its silence; then they dial in vain before
+    // they dial here.
+    const bool elsewhere = !config_.keeper || config_.keeper->drivers_before() == 0;
+    const Duration settle = config_.settings.heartbeat_timeout + (elsewhere ? kDialledInVain : Duration(0));
+    membership_ = std::make_unique<membership::Membership>(config, *config_.known, settle, now());
     gathering_ = true;
   } else {
     membership_ = std::make_unique<membership::Membership>(config, now());
@@ -186,6 +194,7 @@ void Supervisor::begin() {
         seconds_text(config_.settings.membership.elastic_timeout));
   }
   write_address();
+  beat();
   if (config_.known) inherit(kept);
   if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
   if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
@@ -317,6 +326,7 @@ void Supervisor::perform(membership::Finish& action) {
   if (finish_) return;
   finish_ = action;
   recorder_.ended(now());
+  launcher_->hurry(config_.settings.heartbeat_timeout);
   tick_.cancel();
   discovery_timer_.cancel();
   server_->end(action.success, action.sentence);
@@ -487,7 +497,7 @@ void Supervisor::stop(const std::string& reason) {
 }
 
 bool Supervisor::over() const {
-  return finish_ &&
+  return finish_ && (superseded_ || !launcher_->awaits()) &&
          std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,14 @@ class Supervisor {
   /// Ends the job; what is still there when called again gets SIGKILL.
   void stop(const std::string& reason);
   bool stopped() const { return stopped_; }
+  // Of agents.
+  void worker_found(uint64_t worker, const std::string& host, int32_t slot);
+  void agents_changed();
+  /// As RendezvousServer has it.
+  bool fence(uint64_t term);
+  uint64_t term() const;
+  /// A connection is over, perhaps since it has gone to a driver that has taken over.
+  void look_for_successor();
   // What an operator or a host's agent wants (membership.h). Before begin nothing is accepted.
   membership::Answer drain(const std::string& host, Duration timeout, const std::string& why);
   membership::Answer undrain(const std::string& host);
@@ -131,6 +140,8 @@ class Supervisor {
   void superseded();
   void write_journal();
   void gathered();
+  void end_unheard_of();
+  void beat();
 
   std::optional<Refusal> admit(uint64_t worker) const;
   void worker_lost(uint64_t worker, membership::LossKind kind, std::string why);
@@ -156,7 +167,7 @@ class Supervisor {
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<launch::Launcher> launcher_;
   std::unique_ptr<membership::Membership> membership_;
-  Loop::Timer tick_, discovery_timer_, publish_timer_;
+  Loop::Timer tick_, discovery_timer_, publish_timer_, doubt_timer_, beat_timer_;
   bool publishing_ = false;   // it is under way
   Time published_{};          // when the last summary was told
   Duration publish_cost_{0};  // and what it took to make
@@ -178,6 +189,7 @@ class Supervisor {
   bool stopped_ = false, closed_ = false;
   bool address_written_ = false;
   bool gathering_ = false, superseded_ = false;
+  std::set<uint64_t> unheard_of_;  // workers that agents have, and nobody knows
   Time took_over_{};
 };
 

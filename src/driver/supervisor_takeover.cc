@@ -47,6 +47,10 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
     worker.host = w.host;
     worker.slot = w.slot;
     worker.rank = membership_->rank_of(w.worker);
+    if (!w.own_place && launcher_->expect(w.worker, w.host, w.slot)) {
+      if (worker.rank >= 0) launcher_->set_rank(w.worker, worker.rank);
+      continue;
+    }
     worker.foreign = true;
     worker.process = false;  // until it is back
   }
@@ -70,10 +74,9 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
     return publish();
   }
   // Whose process is neither kept nor somebody else's is gone: it can't come back.
-  if (!config_.keeper || !launcher_->inherits_all()) return;
   for (const membership::KnownWorker& w : config_.known->workers) {
     Worker& worker = workers_.at(w.worker);
-    if (!worker.foreign || w.own_place) continue;
+    if (!worker.foreign || w.own_place || !launcher_->keeps_all(w.host)) continue;
     worker.lost = true;
     worker.fate = Refusal{wire::Refusal::Stale, "its process is gone"};
     apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone", now()));
@@ -87,7 +90,8 @@ void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
   if (is_new) {
     worker.host = event.slot_host;
     worker.slot = event.slot;
-    worker.foreign = true;
+    worker.foreign = !launcher_->has(id);
+    if (worker.foreign) launcher_->expect_host(worker.host, worker.slot + 1);
   }
   if (worker.foreign) worker.process = true;
   if (worker.done) return;
@@ -103,6 +107,70 @@ void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
   worker.rank = membership_->rank_of(id);
   if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
   server_->run_on(membership_->generation());
+}
+
+/// An agent has brought it along.
+void Supervisor::worker_found(uint64_t id, const std::string& host, int32_t slot) {
+  if (closed_ || superseded_ || !membership_) return;
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) {
+    // It is somebody's that no journal tells of; what it is, it will say itself, or it is nobody's.
+    if (membership_->may_come_back()) {
+      unheard_of_.insert(id);
+      doubt_timer_.start(config_.settings.heartbeat_timeout, [this] { end_unheard_of(); });
+    } else {
+      launcher_->stop(id, config_.settings.stop_grace);
+    }
+    return;
+  }
+  Worker& worker = found->second;
+  if (worker.done && worker.host.empty()) {  // the journal names those that are done, no more
+    worker.host = host;
+    worker.slot = slot;
+  }
+  if (worker.host != host || worker.slot != slot) {
+    logger_->warning("the agent of host {} says that it has {}: that is not so", host, name_of(id));
+    return launcher_->forget(id);
+  }
+  worker.foreign = false;
+  worker.process = true;
+  if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
+  if (!worker.done && !membership_->expects(id)) {
+    launcher_->stop(id, config_.settings.stop_grace);
+  } else if (finish_ && !(finish_->success && worker.done)) {
+    end_process(id, config_.settings.stop_grace);
+  }
+  publish();
+}
+
+void Supervisor::end_unheard_of() {
+  for (const uint64_t id : std::exchange(unheard_of_, {})) {
+    if (workers_.contains(id)) continue;
+    logger_->warning("worker {}, which an agent has, is of no generation: it is ended", id);
+    launcher_->stop(id, config_.settings.stop_grace);
+  }
+}
+
+void Supervisor::agents_changed() {
+  if (closed_) return;
+  publish();
+  discover_now();
+}
+
+bool Supervisor::fence(uint64_t term) { return server_ && server_->fence(term); }
+
+uint64_t Supervisor::term() const { return server_ ? server_->term() : config_.term; }
+
+void Supervisor::look_for_successor() {
+  if (config_.journal && config_.journal->superseded()) superseded();
+}
+
+/// For who stands by; and to see for itself that another one has taken over, though nobody says so.
+void Supervisor::beat() {
+  if (!config_.journal || closed_ || finish_) return;
+  look_for_successor();
+  config_.journal->beat();
+  beat_timer_.start(config_.settings.heartbeat_interval, [this] { beat(); });
 }
 
 void Supervisor::gathered() {
@@ -138,6 +206,7 @@ void Supervisor::superseded() {
     if (worker.foreign) worker.process = false;
   }
   server_->retire();
+  launcher_->retire();
   publish();
 }
 

@@ -17,7 +17,7 @@
 namespace hvd::launch {
 namespace {
 
-constexpr std::string_view kWorker = "worker.";
+constexpr std::string_view kWorker = "worker.", kAgent = "agent.";
 
 template <class Number>
 bool read(std::string_view text, Number* ret) {
@@ -91,17 +91,26 @@ std::optional<Kept> Keeper::take(const std::string& name) {
 
 std::string Keeper::name_of(uint64_t worker) { return fmt::format("{}{}", kWorker, worker); }
 
-std::vector<InheritedWorker> Keeper::take_workers() {
-  std::vector<InheritedWorker> workers;
+std::string Keeper::name_of_agent(const std::string& host) { return fmt::format("{}{}", kAgent, host); }
+
+std::vector<InheritedWorker> Keeper::take_workers() { return take_processes(kWorker); }
+
+std::vector<InheritedWorker> Keeper::take_agents() { return take_processes(kAgent); }
+
+std::vector<InheritedWorker> Keeper::take_processes(std::string_view prefix) {
+  std::vector<InheritedWorker> found;
   for (auto it = kept_.begin(); it != kept_.end();) {
     InheritedWorker w;
     const std::string& text = it->second.text;
     const size_t first = text.find(' '), second = text.find(' ', first + 1);
-    if (!it->first.starts_with(kWorker) || second == std::string::npos ||
-        !read(std::string_view(it->first).substr(kWorker.size()), &w.worker) ||
+    if (!it->first.starts_with(prefix) || second == std::string::npos ||
         !read(std::string_view(text).substr(0, first), &w.pid) ||
         !read(std::string_view(text).substr(first + 1, second - first - 1), &w.slot) ||
         it->second.descriptors.size() != 2) {
+      ++it;
+      continue;
+    }
+    if (prefix == kWorker && !read(std::string_view(it->first).substr(prefix.size()), &w.worker)) {
       ++it;
       continue;
     }
@@ -109,10 +118,10 @@ std::vector<InheritedWorker> Keeper::take_workers() {
     w.out = it->second.descriptors[0];
     w.err = it->second.descriptors[1];
     if (const auto end = ended_.find(it->first); end != ended_.end()) w.exit_status = end->second;
-    workers.push_back(std::move(w));
+    found.push_back(std::move(w));
     it = kept_.erase(it);
   }
-  return workers;
+  return found;
 }
 
 void Keeper::keep(const std::string& name, const std::string& text, const std::vector<int>& descriptors) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -44,6 +45,8 @@ class Keeper {
   /// Takes what was kept under the name, if anything; it stays kept.
   std::optional<Kept> take(const std::string& name);
   std::vector<InheritedWorker> take_workers();
+  /// The programs that start agents, one a host; worker and slot are 0.
+  std::vector<InheritedWorker> take_agents();
   /// How the process that the name stands for has ended, if it has.
   std::optional<int32_t> ended(const std::string& name) const;
 
@@ -53,6 +56,8 @@ class Keeper {
 
   /// Of a worker; its text is "<process> <slot> <host>", its descriptors are the pipes of stdout and stderr.
   static std::string name_of(uint64_t worker);
+  /// Of the program that has started an agent there; text and descriptors as a worker's.
+  static std::string name_of_agent(const std::string& host);
 
   /// Everything below on the loop's thread. Calls what expects the ends of processes that are the keeper's children.
   void watch(Loop& loop);
@@ -62,6 +67,7 @@ class Keeper {
 
  private:
   struct Watch;
+  std::vector<InheritedWorker> take_processes(std::string_view prefix);
   const int socket_;
   const LoggerPtr logger_;
   int32_t before_ = 0;

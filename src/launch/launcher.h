@@ -42,8 +42,22 @@ class Launcher {
   virtual void start(LaunchRequest request) = 0;
   /// A worker that an earlier driver has started (launch/keeper.h); false: this launcher can't have it.
   virtual bool inherit(const InheritedWorker&) { return false; }
-  /// All workers that it starts are kept: one that can't be inherited is gone.
-  virtual bool inherits_all() const { return false; }
+  /// All workers that it starts on this host are kept: one that can't be inherited is gone.
+  virtual bool keeps_all(const std::string& /*host*/) const { return false; }
+  /// Somebody on the worker's host watches this worker of an earlier driver, and will tell of it: it is among those that this
+  /// launcher runs from here on. False: nobody does.
+  virtual bool expect(uint64_t /*worker*/, const std::string& /*host*/, int32_t /*slot*/) { return false; }
+  /// It watches this worker by others' eyes.
+  virtual bool has(uint64_t /*worker*/) const { return false; }
+  /// Workers of this host have come to a driver that knew nothing of it.
+  virtual void expect_host(const std::string& /*host*/, int32_t /*slots*/) {}
+  /// Some are expected that nobody has told of yet; `hurry`: no longer than this from now on.
+  virtual bool awaits() const { return false; }
+  virtual void hurry(Duration /*patience*/) {}
+  /// No worker of this job.
+  virtual void forget(uint64_t /*worker*/) {}
+  /// Another driver has taken over: what others watch is its business now.
+  virtual void retire() {}
   /// SIGTERM, after the grace SIGKILL. Does nothing for one that is gone.
   virtual void stop(uint64_t worker, Duration grace) = 0;
   /// SIGKILL.

@@ -59,7 +59,7 @@ class LocalLauncher final : public Launcher {
     return true;
   }
 
-  bool inherits_all() const override { return config_.keeper != nullptr; }
+  bool keeps_all(const std::string&) const override { return config_.keeper != nullptr; }
 
   void stop(uint64_t id, Duration grace) override {
     Worker* worker = find(id);

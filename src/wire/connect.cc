@@ -107,8 +107,10 @@ class Connector : public std::enable_shared_from_this<Connector> {
     answered_ = false;
     ErrorCode ignored;
     stream_->next_layer().set_option(Tcp::no_delay(true), ignored);
-    timer_.start(limits_.handshake_timeout,
-                 [self = shared_from_this()] { self->failed(asio::error::timed_out); });
+    // A driver that is stopped takes connections and says nothing: the one that has taken over may be the next.
+    timer_.start(
+        addresses_.empty() ? limits_.handshake_timeout : std::min(limits_.handshake_timeout, kAttempt),
+        [self = shared_from_this()] { self->failed(asio::error::timed_out); });
     stream_->async_handshake(Stream::client, [self = shared_from_this(), stream = stream_,
                                               attempt = attempt_](const ErrorCode& e) {
       if (self->done_ && attempt == self->attempt_) self->handshake_done(e);

@@ -24,6 +24,7 @@ from network import Network  # noqa: E402
 
 BIN = os.environ.get("HVD_TEST_BIN") or os.path.join(os.getcwd(), "bin")
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for slow builds
+HVDRUN = os.path.realpath(os.path.join(BIN, "hvdrun"))
 BACKEND = os.environ.get("HVD_TEST_BACKEND", "")  # "": what auto gives
 # Hosts have networks of their own (network.py), and agents that hvdrun starts there.
 AGENTS = bool(os.environ.get("HVD_TEST_AGENTS"))
@@ -298,7 +299,9 @@ class Job:
             pids = [int(pid) for pid in file.read().split()]
         for pid in pids:
             try:
-                if os.readlink("/proc/%d/exe" % pid) == program:
+                with open("/proc/%d/cmdline" % pid, "rb") as file:
+                    is_agent = b"--join" in file.read().split(b"\0")  # which a driver before this one has started
+                if os.readlink("/proc/%d/exe" % pid) == program and not is_agent:
                     return pid
             except OSError:
                 pass

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import Job as AnyJob, containing, main, wait_for_exit
+from harness import AGENTS, HVDRUN, Job as AnyJob, ScenarioTest, containing, main, wait_for_exit
 
 QUIET = {"restart": "false"}
 
@@ -22,7 +22,7 @@ def Job(test, *arguments, flags=(), directory=None, **named):
     return AnyJob(test, *arguments, flags=("--journal", directory) + tuple(flags), **named)
 
 
-class DriverDeath(unittest.TestCase):
+class DriverDeath(ScenarioTest):
     def taken_over(self, job, since, times=1):
         job.wait("hvdrun", since=since, count=times, text=containing("taken over after"))
 
@@ -144,14 +144,57 @@ class DriverDeath(unittest.TestCase):
         """The driver dies at any moment between the newcomer's start and its first step."""
         for moment in ("start", "init", "train"):
             with self.subTest(moment=moment):
-                job = Job(self, "a:2", ["steps=60", "commit=1", "pace=5"], np=2, min_np=2, max_np=3)
+                steps = 400 if AGENTS else 60  # an agent has to be started first
+                job = Job(self, "a:2", ["steps=%d" % steps, "commit=1", "pace=5"], np=2, min_np=2, max_np=3)
                 job.wait("step", count=2, step=3)
                 job.set_hosts("a:2,b:1")
                 job.wait(moment, host="b")
                 job.kill_driver()
                 job.finish(0)
-                job.verify(60, workers=3)
+                job.verify(steps, workers=3)
                 self.assertEqual(len(job.find("start")), 3)
+
+    def agent_of(self, host):
+        found = []
+        for name in os.listdir("/proc"):
+            try:
+                if not name.isdigit() or os.readlink("/proc/%s/exe" % name) != HVDRUN:
+                    continue
+                with open("/proc/%s/cmdline" % name, "rb") as file:
+                    if b"--join" in file.read().split(b"\0") and self.network.inside(host, int(name)):
+                        found.append(int(name))
+            except OSError:
+                pass
+        self.assertEqual(len(found), 1, "agents of host %s: %s" % (host, found))
+        return found[0]
+
+    @unittest.skipUnless(AGENTS, "of jobs with agents")
+    def test_D1_with_an_agent_in_the_same_moment(self):
+        job = Job(self, "a:2,b:1", ["steps=30", "commit=5", "gate=12"], np=3, min_np=1, max_np=3, options=QUIET)
+        job.wait("gate", step=12)
+        agent, worker = self.agent_of("b"), job.find("train", host="b")[0]
+        os.kill(job.driver(), signal.SIGKILL)
+        os.kill(agent, signal.SIGKILL)
+        self.assertTrue(wait_for_exit(worker["pid"], 30))  # it goes with its agent
+        job.finish(0)
+        job.verify(30, workers=2)
+        self.assertEqual(job.generations(), [(1, 3), (2, 2)])
+
+    @unittest.skipUnless(AGENTS, "of jobs with agents")
+    def test_D1_several_agents_come_back(self):
+        job = Job(self, "a:1,b:1,c:1", ["steps=40", "commit=1", "gate=10", "gate=20"], np=3, min_np=1, max_np=3,
+                  options=QUIET)
+        job.wait("gate", step=10)
+        for step in (10, 20):
+            _, mark = job.kill_driver()
+            job.open("step.%d" % step)
+            self.taken_over(job, mark)
+            if step == 10:
+                job.wait("gate", step=20)
+        job.finish(0)
+        self.nothing_happened(job, 40, 3)
+        agents = [e for e in job.find("hvdrun", text=containing("the agent of host . has come"))]
+        self.assertEqual(len(agents), 3)  # and none was started anew
 
     def with_a_journal_that_is(self, harm):
         job = Job(self, "a:3", ["steps=20", "commit=1", "gate=10"], np=3, min_np=1, max_np=3, options=QUIET)
@@ -195,6 +238,7 @@ class DriverDeath(unittest.TestCase):
         self.assertEqual(second.process.wait(20), 75)
         self.assertEqual(second.find("start"), [])
 
+    @unittest.skipIf(AGENTS, "the driver's host has mounts of its own")
     def test_D3_the_disk_is_full(self):
         directory = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(os.rmdir, directory)

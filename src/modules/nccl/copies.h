@@ -16,8 +16,7 @@ class Copies {
   /// All throw Failure.
   void* alloc(const std::shared_ptr<Device>& device, size_t size);
   void free(void* memory);
-  /// aside: `stream` does not wait for them.
-  void* start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device, bool aside,
+  void* start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device,
               const hvd_backend_copy* copies, size_t count);
   /// False: not done within the time, and the ticket stays.
   bool wait(void* ticket, int64_t timeout_ns);
