@@ -87,6 +87,17 @@ def _gathered(kind: str, out: Any, handle: Handle, index: int = 0) -> Any:
     return out if len(out) == rows else out[:rows]
 
 
+def _ends(tensor: Any, out: Any) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Inputs, outputs (the same list: in place) and result of an operation whose result is like its input."""
+    if out is tensor:
+        both = (tensor,)
+        return both, both, tensor
+    if out is not None:
+        return (tensor,), (out,), out
+    made, source, target = new_like(tensor)
+    return (source,), (target,), made
+
+
 class Collectives:
     """What Context inherits."""
 
@@ -115,14 +126,8 @@ class Collectives:
             found = adasum.start(self, wait, [tensor], name, None if out is None else [out], prescale_factor,
                                  postscale_factor, process_set, timeout)
             return found[0] if wait else Finished(found, lambda results: results[0])
-        if out is tensor:
-            inputs = outputs = (tensor,)
-        elif out is None:
-            out, source, target = new_like(tensor)
-            inputs, outputs = (source,), (target,)
-        else:
-            inputs, outputs = (tensor,), (out,)
-        return self._do(wait, _ALLREDUCE, name, inputs, outputs, out, reduction=op, priority=priority,
+        inputs, outputs, result = _ends(tensor, out)
+        return self._do(wait, _ALLREDUCE, name, inputs, outputs, result, reduction=op, priority=priority,
                         prescale=prescale_factor, postscale=postscale_factor, process_set=process_set, timeout=timeout)
 
     def allreduce_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
@@ -354,17 +359,9 @@ class Collectives:
 
     def _reduce(self, wait: bool, tensor: Any, root_rank: int, name: str | None, op: Reduction, out: Any = None,
                 prescale_factor: float = 1.0, postscale_factor: float = 1.0, **options: Any) -> Any:
-        if self.rank() != root_rank:
-            out, inputs, outputs = None, (tensor,), None
-        elif out is tensor:
-            inputs = outputs = (tensor,)
-        elif out is None:
-            out, source, target = new_like(tensor)
-            inputs, outputs = (source,), (target,)
-        else:
-            inputs, outputs = (tensor,), (out,)
-        return self._do(wait, _REDUCE, name, inputs, outputs, out, root=root_rank, reduction=op, prescale=prescale_factor,
-                        postscale=postscale_factor, **options)
+        inputs, outputs, result = _ends(tensor, out) if self.rank() == root_rank else ((tensor,), None, None)
+        return self._do(wait, _REDUCE, name, inputs, outputs, result, root=root_rank, reduction=op,
+                        prescale=prescale_factor, postscale=postscale_factor, **options)
 
     def reduce_async(self, tensor: Any, root_rank: int = 0, name: str | None = None, op: Reduction = Average, *,
                      out: Any = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
