@@ -76,13 +76,13 @@ class Options {
       }
       values_[options[i].key] = options[i].value;
     }
-}
+  }
 
   /// The value of `key`, or `fallback` if the core gave none.
   std::string text(const std::string& key, const std::string& fallback = "") const {
     const auto found = values_.find(key);
     return found != values_.end() ? found->second : fallback;
-}
+  }
   /// 0, 1, false or true. These two throw Failure(HVD_INVALID) that names the key, the value and what was
   /// expected.
   bool flag(const std::string& key, bool fallback) const {
@@ -92,7 +92,7 @@ class Options {
     if (value == "1" || value == "true") return true;
     if (value != "0" && value != "false") invalid(key, value, "0 or 1");
     return false;
-}
+  }
   uint64_t integer(const std::string& key, uint64_t fallback, uint64_t least, uint64_t most) const {
     const auto found = values_.find(key);
     if (found == values_.end()) return fallback;
@@ -106,12 +106,13 @@ class Options {
       invalid(key, text, "an integer " + range);
     }
     return value;
-}
+  }
 
  private:
-  [[noreturn]] static void invalid(const std::string& key, const std::string& value, const std::string& expected) {
+  [[noreturn]] static void invalid(const std::string& key, const std::string& value,
+                                   const std::string& expected) {
     throw Failure(HVD_INVALID, "option " + key + " is '" + value + "': expected " + expected);
-}
+  }
 
   std::map<std::string, std::string> values_;
 };
@@ -219,6 +220,7 @@ inline Clock::time_point deadline_of(int64_t timeout_ns) {
 ///   void host_free(void* memory);
 ///   void* copy(int32_t device, void* stream, bool to_device, const hvd_backend_copy* copies, size_t count);
 ///   bool copy_wait(void* ticket, int64_t timeout_ns);                              false: not done in time
+///   void* copy_aside(int32_t device, void* stream, const hvd_backend_copy* copies, size_t count);
 ///
 /// Threads, blocking and bounds are those of hvd_backend_table. Each may throw: Failure says which status.
 template <class Instance>
@@ -255,6 +257,7 @@ class Module {
         full.copy = copy;
         full.copy_wait = copy_wait;
       }
+      if constexpr (CopiesAside<Instance>::value) full.copy_aside = copy_aside;
       std::memcpy(table, &full, full.struct_size);
     });
   }
@@ -272,6 +275,10 @@ class Module {
   struct Copies : std::false_type {};
   template <class Class>
   struct Copies<Class, std::void_t<decltype(&Class::copy)>> : std::true_type {};
+  template <class Class, class = void>
+  struct CopiesAside : std::false_type {};
+  template <class Class>
+  struct CopiesAside<Class, std::void_t<decltype(&Class::copy_aside)>> : std::true_type {};
 
   template <class Function>
   static hvd_status call(hvd_error* error, uint64_t generation, Function function) noexcept {
@@ -351,6 +358,11 @@ class Module {
                          const hvd_backend_copy* copies, size_t count, void** ret_ticket, hvd_error* error) {
     return call(error, 0,
                 [&] { *ret_ticket = of(instance).copy(device, stream, to_device != 0, copies, count); });
+  }
+
+  static hvd_status copy_aside(void* instance, int32_t device, void* stream, const hvd_backend_copy* copies,
+                               size_t count, void** ret_ticket, hvd_error* error) {
+    return call(error, 0, [&] { *ret_ticket = of(instance).copy_aside(device, stream, copies, count); });
   }
 
   static hvd_status copy_wait(void* instance, void* ticket, int64_t timeout_ns, hvd_error* error) {

@@ -10,17 +10,15 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/member.h"
 #include "base/options.h"
 #include "base/status.h"
 #include "hvd/backend.h"
 
 namespace hvd::backend {
 
-struct Member {
-  uint64_t worker = 0;
-  std::string host;
-  std::vector<uint8_t> address;
-};
+using hvd::Member;
+using hvd::Offer;
 
 /// What the core does with what a backend says. Any thread; see hvd_backend_host.
 struct HostHandlers {
@@ -63,7 +61,9 @@ class Instance {
   /// By whom. HVD_UNSUPPORTED, where supports() says no: why nobody does.
   virtual Status choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                         Choice* ret_choice) const;
-  virtual Status address(std::vector<uint8_t>* ret_address) = 0;
+  /// How peers reach this instance in the next generation, and what it can do: a row a backend, first that for host memory.
+  virtual Status offers(std::vector<Offer>* ret_offers) = 0;
+  /// By the rows that all members gave, in the order of their ranks.
   virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                          Duration timeout) = 0;
   /// parts: for broadcast and allreduce, tensors of the op's dtype that are worked on as if they lay one
@@ -92,6 +92,10 @@ class Instance {
   virtual Status copy(hvd_memory memory, int32_t device, void* stream, bool to_device,
                       std::span<const hvd_backend_copy> copies, void** ret_ticket);
   virtual Status copy_wait(hvd_memory memory, void* ticket, Duration timeout);
+  virtual Status copy_aside(hvd_memory memory, int32_t device, void* stream,
+                            std::span<const hvd_backend_copy> copies, void** ret_ticket) {
+    return copy(memory, device, stream, false, copies, ret_ticket);
+  }
   virtual void abort(uint64_t generation) = 0;
   virtual void disconnect() = 0;
   virtual std::string detail() const = 0;

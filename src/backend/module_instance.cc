@@ -150,7 +150,7 @@ class ModuleInstance final : public Instance {
 
   const Description& description() const override { return module_->description; }
 
-  Status address(std::vector<uint8_t>* ret_address) override {
+  Status offers(std::vector<Offer>* ret_offers) override {
     std::vector<uint8_t> blob(4096);
     size_t size = blob.size();
     const auto ask = [&] {
@@ -169,7 +169,8 @@ class ModuleInstance final : public Instance {
                                         size, blob.size())};
     }
     blob.resize(size);
-    *ret_address = std::move(blob);
+    const Description& d = description();
+    *ret_offers = {{d.name, "", d.memories, d.dtypes, d.collectives, std::move(blob)}};
     return status;
   }
 
@@ -177,7 +178,13 @@ class ModuleInstance final : public Instance {
                  Duration timeout) override {
     std::vector<hvd_backend_member> list;
     for (const Member& member : members) {
-      list.push_back({member.worker, member.host.c_str(), member.address.data(), member.address.size()});
+      const Offer* const offer = find_offer(member, host_.name);
+      if (offer == nullptr) {
+        Status status(HVD_UNAVAILABLE, fmt::format("rank {} (host {}) does not bring backend {}", list.size(),
+                                                   member.host, host_.name));
+        return status.at_rank(static_cast<int32_t>(list.size()));
+      }
+      list.push_back({member.worker, member.host.c_str(), offer->address.data(), offer->address.size()});
     }
     hvd_backend_group group{};
     group.struct_size = sizeof(group);
@@ -241,6 +248,16 @@ class ModuleInstance final : public Instance {
     return call("copy", [&](hvd_error* error) {
       return table_.copy(instance_, device, stream, to_device ? 1 : 0, copies.data(), copies.size(),
                          ret_ticket, error);
+    });
+  }
+
+  Status copy_aside(hvd_memory memory, int32_t device, void* stream, std::span<const hvd_backend_copy> copies,
+                    void** ret_ticket) override {
+    if (!has(offsetof(hvd_backend_table, copy_aside), table_.copy_aside)) {
+      return Instance::copy_aside(memory, device, stream, copies, ret_ticket);
+    }
+    return call("copy_aside", [&](hvd_error* error) {
+      return table_.copy_aside(instance_, device, stream, copies.data(), copies.size(), ret_ticket, error);
     });
   }
 

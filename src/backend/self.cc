@@ -28,8 +28,9 @@ class SelfInstance final : public Instance {
 
   const Description& description() const override { return description_; }
 
-  Status address(std::vector<uint8_t>* ret_address) override {
-    ret_address->clear();
+  Status offers(std::vector<Offer>* ret_offers) override {
+    const Description& d = description_;
+    *ret_offers = {{d.name, "", d.memories, d.dtypes, d.collectives, {}}};
     return {};
   }
 

@@ -16,21 +16,41 @@ namespace {
 
 constexpr size_t kMost = 1024;
 
+/// Why a file of this kind, owner and mode can't be trusted; "" if it can.
+std::string distrust(const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) {
+    const char* const kind = S_ISFIFO(info.st_mode)   ? "a FIFO"
+                             : S_ISDIR(info.st_mode)  ? "a directory"
+                             : S_ISSOCK(info.st_mode) ? "a socket"
+                                                      : "a device";
+    return fmt::format("is {}: expected a regular file, or - for standard input", kind);
+  }
+  // What root has put there for one group is how systemd and Kubernetes hand a secret to who isn't root.
+  const bool given = info.st_uid == 0 && ::geteuid() != 0;
+  const mode_t others = given ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  if ((info.st_mode & others) == 0) return "";
+  return fmt::format("has mode {:o}: others can read or change it; expected {} or less", info.st_mode & 07777,
+                     given ? 640 : 600);
+}
+
 }  // namespace
 
 std::string read_secret_file(const std::string& path) {
   const bool standard = path == "-";
-  const int fd = standard ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  // Not blocking: a FIFO would wait for somebody who writes, before it can be refused.
+  const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  const int fd = standard ? STDIN_FILENO : ::open(path.c_str(), flags);
   if (fd < 0)
     throw Error(HVD_INVALID, fmt::format("secret file {} can't be opened: {}", path, std::strerror(errno)));
-  struct stat info {};
-  const bool known = ::fstat(fd, &info) == 0;
-  const bool exposed = !standard && (!known || (info.st_mode & (S_IRWXG | S_IRWXO)) != 0);
+  std::string reason;
+  if (struct stat info {}; !standard) {
+    reason = ::fstat(fd, &info) == 0 ? distrust(info) : fmt::format("can't be examined: {}", std::strerror(errno));
+  }
   std::string text;
   int error = 0;
   char byte = 0;
   // Byte by byte: what follows the line on standard input is somebody else's.
-  while (!exposed && text.size() <= kMost) {
+  while (reason.empty() && text.size() <= kMost) {
     const ssize_t n = ::read(fd, &byte, 1);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) error = errno;
@@ -38,12 +58,7 @@ std::string read_secret_file(const std::string& path) {
     text += byte;
   }
   if (!standard) ::close(fd);
-  if (exposed) {
-    throw Error(
-        HVD_INVALID,
-        fmt::format("secret file {} has mode {:o}: others can read or change it; expected 600 or less", path,
-                    info.st_mode & 07777));
-  }
+  if (!reason.empty()) throw Error(HVD_INVALID, fmt::format("secret file {} {}", path, reason));
   if (error != 0)
     throw Error(HVD_INVALID, fmt::format("secret file {} can't be read: {}", path, std::strerror(error)));
   while (!text.empty() && (text.back() == '\r' || text.back() == ' ' || text.back() == '\t')) text.pop_back();

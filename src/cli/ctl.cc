@@ -7,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -36,14 +35,6 @@ bool is_file(const std::string& path) {
   return ::stat(path.c_str(), &found) == 0 && !S_ISDIR(found.st_mode);
 }
 
-std::string first_line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line.empty())
-    throw CLI::ValidationError("--secret-file", path + ": can't be read, or its first line is empty");
-  return line;
-}
-
 void check(hvd_status status, const hvd_error& error) {
   if (status != HVD_OK) throw CLI::ValidationError(error.message);
 }
@@ -62,7 +53,10 @@ std::unique_ptr<hvd_options, Free> options_of(const Question& question) {
     set("address_file", file ? question.address : "");
     if (!file) set("driver", question.address);
   }
-  if (!question.secret_file.empty()) set("secret", first_line_of(question.secret_file));
+  if (!question.secret_file.empty()) {
+    set("secret", "");  // the environment's may be another job's
+    set("secret_file", question.secret_file);
+  }
   return options;
 }
 
@@ -103,7 +97,8 @@ int ctl(int argc, char** argv) {
       "HVD_DRIVER");
   app.add_option(
       "--secret-file", question.secret_file,
-      "file with the job's secret in its first line, where the address is host:port; default: HVD_SECRET");
+      "file of mode 600 with the job's secret in its first line, where the address is host:port; -: standard "
+      "input; default: HVD_SECRET or HVD_SECRET_FILE");
   app.add_option("--timeout", question.timeout, "seconds to wait for the answer; default: 10");
   app.add_flag("--json", question.json, "status as JSON");
   app.add_flag("--watch", question.watch,

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/loop.h"
+#include "base/secret.h"
 #include "base/text.h"
 #include "wire/channel.h"
 #include "wire/tls.h"
@@ -186,15 +187,15 @@ DriverAddress address_of(const Options& options) {
   if (options.is_set("driver") && address.endpoint.empty()) address.endpoint = options.string("driver");
   if (options.is_set("job") && address.job.empty()) address.job = options.string("job");
   // What the file says belongs to its driver; the environment's secret may be another job's.
-  if (address.key.empty()) address.key = options.string("secret");
+  if (address.key.empty()) address.key = read_secret(options);
   if (address.endpoint.empty()) {
     throw Error(HVD_INVALID, "no driver named: expected option driver (host:port) or address_file");
   }
   if (address.key.empty()) {
     throw Error(
         HVD_INVALID,
-        fmt::format("no key for the driver at {}: expected option secret, or a file that the driver wrote "
-                    "by option address_file",
+        fmt::format("no key for the driver at {}: expected option secret or secret_file, or a file that the "
+                    "driver wrote by option address_file",
                     address.endpoint));
   }
   return address;

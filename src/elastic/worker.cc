@@ -186,8 +186,7 @@ Status Worker::open_within(const Options& options, Duration timeout) {
     Member self;
     self.worker = worker_;
     self.host = host_of(options);
-    self.offers.push_back({backend_.name, "", 0, 0, 0, {}});
-    if (status = instance_->address(&self.offers.front().address); !status.ok()) return status;
+    if (status = instance_->offers(&self.offers); !status.ok()) return status;
     assignment.members.push_back(std::move(self));
     return connect(assignment);
   }
@@ -240,9 +239,8 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     // After a loss the backend is given up at once. After a planned change it serves on until everybody
     // is out, which the next assignment proves: a peer may not have heard the agreement yet (contract 1).
     if (loss()) release_engine(loss()->status);
-    std::vector<uint8_t> address;
-    Status status = instance_->address(&address);
-    if (status.ok()) status = selection::offers_of(address, &ready.offers, &ready.settings);
+    Status status = instance_->offers(&ready.offers);
+    ready.settings = selection::settings_of(ready.offers);
     // A rank that compares at another commit than the others would wait for them.
     ready.settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", divergence_every_});
     ready.settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", on_divergence_});
@@ -285,26 +283,14 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
 }
 
 Status Worker::connect(const session::Assignment& assignment) {
-  std::vector<backend::Member> members;
-  for (size_t rank = 0; rank < assignment.members.size(); ++rank) {
-    const Member& member = assignment.members[rank];
-    if (member.offers.empty() || member.offers.front().backend != backend_.name) {
-      Status status(
-          HVD_UNAVAILABLE,
-          fmt::format("rank {} (host {}) does not offer backend {}: expected the same option backend "
-                      "on every worker",
-                      rank, member.host, backend_.name));
-      return status.at_rank(static_cast<int32_t>(rank));
-    }
-    members.push_back({member.worker, member.host, member.offers.front().address});
-  }
   become(assignment);
   // An abort that came before this worker knew the generation found nobody to tell (contract 3).
   if (session_ != nullptr) {
     if (const auto abort = session_->abort_of(assignment.generation)) on_abort(*abort);
   }
   if (const auto lost = loss()) return lost->status;
-  Status status = instance_->connect(assignment.generation, assignment.rank, members, connect_timeout_);
+  Status status =
+      instance_->connect(assignment.generation, assignment.rank, assignment.members, connect_timeout_);
   if (!status.ok()) return status;
   if (EngineUse use = engine()) use->start();
   {

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -14,9 +15,8 @@ namespace hvd::local {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c647668;  // "hvdL"
-constexpr uint8_t kFormat = 2;
+constexpr uint8_t kFormat = 3;
 constexpr uint8_t kShares = 1, kPayload = 2;  // flags
-constexpr size_t kMostInner = size_t{1} << 20;
 
 // Fixed order, least significant byte first.
 class Writer {
@@ -49,7 +49,7 @@ class Reader {
   void raw(std::span<uint8_t> out) {
     for (uint8_t& byte : out) byte = number<uint8_t>();
   }
-  std::span<const uint8_t> rest() const { return left_; }
+  size_t left() const { return left_.size(); }
   bool too_short() const { return short_; }
 
  private:
@@ -109,8 +109,6 @@ std::vector<uint8_t> encode(const Address& address) {
     out.number(place.token[0]);
     out.number(place.token[1]);
   }
-  out.number(static_cast<uint32_t>(address.inner.size()));
-  out.raw(address.inner);
   return std::move(out.bytes);
 }
 
@@ -119,9 +117,7 @@ Status decode(std::span<const uint8_t> bytes, Address* ret_address) {
     return Status(HVD_INVALID, fmt::format("{} bytes of address: {}", bytes.size(), what));
   };
   Reader in(bytes);
-  if (in.number<uint32_t>() != kMagic) {
-    return invalid("not written with shared memory in mind; option local must be the same on all workers");
-  }
+  if (in.number<uint32_t>() != kMagic) return invalid("not written with shared memory in mind");
   if (const auto format = in.number<uint8_t>(); format != kFormat) {
     return invalid(fmt::format("format {}, expected {}", format, kFormat));
   }
@@ -145,18 +141,21 @@ Status decode(std::span<const uint8_t> bytes, Address* ret_address) {
     }
     address.place = place;
   }
-  const auto inner = in.number<uint32_t>();
   if (in.too_short()) return invalid("cut short");
-  if (inner > kMostInner || inner != in.rest().size()) {
-    return invalid(fmt::format("{} announced for the backend, {} there", inner, in.rest().size()));
-  }
-  address.inner.assign(in.rest().begin(), in.rest().end());
+  if (in.left() > 0) return invalid(fmt::format("{} of them follow what was expected", in.left()));
   *ret_address = std::move(address);
   return {};
 }
 
-Hosts group_by_host(const std::vector<backend::Member>& members, const std::vector<Address>& addresses,
-                    int32_t most) {
+std::string shared_by(const std::vector<Offer>& offers) {
+  const auto row =
+      std::find_if(offers.begin(), offers.end(), [](const Offer& o) { return o.backend == kRow; });
+  Address address;
+  if (row == offers.end() || !decode(row->address, &address).ok()) return "off";
+  return address.payload ? "on" : "messages";
+}
+
+Hosts group_by_host(const std::vector<Member>& members, const std::vector<Address>& addresses, int32_t most) {
   Hosts hosts;
   std::map<std::pair<std::string, Identity>, size_t> open;  // the group that a host's next rank is put into
   for (size_t rank = 0; rank < members.size(); ++rank) {

@@ -1,11 +1,12 @@
-// What a rank tells the others about itself: who may share memory with it and where its box is, before the
-// address of the backend that joins the hosts.
+// What a rank tells the others about itself: who may share memory with it and where its box is. A row of its offers,
+// beside that of the backend that joins the hosts.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -38,8 +39,13 @@ struct Place {
 struct Address {
   std::optional<Place> place;  // none: it shares no memory
   bool payload = true;         // not only messages travel by shared memory
-  std::vector<uint8_t> inner;
 };
+
+/// The name of the row. No backend has it.
+inline constexpr char kRow[] = "local";
+
+/// For what these offers share memory, as option local says it: "on", "messages" or "off".
+std::string shared_by(const std::vector<Offer>& offers);
 
 std::vector<uint8_t> encode(const Address& address);
 /// Bytes from the network: HVD_INVALID that says what is wrong with them.
@@ -47,7 +53,7 @@ Status decode(std::span<const uint8_t> bytes, Address* ret_address);
 
 /// Ranks by host, the same on every rank: equal name of the host, equal identity, at most `most` in a group.
 /// A rank without a place is alone.
-Hosts group_by_host(const std::vector<backend::Member>& members, const std::vector<Address>& addresses,
+Hosts group_by_host(const std::vector<Member>& members, const std::vector<Address>& addresses,
                     int32_t most = kMostLocal);
 
 }  // namespace hvd::local

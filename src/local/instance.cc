@@ -56,11 +56,14 @@ void LocalInstance::stop_sharing(hvd_log_level level, const std::string& why) {
   logger_->write(level, fmt::format("local: no memory is shared with the ranks of this host: {}", why));
 }
 
-Status LocalInstance::address(std::vector<uint8_t>* ret_address) {
+Status LocalInstance::offers(std::vector<Offer>* ret_offers) {
   if (inherited()) return not_here();
   Address address;
   address.payload = executor_ != nullptr;
-  if (Status status = inner_->address(&address.inner); !status.ok()) return status;
+  std::vector<Offer> offers;
+  if (Status status = inner_->offers(&offers); !status.ok()) return status;
+  offers.front().memories = description_.memories;
+  offers.front().collectives = description_.collectives;
   std::unique_ptr<OwnBox> box;
   if (shares_) {
     if (Status status = OwnBox::create(&box); status.ok()) {
@@ -74,12 +77,13 @@ Status LocalInstance::address(std::vector<uint8_t>* ret_address) {
     next_ = std::move(box);
     announced_ = true;
   }
-  *ret_address = encode(address);
+  offers.push_back({kRow, "", 0, 0, 0, encode(address)});
+  *ret_offers = std::move(offers);
   return {};
 }
 
 Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
-                                const std::vector<backend::Member>& members, const std::shared_ptr<Box>& own,
+                                const std::vector<Member>& members, const std::shared_ptr<Box>& own,
                                 std::vector<std::shared_ptr<Box>>* ret_boxes) {
   const auto& group = hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])];
   const auto me = static_cast<int32_t>(std::lower_bound(group.begin(), group.end(), rank) - group.begin());
@@ -102,7 +106,7 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
   return {};
 }
 
-Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<backend::Member>& members,
+Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<Member>& members,
                               Duration timeout) {
   if (inherited()) return not_here();
   end(take_current(), BoxState::kGaveUp);
@@ -111,7 +115,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
     const std::lock_guard lock(mutex_);
     if (!std::exchange(announced_, false)) {
       return error(HVD_INVALID,
-                   fmt::format("connect to generation {}: address was not called for it", number));
+                   fmt::format("connect to generation {}: offers was not called for it", number));
     }
     own = std::move(next_);
     if (gate_.given_up(number)) return given_up(number);
@@ -120,22 +124,25 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
     return error(HVD_INVALID, fmt::format("rank {} of {}", rank, members.size()));
   }
   std::vector<Address> addresses(members.size());
-  std::vector<backend::Member> inner_members = members;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (Status status = decode(members[i].address, &addresses[i]); !status.ok()) {
+    const Offer* const offer = find_offer(members[i], kRow);
+    Status status = offer != nullptr ? decode(offer->address, &addresses[i])
+                                     : Status(HVD_INVALID,
+                                              "none that tells of shared memory: option local must "
+                                              "be the same on all workers");
+    if (!status.ok()) {
       status.message = fmt::format("address of rank {} ({}): {}", i, members[i].host, status.message);
       status.backend = "local";
       return status.at_rank(static_cast<int32_t>(i));
     }
     if (addresses[i].payload != (executor_ != nullptr)) {
-      Status status =
+      status =
           error(HVD_INVALID, fmt::format("rank {} ({}) shares {} with the ranks of its host, this rank {}: "
                                          "option local must be the same on all workers",
                                          i, members[i].host, what_travels(addresses[i].payload),
                                          what_travels(executor_ != nullptr)));
       return status.at_rank(static_cast<int32_t>(i));
     }
-    inner_members[i].address = addresses[i].inner;
   }
   const auto& place = addresses[static_cast<size_t>(rank)].place;
   if (place.has_value() != (own != nullptr) || (own != nullptr && place->token != own->token())) {
@@ -163,7 +170,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<b
     current_ = generation;
   }
   if (needs_inner(*generation)) {
-    if (Status status = inner_->connect(number, rank, inner_members, timeout); !status.ok()) {
+    if (Status status = inner_->connect(number, rank, members, timeout); !status.ok()) {
       GenerationPtr mine;
       {
         const std::lock_guard lock(mutex_);

@@ -30,8 +30,8 @@ class LocalInstance final : public backend::Instance {
   ~LocalInstance() override;
 
   const backend::Description& description() const override { return description_; }
-  [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
-  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+  [[gnu::cold]] Status offers(std::vector<Offer>* ret_offers) override;
+  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                                Duration timeout) override;
   using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
@@ -78,7 +78,7 @@ class LocalInstance final : public backend::Instance {
 
   void stop_sharing(hvd_log_level level, const std::string& why);
   Status map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
-                   const std::vector<backend::Member>& members, const std::shared_ptr<Box>& own,
+                   const std::vector<Member>& members, const std::shared_ptr<Box>& own,
                    std::vector<std::shared_ptr<Box>>* ret_boxes);
   void end(GenerationPtr generation, BoxState last);
   void carry_messages();
@@ -97,7 +97,7 @@ class LocalInstance final : public backend::Instance {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<OwnBox> next_;  // has its address and no generation yet
-  bool announced_ = false;        // address was called for the next generation
+  bool announced_ = false;        // offers was called for the next generation
   GenerationPtr current_;
   bool connected_ = false;  // current_ has all its peers; messages may be told
   std::vector<GenerationPtr> ended_;

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <mutex>
 #include <optional>
 
 #include "backend/capabilities.h"
 #include "numeric/dtype.h"
 #include "numeric/generation_gate.h"
-#include "selection/frame.h"
 
 namespace hvd::selection {
 namespace {
@@ -84,8 +84,8 @@ class Composite final : public backend::Instance {
   }
   Status choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                 backend::Choice* ret_choice) const override;
-  [[gnu::cold]] Status address(std::vector<uint8_t>* ret_address) override;
-  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+  [[gnu::cold]] Status offers(std::vector<Offer>* ret_offers) override;
+  [[gnu::cold]] Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                                Duration timeout) override;
 
   using backend::Instance::submit;
@@ -114,6 +114,12 @@ class Composite final : public backend::Instance {
               std::span<const hvd_backend_copy> copies, void** ret_ticket) override {
     backend::Instance* const backend = of_memory(memory);
     return backend != nullptr ? backend->copy(memory, device, stream, to_device, copies, ret_ticket)
+                              : no_memory(memory);
+  }
+  Status copy_aside(hvd_memory memory, int32_t device, void* stream, std::span<const hvd_backend_copy> copies,
+                    void** ret_ticket) override {
+    backend::Instance* const backend = of_memory(memory);
+    return backend != nullptr ? backend->copy_aside(memory, device, stream, copies, ret_ticket)
                               : no_memory(memory);
   }
   Status copy_wait(hvd_memory memory, void* ticket, Duration timeout) override {
@@ -150,12 +156,11 @@ class Composite final : public backend::Instance {
     return status.in_generation(generation);
   }
 
-  using Offers = std::vector<std::vector<Offer>>;  // by rank
-  Status check_host(const Offers& offers, const std::vector<backend::Member>& members, int32_t rank) const;
-  std::string why_not(const std::string& name, const Offers& offers,
-                      const std::vector<backend::Member>& members, backend::Description* ret_common) const;
-  Status connect_one(size_t index, uint64_t generation, int32_t rank, std::vector<backend::Member> members,
-                     const Offers& offers, Time deadline);
+  Status check_host(const std::vector<Member>& members, int32_t rank) const;
+  std::string why_not(const std::string& name, const std::vector<Member>& members,
+                      backend::Description* ret_common) const;
+  Status connect_one(size_t index, uint64_t generation, int32_t rank, const std::vector<Member>& members,
+                     Time deadline);
   void abort_all(const std::vector<size_t>& connected, uint64_t generation);
   void leave();
 
@@ -190,28 +195,29 @@ Status Composite::choice(hvd_memory memory, hvd_dtype dtype, hvd_collective coll
   return {HVD_UNSUPPORTED, text};
 }
 
-Status Composite::address(std::vector<uint8_t>* ret_address) {
+Status Composite::offers(std::vector<Offer>* ret_offers) {
   std::vector<Offer> offers;
   for (const Selected& selected : selected_) {
-    const backend::Description& d = selected.instance->description();
-    Offer offer{d.name, "", d.memories, d.dtypes, d.collectives, {}};
-    Status status = selected.instance->address(&offer.address);
+    const std::string& name = selected.instance->description().name;
+    std::vector<Offer> rows;
+    Status status = selected.instance->offers(&rows);
     if (!status.ok() && !selected.optional) return status;
     if (!status.ok()) {
-      logger_->info("backend {} takes no part: {}", d.name, status.message);
-      offer.lacking = status.message;
+      logger_->info("backend {} takes no part: {}", name, status.message);
+      rows = {{name, status.message, 0, 0, 0, {}}};
     }
-    offers.push_back(std::move(offer));
+    std::move(rows.begin(), rows.end(), std::back_inserter(offers));
   }
   for (const Absent& absent : absent_) offers.push_back({absent.name, absent.reason, 0, 0, 0, {}});
-  return encode(offers, ret_address);
+  *ret_offers = std::move(offers);
+  return {};
 }
 
 /// All ranks have one backend for host memory.
-Status Composite::check_host(const Offers& offers, const std::vector<backend::Member>& members,
-                             int32_t rank) const {
-  for (size_t r = 0; r < offers.size(); ++r) {
-    const std::string& theirs = offers[r][0].name;
+Status Composite::check_host(const std::vector<Member>& members, int32_t rank) const {
+  for (size_t r = 0; r < members.size(); ++r) {
+    const std::vector<Offer>& offers = members[r].offers;
+    const std::string theirs = offers.empty() ? "none" : offers.front().backend;
     if (theirs == description_.name) continue;
     Status status(HVD_UNAVAILABLE,
                   fmt::format("rank {} (host {}) has backend {} for host memory, rank {} (host {}) has {}: "
@@ -224,14 +230,14 @@ Status Composite::check_host(const Offers& offers, const std::vector<backend::Me
 }
 
 /// Why a backend can't be used in a generation: who does not bring it. Otherwise "", and what all of them can do.
-std::string Composite::why_not(const std::string& name, const Offers& offers,
-                               const std::vector<backend::Member>& members,
+std::string Composite::why_not(const std::string& name, const std::vector<Member>& members,
                                backend::Description* ret_common) const {
   ret_common->memories = ret_common->dtypes = ret_common->collectives = ~uint64_t{0};
-  for (size_t r = 0; r < offers.size(); ++r) {
+  for (size_t r = 0; r < members.size(); ++r) {
+    const std::vector<Offer>& offers = members[r].offers;
     const auto offer =
-        std::find_if(offers[r].begin(), offers[r].end(), [&](const Offer& o) { return o.name == name; });
-    if (offer == offers[r].end()) {
+        std::find_if(offers.begin(), offers.end(), [&](const Offer& o) { return o.backend == name; });
+    if (offer == offers.end()) {
       return fmt::format("is not used by rank {} (host {}): its option backend leaves it out", r,
                          members[r].host);
     }
@@ -245,34 +251,28 @@ std::string Composite::why_not(const std::string& name, const Offers& offers,
   return "";
 }
 
-Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
+Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
                           Duration timeout) {
   const Time deadline = now() + timeout;
   leave();
   if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
     return {HVD_INVALID, fmt::format("rank {} of {}", rank, members.size())};
   }
-  Offers offers(members.size());
-  for (size_t r = 0; r < members.size(); ++r) {
-    if (Status status = decode(members[r].address, &offers[r]); !status.ok()) {
-      status.message = fmt::format("address of rank {} (host {}): {}", r, members[r].host, status.message);
-      return status.at_rank(static_cast<int32_t>(r));
-    }
-  }
-  if (Status status = check_host(offers, members, rank); !status.ok()) return status;
+  if (Status status = check_host(members, rank); !status.ok()) return status;
 
   // Rank 0's order is everybody's: who connects in another one waits for a rank that waits for it.
   std::vector<std::string> lacking(selected_.size());
   std::vector<backend::Description> common(selected_.size());
   std::vector<uint8_t> order;
   for (size_t i = 0; i < selected_.size(); ++i) {
-    lacking[i] = why_not(name_of(i), offers, members, &common[i]);
+    lacking[i] = why_not(name_of(i), members, &common[i]);
     if (lacking[i].empty()) order.push_back(static_cast<uint8_t>(i));
   }
   const auto place = [&](uint8_t index) {
-    const auto found = std::find_if(offers[0].begin(), offers[0].end(),
-                                    [&](const Offer& o) { return o.name == name_of(index); });
-    return found - offers[0].begin();
+    const std::vector<Offer>& offers = members[0].offers;
+    return std::find_if(offers.begin(), offers.end(),
+                        [&](const Offer& o) { return o.backend == name_of(index); }) -
+           offers.begin();
   };
   std::sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return place(a) < place(b); });
   std::vector<std::pair<uint8_t, backend::Description>> serving;
@@ -283,7 +283,7 @@ Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<b
     lacking_ = lacking;
   }
   for (const auto& backend : serving) {
-    Status status = connect_one(backend.first, generation, rank, members, offers, deadline);
+    Status status = connect_one(backend.first, generation, rank, members, deadline);
     if (status.ok()) continue;
     leave();
     return status;
@@ -301,12 +301,7 @@ Status Composite::connect(uint64_t generation, int32_t rank, const std::vector<b
 }
 
 Status Composite::connect_one(size_t index, uint64_t generation, int32_t rank,
-                              std::vector<backend::Member> members, const Offers& offers, Time deadline) {
-  for (size_t r = 0; r < members.size(); ++r) {
-    for (const Offer& offer : offers[r]) {
-      if (offer.name == name_of(index)) members[r].address = offer.address;
-    }
-  }
+                              const std::vector<Member>& members, Time deadline) {
   {
     const std::lock_guard lock(mutex_);
     if (!gate_.inside(generation)) return given_up(generation);

@@ -13,7 +13,6 @@
 #include "local/address.h"
 #include "local/instance.h"
 #include "selection/composite.h"
-#include "selection/frame.h"
 #include "selection/relay.h"
 #include "selection/world.h"
 
@@ -230,6 +229,7 @@ class Selection {
   Status add(const std::shared_ptr<backend::Module>& module, const std::string& reason, bool optional,
              bool first) {
     const backend::Description& d = module->description;
+    if (d.name == local::kRow) return {HVD_INVALID, "a backend calls itself local: expected another name"};
     if (contains_name(d.name)) {
       return {HVD_INVALID, fmt::format("two backends call themselves {}: expected one", d.name)};
     }
@@ -300,7 +300,8 @@ std::vector<std::string> parse_backends(const std::string& text) {
     const size_t first = std::min(text.find_first_not_of(' ', begin), end);
     const size_t last = text.find_last_not_of(' ', end - 1);
     const std::string name = first < end ? text.substr(first, last + 1 - first) : "";
-    if (!backend::is_module_name(name) || name == "auto" || name == "self" || contains(names, name)) {
+    if (!backend::is_module_name(name) || name == "auto" || name == "self" || name == local::kRow ||
+        contains(names, name)) {
       throw Error(HVD_INVALID,
                   fmt::format("backend '{}': expected auto, or names of letters, digits, '_' and '-', "
                               "each once and separated by commas",
@@ -312,23 +313,9 @@ std::vector<std::string> parse_backends(const std::string& text) {
   return names;
 }
 
-Status offers_of(const std::vector<uint8_t>& address, std::vector<hvd::Offer>* ret_offers,
-                 std::vector<Setting>* ret_settings) {
-  std::vector<Offer> list;
-  if (Status status = decode(address, &list); !status.ok()) return {HVD_INTERNAL, status.message};
-  ret_offers->clear();
-  for (const Offer& offer : list) {
-    ret_offers->push_back({offer.name, offer.lacking, offer.memories, offer.dtypes, offer.collectives, {}});
-  }
-  ret_offers->front().address = address;
-  local::Address shared;
-  const bool shares = local::decode(list.front().address, &shared).ok();
+std::vector<Setting> settings_of(const std::vector<Offer>& offers) {
   // Messages between workers have no version of their own.
-  *ret_settings = {{"libhvd's version", HVD_VERSION_STRING},
-                   {"option local (HVD_LOCAL)", !shares          ? "off"
-                                                : shared.payload ? "on"
-                                                                 : "messages"}};
-  return {};
+  return {{"libhvd's version", HVD_VERSION_STRING}, {"option local (HVD_LOCAL)", local::shared_by(offers)}};
 }
 
 Status open(const Options& options, const std::string& name,

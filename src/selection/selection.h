@@ -37,9 +37,7 @@ Status open(const Options& options, const std::string& name,
             const std::vector<std::pair<std::string, std::string>>& module_options,
             backend::HostHandlers handlers, std::unique_ptr<backend::Instance>* ret_instance);
 
-/// What the driver compares of an address that such an instance gave: a row a backend, of which the first carries the
-/// whole address, and what must be the same on all workers. HVD_INTERNAL for an address of another kind.
-Status offers_of(const std::vector<uint8_t>& address, std::vector<hvd::Offer>* ret_offers,
-                 std::vector<Setting>* ret_settings);
+/// What must be the same on all workers, of one whose instance gave these offers.
+std::vector<Setting> settings_of(const std::vector<Offer>& offers);
 
 }  // namespace hvd::selection

@@ -63,12 +63,14 @@ void DeviceCopies::free(hvd_memory memory, void* data) noexcept {
   if (use) use.instance_->host_free(memory, data);
 }
 
-Status DeviceCopies::start(hvd_memory memory, int32_t device, void* stream, bool to_device,
+Status DeviceCopies::start(hvd_memory memory, int32_t device, void* stream, Way way,
                            std::span<const hvd_backend_copy> copies, Ticket* ret_ticket) {
   const Use use(*this);
   if (!use) return closed();
   ret_ticket->memory = memory;
-  return use.instance_->copy(memory, device, stream, to_device, copies, &ret_ticket->ticket);
+  if (way == Way::kToHostAside)
+    return use.instance_->copy_aside(memory, device, stream, copies, &ret_ticket->ticket);
+  return use.instance_->copy(memory, device, stream, way == Way::kToDevice, copies, &ret_ticket->ticket);
 }
 
 Status DeviceCopies::wait(const Ticket& ticket, const std::atomic<bool>& give_up) {

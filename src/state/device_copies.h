@@ -58,8 +58,10 @@ class DeviceCopies {
     hvd_memory memory = 0;
     void* ticket = nullptr;
   };
-  /// See hvd_backend_table.copy.
-  Status start(hvd_memory memory, int32_t device, void* stream, bool to_device,
+  /// kToHostAside: to the host, and what the stream is given later does not wait: nobody writes the sources meanwhile.
+  enum class Way { kToHost, kToHostAside, kToDevice };
+  /// See hvd_backend_table.copy and copy_aside.
+  Status start(hvd_memory memory, int32_t device, void* stream, Way way,
                std::span<const hvd_backend_copy> copies, Ticket* ret_ticket);
   /// Waits as long as it takes, or until stop() or `give_up`: then HVD_CLOSED, and the copies may still run.
   Status wait(const Ticket& ticket, const std::atomic<bool>& give_up);

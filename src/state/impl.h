@@ -94,7 +94,7 @@ struct State::Impl {
   void take_objects();
   /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not
   /// this one). On failure some may be under way.
-  Status start(bool to_device, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);
+  Status start(DeviceCopies::Way way, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);
   /// In the thread: all copies of a commit are done, or failed.
   void arrived(Status status, const Commit& commit) noexcept;
   Status digest_arrived(const Commit& commit);

@@ -4,6 +4,7 @@
 // commit is always whole.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <new>
 #include <tuple>
@@ -70,7 +71,7 @@ uint64_t State::Impl::revision() const {
   return summary.revision + (pending ? 1 : 0);
 }
 
-Status State::Impl::start(bool to_device, const MemoryOf& memory_of,
+Status State::Impl::start(DeviceCopies::Way way, const MemoryOf& memory_of,
                           std::vector<DeviceCopies::Ticket>* tickets) {
   // One call for each device and stream: their copies are queued together.
   using Place = std::tuple<hvd_memory, int32_t, void*>;
@@ -80,7 +81,7 @@ Status State::Impl::start(bool to_device, const MemoryOf& memory_of,
     const Memory* const memory = memory_of(variable);
     if (memory == nullptr) continue;
     auto& list = by_place[{variable.memory, variable.device, variable.stream}];
-    if (to_device) {
+    if (way == DeviceCopies::Way::kToDevice) {
       list.push_back({variable.live, memory->data(), variable.bytes});
     } else {
       list.push_back({memory->data(), variable.live, variable.bytes});
@@ -90,7 +91,7 @@ Status State::Impl::start(bool to_device, const MemoryOf& memory_of,
   for (const auto& [place, list] : by_place) {
     const auto& [memory, device, stream] = place;
     DeviceCopies::Ticket ticket;
-    Status status = copies->start(memory, device, stream, to_device, list, &ticket);
+    Status status = copies->start(memory, device, stream, way, list, &ticket);
     if (!status.ok()) return status;
     tickets->push_back(ticket);
   }
@@ -100,7 +101,7 @@ Status State::Impl::start(bool to_device, const MemoryOf& memory_of,
 Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep) {
   CopyThread& waits = copy_thread();
   std::vector<DeviceCopies::Ticket> tickets;
-  Status status = start(true, memory_of, &tickets);
+  Status status = start(DeviceCopies::Way::kToDevice, memory_of, &tickets);
   if (!tickets.empty()) {
     const auto result = std::make_shared<Status>();
     waits.watch(std::move(tickets),
@@ -201,8 +202,10 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
     if (Status status = shards.begin(&pieces); !status.ok()) return refuse(status);
   }
   std::vector<DeviceCopies::Ticket> tickets;
+  // Before the end of a hidden commit the program writes nothing: its streams need not wait.
   Status status = start(
-      false, [](const Variable& v) { return &v.next.memory; }, &tickets);
+      hidden ? DeviceCopies::Way::kToHostAside : DeviceCopies::Way::kToHost,
+      [](const Variable& v) { return &v.next.memory; }, &tickets);
   if (!status.ok()) {
     // Those that were started write into buffers that the next commit must not touch before.
     if (!tickets.empty()) waits.watch(std::move(tickets), [](const Status&) {});
@@ -234,11 +237,29 @@ Status State::Impl::digest_arrived(const Commit& commit) {
   // epoch.
   if (!commit.devices) return {};
   if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
+  std::vector<Pieces> taken(variables.size());
+  std::vector<PieceCopy> batch;
+  size_t index = 0;
   for (auto& [key, variable] : variables) {
-    if (!variable.on_device()) continue;
-    const DeviceCopies::Use use(*copies);  // for one at a time: who closes waits no longer than that
+    if (variable.on_device()) {
+      taken[index].fit(variable.bytes);
+      append_pieces(nullptr, variable.next.memory.data(), variable.bytes, &taken[index], &batch);
+    }
+    ++index;
+  }
+  // By all cores, as its end is waited for. Who closes waits no longer than for so many pieces.
+  constexpr size_t kAtOnce = 256;
+  for (std::span<const PieceCopy> rest = batch; !rest.empty();) {
+    const auto some = rest.first(std::min(rest.size(), kAtOnce));
+    rest = rest.subspan(some.size());
+    const DeviceCopies::Use use(*copies);
     if (!use) return {HVD_CLOSED, "the context is closed"};
-    variable.next_digest = content_digest(variable.next.memory.data(), variable.bytes);
+    copy_pieces(some, true);
+  }
+  index = 0;
+  for (auto& [key, variable] : variables) {
+    if (variable.on_device()) variable.next_digest = taken[index].content();
+    ++index;
   }
   return {};
 }

@@ -284,7 +284,7 @@ AT(hvd_backend_copy, target, 0);
 AT(hvd_backend_copy, source, 8);
 AT(hvd_backend_copy, size, 16);
 
-SIZE(hvd_backend_table, 192);
+SIZE(hvd_backend_table, 200);
 AT(hvd_backend_table, struct_size, 0);
 AT(hvd_backend_table, description, 8);
 AT(hvd_backend_table, open, 72);
@@ -302,6 +302,7 @@ AT(hvd_backend_table, host_alloc, 160);
 AT(hvd_backend_table, host_free, 168);
 AT(hvd_backend_table, copy, 176);
 AT(hvd_backend_table, copy_wait, 184);
+AT(hvd_backend_table, copy_aside, 192);
 
 IS(HVD_OK, 0);
 IS(HVD_PEER_LOST, 1);

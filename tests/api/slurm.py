@@ -95,12 +95,27 @@ class Slurm:
         # /tmp may be writable to all: that is for munged to accept, since the key is this test's.
         self._daemon(["munged", "--foreground", "--force", "--num-threads", "2"] + files, b"Created 2 work threads")
         self._daemon(["slurmctld", "-D"], b"Running as primary controller")
+        self.nodes = {}
         for node in NODES:
-            self._daemon(["slurmd", "-D", "-N", node], b"slurmd started on", node)
+            self.start_node(node)
         # Waits until both nodes have registered.
         status, out, err = self.run(["srun", "-N", "2", "true"])
         if status != 0:
             raise RuntimeError("no job can be run: %s %s\n%s" % (out, err, self.logs()))
+
+    def start_node(self, node):
+        self.nodes[node] = self._daemon(["slurmd", "-D", "-N", node], b"slurmd started on", node)
+
+    def kill_node(self, node):
+        """Ends all that Slurm runs on it, as a power failure would. Only with a network."""
+        self.nodes[node].kill()
+        self.nodes[node].wait()
+        for pid, _ in self.tasks():
+            if self.network.inside(node, pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def _write(self, name, content, mode):
         handle = os.open(os.path.join(self.directory, name), os.O_WRONLY | os.O_CREAT, mode)
@@ -132,6 +147,7 @@ class Slurm:
             file.flush()
             self.daemons.insert(0, subprocess.Popen(["cat"], stdin=end, stdout=file, start_new_session=True))
         os.close(end)
+        return daemon
 
     def logs(self):
         text = ""

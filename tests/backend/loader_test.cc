@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "modules/cluster.h"
-#include "selection/frame.h"
 #include "selection/selection.h"
 
 namespace hvd::backend::test {
@@ -74,13 +73,11 @@ TEST(Loader, OpensAModuleMadeWithTheHeaderAlone) {
   EXPECT_EQ(instance->description().path, fs::canonical(HVD_TEST_MODULES) / "libhvd_tiny.so");
   EXPECT_EQ(instance->detail(), "tiny");
 
-  std::vector<uint8_t> address;
-  ASSERT_TRUE(instance->address(&address).ok());
-  std::vector<selection::Offer> offers;
-  ASSERT_TRUE(selection::decode(address, &offers).ok());
-  EXPECT_EQ(offers[0].name, "tiny");
+  std::vector<Offer> offers;
+  ASSERT_TRUE(instance->offers(&offers).ok());
+  EXPECT_EQ(offers[0].backend, "tiny");
   EXPECT_EQ(offers[0].address, std::vector<uint8_t>(5000, 7));  // asked twice: the first room was too small
-  ASSERT_TRUE(instance->connect(3, 0, {{1, "here", address}}, seconds(1)).ok());
+  ASSERT_TRUE(instance->connect(3, 0, {{1, "here", offers}}, seconds(1)).ok());
   EXPECT_EQ(said, (std::vector<std::string>{"message 3 0 hello", "failure -1 just to say"}));
 
   Pending pending;

@@ -8,9 +8,9 @@ TEST(Self, CollectivesAreCopies) {
   auto instance = make_self_instance();
   EXPECT_EQ(instance->description().name, "self");
   EXPECT_EQ(instance->description().path, "");
-  std::vector<uint8_t> address;
-  ASSERT_TRUE(instance->address(&address).ok());
-  ASSERT_TRUE(instance->connect(0, 0, {{1, "here", address}}, kSoon).ok());
+  std::vector<Offer> offers;
+  ASSERT_TRUE(instance->offers(&offers).ok());
+  ASSERT_TRUE(instance->connect(0, 0, {{1, "here", offers}}, kSoon).ok());
   for (hvd_collective collective : {HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLGATHER}) {
     const std::vector<int32_t> input{1, 2, 3};
     std::vector<int32_t> output(3);

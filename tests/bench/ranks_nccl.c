@@ -159,6 +159,14 @@ static const bench_operation operations[] = {{"broadcast", 'b', prepare, broadca
                                              {"allreduce", 's', prepare, allreduce, release},
                                              {NULL, 0, NULL, NULL, NULL}};
 
+/* With fewer GPUs than ranks NCCL is to take each rank for a host of its own. Before NCCL looks for devices. */
+static void share_device(void) {
+  char host[64];
+  if (getenv("HVD_BENCH_SHARE_GPU") == NULL) return;
+  snprintf(host, sizeof host, "hvd-bench-%ld", (long)getpid());
+  setenv("NCCL_HOSTID", host, 0);
+}
+
 static int take_device(rank* mine, int number) {
   int count = 0, device = 0;
   void* cuda_context = NULL;
@@ -235,6 +243,7 @@ static int devices(void) {
 
 int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], "devices") == 0) return devices();
+  share_device();
   if (!load_cuda() || !load_nccl()) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;

@@ -158,7 +158,7 @@ class Cluster {
     for (size_t r = 0; r < members.size(); ++r) {
       members[r].worker = r + 1;
       members[r].host = hosts[r];
-      if (open_status = links_[r].instance->address(&members[r].address); !open_status.ok()) return;
+      if (open_status = links_[r].instance->offers(&members[r].offers); !open_status.ok()) return;
     }
     std::vector<Status> statuses(members.size());
     std::vector<std::thread> threads;

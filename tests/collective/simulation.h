@@ -84,7 +84,7 @@ class Simulation {
       description_.local = true;
     }
     const backend::Description& description() const override { return description_; }
-    Status address(std::vector<uint8_t>*) override { return {}; }
+    Status offers(std::vector<Offer>*) override { return {}; }
     Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
     Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override {
       if (aborted_) return Status(HVD_PEER_LOST, "aborted");

@@ -82,14 +82,13 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
     wire::ReadyT ready;
     std::vector<Offer> offers = first.offers.all();
     ASSERT_FALSE(offers.empty());
-    const std::vector<uint8_t> real = offers.front().address;
-    std::vector<Setting> settings;
-    ASSERT_TRUE(selection::offers_of(real, &offers, &settings).ok());
+    std::vector<Setting> settings = selection::settings_of(offers);
     settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", "0"});
     settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", "report"});
-    std::vector<uint8_t>& address = offers.front().address;
-    if (GetParam() == "garbage") address.assign(address.size(), 0x5a);
-    if (GetParam() == "truncated") address.resize(address.size() - 1);
+    for (Offer& offer : offers) {
+      if (GetParam() == "garbage") offer.address.assign(offer.address.size(), 0x5a);
+      if (GetParam() == "truncated" && !offer.address.empty()) offer.address.pop_back();
+    }
     ready.addresses = wire::write_offers(offers);
     ready.settings = wire::write_settings(settings);
     liar.say(std::move(ready));

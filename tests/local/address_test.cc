@@ -23,12 +23,10 @@ TEST(LocalAddress, ComesBackAsItWas) {
   for (const bool shares : {false, true}) {
     Address address;
     if (shares) address.place = place_of(7);
-    address.inner = {1, 2, 3, 250};
     address.payload = !shares;
     Address back;
     const Status status = decode(encode(address), &back);
     ASSERT_TRUE(status.ok()) << status.message;
-    EXPECT_EQ(back.inner, address.inner);
     EXPECT_EQ(back.payload, address.payload);
     ASSERT_EQ(back.place.has_value(), shares);
     if (!shares) continue;
@@ -42,7 +40,6 @@ TEST(LocalAddress, ComesBackAsItWas) {
 TEST(LocalAddress, EveryTruncationAndEveryAdditionIsRefused) {
   Address address;
   address.place = place_of(1);
-  address.inner = {1, 2, 3};
   std::vector<uint8_t> bytes = encode(address);
   for (size_t size = 0; size < bytes.size(); ++size) {
     Address back;
@@ -55,26 +52,32 @@ TEST(LocalAddress, EveryTruncationAndEveryAdditionIsRefused) {
   EXPECT_EQ(decode(bytes, &back).code, HVD_INVALID);
 }
 
-TEST(LocalAddress, AnotherBackendsAddressIsNamedAsThat) {
+TEST(LocalAddress, AnotherAddressIsNamedAsThat) {
   Address back;
   const std::vector<uint8_t> foreign(40, 0x7f);
   const Status status = decode(foreign, &back);
   EXPECT_EQ(status.code, HVD_INVALID);
-  EXPECT_NE(status.message.find("option local"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("shared memory"), std::string::npos) << status.message;
+}
+
+TEST(LocalAddress, TellsForWhatMemoryIsShared) {
+  const Offer host{"tcp", "", 1, 1, 1, {1, 2, 3}};
+  EXPECT_EQ(shared_by({host}), "off");
+  EXPECT_EQ(shared_by({host, {kRow, "", 0, 0, 0, encode({})}}), "on");
+  EXPECT_EQ(shared_by({host, {kRow, "", 0, 0, 0, encode({place_of(1), false})}}), "messages");
+  EXPECT_EQ(shared_by({host, {kRow, "", 0, 0, 0, {1, 2, 3}}}), "off");
 }
 
 TEST(LocalAddress, MutationsHarmNobody) {
   std::mt19937 random(11);
   Address address;
   address.place = place_of(1);
-  address.inner = {1, 2, 3};
   const std::vector<uint8_t> good = encode(address);
   for (int round = 0; round < 20000; ++round) {
     std::vector<uint8_t> bad = good;
     for (int i = 0; i < 1 + round % 4; ++i) bad[random() % bad.size()] = static_cast<uint8_t>(random());
     Address back;
     if (const Status status = decode(bad, &back); status.ok()) {
-      EXPECT_EQ(back.inner.size(), 3U);
       if (back.place) {
         EXPECT_GT(back.place->process, 0);
         EXPECT_GE(back.place->descriptor, 0);

@@ -47,9 +47,9 @@ class Spy final : public backend::Instance {
     description_.messages = true;
   }
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>* ret_address) override {
+  Status offers(std::vector<Offer>* ret_offers) override {
     const std::lock_guard lock(notes_->mutex);
-    *ret_address = {static_cast<uint8_t>(++notes_->addresses), 42};
+    *ret_offers = {{"spy", "", 1, ~uint64_t{0}, 0, {static_cast<uint8_t>(++notes_->addresses), 42}}};
     return {};
   }
   Status connect(uint64_t generation, int32_t, const std::vector<backend::Member>& members,
@@ -107,7 +107,7 @@ class Spy final : public backend::Instance {
 /// A rank's box as a peer maps it that may write anywhere.
 inline std::shared_ptr<Box> whole_box(const backend::Member& member) {
   Address address;
-  EXPECT_TRUE(decode(member.address, &address).ok());
+  EXPECT_TRUE(decode(find_offer(member, kRow)->address, &address).ok());
   const Place& place = *address.place;
   const int file =
       open(fmt::format("/proc/{}/fd/{}", place.process, place.descriptor).c_str(), O_RDWR | O_CLOEXEC);
@@ -142,7 +142,7 @@ inline std::vector<backend::Member> members_of(const Ranks& ranks,
   std::vector<backend::Member> members;
   for (size_t i = 0; i < ranks.size(); ++i) {
     backend::Member member{i + 1, i < hosts.size() ? hosts[i] : "host", {}};
-    const Status status = ranks[i]->instance->address(&member.address);
+    const Status status = ranks[i]->instance->offers(&member.offers);
     EXPECT_TRUE(status.ok()) << status.message;
     members.push_back(std::move(member));
   }

@@ -184,7 +184,7 @@ class PlainInstance final : public backend::Instance {
  public:
   PlainInstance(Meeting& meeting, int32_t rank) : meeting_(meeting), rank_(rank) {}
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>*) override { return {}; }
+  Status offers(std::vector<Offer>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override {
     return meeting_.enter(rank_, op, parts);

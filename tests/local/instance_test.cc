@@ -60,7 +60,7 @@ TEST(LocalInstance, SeveralHostsAreJoinedByTheOtherBackend) {
     EXPECT_EQ(rank->notes->connected, std::vector<uint64_t>{3});
     ASSERT_EQ(rank->notes->members.size(), 4U);
     // Each gets what the other's backend gave, and nothing of what was put around it.
-    EXPECT_EQ(rank->notes->members[3].address, (std::vector<uint8_t>{1, 42}));
+    EXPECT_EQ(rank->notes->members[3].offers[0].address, (std::vector<uint8_t>{1, 42}));
     EXPECT_EQ(rank->notes->members[3].host, "b");
     EXPECT_TRUE(rank->notes->messages.empty());
   }
@@ -135,13 +135,15 @@ TEST(LocalConnect, WithoutAnAddressItIsRefused) {
 }
 
 TEST(LocalConnect, BadAddressesAreNamed) {
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind < 5; ++kind) {
     Ranks ranks = make_ranks(2);
     std::vector<backend::Member> members = members_of(ranks);
-    if (kind == 0) members[1].address.clear();
-    if (kind == 1) members[1].address.pop_back();
-    if (kind == 2) members[1].address.assign(40, 1);
-    if (kind == 3) members[1].address[4] = 9;
+    std::vector<uint8_t>& address = members[1].offers.at(1).address;
+    if (kind == 0) address.clear();
+    if (kind == 1) address.pop_back();
+    if (kind == 2) address.assign(40, 1);
+    if (kind == 3) address[4] = 9;
+    if (kind == 4) members[1].offers.pop_back();
     const Status status = ranks[0]->instance->connect(1, 0, members, kSoon);
     EXPECT_EQ(status.code, HVD_INVALID) << status.message;
     EXPECT_EQ(status.rank, 1);
@@ -160,8 +162,8 @@ TEST(LocalConnect, AnAddressThatIsNotItsOwnIsRefused) {
 TEST(LocalConnect, APeerThatWentOnIsLost) {
   Ranks ranks = make_ranks(2);
   const std::vector<backend::Member> members = members_of(ranks);
-  std::vector<uint8_t> newer;
-  ASSERT_TRUE(ranks[1]->instance->address(&newer).ok());
+  std::vector<Offer> newer;
+  ASSERT_TRUE(ranks[1]->instance->offers(&newer).ok());
   const Status status = ranks[0]->instance->connect(1, 0, members, kSoon);
   EXPECT_EQ(status.code, HVD_PEER_LOST) << status.message;
   EXPECT_EQ(status.rank, 1);

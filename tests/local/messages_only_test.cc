@@ -24,7 +24,7 @@ TEST(LocalMessagesOnly, OneHostConnectsTheOtherBackendAsWell) {
   for (const auto& rank : ranks) {
     EXPECT_EQ(rank->notes->connected, std::vector<uint64_t>{4});
     ASSERT_EQ(rank->notes->members.size(), 3U);
-    EXPECT_EQ(rank->notes->members[2].address, (std::vector<uint8_t>{1, 42}));
+    EXPECT_EQ(rank->notes->members[2].offers[0].address, (std::vector<uint8_t>{1, 42}));
     EXPECT_TRUE(rank->notes->messages.empty());
   }
   for (const auto& rank : ranks) rank->instance->disconnect();

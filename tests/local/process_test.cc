@@ -10,6 +10,7 @@
 
 #include "modules/cluster.h"
 #include "selection/selection.h"
+#include "wire/member.h"
 
 extern char** environ;
 
@@ -54,6 +55,20 @@ bool read_block(int fd, std::vector<uint8_t>* ret_bytes) {
   return read_all(fd, ret_bytes->data(), size);
 }
 
+/// As they travel between a worker and its driver.
+std::vector<uint8_t> bytes_of(const std::vector<Offer>& offers) {
+  wire::ReadyT ready;
+  ready.addresses = wire::write_offers(offers);
+  wire::EnvelopeT envelope;
+  envelope.body.Set(std::move(ready));
+  const wire::Bytes bytes = wire::encode(envelope);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<Offer> offers_of(const std::vector<uint8_t>& bytes) {
+  return wire::read_offers(wire::decode(bytes).body.AsReady()->addresses);
+}
+
 /// What a rank is told for a generation; size 0: the end.
 struct Order {
   int32_t rank = 0, size = 0, hosts = 1;  // rank % hosts is the number of its host
@@ -69,9 +84,9 @@ int child() {
   if (!selection::open(Options(), "gloo", {{"interface", "127.0.0.1"}}, inbox.handlers(), &instance).ok())
     return 91;
   for (uint64_t generation = 1;; ++generation) {
-    std::vector<uint8_t> blob;
-    if (!instance->address(&blob).ok()) return 92;
-    write_block(1, blob);
+    std::vector<Offer> offers;
+    if (!instance->offers(&offers).ok()) return 92;
+    write_block(1, bytes_of(offers));
     Order order;
     if (!read_all(0, &order, sizeof(order))) return 93;
     if (order.size == 0) return 0;
@@ -79,7 +94,9 @@ int child() {
     for (int32_t rank = 0; rank < order.size; ++rank) {
       backend::Member& member = members[static_cast<size_t>(rank)];
       member.host = "host" + std::to_string(rank % order.hosts);
-      if (!read_block(0, &member.address)) return 94;
+      std::vector<uint8_t> blob;
+      if (!read_block(0, &blob)) return 94;
+      member.offers = offers_of(blob);
     }
     if (const Status status = instance->connect(generation, order.rank, members, kSoon); !status.ok()) {
       fprintf(stderr, "connect: %s\n", status.message.c_str());
@@ -238,8 +255,8 @@ TEST(LocalProcess, APeerThatDiedBeforeTheGenerationIsNamed) {
       selection::open(Options(), "gloo", {{"interface", "127.0.0.1"}}, inbox.handlers(), &instance).ok());
   std::vector<backend::Member> members(2);
   members[0].host = members[1].host = "host";
-  members[1].address = blob;
-  ASSERT_TRUE(instance->address(&members[0].address).ok());
+  members[1].offers = offers_of(blob);
+  ASSERT_TRUE(instance->offers(&members[0].offers).ok());
   kill(peer.pid, SIGKILL);
   peer.wait();
   const Status status = instance->connect(1, 0, members, kSoon);

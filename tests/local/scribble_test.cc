@@ -137,10 +137,10 @@ TEST(Forked, AChildIsRefusedAndHarmsNobody) {
     op.struct_size = sizeof op;
     op.collective = HVD_COLLECTIVE_BARRIER;
     op.done = [](void*, hvd_status, const hvd_error*) {};
-    std::vector<uint8_t> address;
+    std::vector<Offer> offers;
     const bool refused = instance.send_message(1, bytes_of("from the child")).code == HVD_INVALID &&
                          instance.submit(op).code == HVD_INVALID &&
-                         instance.address(&address).code == HVD_INVALID;
+                         instance.offers(&offers).code == HVD_INVALID;
     instance.progress(never, now() + kSoon);
     instance.abort(1);
     instance.disconnect();

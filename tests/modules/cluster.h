@@ -113,6 +113,21 @@ inline std::string module_under_test() {
   return name != nullptr ? name : "tcp";
 }
 
+/// The address that a peer needs, as the module gives it.
+inline Status address_of(Instance& instance, std::vector<uint8_t>* ret_address) {
+  std::vector<Offer> offers;
+  Status status = instance.offers(&offers);
+  if (status.ok()) *ret_address = std::move(offers.at(0).address);
+  return status;
+}
+
+/// A member with this address of the backend that `instance` is.
+inline Member member_at(uint64_t worker, const std::string& host, const Instance& instance,
+                        std::vector<uint8_t> address) {
+  const Description& d = instance.description();
+  return {worker, host, {{d.name, "", d.memories, d.dtypes, d.collectives, std::move(address)}}};
+}
+
 /// A worker: an inbox, and an instance of the module on loopback.
 struct Worker {
   explicit Worker(std::vector<std::pair<std::string, std::string>> module_options = {{"interface",
@@ -121,11 +136,11 @@ struct Worker {
     const Status status = open_module(name, module_options, inbox.handlers(), &instance);
     EXPECT_TRUE(status.ok()) << status.message;
   }
-  std::vector<uint8_t> address() {
-    std::vector<uint8_t> blob;
-    const Status status = instance->address(&blob);
+  std::vector<Offer> offers() {
+    std::vector<Offer> offers;
+    const Status status = instance->offers(&offers);
     EXPECT_TRUE(status.ok()) << status.message;
-    return blob;
+    return offers;
   }
   Inbox inbox;
   std::unique_ptr<Instance> instance;
@@ -143,7 +158,7 @@ inline Workers make_workers(int size,
 
 inline std::vector<Member> members_of(const Workers& workers) {
   std::vector<Member> members;
-  for (size_t i = 0; i < workers.size(); ++i) members.push_back({i + 1, "localhost", workers[i]->address()});
+  for (size_t i = 0; i < workers.size(); ++i) members.push_back({i + 1, "localhost", workers[i]->offers()});
   return members;
 }
 

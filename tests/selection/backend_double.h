@@ -57,17 +57,20 @@ class BackendDouble final : public backend::Instance {
   }
 
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>* ret_address) override {
+  Status offers(std::vector<Offer>* ret_offers) override {
     if (!no_address.ok()) return no_address;
     const std::string text = description_.name + "'s address";
-    ret_address->assign(text.begin(), text.end());
+    const backend::Description& d = description_;
+    *ret_offers = {{d.name, "", d.memories, d.dtypes, d.collectives, {text.begin(), text.end()}}};
     return {};
   }
   Status connect(uint64_t generation, int32_t rank, const std::vector<backend::Member>& members,
                  Duration timeout) override {
     std::string line = description_.name + " connect " + std::to_string(generation);
     for (const backend::Member& member : members) {
-      const std::string text(member.address.begin(), member.address.end());
+      const Offer* const offer = find_offer(member, description_.name);
+      const std::string text =
+          offer != nullptr ? std::string(offer->address.begin(), offer->address.end()) : "none";
       if (text != description_.name + "'s address") line += " with an address that is not its own";
     }
     {
@@ -138,7 +141,7 @@ class BackendDouble final : public backend::Instance {
   std::string detail() const override { return "a double"; }
 
   backend::Description description_;
-  Status no_address;           // what address gives instead of one
+  Status no_address;           // what offers gives instead of one
   bool connect_waits = false;  // until abort
   Status connect_gives;
   bool holds = false;  // operations wait for abort

@@ -34,7 +34,7 @@ std::vector<Status> connect(const Ranks& ranks, uint64_t generation) {
   std::vector<backend::Member> members;
   for (const auto& rank : ranks) {
     backend::Member member{members.size() + 1, "localhost", {}};
-    EXPECT_TRUE(rank->instance->address(&member.address).ok());
+    EXPECT_TRUE(rank->instance->offers(&member.offers).ok());
     members.push_back(std::move(member));
   }
   std::vector<Status> statuses(ranks.size());

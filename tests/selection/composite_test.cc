@@ -2,10 +2,7 @@
 // of them happens to all. The backends are doubles (backend_double.h).
 #include "selection/composite.h"
 
-#include <random>
-
 #include "selection/backend_double.h"
-#include "selection/frame.h"
 #include "selection/relay.h"
 
 namespace hvd::selection::test {
@@ -35,7 +32,7 @@ std::vector<backend::Member> members_of(std::initializer_list<Rank*> ranks) {
   std::vector<backend::Member> members;
   for (Rank* rank : ranks) {
     backend::Member member{members.size() + 1, "h" + std::to_string(members.size()), {}};
-    const Status status = rank->instance->address(&member.address);
+    const Status status = rank->instance->offers(&member.offers);
     EXPECT_TRUE(status.ok()) << status.message;
     members.push_back(std::move(member));
   }
@@ -172,8 +169,8 @@ TEST(Composite, AnOptionalBackendWithoutAnAddressIsLeftOut) {
   ASSERT_TRUE(rank.instance->connect(1, 0, members_of({&rank}), kSoon).ok());
   EXPECT_TRUE(has(reason_of(*rank.instance, HVD_MEMORY_CUDA), "rank 0 (host h0): the driver is too old"));
   rank.doubles["host"]->no_address = Status(HVD_UNAVAILABLE, "no network");
-  std::vector<uint8_t> blob;
-  EXPECT_EQ(rank.instance->address(&blob).message, "no network");
+  std::vector<Offer> offers;
+  EXPECT_EQ(rank.instance->offers(&offers).message, "no network");
 }
 
 TEST(Composite, OnlyWhatAllMembersCanDoIsSupported) {
@@ -221,14 +218,25 @@ TEST(Composite, OtherBackendsForHostMemoryAreNamed) {
   EXPECT_EQ(a.diary->take(), Lines{});
 }
 
-TEST(Composite, AnAddressThatIsNoneIsTheMembersFault) {
+TEST(Composite, AMemberWithoutAnyBackendIsNamed) {
   Rank a, b;
-  std::vector<backend::Member> members = members_of({&a, &b});
-  members[1].address.pop_back();
+  std::vector<Member> members = members_of({&a, &b});
+  members[1].offers.clear();
   const Status status = a.instance->connect(1, 0, members, kSoon);
-  EXPECT_EQ(status.code, HVD_INVALID);
+  EXPECT_EQ(status.code, HVD_UNAVAILABLE);
   EXPECT_EQ(status.rank, 1);
-  EXPECT_TRUE(has(status.message, "rank 1 (host h1)")) << status.message;
+  EXPECT_TRUE(has(status.message, "rank 1 (host h1) has backend none")) << status.message;
+}
+
+TEST(Composite, OffersAreARowABackend) {
+  Rank rank({{"host", kHost}, {"device", kDevice}}, {{"other", "no such library"}});
+  std::vector<Offer> offers;
+  ASSERT_TRUE(rank.instance->offers(&offers).ok());
+  ASSERT_EQ(offers.size(), 3U);
+  EXPECT_EQ(offers[0].backend, "host");
+  EXPECT_EQ(offers[1].memories, kDevice);
+  EXPECT_EQ(std::string(offers[1].address.begin(), offers[1].address.end()), "device's address");
+  EXPECT_EQ(offers[2].lacking, "no such library");
 }
 
 TEST(Composite, AFailureToConnectTakesAllBack) {
@@ -336,72 +344,6 @@ TEST(Relay, EachHasKeysOfItsOwnAndOneCarriesMessages) {
   EXPECT_TRUE(host.message);
   EXPECT_FALSE(device.message);
   EXPECT_FALSE(Relay::handlers(std::make_shared<Relay>(backend::HostHandlers{}), "host", true).kv_get);
-}
-
-// ---- The addresses of all in one blob ------------------------------------------------------------
-
-std::vector<Offer> offers() {
-  return {{"gloo", "", 1, 2, 3, std::vector<uint8_t>(4096, 9)},
-          {"nccl", "", 2, ~uint64_t{0}, 5, {}},
-          {"mpi", "not here", 0, 0, 0, {}}};
-}
-
-TEST(Frame, KeepsWhatItIsGiven) {
-  std::vector<uint8_t> blob;
-  ASSERT_TRUE(encode(offers(), &blob).ok());
-  std::vector<Offer> back;
-  ASSERT_TRUE(decode(blob, &back).ok());
-  ASSERT_EQ(back.size(), 3U);
-  const std::vector<Offer> given = offers();
-  for (size_t i = 0; i < back.size(); ++i) {
-    const Offer &a = given[i], &b = back[i];
-    EXPECT_TRUE(a.name == b.name && a.lacking == b.lacking && a.memories == b.memories &&
-                a.dtypes == b.dtypes && a.collectives == b.collectives && a.address == b.address)
-        << i;
-  }
-}
-
-TEST(Frame, EveryTruncationAndEveryAdditionIsRefused) {
-  std::vector<Offer> some = offers();
-  some[0].address.resize(40);
-  std::vector<uint8_t> blob;
-  ASSERT_TRUE(encode(some, &blob).ok());
-  std::vector<Offer> back;
-  for (size_t size = 0; size < blob.size(); ++size) {
-    EXPECT_EQ(decode(std::span(blob).first(size), &back).code, HVD_INVALID) << size;
-  }
-  blob.push_back(0);
-  EXPECT_EQ(decode(blob, &back).code, HVD_INVALID);
-}
-
-TEST(Frame, DamageHarmsNobody) {
-  std::vector<Offer> some = offers();
-  some[0].address.resize(40);
-  std::vector<uint8_t> blob;
-  ASSERT_TRUE(encode(some, &blob).ok());
-  std::mt19937 random(11);
-  size_t refused = 0;
-  for (int i = 0; i < 20000; ++i) {
-    std::vector<uint8_t> bad = blob;
-    for (int n = 0; n < 3; ++n) bad[random() % bad.size()] = static_cast<uint8_t>(random());
-    std::vector<Offer> back;
-    refused += decode(bad, &back).ok() ? 0 : 1;
-  }
-  EXPECT_GT(refused, 1000U);
-}
-
-TEST(Frame, HasBounds) {
-  std::vector<uint8_t> blob;
-  EXPECT_EQ(encode(std::vector<Offer>(kMostOffers + 1, {"x", "", 1, 1, 1, {}}), &blob).code, HVD_INTERNAL);
-  EXPECT_EQ(encode({{std::string(kLongestName + 1, 'x'), "", 1, 1, 1, {}}}, &blob).code, HVD_INTERNAL);
-  const Status status = encode({{"big", "", 1, 1, 1, std::vector<uint8_t>(kMostAddress)}}, &blob);
-  EXPECT_EQ(status.code, HVD_INTERNAL);
-  EXPECT_TRUE(has(status.message, "backend big")) << status.message;
-  // A reason may be long: it is cut.
-  std::vector<Offer> back;
-  ASSERT_TRUE(encode({{"a", "", 1, 1, 1, {}}, {"b", std::string(5000, 'r'), 0, 0, 0, {}}}, &blob).ok());
-  ASSERT_TRUE(decode(blob, &back).ok());
-  EXPECT_EQ(back[1].lacking, std::string(kLongestReason, 'r'));
 }
 
 }  // namespace

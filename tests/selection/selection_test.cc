@@ -8,7 +8,6 @@
 #include "local/address.h"
 #include "modules/cluster.h"
 #include "selection/composite.h"
-#include "selection/frame.h"
 
 namespace hvd::selection::test {
 namespace {
@@ -88,7 +87,7 @@ TEST_F(Selecting, EveryNameHasToBeThere) {
 
 TEST_F(Selecting, WhatIsNoListIsInvalid) {
   for (const char* text :
-       {",", "tiny,", ",tiny", "tiny,,away", "tiny,tiny", "auto,tiny", "tiny,self", "a b", " "}) {
+       {",", "tiny,", "local", ",tiny", "tiny,,away", "tiny,tiny", "auto,tiny", "tiny,self", "a b", " "}) {
     const Status status = select(text);
     EXPECT_EQ(status.code, HVD_INVALID) << text;
     EXPECT_TRUE(has(status.message, "'" + std::string(text) + "'")) << status.message;
@@ -106,18 +105,15 @@ TEST_F(Selecting, OptionLocalSaysWhatMemoryIsSharedFor) {
     instance.reset();
     const Status status = open(all, backend, {}, {}, &instance);
     if (!status.ok()) return status.message;
-    std::vector<uint8_t> blob;
     std::vector<Offer> offers;
-    local::Address address;
-    if (!instance->address(&blob).ok() || !decode(blob, &offers).ok()) return "no address";
-    if (!local::decode(offers.at(0).address, &address).ok()) return "nothing";
-    return address.payload ? "all" : "messages";
+    if (!instance->offers(&offers).ok()) return "no offers";
+    return settings_of(offers).back().value;
   };
-  for (const auto& [backend, by_itself] : {std::pair("tiny", "all"), std::pair("fast", "messages")}) {
+  for (const auto& [backend, by_itself] : {std::pair("tiny", "on"), std::pair("fast", "messages")}) {
     EXPECT_EQ(shared(backend, "auto"), by_itself);
-    EXPECT_EQ(shared(backend, "on"), "all");
+    EXPECT_EQ(shared(backend, "on"), "on");
     EXPECT_EQ(shared(backend, "messages"), "messages");
-    EXPECT_EQ(shared(backend, "off"), "nothing");
+    EXPECT_EQ(shared(backend, "off"), "off");
   }
 }
 
@@ -255,8 +251,8 @@ TEST_F(Selecting, AloneNeedsNoBackendForTheHostsMemory) {
   ASSERT_TRUE(open(all, "self", {}, {}, &instance).ok());
   EXPECT_EQ(choice(HVD_MEMORY_HOST), "self: this worker is alone");
   EXPECT_EQ(choice(HVD_MEMORY_CUDA), "device_double: option backend is gloo,device_double,nothing");
-  std::vector<uint8_t> address;
-  ASSERT_TRUE(instance->address(&address).ok());
+  std::vector<Offer> offers;
+  ASSERT_TRUE(instance->offers(&offers).ok());
 }
 
 // ---- What there is -------------------------------------------------------------------------------

@@ -70,6 +70,11 @@ class DeviceDouble final : public backend::Instance {
     std::lock_guard lock(mutex_);
     return calls_;
   }
+  /// Of them those that the stream does not wait for.
+  size_t asides() {
+    std::lock_guard lock(mutex_);
+    return asides_;
+  }
   // Which call of copy (0: the first from now on) fails at once, or later on the device; which host_alloc fails.
   void fail_start(int index) { set(&fail_start_, index); }
   void fail_later(int index) { set(&fail_later_, index); }
@@ -78,7 +83,7 @@ class DeviceDouble final : public backend::Instance {
   // ---- Instance ---------------------------------------------------------------------------------
 
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>*) override { return {}; }
+  Status offers(std::vector<Offer>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   using Instance::submit;
   Status submit(const hvd_backend_op&, std::span<const backend::Part>) override {
@@ -133,6 +138,14 @@ class DeviceDouble final : public backend::Instance {
     *ret_ticket = ticket;
     return {};
   }
+  Status copy_aside(hvd_memory kind, int32_t device, void* stream, std::span<const hvd_backend_copy> copies,
+                    void** ret_ticket) override {
+    {
+      std::lock_guard lock(mutex_);
+      ++asides_;
+    }
+    return copy(kind, device, stream, false, copies, ret_ticket);
+  }
   Status copy_wait(hvd_memory, void* ticket, Duration timeout) override {
     std::unique_lock lock(mutex_);
     auto* const key = static_cast<int*>(ticket);
@@ -183,7 +196,7 @@ class DeviceDouble final : public backend::Instance {
   std::set<void*> pinned_;
   bool held_ = false, ending_ = false, running_ = false;
   int fail_start_ = -1, fail_later_ = -1, fail_alloc_ = -1;
-  size_t calls_ = 0;
+  size_t calls_ = 0, asides_ = 0;
   std::thread thread_;
 };
 

@@ -123,6 +123,41 @@ TEST(DeviceState, CommitTakesWhatItsStreamHadBeenGivenAndWaitsForNothing) {
   rank.expect(2);
 }
 
+TEST(DeviceState, NoStreamWaitsForAHiddenCommit) {
+  Rank rank(1);
+  ASSERT_TRUE(rank.state->save().ok());
+  ASSERT_TRUE(rank.state->settle().ok());
+  EXPECT_EQ(rank.device.asides(), 0U) << "after save() the program writes at once";
+  rank.set(2);
+  ASSERT_TRUE(rank.state->begin().ok());
+  EXPECT_EQ(rank.device.asides(), 1U);
+  ASSERT_TRUE(rank.state->end().ok());
+  rank.set(3);
+  ASSERT_TRUE(rank.state->restore().ok());
+  rank.expect(2);
+}
+
+TEST(DeviceState, DigestsOfLargeTensorsAreThoseOnTheHost) {  // taken by several threads
+  constexpr size_t kLarge = (40 << 18) + 7;
+  DeviceDouble device;
+  const auto copies = std::make_shared<DeviceCopies>(std::chrono::seconds(30));
+  copies->open(device);
+  std::vector<float> values(kLarge);
+  for (size_t i = 0; i < kLarge; ++i) values[i] = static_cast<float>(i);
+  {
+    State there(nullptr, nullptr, copies), here(nullptr);
+    const std::vector<int64_t> shape = {static_cast<int64_t>(kLarge)};
+    there.add_tensor(
+        "x", {device.memory.put(values), HVD_DTYPE_FLOAT32, shape, HVD_MEMORY_CUDA, 3, device.stream()});
+    here.add_tensor("x", {values.data(), HVD_DTYPE_FLOAT32, shape});
+    ASSERT_TRUE(there.save().ok());
+    ASSERT_TRUE(there.settle().ok());
+    ASSERT_TRUE(here.save().ok());
+    EXPECT_EQ(there.summary().digest, here.summary().digest);
+  }
+  copies->close();
+}
+
 TEST(DeviceState, DigestsAreThoseOfTheSameBytesOnTheHost) {
   Rank rank(4);
   ASSERT_TRUE(rank.state->save().ok());

@@ -27,7 +27,7 @@ class Fabric::Instance : public backend::Instance {
     description_.messages = true;
   }
   const backend::Description& description() const override { return description_; }
-  Status address(std::vector<uint8_t>*) override { return {}; }
+  Status offers(std::vector<Offer>*) override { return {}; }
   Status connect(uint64_t, int32_t, const std::vector<backend::Member>&, Duration) override { return {}; }
   using backend::Instance::submit;
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override {

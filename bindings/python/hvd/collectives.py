@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 from typing import Any, Callable, Sequence
 
-from . import _abi, adasum
+from . import _abi, _device, adasum
 from ._handles import Native
 from ._submit import submit
 from .codec import Codec, CodecLike, codec_of
@@ -126,9 +126,32 @@ class Collectives:
             found = adasum.start(self, wait, [tensor], name, None if out is None else [out], prescale_factor,
                                  postscale_factor, process_set, timeout)
             return found[0] if wait else Finished(found, lambda results: results[0])
+        if (prescale_factor != 1 or postscale_factor != 1) and _device.is_device(tensor):
+            handle = self._scaled([tensor], name, op, None if out is None else [out], prescale_factor, postscale_factor, False,
+                                  process_set=process_set, priority=priority, timeout=timeout)
+            return handle.wait() if wait else handle
         inputs, outputs, result = _ends(tensor, out)
         return self._do(wait, _ALLREDUCE, name, inputs, outputs, result, reduction=op, priority=priority,
                         prescale=prescale_factor, postscale=postscale_factor, process_set=process_set, timeout=timeout)
+
+    def _scaled(self, tensors: Sequence[Any], name: str | None, op: Reduction, out: Sequence[Any] | None, before: float,
+                after: float, group: bool, **options: Any) -> Finished:
+        """allreduce of tensors in device memory, which are scaled there."""
+        stream = _device.stream_of(tensors[0])
+        results = [tensor.detach().clone() if out is None else tensor for tensor in tensors]
+        if out is not None and any(target is not source for target, source in zip(out, tensors)):
+            results = [target.copy_(source) for target, source in zip(out, tensors)]
+        if before != 1:
+            _device.multiply(results, before)
+        handle = self._do(False, _ALLREDUCE, name, results, results, results, group=group, reduction=op, **options)
+
+        def finish(_: Any) -> Any:
+            if after != 1:
+                with _device.on(stream):
+                    _device.multiply(results, after)
+            return results if group else results[0]
+
+        return Finished(handle, finish)
 
     def allreduce_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
                         prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -155,6 +178,10 @@ class Collectives:
         if op == Adasum:
             return adasum.start(self, wait, inputs, name, inputs if out is tensors else out, prescale_factor,
                                 postscale_factor, process_set, timeout)
+        if (prescale_factor != 1 or postscale_factor != 1) and inputs and all(map(_device.is_device, inputs)):
+            handle = self._scaled(inputs, name, op, inputs if out is tensors else out, prescale_factor, postscale_factor, True,
+                                  process_set=process_set, priority=priority, timeout=timeout)
+            return handle.wait() if wait else handle
         if out is None:
             made = [new_like(tensor) for tensor in inputs]
             results, inputs, outputs = ([entry[i] for entry in made] for i in range(3))
@@ -212,17 +239,25 @@ class Collectives:
     def broadcast_(self, tensor: Any, root_rank: int = 0, name: str | None = None, **options: Any) -> Any:
         return self._do(True, _BROADCAST, name, None, (tensor,), tensor, root=root_rank, **options)
 
+    def _broadcast_variables(self, wait: bool, arrays: list[Any], root_rank: int, name: str | None, **options: Any) -> Any:
+        there = [index for index, array in enumerate(arrays) if _device.is_device(array)]
+        if not there or len(there) == len(arrays):
+            return self._do(wait, _BROADCAST, name, None, arrays, arrays, group=True, root=root_rank, **options)
+        # A group has one kind of memory. Adam's counts of steps, say, lie in the host's, its moments in the device's.
+        here = sorted(set(range(len(arrays))) - set(there))
+        handles = [self._do(False, _BROADCAST, name if name is None else f"{name}.{kind}", None, [arrays[i] for i in indices], None,
+                            group=True, root=root_rank, **options) for kind, indices in (("host", here), ("device", there))]
+        both = Finished(handles, lambda _: arrays)
+        return both.wait() if wait else both
+
     def broadcast_variables_async(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None, *,
-                                  process_set: Any = None, timeout: float | None = None) -> Handle:
-        """Copies the root's arrays into the other ranks', as one operation."""
-        arrays = list(variables)
-        return self._do(False, _BROADCAST, name, None, arrays, arrays, group=True, root=root_rank,
-                        process_set=process_set, timeout=timeout)
+                                  process_set: Any = None, timeout: float | None = None) -> Any:
+        """Copies the root's arrays into the other ranks', as one operation; two where some lie on a device and some do not."""
+        return self._broadcast_variables(False, list(variables), root_rank, name, process_set=process_set, timeout=timeout)
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int = 0, name: str | None = None,
                             **options: Any) -> list[Any]:
-        arrays = list(variables)
-        return self._do(True, _BROADCAST, name, None, arrays, arrays, group=True, root=root_rank, **options)
+        return self._broadcast_variables(True, list(variables), root_rank, name, **options)
 
     # ---- objects ----
 
@@ -271,12 +306,38 @@ class Collectives:
     def allgather_async(self, tensor: Any, name: str | None = None, *, out: Any = None, process_set: Any = None,
                         timeout: float | None = None) -> Handle:
         """All ranks' rows, one after the other. First dimensions may differ."""
+        if out is None and _device.is_device(tensor):
+            return self._device_allgather(False, [tensor], name, False, process_set=process_set, timeout=timeout)
         return self._rows(False, _ALLGATHER, tensor, name, out, process_set=process_set, timeout=timeout)
 
     def allgather(self, tensor: Any, name: str | None = None, *, out: Any = None, **options: Any) -> Any:
+        if out is None and _device.is_device(tensor):
+            return self._device_allgather(True, [tensor], name, False, **options)
         return self._rows(True, _ALLGATHER, tensor, name, out, **options)
 
+    def _device_allgather(self, wait: bool, tensors: Sequence[Any], name: str | None, group: bool, **options: Any) -> Any:
+        """Asks for all ranks' numbers of rows, as the library allocates nothing there."""
+        sources, stream, width = [borrow(tensor) for tensor in tensors], _device.stream_of(tensors[0]), 1 + len(tensors)
+        for source in sources:
+            if not source.shape:
+                raise InvalidError("allgather: expected a tensor of at least one dimension, that of the rows")
+        mine = _device.words([_device.numbers.take(), *[source.shape[0] for source in sources]])
+        asked = self._rows(False, _ALLGATHER, mine, None if name is None else f"{name}.rows", None, **options)
+
+        def begin(found: Any) -> Handle:
+            told = found.tolist()
+            with _device.on(stream):
+                results = [_device.new_rows(source, sum(told[1 + i :: width])) for i, source in enumerate(sources)]
+                loans = [borrow(result, writable=True) for result in results]
+            return self._do(False, _ALLGATHER, name or f"allgather of rows {max(told[::width])}", sources, loans,
+                            results if group else results[0], group=group, **options)
+
+        handle = _device.Sized(asked, begin, background=not wait)
+        return handle.wait() if wait else handle
+
     def _grouped_allgather(self, wait: bool, tensors: Sequence[Any], name: str | None, **options: Any) -> Any:
+        if tensors and all(map(_device.is_device, tensors)):
+            return self._device_allgather(wait, tensors, name, True, **options)
         sources = [borrow(tensor) for tensor in tensors]
         return self._do(wait, _ALLGATHER, name, sources, None, [], lambda handle: [
             _gathered(source.kind, None, handle, index) for index, source in enumerate(sources)], group=True, **options)
@@ -292,8 +353,38 @@ class Collectives:
 
     def _reducescatter(self, wait: bool, tensor: Any, name: str | None, op: Reduction, out: Any = None,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0, **options: Any) -> Any:
+        if _device.is_device(tensor):
+            return self._device_reducescatter(wait, tensor, name, op, out, prescale_factor, postscale_factor, **options)
         return self._rows(wait, _REDUCESCATTER, tensor, name, out, reduction=op, prescale=prescale_factor,
                           postscale=postscale_factor, **options)
+
+    def _device_reducescatter(self, wait: bool, tensor: Any, name: str | None, op: Reduction, out: Any, before: float,
+                              after: float, splits: Sequence[int] | None = None, process_set: Any = None,
+                              timeout: float | None = None) -> Any:
+        """Allocates and scales there, which the library does not."""
+        source, stream, (rank, size) = borrow(tensor), _device.stream_of(tensor), self._seat(process_set)
+        if out is None and source.shape and (splits is None or len(splits) == size):
+            rows = _device.even_rows(source.shape[0], rank, size) if splits is None else splits[rank]
+            out = _device.new_rows(source, max(rows, 0))
+        if before != 1:
+            tensor = tensor.detach().clone()
+            _device.multiply([tensor], before)
+        handle = self._rows(False, _REDUCESCATTER, tensor, name, out, reduction=op, splits=splits, process_set=process_set,
+                            timeout=timeout)
+
+        def finish(result: Any) -> Any:
+            if after != 1:
+                with _device.on(stream):
+                    _device.multiply([result], after)
+            return result
+
+        scaled = Finished(handle, finish)
+        return scaled.wait() if wait else scaled
+
+    def _seat(self, process_set: Any) -> tuple[int, int]:
+        """This rank's, and how many there are, in a set."""
+        among = self if process_set is None or process_set is global_process_set else process_set
+        return among.rank(), among.size()
 
     def reducescatter_async(self, tensor: Any, name: str | None = None, op: Reduction = Average, *, out: Any = None,
                             splits: Sequence[int] | None = None, prescale_factor: float = 1.0,
@@ -324,7 +415,32 @@ class Collectives:
             rows = _gathered(kind, out, handle)
             return rows if splits is None else (rows, handle.received_splits())
 
+        if out is None and _device.is_device(tensor):
+            return self._device_alltoall(wait, tensor, splits, name, **options)
         return self._rows(wait, _ALLTOALL, tensor, name, out, finish, splits=splits, **options)
+
+    def _device_alltoall(self, wait: bool, tensor: Any, splits: Sequence[int] | None, name: str | None, **options: Any) -> Any:
+        """Tells the ranks how many rows they get, as the library allocates nothing there."""
+        source, stream, (_, size) = borrow(tensor), _device.stream_of(tensor), self._seat(options.get("process_set"))
+        rows = source.shape[0] if source.shape else 0
+        given = [_device.even_rows(rows, index, size) for index in range(size)] if splits is None else list(splits)
+        if len(given) != size or sum(given) != rows or min(given) < 0:
+            raise InvalidError(f"alltoall: splits {given} of {rows} rows: expected {size} that add up to them")
+        number = _device.numbers.take()
+        told = _device.words([word for row in given for word in (row, number)])
+        asked = self._rows(False, _ALLTOALL, told, None if name is None else f"{name}.rows", None, splits=[2] * size, **options)
+
+        def begin(found: Any) -> Handle:
+            flat = found.tolist()
+            with _device.on(stream):
+                result = _device.new_rows(source, sum(flat[::2]))
+                loan = borrow(result, writable=True)
+            return self._do(False, _ALLTOALL, name or f"alltoall of rows {max(flat[1::2])}", (source,), (loan,), None,
+                            lambda handle: result if splits is None else (result, handle.received_splits()), splits=given,
+                            **options)
+
+        handle = _device.Sized(asked, begin, background=not wait)
+        return handle.wait() if wait else handle
 
     def alltoall_async(self, tensor: Any, splits: Sequence[int] | None = None, name: str | None = None, *,
                        out: Any = None, process_set: Any = None, timeout: float | None = None) -> Handle:

@@ -144,7 +144,7 @@ class HvdStrategy(ParallelStrategy):
         """Numbers and tensors; what is neither stays as it is."""
         operation = _reduction("mean" if reduce_op is None else reduce_op)
         if isinstance(tensor, (int, float)):
-            return type(tensor)(plain.allreduce(torch.tensor([float(tensor)], dtype=torch.float64), op=operation).item())
+            return type(tensor)(plain.allreduce(torch.tensor([float(tensor)], dtype=torch.float64, device="cpu"), op=operation).item())
         if not isinstance(tensor, torch.Tensor):
             return tensor
         return of_torch.allreduce(tensor.reshape(-1), op=operation).reshape(tensor.shape)

@@ -404,7 +404,7 @@ class Array:
         if dtype is None:
             raise InvalidError(f"this version of PyTorch has no dtype {self.dtype}")
         if not self.nbytes:
-            return torch.empty(self.shape, dtype=dtype)
+            return torch.empty(self.shape, dtype=dtype, device="cpu")
         return torch.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
 
     def __array__(self, dtype=None, copy=None):

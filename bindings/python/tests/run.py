@@ -1,7 +1,7 @@
 """Runs pytest on this directory with the first interpreter that has it and NumPy: run.py [--needs=MODULE] [pytest's arguments]
 
 --needs: and this module, for which the one of scripts/frameworks.sh is asked first. Status 77, which ctest takes for
-"skipped", if there is none.
+"skipped", if there is none, or if no test is left.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FRAMEWORKS = os.path.join(HERE, *[os.pardir] * 3, "build", "frameworks", "bin", "python")
+NONE_RAN = 5  # pytest's: each file that was named has skipped itself
 NEEDED = [a.partition("=")[2] for a in sys.argv[1:] if a.startswith("--needs=")]
 
 
@@ -34,7 +35,8 @@ for python in interpreters():
         if not any(not a.startswith("-") for a in arguments):
             arguments.append(HERE)
         os.chdir(os.path.dirname(HERE))
-        sys.exit(subprocess.run([python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", *arguments]).returncode)
+        status = subprocess.run([python, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", "-rs", *arguments]).returncode
+        sys.exit(77 if status == NONE_RAN else status)
 print("SKIPPED: none of %s has pytest and %s (%s)" % (
     ", ".join(interpreters()), " and ".join(["NumPy", *NEEDED]), "scripts/frameworks.sh installs them" if NEEDED else
     "scripts/install-deps.sh bindings installs them for /usr/bin/python3"))

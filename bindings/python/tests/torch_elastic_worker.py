@@ -1,4 +1,7 @@
-"""A worker of test_torch_elastic.py: torch_elastic_worker.py BACKEND ddp|fsdp STEPS: trains, and says what it has in the end."""
+"""A worker of test_torch_elastic.py and test_cuda.py: trains, and says what it has in the end.
+
+torch_elastic_worker.py BACKEND ddp|fsdp STEPS [cpu|cuda]
+"""
 
 import json
 import os
@@ -9,7 +12,8 @@ import torch.distributed as dist
 
 import hvd.torch as hvd
 
-backend, kind, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+backend, kind, steps, device = sys.argv[1], sys.argv[2], int(sys.argv[3]), (*sys.argv[4:], "cpu")[0]
+os.environ.setdefault("NCCL_HOSTID", f"hvd-{os.getpid()}")  # ranks may share a GPU
 
 
 def say(event, **fields):
@@ -18,7 +22,7 @@ def say(event, **fields):
 
 def network():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
 
 
 def make():
@@ -26,7 +30,7 @@ def make():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    module, mesh = network(), init_device_mesh("cpu", (dist.get_world_size(),))
+    module, mesh = network(), init_device_mesh(device, (dist.get_world_size(),))
     for layer in (module[0], module[2]):
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
@@ -35,7 +39,7 @@ def make():
 
 def data(step):
     """12 rows, of which each rank takes its share: the mean does not depend on how many ranks there are."""
-    return torch.randn(12, 4, generator=torch.Generator().manual_seed(step))
+    return torch.randn(12, 4, generator=torch.Generator().manual_seed(step)).to(device)
 
 
 def learn(module, optimizer, rows):

@@ -51,7 +51,7 @@ void Copies::free(void* memory) {
   device->libraries().check(device->libraries().cuda.cuMemFreeHost(memory), "cuMemFreeHost");
 }
 
-void* Copies::start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device,
+void* Copies::start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device, bool aside,
                     const hvd_backend_copy* copies, size_t count) {
   const Device::Current current(*device);
   const CudaFunctions& cuda = device->libraries().cuda;
@@ -78,7 +78,7 @@ void* Copies::start(const std::shared_ptr<Device>& device, CuStream stream, bool
       device->libraries().check(result, to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
     }
     ticket->after = device->record(device->copy_stream());
-    device->wait(stream, ticket->after);
+    if (!aside) device->wait(stream, ticket->after);
   } catch (const Failure&) {
     cuda.cuStreamSynchronize(
         device->copy_stream());  // no copy goes on into memory that the caller takes back

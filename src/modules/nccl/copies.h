@@ -16,7 +16,8 @@ class Copies {
   /// All throw Failure.
   void* alloc(const std::shared_ptr<Device>& device, size_t size);
   void free(void* memory);
-  void* start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device,
+  /// aside: `stream` does not wait for them.
+  void* start(const std::shared_ptr<Device>& device, CuStream stream, bool to_device, bool aside,
               const hvd_backend_copy* copies, size_t count);
   /// False: not done within the time, and the ticket stays.
   bool wait(void* ticket, int64_t timeout_ns);

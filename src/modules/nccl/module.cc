@@ -146,7 +146,11 @@ class Instance {
   void* host_alloc(size_t size) { return copies_.alloc(any_device(), size); }
   void host_free(void* memory) { copies_.free(memory); }
   void* copy(int32_t device, void* stream, bool to_device, const hvd_backend_copy* copies, size_t count) {
-    return copies_.start(this->device(device), static_cast<CuStream>(stream), to_device, copies, count);
+    return copies_.start(this->device(device), static_cast<CuStream>(stream), to_device, false, copies,
+                         count);
+  }
+  void* copy_aside(int32_t device, void* stream, const hvd_backend_copy* copies, size_t count) {
+    return copies_.start(this->device(device), static_cast<CuStream>(stream), false, true, copies, count);
   }
   bool copy_wait(void* ticket, int64_t timeout_ns) { return copies_.wait(ticket, timeout_ns); }
 

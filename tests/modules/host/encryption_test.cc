@@ -16,8 +16,8 @@ namespace {
 class Middle {
  public:
   explicit Middle(Member& member) {
-    std::memcpy(&real_.sin_port, &member.address[6], 2);
-    std::memcpy(&real_.sin_addr, &member.address[8], 4);
+    std::memcpy(&real_.sin_port, &member.offers[0].address[6], 2);
+    std::memcpy(&real_.sin_addr, &member.offers[0].address[8], 4);
     real_.sin_family = AF_INET;
     door_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -27,7 +27,7 @@ class Middle {
     EXPECT_EQ(bind(door_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(door_, 100), 0);
     EXPECT_EQ(getsockname(door_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    std::memcpy(&member.address[6], &address.sin_port, 2);
+    std::memcpy(&member.offers[0].address[6], &address.sin_port, 2);
     thread_ = std::thread([this] { run(); });
   }
   ~Middle() {
@@ -109,7 +109,7 @@ struct Watched {
     std::vector<Member> members = members_of(workers);
     std::vector<Member> seen = members;
     for (const Member& member : members)
-      tokens.emplace_back(member.address.begin() + 24, member.address.end());
+      tokens.emplace_back(member.offers[0].address.begin() + 24, member.offers[0].address.end());
     middle = std::make_unique<Middle>(seen[0]);
     on_all(2, [&](int rank) {
       const Status status =

@@ -106,7 +106,7 @@ TEST(HostMessages, ARankThatGivesUpIsReportedWithoutBlame) {
 TEST(HostMessages, StrangersAreRefused) {
   Workers workers = make_workers(2);
   const std::vector<Member> members = members_of(workers);
-  const auto& blob = members[0].address;
+  const auto& blob = members[0].offers[0].address;
   ASSERT_EQ(blob.size(), 48U);
   sockaddr_in address{};
   address.sin_family = AF_INET;

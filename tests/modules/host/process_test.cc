@@ -51,15 +51,15 @@ int child(int size, hvd_collective collective) {
     return 91;
   for (uint64_t generation = 1;; ++generation) {
     std::vector<uint8_t> blob;
-    if (!instance->address(&blob).ok() || blob.size() != kBlob) return 92;
+    if (!address_of(*instance, &blob).ok() || blob.size() != kBlob) return 92;
     write_all(1, blob.data(), blob.size());
     int32_t place[2];  // this rank's place in the generation, and its size; -1: end
     if (!read_all(0, place, sizeof(place))) return 93;
     if (place[0] < 0) return 0;
     std::vector<Member> members(static_cast<size_t>(place[1]));
     for (Member& member : members) {
-      member.address.resize(kBlob);
-      if (!read_all(0, member.address.data(), kBlob)) return 94;
+      member = member_at(0, "", *instance, std::vector<uint8_t>(kBlob));
+      if (!read_all(0, member.offers[0].address.data(), kBlob)) return 94;
     }
     if (!instance->connect(generation, place[0], members, kSoon).ok()) return 95;
     write_all(1, "C", 1);

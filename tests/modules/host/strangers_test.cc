@@ -72,8 +72,8 @@ class Scanner {
 sockaddr_in address_of(const Member& member) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  std::memcpy(&address.sin_port, &member.address[6], 2);
-  std::memcpy(&address.sin_addr, &member.address[8], 4);
+  std::memcpy(&address.sin_port, &member.offers[0].address[6], 2);
+  std::memcpy(&address.sin_addr, &member.offers[0].address[8], 4);
   return address;
 }
 
@@ -177,7 +177,7 @@ TEST(Strangers, ALinkThatIsClosedBeforeTheGreetingIsDialedAgain) {
   ASSERT_EQ(listen(front, 100), 0);
   ASSERT_EQ(getsockname(front, reinterpret_cast<sockaddr*>(&address), &length), 0);
   std::vector<Member> seen = members;
-  std::memcpy(&seen[0].address[6], &address.sin_port, 2);
+  std::memcpy(&seen[0].offers[0].address[6], &address.sin_port, 2);
   std::atomic<bool> over{false};
   std::atomic<int> resets{0};
   std::vector<std::thread> pumps;

@@ -58,6 +58,7 @@ class Device : public Plain {
     return copies[0].target;
   }
   bool copy_wait(void* ticket, int64_t) { return ticket == this; }
+  void* copy_aside(int32_t, void* stream, const hvd_backend_copy*, size_t) { return stream; }
 };
 
 hvd_backend_host host_table() {
@@ -99,6 +100,7 @@ TEST(KitModule, TableHasWhatTheClassServesAndNothingElse) {
   EXPECT_EQ(plain.table.host_free, nullptr);
   EXPECT_EQ(plain.table.copy, nullptr);
   EXPECT_EQ(plain.table.copy_wait, nullptr);
+  EXPECT_EQ(plain.table.copy_aside, nullptr);
   const hvd_backend_description& d = plain.table.description;
   EXPECT_STREQ(d.name, "plain");
   EXPECT_STREQ(d.version, "1.2");
@@ -242,6 +244,9 @@ TEST(KitModule, ServesWorldsAndCopiesOfAClassThatHasThem) {
   void* ticket = nullptr;
   EXPECT_EQ(open.table.copy(open.instance, 1, nullptr, 1, &copy, 1, &ticket, &open.error), HVD_OK);
   EXPECT_EQ(ticket, memory);
+  EXPECT_EQ(open.table.copy_aside(open.instance, 1, &rank, &copy, 1, &ticket, &open.error), HVD_OK);
+  EXPECT_EQ(ticket, &rank);
+  ticket = memory;
   EXPECT_EQ(open.table.copy_wait(open.instance, ticket, 5 * HVD_MILLISECOND, &open.error), HVD_TIMEOUT);
   EXPECT_STREQ(open.error.message, "copies between host and device have not ended within 5 ms");
   EXPECT_EQ(open.table.copy_wait(open.instance, open.instance, 5 * HVD_MILLISECOND, &open.error), HVD_OK);

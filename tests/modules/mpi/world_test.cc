@@ -35,7 +35,7 @@ void wait_until(const std::function<bool()>& holds) {
 // The generation's members tell each other their addresses by files.
 Status meet(Instance& instance, const fs::path& folder, uint64_t generation, int32_t rank, int32_t size) {
   std::vector<uint8_t> mine;
-  if (Status status = instance.address(&mine); !status.ok()) return status;
+  if (Status status = address_of(instance, &mine); !status.ok()) return status;
   const auto path_of = [&](int32_t r) {
     return folder / (std::to_string(generation) + "." + std::to_string(r));
   };
@@ -47,7 +47,8 @@ Status meet(Instance& instance, const fs::path& folder, uint64_t generation, int
   for (int32_t r = 0; r < size; ++r) {
     wait_until([&] { return fs::exists(path_of(r)); });
     std::ifstream file(path_of(r), std::ios::binary);
-    members[static_cast<size_t>(r)].address.assign(std::istreambuf_iterator<char>(file), {});
+    members[static_cast<size_t>(r)] =
+        member_at(0, "", instance, std::vector<uint8_t>(std::istreambuf_iterator<char>(file), {}));
   }
   return instance.connect(generation, rank, members, kSoon);
 }

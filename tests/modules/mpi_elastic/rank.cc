@@ -84,7 +84,7 @@ class Rank {
     if (!opened_.ok()) return word_of(opened_);
     if (command == "address") {
       std::vector<uint8_t> blob;
-      const Status status = instance_->address(&blob);
+      const Status status = address_of(*instance_, &blob);
       return status.ok() ? hex_of(blob) : word_of(status);
     }
     if (command == "connect") return connect(words);
@@ -132,7 +132,7 @@ class Rank {
     for (Member& member : members) {
       std::string blob;
       words >> blob;
-      member.address = bytes_of(blob);
+      member = member_at(0, "", *instance_, bytes_of(blob));
     }
     sequence_ = 0;
     const auto begin = std::chrono::steady_clock::now();

@@ -119,7 +119,7 @@ class NcclCluster {
     std::vector<Member> members;
     for (size_t i = 0; i < workers_.size(); ++i) {
       Member member{i + 1, "localhost", {}};
-      const Status status = workers_[i]->instance->address(&member.address);
+      const Status status = workers_[i]->instance->offers(&member.offers);
       EXPECT_TRUE(status.ok()) << status.message;
       members.push_back(std::move(member));
     }

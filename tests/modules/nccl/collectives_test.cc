@@ -269,10 +269,11 @@ TEST(NcclCollectives, DifferentVersionsAreToldOfEachOperationAndDisturbNothingEl
   Inbox inbox;
   std::unique_ptr<Instance> instance;
   expect_ok(open_nccl(inbox, store, doubles(), &instance));
-  std::vector<uint8_t> mine;
-  expect_ok(instance->address(&mine));
-  std::vector<uint8_t> other = mine;
-  other[8] ^= 1;
+  std::vector<Offer> mine;
+  expect_ok(instance->offers(&mine));
+  std::vector<Offer> other = mine, none = mine;
+  other[0].address[8] ^= 1;
+  none[0].address = {1, 2, 3};
   expect_ok(instance->connect(1, 0, {{1, "a", mine}, {2, "b", other}}, kSoon));
   Pending pending;
   hvd_backend_op op = pending.op(HVD_COLLECTIVE_BARRIER, 1);
@@ -281,7 +282,7 @@ TEST(NcclCollectives, DifferentVersionsAreToldOfEachOperationAndDisturbNothingEl
   EXPECT_EQ(status.code, HVD_UNSUPPORTED);
   EXPECT_NE(status.message.find("rank 0 has NCCL 2.28.9 and rank 1 has 2.28.8"), std::string::npos)
       << status.message;
-  EXPECT_EQ(instance->connect(2, 0, {{1, "a", mine}, {2, "b", {1, 2, 3}}}, kSoon).code, HVD_INVALID);
+  EXPECT_EQ(instance->connect(2, 0, {{1, "a", mine}, {2, "b", none}}, kSoon).code, HVD_INVALID);
 }
 
 }  // namespace

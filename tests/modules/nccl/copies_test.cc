@@ -1,4 +1,5 @@
 // Copies between host and device memory: pinned memory, streams, tickets.
+#include <algorithm>
 #include <numeric>
 
 #include "modules/nccl/cluster.h"
@@ -62,6 +63,28 @@ TEST_F(NcclCopies, StandInTheStreamAndDoNotBlockTheHost) {
   EXPECT_EQ(host[63], 1);
   worker().synchronize();
   EXPECT_EQ(data.data[63], 2);
+}
+
+// The program has promised to write nothing: its stream goes on.
+TEST_F(NcclCopies, AsideTheStreamDoesNotWait) {
+  DeviceMemory data(64, 0);
+  uint8_t* const host = pinned(64);
+  hvddouble::enqueue(worker().stream, [&data] { std::memset(data.data, 1, 64); });
+  const std::vector<hvd_backend_copy> copies = {{host, data.data, 64}};
+  const auto waits = [&](bool aside) {
+    hvddouble::reset();
+    void* ticket = nullptr;
+    const Status status = aside
+                              ? instance().copy_aside(HVD_MEMORY_CUDA, 0, worker().stream, copies, &ticket)
+                              : instance().copy(HVD_MEMORY_CUDA, 0, worker().stream, false, copies, &ticket);
+    EXPECT_TRUE(status.ok()) << status.message;
+    finish(ticket);
+    EXPECT_EQ(host[63], 1);
+    const std::vector<std::string> calls = hvddouble::calls();
+    return std::count(calls.begin(), calls.end(), "cuStreamWaitEvent");
+  };
+  EXPECT_EQ(waits(false), 2) << "the copies for the stream, and the stream for them";
+  EXPECT_EQ(waits(true), 1) << "the copies for the stream";
 }
 
 TEST_F(NcclCopies, WorkAfterAnAbort) {

@@ -134,9 +134,9 @@ TEST(NcclLibrary, TheRealOneTellsItsVersion) {
                            "." + std::to_string(version % 100);
   EXPECT_EQ(instance->detail().find("NCCL " + text + " of "), 0U) << instance->detail();
   // A group of two, the other of which never comes: the real library has no device and says so.
-  std::vector<uint8_t> address;
-  ASSERT_TRUE(instance->address(&address).ok());
-  ASSERT_TRUE(instance->connect(1, 0, {{1, "a", address}, {2, "b", address}}, kSoon).ok());
+  std::vector<Offer> offers;
+  ASSERT_TRUE(instance->offers(&offers).ok());
+  ASSERT_TRUE(instance->connect(1, 0, {{1, "a", offers}, {2, "b", offers}}, kSoon).ok());
   Pending pending;
   hvd_backend_op op = pending.op(HVD_COLLECTIVE_BARRIER, 1);
   op.memory = HVD_MEMORY_CUDA;

@@ -142,13 +142,13 @@ struct Rank {
   }
   void connect(uint64_t generation) {
     std::vector<uint8_t> own;
-    expect(instance->address(&own));
+    expect(address_of(*instance, &own));
     expect(files.set(generation, "address." + std::to_string(rank), own));
     std::vector<Member> members;
     for (int r = 0; r < size; ++r) {
-      Member member{static_cast<uint64_t>(r + 1), "localhost", {}};
-      expect(files.get(generation, "address." + std::to_string(r), kSoon, &member.address));
-      members.push_back(std::move(member));
+      std::vector<uint8_t> address;
+      expect(files.get(generation, "address." + std::to_string(r), kSoon, &address));
+      members.push_back(member_at(static_cast<uint64_t>(r + 1), "localhost", *instance, std::move(address)));
     }
     expect(instance->connect(generation, rank, members, kSoon));
   }

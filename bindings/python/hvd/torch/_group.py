@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
 from .. import _default as plain
+from .._device import stream_of
 from ..errors import InvalidError, UnsupportedError
 from ..process_set import ProcessSet
 from ._letters import Letters, deliver
-from ._values import Op, apart, flat, one, put
+from ._values import Op, apart, flat, hosted, one, put, room_of, rows_of
 from ._work import HvdWork, Several
 
 
@@ -39,7 +40,9 @@ class HvdProcessGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """None while torch makes the group: its flight recorder would ask for backends, of which there are none."""
-        return [torch.device("cpu")] if self in dist.distributed_c10d._world.pg_map else []
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []
+        return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
     supports_coalescing = False
     supports_splitting = False
@@ -60,6 +63,11 @@ class HvdProcessGroup(dist.ProcessGroup):
     def _options(self, opts: Any = None) -> dict[str, Any]:
         return {"process_set": self._members, "timeout": self._within(opts)}
 
+    @staticmethod
+    def _work(tensor: torch.Tensor, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1) -> HvdWork:
+        """Of an operation on tensors where this one is."""
+        return HvdWork(handle, finish, source, stream_of(tensor))
+
     # ---- reductions ----
 
     def _op(self, opts: Any, tensor: torch.Tensor) -> Op:
@@ -71,10 +79,10 @@ class HvdProcessGroup(dist.ProcessGroup):
             return self._sparse(tensor, opts)
         op, sent = self._op(opts, tensor), flat(tensor, True)
         if op.fold is not None:
-            handle = plain.allgather_async(sent, None, **self._options(opts))
-            return HvdWork(handle, lambda rows: deliver(tensor, op.folded(rows, self.size())))
+            handle = plain.allgather_async(sent, None, out=rows_of(sent, sent.numel() * self.size()), **self._options(opts))
+            return self._work(tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size())))
         handle = plain.allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale, **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(tensor, sent))
+        return self._work(tensor, handle, lambda _: deliver(tensor, sent))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
         if len({tensor.dtype for tensor in tensors}) > 1 or not tensors:
@@ -90,7 +98,7 @@ class HvdProcessGroup(dist.ProcessGroup):
                 put(tensor, result)
             return list(tensors)
 
-        return HvdWork(handle, finish)
+        return self._work(tensors[0], handle, finish)
 
     def _sparse(self, tensor: torch.Tensor, opts: Any) -> HvdWork:
         """All ranks' elements, those of one place added."""
@@ -106,29 +114,29 @@ class HvdProcessGroup(dist.ProcessGroup):
                 tensor.copy_(result)
             return [tensor]
 
-        return HvdWork(handle, finish)
+        return self._work(tensor, handle, finish)
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         tensor, here = one(tensors, "reduce"), self.rank() == opts.rootRank
-        op, sent, root = self._op(opts, tensor), flat(tensor, True), self._ranks[opts.rootRank]
+        op, sent, root = self._op(opts, tensor), hosted(flat(tensor, True)), self._ranks[opts.rootRank]
         if op.fold is not None:
             handle = plain.gather_async(sent, root, None, **self._options(opts))
-            return HvdWork(handle, lambda rows: deliver(tensor, op.folded(rows, self.size())) if here else [tensor])
+            return self._work(tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size())) if here else [tensor])
         handle = plain.reduce_async(sent, root, None, op.reduction, out=sent if here else None, prescale_factor=op.prescale,
                                     **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(tensor, sent) if here else [tensor])
+        return self._work(tensor, handle, lambda _: deliver(tensor, sent) if here else [tensor])
 
     def _reduce_scatter(self, output: torch.Tensor, shares: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         op = self._op(opts, output)
         sent = torch.cat([flat(share, True) for share in shares]) if len(shares) > 1 else flat(shares[0], True)
         rows = [flat(share, True).numel() for share in shares] if len(shares) > 1 else [sent.numel() // self.size()] * self.size()
         if op.fold is not None:
-            handle = plain.alltoall_async(sent, rows, None, **self._options(opts))
-            return HvdWork(handle, lambda found: deliver(output, op.folded(found[0], self.size())))
+            handle = plain.alltoall_async(sent, rows, None, out=rows_of(sent, rows[self.rank()] * self.size()), **self._options(opts))
+            return self._work(output, handle, lambda found: deliver(output, op.folded(found[0], self.size())))
         room = flat(output, True)
         handle = plain.reducescatter_async(apart(sent, room), None, op.reduction, splits=rows, out=room, prescale_factor=op.prescale,
                                            **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(output, room))
+        return self._work(output, handle, lambda _: deliver(output, room))
 
     def reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None) -> HvdWork:
         output, shares = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
@@ -153,7 +161,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         tensor = one(tensors, "broadcast")
         sent = flat(tensor)
         handle = plain.broadcast_async_(sent, self._ranks[opts.rootRank], None, **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(tensor, sent))
+        return self._work(tensor, handle, lambda _: deliver(tensor, sent))
 
     def _spread(self, outputs: Sequence[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
         """Rows that came, into the outputs in their order."""
@@ -170,9 +178,10 @@ class HvdProcessGroup(dist.ProcessGroup):
         return tensors
 
     def allgather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
-        rooms = self._one_for_each(one(outputs, "all_gather"), "all_gather: outputs")
-        handle = plain.allgather_async(flat(one(inputs, "all_gather")), None, **self._options(opts))
-        return HvdWork(handle, lambda rows: self._spread(rooms, rows))
+        rooms, sent = self._one_for_each(one(outputs, "all_gather"), "all_gather: outputs"), flat(one(inputs, "all_gather"))
+        whole = rows_of(sent, sum(flat(room).numel() for room in rooms) if sent.is_cuda else 0)
+        handle = plain.allgather_async(sent, None, out=whole, **self._options(opts))
+        return self._work(sent, handle, lambda rows: self._spread(rooms, rows))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HvdWork:
         if output.numel() != input.numel() * self.size() or output.dtype != input.dtype:
@@ -180,7 +189,7 @@ class HvdProcessGroup(dist.ProcessGroup):
                                f"{self.size()} times the input's {input.numel()} of {input.dtype}")
         room = flat(output)
         handle = plain.allgather_async(apart(flat(input), room), None, out=room, **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(output, room))
+        return self._work(output, handle, lambda _: deliver(output, room))
 
     def allgather_into_tensor_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                                         opts: Any = None) -> HvdWork:
@@ -195,30 +204,33 @@ class HvdProcessGroup(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         here = self.rank() == opts.rootRank
         rooms = self._one_for_each(one(outputs, "gather"), "gather: outputs") if here else []
-        handle = plain.gather_async(flat(one(inputs, "gather")), self._ranks[opts.rootRank], None, **self._options(opts))
-        return HvdWork(handle, lambda rows: self._spread(rooms, rows) if here else [])
+        sent = flat(one(inputs, "gather"))
+        handle = plain.gather_async(hosted(sent), self._ranks[opts.rootRank], None, **self._options(opts))
+        return self._work(sent, handle, lambda rows: self._spread(rooms, rows) if here else [])
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> HvdWork:
         here = self.rank() == opts.rootRank
-        handle = plain.gather_async(flat(input), self._ranks[opts.rootRank], None, **self._options(opts))
-        return HvdWork(handle, lambda rows: self._spread([output], rows) if here else [])
+        handle = plain.gather_async(hosted(flat(input)), self._ranks[opts.rootRank], None, **self._options(opts))
+        return self._work(input, handle, lambda rows: self._spread([output], rows) if here else [])
 
     def scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any) -> HvdWork:
         output = one(outputs, "scatter")
-        room, sent, splits = flat(output), None, None
+        room, sent, splits = room_of(output), None, None
         if self.rank() == opts.rootRank:
             shares = [flat(share) for share in self._one_for_each(one(inputs, "scatter"), "scatter: inputs")]
-            sent, splits = torch.cat(shares), [share.numel() for share in shares]
-        handle = plain.scatter_async(sent if sent is None else apart(sent, room), self._ranks[opts.rootRank], None, splits=splits, out=room, **self._options(opts))
-        return HvdWork(handle, lambda _: deliver(output, room))
+            sent, splits = apart(hosted(torch.cat(shares)), room), [share.numel() for share in shares]
+        handle = plain.scatter_async(sent, self._ranks[opts.rootRank], None, splits=splits, out=room, **self._options(opts))
+        return self._work(output, handle, lambda _: deliver(output, room))
 
     # ---- alltoall ----
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
         self._one_for_each(outputs, "all_to_all: outputs")
         sent = [flat(tensor) for tensor in self._one_for_each(inputs, "all_to_all: inputs")]
-        handle = plain.alltoall_async(torch.cat(sent), [tensor.numel() for tensor in sent], None, **self._options(opts))
-        return HvdWork(handle, lambda found: self._spread(outputs, found[0]))
+        rows = torch.cat(sent)
+        whole = rows_of(rows, sum(flat(output).numel() for output in outputs) if rows.is_cuda else 0)
+        handle = plain.alltoall_async(rows, [tensor.numel() for tensor in sent], None, out=whole, **self._options(opts))
+        return self._work(rows, handle, lambda found: self._spread(outputs, found[0]))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int],
                       input_splits: Sequence[int], opts: Any = None) -> HvdWork:
@@ -234,7 +246,7 @@ class HvdProcessGroup(dist.ProcessGroup):
                 raise InvalidError(f"all_to_all_single: output_split_sizes {expected}: elements that came are {list(found[1])}")
             return deliver(output, room)
 
-        return HvdWork(handle, finish)
+        return self._work(output, handle, finish)
 
     def _splits(self, given: list[int], tensor: torch.Tensor, what: str) -> list[int]:
         rows = tensor.shape[0] if tensor.dim() else tensor.numel()
@@ -254,21 +266,21 @@ class HvdProcessGroup(dist.ProcessGroup):
         self._letters.monitored_barrier(self._timeout if timeout is None else timeout.total_seconds(), wait_all_ranks)
 
     def _all(self, works: Sequence[HvdWork], result: list[Any]) -> HvdWork:
-        return HvdWork(Several(works), lambda _: result)
+        return HvdWork(Several(works), lambda _: result, stream=works[0]._stream if works else None)
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "send")
-        return HvdWork(self._letters.send(tensor, rank, tag, self._timeout), lambda _: list(tensors))
+        return HvdWork(self._letters.send(hosted(flat(tensor)), rank, tag, self._timeout), lambda _: list(tensors))
 
     def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "recv")
-        handle = self._letters.receive(flat(tensor), rank, tag, self._timeout)
-        return HvdWork(handle, lambda values: deliver(tensor, values), lambda: rank)
+        handle = self._letters.receive(room_of(tensor), rank, tag, self._timeout)
+        return self._work(tensor, handle, lambda values: deliver(tensor, values), lambda: rank)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> HvdWork:
         tensor = one(tensors, "recv")
-        asked = self._letters.from_anybody(flat(tensor), tag, self._timeout)
-        return HvdWork(asked, lambda values: deliver(tensor, values), lambda: asked.source)
+        asked = self._letters.from_anybody(room_of(tensor), tag, self._timeout)
+        return self._work(tensor, asked, lambda values: deliver(tensor, values), lambda: asked.source)
 
     def shutdown(self) -> None:
         if self._members is not None and plain.is_initialized():

@@ -115,11 +115,11 @@ class Letters:
         The answer goes by a name that the asker made up, so that a late one meets nobody.
         """
         until = time.monotonic() + timeout
-        name, text = f"torch {self._group} monitored", torch.zeros(_TEXT, dtype=torch.uint8)
+        name, text = f"torch {self._group} monitored", torch.zeros(_TEXT, dtype=torch.uint8, device="cpu")
         if self._rank:
             number = secrets.randbits(62)
             try:
-                _Insisting(until, lambda left: plain.send_async(torch.tensor([number]), self._ranks[0], name, timeout=left)).wait()
+                _Insisting(until, lambda left: plain.send_async(torch.tensor([number], device="cpu"), self._ranks[0], name, timeout=left)).wait()
                 plain.receive(text, self._ranks[0], f"{name} {number}", timeout=timeout + _GRACE_S)
             except HvdError as problem:
                 raise type(problem)(f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
@@ -131,7 +131,7 @@ class Letters:
             return
         if timeout <= 0:
             raise WaitTimeoutError(f"Rank 0 timed out in monitoredBarrier after {timeout * 1000:.0f} ms")
-        numbers = {rank: torch.zeros(1, dtype=torch.int64) for rank in range(1, len(self._ranks))}
+        numbers = {rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in range(1, len(self._ranks))}
 
         def ask(rank: int, left: float) -> Handle:
             return plain.receive_async(numbers[rank], self._ranks[rank], name, timeout=left)
@@ -147,7 +147,7 @@ class Letters:
         told = missing if wait_all_ranks else missing[:1]
         verdict = "" if not told else (f"Rank{'s' if len(told) > 1 else ''} {', '.join(map(str, told))} failed to pass "
                                        f"monitoredBarrier in {timeout * 1000:.0f} ms")
-        text[: len(verdict[:_TEXT])] = torch.tensor(list(verdict.encode()[:_TEXT]), dtype=torch.uint8)
+        text[: len(verdict[:_TEXT])] = torch.tensor(list(verdict.encode()[:_TEXT]), dtype=torch.uint8, device="cpu")
         answers = []
         for rank in (rank for rank in asked if rank not in missing):
             try:

@@ -33,8 +33,8 @@ def flat(tensor: torch.Tensor, reduced: bool = False) -> torch.Tensor:
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"backend hvd: a tensor of layout {tensor.layout}: expected a dense one (all_reduce with SUM "
                                "takes sparse ones)")
-    if tensor.device.type != "cpu":
-        raise UnsupportedError(f"backend hvd: a tensor on {tensor.device}: expected one in host memory")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"backend hvd: a tensor on {tensor.device}: expected one in host memory or on a CUDA device")
     rows = tensor.detach().resolve_conj().contiguous().view(-1)
     if tensor.dtype in _PARTS:
         return rows.view(_PARTS[tensor.dtype])
@@ -48,6 +48,22 @@ def apart(sent: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
     begin, other = sent.data_ptr(), room.data_ptr()
     overlap = begin < other + room.numel() * room.element_size() and other < begin + sent.numel() * sent.element_size()
     return sent.clone() if overlap else sent
+
+
+def hosted(rows: torch.Tensor) -> torch.Tensor:
+    """Flat values in host memory, for operations that no backend has for a device's: themselves, or a copy."""
+    return rows.cpu() if rows.is_cuda else rows
+
+
+def room_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Flat memory of the host's for what comes for it: its own, or, if it lies elsewhere, new one."""
+    rows = flat(tensor)
+    return torch.empty(rows.numel(), dtype=rows.dtype, device="cpu") if rows.is_cuda else rows
+
+
+def rows_of(like: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Memory for so many elements where this one is; None for the host's, which the library finds itself."""
+    return like.new_empty(count) if like.is_cuda else None
 
 
 def put(target: torch.Tensor, values: torch.Tensor) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from .._device import follow, on
+
 _LINGER_S = 5.0  # a program that trains asks for futures all the time
 
 
@@ -59,11 +61,14 @@ class HvdWork(dist._Work):
     """An operation under way: wait(), is_completed(), get_future(), result().
 
     `handle` has wait(timeout) and done(); `finish(what it gave)` puts the data where they belong and gives the result, in
-    the thread that waits first. An operation whose handle is None is over.
+    the thread that waits first. An operation whose handle is None is over. One on tensors of a device has been queued when it is
+    complete: finish works on the `stream` that it was called on, for which the streams of all who wait do.
     """
 
-    def __init__(self, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1):
+    def __init__(self, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1,
+                 stream: torch.cuda.Stream | None = None):
         super().__init__()
+        self._stream = stream
         self._handle = handle
         self._finish: Callable[[Any], Any] | None = finish
         self._source = source
@@ -95,15 +100,16 @@ class HvdWork(dist._Work):
             if self._settled:
                 return
             assert self._finish is not None
-            try:
-                self._value = self._finish(None if self._handle is None else self._handle.wait())
-            except Exception as problem:
-                self._problem = problem
-            self._finish = None
-            self._settled = True
-            _under_way.pop(id(self), None)
-            if self._future is not None:
-                self._tell(self._future)
+            with on(self._stream):
+                try:
+                    self._value = self._finish(None if self._handle is None else self._handle.wait())
+                except Exception as problem:
+                    self._problem = problem
+                self._finish = None
+                self._settled = True
+                _under_way.pop(id(self), None)
+                if self._future is not None:
+                    self._tell(self._future)
 
     def _tell(self, future: torch.futures.Future) -> None:
         if self._problem is not None:
@@ -115,6 +121,7 @@ class HvdWork(dist._Work):
         self._settle(timeout.total_seconds() or None)
         if self._problem is not None:
             raise self._problem
+        follow(self._stream)
         return True
 
     synchronize = wait
@@ -134,9 +141,11 @@ class HvdWork(dist._Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            # With the device it has its callbacks, and whoever waits, wait for what the stream has.
+            self._future = torch.futures.Future(devices=None if self._stream is None else [self._stream.device])
             if self._settled:
-                self._tell(self._future)
+                with on(self._stream):
+                    self._tell(self._future)
                 return self._future
         _completer.add(self)
         return self._future

@@ -46,6 +46,6 @@ def init_process_group(**options: Any) -> None:
 
 
 if not hasattr(dist.Backend, "HVD"):
-    dist.Backend.register_backend("hvd", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("hvd", _create, extended_api=True, devices=["cpu", "cuda"])
 
 __all__ = ["HvdProcessGroup", "HvdWork", "init_process_group"]

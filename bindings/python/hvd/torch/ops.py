@@ -72,7 +72,7 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx, *gradients):
         name, process_set, rows = ctx.of
         name = _backward_name(name)
-        shares = plain.allgather(torch.tensor([rows]), name and f"{name}.rows", process_set=process_set)
+        shares = plain.allgather(torch.tensor([rows], device="cpu"), name and f"{name}.rows", process_set=process_set)
         handles = [plain.reducescatter_async(_plain(gradient), name and f"{name}.{index}", Average,
                                              splits=shares[:, index].tolist(), process_set=process_set)
                    for index, gradient in enumerate(gradients)]
@@ -97,7 +97,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx, tensor, splits, name, process_set):
         handle = plain.alltoall_async(_plain(tensor), splits, name, process_set=process_set)
         rows = handle.wait() if splits is None else handle.wait()[0]
-        received = torch.tensor(handle.received_splits(), dtype=torch.int32)
+        received = torch.tensor(handle.received_splits(), dtype=torch.int32, device="cpu")
         ctx.of = (received.tolist(), name, process_set)
         ctx.mark_non_differentiable(received)
         return rows, received
@@ -313,7 +313,7 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
     handle = plain.alltoall_async(_plain(tensor), _rows(splits), name, process_set=process_set)
 
     def finish(result: Any) -> Any:
-        received = torch.tensor(handle.received_splits(), dtype=torch.int32)
+        received = torch.tensor(handle.received_splits(), dtype=torch.int32, device="cpu")
         return (result if splits is None else result[0]), received
 
     return Finished(handle, finish)

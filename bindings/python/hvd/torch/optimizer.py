@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import torch
 
 from .. import _default as plain
+from .. import _device
 from ..collectives import Adasum, Average, Reduction
 from ..errors import InvalidError
 from .compression import Compression
@@ -24,7 +25,7 @@ class _Unit:
         self.parameters = list(parameters)
         self.name = name
         self.waiting = len(self.parameters)
-        self.handles: list[tuple[Any, list[torch.Tensor], list[Any], list[Any]]] = []
+        self.handles: list[tuple[Any, list[torch.Tensor], list[Any], list[Any], Any]] = []
 
 
 class _Gradients:
@@ -147,7 +148,7 @@ class _Gradients:
                 if not self.sparse_as_dense:
                     handle = sparse_allreduce_async(gradient, f"allreduce.{self.names[p]}", self.op,
                                                     process_set=self.process_set)
-                    unit.handles.append((handle, [p], [None], [None]))
+                    unit.handles.append((handle, [p], [None], [None], _device.stream_of(gradient)))
                     continue
                 gradient = gradient.to_dense()
             tensor, context = self.compression.compress(gradient.detach().contiguous())
@@ -163,7 +164,7 @@ class _Gradients:
             handle = plain.allreduce_async_(packed[0], f"allreduce.{self.names[dense[0]]}", self.op, **options)
         else:
             handle = plain.grouped_allreduce_async_(packed, f"grouped_allreduce.{unit.name}", self.op, **options)
-        unit.handles.append((handle, dense, packed, contexts))
+        unit.handles.append((handle, dense, packed, contexts, _device.stream_of(packed[0])))
 
     def synchronize(self) -> None:
         self._enter_generation()
@@ -174,8 +175,9 @@ class _Gradients:
                 if not unit.handles:
                     self._reduce(unit)
             for unit in self.units:
-                for handle, parameters, packed, contexts in unit.handles:
+                for handle, parameters, packed, contexts, stream in unit.handles:
                     result = handle.wait()
+                    _device.follow(stream)  # backward had one of its own
                     for p, tensor, context in zip(parameters, packed, contexts):
                         self._take(p, result if tensor is None else self.compression.decompress(tensor, context))
         finally:

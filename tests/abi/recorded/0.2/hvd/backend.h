@@ -174,6 +174,10 @@ typedef struct hvd_backend_table {
                      size_t count, void **ret_ticket, hvd_error *error);
   /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the ticket. */
   hvd_status (*copy_wait)(void *instance, void *ticket, int64_t timeout_ns, hvd_error *error);
+  /* As copy to the host, but what `stream` is given later does not wait for it: nothing writes the sources before
+   * copy_wait has said that the copies are done. NULL: copy is called instead. */
+  hvd_status (*copy_aside)(void *instance, int32_t device, void *stream, const hvd_backend_copy *copies, size_t count,
+                           void **ret_ticket, hvd_error *error);
 } hvd_backend_table;
 
 /* Fills in at most table->struct_size bytes and returns HVD_OK, or says why it can't serve
