@@ -1,6 +1,10 @@
 """hvd.ray on a Ray cluster of this machine."""
 
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +50,19 @@ def test_an_elastic_job_survives_a_kill(tmp_path):
     results = executor.run(partial(job_functions.elastic, str(tmp_path / "mark"), 6))
     assert (tmp_path / "mark").exists()
     assert [step for step, _ in results] == [6, 6] and min(generation for _, generation in results) > 1, results
+
+
+def test_actors_that_join_by_address():
+    """examples/deploy/ray: one of three actors is killed. Ray starts it anew, the others' processes go on."""
+    example = Path(__file__).parents[3] / "examples" / "deploy" / "ray" / "train.py"
+    package = os.path.dirname(os.path.dirname(__file__))
+    done = subprocess.run([sys.executable, example, "--workers", "3", "--lose"], capture_output=True, text=True, timeout=600, env={
+        **os.environ, "PYTHONPATH": package, "RAY_ADDRESS": ray.get_runtime_context().gcs_address})
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = re.findall(r"rank (\d): (\d+) steps, value (\S+), generation (\d+), (.*)", done.stdout)
+    assert [(rank, steps, value) for rank, steps, value, *_ in ends] == [(rank, "500", "125250") for rank in "012"], done.stdout
+    assert [how for *_, how in ends].count("started anew") == 1, done.stdout
+    assert min(int(generation) for *_, generation, _ in ends) > 1, done.stdout
 
 
 @pytest.mark.parametrize("options, said", [
