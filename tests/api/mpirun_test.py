@@ -55,6 +55,28 @@ class Mpirun(unittest.TestCase):
             with self.subTest(size=size):
                 self.check(size, [WORKER])
 
+    def test_a_mere_launcher(self):
+        """examples/deploy/mpirun/train.sh, whose workers join a driver by its address: one is killed, the others go on."""
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "mpirun", "train.sh")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with tempfile.TemporaryDirectory(prefix="hvd-mpirun-") as directory:
+            variables = environment(TMPDIR=directory, HVD_AT="localhost:%d" % port, HVD_TEST_DIR=directory,
+                                    HVD_TEST_FAULTS="before_allreduce:*/*/1/*/50/*=kill", PATH=os.path.dirname(HVDRUN) + ":" + os.environ["PATH"],
+                                    MPIRUN_FLAGS="-x HVD_PLUGIN_PATH -x HVD_TEST_DIR -x HVD_TEST_FAULTS")
+            process = subprocess.Popen(["sh", script, "3", os.path.join(os.path.dirname(HVDRUN), "scenario_worker"), "steps=100", "commit=5"],
+                                       cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       start_new_session=True, env=variables)
+            try:
+                said = process.communicate(timeout=90 * PATIENCE)[0]
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                self.fail("it does not end: %s" % process.communicate()[0])
+            self.assertEqual(process.returncode, 0, said)
+            self.assertIn("hvdrun: job succeeded: all 2 workers are done after 2 generations", said)
+            self.assertEqual([name for name in os.listdir(directory) if name.startswith("train.")], [], "its directory is left")
+
     def test_mpi_is_chosen(self):
         err = self.check(2, [WORKER])
         self.assertEqual(err.count("mpi (auto: mpi, since OMPI_COMM_WORLD_SIZE is set)"), 2, err)

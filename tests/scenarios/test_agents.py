@@ -77,7 +77,7 @@ class Ssh(ScenarioTest):
             if "Server listening" in line:
                 return
 
-    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), before=None, **more):
+    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), before=None, start=None, **more):
         def prepare(job):
             self.directory = job.directory
             self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"), (4,))
@@ -88,6 +88,8 @@ class Ssh(ScenarioTest):
                         " -o ConnectTimeout=10 {host}" % (user, job.directory))
             if before:
                 before(job)
+            if start:
+                return start(job)
             return self.network.enter("one") + ["env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)]
         return Job(self, hosts, worker, prepare=prepare, script=False, flags=flags,
                    options={"local_hosts": 0, "connect_timeout": 20 * PATIENCE, **(options or {})}, **more)
@@ -117,6 +119,37 @@ class Ssh(ScenarioTest):
         job.verify(20, workers=4)
         self.assertEqual(job.generations(), [(1, 4)])
         self.check_nothing_is_left()
+
+    def test_the_example_with_a_file_of_hosts_that_changes(self):
+        """examples/deploy/ssh/train.sh: a line that goes takes its host out, one that comes is used."""
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "ssh", "train.sh")
+
+        def through_the_script(job):
+            """What hvdrun is told beside its command reaches it by a hvdrun that comes first in PATH."""
+            os.mkdir(os.path.join(job.directory, "bin"))
+            self.file("bin/hvdrun", '#!/bin/sh\nexec %s $FLAGS "$@"\n' % HVDRUN, 0o755)
+            table = self.file("hosts.txt", "# of the test\none slots=1\n  two slots=1  # a comment\n")
+            begin = self.file("begin", 'while [ "$1" != %s ]; do FLAGS="$FLAGS $1"; shift; done\nexport FLAGS\nexec sh %s %s "$@"\n' % (
+                WORKER, script, table))
+            return self.network.enter("one") + ["env", "--chdir=" + job.directory, "PATH=%s/bin:%s" % (job.directory, os.environ["PATH"]),
+                                                "HVD_SSH=" + self.ssh.replace(" {host}", ""), "sh", begin]
+        job = self.job(None, ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=2, start=through_the_script,
+                       options={"agent_program": HVDRUN})
+        job.wait("gate", step=10, size=2)
+        self.file("hosts.txt", "one slots=1\ntwo slots=1\nthree slots=1\n")
+        job.wait("start", host="three")
+        job.wait_interrupt(2)
+        job.open("step.10")
+        job.wait("gate", step=20, size=3)
+        mark = job.mark()
+        self.file("hosts.txt", "one slots=1\nthree slots=1\n")
+        job.wait_interrupt(3, since=mark)
+        job.open("step.20")
+        job.wait("gate", step=30, size=2)
+        job.finish(0)
+        job.verify(40, workers=2)
+        job.assert_no_step_twice()
+        self.assertEqual({event["host"] for event in job.find("done")}, {"one", "three"})
 
     def test_what_reaches_a_worker(self):
         show = 'echo "at $(umask) $(pwd) $LANG $GIVEN $TMPDIR $(id -u)"; exec "$@"'
