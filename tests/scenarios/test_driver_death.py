@@ -50,6 +50,19 @@ class DriverDeath(ScenarioTest):
         job.finish(0)
         self.nothing_happened(job, 30, 3)
 
+    def test_D1_as_by_control_z_it_is_the_first_process_that_stops_and_the_job_goes_on(self):
+        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2, options=QUIET)
+        job.wait("gate", step=10)
+        job.process.send_signal(signal.SIGSTOP)  # SIGTSTP does nothing to a process without a shell
+        job.open("step.10")
+        job.wait("gate", step=20)
+        _, mark = job.kill_driver()  # nobody is there who would start another
+        job.wait("event_driver_lost", count=2)
+        job.process.send_signal(signal.SIGCONT)  # "fg"
+        self.taken_over(job, mark)
+        job.finish(0)
+        self.nothing_happened(job, 30, 2)
+
     def test_D1_a_loss_is_noticed_by_the_next_driver(self):
         job = Job(self, "a:3", ["steps=30", "commit=5", "gate=12", "gate=25"], np=3, min_np=1, max_np=3,
                   options=QUIET)

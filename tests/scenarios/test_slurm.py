@@ -3,8 +3,11 @@
 Slurm is Debian's, with a slurmd on each of two hosts that have networks of their own (../api/slurm.py).
 """
 
+import json
 import os
+import shutil
 import sys
+import tempfile
 import unittest
 
 from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
@@ -39,6 +42,27 @@ class Allocation(ScenarioTest):
                             "agent_timeout": 3 * PATIENCE},
                    flags=["--host-discovery-script", os.path.join(TOOLS, "hvd-hosts-slurm"),
                           "--agent", "srun --overlap -N1 -n1 -w {host}"], **more)
+
+    def test_the_batch_script(self):
+        """examples/deploy/slurm/train.sbatch as it stands, on two nodes."""
+        directory = tempfile.mkdtemp(prefix="hvd-sbatch-")
+        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+        self.network = Network(self.addCleanup, directory, slurm.NODES, (4,))
+        own = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(own) or k == "HVD_PLUGIN_PATH"}
+        self.slurm = slurm.Slurm({**clean, "PATH": ":".join((BIN, TOOLS, clean["PATH"])), "HVD_TEST_DIR": directory}, self.network)
+        self.addCleanup(self.end)
+        out = os.path.join(directory, "out")
+        script = os.path.join(HERE, "..", "..", "examples", "deploy", "slurm", "train.sbatch")
+        status, said, err = self.slurm.run(["sbatch", "--wait", "-N", "2", "--chdir", directory, "-o", out, script,
+                                            os.path.join(BIN, "scenario_worker"), "steps=20", "commit=5"], timeout=120)
+        with open(out) as file:
+            text = file.read()
+        self.assertEqual(status, 0, said + err + text)
+        self.assertIn("hvdrun: job succeeded", text)
+        done = [json.loads(line.split("] ", 1)[1]) for line in text.splitlines() if '"ev":"done"' in line]
+        self.assertEqual({event["step"] for event in done}, {20})
+        self.assertTrue(any(event["host"] == "two" for event in done), text)
 
     def end(self):
         left = self.slurm.close()
