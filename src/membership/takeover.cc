@@ -111,6 +111,9 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
     }
     workers.adopt(id, e.slot_host, e.slot, now);
     w = workers.find(id);
+    // Given up as a member, as the journal has it, and not ended: it has its seat still.
+    const auto seat = std::find(members.begin(), members.end(), id);
+    if (seat != members.end()) w->rank = static_cast<int32_t>(seat - members.begin());
   }
   if (e.generation > generation && !gathering) {
     return refuse(id, fmt::format("worker {} says that it is in generation {}, but the newest is {}", id,
@@ -122,6 +125,7 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   if (e.generation > generation) raise(e);
   if (e.generation > 0 && e.generation == generation && !take_seat(*w, e)) return;
 
+  if (w->member()) initial = false;  // the last one of them was given up, and is here
   w->absent = false;
   w->at_work = !e.left && e.generation == generation;
   w->event = e.last;
