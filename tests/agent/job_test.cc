@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "agent/agent.h"
 #include "driver/driver.h"
 #include "hvd/hvd.h"
@@ -61,7 +63,7 @@ class AgentJob : public ::testing::Test {
   }
 
   /// Sends a first message as `identity` and gives the reason why it was refused.
-  std::string refusal(const std::string& identity, wire::AgentHelloT hello) {
+  std::string refusal(const std::string& identity, wire::AgentHelloT hello, uint64_t term = 0) {
     Loop loop("stranger");
     Events events;
     std::shared_ptr<wire::Channel> channel;
@@ -80,6 +82,7 @@ class AgentJob : public ::testing::Test {
           channel->set_handlers(std::move(handlers));
           wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(hello));
           message.sequence = 1;
+          message.term = term;
           channel->send(wire::encode(message));
         });
     EXPECT_TRUE(events.wait([&] { return !reason.empty(); }));
@@ -121,6 +124,16 @@ TEST_F(AgentJob, WorkersRunUnderTheirAgentsAndEndWithTheJob) {
   driver_.reset();
   EXPECT_EQ(a->wait(kDeadline).code, HVD_JOB_FAILED);
   EXPECT_EQ(b->wait(kDeadline).code, HVD_JOB_FAILED);
+}
+
+// contract 14
+TEST_F(AgentJob, AnAgentOfANewerDriverIsSentBack) {
+  options_.set("journal", testing::TempDir() + "hvd-agent-journal-" + std::to_string(::getpid()));
+  start_driver({"sleep", "1000"}, "1");
+  EXPECT_EQ(refusal(wire::agent_identity("a"), hello("a"), 2),
+            "another driver has taken over from this one, which is of term 1");
+  EXPECT_EQ(refusal(wire::agent_identity("a"), hello("a"), 1), "accepted");
+  std::filesystem::remove_all(options_.string("journal"));
 }
 
 TEST_F(AgentJob, AllThatAWorkerPrintsArrivesInOrder) {

@@ -61,6 +61,7 @@ class ScriptedWorker {
   void say(Body body, uint64_t generation = 0) {
     wire::EnvelopeT message = wire::envelope(job, worker, generation, std::move(body));
     message.sequence = ++sequence;
+    message.term = term;
     send(wire::encode(message));
   }
   void send(wire::Bytes bytes) {
@@ -132,7 +133,7 @@ class ScriptedWorker {
   uint64_t worker;
   std::string driver, job, secret, host;
   std::string identity;  // "": the worker's own
-  uint64_t sequence = 0;
+  uint64_t sequence = 0, term = 0;
   struct Messages : Recorder<std::shared_ptr<wire::EnvelopeT>> {
     using Recorder::add;
     void add(wire::EnvelopeT message) { add(std::make_shared<wire::EnvelopeT>(std::move(message))); }

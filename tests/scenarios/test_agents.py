@@ -516,6 +516,28 @@ class ByHand(ScenarioTest):
         second.finish(0)
         self.one_generation(first, 600, 2)
 
+    def test_D1_without_a_journal_agents_and_workers_tell(self):
+        address = "127.0.0.1:%d" % self.free_port()
+
+        def driver():
+            return Job(self, None, ["steps=400", "commit=1", "pace=10"], np=3, min_np=1, max_np=3, script=False, sink=True,
+                       environment={"HVD_SECRET_FILE": self.secret},
+                       options={"job": "two", "takeover": "true"}, flags=["--journal", "off", "--listen", address],
+                       prepare=lambda job: [HVDRUN, "--driver"])
+        first = driver()
+        first.wait("hvdrun", text=containing("listens at"))
+        agents = self.agent(first, "a", 2, address=address), self.agent(first, "b", address=address)
+        first.wait("step", step=20, count=3)
+        first.process.kill()
+        first.process.wait()
+        second = driver()
+        second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 3 workers"))
+        second.process.wait(120 * PATIENCE)
+        for agent in agents:
+            self.said(agent, 0)
+        second.finish(0)
+        self.one_generation(first, 400, 3)
+
     def test_D2_who_stands_by_goes_with_the_job(self):
         first, second = self.two_drivers(["steps=20", "commit=1"], np=1, min_np=1, max_np=1)
         agent = self.agent(first, "a")

@@ -166,6 +166,22 @@ class Arrivals(unittest.TestCase):
             self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
             self.assertEqual(worker.events("done")[0]["step"], 400)
 
+    def test_A6_without_a_journal_the_workers_tell(self):
+        named = ("-np", "2", "--journal", "off", "--set", "job=handed-on", "--set", "takeover=true")
+        driver = self.driver(*named)
+        workers = [self.worker("steps=400", "commit=1", "pace=10", HVD_HOST=host) for host in ("x", "y")]
+        for worker in workers:
+            worker.wait('"ev":"step".*"step":20[,}]')
+        driver.process.kill()
+        driver.finish()
+        second = self.driver(*named, listen=self.address)
+        second.wait("taken over after .* generation 1 goes on with 2 workers")
+        self.assertEqual([worker.finish() for worker in workers], [0, 0])
+        self.assertEqual(second.finish(), 0)
+        for worker in workers:
+            steps = [event["step"] for event in worker.events("step")]
+            self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
+
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_A5_mpirun_is_a_mere_launcher(self):
         """What it starts joins the job as any other worker does: whose rank is the driver's word, not mpirun's."""

@@ -1,0 +1,104 @@
+// An older driver that is still there: who has heard of a newer one gets nothing from it, and it ends (contract 14).
+#include <filesystem>
+#include <fstream>
+
+#include "driver/job_fixture.h"
+
+namespace hvd::driver {
+namespace {
+
+using test::ScriptedWorker;
+
+class Fencing : public test::JobTest {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "hvd-fencing-XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    set("journal", directory_);
+    set("job", "j");
+    set("min_np", "1");
+  }
+  void TearDown() override {
+    test::JobTest::TearDown();
+    driver.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  /// As another driver does that takes the job over.
+  void take_over(uint64_t term) { std::ofstream(directory_ + fmt::format("/journal.{:016x}", term)); }
+  /// All that was launched ends; the sentence with which the driver has ended.
+  std::string end() {
+    for (const test::Launched& each : launched.all()) driver->worker_exited(each.worker, 0);
+    const Status status = driver->wait(seconds(30));
+    EXPECT_EQ(status.code, HVD_JOB_FAILED);
+    return status.message;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(Fencing, WhoNamesANewerTermIsNotHeard) {
+  start();
+  form(2);
+  ScriptedWorker& worker = *workers[0];
+  EXPECT_EQ(worker.await(&wire::BodyUnion::AsWelcome)->term, 1u);
+  worker.say(wire::HeartbeatT{});
+  ASSERT_NE(worker.await(&wire::BodyUnion::AsHeartbeatAck), nullptr);
+  // A worker's word alone does not end a driver: its journal says that there is no other one.
+  worker.term = 2;
+  worker.say(wire::HeartbeatT{});
+  worker.term = 1;
+  worker.say(wire::HeartbeatT{});
+  ASSERT_NE(worker.await(&wire::BodyUnion::AsHeartbeatAck, 2), nullptr) << log.text();
+  EXPECT_EQ(worker.count(wire::Body::HeartbeatAck), 2u);
+  EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
+}
+
+TEST_F(Fencing, AWorkerThatComesFromANewerDriverIsSentBack) {
+  start();
+  form(2);
+  workers[1]->drop();
+  ScriptedWorker& back = strange(2);
+  ASSERT_TRUE(back.connect().ok());
+  back.term = 2;
+  back.hello();
+  expect_refused(back, wire::Refusal::Superseded, "this driver is of term 1, and there is one of term 2");
+}
+
+TEST_F(Fencing, TheOlderDriverEndsWithOneSentence) {
+  set("heartbeat_interval", "10");  // what it would see by itself comes too late
+  start();
+  form(2);
+  take_over(2);
+  workers[0]->term = 2;
+  workers[0]->say(wire::HeartbeatT{});
+  EXPECT_TRUE(workers[0]->hung_up());
+  EXPECT_TRUE(workers[1]->hung_up());
+  EXPECT_EQ(workers[0]->count(wire::Body::Abort) + workers[1]->count(wire::Body::Abort), 0u);
+  EXPECT_EQ(workers[0]->count(wire::Body::JobEnded) + workers[1]->count(wire::Body::JobEnded), 0u);
+  EXPECT_TRUE(stopped.all().empty());  // they are the other one's
+  EXPECT_EQ(end(), "another driver has taken job j over: this one, of term 1, ends");
+}
+
+TEST_F(Fencing, WithoutAWordItSeesForItself) {
+  set("heartbeat_interval", "0.02");
+  start();
+  form(2);
+  take_over(2);
+  EXPECT_TRUE(workers[0]->hung_up());
+  EXPECT_EQ(end(), "another driver has taken job j over: this one, of term 1, ends");
+}
+
+TEST_F(Fencing, AWorkerThatHasGoneToItIsNotLost) {
+  set("heartbeat_interval", "10");
+  start();
+  form(2);
+  take_over(2);
+  workers[1]->drop();
+  EXPECT_TRUE(workers[0]->hung_up());
+  EXPECT_EQ(workers[0]->count(wire::Body::Abort), 0u);
+  end();
+}
+
+}  // namespace
+}  // namespace hvd::driver
