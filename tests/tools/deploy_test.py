@@ -36,7 +36,7 @@ class Deploy(unittest.TestCase):
         self.assertEqual(said.count("passed"), documents, said)
 
     def test_kubernetes(self):
-        self.validate(os.path.join(DEPLOY, "kubernetes", "job.yaml"), 3)
+        self.validate(os.path.join(DEPLOY, "kubernetes", "job.yaml"), 4)
 
     def test_jobset(self):
         """Its schema is no part of Kubernetes: what is linted is the jobs that it makes, and the names that they count on."""
@@ -67,13 +67,14 @@ class Deploy(unittest.TestCase):
                 self.assertEqual(used - known, set(), name)
 
     def test_slurm_s_script_is_one(self):
-        status, said = run("bash", "-n", os.path.join(DEPLOY, "slurm", "train.sbatch"))
-        self.assertEqual(status, 0, said)
+        for name in ("train.sbatch", "standby.sbatch"):
+            status, said = run("bash", "-n", os.path.join(DEPLOY, "slurm", name))
+            self.assertEqual(status, 0, said)
 
     def test_systemd(self):
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd-analyze is not installed")
-        for name in ("hvd-agent.service", "hvd-notice@.service"):
+        for name in ("hvd-agent.service", "hvd-driver.service", "hvd-notice@.service"):
             _, said = run("systemd-analyze", "verify", "--man=no", os.path.join(DEPLOY, "systemd", name))
             # The programs need not be installed where the test runs.
             wrong = [line for line in said.splitlines() if name.partition(".")[0].partition("@")[0] in line
