@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""What the driver's death costs, beside rounds in which nothing dies.
+
+    driver_death_bench.py [ROUNDS] [SECONDS]    in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios
+Four workers (of C, some KiB of state) train with steps of 2 ms and commit each fifth one. The rounds of all ways alternate:
+nothing dies; the driver; the driver of workers that two agents run; a worker; the driver and a worker in the same moment.
+Told are medians, least and most over the rounds. SECONDS: one more round that long without any driver (default: none).
+"""
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scenarios"))
+from harness import HVDRUN, Job, containing  # noqa: E402
+
+WAYS = ("nothing", "driver", "driver, agents", "worker", "driver and worker")
+WINDOW = 1e9  # ns after the death in which steps are looked at
+STEPS = 1200
+
+
+class Round(unittest.TestCase):
+    def runTest(self):
+        pass
+
+
+def start(test, way, steps=STEPS, environment=None):
+    worker = ["steps=%d" % steps, "commit=5", "pace=2"]
+    named = dict(np=4, min_np=3, max_np=4, sink=True, options={"restart": "false", "job": "bench"})
+    if way != "driver, agents":
+        return Job(test, "a:4", worker, environment=environment, **named)
+    secret = "a secret of more than 32 characters, for benchmarks"
+    job = Job(test, None, worker, script=False, environment={"HVD_SECRET": secret},
+              prepare=lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"], **named)
+    address = job.wait("hvdrun", text=containing("listens at"))["text"].split("listens at ")[1].split(",")[0]
+    for host in ("a", "b"):
+        agent = subprocess.Popen([HVDRUN, "--join", address, "--host", host, "--slots", "2"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 env={"PATH": os.environ["PATH"], "HVD_SECRET": secret})
+        test.addCleanup(lambda agent=agent: (agent.kill() if agent.poll() is None else None, agent.wait()))
+    return job
+
+
+def durations(job, since, until):
+    """Of steps that ended in this time, by worker, in ns."""
+    before, found = {}, []
+    for event in job.find("step"):
+        last = before.get(event["pid"])
+        before[event["pid"]] = event["t"]
+        if last is not None and since <= event["t"] and last <= until:
+            found.append(event["t"] - last)
+    return found
+
+
+def one(way):
+    test = Round()
+    try:
+        job = start(test, way)
+        victim = job.wait("train", rank=3)
+        job.wait("step", step=150, count=4)
+        driver = job.driver()
+        at = time.monotonic_ns()
+        if "driver" in way:
+            os.kill(driver, signal.SIGKILL)
+        if "worker" in way:
+            job.send_signal(victim, signal.SIGKILL)
+        job.finish(0)
+        steps = [(event["pid"], event["step"]) for event in job.find("step")]
+        seen = {
+            "repeated": len(steps) - len(set(steps)),
+            "lost": sum(STEPS - len({s for p, s in steps if p == e["pid"]}) for e in job.find("done")),
+            "restarted": len(job.find("start")) - 4,
+        }
+        if "worker" in way:
+            seen["next"] = (min(e["t"] for e in job.find("step", gen=2)) - at) / 1e6
+        else:
+            usual = durations(job, 0, at)
+            seen["median"] = statistics.median(usual) / 1e6
+            seen["longest"] = max(durations(job, at, at + WINDOW)) / 1e6
+            seen["ratio"] = seen["longest"] / seen["median"]
+        if way.startswith("driver") and "worker" not in way:
+            seen["back"] = (max(e["t"] for e in job.find("event_driver_back")) - at) / 1e6
+        return seen
+    finally:
+        test.doCleanups()
+
+
+def alone(length):
+    """So long without any driver: who would start another one is stopped."""
+    test = Round()
+    try:
+        steps = int(length / 0.002) + 3000
+        job = start(test, "driver", steps, {"HVD_DRIVER_TIMEOUT": "%g" % (2 * length + 60)})
+        job.keep("step", "start", "done", "hvdrun", "event_driver_back", "event_driver_lost")
+        job.wait("step", step=150, count=4)
+        driver = job.driver()
+        os.kill(job.process.pid, signal.SIGSTOP)
+        os.kill(driver, signal.SIGKILL)
+        at = time.monotonic_ns()
+        time.sleep(length)
+        until = time.monotonic_ns()
+        os.kill(job.process.pid, signal.SIGCONT)
+        job.wait("event_driver_back", count=4)
+        job.finish(0, timeout=600)
+        all_steps = [(e["pid"], e["step"]) for e in job.find("step")]
+        usual, without = durations(job, 0, at), durations(job, at, until)
+        print("%g s without a driver: %d steps of each worker, %d repeated, %d workers restarted; median step %.2f ms before, "
+              "%.2f ms without; longest %.1f ms" % (length, len(without) // 4, len(all_steps) - len(set(all_steps)),
+                                                   len(job.find("start")) - 4, statistics.median(usual) / 1e6,
+                                                   statistics.median(without) / 1e6, max(without) / 1e6))
+    finally:
+        test.doCleanups()
+
+
+def figures(values, form="%.1f"):
+    text = form + " (" + form + " to " + form + ")"
+    return text % (statistics.median(values), min(values), max(values))
+
+
+def main(rounds, length):
+    found = {way: [] for way in WAYS}
+    for _ in range(rounds):
+        for way in WAYS:
+            found[way].append(one(way))
+    for way in WAYS:
+        rows = found[way]
+        print("%s: %d rounds; steps repeated %s, lost %s; workers restarted %s" % (
+            way, len(rows), *(max(row[key] for row in rows) for key in ("repeated", "lost", "restarted"))))
+        for key, meaning in (("median", "median step, ms"), ("longest", "longest step in the second after, ms"),
+                             ("ratio", "longest to median step"), ("back", "until all workers have the next driver, ms"),
+                             ("next", "until the next collective, ms")):
+            if key in rows[0]:
+                print("    %s: %s" % (meaning, figures([row[key] for row in rows])))
+    if length:
+        alone(length)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7, float(sys.argv[2]) if len(sys.argv) > 2 else 0)
