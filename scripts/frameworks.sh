@@ -22,7 +22,8 @@ build/frameworks/bin/pip install --quiet --disable-pip-version-check numpy pytes
 export HVD_PYTHON=$PWD/build/frameworks/bin/python
 for framework in "${frameworks[@]}"; do
   name=python_$framework
-  [ "$framework" != torch ] || name='python_(binding|horovod|torch_distributed)'
+  [ "$framework" != torch ] || name='python_(binding|horovod|horovod_examples|torch_distributed)'
+  [ "$framework" != tensorflow ] || name='python_(tensorflow|horovod_examples)'
   ctest --preset release -R "^$name\$" --no-tests=error
   if [ "$framework" = torch ]; then  # PyTorch's own tests of process groups
     build/frameworks/bin/pip install --quiet --disable-pip-version-check expecttest hypothesis

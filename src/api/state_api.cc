@@ -113,7 +113,9 @@ hvd_status hvd_state_create(hvd_context* context, hvd_state** ret_state, hvd_err
     required(ret_state, "ret_state");
     const Use<hvd_context> use(context, "context");
     hvd::api::open_worker(*use);
-    *ret_state = hvd::api::make_handle(std::make_shared<hvd_state>(use.shared()));
+    auto state = std::make_shared<hvd_state>(use.shared());
+    state->elastic.reset_before_sync = use->options.boolean("reset_before_sync");
+    *ret_state = hvd::api::make_handle(std::move(state));
   });
 }
 

@@ -57,8 +57,8 @@ constexpr OptionSpec kSpecs[] = {
      "how long a worker goes on without a driver (docs/driver-loss.md); with a silent one at least heartbeat_timeout"},
     {"operation_timeout", kDuration, "10m", 0.001, kDay, kToWorker,
      "how long a collective waits for ranks that do not call it"},
-    {"stall_warning", kDuration, "1m", 0.001, kDay, kToWorker,
-     "after how long a waiting collective is reported in the log"},
+    {"stall_warning", kDuration, "1m", 0, kDay, kToWorker,
+     "after how long a waiting collective is reported in the log; 0: never"},
     {"fusion_threshold", kInt, "16777216", 0, 1LL << 40, kToWorker,
      "bytes up to which operations that are ready together run as one; 0: each by itself"},
     {"deterministic", kBool, "false", 0, 0, kToWorker,
@@ -77,6 +77,9 @@ constexpr OptionSpec kSpecs[] = {
     {"check_commits", kBool, "false", 0, 0, kToWorker,
      "whether the end of a hidden commit checks that the program has not written what it copies: for debugging, it reads "
      "everything again"},
+    {"reset_before_sync", kBool, "false", 0, 0, kToWorker,
+     "whether reset callbacks run before the state is synced, so that newcomers get what they set; hvd.init of Python's "
+     "package says true, as in Horovod"},
     {"divergence_every", kInt, "0", 0, 1 << 30, kToWorker,
      "every so many commits the ranks compare digests, and whoever has other bytes than most is named; 0: never"},
     {"on_divergence", kString, "report", 0, 0, kToWorker,

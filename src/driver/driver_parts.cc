@@ -57,7 +57,8 @@ std::vector<std::string> Driver::worker_options() const {
   // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
   if (const Duration shutdown = options_.duration("stall_shutdown"); shutdown > Duration(0)) {
     Duration warning = shutdown;
-    while (warning > options_.duration("stall_warning")) warning /= 2;
+    const Duration wished = options_.duration("stall_warning");  // 0: none but this one
+    while (wished > Duration(0) && warning > wished) warning /= 2;
     result.push_back(fmt::format("HVD_STALL_WARNING={}", to_seconds(std::max(warning, milliseconds(1)))));
   }
   const std::vector<std::string> theirs = variables_.added_to(launch::merged_environment(environment_));

@@ -250,26 +250,32 @@ Status RunLoop::keep_live_values() {
   return status.ok() ? elastic_->state.hand_over() : status;
 }
 
-Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result) {
+Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result, bool refresh_first) {
   if (elastic_ == nullptr) return {};
   EngineUse engine = worker_.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
   const hvd_membership_info place = worker_.membership();
   return elastic_->state.sync(*engine, place.rank, place.size, known,
-                              worker_.operations().operation_timeout(), result);
+                              worker_.operations().operation_timeout(), result, refresh_first);
 }
 
 Status RunLoop::run_reset_callbacks() {
-  if (elastic_ == nullptr) return {};
-  for (size_t i = 0; i < elastic_->reset_callbacks.size(); ++i) {
+  if (elastic_ == nullptr || elastic_->reset_callbacks.empty()) return {};
+  const Time began = now();
+  Status status;
+  for (size_t i = 0; status.ok() && i < elastic_->reset_callbacks.size(); ++i) {
     const Callback<hvd_reset_fn> callback = elastic_->reset_callbacks[i];
     const int32_t result = callback();
     if (result == 0) continue;
     // A callback may fail because a peer was lost meanwhile: then that is the reason.
-    if (auto loss = worker_.loss()) return loss->status;
-    return Status(HVD_CALLBACK_FAILED, fmt::format("reset callback {} returned {}", i, result));
+    if (auto loss = worker_.loss()) {
+      status = loss->status;
+    } else {
+      status = Status(HVD_CALLBACK_FAILED, fmt::format("reset callback {} returned {}", i, result));
+    }
   }
-  return {};
+  record("reset callbacks", began);
+  return status;
 }
 
 /// A phase of a recovery, until now.
@@ -279,9 +285,16 @@ void RunLoop::record(const char* phase, Time began) const {
 }
 
 Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known) {
+  // Before the sync: what callbacks have set goes to newcomers, and operations in them meet those that newcomers call
+  // before their training function.
+  const bool resets_first =
+      elastic_ != nullptr && elastic_->reset_before_sync && !elastic_->reset_callbacks.empty();
+  if (resets_first) {
+    if (Status status = run_reset_callbacks(); !status.ok()) return status;
+  }
   const Time began = now();
   state::SyncResult result;
-  Status status = sync(known, &result);
+  Status status = sync(known, &result, resets_first);
   record("sync", began);
   recovery->sync_ns += count(now() - began);
   if (!status.ok()) return status;
@@ -289,10 +302,7 @@ Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Sum
   recovery->sync_bytes += result.sent_bytes + result.received_bytes;
   worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
   worker_.report_synced(result.revision);
-  const Time resetting = now();
-  status = run_reset_callbacks();
-  if (elastic_ != nullptr && !elastic_->reset_callbacks.empty()) record("reset callbacks", resetting);
-  return status;
+  return resets_first ? Status() : run_reset_callbacks();
 }
 
 Status RunLoop::recover(hvd_status cause) {

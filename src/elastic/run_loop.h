@@ -19,6 +19,8 @@ struct ElasticState {
   const state::Settings settings;
   state::State state;
   std::vector<Callback<hvd_reset_fn>> reset_callbacks;
+  /// They run before the sync of a new generation, and what they change is part of it.
+  bool reset_before_sync = false;
   /// Where HVD_HOSTS_UPDATED came from. From a commit: live values are the last commit already. From a check:
   /// they are to be kept. From neither: this worker had joined, and the others went on without it.
   enum class Left : uint8_t { kInJoin, kAtCommit, kAtCheck };
@@ -52,7 +54,7 @@ class RunLoop {
   void record(const char* phase, Time began) const;
   Status settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known);
   Status run_reset_callbacks();
-  Status sync(const std::vector<state::Summary>& known, state::SyncResult* result);
+  Status sync(const std::vector<state::Summary>& known, state::SyncResult* result, bool refresh_first = false);
   session::ReadyInfo ready(hvd_status cause) const;
   Status finished(hvd_status last);
 

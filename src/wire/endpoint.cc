@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "wire/socket.h"
-#include "wire/tls_stream.h"
 
 namespace hvd::wire {
 
@@ -33,9 +32,9 @@ std::string to_text(const Tcp::endpoint& endpoint) {
                                     : fmt::format("{}:{}", address, endpoint.port());
 }
 
-void close_socket(TlsStream& stream) {
+void close_socket(Stream& stream) {
   asio::error_code ignored;
-  stream.socket().close(ignored);
+  stream.next_layer().close(ignored);
 }
 
 }  // namespace hvd::wire

@@ -54,6 +54,7 @@ class Trainer {
     outcome.worker = seat.worker;
     hvd_error error = HVD_ERROR_INIT;
     outcome.run = hvd_init(options, &context, &error);
+    if (outcome.run == HVD_OK && after_init) outcome.run = after_init(*this);
     if (outcome.run == HVD_OK) {
       outcome.run = train_all(&error);
       hvd_error end = HVD_ERROR_INIT;
@@ -78,7 +79,7 @@ class Trainer {
   const WorkerSeat seat;
   Record& record;
   int64_t last_step;
-  Hook before_step, at_reset;
+  Hook before_step, at_reset, after_init;
   hvd_context* context = nullptr;
   hvd_state* state = nullptr;
   std::vector<float> weights = std::vector<float>(1000, 0.0F);
@@ -236,6 +237,47 @@ TEST(Job, ANewHostIsTakenIn) {
     EXPECT_EQ(static_cast<uint64_t>(sight.rank), sight.worker - 1);
   }
   EXPECT_EQ(steps.size(), 1U);
+}
+
+// What a reset callback sets goes to a newcomer, and operations in it meet those that the newcomer calls before its loop.
+TEST(Job, WithResetBeforeSyncANewcomerGetsWhatCallbacksSet) {
+  Record record;
+  std::atomic<bool> added{false};
+  Job* running = nullptr;
+  const auto meet = [](hvd_context* context) {
+    float value = 1.0F;
+    hvd_tensor tensor = HVD_TENSOR_INIT;
+    tensor.data = &value;
+    tensor.dtype = HVD_DTYPE_FLOAT32;
+    const hvd_status status = hvd_allreduce(context, "meet", &tensor, &tensor, HVD_REDUCTION_SUM, nullptr);
+    return status == HVD_OK && value == 3.0F ? HVD_OK : HVD_INTERNAL;
+  };
+  Job job("a:2", {{"np", "2"}, {"max_np", "3"}}, [&](const WorkerSeat& seat, hvd_options* options) {
+    hvd_options_set(options, "reset_before_sync", "true", nullptr);
+    Trainer trainer(seat, record, 1 << 30);
+    trainer.after_init = [&](Trainer& t) { return seat.worker == 3 ? meet(t.context) : hvd_status{HVD_OK}; };
+    trainer.at_reset = [&](Trainer& t) {
+      t.weights[0] = 7000.0F;
+      return meet(t.context);
+    };
+    trainer.before_step = [&](Trainer& t) {
+      if (t.step == 5 && !added.exchange(true)) running->set_hosts("a:2,b:1");
+      if (hvd_size(t.context) == 3 && t.last_step == 1 << 30) t.last_step = t.step + 10;
+      return hvd_status{HVD_OK};
+    };
+    trainer.run(options);
+  });
+  running = &job;
+  job.start();
+  std::string sentence;
+  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  const auto outcomes = record.outcomes.get();
+  ASSERT_EQ(outcomes.size(), 3U);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.run, HVD_OK) << outcome.message;
+    EXPECT_FLOAT_EQ(outcome.weights[0], 7010.0F);
+    EXPECT_EQ(outcome.weights, outcomes[0].weights);
+  }
 }
 
 // H10: check_host_updates keeps live values though they were never committed.

@@ -16,6 +16,7 @@ from .process_set import ProcessSet, _Everybody
 P = ParamSpec("P")
 R = TypeVar("R")
 _context: Context | None = None
+_followers: list[Callable[[Context], None]] = []
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None, *,
@@ -38,17 +39,20 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         for process_set in sets:
             _context._share_process_set(process_set)
         return _context
-    from ._horovod import export_place, warn_of_variables
+    from ._horovod import begin_timeline, export_place, options_of
 
-    warn_of_variables(os.environ, logger().warning)
-    context = Context(log=log, process_sets=sets, **options)
+    chosen = {**options_of(os.environ, logger().warning), **options}
+    context = Context(log=log, process_sets=sets, **chosen)
     try:
         _everybody(context, ranks)
+        begin_timeline(context)
     except BaseException:
         context.close()
         raise
     export_place(context)
     _context = context
+    for use in _followers:
+        use(context)
     return _context
 
 
@@ -71,6 +75,13 @@ def context() -> Context:
     if _context is None:
         raise InvalidError("hvd.init() has not been called")
     return _context
+
+
+def follow(use: Callable[[Context], None]) -> None:
+    """use(context) is called with the present default context, and with each later one."""
+    _followers.append(use)
+    if _context is not None:
+        use(_context)
 
 
 def is_default(context: Context) -> bool:

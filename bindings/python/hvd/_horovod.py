@@ -83,17 +83,70 @@ _PLACE = {"HOROVOD_RANK": "rank", "HOROVOD_SIZE": "size", "HOROVOD_LOCAL_RANK": 
           "HOROVOD_LOCAL_SIZE": "local_size", "HOROVOD_CROSS_RANK": "cross_rank", "HOROVOD_CROSS_SIZE": "cross_size"}
 
 
-def warn_of_variables(environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """One line, if variables of Horovod's are set, which have no effect here."""
-    found = sorted(name for name in environment if name.startswith("HOROVOD_") and name not in _PLACE)
-    if found:
-        say(f"{', '.join(found)}: Horovod's variables are not read; docs/options.md has this library's")
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds >= 0:  # nor "nan"
+        raise ValueError
+    return seconds
+
+
+def _level(text: str) -> str:
+    return {"trace": "trace", "debug": "debug", "info": "info", "warning": "warning", "error": "error",
+            "fatal": "error"}[text.lower()]
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+# Horovod's variables that mean here what they mean there: the option, how its value is read, and what is expected.
+_READ: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "HOROVOD_FUSION_THRESHOLD": ("fusion_threshold", _number, "a number of bytes"),
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": ("stall_warning", _seconds, "a number of seconds"),
+    "HOROVOD_LOG_LEVEL": ("log_level", _level, "trace, debug, info, warning, error or fatal"),
+    "HOROVOD_GLOO_IFACE": ("interface", str, "a network interface"),
+}
+_LAUNCHERS = {"HOROVOD_START_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"}  # which horovodrun reads
+_SET = {*_PLACE, "HOROVOD_ELASTIC", "HOROVOD_HOSTNAME"}
+
+
+def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
+    """The options of hvd.init() that make it Horovod's, and those that Horovod's variables set; HVD_... variables come first.
+
+    One line names the variables that have no effect. InvalidError: a value that can't be meant.
+    """
+    found: dict[str, Any] = {"reset_before_sync": True}
+    for name, (option, read, expected) in _READ.items():
+        if environment.get(name):
+            try:
+                found[option] = read(environment[name])
+            except (ValueError, KeyError):
+                raise InvalidError(f"{name}={environment[name]!r}: expected {expected}") from None
+    if environment.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
+        found["stall_warning"] = 0.0
+    known = {*_READ, *_SET, *_LAUNCHERS, "HOROVOD_TIMELINE", "HOROVOD_STALL_CHECK_DISABLE"}
+    idle = sorted(name for name in environment if name.startswith("HOROVOD_") and name not in known)
+    if idle:
+        say(f"{', '.join(idle)}: these variables of Horovod's have no effect; docs/options.md has this library's options")
+    return {option: value for option, value in found.items() if f"HVD_{option.upper()}" not in environment}
+
+
+def begin_timeline(context: Context) -> None:
+    """HOROVOD_TIMELINE=file: rank 0 writes there, as in Horovod. DYNAMIC: when start_timeline() is called."""
+    path = os.environ.get("HOROVOD_TIMELINE", "")
+    if path and path != "DYNAMIC" and "HVD_TIMELINE" not in os.environ and context.rank() == 0:
+        context.start_timeline(path)
 
 
 def export_place(context: Context) -> None:
     """HOROVOD_RANK and the like as Horovod's launcher sets them, for what looks there and not at hvd.rank()."""
     member = context.membership()
     os.environ.update({name: str(getattr(member, field)) for name, field in _PLACE.items()})
+    if "HVD_DRIVER" in os.environ:  # the job's driver started it, and ranks may change
+        os.environ.update(HOROVOD_ELASTIC="1", HOROVOD_HOSTNAME=os.environ.get("HVD_HOST", ""))
 
 
 def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, np: int = 1, *,

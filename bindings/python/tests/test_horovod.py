@@ -5,10 +5,12 @@ import os
 import pytest
 
 import hvd
+from hvd import _horovod
 
 THREE = """
 import pathlib, sys
 import hvd
+from hvd import _horovod
 context = hvd.init()
 pair = hvd.add_process_set([0, 2])
 if pair.included():
@@ -36,16 +38,40 @@ def test_which_transports_there_are(alone):
     hvd.start_timeline(os.devnull, mark_cycles=True)
     hvd.stop_timeline()
 
-def test_its_variables_are_named_once_and_the_place_is_exported(python):
+def test_its_variables_are_read_or_named_once_and_the_place_is_exported(python, tmp_path):
+    timeline = tmp_path / "timeline.json"
     done = python("""
         import logging, os
         logging.basicConfig(format="%(message)s")
         import hvd
         hvd.init()
         print({name: value for name, value in sorted(os.environ.items()) if name.startswith("HOROVOD_")})
-    """, environment={"HOROVOD_TIMELINE": "/nowhere", "HOROVOD_CYCLE_TIME": "1"})
-    assert done.stderr.count("HOROVOD_CYCLE_TIME, HOROVOD_TIMELINE: Horovod's variables are not read") == 1
+        hvd.shutdown()
+    """, environment={"HOROVOD_TIMELINE": str(timeline), "HOROVOD_CYCLE_TIME": "1", "HOROVOD_AUTOTUNE": "1",
+                      "HOROVOD_FUSION_THRESHOLD": "0"})
+    assert done.stderr.count("HOROVOD_AUTOTUNE, HOROVOD_CYCLE_TIME: these variables of Horovod's have no effect") == 1
+    assert "HOROVOD_TIMELINE" not in done.stderr and timeline.read_text().startswith("[")
     assert "'HOROVOD_CROSS_RANK': '0'" in done.stdout and "'HOROVOD_RANK': '0', 'HOROVOD_SIZE': '1'" in done.stdout
+
+@pytest.mark.parametrize("variables, options", [
+    ({"HOROVOD_FUSION_THRESHOLD": "4096", "HOROVOD_LOG_LEVEL": "FATAL"}, {"fusion_threshold": 4096, "log_level": "error"}),
+    ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "2.5"}, {"stall_warning": 2.5}),
+    ({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "3"}, {"stall_warning": 0.0}),
+    ({"HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_RANK": "7", "HOROVOD_ELASTIC": "1"}, {"interface": "eth0"}),
+    ({"HOROVOD_FUSION_THRESHOLD": "1", "HVD_FUSION_THRESHOLD": "2"}, {}),
+])
+def test_what_its_variables_mean(variables, options):
+    said = []
+    assert _horovod.options_of(variables, said.append) == {"reset_before_sync": True, **options} and not said
+    with hvd._options.NativeOptions(options):  # each of them is one that there is
+        pass
+
+@pytest.mark.parametrize("name, value, expected", [
+    ("HOROVOD_FUSION_THRESHOLD", "much", "a number of bytes"), ("HOROVOD_FUSION_THRESHOLD", "-1", "a number of bytes"),
+    ("HOROVOD_STALL_CHECK_TIME_SECONDS", "nan", "a number of seconds"), ("HOROVOD_LOG_LEVEL", "7", "trace, debug")])
+def test_a_variable_that_cannot_be_meant(name, value, expected):
+    with pytest.raises(hvd.InvalidError, match=f"{name}='{value}': expected {expected}"):
+        _horovod.options_of({name: value}, print)
 
 def test_sets_and_join_on_three_ranks(tmp_path):
     import sys
