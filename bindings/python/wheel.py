@@ -92,6 +92,9 @@ def pack(build, output, modules=None):
         calls = build / "bindings" / "python" / "_calls.abi3.so"
         if calls.exists():  # else the package goes through ctypes
             add("hvd/_calls.abi3.so", calls.read_bytes(), executable=True)
+        operation = build / "bindings" / "python" / "_tensorflow.so"
+        if operation.exists():  # else hvd.tensorflow goes through NumPy's functions in graphs
+            add("hvd/_tensorflow.so", operation.read_bytes(), executable=True)
         if not found:
             raise SystemExit(f"{build} installs no libhvd.so")
         for path, text in TEXTS.items():

@@ -44,6 +44,37 @@ def test_operations(ranks):
     assert run(ranks, "tensorflow_ops.py").count("all as expected") == ranks
 
 
+MANY = """
+import tensorflow as tf
+import hvd.tensorflow as hvd
+hvd.init()
+assert hvd._graph.operation.create is not None, hvd._graph.operation.reason
+order = range(24) if hvd.rank() == 0 else reversed(range(24))  # no node waits for another one
+with tf.Graph().as_default():
+    sums = {i: hvd.allreduce(tf.fill([2], float(i)), op=hvd.Sum, name=f"x{i}") for i in order}
+    rows = {i: hvd.allgather(tf.fill([hvd.rank(), 1], i), name=f"y{i}") for i in order}
+    bad = hvd.allreduce(tf.ones([hvd.rank() + 1]), name="bad")
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2, use_per_session_threads=True)
+    with tf.compat.v1.Session(config=config) as session:
+        found, gathered = session.run([sums, rows])
+        try:
+            session.run(bad)
+            raise SystemExit("it was taken")
+        except tf.errors.FailedPreconditionError as error:
+            assert "shape [1] on rank 0" in str(error), error
+assert all(found[i].tolist() == [2.0 * i] * 2 and gathered[i].tolist() == [[i]] for i in range(24)), found
+print("all as expected", flush=True)
+hvd.shutdown()
+"""
+
+
+@needs_tensorflow
+def test_a_graph_with_more_operations_than_threads(tmp_path):
+    script = tmp_path / "many.py"
+    script.write_text(MANY)
+    assert run(2, script, HVD_OPERATION_TIMEOUT="60").count("all as expected") == 2
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_keras(backend, tmp_path):
     assert run(2, "keras_ops.py", tmp_path, KERAS_BACKEND=backend).count("all as expected") == 2

@@ -1,7 +1,8 @@
 """Between TensorFlow and the library: tensors as NumPy arrays without a copy, calls from within graphs, errors out of them.
 
-In eager mode a tensor's memory is borrowed as it is. Within tf.function an operation is a tf.numpy_function node: stateful,
-so that TensorFlow keeps the nodes of a function in program order, and every rank calls them in the same one.
+In eager mode a tensor's memory is borrowed as it is. Within tf.function an operation is a node of the compiled operation
+(_graph.py), or where that is missing of tf.numpy_function. Both are stateful, so that TensorFlow keeps the nodes of a
+function in program order, and every rank calls them in the same one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from ..errors import HvdError, InvalidError, MismatchError
+from ..errors import HvdError, InvalidError, MismatchError, marked
 from ..tensors import CODES
+from . import _graph
 
 _ALIGNMENT = 64  # TensorFlow adopts an array's memory if it is so aligned, and copies it otherwise
 
@@ -75,14 +77,23 @@ def check(tensor: Any, what: str) -> tf.Tensor:
 
 
 def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[tf.DType],
-         shapes: Sequence[Any], name: str) -> list[tf.Tensor]:
-    """function(*arrays) -> list of arrays, at once in eager mode and as a node of the graph elsewhere."""
+         shapes: Sequence[Any], name: str, native: dict[str, Any] | None = None) -> list[tf.Tensor]:
+    """function(*arrays) -> list of arrays, at once in eager mode and as a node of the graph elsewhere.
+
+    native: what _graph.collective() takes to do the same.
+    """
     if tf.executing_eagerly():
         try:
             results = function(*[array_of(tensor) for tensor in tensors])
         except (MismatchError, InvalidError) as error:
             raise _also_tensorflows(error) from None
         return [tf.convert_to_tensor(array) for array in results]
+
+    if native is not None and _graph.operation.create is not None:
+        results = _graph.collective(tensors=tensors, dtypes=dtypes, name=name, **native)
+        for result, shape in zip(results, shapes):
+            result.set_shape(shape)
+        return results
 
     def node(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
@@ -123,7 +134,7 @@ def original_errors() -> Iterator[None]:
     except HvdError:
         raise
     except Exception as error:
-        failure = _last.take()
+        failure = _last.take() or marked(error)
         if failure is None or not _came_from_a_node(error):
             raise
         raise failure from error

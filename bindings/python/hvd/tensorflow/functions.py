@@ -11,7 +11,7 @@ from .. import _default as plain
 from ..codec import CodecLike
 from ..errors import InvalidError
 from ..process_set import global_process_set
-from . import _bridge
+from . import _bridge, _graph
 
 
 def value_of(variable: Any) -> Any:
@@ -55,7 +55,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
                 target.assign(array)
         return None
     values = _bridge.call(send, [target.read_value() for target in targets], [target.dtype for target in targets],
-                          [target.shape for target in targets], "HvdBroadcastVariables")
+                          [target.shape for target in targets], "HvdBroadcastVariables",
+                          dict(kind=_graph.BROADCAST, key=label, root=root_rank, process_set=process_set))
     operation = tf.group(*[target.assign(value) for target, value in zip(targets, values)])
     return None if tf.inside_function() else operation  # tf.function runs its assignments by itself
 

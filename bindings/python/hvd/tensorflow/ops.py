@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from .. import _default as plain
-from ..collectives import Average, Reduction, Sum
+from ..collectives import Adasum, Average, Reduction, Sum
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
-from . import _bridge
+from . import _bridge, _graph
 from .compression import Compression
 
 
@@ -57,9 +57,13 @@ def _allreduce_many(tensors: Sequence[tf.Tensor], name: str | None, op: Reductio
                                           postscale_factor=postscale, process_set=process_set).wait()
         return results
 
+    native = None if op == Adasum else dict(kind=_graph.ALLREDUCE, key=name, reduction=op, prescale=prescale,
+                                            postscale=postscale, process_set=process_set)
+
     @tf.custom_gradient
     def differentiable(*inputs: tf.Tensor) -> Any:
-        outputs = _bridge.call(reduce, inputs, [t.dtype for t in inputs], [t.shape for t in inputs], "HvdAllreduce")
+        outputs = _bridge.call(reduce, inputs, [t.dtype for t in inputs], [t.shape for t in inputs], "HvdAllreduce",
+                               native)
 
         def gradient(*upstream: tf.Tensor) -> Any:
             if op not in (Sum, Average):
@@ -148,7 +152,7 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_na
     @tf.custom_gradient
     def differentiable(*inputs: tf.Tensor) -> Any:
         outputs = _bridge.call(gather, inputs, [t.dtype for t in inputs], [_first_free(t) for t in inputs],
-                               "HvdAllgather")
+                               "HvdAllgather", dict(kind=_graph.ALLGATHER, key=name, process_set=process_set))
         rows = [tf.shape(t, tf.int64)[0] for t in inputs]
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
@@ -184,7 +188,8 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_
 
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
-        (output,) = _bridge.call(send, [value], [value.dtype], [value.shape], "HvdBroadcast")
+        (output,) = _bridge.call(send, [value], [value.dtype], [value.shape], "HvdBroadcast",
+                                 dict(kind=_graph.BROADCAST, key=name, root=root_rank, process_set=process_set))
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             (mean,) = _allreduce_many([tf.convert_to_tensor(upstream)], _derived(name, "gradient"), Average, 1.0, 1.0,
@@ -219,7 +224,8 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
         output, received = _bridge.call(exchange, [value, wanted], [value.dtype, tf.int64],
-                                        [_first_free(value), [None]], "HvdAlltoall")
+                                        [_first_free(value), [None]], "HvdAlltoall",
+                                        dict(kind=_graph.ALLTOALL, key=name, has_splits=True, process_set=process_set))
 
         def gradient(upstream: tf.Tensor, _: Any = None) -> tf.Tensor:
             return alltoall(upstream, received, _derived(name, "gradient"), process_set=process_set)[0]
@@ -247,7 +253,9 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
 
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
-        (output,) = _bridge.call(reduce, [value], [value.dtype], [_first_free(value)], "HvdReducescatter")
+        (output,) = _bridge.call(reduce, [value], [value.dtype], [_first_free(value)], "HvdReducescatter",
+                                 dict(kind=_graph.REDUCESCATTER, key=name, reduction=operation, prescale=prescale_factor,
+                                      postscale=postscale_factor, process_set=process_set))
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             if operation not in (Sum, Average):
