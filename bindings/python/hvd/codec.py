@@ -71,6 +71,10 @@ class JsonCodec:
     """Magic, length of the JSON text, the text, then the bytes of all arrays, one after the other."""
 
     def dumps(self, thing: Any) -> bytes:
+        return b"".join(self.pieces(thing))
+
+    def pieces(self, thing: Any) -> list[bytes | memoryview]:
+        """What dumps() joins. Tensors' bytes are not copied: the pieces are their memory."""
         blobs = _Blobs()
         try:
             text = json.dumps(self._encode(thing, blobs, "object"), separators=(",", ":")).encode()
@@ -80,7 +84,7 @@ class JsonCodec:
             if isinstance(error, InvalidError):
                 raise
             raise InvalidError(f"object: the json codec can't take it: {type(error).__name__}: {error}") from error
-        return b"".join([_MAGIC, struct.pack("<Q", len(text)), text, *blobs.parts])
+        return [_MAGIC + struct.pack("<Q", len(text)) + text, *blobs.parts]
 
     def loads(self, data: bytes) -> Any:
         head = len(_MAGIC) + 8
@@ -141,7 +145,7 @@ class JsonCodec:
             raise InvalidError(f"{where}: the json codec takes dense tensors, and not one of layout {thing.layout}, "
                                f"dtype {thing.dtype}; codec='pickle' does, where every member of the job is trusted")
         flat = thing.detach().cpu().contiguous().reshape(-1)
-        raw = bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+        raw = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
         return {**blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
                 "device": str(thing.device)}
 
@@ -195,10 +199,10 @@ class _Blobs:
     """The bytes of arrays, which follow the text."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
         self.size = 0
 
-    def add(self, kind: str, raw: bytes) -> dict:
+    def add(self, kind: str, raw: bytes | memoryview) -> dict:
         tag = {_TAG: kind, "at": self.size, "bytes": len(raw)}
         self.parts.append(raw)
         self.size += len(raw)

@@ -299,6 +299,25 @@ def test_state_is_restored_bit_for_bit(worker):
     assert all(torch.equal(a, b) for a, b in zip(train(model, optimizer, 2), expected))
 
 
+def test_a_hidden_commit_at_which_hosts_change_is_what_all_leave_with(worker, monkeypatch):
+    """The interrupt comes with the next step, when the loop has counted on already."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True, batch=0)
+    end = hvd.elastic.TorchState.commit_end
+
+    def ends_with_news(self):
+        end(self)
+        raise hvd.elastic.HostsUpdatedInterrupt("hosts have changed")
+
+    state.commit()
+    state.batch = 1
+    monkeypatch.setattr(hvd.elastic.TorchState, "commit_end", ends_with_news)
+    with pytest.raises(hvd.elastic.HostsUpdatedInterrupt):
+        optimizer.step()
+    assert state.batch == 0
+
+
 def test_hidden_commits_end_before_the_optimizer_steps(worker):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Iterator
 from .. import _abi
 from .._default import context as default_context
 from .._handles import Native, Registry
-from ..codec import CodecLike, codec_of
+from ..codec import CodecLike, JsonCodec, codec_of
 from ..context import Context, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
 from ..tensors import Borrowed, borrow
@@ -97,14 +97,29 @@ class _Memory:
         return self.problem.guard(action)
 
 
+def _address(piece: bytes | memoryview) -> Any:
+    """Where a buffer's bytes are, for a call that ends before the buffer does."""
+    if isinstance(piece, bytes):
+        return piece
+    try:
+        return ctypes.byref(ctypes.c_char.from_buffer(piece))
+    except TypeError:  # it is not to be written to
+        return bytes(piece)
+
+
 class _Object:
-    def __init__(self, problem: _Problem, get: Callable[[], bytes], put: Callable[[bytes], None]):
-        self.problem, self.get, self.put = problem, get, put
+    """Bytes that `pieces` gives, one after the other, and `put` takes."""
+
+    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | memoryview]], put: Callable[[bytes], None]):
+        self.problem, self.pieces, self.put = problem, pieces, put
+
+    def get(self) -> bytes:
+        return b"".join(self.pieces())
 
     def save(self, write: Any, sink: int) -> int:
         def action() -> None:
-            data = self.get()
-            _written(write(sink, data, len(data)))
+            for piece in self.pieces():
+                _written(write(sink, ctypes.cast(_address(piece), ctypes.c_char_p), len(piece)))
 
         return self.problem.guard(action)
 
@@ -179,8 +194,8 @@ class State:
                    codec: CodecLike | None = None) -> None:
         """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
         translator = codec_of(codec)
-        self._add_native(key, _Object(self._problem, lambda: translator.dumps(get()),
-                                      lambda data: put(translator.loads(data))))
+        pieces = translator.pieces if isinstance(translator, JsonCodec) else lambda thing: [translator.dumps(thing)]
+        self._add_native(key, _Object(self._problem, lambda: pieces(get()), lambda data: put(translator.loads(data))))
 
     def _add_native(self, key: str, thing: _Object) -> None:
         with self._in_use("add_object"):
@@ -238,7 +253,8 @@ class State:
         self._memory.pop(key, None)
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Called in this order when a new generation is formed and synced, before the function is called again."""
+        """Called in this order when a new generation is formed, by those that were members before: with option
+        reset_before_sync, which hvd.init() sets, before the state is synced, else after that."""
         for callback in callbacks:
             with self._in_use("register_reset_callbacks"):
                 number = _resets.add(partial(self._problem.guard, callback))

@@ -62,7 +62,12 @@ class TorchState(ObjectState):
     def _end_hidden(self, *_: Any) -> None:
         if self._begun:
             object.__setattr__(self, "_begun", False)
-            self.commit_end()
+            try:
+                self.commit_end()
+            except HostsUpdatedInterrupt:
+                # All leave at this commit, and the loop may have gone on since: its counters are put back, too.
+                State.restore(self)
+                raise
 
     def _call(self, what: str, function: Any) -> None:
         super()._call(what, function)
