@@ -169,6 +169,7 @@ membership::ReadyEvent RendezvousServer::ready_event(const Connection& connectio
   event.lost_peer = ready.cause == wire::Cause::PeerLost;
   event.offers = wire::read_offers(ready.addresses);
   event.settings = wire::read_settings(ready.settings);
+  event.feeds = ready.feeds;
   return event;
 }
 
@@ -291,6 +292,20 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
                                              leaving.timeout_ms, kLongestWaitMs));
       }
       return events_.leaving(worker, milliseconds(leaving.timeout_ms), printable(leaving.message));
+    }
+    case wire::Body::FeedOffer: {
+      const wire::FeedOfferT& offer = *message.body.AsFeedOffer();
+      if (offer.endpoint.size() > kMaxKey || offer.key.size() > kMaxKey) {
+        throw Error(HVD_INVALID, fmt::format("an endpoint of {} bytes and a key of {} to be fed by: expected up to {}",
+                                             offer.endpoint.size(), offer.key.size(), kMaxKey));
+      }
+      if (!in_generation(connection, message)) return;
+      return events_.feed_offered(worker, message.generation,
+                                  {offer.endpoint, offer.key, printable(offer.reason)});
+    }
+    case wire::Body::Fed: {
+      const wire::FedT& fed = *message.body.AsFed();
+      return events_.fed(worker, {fed.source, fed.revision, fed.bytes, fed.lacking, printable(fed.failure)});
     }
     case wire::Body::KvSet: {
       wire::KvSetT& set = *message.body.AsKvSet();

@@ -336,6 +336,25 @@ void RendezvousServer::wait(const membership::Wait& wait) {
   send(*found->second, 0, std::move(waiting));
 }
 
+void RendezvousServer::want_feed(const membership::WantFeed& want) {
+  const auto found = connections_.find(want.worker);
+  if (found == connections_.end() || found->second->generation != want.generation) return;
+  wire::FeedWantedT wanted;
+  wanted.reason = want.reason;
+  send(*found->second, want.generation, std::move(wanted));
+}
+
+void RendezvousServer::start_feed(const membership::StartFeed& start) {
+  const auto found = connections_.find(start.worker);
+  if (found == connections_.end()) return;
+  wire::FeedT feed;
+  feed.source = start.source;
+  feed.endpoint = start.endpoint;
+  feed.key = start.key;
+  feed.pause_ns = start.pause.count();
+  send(*found->second, 0, std::move(feed));
+}
+
 void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::string& reason, bool left) {
   const auto found = connections_.find(worker);
   if (found == connections_.end()) return;

@@ -69,6 +69,8 @@ class RendezvousServer {
         failure;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> unfit;
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
+    std::function<void(uint64_t worker, uint64_t generation, const membership::FeedOffer& offer)> feed_offered;
+    std::function<void(uint64_t worker, const membership::FedEvent& event)> fed;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     std::function<void(uint64_t worker, const status::Progress& progress)> progress;
     std::function<void(uint64_t worker, uint64_t generation, const status::Recovery& recovery)> recovered;
@@ -101,6 +103,10 @@ class RendezvousServer {
   void dismiss(uint64_t worker, wire::Refusal code, const std::string& reason, bool left = false);
   /// Tells a connected worker that it is a spare.
   void wait(const membership::Wait& wait);
+  /// Asks a connected member to feed others.
+  void want_feed(const membership::WantFeed& want);
+  /// Tells a connected worker who feeds it.
+  void start_feed(const membership::StartFeed& start);
   /// The generation that runs, of a job that was taken over.
   void run_on(uint64_t generation);
   /// Closes everything without a word: the workers have another driver.

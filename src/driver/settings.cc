@@ -121,6 +121,8 @@ Settings read_settings(const Options& o) {
   s.membership.elastic_timeout = o.duration("elastic_timeout");
   s.membership.start_timeout = o.duration("start_timeout");
   s.membership.join_settle = o.duration("join_settle");
+  s.membership.feed_timeout = o.duration("feed_timeout");
+  s.membership.join_pause = o.duration("join_pause");
   s.membership.restart_delay_min = o.duration("restart_delay_min");
   s.membership.restart_delay_max = o.duration("restart_delay_max");
   s.membership.blocklist_after = static_cast<int32_t>(o.integer("blocklist_after"));

@@ -124,6 +124,12 @@ void Supervisor::listen() {
   events.synced = [this](uint64_t worker, uint64_t generation, uint64_t revision) {
     apply(membership_->worker_synced(worker, generation, revision, now()));
   };
+  events.feed_offered = [this](uint64_t worker, uint64_t generation, const membership::FeedOffer& offer) {
+    apply(membership_->feed_offered(worker, generation, offer, now()));
+  };
+  events.fed = [this](uint64_t worker, const membership::FedEvent& event) {
+    apply(membership_->worker_fed(worker, event, now()));
+  };
   events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
     apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
   };

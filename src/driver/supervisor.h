@@ -114,6 +114,8 @@ class Supervisor {
   void perform(membership::Refuse& action);
   void perform(membership::Finish& action);
   void perform(membership::Wait& action) { server_->wait(action); }
+  void perform(membership::WantFeed& action) { server_->want_feed(action); }
+  void perform(membership::StartFeed& action) { server_->start_feed(action); }
   void perform(membership::LogLine& action) { lines_.push_back(std::move(action)); }
   void note(hvd_log_level level, std::string text) { lines_.push_back({level, std::move(text)}); }
 

@@ -187,9 +187,18 @@ Status RunLoop::finished(hvd_status last) {
 }
 
 Status RunLoop::begin() {
+  worker_.feed_from(elastic_ == nullptr ? nullptr : elastic_->state.feed());
+  if (elastic_ != nullptr) elastic_->state.take_fed(worker_.take_fed());
   if (!worker_.loss()) {
     state::SyncResult result;
-    Status status = sync({}, &result);
+    // Who comes where others have state brings nothing that counts.
+    std::vector<state::Summary> known = summaries(worker_.assignment());
+    const auto has_state = [](const state::Summary& s) { return s.has_state; };
+    const auto rank = static_cast<size_t>(worker_.membership().rank);
+    const bool late = rank < known.size() && !known[rank].has_state &&
+                      std::any_of(known.begin(), known.end(), has_state);
+    if (!late) known.clear();
+    Status status = sync(known, &result);
     if (status.ok()) {
       worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
       worker_.report_synced(result.revision);

@@ -58,6 +58,7 @@ Worker::Worker(const Options& options)
       stall_warning_(options.duration("stall_warning")),
       fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
       deterministic_(options.boolean("deterministic")),
+      reads_others_(options.string("local") != "off"),
       divergence_every_(options.text("divergence_every")),
       on_divergence_(options.string("on_divergence")),
       notifications_(options.logger),
@@ -196,6 +197,8 @@ Status Worker::open_within(const Options& options, Duration timeout) {
   events.hosts_updated = [this](const session::HostsUpdate& update) { on_hosts_updated(update); };
   events.ended = [this](const Status& why) { on_ended(why); };
   events.driver_changed = [this](const session::DriverChange& change) { on_driver_changed(change); };
+  events.feed_wanted = [this](uint64_t generation) { on_feed_wanted(generation); };
+  events.feed = [this](const session::FeedInfo& info) { on_feed(info); };
   session::SessionConfig config = session_config(options, session_log_);
   config.connect_timeout = std::min(config.connect_timeout, std::max(timeout, milliseconds(1)));
   auto session = std::make_unique<session::Session>(std::move(config), std::move(events));
@@ -246,10 +249,13 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     ready.settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", on_divergence_});
     if (!status.ok()) return status;
     ready.backends = backend::describe_choices(*instance_);
+    ready.feeds = true;
+    end_feeding();  // of the generation that it leaves
 
     const Time asked = now();
     session::Assignment assignment;
     status = session_->join(ready, std::max(deadline - asked, Duration(0)), &assignment);
+    end_feeding();
     const Time assigned = now();
     if (times != nullptr) times->forming += assigned - asked;
     if (is_on(timeline_)) {
@@ -382,6 +388,7 @@ void Worker::close(const Status& why, Duration linger) {
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
   if (session() != nullptr) session()->close(linger);
+  end_feeding();
   {
     // With its session closed and its engine failed, whoever is entering a generation comes out.
     std::unique_lock lock(mutex_);

@@ -17,6 +17,8 @@
 #include "base/options.h"
 #include "collective/engine.h"
 #include "elastic/current_generation.h"
+#include "elastic/feed_server.h"
+#include "elastic/feeder.h"
 #include "elastic/leave_descriptor.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
@@ -107,6 +109,10 @@ class Worker {
   void report(const session::Progress& progress);
   void report_recovered(const hvd_recovery_info& recovery);
   Duration init_timeout() const { return init_timeout_; }
+  /// What others are fed with from now on; none: nothing.
+  void feed_from(std::shared_ptr<state::FeedSource> source);
+  /// What this worker was fed before it had its place. Once.
+  state::FeedCache take_fed();
 
   NotificationManager& notifications() { return notifications_; }
   RecoveryLog& recoveries() { return recoveries_; }
@@ -130,6 +136,10 @@ class Worker {
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
   void on_driver_changed(const session::DriverChange& change);
+  void on_feed_wanted(uint64_t generation);
+  void on_feed(const session::FeedInfo& info);
+  /// Feeds nobody and is fed no more, until the next one.
+  void end_feeding();
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
   void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
@@ -141,7 +151,7 @@ class Worker {
   uint64_t worker_;  // known when open begins
   const Duration connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
-  const bool deterministic_;
+  const bool deterministic_, reads_others_;
   const std::string divergence_every_, on_divergence_;  // the same on all workers
   NotificationManager notifications_;
   RecoveryLog recoveries_;
@@ -161,6 +171,12 @@ class Worker {
   std::string leaves_why_;
   bool left_alone_ = false;  // and it was alone: it has
   uint64_t revision_ = 0;
+
+  std::mutex feed_mutex_;
+  std::shared_ptr<state::FeedSource> feed_source_;
+  state::FeedCache fed_;
+  std::unique_ptr<FeedServer> feed_server_;
+  std::unique_ptr<Feeder> feeder_;
 
   std::mutex close_mutex_;
   Loop timers_;  // its thread runs the engine's deadlines

@@ -53,7 +53,7 @@ Plan Membership::Impl::make_plan() {
   };
   if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
     std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
-      return std::tuple(!a->ready, place(a)) < std::tuple(!b->ready, place(b));
+      return std::tuple(!a->ready, is_held(*a), place(a)) < std::tuple(!b->ready, is_held(*b), place(b));
     });
     const auto fit = plan.newcomers.begin() + std::max<int64_t>(0, cap - std::ssize(plan.kept));
     place_beyond(&plan, {fit, plan.newcomers.end()});
@@ -118,6 +118,7 @@ void Membership::Impl::try_form() {
   }
   const std::vector<Worker*> all = survivors();
   if (!std::all_of(all.begin(), all.end(), [](Worker* w) { return w->ready; })) return;
+  leave_out_held(&plan);
 
   std::vector<Worker*> next = plan.kept;
   if (!finishing()) next.insert(next.end(), plan.newcomers.begin(), plan.newcomers.end());
@@ -307,11 +308,12 @@ bool Membership::Impl::newcomers_settled(const Plan& plan) {
   std::optional<Time> first;
   bool all = true;
   for (const Worker* w : plan.newcomers) {
-    if (w->ready) first = first ? std::min(*first, w->ready_since) : w->ready_since;
-    all = all && w->ready;
+    const bool joins = w->ready && !is_held(*w);
+    if (joins) first = first ? std::min(*first, waits_for_others_until(*w)) : waits_for_others_until(*w);
+    all = all && joins;
   }
   if (!first) return settled = false;
-  return settled = settled || all || now >= *first + config.join_settle;
+  return settled = settled || all || now >= *first;
 }
 
 /// Would the generation be another one if its members left it now?
@@ -322,7 +324,7 @@ bool Membership::Impl::interrupt_due() {
   std::vector<Worker*> joining;
   if (newcomers_settled(plan)) {
     std::copy_if(plan.newcomers.begin(), plan.newcomers.end(), std::back_inserter(joining),
-                 [](Worker* w) { return w->ready; });
+                 [&](Worker* w) { return w->ready && !is_held(*w); });
   }
   if (std::ssize(plan.kept) + std::ssize(joining) < config.min_np) return false;
   if (!joining.empty()) return true;

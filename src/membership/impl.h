@@ -1,5 +1,6 @@
 // The parts of Membership: membership.cc takes events, membership_time.cc what time brings,
-// membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about leaving.
+// membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about leaving, feeding.cc
+// about what newcomers get first.
 #pragma once
 
 #include <set>
@@ -73,6 +74,16 @@ struct Membership::Impl {
   int32_t spares_wanted();
   StopWorker farewell(const Worker& worker) const;
   std::string hosts_text() const;
+
+  // ---- feeding (feeding.cc) ----
+  void feed_offered(uint64_t id, uint64_t generation, const FeedOffer& offer);
+  void worker_fed(uint64_t id, const FedEvent& event);
+  bool is_held(const Worker& worker) const;  // ready, and to be fed before it joins
+  Time may_join_since(const Worker& worker) const;
+  Time waits_for_others_until(const Worker& worker) const;  // one that may join
+  void leave_out_held(Plan* plan) const;
+  bool feed_newcomers();  // whether one of them needs it no more
+  void now_fed(Worker* worker);
 
   // ---- taking over (takeover.cc) ----
   void worker_back(uint64_t id, const BackEvent& event);

@@ -37,6 +37,8 @@ struct MembershipConfig {
   int32_t blocklist_after = 3;
   Duration blocklist_cooldown_min{0}, blocklist_cooldown_max{0};  // 0: for good
   int32_t spares = 0;        // workers beyond the maximum that are started, and wait for a place
+  Duration feed_timeout{0};  // newcomers are fed before they join, at most for so long; 0: they are not
+  Duration join_pause = seconds(0.1);  // see StartFeed
   int32_t max_waiting = 64;  // of those that came by themselves
   bool rests = true;  // false: every event leads to a decision, which comes to the same and takes longer
 };
@@ -55,6 +57,20 @@ struct ReadyEvent {
   bool lost_peer = false;  // that is why it left
   std::vector<Offer> offers = {};
   std::vector<Setting> settings = {};
+  bool feeds = false;  // it can be fed, and can feed others
+};
+
+/// How a member can be reached by those that it feeds.
+struct FeedOffer {
+  std::string endpoint, key;  // endpoint "": it can't feed
+  std::string reason;         // why
+};
+
+/// A worker that waits for its place has been fed, or could not be.
+struct FedEvent {
+  uint64_t source = 0;
+  uint64_t revision = 0, bytes = 0, lacking = 0;
+  std::string failure;
 };
 
 /// What rank 0 says of an operation that some ranks do not come to.
@@ -96,6 +112,19 @@ struct Wait {
   uint64_t worker;
   std::string reason;
 };
+/// Asks a member to feed others. Once a generation; the answer is feed_offered.
+struct WantFeed {
+  uint64_t worker;
+  uint64_t generation;
+  std::string reason;
+};
+/// Tells a worker that waits who feeds it; the answer is worker_fed.
+struct StartFeed {
+  uint64_t worker;
+  uint64_t source;
+  std::string endpoint, key;
+  Duration pause;  // that its joining may take for what it lacks
+};
 struct Assign {
   uint64_t generation;
   uint64_t epoch;
@@ -134,7 +163,8 @@ struct LogLine {
   hvd_log_level level;
   std::string text;
 };
-using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine, Wait>;
+using Action = std::variant<StartWorker, StopWorker, Assign, Abort, Notify, Refuse, Finish, LogLine, Wait,
+                            WantFeed, StartFeed>;
 
 /// To an operator's or a host's wish.
 struct Answer {
@@ -202,6 +232,10 @@ class Membership {
   std::vector<Action> scale(int32_t size, Time now, Answer* ret_answer);
   /// A worker that no driver started asks to be let in. slot -1: any that is free.
   std::vector<Action> worker_arrived(const std::string& host, int32_t slot, Time now, Arrival* ret_arrival);
+
+  // Feeding (feeding.cc): a newcomer is given the last commit by a member before it takes its place.
+  std::vector<Action> feed_offered(uint64_t worker, uint64_t generation, const FeedOffer& offer, Time now);
+  std::vector<Action> worker_fed(uint64_t worker, const FedEvent& event, Time now);
 
   std::vector<Action> tick(Time now);
   /// When tick wants to be called next.

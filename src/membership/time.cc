@@ -18,6 +18,7 @@ void Membership::Impl::advance() {
   if (phase == Phase::kEnded) return;
   stop_misplaced();
   send_away_misfits();
+  if (feed_newcomers()) stop_misplaced();  // others come first now
   try_form();
   if (phase != Phase::kEnded) check_shortage();
   if (phase == Phase::kEnded) return;
@@ -116,7 +117,13 @@ std::optional<Time> Membership::Impl::wake() {
   };
   for (const Worker* w : leavers()) consider(*w->leaves_by);
   for (const Worker* w : newcomers()) {
-    consider(w->ready ? w->ready_since + config.join_settle : w->started + config.start_timeout);
+    if (!w->ready) {
+      consider(w->started + config.start_timeout);
+    } else if (is_held(*w)) {
+      consider(w->ready_since + config.feed_timeout);
+    } else {
+      consider(waits_for_others_until(*w));
+    }
   }
   if (phase == Phase::kForming) {
     consider(waiting_since + (initial ? config.start_timeout : config.elastic_timeout));

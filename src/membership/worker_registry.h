@@ -40,6 +40,16 @@ struct Worker {
   bool drained = false;           // since its host is
   std::string leaves_why;
 
+  // Feeding: one that waits.
+  bool fed = false;       // it needs nothing before it joins
+  Time fed_at{};          // when that was known
+  uint64_t fed_in = 0;    // the generation in which it was told whom to ask
+  uint64_t fed_from = 0;  // who that is
+  // A member that feeds others.
+  uint64_t asked_in = 0;  // the generation in which it was asked to
+  bool offered = false;   // and has answered
+  std::string feed_endpoint, feed_key;
+
   // Whether its slot is a discovered one, as of this version of the hosts.
   mutable uint64_t looked_in = 0;
   mutable bool slot_there = false;

@@ -150,6 +150,12 @@ struct Session::Impl {
     logger->info("worker {} waits for a place: {}", config.worker, a.reason);
     change([&] { spare = true; });
   }
+  void act(NotifyFeedWanted& a) {
+    if (events.feed_wanted) events.feed_wanted(a.generation);
+  }
+  void act(NotifyFeed& a) {
+    if (events.feed) events.feed(a.info);
+  }
   void act(Close& a) {
     drop_candidate();
     if (!channel) return channel_closed();
@@ -365,6 +371,16 @@ void Session::report_synced(uint64_t generation, uint64_t revision) {
 
 void Session::report_failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit) {
   impl_->post([=](SessionCore& c, Time t) { return c.failure(generation, rank, message, unfit, t); });
+}
+
+void Session::report_feed_offer(uint64_t generation, const std::string& endpoint, const std::string& key,
+                                const std::string& reason) {
+  impl_->post([=](SessionCore& c, Time) { return c.feed_offer(generation, endpoint, key, reason); });
+}
+
+void Session::report_fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking,
+                         const std::string& failure) {
+  impl_->post([=](SessionCore& c, Time) { return c.fed(source, revision, bytes, lacking, failure); });
 }
 
 void Session::report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,

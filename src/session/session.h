@@ -27,6 +27,7 @@ struct ReadyInfo {
   std::vector<Offer> offers;      // first the backend for host memory
   std::vector<Setting> settings;  // that must be the same on all workers
   std::string backends;           // which it uses and why, for the driver's log
+  bool feeds = false;             // it can be fed, and can feed others
 };
 
 /// What a worker has done since its process began. None of it ever falls.
@@ -45,6 +46,13 @@ struct Assignment {
   std::vector<Member> members;
   std::string reason;  // who was lost before it was formed; "" after a planned change
   int32_t spares = 0;  // of the members, those that had waited as such
+};
+
+/// Who feeds this worker while it waits for its place.
+struct FeedInfo {
+  uint64_t source = 0;
+  std::string endpoint, key;
+  Duration pause{0};  // that its joining may take for what it lacks then
 };
 
 struct AbortInfo {
@@ -75,6 +83,8 @@ struct SessionEvents {
   std::function<void(const AbortInfo&)> aborted;
   std::function<void(const HostsUpdate&)> hosts_updated;
   std::function<void(const DriverChange&)> driver_changed;
+  std::function<void(uint64_t generation)> feed_wanted;  // others are to be fed: report_feed_offer answers
+  std::function<void(const FeedInfo&)> feed;             // report_fed answers
   std::function<void(const Status& why)> ended;  // exactly once if start gave HVD_OK, at the latest
       // before close returns; never otherwise. No more generations; why says the reason:
       // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
@@ -119,6 +129,12 @@ class Session {
   /// warns, and evicts them where that is switched on. The text is cut to a few KiB.
   void report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
                     Duration waited);
+  /// Where others can be fed by this worker, until it leaves `generation`; or, without an endpoint, why they can't.
+  void report_feed_offer(uint64_t generation, const std::string& endpoint, const std::string& key,
+                         const std::string& reason);
+  /// This worker may be given a place: it has `bytes`, and lacks some of the commit `revision`. `failure`: it was not fed.
+  void report_fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking,
+                  const std::string& failure);
   /// Newest (epoch, interrupt) known, as one number that grows with the epoch: epoch * 2 + interrupt.
   /// The maximum over all ranks tells every rank the same (contract 1).
   uint64_t epoch_word() const;

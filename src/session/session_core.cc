@@ -147,6 +147,17 @@ void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
     case wire::Body::Waiting:
       actions_.emplace_back(NotifyWaiting{printable(body.AsWaiting()->reason)});
       return;
+    case wire::Body::FeedWanted:
+      if (is_live(message.generation)) actions_.emplace_back(NotifyFeedWanted{message.generation});
+      return;
+    case wire::Body::Feed: {
+      const wire::FeedT& feed = *body.AsFeed();
+      if (taken_ && left_ && !synced_) {  // it waits for a place
+        actions_.emplace_back(NotifyFeed{
+            {feed.source, feed.endpoint, feed.key, Duration(std::max<int64_t>(feed.pause_ns, 0))}});
+      }
+      return;
+    }
     case wire::Body::JobEnded: {
       const wire::JobEndedT& ended = *body.AsJobEnded();
       return end(Status(ended.success ? HVD_OK : HVD_JOB_FAILED, ended.reason));
@@ -385,6 +396,7 @@ wire::ReadyT SessionCore::to_wire(const ReadyInfo& info) {
   ready.addresses = wire::write_offers(info.offers);
   ready.settings = wire::write_settings(info.settings);
   ready.backends = printable(info.backends, kMaxBackendsText);
+  ready.feeds = info.feeds;
   return ready;
 }
 
@@ -447,6 +459,30 @@ SessionCore::Actions SessionCore::stall(uint64_t generation, const std::string& 
   stall.missing = missing;
   stall.waited_ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
   send(generation, std::move(stall));
+  return take();
+}
+
+SessionCore::Actions SessionCore::feed_offer(uint64_t generation, const std::string& endpoint,
+                                             const std::string& key, const std::string& reason) {
+  if (phase_ != Phase::kWelcomed || !is_live(generation)) return take();
+  wire::FeedOfferT offer;
+  offer.endpoint = endpoint;
+  offer.key = key;
+  offer.reason = printable(reason, kMaxStallText);
+  send(generation, std::move(offer));
+  return take();
+}
+
+SessionCore::Actions SessionCore::fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking,
+                                      const std::string& failure) {
+  if (phase_ != Phase::kWelcomed) return take();
+  wire::FedT fed;
+  fed.source = source;
+  fed.revision = revision;
+  fed.bytes = bytes;
+  fed.lacking = lacking;
+  fed.failure = printable(failure, kMaxStallText);
+  send(generation_, std::move(fed));
   return take();
 }
 

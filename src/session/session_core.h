@@ -71,6 +71,14 @@ struct End {
 struct NotifyWaiting {
   std::string reason;
 };
+/// Others are to be fed by this worker.
+struct NotifyFeedWanted {
+  uint64_t generation;
+};
+/// This worker is fed while it waits.
+struct NotifyFeed {
+  FeedInfo info;
+};
 struct Close {
   Duration linger;
 };
@@ -79,7 +87,7 @@ struct LogLine {
   std::string text;
 };
 using Action = std::variant<Send, Welcomed, Deliver, NotifyAbort, NotifyHosts, AnswerKv, End, Close, LogLine,
-                            Dial, StopDial, Adopt, NotifyDriver, NotifyWaiting>;
+                            Dial, StopDial, Adopt, NotifyDriver, NotifyWaiting, NotifyFeedWanted, NotifyFeed>;
 
 class SessionCore {
  public:
@@ -113,6 +121,9 @@ class SessionCore {
   Actions failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit, Time now);
   Actions stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
                 Duration waited, Time now);
+  Actions feed_offer(uint64_t generation, const std::string& endpoint, const std::string& key,
+                     const std::string& reason);
+  Actions fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking, const std::string& failure);
   Actions done(uint64_t revision, Time now);
   Actions leave(const std::string& message, Time now);
   /// Wants to go, within the time-out. Said as soon as the driver has let this worker in.

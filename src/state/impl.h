@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "state/copy_thread.h"
+#include "state/feed.h"
 #include "state/shards.h"
 #include "state/state.h"
 #include "state/variable.h"
@@ -16,8 +17,13 @@
 namespace hvd::state {
 
 struct State::Impl {
-  Impl(LoggerPtr l, TimelinePtr t, std::shared_ptr<DeviceCopies> c)
-      : logger(std::move(l)), timeline(std::move(t)), copies(std::move(c)) {}
+  Impl(LoggerPtr l, TimelinePtr t, std::shared_ptr<DeviceCopies> c, const Settings& settings)
+      : logger(std::move(l)),
+        timeline(std::move(t)),
+        copies(std::move(c)),
+        check_live(settings.check_commits),
+        reads_others(settings.reads_others),
+        feed(std::make_shared<FeedSource>(settings.reads_others)) {}
   ~Impl();
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.
@@ -33,9 +39,13 @@ struct State::Impl {
   size_t on_device = 0;                        // variables
   std::unique_ptr<CopyThread> thread;          // from the first copy on
   std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
-  bool check_live = false;                     // option check_commits
-  bool reads_others = true;                    // option local
+  const bool check_live;                       // option check_commits
+  const bool reads_others;                     // option local
   bool begun = false;                          // hidden, and its end was not called
+
+  // Feeding (feed.h).
+  const std::shared_ptr<FeedSource> feed;
+  std::map<std::string, FeedCache::Item> fed;  // what this worker was fed, until its first sync
 
   // Shards. While the copy thread has a job they are its.
   Shards shards;
@@ -75,6 +85,11 @@ struct State::Impl {
 
   Status sync_once(collective::Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
                    SyncResult* result, bool* ret_lost);
+
+  /// Whether others have state and this rank has none: nothing of what it has found counts.
+  bool comes_late(const std::vector<Summary>& known, int32_t rank) const;
+  /// What this worker was fed becomes the copy of each variable that it fits.
+  void take_fed();
 
   // divergence.cc
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
@@ -148,13 +163,25 @@ struct State::Impl {
       loaded.push_back(&variable);
       if (status.ok()) continue;
       for (Variable* done : loaded) {
-        if (undo) static_cast<void>(done->run_load(done->committed_bytes()));
+        if (undo && done->committed) static_cast<void>(done->run_load(done->committed_bytes()));
       }
       break;
     }
     in_callback = false;
     return status;
   }
+};
+
+/// While it lives nobody reads the last commit, which may change.
+class FeedPause {
+ public:
+  explicit FeedPause(State::Impl& state);
+  FeedPause(const FeedPause&) = delete;
+  FeedPause& operator=(const FeedPause&) = delete;
+  ~FeedPause();
+
+ private:
+  State::Impl& state_;
 };
 
 }  // namespace hvd::state

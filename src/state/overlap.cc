@@ -265,11 +265,13 @@ Status State::Impl::digest_arrived(const Commit& commit) {
 }
 
 void State::Impl::take_next() {
+  const FeedPause pause(*this);
   uint64_t bytes = 0;
   for (auto& [key, variable] : variables) {
     std::swap(variable.copy, variable.next);
     variable.digest = variable.next_digest;
     variable.committed = true;
+    variable.fed = false;
     bytes += variable.committed_bytes().size();
   }
   const Digest digest = total();
@@ -309,6 +311,7 @@ void State::Impl::arrived(Status status, const Commit& commit) noexcept {
     failure = std::move(status);
     return;
   }
+  const FeedPause pause(*this);  // until the revision is told
   if (commit.generation) shards.adopt();
   take_next();
   std::lock_guard lock(mutex);

@@ -41,7 +41,7 @@ void touch(void* data, size_t size) {
   if (static_cast<size_t>(absent) * 2 > pages) madvise(start, last - first, MADV_POPULATE_WRITE);
 }
 
-void get_pages(const std::vector<std::span<uint8_t>>& fresh) {
+void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel) {
   std::vector<std::span<uint8_t>> chunks;
   uint64_t bytes = 0;
   for (const std::span<uint8_t> range : fresh) {
@@ -52,7 +52,7 @@ void get_pages(const std::vector<std::span<uint8_t>>& fresh) {
     }
   }
   std::atomic<int> slow{0};
-  in_parallel(chunks.size(), bytes, [&](size_t i) {
+  in_parallel(chunks.size(), parallel ? bytes : 0, [&](size_t i) {
     const std::span<uint8_t> chunk = chunks[i];
     const bool huge = slow.load(std::memory_order_relaxed) < kStrikes && chunk.size() >= kHugePage;
     if (huge) madvise(chunk.data(), chunk.size() / kHugePage * kHugePage, MADV_HUGEPAGE);

@@ -68,6 +68,7 @@ Status State::Impl::promote(uint64_t revision) {
     std::lock_guard lock(mutex);
     if (ready == 0 || ready != revision || summary.revision >= revision) return {};
   }
+  const FeedPause pause(*this);
   shards.adopt();
   take_next();
   {

@@ -26,6 +26,7 @@ Digest unknown() {
 }  // namespace
 
 State::Impl::~Impl() {
+  feed->close();
   constexpr Duration kPatience = std::chrono::seconds(10);
   if (thread == nullptr || thread->end(kPatience)) return;
   // A device may still read and write it. Better a leak than a write into freed memory.
@@ -70,6 +71,7 @@ void State::Impl::add(Spec spec, const collective::Tensor& where, Callback<hvd_s
   variable.digest = unknown();
   std::string key = spec.key;
   variable.spec = std::move(spec);
+  const FeedPause pause(*this);
   scratch.reserve(2 * (variables.size() + 1));
   if (variable.on_device()) ++on_device;
   variables.emplace(std::move(key), std::move(variable));
@@ -86,6 +88,7 @@ void State::Impl::remove(const std::string& key) {
   if (found == variables.end()) {
     throw Error(HVD_INVALID, fmt::format("state has no key '{}': expected one that was added", key));
   }
+  const FeedPause pause(*this);
   // Its destroy callback, which may ask for the state, runs when all is done.
   const auto removed = variables.extract(found);
   if (removed.mapped().spec.kind == VariableKind::kShard) shards.remove(key);
@@ -182,6 +185,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
   }
 
   const Time began = now();
+  const FeedPause pause(*this);
   if (!fresh.empty()) get_pages(fresh);
   uint64_t bytes = 0;
   pieces.clear();
@@ -199,6 +203,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
       variable.digest = variable.copy.pieces.content();
     }
     variable.committed = true;
+    variable.fed = false;
     bytes += variable.committed_bytes().size();
   }
   has_commit = true;
@@ -247,10 +252,7 @@ Status State::Impl::restore() {
 
 State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopies> copies,
              const Settings& settings)
-    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies))) {
-  impl_->check_live = settings.check_commits;
-  impl_->reads_others = settings.reads_others;
-}
+    : impl_(std::make_unique<Impl>(std::move(logger), std::move(timeline), std::move(copies), settings)) {}
 State::~State() = default;
 
 void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
@@ -276,6 +278,8 @@ void State::add_shard(const std::string& key, ShardInfo info, GenerationSource s
   impl_->add_shard(key, std::move(info), std::move(source));
 }
 void State::on_lost(Callback<hvd_lost_fn> lost) { impl_->lost = std::move(lost); }
+std::shared_ptr<FeedSource> State::feed() const { return impl_->feed; }
+void State::take_fed(FeedCache cache) { impl_->fed = std::move(cache.items()); }
 bool State::has_shards() const { return !impl_->shards.empty(); }
 Status State::hand_over() { return impl_->hand_over(); }
 void State::remove(const std::string& key) { impl_->remove(key); }

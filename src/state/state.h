@@ -15,6 +15,7 @@
 #include "collective/engine.h"
 #include "hvd/shards.h"
 #include "state/device_copies.h"
+#include "state/feed.h"
 #include "timeline/timeline.h"
 
 namespace hvd::state {
@@ -29,6 +30,7 @@ struct Statistics {
   uint64_t commits = 0, restores = 0, syncs = 0, bytes = 0, sync_sent_bytes = 0, sync_received_bytes = 0;
   uint64_t written_bytes = 0;  // host memory that commits had to write: what had changed
   Duration last_commit{0};
+  uint64_t fed_bytes = 0;      // that the first sync found here already
   uint64_t shard_bytes = 0, copy_bytes = 0;  // of this rank's ranges, and of those that it holds for others
 };
 
@@ -153,6 +155,10 @@ class State {
   /// what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit different revisions.
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
                        std::vector<Diverged>* ret_diverged);
+  /// The last commit, for those who feed others with it. Any thread; it outlives the state, and is closed then.
+  std::shared_ptr<FeedSource> feed() const;
+  /// What this worker was fed before it had a place, for the first sync. Before anything else is done with the state.
+  void take_fed(FeedCache cache);
   /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
   void disown();
 

@@ -212,11 +212,14 @@ Status Sync::exchange_pieces() {
   for (size_t i = 0; i < split.size(); ++i) {
     const Variable& variable = *variables_[split[i]];
     const Pieces& held = variable.copy.pieces;
-    const bool known = variable.committed && tells_pieces(variable);
+    const bool known = (variable.committed || variable.fed) && !variable.on_device() &&
+                       held.digests.size() == holdings_.variables[split[i]].pieces();
     for (size_t piece = 0; piece < holdings_.variables[split[i]].pieces(); ++piece, ++bit) {
       Digest wanted;
       std::memcpy(&wanted, digests + bit * sizeof(Digest), sizeof(Digest));
-      if (known && held.digests[piece] == wanted) set(bytes_of(size_), bit);
+      if (known && (held.marks[piece] & Pieces::kKnown) != 0 && held.digests[piece] == wanted) {
+        set(bytes_of(size_), bit);
+      }
     }
     // What a device's driver has pinned can't be read.
     const auto address = variable.on_device() ? 0 : reinterpret_cast<uint64_t>(variable.copy.memory.data());
@@ -306,6 +309,8 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
   Status local;
   if (!settled.ok() && (!refresh_first || settled.code == HVD_TIMEOUT)) {
     local = settled;  // told to all, as a copy that fails is
+  } else if (comes_late(known, rank) && !has_commit) {
+    take_fed();
   } else if (refresh_first && !shards.empty() && complete()) {
     local = restore();
   } else if (refresh_first || !complete()) {
@@ -327,8 +332,39 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
   }
 }
 
+bool State::Impl::comes_late(const std::vector<Summary>& known, int32_t rank) const {
+  const auto mine = static_cast<size_t>(rank);
+  if (mine >= known.size() || known[mine].has_state) return false;
+  {
+    const std::lock_guard lock(mutex);
+    if (summary.has_state) return false;
+  }
+  return std::any_of(known.begin(), known.end(), [](const Summary& s) { return s.has_state; });
+}
+
+void State::Impl::take_fed() {
+  for (auto& [key, variable] : variables) {
+    const auto found = fed.find(key);
+    if (found == fed.end()) continue;
+    FeedCache::Item& item = found->second;
+    const bool fits = item.spec == variable.spec_digest && item.bytes == variable.bytes &&
+                      !variable.is_object() && !variable.on_device() &&
+                      variable.spec.kind != VariableKind::kShard;
+    if (!fits) continue;
+    variable.copy.memory = std::move(item.memory);
+    variable.copy.pieces = std::move(item.pieces);
+    variable.fed = true;
+    const Pieces& pieces = variable.copy.pieces;
+    const bool whole = std::all_of(pieces.marks.begin(), pieces.marks.end(),
+                                   [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
+    if (whole) variable.digest = pieces.content();
+  }
+  fed.clear();
+}
+
 Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
                               SyncResult* result, bool* ret_lost) {
+  const FeedPause pause(*this);
   if (size > 1) {
     Sync sync(*this, engine, rank, size, deadline);
     Status status = sync.run(local);

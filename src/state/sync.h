@@ -52,6 +52,7 @@ class Sync {
   Status verify();
   Status apply_on_devices();
   Status apply();
+  void append_fed(size_t variable, std::vector<PieceCopy>* list);
   void adopt();
 
   /// A host tensor that this rank gets into its live memory and its commit at once, since it has no state to lose.
@@ -89,6 +90,7 @@ class Sync {
   std::vector<Reach> reach_;                      // by rank
   std::vector<std::vector<uint64_t>> addresses_;  // by rank and variable: of its commit; 0: not told
   bool in_place_ = false;
+  uint64_t fed_bytes_ = 0;
   using Staged = std::map<const Variable*, Copy>;
   const std::shared_ptr<Staged> staged_ = std::make_shared<Staged>();  // what this rank lacks
 };

@@ -212,9 +212,29 @@ Status Sync::apply_on_devices() {
   if (status.code == HVD_INTERNAL) {
     // Some may have been written.
     static_cast<void>(
-        state_.put_back([&](const Variable& v) { return arrived(v) != nullptr ? &v.copy.memory : nullptr; }));
+        state_.put_back([&](const Variable& v) {
+      return arrived(v) != nullptr && v.committed ? &v.copy.memory : nullptr;
+    }));
   }
   return status;
+}
+
+/// Live memory does not have what this worker was fed.
+void Sync::append_fed(size_t variable, std::vector<PieceCopy>* list) {
+  Variable& v = *variables_[variable];
+  const auto& has = holdings_.has[static_cast<size_t>(rank_)][variable];
+  const size_t piece = holdings_.variables[variable].piece == 0 ? v.bytes : kPiece;
+  for (size_t i = 0; i < has.size(); ++i) {
+    if (!has[i]) continue;
+    const size_t end = std::min((i + 1) * piece, v.bytes);
+    for (size_t at = i * piece; at < end; at += kPiece) {
+      const size_t size = std::min(kPiece, end - at);
+      list->push_back({static_cast<uint8_t*>(v.live) + at, v.copy.memory.data() + at, size, nullptr, 0});
+      fed_bytes_ += size;
+    }
+  }
+  v.fed = false;
+  v.committed = true;
 }
 
 Status Sync::apply() {
@@ -224,14 +244,17 @@ Status Sync::apply() {
   };
   if (Status status = state_.load_objects(staged, true); !status.ok()) return status;
   if (Status status = apply_on_devices(); !status.ok()) {
-    const auto committed = [&](Variable& v) { return staged(v) != nullptr ? &v.copy : nullptr; };
+    const auto committed = [&](Variable& v) {
+      return staged(v) != nullptr && v.committed ? &v.copy : nullptr;
+    };
     static_cast<void>(state_.load_objects(committed, false));
     return status;
   }
   std::vector<PieceCopy> pieces;
   for (size_t i = 0; i < variables_.size(); ++i) {
-    if (!lacks(i)) continue;
     Variable& variable = *variables_[i];
+    if (variable.fed) append_fed(i, &pieces);
+    if (!lacks(i)) continue;
     Copy* const copy = staged(variable);
     variable.digest = wanted()[i].digest;
     variable.committed = true;
@@ -262,7 +285,9 @@ void Sync::adopt() {
   const Digest digest = state_.total();
   const uint64_t bytes = state_.committed_bytes() + state_.shards.own_bytes();
   std::lock_guard lock(state_.mutex);
+  state_.has_commit = true;
   state_.summary = {true, result.revision, digest};
+  state_.statistics.fed_bytes += fed_bytes_;
   state_.statistics.bytes = bytes;
   ++state_.statistics.syncs;
 }

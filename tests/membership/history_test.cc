@@ -34,7 +34,8 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
             << " late, " << tally.left << " left, " << tally.drained << " drained, " << tally.left_late
             << " left too late, " << tally.scaled << " scalings, " << tally.arrivals << " arrivals, "
             << tally.spares_used << " spares used, " << tally.unfit << " unfit, " << tally.misfits
-            << " misfits, " << tally.fresh_starts << " fresh starts; ended " << tally.successes << " well, "
+            << " misfits, " << tally.offers << " offers to feed, " << tally.fed << " fed, " << tally.joined_fed
+            << " joined so, " << tally.joined_unfed << " unfed since needed, " << tally.fresh_starts << " fresh starts; ended " << tally.successes << " well, "
             << tally.failures << " badly, " << tally.running << " at rest\n";
   if (histories < 10'000) return;
   // Rare situations must have been met, or the rules about them were not tried.
@@ -49,6 +50,9 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
   EXPECT_GT(tally.arrivals, histories / 100);
   EXPECT_GT(tally.spares_used, histories / 1000);
   EXPECT_GT(tally.misfits, histories / 100);
+  EXPECT_GT(tally.fed, histories / 100);
+  EXPECT_GT(tally.joined_fed, histories / 100);
+  EXPECT_GT(tally.joined_unfed, histories / 10000);
   EXPECT_GT(tally.fresh_starts, 0u);
   EXPECT_GT(tally.successes, histories / 100);
   EXPECT_GT(tally.failures, histories / 100);

@@ -50,6 +50,13 @@ class Script {
     const StallEvent event{"'loss' waits", missing, seconds(waited)};
     return took(membership.worker_stalled(worker, membership.generation(), event, now));
   }
+  Script& offered(uint64_t worker, const FeedOffer& offer) {
+    return took(membership.feed_offered(worker, membership.generation(), offer, now));
+  }
+  Script& fed(uint64_t worker, uint64_t source) { return fed_with(worker, {source}); }
+  Script& fed_with(uint64_t worker, const FedEvent& event) {
+    return took(membership.worker_fed(worker, event, now));
+  }
   Script& close_joining(const std::string& reason) { return took(membership.close_joining(reason, now)); }
   /// Time passes, and the driver is woken when it asks for it.
   Script& wait(double s) {

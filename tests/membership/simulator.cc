@@ -21,6 +21,8 @@ Simulator::Simulator(uint64_t seed, Tally* tally, bool trace)
   config_.restart_delay_max = seconds(8);
   config_.blocklist_after = random_.chance(50) ? 1 + random_.below(4) : 100;
   if (random_.chance(50)) config_.blocklist_cooldown_min = config_.blocklist_cooldown_max = seconds(5);
+  if (random_.chance(60)) config_.feed_timeout = milliseconds(500 + random_.below(9000));
+  all_feed_ = !random_.chance(20);
   last_revision_ = random_.chance(50) ? 1 + static_cast<uint64_t>(random_.below(12)) : UINT64_MAX;
   driver_.emplace(config_, now_);
   note(fmt::format(
@@ -271,7 +273,9 @@ bool Simulator::deliver_to_driver(Process& p) {
     note(fmt::format("driver: worker {} ready, left {}, revision {}", p.id, m.ready.left_generation,
                      m.ready.revision));
     if (known && (!p.member || m.ready.left_generation == generation)) {
+      if (!p.ready) p.ready_since = now_;
       p.ready = true;
+      p.feeds = m.ready.feeds;
       p.heard = m.ready;
       p.said_state = m.ready.has_state;
     }
@@ -289,6 +293,25 @@ bool Simulator::deliver_to_driver(Process& p) {
     apply(driver_->worker_failed_link(p.id, m.generation, m.rank, "connection reset", now_));
     require(saw_abort_ == current,
             "contract 3: a broken link of the current generation aborts it, another does not");
+  } else if (m.kind == ToDriver::kOffer) {
+    note(fmt::format("driver: worker {} offers to feed in {}", p.id, m.generation));
+    if (known && p.member && m.generation == generation) p.offered_in = generation;
+    ++tally_.offers;
+    FeedOffer offer;
+    if (m.works) offer.endpoint = fmt::format("host{}:1", p.id);
+    refused_to_feed_ = refused_to_feed_ || !m.works;
+    apply(driver_->feed_offered(p.id, m.generation, offer, now_));
+  } else if (m.kind == ToDriver::kFed) {
+    note(fmt::format("driver: worker {} is fed by {}", p.id, m.source));
+    const bool counts = m.works || (p.fed_in == generation && driver_->phase() == Phase::kRunning);
+    if (known && !p.member && p.fed_from == m.source && counts) {
+      p.fed = true;
+      ++tally_.fed;
+    }
+    FedEvent event;
+    event.source = m.source;
+    if (!m.works) event.failure = "connection refused";
+    apply(driver_->worker_fed(p.id, event, now_));
   } else if (m.kind == ToDriver::kUnfit) {
     unfit(p, m);
   } else if (m.kind == ToDriver::kDone) {
@@ -414,6 +437,7 @@ bool Simulator::step(Process& p) {
 
 void Simulator::say_ready(Process& p) {
   p.last_ready = ReadyEvent{p.generation, p.has_state, p.revision, Digest{p.revision, 0}, p.host};
+  p.last_ready.feeds = all_feed_ || p.id % 2 == 0;
   p.last_ready.settings = {{"flavour", std::to_string(p.flavour)}};
   p.where = Where::kWaiting;
   p.outbox.push_back({ToDriver::kReady, 0, p.last_ready});

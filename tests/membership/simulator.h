@@ -35,7 +35,8 @@ class Random {
 struct Tally {
   uint64_t histories = 0, generations = 0, aborts = 0, interrupts = 0, undone = 0, hand_overs = 0,
            successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0,
-           misfits = 0, left = 0, left_late = 0, drained = 0, scaled = 0, spares_used = 0, arrivals = 0;
+           misfits = 0, left = 0, left_late = 0, drained = 0, scaled = 0, spares_used = 0, arrivals = 0, offers = 0, fed = 0,
+           joined_fed = 0, joined_unfed = 0;
 };
 
 class Simulator {
@@ -49,13 +50,15 @@ class Simulator {
  private:
   enum class Where { kStarting, kWaiting, kConnecting, kTraining, kReducing, kBlocked, kDone, kGone };
   struct ToDriver {
-    enum Kind { kReady, kSynced, kFailedLink, kUnfit, kDone, kLost, kLeaving } kind;
+    enum Kind { kReady, kSynced, kFailedLink, kUnfit, kDone, kLost, kLeaving, kOffer, kFed } kind;
     uint64_t generation = 0;
     ReadyEvent ready = {};
     uint64_t revision = 0;
     int32_t rank = -1;
     LossKind loss = LossKind::kConnectionClosed;
     Duration timeout{0};
+    uint64_t source = 0;  // of a feed
+    bool works = true;    // a feed
   };
   struct ToWorker {
     enum Kind { kAssign, kAbort, kNotify, kEnd } kind;
@@ -85,6 +88,11 @@ class Simulator {
     int32_t rank = -1;
     bool own_place = false, waits = false, leaves = false, drained = false;
     Time leaves_by{};
+    // Feeding, as the driver was told.
+    bool feeds = false, fed = false;
+    Time ready_since{};
+    uint64_t asked_in = 0, offered_in = 0;  // to feed others: generations
+    uint64_t fed_from = 0, fed_in = 0;
   };
   struct Round {
     size_t contributions = 0;
@@ -129,6 +137,9 @@ class Simulator {
   void apply(const Finish& a);
   void apply(const LogLine&) {}
   void apply(const Wait& a);
+  void apply(const WantFeed& a);
+  void apply(const StartFeed& a);
+  bool held(const Process& p) const;  // it is fed before it joins
   void check_assign_order(const Assign& a);
   void check_state();
   void check_target();
@@ -167,6 +178,8 @@ class Simulator {
   uint64_t newest_epoch_ = 0, newest_word_ = 0;
   bool told_interrupt_ = false;  // the newest epoch interrupts the current generation
   bool aborted_ = false, state_exists_ = false, any_done_ = false;
+  bool refused_to_feed_ = false;  // a member did: nobody knows from whom its newcomers were to get it
+  bool all_feed_ = false;  // workers that understand it
   bool calm_ = false, all_fit_ = false, finished_ = false, just_finished_ = false;
   bool saw_abort_ = false, saw_notify_ = false;  // in the latest batch
   uint64_t unfit_ = 0;                           // who is to be stopped as such

@@ -153,12 +153,14 @@ void Simulator::apply(const Assign& a) {
 
   Generation g;
   std::set<uint64_t> in;
-  int32_t homeless = 0, leavers = 0, spares = 0;
+  int32_t homeless = 0, leavers = 0, spares = 0, unfed = 0;
   for (const Member& m : a.members) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
     const Process& p = at(m.worker);
     spares += p.waits ? 1 : 0;
+    if (!p.member && p.fed) ++tally_.joined_fed;
+    unfed += held(p) ? 1 : 0;
     if (!placed(p)) ++(p.leaves && (p.own_place || listed(p)) ? leavers : homeless);
     require(!p.leaves || now_ < p.leaves_by, "contract 15: a member past its deadline");
     require(at(m.worker).flavour == at(a.members[0].worker).flavour,
@@ -166,6 +168,8 @@ void Simulator::apply(const Assign& a) {
   }
   require(in.size() == a.members.size(), "a worker has two ranks");
   const auto size = static_cast<int32_t>(a.members.size());
+  require(unfed == 0 || refused_to_feed_ || size - unfed - homeless - leavers < config_.min_np, "a worker joined before it was fed, and was not needed");
+  tally_.joined_unfed += static_cast<uint64_t>(unfed);
   if (!any_done_) {
     require(homeless <= 1, "contract 2: removed workers were taken into the new generation");
     // A worker that only hands its state over comes on top; so does one whose removal is undone meanwhile.
@@ -281,6 +285,47 @@ void Simulator::apply(const Wait& a) {
   p.waits = true;
 }
 
+/// As far as it was told: it is ready, and need not be taken before it was fed.
+bool Simulator::held(const Process& p) const {
+  if (!p.expected || p.member || !p.ready || !p.feeds || p.fed || any_done_) return false;
+  if (now_ >= p.ready_since + config_.feed_timeout) return false;
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](const Process& q) { return q.expected && q.member && q.feeds; });
+}
+
+void Simulator::apply(const WantFeed& a) {
+  note(fmt::format("  worker {} is to feed", a.worker));
+  Process& p = at(a.worker);
+  require(config_.feed_timeout > Duration(0), "feeding though it is switched off");
+  require(a.generation == driver_->generation() && p.expected && p.member && p.synced && p.feeds,
+          "a worker is to feed that is no member with state");
+  require(p.asked_in < a.generation, "a worker was asked to feed twice in a generation");
+  p.asked_in = a.generation;
+  if (random_.chance(85)) {
+    ToDriver offer{ToDriver::kOffer, a.generation};
+    offer.works = !random_.chance(10);
+    p.outbox.push_back(offer);
+  }
+}
+
+void Simulator::apply(const StartFeed& a) {
+  note(fmt::format("  worker {} is fed by {}", a.worker, a.source));
+  Process& p = at(a.worker);
+  const Process& source = at(a.source);
+  require(p.expected && p.ready && !p.member && p.feeds, "a worker is fed that does not wait for a place");
+  require(source.expected && source.member && source.offered_in == driver_->generation(),
+          "a worker is fed by one that did not offer it");
+  require(p.fed_in < driver_->generation(), "a worker was told twice in a generation who feeds it");
+  p.fed_in = driver_->generation();
+  p.fed_from = a.source;
+  if (random_.chance(85)) {
+    ToDriver fed{ToDriver::kFed};
+    fed.source = a.source;
+    fed.works = !random_.chance(20);
+    p.outbox.push_back(fed);
+  }
+}
+
 void Simulator::apply(const Finish& a) {
   note(fmt::format("  finish {}: {}", a.success, a.sentence));
   require(!finished_, "contract 8: the job ended twice");
@@ -314,12 +359,12 @@ void Simulator::check_state() {
   }
   forming_since_ = now_;
   // contract 2: what was said last is true now.
-  int32_t kept = 0, leaving = 0, ready = 0, starting = 0;
+  int32_t kept = 0, leaving = 0, ready = 0, starting = 0;  // one that is fed first is one that starts
   bool kept_state = false;
   for (const Process& p : processes_) {
     if (!p.expected) continue;
     if (!p.member) {
-      (p.ready ? ready : starting)++;
+      (p.ready && !held(p) ? ready : starting)++;
     } else if (placed(p)) {
       ++kept;
       kept_state = kept_state || p.said_state;
@@ -329,7 +374,8 @@ void Simulator::check_state() {
   }
   if (told_interrupt_) {
     const bool surplus = most() > 0 && kept > most();
-    require(leaving > 0 || ready > 0 || surplus, "contract 2: members are interrupted for nothing");
+    const bool given_up = refused_to_feed_ && starting > 0;  // one that is not fed after all
+    require(leaving > 0 || ready > 0 || surplus || given_up, "contract 2: members are interrupted for nothing");
   } else if (!any_done_) {
     const int64_t room = most() > 0 ? std::max<int64_t>(0, most() - kept) : ready;
     require(!(ready > 0 && room > 0 && starting == 0 && kept + ready >= config_.min_np),

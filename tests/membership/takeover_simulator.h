@@ -104,6 +104,8 @@ class TakeoverSimulator {
   void act(const Finish& a);
   void act(const LogLine&) {}
   void act(const Wait&) {}
+  void act(const WantFeed&) {}
+  void act(const StartFeed&) {}
   void check_rest();
   Process* find(uint64_t id);
   bool active() const { return !broken_ && !finished_; }

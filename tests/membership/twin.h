@@ -45,6 +45,10 @@ inline std::string describe(const Action& action) {
       return fmt::format("finish {} {} {}", a.success, a.sentence, a.try_again);
     }
     std::string operator()(const LogLine& a) const { return "log " + a.text; }
+    std::string operator()(const WantFeed& a) const { return fmt::format("want feed {} {}", a.worker, a.generation); }
+    std::string operator()(const StartFeed& a) const {
+      return fmt::format("start feed {} {} {} {}", a.worker, a.source, a.endpoint, a.key);
+    }
     std::string operator()(const Wait& a) const { return fmt::format("wait {} {}", a.worker, a.reason); }
   };
   return std::visit(Visitor{ids}, action);
@@ -92,6 +96,12 @@ class Twin {
   }
   std::vector<Action> worker_arrived(const std::string& host, int32_t slot, Time now, Arrival* ret_arrival) {
     return both([&](Membership& m) { return m.worker_arrived(host, slot, now, ret_arrival); });
+  }
+  std::vector<Action> feed_offered(uint64_t worker, uint64_t generation, const FeedOffer& offer, Time now) {
+    return both([&](Membership& m) { return m.feed_offered(worker, generation, offer, now); });
+  }
+  std::vector<Action> worker_fed(uint64_t worker, const FedEvent& event, Time now) {
+    return both([&](Membership& m) { return m.worker_fed(worker, event, now); });
   }
   std::vector<Action> tick(Time now) {
     return both([&](Membership& m) { return m.tick(now); });

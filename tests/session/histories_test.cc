@@ -147,6 +147,8 @@ class History {
   void saw(Adopt&) { ADD_FAILURE() << "another connection"; }
   void saw(NotifyDriver&) { ADD_FAILURE() << "misses a driver that can't come back"; }
   void saw(NotifyWaiting& a) { EXPECT_FALSE(a.reason.empty()); }
+  void saw(NotifyFeedWanted& a) { EXPECT_GT(a.generation, 0u); }
+  void saw(NotifyFeed& a) { EXPECT_FALSE(a.info.endpoint.empty()); }
   void saw(Welcomed&) { EXPECT_EQ(++welcomes_, 1); }
   void saw(Deliver& a) {
     ++delivered_in_all;

@@ -1,0 +1,169 @@
+// Reads the last commit under a lock that a commit holds while it writes, and keeps what a worker was fed.
+#include "state/feed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "state/impl.h"
+#include "state/pages.h"
+
+namespace hvd::state {
+namespace {
+
+bool is_fed(const Variable& variable) {
+  const Pieces& pieces = variable.copy.pieces;
+  return variable.committed && !variable.is_object() && variable.spec.kind != VariableKind::kShard &&
+         !variable.on_device() && variable.bytes > 0 && pieces.digests.size() == pieces_of(variable.bytes) &&
+         std::all_of(pieces.marks.begin(), pieces.marks.end(),
+                     [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
+}
+
+}  // namespace
+
+bool FeedSource::revision(uint64_t* ret_revision) const {
+  const std::lock_guard lock(mutex_);
+  *ret_revision = revision_;
+  return variables_ != nullptr;
+}
+
+bool FeedSource::commit(FeedCommit* ret_commit) const {
+  FeedCommit commit;
+  if (readable_) commit.reach = own_reach();
+  const std::lock_guard lock(mutex_);
+  if (variables_ == nullptr) return false;
+  commit.revision = revision_;
+  for (const auto& [key, variable] : *variables_) {
+    if (!is_fed(variable)) continue;
+    commit.items.push_back({key, variable.spec_digest, variable.bytes,
+                            reinterpret_cast<uint64_t>(variable.copy.memory.data()),
+                            variable.copy.pieces.digests});
+  }
+  *ret_commit = std::move(commit);
+  return true;
+}
+
+bool FeedSource::piece(const std::string& key, size_t index, std::vector<uint8_t>* ret_bytes) const {
+  const std::lock_guard lock(mutex_);
+  if (variables_ == nullptr) return false;
+  const auto found = variables_->find(key);
+  if (found == variables_->end() || !is_fed(found->second) || index >= pieces_of(found->second.bytes)) {
+    return false;
+  }
+  const size_t at = index * kPiece;
+  const uint8_t* const from = found->second.copy.memory.data() + at;
+  ret_bytes->assign(from, from + std::min(kPiece, found->second.bytes - at));
+  return true;
+}
+
+void FeedSource::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  variables_ = nullptr;
+}
+
+FeedPause::FeedPause(State::Impl& state) : state_(state) {
+  FeedSource& feed = *state.feed;
+  const std::lock_guard lock(feed.mutex_);
+  ++feed.pauses_;
+  feed.variables_ = nullptr;
+}
+
+FeedPause::~FeedPause() {
+  uint64_t revision = 0;
+  bool whole = false;
+  {
+    const std::lock_guard lock(state_.mutex);
+    revision = state_.summary.revision;
+    // Before its first sync a state holds what it has found, which is nobody's.
+    whole = state_.has_commit && state_.summary.has_state;
+  }
+  FeedSource& feed = *state_.feed;
+  const std::lock_guard lock(feed.mutex_);
+  feed.revision_ = revision;
+  if (--feed.pauses_ == 0 && whole && !feed.closed_) feed.variables_ = &state_.variables;
+}
+
+void FeedCache::fit(const FeedCommit& commit) {
+  std::map<std::string, Item> items;
+  std::vector<std::span<uint8_t>> fresh;
+  for (const FeedItem& wanted : commit.items) {
+    Item item;
+    if (const auto found = items_.find(wanted.key);
+        found != items_.end() && found->second.spec == wanted.spec && found->second.bytes == wanted.bytes) {
+      item = std::move(found->second);
+    } else {
+      item.spec = wanted.spec;
+      item.bytes = wanted.bytes;
+      item.memory = Memory(wanted.bytes);
+      item.pieces.fit(wanted.bytes);
+      fresh.emplace_back(item.memory.data(), item.bytes);
+    }
+    items.emplace(wanted.key, std::move(item));
+  }
+  items_ = std::move(items);
+  // In this thread, whose time nobody waits for.
+  for (const std::span<uint8_t> range : fresh) get_pages({range}, false);
+}
+
+std::vector<FeedCache::Piece> FeedCache::lacking(const FeedCommit& commit) const {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < commit.items.size(); ++i) {
+    const FeedItem& wanted = commit.items[i];
+    const Pieces& held = items_.at(wanted.key).pieces;
+    for (size_t index = 0; index < wanted.digests.size(); ++index) {
+      if ((held.marks[index] & Pieces::kKnown) != 0 && held.digests[index] == wanted.digests[index]) continue;
+      pieces.push_back({i, index, std::min<size_t>(kPiece, wanted.bytes - index * kPiece)});
+    }
+  }
+  return pieces;
+}
+
+uint64_t FeedCache::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [key, item] : items_) {
+    for (size_t index = 0; index < item.pieces.marks.size(); ++index) {
+      if ((item.pieces.marks[index] & Pieces::kKnown) == 0) continue;
+      bytes += std::min(kPiece, item.bytes - index * kPiece);
+    }
+  }
+  return bytes;
+}
+
+uint8_t* FeedCache::room(const FeedCommit& commit, const Piece& piece) {
+  Item& item = items_.at(commit.items[piece.item].key);
+  item.pieces.marks[piece.index] = 0;
+  return item.memory.data() + piece.index * kPiece;
+}
+
+void FeedCache::arrived(const FeedCommit& commit, const Piece& piece) {
+  Item& item = items_.at(commit.items[piece.item].key);
+  item.pieces.digests[piece.index] = digest(item.memory.data() + piece.index * kPiece, piece.size);
+  item.pieces.marks[piece.index] = Pieces::kKnown;
+}
+
+uint64_t bytes_of(const std::vector<FeedCache::Piece>& pieces) {
+  uint64_t bytes = 0;
+  for (const FeedCache::Piece& piece : pieces) bytes += piece.size;
+  return bytes;
+}
+
+bool FeedProgress::may_join(uint64_t lacking, uint64_t moved, Duration took) {
+  if (joined_) return true;
+  if (moved > 0) {
+    total_ += moved;
+    spent_ += took;
+  }
+  if (lacking == 0) return joined_ = true;
+  if (total_ == 0 || spent_ <= Duration(0)) return false;
+  if (to_seconds(spent_) * static_cast<double>(lacking) <= to_seconds(pause_) * static_cast<double>(total_)) {
+    return joined_ = true;
+  }
+  if (moved == 0) return false;
+  // A tenth less is no step towards it.
+  const bool closer = lacking < least_ - least_ / 10;
+  least_ = std::min(least_, lacking);
+  vain_ = closer ? 0 : vain_ + 1;
+  return joined_ = vain_ >= kPatience;
+}
+
+}  // namespace hvd::state
