@@ -2,25 +2,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "state/flight.h"
+#include "state/pages.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
 
 namespace hvd::state {
 namespace {
 
-/// What each rank says first; range and digest of each key follow.
-struct Head {
-  uint64_t rank = 0, failure = 0, revision = 0, keys = 0;
-  Digest specs;
-};
 struct Part {
   int64_t begin = 0, end = 0;
   Digest digest;
 };
-static_assert(sizeof(Head) == 48 && sizeof(Part) == 32, "no padding on the wire");
+// What is shorter is not worth a look into another's memory.
+constexpr uint64_t kReadFrom = 1 << 20;
+constexpr size_t kReadPiece = 4 << 20;
+
+/// What each rank says first; range and digest of each key follow.
+struct Head {
+  uint64_t rank = 0, failure = 0, revision = 0, keys = 0;
+  Digest specs;
+  ParcelPlace place;
+};
+
+static_assert(sizeof(Head) == 88 && sizeof(Part) == 32, "no padding on the wire");
 
 struct Heads {
   std::vector<Head> heads;  // by rank
@@ -28,7 +36,7 @@ struct Heads {
 };
 
 /// What came from all ranks. Everyone reads the same, and comes to the same end.
-Status read(std::span<const uint8_t> bytes, size_t size, Heads* all) {
+Status read_heads(std::span<const uint8_t> bytes, size_t size, Heads* all) {
   while (!bytes.empty()) {
     Head head;
     if (!take(&bytes, &head) || head.keys > bytes.size() / sizeof(Part))
@@ -100,7 +108,10 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   }
   next_.revision = revision;
   Head mine{static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(),
-            specs()};
+            specs(), {}};
+  if (copied && reads_others_) {
+    mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data())};
+  }
   std::vector<Part> parts(shards_.size());
   for (uint32_t key = 0; key < shards_.size(); ++key) {
     parts[key].begin = shards_[key].begin;
@@ -121,7 +132,9 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   }
   if (!local.ok()) return local;
   Heads heads;
-  if (Status status = read(all, static_cast<size_t>(size), &heads); !status.ok()) return status;
+  if (Status status = read_heads(all, static_cast<size_t>(size), &heads); !status.ok()) return status;
+  places_.clear();
+  for (const Head& head : heads.heads) places_.push_back(head.place);
   Ranges own(static_cast<size_t>(size));
   digests_.assign(own.size(), {});
   for (size_t r = 0; r < own.size(); ++r) {
@@ -144,9 +157,60 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   return size == 1 ? Status() : distribute(generation, deadline);
 }
 
+/// Who reads whose parcel in its owner's memory. All ranks know alike whether that is worth a question.
+Status Shards::agree_on_reads(const Generation& generation, Time deadline) {
+  reads_.clear();
+  const ShardLayout& layout = *next_.layout;
+  uint64_t bytes = 0;
+  for (size_t owner = 0; owner < layout.own.size(); ++owner) {
+    for (const ShardRange& range : layout.own[owner]) {
+      if (shards_[range.key].copies == 0) continue;
+      bytes = std::max(bytes, static_cast<uint64_t>(range.end - range.begin) * shards_[range.key].element_bytes);
+    }
+  }
+  if (bytes < kReadFrom) return {};
+  std::vector<uint8_t> mine(places_.size()), all;
+  for (size_t owner = 0; owner < mine.size() && reads_others_; ++owner) {
+    const std::vector<int32_t>& holders = layout.holders[owner];
+    const bool holds = std::find(holders.begin(), holders.end(), generation.rank) != holders.end();
+    mine[owner] = holds && places_[owner].address != 0 && can_read(places_[owner].reach) ? 1 : 0;
+  }
+  Status status = gather(*generation.engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
+  if (!status.ok()) return status;
+  if (all.size() != mine.size() * mine.size()) return unreadable("a commit of shards");
+  for (size_t rank = 0; rank < mine.size(); ++rank) {
+    const auto row = all.begin() + static_cast<ptrdiff_t>(rank * mine.size());
+    reads_.emplace_back(row, row + static_cast<ptrdiff_t>(mine.size()));
+  }
+  return {};
+}
+
+/// One copy, and nothing for their owners to do but to leave them as they are until the seal.
+Status Shards::read_parcels(const std::vector<Read>& reads) {
+  std::vector<Read> pieces;
+  uint64_t bytes = 0;
+  for (const Read& read : reads) {
+    bytes += read.size;
+    for (size_t at = 0; at < read.size; at += kReadPiece) {
+      pieces.push_back({read.from, read.owner, read.to + at, read.at + at, std::min(kReadPiece, read.size - at)});
+    }
+  }
+  std::atomic<int32_t> failed{-1};
+  in_parallel(pieces.size(), bytes, [&](size_t i) {
+    const Read& piece = pieces[i];
+    touch(piece.to, piece.size);
+    if (!read_from(piece.from->reach, piece.from->address + piece.at, piece.to, piece.size)) failed = piece.owner;
+  });
+  if (failed < 0) return {};
+  Status status(HVD_PEER_LOST, fmt::format("state: the shards of rank {} can't be read any more", failed.load()));
+  return status.at_rank(failed);
+}
+
 /// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
 Status Shards::distribute(const Generation& generation, Time deadline) {
+  if (Status status = agree_on_reads(generation, deadline); !status.ok()) return status;
   const ShardLayout& layout = *next_.layout;
+  std::vector<Read> reads;
   Flight flight(*generation.engine, deadline);
   flight.keep(next_.own);
   for (int32_t owner = 0; owner < generation.size(); ++owner) {
@@ -175,13 +239,27 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
       const size_t at = parcel->segments[first].at;
       if (count == 0 || end == at) continue;
       std::vector<int32_t> members(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count));
+      std::erase_if(members, [&](int32_t rank) {
+        return !reads_.empty() && reads_[static_cast<size_t>(rank)][static_cast<size_t>(owner)] != 0;
+      });
+      if (owner != generation.rank && std::find(members.begin(), members.end(), generation.rank) == members.end()) {
+        const bool mine = std::find(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count),
+                                    generation.rank) != holders.begin() + static_cast<ptrdiff_t>(count);
+        if (mine) {
+          reads.push_back({&places_[static_cast<size_t>(owner)], owner, parcel->memory.data() + at, at, end - at});
+        }
+        continue;
+      }
+      if (members.empty()) continue;
       members.push_back(owner);
       std::sort(members.begin(), members.end());
       flight.submit(one_to_some(fmt::format("hvd.shards.{}.{}", owner, copies(first)), owner,
                                 std::move(members), parcel->memory.data() + at, end - at));
     }
   }
+  const Status read = read_parcels(reads);
   if (Status status = flight.land(); !status.ok()) return status;
+  if (!read.ok()) return read;
   for (const ParcelPtr& parcel : next_.held) {
     for (Segment& segment : parcel->segments)
       segment.digest = digests_[static_cast<size_t>(parcel->owner)][segment.range.key];

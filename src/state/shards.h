@@ -21,6 +21,7 @@
 #include "hvd/shards.h"
 #include "state/memory.h"
 #include "state/pieces.h"
+#include "state/reach.h"
 #include "state/shard_plan.h"
 #include "state/state.h"
 
@@ -60,6 +61,13 @@ struct Parcel {
 };
 using ParcelPtr = std::shared_ptr<Parcel>;
 
+/// Where a rank's parcel can be read. Plain words: it travels between ranks.
+struct ParcelPlace {
+  Reach reach;
+  uint64_t address = 0;
+};
+static_assert(sizeof(ParcelPlace) == 40, "no padding on the wire");
+
 /// Who had what when a commit was sealed, for those who ask when it is lost.
 struct ShardLayout {
   std::vector<std::vector<ShardRange>> own;  // by rank and key
@@ -70,6 +78,8 @@ struct ShardLayout {
 /// One thread at a time: the state's, or its copy thread while that has a job.
 class Shards {
  public:
+  /// reads_others: this rank reads the memory of others on its machine, and they its memory.
+  explicit Shards(bool reads_others) : reads_others_(reads_others) {}
   bool empty() const { return shards_.empty(); }
   /// Throws Error(HVD_INVALID). `place`: of this worker now.
   void add(Shard shard, const Generation& place);
@@ -116,7 +126,16 @@ class Shards {
   };
   using Ranges = std::vector<std::vector<ShardRange>>;
 
+  struct Read {
+    const ParcelPlace* from;
+    int32_t owner;
+    uint8_t* to;
+    size_t at, size;  // within the parcel
+  };
+
   Status distribute(const Generation& generation, Time deadline);
+  Status agree_on_reads(const Generation& generation, Time deadline);
+  static Status read_parcels(const std::vector<Read>& reads);
   std::vector<ParcelPtr> gather_usable(uint64_t revision);
   Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
                    collective::Engine& engine, Time deadline);
@@ -136,6 +155,9 @@ class Shards {
   std::string told(const ShardRange& range) const;
   std::string who_had(const ShardRange& range) const;
 
+  const bool reads_others_;
+  std::vector<ParcelPlace> places_;               // of the commit that is placed, by rank
+  std::vector<std::vector<uint8_t>> reads_;  // by rank, whose parcel it reads; empty: nobody's
   std::vector<Shard> shards_;    // in the order of keys
   std::vector<uint32_t> order_;  // keys by falling number of copies
   Set sealed_, next_;
