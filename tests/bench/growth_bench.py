@@ -3,14 +3,16 @@
 
 The stop is the time from a survivor's HVD_HOSTS_UPDATED to the return of its first collective at the new size.
 It is set beside a plain copy of the same bytes by as many processes as have come, out of one memory into memory that
-was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [trials]
-The last line is a JSON object.
+was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [--option NAME=VALUE] [--spare] [trials]
+With --spare nobody joins: one of the workers is killed and a spare takes its place. "next" is the time from the kill to
+the first collective of those that were left, at the same size. The last line is a JSON object.
 """
 
 import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -32,7 +34,7 @@ def hosts_file(path, slots):
     os.rename(path + ".new", path)
 
 
-def trial(mib, first, last, settings):
+def trial(mib, first, last, settings, options):
     """What one job shows: times in ms."""
     with tempfile.TemporaryDirectory() as directory:
         hosts = os.path.join(directory, "hosts")
@@ -45,6 +47,8 @@ def trial(mib, first, last, settings):
                    "--host-discovery-script", script, "--set", "discovery_interval=0.1",
                    "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % first,
                    "-x", "HVD_BENCH_LAST_SIZE=%d" % last]
+        for option in options:
+            command += ["--set", option]
         for name, value in settings.items():
             command += ["-x", "%s=%s" % (name, value)]
         job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -82,23 +86,67 @@ def trial(mib, first, last, settings):
     return result
 
 
+def replacement(mib, size, settings, options):
+    """A worker is killed when the spare has been fed: times in ms."""
+    command = [os.path.join(BIN, "hvdrun"), "--verbose", "-np", str(size), "--min-np", str(size), "--max-np", str(size),
+               "-H", "localhost:%d" % (size + 1), "--set", "spares=1", "--set", "restart=false",
+               "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % size,
+               "-x", "HVD_BENCH_LAST_SIZE=%d" % size, "-x", "HVD_BENCH_REPLACED=1"]
+    for option in options:
+        command += ["--set", option]
+    for name, value in settings.items():
+        command += ["-x", "%s=%s" % (name, value)]
+    job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines, pids, stops, recoveries, spares = [], {}, [], [], set()
+    fed, killed, deadline = "feed_timeout=0" in options, None, time.monotonic() + 120
+    for raw in job.stdout:
+        line = raw.decode("utf-8", "replace").rstrip()
+        lines.append(line)
+        fed = fed or "was fed" in line
+        if time.monotonic() > deadline:
+            job.terminate()
+        found = re.search(r"\{.*\}$", line)
+        event = json.loads(found.group(0)) if found else {}
+        if "pid" in event:
+            pids.setdefault(event["rank"], event["pid"])
+        elif "stop" in event:
+            stops.append(event)
+        elif "recovery" in event:
+            recoveries.append(event["recovery"])
+        elif "spares" in event:
+            spares.add(event["spares"])
+        elif event.get("step", 0) >= 300 and fed and killed is None:
+            killed = time.monotonic_ns()
+            os.kill(pids[size - 1], signal.SIGKILL)
+    job.wait()
+    if job.returncode != 0 or len(stops) != size - 1 or 1 not in spares:
+        raise SystemExit("a trial went wrong (status %s):\n%s" % (job.returncode, "\n".join(lines[-40:])))
+    result = {phase: max(r[phase] for r in recoveries) / 1e6 for phase in ("forming", "connecting", "sync")}
+    result["next"] = max(s["now"] - killed for s in stops) / 1e6
+    return result
+
+
 def spread(values):
     return {"median": round(statistics.median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
 
 
-def measure(mib, first, last, trials, settings):
+def measure(mib, first, last, trials, settings, options):
     results, ratios, copies = [], [], []
     for _ in range(trials):
         copies.append(copy_ms(last - first, max(1, mib)))
-        results.append(trial(mib, first, last, settings))
+        results.append(trial(mib, first, last, settings, options))
         ratios.append(results[-1]["stop"] / copies[-1])
     table = {phase: spread([r[phase] for r in results]) for phase in results[0]}
     table["copy"] = spread(copies)
     table["stop_over_copy"] = spread(ratios)
-    print("%d -> %d with %d MiB, %d trials (ms; the slowest survivor)" % (first, last, mib, trials))
+    show("%d -> %d with %d MiB, %d trials (ms; the slowest survivor)" % (first, last, mib, trials), table)
+    return table
+
+
+def show(title, table):
+    print(title)
     for phase, values in table.items():
         print("  %-16s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]), flush=True)
-    return table
 
 
 def main():
@@ -109,14 +157,23 @@ def main():
     parser.add_argument("--to", default="4,3")
     parser.add_argument("--change", type=int, default=32, help="of 32 tensors, those that each step writes to")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="environment of the workers")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the driver")
+    parser.add_argument("--spare", action="store_true")
     arguments = parser.parse_args()
     settings = dict(item.split("=", 1) for item in arguments.set)
     settings["HVD_BENCH_CHANGE"] = arguments.change
     report = {}
+    if arguments.spare:
+        for mib in [int(size) for size in arguments.memory.split(",")]:
+            results = [replacement(mib, arguments.first, settings, arguments.option) for _ in range(arguments.trials)]
+            table = report["spare_of_%d_%d_mib" % (arguments.first, mib)] = {
+                phase: spread([r[phase] for r in results]) for phase in results[0]}
+            show("a spare takes one of %d workers' place, %d MiB, %d trials (ms)" % (arguments.first, mib, arguments.trials), table)
+        return print(json.dumps(report))
     for last in [int(n) for n in arguments.to.split(",")]:
         for mib in [int(size) for size in arguments.memory.split(",")]:
             report["growth_%d_to_%d_%d_mib" % (arguments.first, last, mib)] = measure(
-                mib, arguments.first, last, arguments.trials, settings)
+                mib, arguments.first, last, arguments.trials, settings, arguments.option)
     print(json.dumps(report))
 
 

@@ -23,6 +23,7 @@ typedef struct job {
   int change;        /* tensors that a step writes */
   int commit_every;
   int first_size, last_size;
+  int replaced;      /* the job loses a worker and gets another one: its size stays */
   int64_t after;     /* steps at the last size */
   int64_t left_at;   /* when this worker left the generation before; 0: it did not */
   int64_t* steps;    /* durations at the first size, in ns */
@@ -58,7 +59,7 @@ static float compute(float* data) {
 }
 
 static hvd_status left(job* j, hvd_status status) {
-  if (status == HVD_HOSTS_UPDATED) j->left_at = now_ns();
+  if (status == HVD_HOSTS_UPDATED || status == HVD_PEER_LOST) j->left_at = now_ns();
   return status;
 }
 
@@ -67,14 +68,16 @@ static hvd_status train(void* userdata) {
   const int size = hvd_size(j->context);
   hvd_tensor gradient = floats(j->gradient, GRADIENT_FLOATS);
   int64_t began = now_ns();
+  const int last = j->replaced ? hvd_generation(j->context) > 1 : size >= j->last_size;
   for (int64_t done = 0;; ++done) {
-    if (size >= j->last_size && done == j->after) return HVD_OK;
+    if (last && done == j->after) return HVD_OK;
     compute(j->gradient);
     hvd_status status =
         hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
     if (status != HVD_OK) return left(j, status);
     if (done == 0 && j->left_at != 0) {
-      printf("{\"stop\":%lld,\"size\":%d}\n", (long long)(now_ns() - j->left_at), size);
+      const int64_t now = now_ns();
+      printf("{\"stop\":%lld,\"size\":%d,\"now\":%lld}\n", (long long)(now - j->left_at), size, (long long)now);
       j->left_at = 0;
     }
     for (int t = 0; t < j->change; ++t) j->weights[(j->step + t) % TENSORS][j->step % (int64_t)j->floats] += 1.0f;
@@ -84,7 +87,7 @@ static hvd_status train(void* userdata) {
       if (status != HVD_OK) return left(j, status);
     }
     const int64_t ended = now_ns();
-    if (size == j->first_size && done > 0 && j->taken < MOST_STEPS) j->steps[j->taken++] = ended - began;
+    if (size == j->first_size && done > 0 && j->left_at == 0 && hvd_generation(j->context) == 1 && j->taken < MOST_STEPS) j->steps[j->taken++] = ended - began;
     began = ended;
     if (hvd_rank(j->context) == 0 && j->step % 50 == 0) {
       printf("{\"step\":%lld,\"size\":%d}\n", (long long)j->step, size);
@@ -107,6 +110,7 @@ static void report(job* j) {
   memset(&r, 0, sizeof r);
   r.struct_size = sizeof r;
   if (hvd_get_recovery(j->context, 0, &r, NULL) == HVD_OK) {
+    printf("{\"spares\":%d}\n", r.spares);
     printf("{\"recovery\":{\"forming\":%lld,\"connecting\":%lld,\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu}}\n",
            (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
            (unsigned long long)r.sync_bytes);
@@ -169,6 +173,7 @@ int main(int argc, char** argv) {
   j.commit_every = number("HVD_BENCH_COMMIT_EVERY", 20);
   j.first_size = number("HVD_BENCH_FIRST_SIZE", 2);
   j.last_size = number("HVD_BENCH_LAST_SIZE", 4);
+  j.replaced = number("HVD_BENCH_REPLACED", 0);
   j.after = 40;
   j.floats = (mib << 20) / sizeof(float) / TENSORS;
   if (j.floats == 0) j.floats = 256;
