@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -21,7 +22,9 @@ constexpr int kHosts = 3;
 
 struct Simulation {
   explicit Simulation(uint64_t seed, bool by_template)
-      : random(seed), templated(by_template), fleet({by_template, seconds(20), seconds(10), 100}) {}
+      : random(seed),
+        templated(by_template),
+        fleet(FleetConfig{by_template, seconds(20), seconds(10), 100}) {}
 
   struct Process {
     uint64_t printed = 0;
@@ -32,7 +35,7 @@ struct Simulation {
         : instance(i), core({seconds(20), seconds(2), 200}, now, std::make_unique<MemorySpool>(400)) {}
     uint64_t instance;
     AgentCore core;
-    bool connected = false, held = false, finished = false;
+    bool connected = false, welcomed = false, held = false, finished = false;
     std::map<uint64_t, Process> processes;
     std::deque<Report> up;  // under way
     std::deque<Order> down;
@@ -72,8 +75,13 @@ struct Simulation {
         Worker& w = workers.at(output->worker);
         ASSERT_FALSE(w.failed || w.gone);
         const std::string text(output->bytes.begin(), output->bytes.end());
-        ASSERT_EQ(text.substr(0, text.find(' ')), std::to_string(++w.heard))
-            << "output of worker " << output->worker;
+        const uint64_t number = std::stoull(text);
+        // What the driver before this one had not acknowledged comes again.
+        if (takeovers == 0 || number > w.heard) {
+          ASSERT_EQ(number, ++w.heard) << "output of worker " << output->worker;
+        } else {
+          ++again;
+        }
       } else if (auto* gone = std::get_if<WorkerGone>(&action)) {
         Worker& w = workers.at(gone->worker);
         ASSERT_FALSE(w.failed || w.gone) << "worker " << gone->worker << " is gone twice";
@@ -85,7 +93,7 @@ struct Simulation {
       }
     }
     for (const std::string& host : std::exchange(later, {}))
-      fleet_does(fleet.agent_ended(host, "stopped", now));
+      fleet_does(fleet->agent_ended(host, "stopped", now));
   }
 
   void agent_does(const std::string& host, AgentProcess& agent, CoreActions actions) {
@@ -110,15 +118,37 @@ struct Simulation {
     }
   }
 
+  /// The next one knows by the journal who was started, and whose end it has not heard of.
+  void driver_dies() {
+    ++takeovers;
+    for (auto& [host, agent] : agents) {
+      if (!agent->connected) continue;
+      agent->connected = false;
+      agent->up.clear();
+      agent->down.clear();
+      agent_does(host, *agent, agent->core.disconnected("the driver has died", now));
+    }
+    greeted.clear();
+    drains.clear();
+    fleet.emplace(FleetConfig{templated, seconds(20), seconds(10), 100, true});
+    for (const std::string& host : programs) fleet->expect(host, 0, true, now);
+    for (auto& [id, w] : workers) {
+      if (w.failed || w.gone) continue;
+      fleet->expect(id, w.host, 0, now);
+      if (!started.contains(id)) w.agent_lost = true;  // its order may have gone with the driver
+      w.exited = false;
+    }
+  }
+
   /// Somebody with the key of the host's agent: one that was killed and is not quite dead, or one that lies.
   void impostor(const std::string& host) {
     const uint64_t instance = 1 + below(last_instance);
     const AgentHello hello{host, 1 + static_cast<int32_t>(below(1000)), instance, below(5)};
     const bool same = agents.contains(host) && agents.at(host)->instance == instance;
-    if (same || fleet.objection(hello)) return;
+    if (same || fleet->objection(hello)) return;
     FleetActions actions;
     try {
-      fleet.hello(hello, now, &actions);
+      fleet->hello(hello, now, &actions);
     } catch (const Error&) {
       ++liars;  // it acknowledged what was never sent
     }
@@ -137,7 +167,7 @@ struct Simulation {
     }
     std::erase_if(actions, [](const auto& a) { return std::holds_alternative<SendOrder>(a); });
     fleet_does(std::move(actions));
-    fleet_does(fleet.closed(host, instance, now));
+    fleet_does(fleet->closed(host, instance, now));
     if (agents.contains(host)) ++displaced;
   }
 
@@ -148,23 +178,38 @@ struct Simulation {
     agent.up.clear();
     agent.down.clear();
     agent_does(host, agent, agent.core.disconnected("cut", now));
-    if (driver_notices) fleet_does(fleet.closed(host, agent.instance, now));
+    if (driver_notices) fleet_does(fleet->closed(host, agent.instance, now));
   }
 
   void dial(const std::string& host) {
     AgentProcess& agent = *agents.at(host);
     if (agent.connected || agent.finished) return;
-    const AgentHello hello{host, 1 + static_cast<int32_t>(below(4)), agent.instance, agent.core.received()};
-    if (fleet.objection(hello)) return;
+    const AgentHello hello{host,
+                           1 + static_cast<int32_t>(below(4)),
+                           agent.instance,
+                           agent.core.received(),
+                           agent.core.reported(),
+                           agent.core.kept(),
+                           agent.welcomed};
+    if (fleet->objection(hello)) return;
     FleetActions actions;
-    const AgentWelcome welcome = fleet.hello(hello, now, &actions);
+    const AgentWelcome welcome = fleet->hello(hello, now, &actions);
     greeted[host] = agent.instance;
-    const auto hosts = fleet.hosts();
+    const auto hosts = fleet->hosts();
     ASSERT_TRUE(std::find(hosts.begin(), hosts.end(), std::pair(host, hello.slots)) != hosts.end());
     if (!welcome.resumed) {
       for (const uint64_t id : agent.core.workers()) workers.at(id).agent_lost = true;
     }
-    agent.connected = true;
+    const bool adopted = std::any_of(actions.begin(), actions.end(),
+                                     [](const auto& a) { return std::holds_alternative<WorkerFound>(a); });
+    if (adopted) {  // of them it hears anew
+      ++adoptions;
+      for (const auto& [id, slot] : hello.kept) {
+        Worker& w = workers.at(id);
+        w.failed = w.exited = w.gone = false;
+      }
+    }
+    agent.connected = agent.welcomed = true;
     agent_does(host, agent, agent.core.connected(welcome.resumed, welcome.received, now));
     fleet_does(std::move(actions));
   }
@@ -178,28 +223,28 @@ struct Simulation {
     const bool was = agent.connected;
     const uint64_t instance = agent.instance;
     agents.erase(host);
-    if (programs.erase(host) > 0) fleet_does(fleet.agent_ended(host, "killed", now));
-    if (was) fleet_does(fleet.closed(host, instance, now));
+    if (programs.erase(host) > 0) fleet_does(fleet->agent_ended(host, "killed", now));
+    if (was) fleet_does(fleet->closed(host, instance, now));
   }
 
   void deliver(const std::string& host) {
     AgentProcess& agent = *agents.at(host);
     if (!agent.connected) return;
     if (chance(10)) {  // a heartbeat
-      fleet.acknowledged(host, agent.core.received());
-      agent_does(host, agent, agent.core.acknowledged(fleet.received(host), now));
+      fleet->acknowledged(host, agent.core.received());
+      agent_does(host, agent, agent.core.acknowledged(fleet->received(host), now));
     }
     if (!agent.down.empty() && chance(70)) {
       Order order = std::move(agent.down.front());
       agent.down.pop_front();
       agent_does(host, agent, agent.core.ordered(std::move(order), now));
-      if (chance(50)) fleet.acknowledged(host, agent.core.received());
+      if (chance(50)) fleet->acknowledged(host, agent.core.received());
     }
     if (!agent.up.empty() && chance(70)) {
       Report report = std::move(agent.up.front());
       agent.up.pop_front();
-      fleet_does(fleet.reported(host, std::move(report)));
-      if (chance(50)) agent_does(host, agent, agent.core.acknowledged(fleet.received(host), now));
+      fleet_does(fleet->reported(host, std::move(report)));
+      if (chance(50)) agent_does(host, agent, agent.core.acknowledged(fleet->received(host), now));
     }
   }
 
@@ -239,12 +284,13 @@ struct Simulation {
         workers[id].host = host;
         wire::AgentStartT order;
         order.worker = id;
-        fleet_does(fleet.start(host, std::move(order), now));
+        fleet_does(fleet->start(host, std::move(order), now));
       }
-      if (chance(5) && last_worker > 0) fleet_does(fleet.stop(1 + below(last_worker), seconds(2), now));
+      if (chance(5) && last_worker > 0) fleet_does(fleet->stop(1 + below(last_worker), seconds(2), now));
       if (chance(3) && agents.contains(host)) disconnect(host, chance(80));
       if (chance(1) && agents.contains(host)) kill_agent(host);
       if (chance(2) && last_instance > 0) impostor(host);
+      if (mortal && below(200) == 0) driver_dies();
       if (chance(1) && agents.contains(host)) {
         AgentProcess& agent = *agents.at(host);
         agent_does(host, agent,
@@ -252,7 +298,7 @@ struct Simulation {
       }
       for (const std::string& each : std::exchange(drains, {})) {  // as the members of the job agree to it
         for (const auto& [id, w] : workers) {
-          if (w.host == each && !w.failed && !w.gone) fleet_does(fleet.stop(id, seconds(1), now));
+          if (w.host == each && !w.failed && !w.gone) fleet_does(fleet->stop(id, seconds(1), now));
         }
       }
     }
@@ -262,14 +308,14 @@ struct Simulation {
         agents[host] = std::make_unique<AgentProcess>(++last_instance, now);
       } else {
         programs.erase(host);
-        fleet_does(fleet.agent_ended(host, "exited with status 255", now));
+        fleet_does(fleet->agent_ended(host, "exited with status 255", now));
       }
     }
     for (size_t i = 0; i < kHosts; ++i) {
       const std::string each = name(i);
       // By their silence.
       const bool there = agents.contains(each) && agents.at(each)->connected;
-      if (!there && fleet.connected(each) && chance(10)) fleet_does(fleet.closed(each, greeted[each], now));
+      if (!there && fleet->connected(each) && chance(10)) fleet_does(fleet->closed(each, greeted[each], now));
       if (!agents.contains(each)) continue;
       if (!agents.at(each)->connected && chance(30)) dial(each);
       deliver(each);
@@ -285,17 +331,17 @@ struct Simulation {
         const bool was = agent.connected;
         const uint64_t instance = agent.instance;
         agents.erase(each);
-        if (programs.erase(each) > 0) fleet_does(fleet.agent_ended(each, "ended", now));
-        if (was) fleet_does(fleet.left(each, instance));
+        if (programs.erase(each) > 0) fleet_does(fleet->agent_ended(each, "ended", now));
+        if (was) fleet_does(fleet->left(each, instance));
       }
     }
-    if (const auto tick = fleet.next_tick(); tick && now >= *tick) {
+    if (const auto tick = fleet->next_tick(); tick && now >= *tick) {
       for (auto& [id, w] : workers) {
         const auto agent = agents.find(w.host);
         if (agent == agents.end() || !agent->second->connected)
           w.agent_lost = true;  // it may be given up now
       }
-      fleet_does(fleet.tick(now));
+      fleet_does(fleet->tick(now));
     }
   }
 
@@ -308,7 +354,7 @@ struct Simulation {
   std::mt19937_64 random;
   const bool templated;
   Time now{seconds(1000)};
-  Fleet fleet;
+  std::optional<Fleet> fleet;
   std::map<std::string, std::unique_ptr<AgentProcess>> agents;
   std::set<std::string> programs;
   std::vector<std::string> later;
@@ -316,22 +362,25 @@ struct Simulation {
   std::set<uint64_t> started;
   std::map<std::string, uint64_t> greeted;  // whom the driver takes to be there
   std::set<std::string> drains;
+  bool mortal = false;  // the driver is
+  uint64_t takeovers = 0, adoptions = 0, again = 0;
   uint64_t last_worker = 0, whole = 0, last_instance = 0, drained = 0, liars = 0, displaced = 0;
 };
 
 struct Seen {
-  uint64_t whole = 0, drained = 0, liars = 0, displaced = 0;
+  uint64_t whole = 0, drained = 0, liars = 0, displaced = 0, takeovers = 0, adoptions = 0, again = 0;
 };
 
-void run(uint64_t seed, bool templated, Seen* seen) {
+void run(uint64_t seed, bool templated, Seen* seen, bool mortal = false) {
   Simulation s(seed, templated);
+  s.mortal = mortal;
   for (int i = 0; i < 600; ++i) {
     s.step(false);
     if (testing::Test::HasFatalFailure()) return;
   }
   // Then nothing breaks any more: all ends.
   for (const auto& [id, w] : s.workers) {
-    if (!w.failed && !w.gone) s.fleet_does(s.fleet.stop(id, seconds(2), s.now));
+    if (!w.failed && !w.gone) s.fleet_does(s.fleet->stop(id, seconds(2), s.now));
   }
   for (int i = 0; i < 3000 && s.fleet_size() > 0; ++i) {
     s.step(true);
@@ -343,6 +392,9 @@ void run(uint64_t seed, bool templated, Seen* seen) {
   seen->drained += s.drained;
   seen->liars += s.liars;
   seen->displaced += s.displaced;
+  seen->takeovers += s.takeovers;
+  seen->adoptions += s.adoptions;
+  seen->again += s.again;
 }
 
 class Histories : public testing::TestWithParam<bool> {};
@@ -357,6 +409,19 @@ TEST_P(Histories, EachWorkerHasOneEnd) {
   EXPECT_GT(seen.drained, 100u);
   EXPECT_GT(seen.liars, 20u);
   EXPECT_GT(seen.displaced, 100u);
+}
+
+// contract 14
+TEST_P(Histories, AlsoWithDriversThatDie) {
+  Seen seen;
+  for (uint64_t seed = 10001; seed <= 10400; ++seed) {
+    run(seed, GetParam(), &seen, true);
+    if (HasFailure()) FAIL() << "seed " << seed;
+  }
+  EXPECT_GT(seen.whole, 1000u);
+  EXPECT_GT(seen.takeovers, 500u);
+  EXPECT_GT(seen.adoptions, 300u);
+  EXPECT_GT(seen.again, 20u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Agents, Histories, testing::Values(false, true),
