@@ -92,10 +92,8 @@ AgentSettings read_agent_settings(const Options& o) {
 
 struct Agent::Impl {
   struct Worker {
-    explicit Worker(Loop& loop) : deadline(loop) {}
     std::shared_ptr<launch::Process> process;
-    Loop::Timer deadline;  // until SIGKILL
-    int64_t said = 0;      // the process that it names as its own
+    int64_t said = 0;  // the process that it names as its own
   };
 
   Impl(Loop& l, const AgentSettings& s, LoggerPtr log, std::vector<std::string> command,
@@ -367,14 +365,8 @@ struct Agent::Impl {
   void perform(StopProcess& action) {
     const auto found = workers.find(action.worker);
     if (found == workers.end() || !found->second->process->running()) return;
-    Worker& worker = *found->second;
-    if (action.grace <= Duration(0)) return worker.process->signal_group(SIGKILL);
-    worker.process->signal_group(SIGTERM);
-    worker.deadline.start(action.grace, [this, id = action.worker] {
-      const auto late = workers.find(id);
-      if (late == workers.end() || !late->second->process->running()) return;
-      logger->warning("worker {} did not end within its grace: SIGKILL", id);
-      late->second->process->signal_group(SIGKILL);
+    found->second->process->stop(action.grace, [log = logger, id = action.worker] {
+      log->warning("worker {} did not end within its grace: SIGKILL", id);
     });
   }
 
@@ -407,7 +399,7 @@ struct Agent::Impl {
                                             launch::merged_environment(environment), own,
                                             action.order.environment, drivers());
       spec.path = launch::find_program(spec.argv.front(), path_of(spec.environment), spec.directory);
-      auto worker = std::make_unique<Worker>(loop);
+      auto worker = std::make_unique<Worker>();
       launch::Process::Handlers handlers;
       handlers.output = [this, id](bool is_stderr, std::string_view bytes) {
         do_all(core.output(id, is_stderr, bytes, now()));

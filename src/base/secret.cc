@@ -43,8 +43,9 @@ std::string read_secret_file(const std::string& path) {
   if (fd < 0)
     throw Error(HVD_INVALID, fmt::format("secret file {} can't be opened: {}", path, std::strerror(errno)));
   std::string reason;
-  if (struct stat info {}; !standard) {
-    reason = ::fstat(fd, &info) == 0 ? distrust(info) : fmt::format("can't be examined: {}", std::strerror(errno));
+  if (struct stat info{}; !standard) {
+    reason =
+        ::fstat(fd, &info) == 0 ? distrust(info) : fmt::format("can't be examined: {}", std::strerror(errno));
   }
   std::string text;
   int error = 0;

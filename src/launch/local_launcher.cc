@@ -26,7 +26,7 @@ class LocalLauncher final : public Launcher {
 
   void start(LaunchRequest request) override {
     const uint64_t id = request.worker;
-    auto worker = std::make_unique<Worker>(loop_);
+    auto worker = std::make_unique<Worker>();
     try {
       worker->output =
           std::make_unique<WorkerOutput>(output_, config_.output_directory, request.host, request.slot, id);
@@ -44,7 +44,7 @@ class LocalLauncher final : public Launcher {
   }
 
   bool inherit(const InheritedWorker& w) override {
-    auto worker = std::make_unique<Worker>(loop_);
+    auto worker = std::make_unique<Worker>();
     const LaunchRequest request{w.worker, w.host, w.slot, {}};
     try {
       worker->output =
@@ -65,12 +65,8 @@ class LocalLauncher final : public Launcher {
     Worker* worker = find(id);
     if (worker == nullptr || !worker->process->running() || worker->stopping) return;
     worker->stopping = true;
-    worker->process->signal_group(SIGTERM);
-    worker->deadline.start(grace, [this, id] {
-      if (Worker* w = find(id); w != nullptr && w->process->running()) {
-        logger_->warning("worker {} did not end within its grace: SIGKILL", id);
-        w->process->signal_group(SIGKILL);
-      }
+    worker->process->stop(grace, [logger = logger_, id] {
+      logger->warning("worker {} did not end within its grace: SIGKILL", id);
     });
   }
 
@@ -101,9 +97,7 @@ class LocalLauncher final : public Launcher {
 
  private:
   struct Worker {
-    explicit Worker(Loop& loop) : deadline(loop) {}
     std::shared_ptr<Process> process;
-    Loop::Timer deadline;  // until SIGKILL
     bool stopping = false;
     std::unique_ptr<WorkerOutput> output;
   };

@@ -61,7 +61,8 @@ struct Process::Impl {
         handlers(std::move(h)),
         watch(io),
         streams{Stream(io), Stream(io)},
-        timer(l) {}
+        timer(l),
+        deadline(l) {}
 
   Loop& loop;
   asio::io_context& io;
@@ -84,7 +85,8 @@ struct Process::Impl {
   bool told_gone = false;
   asio::posix::stream_descriptor watch;  // the handle's descriptor
   std::array<Stream, 2> streams;
-  Loop::Timer timer;  // polls for the end; later bounds the draining
+  Loop::Timer timer;     // polls for the end; later bounds the draining
+  Loop::Timer deadline;  // of stop
 
   void read(const std::shared_ptr<Process>& self, size_t index) {
     Stream& stream = streams.at(index);
@@ -321,6 +323,17 @@ void Process::signal_group(int signal) {
   if (!impl_->reaped) impl_->handle.signal_group(signal);
 }
 
+void Process::stop(Duration grace, std::function<void()> late) {
+  if (grace <= Duration(0)) return signal_group(SIGKILL);
+  signal_group(SIGTERM);
+  impl_->deadline.start(grace, [weak = weak_from_this(), late = std::move(late)] {
+    const auto process = weak.lock();
+    if (!process || !process->running()) return;
+    late();
+    process->signal_group(SIGKILL);
+  });
+}
+
 std::optional<int32_t> Process::ended() const {
   if (impl_->reaped) return std::nullopt;
   return impl_->ended();
@@ -336,6 +349,7 @@ void Process::hold_output(bool hold) {
 void Process::abandon() {
   impl_->told_gone = true;
   impl_->timer.cancel();
+  impl_->deadline.cancel();
   if (!impl_->reaped) impl_->reap();
   for (Impl::Stream& stream : impl_->streams) {
     if (stream.open) Impl::close(stream);

@@ -98,6 +98,8 @@ class Process : public std::enable_shared_from_this<Process> {
   bool running() const;  // exited was not called yet
   /// To the whole group, as long as it can't be somebody else's.
   void signal_group(int signal);
+  /// SIGTERM to the group; after the grace, if it still runs, `late` is called and it gets SIGKILL. Without one at once.
+  void stop(Duration grace, std::function<void()> late);
   /// Its exit status if it has ended, though nobody was told yet.
   std::optional<int32_t> ended() const;
   /// Stops reading what it prints, or goes on.

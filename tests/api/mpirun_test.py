@@ -62,7 +62,7 @@ class Mpirun(unittest.TestCase):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         with tempfile.TemporaryDirectory(prefix="hvd-mpirun-") as directory:
-            variables = environment(TMPDIR=directory, HVD_AT="localhost:%d" % port, HVD_TEST_DIR=directory,
+            variables = environment(TMPDIR=directory, TRAIN_AT="localhost:%d" % port, HVD_TEST_DIR=directory,
                                     HVD_TEST_FAULTS="before_allreduce:*/*/1/*/50/*=kill", PATH=os.path.dirname(HVDRUN) + ":" + os.environ["PATH"],
                                     MPIRUN_FLAGS="-x HVD_PLUGIN_PATH -x HVD_TEST_DIR -x HVD_TEST_FAULTS")
             process = subprocess.Popen(["sh", script, "3", os.path.join(os.path.dirname(HVDRUN), "scenario_worker"), "steps=100", "commit=5"],

@@ -69,7 +69,8 @@ TEST_F(SecretFile, WithoutALineOrWithOneTooLongIsRefused) {
 TEST_F(SecretFile, ThatOthersCanReadOrChangeIsRefused) {
   for (const mode_t mode : {0640, 0620, 0604, 0602, 0610, 0601, 0666}) {
     write("secret\n", mode);
-    EXPECT_NE(refusal(path_).find("others can read or change it; expected 600 or less"), std::string::npos) << mode;
+    EXPECT_NE(refusal(path_).find("others can read or change it; expected 600 or less"), std::string::npos)
+        << mode;
   }
   write("secret\n", 0400);
   EXPECT_EQ(refusal(path_), "");
@@ -87,8 +88,8 @@ TEST_F(SecretFile, OfRootsMayBeReadableByItsGroupForOthers) {
       const bool away = ::setgid(kNobody) == 0 && ::setuid(kNobody) == 0;
       const std::string why = refusal(path_);
       const bool right = mode == 0440 || mode == 0640 ? why.empty()
-                         : mode == 0600 ? why.find("Permission denied") != std::string::npos
-                                        : why.find("expected 640 or less") != std::string::npos;
+                         : mode == 0600               ? why.find("Permission denied") != std::string::npos
+                                                      : why.find("expected 640 or less") != std::string::npos;
       ::_exit(away && right ? 0 : 1);
     }
     int status = -1;
@@ -99,7 +100,8 @@ TEST_F(SecretFile, OfRootsMayBeReadableByItsGroupForOthers) {
 
 TEST_F(SecretFile, ThatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);  // nobody writes
-  EXPECT_EQ(refusal(path_), "secret file " + path_ + " is a FIFO: expected a regular file, or - for standard input");
+  EXPECT_EQ(refusal(path_),
+            "secret file " + path_ + " is a FIFO: expected a regular file, or - for standard input");
   EXPECT_NE(refusal(directory_).find("is a directory"), std::string::npos);
   EXPECT_NE(refusal("/dev/null").find("is a device"), std::string::npos);
 }

@@ -132,7 +132,7 @@ class Ssh(ScenarioTest):
             begin = self.file("begin", 'while [ "$1" != %s ]; do FLAGS="$FLAGS $1"; shift; done\nexport FLAGS\nexec sh %s %s "$@"\n' % (
                 WORKER, script, table))
             return self.network.enter("one") + ["env", "--chdir=" + job.directory, "PATH=%s/bin:%s" % (job.directory, os.environ["PATH"]),
-                                                "HVD_SSH=" + self.ssh.replace(" {host}", ""), "sh", begin]
+                                                "TRAIN_SSH=" + self.ssh.replace(" {host}", ""), "sh", begin]
         job = self.job(None, ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=2, start=through_the_script,
                        options={"agent_program": HVDRUN})
         job.wait("gate", step=10, size=2)

@@ -1,12 +1,12 @@
 #!/bin/sh
 # mpirun as a mere launcher: it starts the workers where it will. Each joins the driver by its address, and its rank is the
 # driver's word; when one dies the others go on. train.sh WORKERS COMMAND...
-#   HVD_AT        host:port of the driver, as the workers reach it; default: this machine, port 7300
+#   TRAIN_AT        host:port of the driver, as the workers reach it; default: this machine, port 7300
 #   MPIRUN_FLAGS  other flags of mpirun's, such as --hostfile hosts
 set -eu
 workers=$1
 shift
-at=${HVD_AT:-$(hostname):7300}
+at=${TRAIN_AT:-$(hostname):7300}
 directory=$(mktemp -d "$PWD/train.XXXXXX")  # on a file system that the hosts share; nobody else reads it
 trap 'rm -rf "$directory"' EXIT
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$directory/secret")

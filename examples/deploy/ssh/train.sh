@@ -1,7 +1,7 @@
 #!/bin/sh
 # An elastic job on machines that ssh reaches: train.sh HOSTS COMMAND...
 #   train.sh node1:2,node2:2 ./train          # or a file of hosts, which may change: train.sh hosts.txt ./train
-# Each has hvdrun and the program at the same path, and takes a key without asking (ssh-copy-id). HVD_SSH is another way there.
+# Each has hvdrun and the program at the same path, and takes a key without asking (ssh-copy-id). TRAIN_SSH is another way there.
 set -eu
 hosts=$1
 shift
@@ -15,4 +15,4 @@ if [ -f "$hosts" ]; then
 else
   set -- -H "$hosts" -- "$@"
 fi
-hvdrun --min-np 1 --agent "${HVD_SSH:-ssh -o BatchMode=yes -o ServerAliveInterval=15} {host}" "$@"
+hvdrun --min-np 1 --agent "${TRAIN_SSH:-ssh -o BatchMode=yes -o ServerAliveInterval=15} {host}" "$@"
