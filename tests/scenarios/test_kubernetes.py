@@ -31,7 +31,8 @@ class Kubernetes(unittest.TestCase):
         self.directory = directory.name
         with open(FILE) as file:
             self.parts = {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(file)}
-        self.pods = {}
+        self.journal = os.path.join(self.directory, "journal")
+        os.mkdir(self.journal)
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"}
 
@@ -75,6 +76,10 @@ class Kubernetes(unittest.TestCase):
         command = list(container["command"])
         # The image has hvdrun in PATH; its program is this test's.
         command[0] = os.path.join(BIN, "scenario_worker" if command[0] == "/app/train" else command[0])
+        # The claim's volume is a directory of this test.
+        for mount in container["volumeMounts"]:
+            if mount["name"] == "journal":
+                command = [word.replace(mount["mountPath"], self.journal, 1) if word.startswith(mount["mountPath"]) else word for word in command]
         return Lines(self, self.network.enter(name) + command + list(arguments),
                      {**self.environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": self.directory, **variables, **more})
 
@@ -100,6 +105,12 @@ class Kubernetes(unittest.TestCase):
         pods[names[0]].wait('"ev":"train".*"size":3')
         pods[names[1]] = again = self.run_pod("train", names[1], *steps)
         again.wait('"ev":"train".*"size":4')
+
+        # The driver's pod dies: another takes the job over from the journal, and nobody repeats a step.
+        driver.process.kill()
+        driver.finish()
+        driver = self.run_pod("train-driver", "train-driver", "--verbose")
+        driver.wait("taken over after")
 
         # A pod is evicted: preStop runs in it, with its variables, before it would get SIGTERM.
         container, variables = self.container("train", names[2])
