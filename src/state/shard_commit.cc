@@ -7,79 +7,16 @@
 
 #include "state/flight.h"
 #include "state/pages.h"
+#include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
 
 namespace hvd::state {
 namespace {
 
-struct Part {
-  int64_t begin = 0, end = 0;
-  Digest digest;
-};
 // What is shorter is not worth a look into another's memory.
 constexpr uint64_t kReadFrom = 1 << 20;
 constexpr size_t kReadPiece = 4 << 20;
-
-/// What each rank says first; range and digest of each key follow.
-struct Head {
-  uint64_t rank = 0, failure = 0, revision = 0, keys = 0;
-  Digest specs;
-  ParcelPlace place;
-};
-
-static_assert(sizeof(Head) == 88 && sizeof(Part) == 32, "no padding on the wire");
-
-struct Heads {
-  std::vector<Head> heads;  // by rank
-  std::vector<std::vector<Part>> parts;
-};
-
-/// What came from all ranks. Everyone reads the same, and comes to the same end.
-Status read_heads(std::span<const uint8_t> bytes, size_t size, Heads* all) {
-  while (!bytes.empty()) {
-    Head head;
-    if (!take(&bytes, &head) || head.keys > bytes.size() / sizeof(Part))
-      return unreadable("a commit of shards");
-    std::vector<Part>& parts = all->parts.emplace_back(head.keys);
-    for (Part& part : parts) {
-      if (!take(&bytes, &part)) return unreadable("a commit of shards");
-    }
-    all->heads.push_back(head);
-  }
-  for (size_t rank = 0; rank < size; ++rank) {
-    if (rank < all->heads.size() && all->heads[rank].rank == rank) continue;
-    Status status(HVD_MISMATCH, fmt::format("rank {} takes no part in a commit of shards, since it has "
-                                            "joined: expected every rank to commit",
-                                            rank));
-    return status.at_rank(static_cast<int32_t>(rank));
-  }
-  for (const Head& head : all->heads) {
-    if (head.failure == 0) continue;
-    Status status(static_cast<hvd_status>(head.failure),
-                  fmt::format("state: rank {} could not commit its part, so that no rank did", head.rank));
-    return status.at_rank(static_cast<int32_t>(head.rank));
-  }
-  const Head& first = all->heads[0];
-  for (const Head& head : all->heads) {
-    std::string what;
-    if (head.revision != first.revision) {
-      what = fmt::format(
-          "rank 0 commits revision {} and rank {} revision {}: expected the same commit on "
-          "every rank",
-          first.revision, head.rank, head.revision);
-    } else if (head.keys != first.keys || head.specs != first.specs) {
-      what = fmt::format(
-          "ranks 0 and {} register different shards ({} and {} keys): expected the same keys, "
-          "dtypes, lengths and copies on every rank",
-          head.rank, first.keys, head.keys);
-    }
-    if (what.empty()) continue;
-    Status status(HVD_MISMATCH, std::move(what));
-    return status.at_rank(static_cast<int32_t>(head.rank));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -107,12 +44,12 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
     for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
   }
   next_.revision = revision;
-  Head mine{static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(),
-            specs(), {}};
+  CommitHead mine{static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision,
+                  shards_.size(), specs(), {}};
   if (copied && reads_others_) {
     mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data())};
   }
-  std::vector<Part> parts(shards_.size());
+  std::vector<CommitPart> parts(shards_.size());
   for (uint32_t key = 0; key < shards_.size(); ++key) {
     parts[key].begin = shards_[key].begin;
     parts[key].end = shards_[key].end;
@@ -120,9 +57,8 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   if (copied) {
     for (const Segment& segment : next_.own->segments) parts[segment.range.key].digest = segment.digest;
   }
-  std::vector<uint8_t> bytes, all;
-  put(&bytes, mine);
-  for (const Part& part : parts) put(&bytes, part);
+  const std::vector<uint8_t> bytes = write_commit_table(mine, parts);
+  std::vector<uint8_t> all;
   if (size == 1) {
     all = bytes;
   } else if (Status status =
@@ -131,19 +67,23 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
     return local.ok() ? status : local;
   }
   if (!local.ok()) return local;
-  Heads heads;
-  if (Status status = read_heads(all, static_cast<size_t>(size), &heads); !status.ok()) return status;
+  CommitTables tables;
+  if (Status status =
+          read_commit_tables(all, static_cast<size_t>(size), static_cast<size_t>(rank), bytes, &tables);
+      !status.ok()) {
+    return status;
+  }
   places_.clear();
-  for (const Head& head : heads.heads) places_.push_back(head.place);
+  for (const CommitHead& head : tables.heads) places_.push_back(head.place);
   Ranges own(static_cast<size_t>(size));
   digests_.assign(own.size(), {});
   for (size_t r = 0; r < own.size(); ++r) {
-    for (const Part& part : heads.parts[r]) digests_[r].push_back(part.digest);
+    for (const CommitPart& part : tables.parts[r]) digests_[r].push_back(part.digest);
   }
   for (uint32_t key = 0; key < shards_.size(); ++key) {
     std::vector<ShardRange> of_key;
     for (size_t r = 0; r < own.size(); ++r) {
-      own[r].push_back({key, heads.parts[r][key].begin, heads.parts[r][key].end});
+      own[r].push_back({key, tables.parts[r][key].begin, tables.parts[r][key].end});
       of_key.push_back(own[r].back());
     }
     if (const std::string what = misfit(shards_[key].elements, of_key); !what.empty()) {

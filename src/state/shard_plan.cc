@@ -128,8 +128,10 @@ std::string misfit(int64_t elements, const std::vector<ShardRange>& ranges) {
   for (size_t rank = 0; rank < ranges.size(); ++rank) {
     const ShardRange& range = ranges[rank];
     if (range.begin < 0 || range.end < range.begin || range.end > elements) {
+      // What a rank says may be beyond what can be subtracted.
+      const uint64_t count = static_cast<uint64_t>(range.end) - static_cast<uint64_t>(range.begin);
       return fmt::format("rank {} has {} elements from {}: expected a range within 0 .. {}", rank,
-                         range.elements(), range.begin, elements);
+                         static_cast<int64_t>(count), range.begin, elements);
     }
     if (range.begin < range.end) order.push_back(rank);
   }

@@ -7,54 +7,15 @@
 #include <tuple>
 #include <utility>
 
+#include "base/text.h"
 #include "state/flight.h"
+#include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
 #include "state/sync_plan.h"
 
 namespace hvd::state {
 namespace {
-
-/// What each rank says first: its ranges (one a key) and what it has follow.
-struct Head {
-  static constexpr uint64_t kFailed = 1, kCanReload = 2;
-  uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0;
-};
-struct Row {
-  uint64_t key = 0;
-  int64_t begin = 0, end = 0;
-};
-static_assert(sizeof(Head) == 40 && sizeof(Row) == 24, "no padding on the wire");
-
-struct Tables {
-  std::vector<Head> heads;  // by rank
-  std::vector<std::vector<ShardRange>> own, has;
-};
-
-bool read_rows(std::span<const uint8_t>* bytes, uint64_t count, size_t keys, std::vector<ShardRange>* rows) {
-  if (count > bytes->size() / sizeof(Row)) return false;
-  for (uint64_t i = 0; i < count; ++i) {
-    Row row;
-    if (!take(bytes, &row) || row.key >= keys) return false;
-    rows->push_back({static_cast<uint32_t>(row.key), row.begin, row.end});
-  }
-  return true;
-}
-
-bool read(std::span<const uint8_t> bytes, size_t size, size_t keys, Tables* tables) {
-  for (size_t rank = 0; rank < size; ++rank) {
-    Head head;
-    if (!take(&bytes, &head) || head.rank != rank || head.keys != keys) return false;
-    tables->heads.push_back(head);
-    if (!read_rows(&bytes, head.keys, keys, &tables->own.emplace_back())) return false;
-    if (!read_rows(&bytes, head.has, keys, &tables->has.emplace_back())) return false;
-  }
-  return bytes.empty();
-}
-
-void put_rows(const std::vector<ShardRange>& ranges, std::vector<uint8_t>* bytes) {
-  for (const ShardRange& range : ranges) put(bytes, Row{range.key, range.begin, range.end});
-}
 
 /// The same ranges, in whatever order and however often.
 bool alike(std::vector<ShardRange> a, std::vector<ShardRange> b) {
@@ -254,7 +215,7 @@ Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision,
     std::span<const uint8_t> bytes(all);
     uint64_t length = 0;
     while (who.empty() && take(&bytes, &length) && length <= bytes.size()) {
-      who.assign(reinterpret_cast<const char*>(bytes.data()), length);
+      who = printable({reinterpret_cast<const char*>(bytes.data()), length}, 400);
       bytes = bytes.subspan(length);
     }
   }
@@ -301,26 +262,26 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   spare_.clear();
   const std::vector<ParcelPtr> bag = gather_usable(revision);
   const std::vector<ShardRange> has = ranges_in(bag);
-  Head mine{static_cast<uint64_t>(rank),
-            (local.ok() ? 0 : Head::kFailed) | (can_reload ? Head::kCanReload : 0), revision, shards_.size(),
-            has.size()};
-  std::vector<uint8_t> bytes, all;
-  put(&bytes, mine);
-  put_rows(ranges(), &bytes);
-  put_rows(has, &bytes);
+  ShardHead mine;
+  mine.rank = static_cast<uint64_t>(rank);
+  mine.flags = (local.ok() ? 0 : ShardHead::kFailed) | (can_reload ? ShardHead::kCanReload : 0);
+  mine.revision = revision;
+  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), has);
+  std::vector<uint8_t> all;
   if (size == 1) {
-    all = std::move(bytes);
+    all = bytes;
   } else if (Status status = gather(engine, deadline, "hvd.shards.tables", bytes.data(), bytes.size(), &all);
              !status.ok()) {
     return local.ok() ? status : local;
   }
   if (!local.ok()) return local;
-  Tables tables;
-  if (!read(all, static_cast<size_t>(size), shards_.size(), &tables)) return unreadable("their shards");
+  ShardTables tables;
+  if (!read_shard_tables(all, static_cast<size_t>(size), shards_.size(), bytes, &tables))
+    return unreadable("their shards");
   bool all_reload = true;
-  for (const Head& head : tables.heads) {
-    all_reload = all_reload && (head.flags & Head::kCanReload) != 0;
-    if ((head.flags & Head::kFailed) == 0) continue;
+  for (const ShardHead& head : tables.heads) {
+    all_reload = all_reload && (head.flags & ShardHead::kCanReload) != 0;
+    if ((head.flags & ShardHead::kFailed) == 0) continue;
     Status status(HVD_PEER_LOST, fmt::format("state sync: rank {} has no ranges of its shards", head.rank));
     return status.at_rank(static_cast<int32_t>(head.rank));
   }
@@ -332,6 +293,8 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
                                         shards_[key].key, what, shards_[key].elements)};
     }
   }
+  // Nobody's word makes room or writes beyond a key.
+  if (!within(tables.has, lengths())) return unreadable("their shards");
 
   // What everyone is to have: its own, and what it holds for others.
   Set next;
@@ -504,16 +467,17 @@ Status Shards::hand_over(const Generation& generation) {
   std::vector<ParcelPtr> bag = sealed_.held;
   if (sealed_.own) bag.push_back(sealed_.own);
   const std::vector<ShardRange> has = ranges_in(bag);
-  Head mine{static_cast<uint64_t>(rank), 0, sealed_.revision, shards_.size(), has.size()};
-  bytes.clear();
-  put(&bytes, mine);
-  put_rows(ranges(), &bytes);
-  put_rows(has, &bytes);
+  ShardHead mine;
+  mine.rank = static_cast<uint64_t>(rank);
+  mine.revision = sealed_.revision;
+  bytes = write_shard_table(mine, ranges(), has);
   status = gather(*generation.engine, deadline, "hvd.shards.held", bytes.data(), bytes.size(), &all);
   if (!status.ok()) return status;
-  Tables tables;
-  if (!read(all, static_cast<size_t>(size), shards_.size(), &tables)) return unreadable("their shards");
-  for (const Head& head : tables.heads) {
+  ShardTables tables;
+  if (!read_shard_tables(all, static_cast<size_t>(size), shards_.size(), bytes, &tables))
+    return unreadable("their shards");
+  if (!within(tables.has, lengths())) return unreadable("their shards");
+  for (const ShardHead& head : tables.heads) {
     if (head.revision != sealed_.revision) return {};  // the next sync sees to it
   }
   const std::vector<uint64_t> elements = element_bytes();

@@ -93,6 +93,12 @@ std::vector<uint64_t> Shards::element_bytes() const {
   return bytes;
 }
 
+std::vector<int64_t> Shards::lengths() const {
+  std::vector<int64_t> elements;
+  for (const Shard& shard : shards_) elements.push_back(shard.elements);
+  return elements;
+}
+
 std::vector<ShardRange> Shards::ranges() const {
   std::vector<ShardRange> mine;
   for (uint32_t key = 0; key < shards_.size(); ++key)

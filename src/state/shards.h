@@ -21,8 +21,8 @@
 #include "hvd/shards.h"
 #include "state/memory.h"
 #include "state/pieces.h"
-#include "state/reach.h"
 #include "state/shard_plan.h"
+#include "state/shard_tables.h"
 #include "state/state.h"
 
 namespace hvd::state {
@@ -60,13 +60,6 @@ struct Parcel {
   uint8_t* data(const Segment& segment) const { return memory.data() + segment.at; }
 };
 using ParcelPtr = std::shared_ptr<Parcel>;
-
-/// Where a rank's parcel can be read. Plain words: it travels between ranks.
-struct ParcelPlace {
-  Reach reach;
-  uint64_t address = 0;
-};
-static_assert(sizeof(ParcelPlace) == 40, "no padding on the wire");
 
 /// Who had what when a commit was sealed, for those who ask when it is lost.
 struct ShardLayout {
@@ -143,6 +136,7 @@ class Shards {
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
   std::vector<uint64_t> element_bytes() const;
+  std::vector<int64_t> lengths() const;  // elements of each key
   Digest specs() const;
   ShardLayout layout_of(Ranges own, const Generation& generation) const;
   int32_t most_copies() const;

@@ -2,6 +2,7 @@
 #include "state/sync.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -21,6 +22,12 @@ Status strange(const char* what, size_t got, size_t expected) {
   return {HVD_INTERNAL, fmt::format("state sync: {} bytes of {}: expected {}", got, what, expected)};
 }
 
+uint64_t memory_of_machine() {
+  static const uint64_t bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 /// Whether each piece of a rank's last commit has its digest: what devices hold is digested as a whole.
 bool tells_pieces(const Variable& variable) {
   const Pieces& held = variable.copy.pieces;
@@ -37,6 +44,13 @@ Pieces pieces_in(const Variable& variable) {
   append_pieces(nullptr, variable.copy.memory.data(), variable.bytes, &pieces, &list);
   copy_pieces(list, true);
   return pieces;
+}
+
+/// Rank 0 hands round what all say: what it says of this rank would decide what this rank reads and sends.
+Status echoed(const char* what, const void* said, const void* got, size_t size) {
+  if (size == 0 || std::memcmp(said, got, size) == 0) return {};
+  return {HVD_INTERNAL,
+          fmt::format("state sync: the {} that were handed round for this rank are not its own", what)};
 }
 
 std::string told(const Spec* spec) { return spec == nullptr ? "absent" : spec->describe(); }
@@ -64,6 +78,8 @@ Status Sync::exchange_heads(const Status& local) {
   heads_.resize(size_);
   std::memcpy(heads_.data(), all.data(), all.size());
   if (!local.ok()) return local;
+  if (Status status = echoed("heads", &mine, &heads_[static_cast<size_t>(rank_)], sizeof(mine)); !status.ok())
+    return status;
   std::vector<Summary> summaries;
   for (size_t rank = 0; rank < size_; ++rank) {
     const Head& head = heads_[rank];
@@ -135,6 +151,10 @@ Status Sync::exchange_versions() {
     return {HVD_INTERNAL, fmt::format("state sync: {} bytes of digests from {} ranks: expected {}",
                                       all.size(), size_, size_ * row)};
   }
+  if (Status status = echoed("digests", mine.data(), all.data() + static_cast<size_t>(rank_) * row, row);
+      !status.ok()) {
+    return status;
+  }
   versions_.assign(size_, std::vector<Version>(mine.size()));
   std::vector<Digest> digests;
   for (size_t rank = 0; rank < size_; ++rank) {
@@ -145,6 +165,14 @@ Status Sync::exchange_versions() {
             rank, HVD_INTERNAL,
             fmt::format("state sync: key '{}' has {} bytes on rank {}: expected {}", variables_[i]->spec.key,
                         versions_[rank][i].size, rank, variables_[i]->bytes));
+      }
+      // The root's word is what room is made for.
+      if (versions_[rank][i].size > memory_of_machine()) {
+        return at_rank(
+            rank, HVD_INTERNAL,
+            fmt::format("state sync: key '{}' has {} bytes on rank {}: expected at most the {} of "
+                        "this machine's memory",
+                        variables_[i]->spec.key, versions_[rank][i].size, rank, memory_of_machine()));
       }
     }
   }
@@ -228,6 +256,11 @@ Status Sync::exchange_pieces() {
   }
   if (Status status = gather("hvd.sync.pieces", row.data(), row.size(), &all); !status.ok()) return status;
   if (all.size() != size_ * row.size()) return strange("pieces", all.size(), size_ * row.size());
+  if (Status status =
+          echoed("pieces", row.data(), all.data() + static_cast<size_t>(rank_) * row.size(), row.size());
+      !status.ok()) {
+    return status;
+  }
   for (const size_t v : split) holdings_.variables[v].readable = true;
   holdings_.reads.assign(size_, std::vector<bool>(size_));
   addresses_.assign(size_, std::vector<uint64_t>(variables_.size()));

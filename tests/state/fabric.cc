@@ -167,7 +167,8 @@ std::function<void()> Fabric::perform(Group group) {
   const hvd_backend_op& first = group.begin()->second.op;
   bool corrupt = false;
   if (first.collective == HVD_COLLECTIVE_BROADCAST) corrupt = broadcasts_++ == corrupt_at_;
-  return [this, group = std::move(group), corrupt] {
+  const int index = first.collective == HVD_COLLECTIVE_ALLGATHER ? allgathers_++ : -1;
+  return [this, group = std::move(group), corrupt, index] {
     for (const auto& [to, target] : group) {
       auto* output = static_cast<uint8_t*>(target.op.output);
       const size_t element = dtype_size(target.op.dtype);
@@ -183,6 +184,7 @@ std::function<void()> Fabric::perform(Group group) {
         std::memcpy(output, source.op.input, bytes);
         output += bytes;
       }
+      if (forge_) forge_(to, index, static_cast<uint8_t*>(target.op.output));
     }
     for (const auto& [rank, pending] : group) {
       if (delivers()) {

@@ -29,6 +29,10 @@ class Fabric {
   /// The index-th broadcast brings a wrong last byte to its receivers.
   void corrupt_broadcast(int index) { corrupt_at_ = index; }
 
+  /// Called with what the index-th allgather brings to a rank, which may be changed: what a liar hands round.
+  using Forge = std::function<void(int32_t to, int index, uint8_t* gathered)>;
+  void forge(Forge forge) { forge_ = std::move(forge); }
+
   /// So many times a rank hears that an operation is done; then the generation breaks, and the others do not hear of it.
   void break_after_deliveries(int count) { deliveries_left_ = count; }
   int deliveries() const;
@@ -58,7 +62,8 @@ class Fabric {
   std::map<int32_t, Time> wake_;       // ticks asked for, by rank
   std::map<uint64_t, Group> pending_;  // by sequence
   bool stop_ = false, broken_ = false;
-  int break_at_ = -1, corrupt_at_ = -1, broadcasts_ = 0;
+  int break_at_ = -1, corrupt_at_ = -1, broadcasts_ = 0, allgathers_ = 0;
+  Forge forge_;
   int deliveries_left_ = -1, deliveries_ = 0;
   size_t messages_ = 0;
   std::vector<std::unique_ptr<Instance>> instances_;

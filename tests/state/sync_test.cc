@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <numeric>
 #include <random>
@@ -11,6 +12,7 @@
 #include "state/message.h"
 #include "state/objects.h"
 #include "state/state.h"
+#include "state/sync_plan.h"
 
 namespace hvd::state {
 namespace {
@@ -404,6 +406,49 @@ TEST_F(Sync, HoldsForRandomHistories) {
       }
     }
   }
+}
+
+/// Rank 1 of two, which lacks everything, is lied to in what the ranks tell each other.
+struct LiedTo : Sync {
+  Status sync_of_rank_1(const Fabric::Forge& forge) {
+    if (workers.empty()) {
+      EXPECT_TRUE(add(3).state.save().ok());
+      add(1);
+    }
+    Fabric fabric(2);
+    fabric.forge(forge);
+    Status status;
+    std::thread other([&] { static_cast<void>(sync_states(fabric, {states()[0], nullptr})); });
+    SyncResult result;
+    status = workers[1]->state.sync(fabric.engine(1), 1, 2, {}, seconds(60), &result);
+    if (!status.ok()) fabric.engine(0).fail({HVD_PEER_LOST, "rank 1 has left"});
+    other.join();
+    return status;
+  }
+  static constexpr int kDigests = 1;
+  size_t rows() const { return 4 + 10 + 2; }
+};
+
+TEST_F(LiedTo, WhatIsSaidOfItselfIsNotBelieved) {
+  const Status status = sync_of_rank_1([&](int32_t to, int index, uint8_t* gathered) {
+    // It is said to have what rank 0 has.
+    const size_t row = rows() * sizeof(Version);
+    if (to == 1 && index == kDigests) std::memcpy(gathered + row, gathered, row);
+  });
+  EXPECT_EQ(status.code, HVD_INTERNAL);
+  EXPECT_NE(status.message.find("are not its own"), std::string::npos) << status.message;
+}
+
+TEST_F(LiedTo, NoRoomIsMadeForAnObjectThatNoMemoryHolds) {
+  const Status status = sync_of_rank_1([&](int32_t to, int index, uint8_t* gathered) {
+    if (to != 1 || index != kDigests) return;
+    Version version;  // of the object, behind the large ones by its key
+    std::memcpy(&version, gathered + 4 * sizeof(Version), sizeof(version));
+    version.size = uint64_t{1} << 62;
+    std::memcpy(gathered + 4 * sizeof(Version), &version, sizeof(version));
+  });
+  EXPECT_EQ(status.code, HVD_INTERNAL);
+  EXPECT_NE(status.message.find("of this machine's memory"), std::string::npos) << status.message;
 }
 
 }  // namespace

@@ -1,0 +1,141 @@
+// Reads the tables of shards. Lengths and ranges are checked against what is there before anything follows from them.
+#include "state/shard_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "state/shard_wire.h"
+
+namespace hvd::state {
+namespace {
+
+struct Row {
+  uint64_t key = 0;
+  int64_t begin = 0, end = 0;
+};
+static_assert(sizeof(ShardHead) == 40 && sizeof(Row) == 24, "no padding on the wire");
+static_assert(sizeof(ParcelPlace) == 40 && sizeof(CommitHead) == 88 && sizeof(CommitPart) == 32,
+              "no padding on the wire");
+
+bool read_rows(std::span<const uint8_t>* bytes, uint64_t count, size_t keys, std::vector<ShardRange>* rows) {
+  if (count > bytes->size() / sizeof(Row)) return false;
+  for (uint64_t i = 0; i < count; ++i) {
+    Row row;
+    if (!take(bytes, &row) || row.key >= keys) return false;
+    rows->push_back({static_cast<uint32_t>(row.key), row.begin, row.end});
+  }
+  return true;
+}
+
+void put_rows(const std::vector<ShardRange>& ranges, std::vector<uint8_t>* bytes) {
+  for (const ShardRange& range : ranges) put(bytes, Row{range.key, range.begin, range.end});
+}
+
+bool same(std::span<const uint8_t> a, std::span<const uint8_t> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+}  // namespace
+
+std::vector<uint8_t> write_shard_table(ShardHead head, const std::vector<ShardRange>& own,
+                                       const std::vector<ShardRange>& has) {
+  head.keys = own.size();
+  head.has = has.size();
+  std::vector<uint8_t> bytes;
+  put(&bytes, head);
+  put_rows(own, &bytes);
+  put_rows(has, &bytes);
+  return bytes;
+}
+
+bool read_shard_tables(std::span<const uint8_t> bytes, size_t size, size_t keys,
+                       std::span<const uint8_t> mine, ShardTables* ret_tables) {
+  ShardHead me;
+  if (std::span<const uint8_t> rest = mine; !take(&rest, &me) || me.rank >= size) return false;
+  for (size_t rank = 0; rank < size; ++rank) {
+    const std::span<const uint8_t> from = bytes;
+    ShardHead head;
+    if (!take(&bytes, &head) || head.rank != rank || head.keys != keys) return false;
+    ret_tables->heads.push_back(head);
+    std::vector<ShardRange>& own = ret_tables->own.emplace_back();
+    if (!read_rows(&bytes, head.keys, keys, &own)) return false;
+    for (size_t key = 0; key < own.size(); ++key) {
+      if (own[key].key != key) return false;
+    }
+    if (!read_rows(&bytes, head.has, keys, &ret_tables->has.emplace_back())) return false;
+    if (rank == me.rank && !same(from.first(from.size() - bytes.size()), mine)) return false;
+  }
+  return bytes.empty();
+}
+
+bool within(const std::vector<std::vector<ShardRange>>& ranges, const std::vector<int64_t>& elements) {
+  for (const std::vector<ShardRange>& of_rank : ranges) {
+    for (const ShardRange& range : of_rank) {
+      if (range.begin < 0 || range.end < range.begin || range.end > elements[range.key]) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vector<CommitPart>& parts) {
+  std::vector<uint8_t> bytes;
+  put(&bytes, head);
+  for (const CommitPart& part : parts) put(&bytes, part);
+  return bytes;
+}
+
+Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
+                          std::span<const uint8_t> mine, CommitTables* ret_tables) {
+  bool echoed = false;
+  while (!bytes.empty()) {
+    const std::span<const uint8_t> from = bytes;
+    CommitHead head;
+    if (!take(&bytes, &head) || head.keys > bytes.size() / sizeof(CommitPart))
+      return unreadable("a commit of shards");
+    std::vector<CommitPart>& parts = ret_tables->parts.emplace_back(head.keys);
+    for (CommitPart& part : parts) {
+      if (!take(&bytes, &part)) return unreadable("a commit of shards");
+    }
+    ret_tables->heads.push_back(head);
+    echoed = echoed ||
+             (ret_tables->heads.size() == rank + 1 && same(from.first(from.size() - bytes.size()), mine));
+  }
+  for (size_t r = 0; r < size; ++r) {
+    if (r < ret_tables->heads.size() && ret_tables->heads[r].rank == r) continue;
+    Status status(HVD_MISMATCH, fmt::format("rank {} takes no part in a commit of shards, since it has "
+                                            "joined: expected every rank to commit",
+                                            r));
+    return status.at_rank(static_cast<int32_t>(r));
+  }
+  if (!echoed) return unreadable("a commit of shards");
+  for (const CommitHead& head : ret_tables->heads) {
+    if (head.failure == 0) continue;
+    // A code that does not exist is none of its failures' (0 in 32 bits would be success).
+    const auto code = head.failure <= HVD_INTERNAL ? static_cast<hvd_status>(head.failure) : HVD_INTERNAL;
+    Status status(code,
+                  fmt::format("state: rank {} could not commit its part, so that no rank did", head.rank));
+    return status.at_rank(static_cast<int32_t>(head.rank));
+  }
+  const CommitHead& first = ret_tables->heads[0];
+  for (const CommitHead& head : ret_tables->heads) {
+    std::string what;
+    if (head.revision != first.revision) {
+      what = fmt::format(
+          "rank 0 commits revision {} and rank {} revision {}: expected the same commit on "
+          "every rank",
+          first.revision, head.rank, head.revision);
+    } else if (head.keys != first.keys || head.specs != first.specs) {
+      what = fmt::format(
+          "ranks 0 and {} register different shards ({} and {} keys): expected the same keys, "
+          "dtypes, lengths and copies on every rank",
+          head.rank, first.keys, head.keys);
+    }
+    if (what.empty()) continue;
+    Status status(HVD_MISMATCH, std::move(what));
+    return status.at_rank(static_cast<int32_t>(head.rank));
+  }
+  return {};
+}
+
+}  // namespace hvd::state

@@ -1,0 +1,62 @@
+// What ranks tell each other of their shards, read as from ranks that may lie: what is read fits what is registered here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/status.h"
+#include "state/reach.h"
+#include "state/shard_plan.h"
+
+namespace hvd::state {
+
+/// Of a sync: what each rank says first. Its ranges (one a key, in order) and what it has follow.
+struct ShardHead {
+  static constexpr uint64_t kFailed = 1, kCanReload = 2;
+  uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0;
+};
+struct ShardTables {
+  std::vector<ShardHead> heads;  // by rank
+  std::vector<std::vector<ShardRange>> own, has;
+};
+
+/// This rank's part.
+std::vector<uint8_t> write_shard_table(ShardHead head, const std::vector<ShardRange>& own,
+                                       const std::vector<ShardRange>& has);
+/// All ranks' parts. False unless each rank has a range of its own for each of so many keys, and this rank's part is what
+/// it said (rank 0 may have handed round another). Where the ranges lie, misfit and within check.
+bool read_shard_tables(std::span<const uint8_t> bytes, size_t size, size_t keys,
+                       std::span<const uint8_t> mine, ShardTables* ret_tables);
+/// Whether all ranges lie within their keys, whose lengths are given.
+bool within(const std::vector<std::vector<ShardRange>>& ranges, const std::vector<int64_t>& elements);
+
+/// Where a rank's parcel can be read. Plain words: it travels between ranks.
+struct ParcelPlace {
+  Reach reach;
+  uint64_t address = 0;
+};
+
+/// Of a commit: range and digest of each key follow.
+struct CommitHead {
+  uint64_t rank = 0, failure = 0, revision = 0, keys = 0;
+  Digest specs;
+  ParcelPlace place;
+};
+struct CommitPart {
+  int64_t begin = 0, end = 0;
+  Digest digest;
+};
+struct CommitTables {
+  std::vector<CommitHead> heads;  // by rank
+  std::vector<std::vector<CommitPart>> parts;
+};
+
+std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vector<CommitPart>& parts);
+/// Everyone reads the same, and comes to the same end. HVD_OK: each rank has a part for each key that `mine` has, of the
+/// same commit, and this rank's is what it said.
+Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
+                          std::span<const uint8_t> mine, CommitTables* ret_tables);
+
+}  // namespace hvd::state

@@ -1,0 +1,111 @@
+// What ranks say of their shards, from ranks that lie.
+#include "state/shard_tables.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace hvd::state {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes joined(const std::vector<Bytes>& parts) {
+  Bytes all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+Bytes table(uint64_t rank, const std::vector<ShardRange>& own, const std::vector<ShardRange>& has) {
+  ShardHead head;
+  head.rank = rank;
+  return write_shard_table(head, own, has);
+}
+
+struct Tables : ::testing::Test {
+  const Bytes mine = table(0, {{0, 0, 50}, {1, 0, 5}}, {{0, 0, 100}});
+  ShardTables tables;
+  bool read(const Bytes& all) {
+    tables = {};
+    return read_shard_tables(all, 2, 2, mine, &tables);
+  }
+};
+
+TEST_F(Tables, AreReadAsTheyWereWritten) {
+  ASSERT_TRUE(read(joined({mine, table(1, {{0, 50, 100}, {1, 5, 10}}, {})})));
+  EXPECT_EQ(tables.own[1], (std::vector<ShardRange>{{0, 50, 100}, {1, 5, 10}}));
+  EXPECT_EQ(tables.has[0], (std::vector<ShardRange>{{0, 0, 100}}));
+  EXPECT_TRUE(within(tables.has, {100, 10}));
+}
+
+TEST_F(Tables, AreRefusedWhenTheyAreNotWhole) {
+  const Bytes all = joined({mine, table(1, {{0, 50, 100}, {1, 5, 10}}, {{1, 0, 1}})});
+  for (size_t size = 0; size < all.size(); ++size)
+    EXPECT_FALSE(read(Bytes(all.begin(), all.begin() + static_cast<ptrdiff_t>(size)))) << size;
+  EXPECT_FALSE(read(joined({all, {0}})));
+}
+
+TEST_F(Tables, HaveOneRangeOfEachKey) {
+  EXPECT_FALSE(read(joined({mine, table(1, {{1, 50, 100}, {0, 5, 10}}, {})}))) << "under another key";
+  EXPECT_FALSE(read(joined({mine, table(1, {{0, 50, 100}, {0, 0, 5}}, {})}))) << "twice";
+  EXPECT_FALSE(read(joined({mine, table(1, {{0, 50, 100}}, {})}))) << "not of all";
+  EXPECT_FALSE(read(joined({mine, table(1, {{0, 50, 100}, {1, 5, 10}}, {{2, 0, 1}})}))) << "of none";
+  EXPECT_FALSE(read(joined({table(1, {{0, 50, 100}, {1, 5, 10}}, {}), mine}))) << "in another's name";
+}
+
+TEST_F(Tables, SayOfThisRankWhatItSaid) {
+  const Bytes other = table(1, {{0, 50, 100}, {1, 5, 10}}, {});
+  EXPECT_FALSE(read(joined({table(0, {{0, 0, 100}, {1, 0, 5}}, {{0, 0, 100}}), other})));
+  EXPECT_FALSE(read(joined({table(0, {{0, 0, 50}, {1, 0, 5}}, {}), other})));
+}
+
+TEST_F(Tables, RangesThatOverflowAreOutside) {
+  constexpr int64_t kMost = INT64_MAX, kLeast = INT64_MIN;
+  for (const ShardRange range : {ShardRange{0, -1, 5}, ShardRange{0, 0, 101}, ShardRange{0, 0, kMost},
+                                 ShardRange{0, kLeast, kMost}, ShardRange{1, 6, 5}}) {
+    EXPECT_FALSE(within({{}, {range}}, {100, 10})) << range.begin << " " << range.end;
+  }
+  EXPECT_NE(misfit(100, {{0, kLeast, kMost}, {0, 0, 100}}), "");
+}
+
+struct Commits : ::testing::Test {
+  static Bytes part(uint64_t rank, uint64_t failure, size_t keys, uint64_t revision = 7) {
+    CommitHead head;
+    head.rank = rank;
+    head.failure = failure;
+    head.revision = revision;
+    head.keys = keys;
+    return write_commit_table(head, std::vector<CommitPart>(keys));
+  }
+  const Bytes mine = part(0, 0, 2);
+  Status read(const Bytes& all) {
+    CommitTables tables;
+    return read_commit_tables(all, 2, 0, mine, &tables);
+  }
+};
+
+TEST_F(Commits, OfAllRanksAreOne) {
+  EXPECT_TRUE(read(joined({mine, part(1, 0, 2)})).ok());
+  EXPECT_EQ(read(mine).code, HVD_MISMATCH) << "rank 1 has joined";
+  EXPECT_EQ(read(joined({mine, part(1, 0, 2, 8)})).code, HVD_MISMATCH);
+  EXPECT_EQ(read(joined({mine, part(1, 0, 3)})).code, HVD_MISMATCH);
+}
+
+TEST_F(Commits, AFailureIsNeverTakenForSuccess) {
+  EXPECT_EQ(read(joined({mine, part(1, HVD_CALLBACK_FAILED, 2)})).code, HVD_CALLBACK_FAILED);
+  for (const uint64_t failure : {uint64_t{1} << 32, uint64_t{15}, ~uint64_t{0}}) {
+    const Status status = read(joined({mine, part(1, failure, 0)}));
+    EXPECT_EQ(status.code, HVD_INTERNAL) << failure;
+    EXPECT_EQ(status.rank, 1);
+  }
+}
+
+TEST_F(Commits, SayOfThisRankWhatItSaid) {
+  // Without this rank's keys there would be no part to read.
+  EXPECT_EQ(read(joined({part(0, 0, 0), part(1, 0, 0)})).code, HVD_INTERNAL);
+  for (size_t size = 1; size < mine.size(); ++size)
+    EXPECT_FALSE(read(Bytes(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(size))).ok());
+}
+
+}  // namespace
+}  // namespace hvd::state
