@@ -73,7 +73,7 @@ class FileSpool final : public Spool {
 
   bool open() {
     if (directory_.empty()) {
-      const char* given = std::getenv("TMPDIR");
+      const char* given = ::secure_getenv("TMPDIR");
       directory_ = given != nullptr && *given != 0 ? given : "/var/tmp";
     }
     file_ = launch::Descriptor(::open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));

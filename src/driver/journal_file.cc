@@ -70,20 +70,30 @@ JournalFile::Look JournalFile::look(const std::string& directory) {
 
 JournalFile::Found JournalFile::find(const std::string& directory) {
   std::error_code error;
-  fs::create_directories(directory, error);
+  // What a job is to become is read from it: nobody else may write there.
+  if (fs::create_directories(directory, error)) fs::permissions(directory, fs::perms::owner_all, error);
   if (error || ::access(directory.c_str(), W_OK | X_OK) != 0) {
     throw Error(HVD_UNAVAILABLE, fmt::format("option journal: directory {} can't be used: {}", directory,
                                              error ? error.message() : std::strerror(errno)));
+  }
+  struct stat place {};
+  constexpr mode_t kShared =
+      S_ISVTX | S_IWOTH;  // as /tmp; a volume of a container may be open to all and have one user
+  if (::stat(directory.c_str(), &place) == 0 && (place.st_mode & kShared) == kShared) {
+    throw Error(HVD_INVALID,
+                fmt::format("option journal: all users of this machine may write to {}: expected a "
+                            "directory of this user's own, as one below it",
+                            directory));
   }
   Found found;
   for (const uint64_t term : terms_in(directory)) {
     found.term = std::max(found.term, term);
     const std::string path = file_of(directory, term);
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) continue;
     if (term == found.term) found.driver_lives = is_locked(fd);
     struct stat info {};
-    const bool known = ::fstat(fd, &info) == 0;
+    const bool known = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
     ::close(fd);
     std::string bytes;  // read_file takes all the memory that it may need
     if (!known || !read_file(path, std::min(kMostBytes, static_cast<size_t>(info.st_size)), &bytes)) continue;

@@ -111,7 +111,7 @@ int start_error(int gate) {
 }
 
 std::string find_program(const std::string& name) {
-  const char* variable = std::getenv("PATH");
+  const char* variable = ::secure_getenv("PATH");
   return find_program(name, variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin", "");
 }
 

@@ -63,7 +63,7 @@ TEST_F(Admission, NobodyTakesThePlaceOfAWorkerThatIsSlow) {  // contract 19
   // It says nothing, and its process runs: it is slow, and another one has come for its place.
   expect_refused(applicant(0), wire::Refusal::Busy, "which lives");
   EXPECT_EQ(worker.count(wire::Body::Refused), 0u);
-  EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
+  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_PHASE_RUNNING; }));
 }
 
 TEST_F(Admission, WhoKnocksAgainAndAgainDoesNotFillTheLog) {

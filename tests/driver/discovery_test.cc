@@ -47,6 +47,8 @@ TEST(FixedHosts, SayWhatIsWrong) {
   EXPECT_NE(why_not("::1:2").find("[address]:slots"), std::string::npos);
   EXPECT_NE(why_not("[::1:2").find("]"), std::string::npos);
   EXPECT_NE(why_not("a b:2").find("'a b' is no host name"), std::string::npos);
+  EXPECT_NE(why_not("-F:2").find("'-F' is no host name"), std::string::npos)
+      << "ssh would take it for an option";
 }
 
 // A search of the list for each host would take minutes here.

@@ -31,7 +31,7 @@ TEST_F(Stall, IsLoggedAndToldToTheEmbedder) {
   flush(*workers[0]);
   EXPECT_TRUE(log.wait_for("rank 1 has not called 'loss'")) << log.text();
   EXPECT_EQ(driver->status().stall, "rank 1 has not called 'loss'");
-  EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
+  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_PHASE_RUNNING; }));
   EXPECT_EQ(driver->status().size, 2);
 }
 
