@@ -75,6 +75,7 @@ class Chaos:
         self.going = set()   # those that were asked to leave
         self.drained = set()  # hosts
         self.scaled = MAX_NP
+        self.deaths = []     # of drivers: when
         self.agents = {}
         name, _, local = backend.partition(":")
         environment = {"HVD_BACKEND": name, "HVD_CHAOS_ODD": "off"}
@@ -114,7 +115,7 @@ class Chaos:
                        options={"heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
                                 "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000,
                                 "restart_delay_max": 0.5, "spares": spares},
-                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], **more)
+                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], sink=True, **more)
         self.job.shown = 1000
         if self.by_agents:
             at = self.job.wait("hvdrun", text=harness.containing(r"listens at"), timeout=60)["text"]
@@ -258,6 +259,32 @@ class Chaos:
             os.kill(self.job.driver(), signal.SIGCONT)
         return True
 
+    def driver_dies(self):
+        """Its keeper starts another one, and the job goes on (contract 14). A worker may die in the same moment."""
+        now = time.monotonic()
+        self.deaths = [at for at in self.deaths if now - at < 70]  # five drivers within a minute end the job, by design
+        pid = self.job.driver()
+        if self.stopped or len(self.deaths) >= 3 or pid == self.job.process.pid:
+            return False
+        self.deaths.append(now)
+        mark = self.job.mark()
+        worker_too = self.random.choice([None, None, "before", "after"])
+        if worker_too == "before":
+            self.one_dies()
+            self.nap(0.0, 0.1)
+        os.kill(pid, signal.SIGKILL)
+        if worker_too == "after":
+            self.nap(0.0, 0.3)
+            self.one_dies()
+        deadline = time.monotonic() + PROGRESS_S
+        while not self.job.find("hvdrun", since=mark, text=harness.containing("taken over after")):
+            if self.job.find("done") or self.job.process.poll() is not None:
+                break
+            if time.monotonic() > deadline:
+                self.job.fail("no driver has taken over in %g s" % PROGRESS_S)
+            time.sleep(0.02)
+        return True
+
     def one_leaves(self):
         """It goes at its next commit, by its own wish."""
         victims = self.victims() if self.leaves else []
@@ -370,10 +397,11 @@ class Chaos:
         self.set_hosts(hosts)
         return True
 
-    FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, hosts_change,
-              hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains, job_scales, agent_dies, agent_stops,
-              agent_drains)
-    OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes")
+    FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, driver_dies,
+              hosts_change, hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains, job_scales, agent_dies,
+              agent_stops, agent_drains)
+    OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes",
+                    "driver_dies")  # which jobs by agents do not outlive (docs/limits.md)
     OF_AGENTS = ("agent_dies", "agent_stops", "agent_drains")
 
     # ---- the job's course ----
@@ -468,6 +496,7 @@ def main():
     parser.add_argument("--backends", default="auto,tcp,gloo:off,tcp:off,mpi:off")
     parser.add_argument("--job-seconds", type=float, default=30)
     parser.add_argument("--json", help="file for the report; default: stdout")
+    parser.add_argument("--job", type=int, help="one job alone, by the number that its line of the report has")
     parser.add_argument("--without", default="", help="faults to leave out, by name")
     arguments = parser.parse_args()
     chosen = [f for f in Chaos.FAULTS if f.__name__ not in arguments.without.split(",")]
@@ -477,9 +506,12 @@ def main():
     number = 0
     while time.monotonic() < end or number == 0:
         seed = arguments.seed * 1000 + number
+        if arguments.job is not None:
+            seed, number, end = arguments.job, arguments.job % 1000, 0
         number += 1
         chaos = Chaos(random.Random(seed), backends[(number - 1) % len(backends)], faults,
-                      max(5.0, min(arguments.job_seconds, end - time.monotonic())), chosen)
+                      max(5.0, min(arguments.job_seconds, end - time.monotonic())) if arguments.job is None else
+                      arguments.job_seconds, chosen)
         began = time.monotonic()
         try:
             try:
