@@ -400,8 +400,7 @@ class Chaos:
     FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, driver_dies,
               hosts_change, hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains, job_scales, agent_dies,
               agent_stops, agent_drains)
-    OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes",
-                    "driver_dies")  # which jobs by agents do not outlive (docs/limits.md)
+    OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes")
     OF_AGENTS = ("agent_dies", "agent_stops", "agent_drains")
 
     # ---- the job's course ----
