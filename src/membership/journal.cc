@@ -215,6 +215,7 @@ void put(Writer& w, const Announced& a) {
 void put(Writer& w, const JobFinished& f) {
   w.put(uint64_t{f.finish.success});
   w.put(f.finish.sentence);
+  w.put(uint64_t{f.finish.try_again});
 }
 
 std::optional<Record> content(uint8_t kind, std::string_view bytes) {
@@ -254,6 +255,7 @@ std::optional<Record> content(uint8_t kind, std::string_view bytes) {
       JobFinished f;
       f.finish.success = r.flag();
       f.finish.sentence = r.text();
+      f.finish.try_again = r.flag();
       record = f;
       break;
     }

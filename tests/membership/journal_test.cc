@@ -41,7 +41,7 @@ std::vector<Record> some_records() {
           WorkerGone{1, true, "rank 0 lost", {}},
           WorkerDone{299},
           Announced{13, true, some_job().hosts},
-          JobFinished{{true, "all done"}}};
+          JobFinished{{true, "all done", true}}};
 }
 
 std::string bytes_of(const std::vector<Record>& records) {

@@ -422,7 +422,7 @@ class ByHand(ScenarioTest):
             job.wait("gate", step=step)
             _, mark = job.kill_driver()
             job.open("step.%d" % step)
-            job.wait("hvdrun", since=mark, text=containing("taken over after .* generation 1 goes on with 3 workers"))
+            job.wait("hvdrun", since=mark, text=containing("taken over after .* generation 1 goes on"))
             job.wait("hvdrun", since=mark, count=2, text=containing("agent of host . is back"))
         job.finish(0)
         for agent in agents:
@@ -482,13 +482,14 @@ class ByHand(ScenarioTest):
         return jobs
 
     def test_D2_a_standby_takes_over_when_the_driver_and_its_machine_are_gone(self):
-        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10"], np=3, min_np=1, max_np=3)
+        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3)
         agents = self.agent(first, "a", 2), self.agent(first, "b")
         first.wait("step", step=20, count=3)
         driver = first.driver()
         first.process.kill()  # and the driver with it
         second.wait("hvdrun", text=containing("the driver of term 1 is gone: this one takes over"))
         second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 3 workers"))
+        first.open("step.300")
         second.process.wait(120 * PATIENCE)
         for agent in agents:
             self.said(agent, 0)
@@ -520,7 +521,7 @@ class ByHand(ScenarioTest):
         address = "127.0.0.1:%d" % self.free_port()
 
         def driver():
-            return Job(self, None, ["steps=400", "commit=1", "pace=10"], np=3, min_np=1, max_np=3, script=False, sink=True,
+            return Job(self, None, ["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3, script=False, sink=True,
                        environment={"HVD_SECRET_FILE": self.secret},
                        options={"job": "two", "takeover": "true"}, flags=["--journal", "off", "--listen", address],
                        prepare=lambda job: [HVDRUN, "--driver"])
@@ -532,6 +533,7 @@ class ByHand(ScenarioTest):
         first.process.wait()
         second = driver()
         second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 3 workers"))
+        first.open("step.300")
         second.process.wait(120 * PATIENCE)
         for agent in agents:
             self.said(agent, 0)

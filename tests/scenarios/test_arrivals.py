@@ -169,7 +169,7 @@ class Arrivals(unittest.TestCase):
     def test_A6_without_a_journal_the_workers_tell(self):
         named = ("-np", "2", "--journal", "off", "--set", "job=handed-on", "--set", "takeover=true")
         driver = self.driver(*named)
-        workers = [self.worker("steps=400", "commit=1", "pace=10", HVD_HOST=host) for host in ("x", "y")]
+        workers = [self.worker("steps=1000", "commit=1", "pace=10", HVD_HOST=host) for host in ("x", "y")]
         for worker in workers:
             worker.wait('"ev":"step".*"step":20[,}]')
         driver.process.kill()
