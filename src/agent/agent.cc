@@ -241,7 +241,7 @@ struct Agent::Impl {
         if (welcome == nullptr)
           throw Error(HVD_INVALID, fmt::format("expected AgentWelcome, not {}", wire::body_name(message)));
         // contract 14: of two drivers the older one is refused. It has read our term, and ends.
-        if (message.term < term) {
+        if (message.job == job && message.term < term) {
           return lost(fmt::format("the driver at {} is of term {}, and there is one of term {}", endpoint,
                                   message.term, term));
         }

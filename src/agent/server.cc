@@ -106,7 +106,9 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
                        kMaxSlots));
     return true;
   }
-  if (retired_ || (fence_ && fence_(message.term))) {
+  // Terms are a job's own: an agent may have been of another one before.
+  const bool of_this_job = said->of_job.empty() || said->of_job == config_.job;
+  if (retired_ || (of_this_job && fence_ && fence_(message.term))) {
     refuse(channel, wire::Refusal::Superseded,
            fmt::format("another driver has taken over from this one, which is of term {}", term_()));
     return true;

@@ -132,6 +132,9 @@ TEST_F(AgentJob, AnAgentOfANewerDriverIsSentBack) {
   start_driver({"sleep", "1000"}, "1");
   EXPECT_EQ(refusal(wire::agent_identity("a"), hello("a"), 2),
             "another driver has taken over from this one, which is of term 1");
+  wire::AgentHelloT other = hello("b");  // terms are a job's own
+  other.of_job = "another";
+  EXPECT_EQ(refusal(wire::agent_identity("b"), other, 2), "accepted");
   EXPECT_EQ(refusal(wire::agent_identity("a"), hello("a"), 1), "accepted");
   std::filesystem::remove_all(options_.string("journal"));
 }
