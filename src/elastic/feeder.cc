@@ -17,7 +17,7 @@
 namespace hvd::elastic {
 namespace {
 
-constexpr int kNice = 19;
+constexpr int kNice = 10;
 constexpr size_t kAtOnce = 2;  // pieces between two looks at what else there is to do
 constexpr size_t kUnderWay = 4;
 constexpr Duration kConnect = std::chrono::seconds(10);

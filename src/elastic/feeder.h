@@ -14,7 +14,7 @@
 
 namespace hvd::elastic {
 
-/// A thread of the lowest priority. It goes on until it is ended: as commits come it takes what has changed.
+/// A thread of low priority. It goes on until it is ended: as commits come it takes what has changed.
 class Feeder {
  public:
   struct Fed {
