@@ -3,7 +3,7 @@
 import os
 import signal
 
-from harness import Job, ScenarioTest, containing, main, wait_for_exit
+from harness import PATIENCE, Job, ScenarioTest, containing, main, wait_for_exit
 
 NO_RESTART = {"restart": "false"}
 
@@ -83,7 +83,7 @@ class Liveness(ScenarioTest):
     def test_F7_the_wait_for_it_has_a_deadline(self):
         job = Job(self, "a:2", ["steps=10", "commit=5"], np=2, min_np=2, max_np=2,
                   environment={"HVD_OPERATION_TIMEOUT": "1", "HVD_SHUTDOWN_TIMEOUT": "1"},
-                  options={"restart": "false", "elastic_timeout": 2},
+                  options={"restart": "false", "elastic_timeout": 5 * PATIENCE},  # time to start, too
                   faults="between_collectives:*/*/1/*/7/*=hang")
         end = job.wait("interrupted", status="HVD_TIMEOUT")
         self.assertRegex(end["msg"], "count")
