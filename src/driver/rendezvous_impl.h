@@ -20,6 +20,8 @@ struct RendezvousServer::Connection {
   std::string host;
   std::string backends;     // as it told last
   uint64_t assigned = 0;    // the last generation that it was given a place in
+  uint64_t roster = 0;      // the generation whose members it knows
+  bool takes_rosters = false;
   uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
   uint64_t recovered = 0;   // the generation that it has told its recovery into
   uint64_t revision = 0;    // as it told last

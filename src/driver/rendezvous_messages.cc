@@ -111,6 +111,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->resumes = hello->resumes;
   connection->slot = hello->slot;
   connection->takes_waiting = hello->takes_waiting;
+  connection->takes_rosters = hello->takes_rosters;
   connection->received = message.sequence;
   connection->heard = now();
   connections_[worker] = connection;

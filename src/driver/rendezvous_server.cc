@@ -241,24 +241,45 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
   return "";
 }
 
+/// Each form of an assignment is encoded when the first one needs it: for who knows the generation before, for who knows
+/// none, and for workers of libraries that have no rosters.
 void RendezvousServer::assign(const membership::Assign& assign) {
   answer(kv_.begin(assign.generation));
-  wire::AssignmentT assignment;
-  assignment.epoch = assign.epoch;
-  assignment.root = assign.root;
-  assignment.reason = printable(assign.reason);
-  assignment.spares = assign.spares;
-  for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
-  wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
-  message.term = term_;
-  const wire::Circular circular(std::move(message));
+  const auto encoded = [&](wire::AssignmentT assignment) {
+    assignment.epoch = assign.epoch;
+    assignment.root = assign.root;
+    assignment.reason = printable(assign.reason);
+    assignment.spares = assign.spares;
+    wire::EnvelopeT message = wire::envelope(config_.job, 0, assign.generation, std::move(assignment));
+    message.term = term_;
+    return wire::Circular(std::move(message));
+  };
+  const auto roster = [&](const wire::Known* known) {
+    wire::AssignmentT assignment;
+    assignment.roster = wire::write_roster(assign.members, known);
+    return encoded(std::move(assignment));
+  };
+  const auto plain = [&] {
+    wire::AssignmentT assignment;
+    for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
+    return encoded(std::move(assignment));
+  };
+  std::optional<wire::Circular> change, whole, members;
+  const auto form_for = [&](const Connection& connection) -> const wire::Circular& {
+    if (!connection.takes_rosters) return members ? *members : members.emplace(plain());
+    if (assigned_.generation != 0 && connection.roster == assigned_.generation)
+      return change ? *change : change.emplace(roster(&assigned_));
+    return whole ? *whole : whole.emplace(roster(nullptr));
+  };
   for (const Member& member : assign.members) {
     const auto found = connections_.find(member.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
-    connection.generation = connection.assigned = assign.generation;
-    circular.send(*connection.channel, member.worker, ++connection.sent);
+    const wire::Circular& form = form_for(connection);
+    connection.generation = connection.assigned = connection.roster = assign.generation;
+    form.send(*connection.channel, member.worker, ++connection.sent);
   }
+  assigned_ = {assign.generation, assign.members};
 }
 
 void RendezvousServer::abort(const membership::Abort& abort) {

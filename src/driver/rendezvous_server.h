@@ -20,6 +20,7 @@
 #include "membership/membership.h"
 #include "status/recorder.h"
 #include "wire/channel.h"
+#include "wire/roster.h"
 
 namespace hvd::driver {
 
@@ -177,6 +178,7 @@ class RendezvousServer {
   std::list<ConnectionPtr> strangers_;             // before it, oldest first
   std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
+  wire::Known assigned_;                           // newest
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;

@@ -144,7 +144,7 @@ void Membership::Impl::place_beyond(Plan* plan, std::vector<Worker*> rest) const
 
 /// Who wants to go stays, until its deadline, as long as the others would be too few without it.
 void Membership::Impl::keep_the_needed(Plan* plan) const {
-  if (initial || finishing()) return;
+  if (initial || finishing() || plan->leaving.empty()) return;
   auto placed_now = std::ssize(plan->kept) + std::count_if(plan->newcomers.begin(), plan->newcomers.end(),
                                                            [](Worker* w) { return w->ready; });
   for (auto it = plan->leaving.begin(); it != plan->leaving.end() && placed_now < config.min_np;) {

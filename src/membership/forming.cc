@@ -6,7 +6,6 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "membership/fit.h"
 #include "membership/impl.h"
@@ -83,7 +82,8 @@ void Membership::Impl::start_workers() {
   for (const Worker* w : now_placed.kept) room -= w->leaves_by ? 0 : 1;
   room -= std::ssize(newcomers());
   if (room <= 0) return;
-  hosts.for_each_usable(now, [&](const std::string& host, int32_t slot) {
+  const auto full = [&](const std::string& host, int32_t slots) { return workers.full(host, slots); };
+  hosts.for_each_usable(now, full, [&](const std::string& host, int32_t slot) {
     if (workers.occupied(host, slot)) return true;
     const Worker& worker = workers.start(host, slot, now);
     forget_plan();
@@ -157,13 +157,14 @@ void Membership::Impl::send_away(Worker& worker, const std::string& reason) {
 
 /// Newcomers that don't fit the members never get as far as a generation: the members go on undisturbed (contract 16).
 void Membership::Impl::send_away_misfits() {
-  const std::vector<Worker*> members_now = survivors();
-  if (members_now.empty() || finishing()) return;
+  if (finishing()) return;
   std::vector<Worker*> unjudged;
   for (Worker* w : newcomers()) {
     if (w->ready && w->judged_in != generation) unjudged.push_back(w);
   }
   if (unjudged.empty()) return;
+  const std::vector<Worker*> members_now = survivors();
+  if (members_now.empty()) return;
   std::vector<const ReadyEvent*> events;
   for (const Worker* w : members_now) events.push_back(&w->event);
   const Terms terms = terms_of(events);
@@ -255,10 +256,10 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   if (!next.front()->has_state) {
     std::stable_partition(next.begin(), next.end(), [](Worker* w) { return w->has_state; });
   }
-  const std::unordered_set<const Worker*> in(next.begin(), next.end());
+  for (Worker* w : next) w->chosen_for = generation + 1;
   std::vector<uint64_t> left_out;
   for (const Worker* w : survivors()) {
-    if (!in.contains(w)) left_out.push_back(w->id);
+    if (w->chosen_for != generation + 1) left_out.push_back(w->id);
   }
   if (announced) ++epoch;  // an interrupt of the old generation must not reach into the new one
   if (generation++ > 0) ++resets;
@@ -274,13 +275,20 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   if (fresh) state_exists = false;
   Assign assign{generation, epoch, 0, {}, lost_any ? last_loss : link_failure};
   std::unordered_map<std::string_view, int32_t> on_host;
+  std::string_view last_host;
+  int32_t* local_ranks = nullptr;  // of that host: mostly the next member is on the same one
   members.clear();
+  seated_version = 0;
   assign.members.reserve(next.size());
   for (Worker* w : next) {
     const auto rank = static_cast<int32_t>(members.size());
     if (w == root) assign.root = rank;
     const std::string& host = w->reported_host();
-    assign.members.push_back(Member{w->id, host, w->event.offers, on_host[host]++, w->event.has_state,
+    if (local_ranks == nullptr || host != last_host) {
+      last_host = host;
+      local_ranks = &on_host[last_host];
+    }
+    assign.members.push_back(Member{w->id, host, w->event.offers, (*local_ranks)++, w->event.has_state,
                                     w->event.revision, w->event.digest});
     members.push_back(w->id);
     assign.spares += w->waits ? 1 : 0;

@@ -94,10 +94,10 @@ size_t HostManager::position(const std::string& name) const {
   return found == index_.end() ? hosts_.size() : found->second;
 }
 
-void HostManager::for_each_usable(Time now,
+void HostManager::for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& full,
                                   const std::function<bool(const std::string&, int32_t)>& use) const {
   for (const Host& host : hosts_) {
-    if (host.blocked_at(now)) continue;
+    if (host.blocked_at(now) || full(host.name, host.slots)) continue;
     for (int32_t slot = 0; slot < host.slots; ++slot) {
       if (host.shut(slot)) continue;
       if (!host.records.empty()) {

@@ -56,8 +56,10 @@ class HostManager {
   /// Place of the host in the stable order; after all others if it is unknown.
   size_t position(const std::string& host) const;
 
-  /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false.
-  void for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& use) const;
+  /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false. Leaves out hosts of
+  /// which full(host, slots) says that all slots have one.
+  void for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& full,
+                       const std::function<bool(const std::string&, int32_t)>& use) const;
 
   /// A worker of this slot failed. Members of one generation that fail together count once for their host
   /// (generation 0: not a member): a host that went down once has failed once.

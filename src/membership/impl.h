@@ -51,6 +51,11 @@ struct Membership::Impl {
       Time now);  // advances, if anything can have changed, and hands out what there is to do
   template <class Test>
   bool any_member(size_t* cursor, Test test);
+  const std::vector<Worker*>& seated();  // survivors, as long as no worker comes or goes
+  void seat(size_t rank, uint64_t worker) {
+    members[rank] = worker;
+    seated_version = 0;
+  }
   bool somebody_inside();  // a living member has not left the current generation
   bool somebody_unsynced();
   bool somebody_lives();
@@ -155,13 +160,17 @@ struct Membership::Impl {
   Time now;
   Phase phase = Phase::kForming;
   std::vector<Action> out;
-  std::vector<Record> records;  // for the journal
+  std::vector<Record> records;      // for the journal
+  bool records_lack_hosts = false;  // the last loss among them does, which many may share
 
   uint64_t generation = 0;
   uint64_t epoch = 0;
   int32_t resets = 0;
   int32_t excused = 0;            // of them, for which a worker that did not fit was to blame
   std::vector<uint64_t> members;  // of the current generation, by rank; also those that ended since
+
+  std::vector<Worker*> known_seated;
+  uint64_t seated_version = 0;  // of the workers; 0: to be found anew, since members have changed
 
   bool initial = true;              // no generation has formed yet, or all that did were lost before any sync
   std::optional<int32_t> scaled;    // an operator's maximum

@@ -228,7 +228,8 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
               count(config.blocklist_after, "failure"), last_loss));
     }
   }
-  remember(WorkerGone{worker.id, worker.member(), last_loss, hosts.known(now)});
+  remember(WorkerGone{worker.id, worker.member(), last_loss, {}});
+  records_lack_hosts = true;
   if (!worker.member()) {
     log(HVD_LOG_WARNING, last_loss);
     return;

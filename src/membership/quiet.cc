@@ -10,11 +10,11 @@ namespace hvd::membership {
 template <class Test>
 bool Membership::Impl::any_member(size_t* cursor, Test test) {
   if (initial) return false;
-  if (*cursor >= members.size()) *cursor = 0;
-  for (size_t looked = 0; looked < members.size(); ++looked) {
-    const Worker* w = workers.find(members[*cursor]);
-    if (w != nullptr && test(*w)) return true;
-    if (++*cursor == members.size()) *cursor = 0;
+  const std::vector<Worker*>& living = seated();
+  if (*cursor >= living.size()) *cursor = 0;
+  for (size_t looked = 0; looked < living.size(); ++looked) {
+    if (test(*living[*cursor])) return true;
+    if (++*cursor == living.size()) *cursor = 0;
   }
   return false;
 }

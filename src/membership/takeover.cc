@@ -35,6 +35,7 @@ Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settl
   last_loss = known.last_loss;
   lost_any = aborted && !last_loss.empty();
   members = known.members;
+  seated_version = 0;
   scaled = known.scaled;
   hosts_told = !known.hosts.empty();
   hosts.restore(known.hosts, t);
@@ -96,7 +97,7 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
     if (!gathering || e.rank < 0 || e.rank >= e.size || e.generation < generation) return;
     if (e.generation > generation) raise(e);
     const auto rank = static_cast<size_t>(e.rank);
-    if (rank < members.size() && members[rank] == 0) members[rank] = id;
+    if (rank < members.size() && members[rank] == 0) seat(rank, id);
     return;
   }
   if (w == nullptr) {
@@ -157,6 +158,7 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
 void Membership::Impl::raise(const BackEvent& e) {
   generation = e.generation;
   members.assign(static_cast<size_t>(e.size), 0);
+  seated_version = 0;
   for (auto& [id, w] : workers.living()) {
     w.rank = -1;
     w.synced = false;
@@ -178,7 +180,7 @@ bool Membership::Impl::take_seat(Worker& w, const BackEvent& e) {
     lose(w, why);
     return false;
   }
-  members[rank] = w.id;
+  seat(rank, w.id);
   w.rank = e.rank;
   return true;
 }

@@ -20,14 +20,18 @@ int64_t Membership::Impl::limit() const {
   return config.max_np > 0 ? config.max_np : std::numeric_limits<int32_t>::max();
 }
 
-std::vector<Worker*> Membership::Impl::survivors() {
-  std::vector<Worker*> living;
-  if (initial) return living;
-  for (uint64_t id : members) {
-    if (Worker* w = workers.find(id)) living.push_back(w);
+const std::vector<Worker*>& Membership::Impl::seated() {
+  if (seated_version == workers.version()) return known_seated;
+  known_seated.clear();
+  for (const uint64_t id : members) {
+    if (Worker* w = workers.find(id)) known_seated.push_back(w);
   }
-  return living;
+  seated_version = workers.version();
+  return known_seated;
 }
+
+// A copy: what is done with them may end some.
+std::vector<Worker*> Membership::Impl::survivors() { return initial ? std::vector<Worker*>() : seated(); }
 
 std::vector<Worker*> Membership::Impl::newcomers() {
   const Plan& p = plan();
@@ -54,9 +58,7 @@ std::vector<Worker*> Membership::Impl::leavers() {
 }
 
 size_t Membership::Impl::survivor_count() {
-  if (initial) return 0;
-  return static_cast<size_t>(std::count_if(members.begin(), members.end(),
-                                           [&](uint64_t id) { return workers.find(id) != nullptr; }));
+  return initial ? 0 : seated().size();
 }
 
 std::vector<uint64_t> Membership::Impl::inside() {
@@ -194,7 +196,16 @@ int32_t Membership::rank_of(uint64_t worker) const {
 }
 
 void Membership::take_records(std::vector<Record>* ret_records) {
-  *ret_records = std::exchange(impl_->records, {});
+  Impl& m = *impl_;
+  if (std::exchange(m.records_lack_hosts, false)) {
+    for (auto it = m.records.rbegin(); it != m.records.rend(); ++it) {
+      auto* gone = std::get_if<WorkerGone>(&*it);
+      if (gone == nullptr || gone->worker == 0) continue;
+      gone->hosts = m.hosts.known(m.now);
+      break;
+    }
+  }
+  *ret_records = std::exchange(m.records, {});
 }
 bool Membership::gathering() const { return impl_->gathering; }
 bool Membership::may_come_back() const { return impl_->may_come_back(); }

@@ -8,6 +8,7 @@ namespace hvd::membership {
 Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time now) {
   Worker& worker = living_[next_];
   by_id_[next_] = &worker;
+  ++version_;
   worker.id = next_++;
   worker.host = host;
   worker.slot = slot;
@@ -20,6 +21,7 @@ bool WorkerStateRegistry::adopt(uint64_t id, const std::string& host, int32_t sl
   if (id == 0 || living_.contains(id) || ended_.contains(id) || occupied(host, slot)) return false;
   Worker& worker = living_[id];
   by_id_[id] = &worker;
+  ++version_;
   worker.id = id;
   worker.host = host;
   worker.slot = slot;
@@ -50,6 +52,15 @@ bool WorkerStateRegistry::occupied(const std::string& host, int32_t slot) const 
   return in_slot(host, slot) != 0;
 }
 
+bool WorkerStateRegistry::full(const std::string& host, int32_t slots) const {
+  if (slots <= 0) return true;
+  const auto found = places_.find(host);
+  if (found == places_.end() || std::ssize(found->second) < slots) return false;
+  return std::ssize(found->second) == slots
+             ? found->second.begin()->first >= 0 && found->second.rbegin()->first < slots
+             : std::distance(found->second.lower_bound(0), found->second.lower_bound(slots)) == slots;
+}
+
 bool WorkerStateRegistry::lives_on(const std::string& host) const { return places_.contains(host); }
 
 void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why) {
@@ -62,6 +73,7 @@ void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why
   if (ending == Ending::kDone) done_.insert(id);
   by_id_.erase(id);
   living_.erase(found);
+  ++version_;
 }
 
 void WorkerStateRegistry::remember_done(uint64_t id) {

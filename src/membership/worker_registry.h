@@ -26,6 +26,7 @@ struct Worker {
   Time ready_since{};
   ReadyEvent event;                   // the newest
   uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
+  uint64_t chosen_for = 0;            // the newest generation that it was put into
   bool synced = false;                // in the current generation
   bool ever_synced = false;
   bool has_state = false;
@@ -86,6 +87,11 @@ class WorkerStateRegistry {
   /// Why a message of this worker is refused; empty if the worker is expected.
   std::string objection(uint64_t id) const;
 
+  /// Pointers to workers stay what they are until this changes.
+  uint64_t version() const { return version_; }
+  /// Each of the host's first `slots` slots has a worker.
+  bool full(const std::string& host, int32_t slots) const;
+
   Living& living() { return living_; }
   const Living& living() const { return living_; }
 
@@ -99,7 +105,7 @@ class WorkerStateRegistry {
   std::unordered_map<std::string, std::map<int32_t, uint64_t>> places_;  // by host and slot
   std::map<uint64_t, End> ended_;
   std::set<uint64_t> done_;
-  uint64_t next_ = 1;
+  uint64_t next_ = 1, version_ = 1;
 };
 
 }  // namespace hvd::membership

@@ -86,7 +86,7 @@ wire::HelloT SessionCore::hello() const {
   hello.host = config_.host;
   hello.slot = config_.slot;
   hello.pid = config_.pid;
-  hello.takes_waiting = true;
+  hello.takes_waiting = hello.takes_rosters = true;
   hello.resumes = phase_ == Phase::kWelcomed;
   hello.life = config_.life;
   if (config_.life >= 0)
@@ -222,7 +222,7 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   if (received.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", received.epoch));
   Assignment assignment;
   try {
-    assignment = to_assignment(generation, received, config_.worker);
+    assignment = to_assignment(generation, received, config_.worker, roster_.generation != 0 ? &roster_ : nullptr);
   } catch (const Error& e) { return broken(e.what()); }
   // A thread still at work in the former generation must not wait in it for ever (contract 3).
   if (taken_ && !left_ && !lost_ && generation_ != 0) {
@@ -243,6 +243,7 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   size_ = static_cast<int32_t>(assignment.members.size());
   assigned_epoch_ = assignment.epoch;
   if (assignment.epoch >= word_ / 2) word_ = to_word(assignment.epoch, false);
+  roster_ = {generation, assignment.members};
   actions_.emplace_back(Deliver{std::move(assignment)});
 }
 

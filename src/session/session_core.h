@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "session/session.h"
 #include "wire/messages.h"
+#include "wire/roster.h"
 
 namespace hvd::session {
 
@@ -221,6 +222,7 @@ class SessionCore {
   std::optional<Time> suspected_;  // silent for too long: judged at this time, not before
 
   uint64_t generation_ = 0;        // newest assigned
+  wire::Known roster_;             // and its members, from which the driver goes on
   bool taken_ = true;              // by join
   bool left_ = true;               // ready for the next was said
   bool lost_ = false;              // its abort has come

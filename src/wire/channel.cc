@@ -3,21 +3,20 @@
 
 #include <algorithm>
 #include <array>
-#include <asio/buffer.hpp>
-#include <asio/read.hpp>
-#include <asio/ssl/error.hpp>
-#include <asio/write.hpp>
-#include <deque>
+#include <list>
 #include <utility>
 
 #include "wire/socket.h"
 #include "wire/tls.h"
+#include "wire/tls_stream.h"
 
 namespace hvd::wire {
 namespace {
 
 constexpr size_t kHeader = 4;
-constexpr size_t kBatch = 128 << 10;                       // bytes of small frames written together
+constexpr size_t kBatch = 16 << 10;                        // bytes of small frames written together
+constexpr size_t kKept = 1 << 10;                          // of a buffer that waits for the next frame
+constexpr size_t kTurn = 512 << 10;                        // bytes of a channel, then others have their turn
 constexpr size_t kPiece = 64 << 10;                        // of a frame: memory follows what has arrived
 constexpr Duration kLastFrames = std::chrono::seconds(1);  // to read what a peer said before it hung up
 
@@ -32,33 +31,23 @@ size_t from_header(const std::array<uint8_t, kHeader>& h) {
 
 class TlsChannel final : public Channel, public std::enable_shared_from_this<TlsChannel> {
  public:
-  TlsChannel(Loop& loop, std::shared_ptr<Stream> stream, const ChannelLimits& limits)
+  TlsChannel(Loop& loop, std::shared_ptr<TlsStream> stream, const ChannelLimits& limits)
       : loop_(loop), stream_(std::move(stream)), limits_(limits), timer_(loop) {
     asio::error_code ignored;
     peer_ = to_text(socket().remote_endpoint(ignored));
-    identity_ = identity_of(stream_->native_handle());
+    identity_ = identity_of(stream_->ssl());
     local_address_ = socket().local_endpoint(ignored).address().to_string();
   }
 
   void set_handlers(ChannelHandlers handlers) override {
     if (state_ != State::kOpen) return;
     handlers_ = std::make_shared<ChannelHandlers>(std::move(handlers));
-    if (std::exchange(reading_, true)) return;
-    loop_.post([self = shared_from_this()] { self->read_header(); });
+    begin_reading();
   }
 
-  void send(Bytes frame) override {
-    if (state_ != State::kOpen || write_failed_) return;
-    if (frame.empty() || frame.size() > limits_.max_frame)
-      return fail(Status(HVD_INVALID, fmt::format("frame of {} bytes to be sent to {}, expected 1 to {}",
-                                                  frame.size(), peer_, limits_.max_frame)));
-    if (queued_ + frame.size() > limits_.max_queued)
-      return fail(
-          Status(HVD_CLOSED, fmt::format("reader too slow: {} has not taken {} bytes, the limit is {}", peer_,
-                                         queued_ + frame.size(), limits_.max_queued)));
-    queued_ += frame.size();
-    queue_.push_back(std::move(frame));
-    write();
+  void send(Bytes frame) override { enqueue({std::move(frame), nullptr, 0}); }
+  void send_shared(Bytes head, std::shared_ptr<const Bytes> rest, size_t from) override {
+    enqueue({std::move(head), std::move(rest), from});
   }
 
   void close(Duration linger) override { close_then(linger, nullptr); }
@@ -73,15 +62,15 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     on_closed_ = std::move(closed);
     if (linger <= Duration::zero() || write_failed_) return finish();
     timer_.start(linger, [self = shared_from_this()] { self->finish(); });
-    if (!std::exchange(reading_, true)) drain();
-    if (!writing_) end_of_sending();
+    begin_reading();
+    if (nothing_to_write()) end_of_sending();
   }
 
   void trust() override { trusted_ = true; }
 
   bool pending() const override {
     ErrorCode ignored;
-    return state_ == State::kOpen && stream_->next_layer().available(ignored) > 0;
+    return state_ == State::kOpen && (stream_->holds() || stream_->socket().available(ignored) > 0);
   }
   std::string peer() const override { return peer_; }
   std::string identity() const override { return identity_; }
@@ -90,104 +79,188 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
  private:
   enum class State { kOpen, kClosing, kClosed };
   using ErrorCode = asio::error_code;
+  using Step = TlsStream::Step;
 
-  Tcp::socket& socket() { return stream_->next_layer(); }
+  /// Of what many receive, each channel queues its own beginning alone.
+  struct Frame {
+    Bytes own;
+    std::shared_ptr<const Bytes> shared;
+    size_t from = 0;
+    size_t size() const { return own.size() + (shared ? shared->size() - from : 0); }
+  };
+
+  Tcp::socket& socket() { return stream_->socket(); }
+
+  // ---- reading ----
 
   size_t most() const { return trusted_ ? limits_.max_frame : limits_.first_frame; }
 
-  void read_header() {
-    if (state_ == State::kClosed) return;
-    if (state_ == State::kClosing) return drain();
-    asio::async_read(*stream_, asio::buffer(header_),
-                     [self = shared_from_this()](const ErrorCode& e, size_t) { self->have_header(e); });
+  void begin_reading() {
+    if (!std::exchange(reading_, true)) read_later();
   }
 
-  void have_header(const ErrorCode& e) {
-    if (state_ == State::kClosed) return;
-    if (e) return read_failed(e);
-    const size_t size = from_header(header_);
-    if (size == 0 || size > most())
-      return fail(Status(HVD_INVALID, fmt::format("frame of {} bytes announced by {}, expected 1 to {}", size,
-                                                  peer_, most())));
-    frame_.clear();
-    read_piece(size);
+  void read_later() {
+    loop_.post([self = shared_from_this()] { self->read(); });
   }
 
-  // A frame's memory grows with what has arrived of it: four bytes of a header set nothing aside.
-  void read_piece(size_t size) {
-    if (state_ == State::kClosing) return drain();
-    const size_t have = frame_.size();
-    frame_.resize(std::min(size, std::max(have * 2, kPiece)));
-    asio::async_read(
-        *stream_, asio::buffer(frame_.data() + have, frame_.size() - have),
-        [self = shared_from_this(), size](const ErrorCode& e, size_t) { self->have_piece(e, size); });
-  }
-
-  void have_piece(const ErrorCode& e, size_t size) {
-    if (state_ == State::kClosed) return;
-    if (e) return read_failed(e);
-    if (frame_.size() < size) return read_piece(size);
-    // A copy of the pointer: the handler may close this channel, which drops the handlers.
-    if (auto handlers = handlers_; handlers && handlers->frame) handlers->frame(frame_);
-    if (frame_.capacity() > kBatch) Bytes().swap(frame_);
-    read_header();
-  }
-
-  // While it lingers nothing is kept of what the peer sends; its end ends the lingering.
-  void drain() {
-    if (state_ == State::kClosed) return;
-    if (dropped_.empty()) dropped_.resize(4096);
-    stream_->async_read_some(asio::buffer(dropped_), [self = shared_from_this()](const ErrorCode& e, size_t) {
+  void wait_to_read(Tcp::socket::wait_type what) {
+    socket().async_wait(what, [self = shared_from_this()](const ErrorCode& e) {
       if (self->state_ == State::kClosed) return;
-      if (e) return self->read_failed(e);
-      self->drain();
+      if (e) return self->broke(e.message());
+      self->read();
     });
   }
 
-  void read_failed(const ErrorCode& e) {
-    if (e == asio::error::eof || e == asio::ssl::error::stream_truncated)
-      return fail(Status(HVD_CLOSED, fmt::format("{} closed the connection", peer_)));
-    fail(Status(HVD_CLOSED, fmt::format("connection to {} broke: {}", peer_, e.message())));
+  void read() {
+    for (size_t turn = 0; state_ != State::kClosed;) {
+      if (turn >= kTurn) return read_later();  // others have theirs
+      std::array<uint8_t, 4096> dropped;
+      const std::span<uint8_t> room = state_ == State::kClosing ? std::span<uint8_t>(dropped) : room_to_read();
+      size_t got = 0;
+      switch (stream_->read(room.data(), room.size(), &got)) {
+        case Step::kReads: return wait_to_read(Tcp::socket::wait_read);
+        case Step::kWrites: return wait_to_read(Tcp::socket::wait_write);
+        case Step::kEnd: return read_failed();
+        case Step::kDone: break;
+      }
+      turn += got;
+      // While it lingers nothing is kept of what the peer sends; its end ends the lingering.
+      if (state_ == State::kOpen && !take(got)) return;
+      if (state_ == State::kClosed) return;
+      // Mostly that was all: the socket tells of more.
+      if (at_a_frame() && !stream_->holds()) return wait_to_read(Tcp::socket::wait_read);
+    }
   }
 
-  // One write at a time, of as many queued frames as make a batch: TLS records and system calls are
-  // shared by them. A frame is copied once, into the batch.
-  void write() {
-    if (writing_ || queue_.empty() || write_failed_) return;
-    writing_ = true;
+  bool at_a_frame() const { return have_ == 0 && expected_ == 0; }
+
+  std::span<uint8_t> room_to_read() {
+    if (expected_ == 0) return std::span(header_).subspan(have_);
+    // A frame's memory grows with what has arrived of it: four bytes of a header set nothing aside.
+    if (have_ == frame_.size()) frame_.resize(std::min(expected_, std::max(have_ * 2, kPiece)));
+    return std::span(frame_).subspan(have_);
+  }
+
+  /// False: this is no frame.
+  bool take(size_t got) {
+    have_ += got;
+    if (expected_ == 0) {
+      if (have_ < kHeader) return true;
+      expected_ = from_header(header_);
+      have_ = 0;
+      frame_.clear();
+      if (expected_ > 0 && expected_ <= most()) return true;
+      fail(Status(HVD_INVALID, fmt::format("frame of {} bytes announced by {}, expected 1 to {}", expected_,
+                                           peer_, most())));
+      return false;
+    }
+    if (have_ < expected_) return true;
+    have_ = expected_ = 0;
+    // A copy of the pointer: the handler may close this channel, which drops the handlers.
+    if (auto handlers = handlers_; handlers && handlers->frame) handlers->frame(frame_);
+    if (frame_.capacity() > kKept) Bytes().swap(frame_);
+    return true;
+  }
+
+  void read_failed() {
+    const TlsStream::Failure& why = stream_->failure();
+    if (why.kind == TlsStream::Failure::Kind::kClosed)
+      return fail(Status(HVD_CLOSED, fmt::format("{} closed the connection", peer_)));
+    broke(why.text);
+  }
+
+  void broke(const std::string& why) {
+    fail(Status(HVD_CLOSED, fmt::format("connection to {} broke: {}", peer_, why)));
+  }
+
+  // ---- writing ----
+
+  void enqueue(Frame frame) {
+    if (state_ != State::kOpen || write_failed_) return;
+    if (frame.size() == 0 || frame.size() > limits_.max_frame)
+      return fail(Status(HVD_INVALID, fmt::format("frame of {} bytes to be sent to {}, expected 1 to {}",
+                                                  frame.size(), peer_, limits_.max_frame)));
+    if (queued_ + frame.size() > limits_.max_queued)
+      return fail(
+          Status(HVD_CLOSED, fmt::format("reader too slow: {} has not taken {} bytes, the limit is {}", peer_,
+                                         queued_ + frame.size(), limits_.max_queued)));
+    queued_ += frame.size();
+    queue_.push_back(std::move(frame));
+    write();
+  }
+
+  bool nothing_to_write() const { return queue_.empty() && !under_way_; }
+
+  /// The next frames that share records and system calls. Small ones are copied, long ones stay where they are.
+  void begin_batch() {
+    under_way_ = true;
     batch_.clear();
-    batched_ = 0;
+    written_ = batched_ = 0;
     do {
-      const Bytes& frame = queue_.front();
+      Frame& frame = queue_.front();
       const auto header = to_header(frame.size());
       batch_.insert(batch_.end(), header.begin(), header.end());
-      batch_.insert(batch_.end(), frame.begin(), frame.end());
       batched_ += frame.size();
+      if (!frame.shared && frame.own.size() > kBatch)
+        frame = {{}, std::make_shared<const Bytes>(std::move(frame.own)), 0};
+      batch_.insert(batch_.end(), frame.own.begin(), frame.own.end());
+      rest_ = std::move(frame.shared);
+      from_ = frame.from;
       queue_.pop_front();
-    } while (!queue_.empty() && batch_.size() + queue_.front().size() <= kBatch);
-    asio::async_write(*stream_, asio::buffer(batch_),
-                      [self = shared_from_this()](const ErrorCode& e, size_t) { self->written(e); });
+    } while (!rest_ && !queue_.empty() && batch_.size() + queue_.front().own.size() <= kBatch);
   }
 
-  void written(const ErrorCode& e) {
-    writing_ = false;
-    if (state_ == State::kClosed) return;
+  std::span<const uint8_t> to_write() const {
+    if (written_ < batch_.size()) return std::span(batch_).subspan(written_);
+    return rest_ ? std::span(*rest_).subspan(from_ + written_ - batch_.size()) : std::span<const uint8_t>();
+  }
+
+  void end_batch() {
+    under_way_ = false;
     queued_ -= batched_;
-    if (batch_.capacity() > 2 * kBatch) Bytes().swap(batch_);
-    if (e) return write_failed(e);
-    if (!queue_.empty()) return write();
-    if (state_ == State::kClosing) end_of_sending();
+    rest_.reset();
+    if (batch_.capacity() > kKept) Bytes().swap(batch_);
+  }
+
+  void write() {
+    for (size_t turn = 0; !waits_to_write_ && !write_failed_ && state_ != State::kClosed;) {
+      if (!under_way_) {
+        if (queue_.empty()) break;
+        begin_batch();
+      }
+      const std::span<const uint8_t> bytes = to_write();
+      if (bytes.empty()) {
+        end_batch();
+        continue;
+      }
+      size_t taken = 0;
+      const Step step = stream_->write(bytes.data(), bytes.size(), &taken);
+      written_ += taken;
+      if (step == Step::kEnd) return write_failed(stream_->failure().text);
+      if (step == Step::kWrites || (turn += taken) >= kTurn) wait_to_write();
+    }
+    if (state_ == State::kClosing && nothing_to_write() && !waits_to_write_) end_of_sending();
+  }
+
+  void wait_to_write() {
+    waits_to_write_ = true;
+    socket().async_wait(Tcp::socket::wait_write, [self = shared_from_this()](const ErrorCode& e) {
+      self->waits_to_write_ = false;
+      if (self->state_ == State::kClosed || self->write_failed_) return;
+      if (e) return self->write_failed(e.message());
+      switch (self->stream_->flush()) {
+        case Step::kDone: return self->write();
+        case Step::kEnd: return self->write_failed(self->stream_->failure().text);
+        default: return self->wait_to_write();
+      }
+    });
   }
 
   // The peer may have said why before it hung up: what it sent is read first.
-  void write_failed(const ErrorCode& e) {
+  void write_failed(const std::string& why) {
     write_failed_ = true;
-    write_why_ = e.message();
     if (state_ == State::kClosing) return finish();
-    timer_.start(kLastFrames, [self = shared_from_this()] {
-      self->fail(
-          Status(HVD_CLOSED, fmt::format("connection to {} broke: {}", self->peer_, self->write_why_)));
-    });
+    timer_.start(kLastFrames, [self = shared_from_this(), why] { self->broke(why); });
   }
 
   // Closing a socket with unread bytes resets the connection and loses what is on its way. So the peer is
@@ -197,6 +270,8 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     socket().shutdown(Tcp::socket::shutdown_send, e);
     if (e) finish();
   }
+
+  // ---- the end ----
 
   void fail(Status why) {
     if (state_ == State::kClosed) return;
@@ -219,7 +294,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   }
 
   Loop& loop_;
-  std::shared_ptr<Stream> stream_;
+  const std::shared_ptr<TlsStream> stream_;
   const ChannelLimits limits_;
   Loop::Timer timer_;  // of lingering, or of a broken connection
   std::string peer_, identity_, local_address_;
@@ -229,19 +304,24 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
   bool reading_ = false, trusted_ = false;
   std::array<uint8_t, kHeader> header_{};
-  Bytes frame_, dropped_;
+  Bytes frame_;
+  size_t expected_ = 0;  // bytes of the frame; 0: its header is to come
+  size_t have_ = 0;      // of the frame, or of its header
 
-  bool writing_ = false, write_failed_ = false;
-  std::string write_why_;
-  std::deque<Bytes> queue_;
-  size_t queued_ = 0;   // bytes of frames in queue and batch
-  size_t batched_ = 0;  // of which in the batch
+  bool waits_to_write_ = false, write_failed_ = false;
+  std::list<Frame> queue_;  // which takes no memory while it is empty
+  size_t queued_ = 0;       // bytes of frames in queue and batch
+  bool under_way_ = false;  // there is a batch, which is
   Bytes batch_;
+  std::shared_ptr<const Bytes> rest_;  // and what follows it,
+  size_t from_ = 0;                    // from here on
+  size_t written_ = 0;                 // of both
+  size_t batched_ = 0;                 // bytes of frames in it
 };
 
 }  // namespace
 
-std::shared_ptr<Channel> make_channel(Loop& loop, std::shared_ptr<Stream> stream,
+std::shared_ptr<Channel> make_channel(Loop& loop, std::shared_ptr<TlsStream> stream,
                                       const ChannelLimits& limits) {
   return std::make_shared<TlsChannel>(loop, std::move(stream), limits);
 }

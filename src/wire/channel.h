@@ -36,6 +36,11 @@ class Channel {
   virtual ~Channel() = default;
   virtual void set_handlers(ChannelHandlers handlers) = 0;  // nothing is read before it was called
   virtual void send(Bytes frame) = 0;                       // queued; dropped if closed
+  /// A frame of `head` and what `rest` has from byte `from` on, which is not copied (wire/circular.h).
+  virtual void send_shared(Bytes head, std::shared_ptr<const Bytes> rest, size_t from) {
+    head.insert(head.end(), rest->begin() + static_cast<ptrdiff_t>(from), rest->end());
+    send(std::move(head));
+  }
   virtual void trust() = 0;  // from here on the peer may send frames of max_frame bytes
   /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once.
   virtual void close(Duration linger) = 0;

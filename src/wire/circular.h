@@ -1,7 +1,8 @@
-// One message for many receivers: encoded once, and sent to each under its own name.
+// One message for many receivers: encoded once, and sent to each under its own name without another copy.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "wire/channel.h"
 #include "wire/messages.h"
@@ -17,8 +18,9 @@ class Circular {
   void send(Channel& channel, uint64_t worker, uint64_t sequence) const;
 
  private:
-  Bytes bytes_;
+  std::shared_ptr<const Bytes> bytes_;
   size_t worker_ = 0, sequence_ = 0;  // where they stand
+  size_t head_ = 0;                   // bytes up to here are each receiver's own
 };
 
 }  // namespace hvd::wire

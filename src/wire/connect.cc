@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <asio/error.hpp>
-#include <asio/ssl/error.hpp>
 #include <cerrno>
 #include <utility>
 #include <vector>
 
 #include "wire/socket.h"
 #include "wire/tls.h"
+#include "wire/tls_stream.h"
 
 namespace hvd::wire {
 namespace {
@@ -44,7 +44,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
         endpoints_.push_back(parse_endpoint(name_.substr(begin, end - begin)));
         begin = end + 1;
       }
-      tls_ = std::make_unique<asio::ssl::context>(make_client_context(secret, identity));
+      tls_ = make_client_context(secret, identity);
     } catch (const Error& e) { return end(nullptr, e.status()); }
     deadline_.start(timeout_, [self = shared_from_this()] { self->out_of_time(); });
     resolve();
@@ -91,10 +91,12 @@ class Connector : public std::enable_shared_from_this<Connector> {
       ::close(fd);
       return failed(e);
     }
-    stream_ = std::make_shared<Stream>(std::move(socket), *tls_);
+    try {
+      stream_ = std::make_shared<TlsStream>(std::move(socket), tls_.get(), TlsStream::Role::kClient);
+    } catch (const Error& error) { return end(nullptr, error.status()); }
     ++attempt_;
-    timer_.start(kAttempt, [self = shared_from_this()] { self->failed(asio::error::timed_out); });
-    stream_->next_layer().async_connect(
+    timer_.start(kAttempt, [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
+    stream_->socket().async_connect(
         address, [self = shared_from_this(), stream = stream_, attempt = attempt_](const ErrorCode& e) {
           if (!self->done_ || attempt != self->attempt_) return;
           if (e) return self->failed(e);
@@ -106,28 +108,28 @@ class Connector : public std::enable_shared_from_this<Connector> {
     phase_ = "in the handshake";
     answered_ = false;
     ErrorCode ignored;
-    stream_->next_layer().set_option(Tcp::no_delay(true), ignored);
+    stream_->socket().set_option(Tcp::no_delay(true), ignored);
     // A driver that is stopped takes connections and says nothing: the one that has taken over may be the next.
     timer_.start(
         addresses_.empty() ? limits_.handshake_timeout : std::min(limits_.handshake_timeout, kAttempt),
-        [self = shared_from_this()] { self->failed(asio::error::timed_out); });
-    stream_->async_handshake(Stream::client, [self = shared_from_this(), stream = stream_,
-                                              attempt = attempt_](const ErrorCode& e) {
-      if (self->done_ && attempt == self->attempt_) self->handshake_done(e);
+        [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
+    async_handshake(stream_, [self = shared_from_this(), attempt = attempt_](const TlsStream::Failure* why) {
+      if (self->done_ && attempt == self->attempt_) self->handshake_done(why);
     });
   }
 
-  void handshake_done(const ErrorCode& e) {
-    if (e && e.category() == asio::error::get_ssl_category()) return refused(e.message());
-    if (e) return failed(e);  // too busy a driver hangs up without an answer
-    if (!is_authenticated(stream_->native_handle())) return refused("it did not use the secret");
+  void handshake_done(const TlsStream::Failure* why) {
+    if (why != nullptr && why->kind == TlsStream::Failure::Kind::kTls) return refused(why->text);
+    if (why != nullptr) return failed(why->text);  // too busy a driver hangs up without an answer
+    if (!is_authenticated(stream_->ssl())) return refused("it did not use the secret");
     end(make_channel(loop_, std::move(stream_), limits_), Status());
   }
 
-  void failed(const ErrorCode& e) {
+  void failed(const ErrorCode& e) { failed(e.message()); }
+  void failed(const std::string& why) {
     ++attempt_;  // operations under way on this stream are ignored from here on
     if (stream_) close_socket(*stream_);
-    last_failure_ = e.message();
+    last_failure_ = why;
     if (!addresses_.empty()) return next_address();
     try_again(last_failure_);
   }
@@ -172,9 +174,9 @@ class Connector : public std::enable_shared_from_this<Connector> {
   std::vector<Endpoint> endpoints_;
   Loop::Timer deadline_, timer_;
   Tcp::resolver resolver_;
-  std::unique_ptr<asio::ssl::context> tls_;
+  TlsContext tls_;
   std::vector<Tcp::endpoint> addresses_;  // still to be tried in this round
-  std::shared_ptr<Stream> stream_;
+  std::shared_ptr<TlsStream> stream_;
   uint64_t attempt_ = 0;
   Duration delay_ = kFirstDelay;
   bool answered_ = false;  // the last failure was an answer, not silence

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "wire/socket.h"
+#include "wire/tls_stream.h"
 
 namespace hvd::wire {
 
@@ -32,9 +33,9 @@ std::string to_text(const Tcp::endpoint& endpoint) {
                                     : fmt::format("{}:{}", address, endpoint.port());
 }
 
-void close_socket(Stream& stream) {
+void close_socket(TlsStream& stream) {
   asio::error_code ignored;
-  stream.next_layer().close(ignored);
+  stream.socket().close(ignored);
 }
 
 }  // namespace hvd::wire

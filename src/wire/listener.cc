@@ -11,6 +11,7 @@
 
 #include "wire/socket.h"
 #include "wire/tls.h"
+#include "wire/tls_stream.h"
 
 namespace hvd::wire {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr size_t kMaxHandshakes = 256;
 constexpr Duration kTalk = std::chrono::seconds(1);  // for who says something, when there are so many
 constexpr int kAcceptBatch = 64;                     // then others on the loop have their turn
+constexpr int kSendBuffer = 128 << 10;  // bytes in the kernel, of each of thousands that are sent the same at once
 constexpr Duration kPause = std::chrono::milliseconds(200);
 
 using ErrorCode = asio::error_code;
@@ -29,17 +31,16 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
 
   // A connection that has not proved yet that it knows the secret.
   struct Handshake {
-    Handshake(Loop& loop, std::shared_ptr<Stream> s, std::string p)
+    Handshake(Loop& loop, std::shared_ptr<TlsStream> s, std::string p)
         : stream(std::move(s)), peer(std::move(p)), timer(loop) {}
-    std::shared_ptr<Stream> stream;
+    std::shared_ptr<TlsStream> stream;
     std::string peer;
     Loop::Timer timer;
     const Time began = now();
 
     bool silent() const {
       ErrorCode ignored;
-      return SSL_get_state(stream->native_handle()) == TLS_ST_BEFORE &&
-             stream->next_layer().available(ignored) == 0;
+      return SSL_get_state(stream->ssl()) == TLS_ST_BEFORE && stream->socket().available(ignored) == 0;
     }
   };
   using Place = std::list<std::shared_ptr<Handshake>>::iterator;
@@ -172,25 +173,29 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       return;
     }
     socket.set_option(Tcp::no_delay(true), e);
+    socket.set_option(Tcp::socket::send_buffer_size(kSendBuffer), e);
     const Tcp::endpoint peer = socket.remote_endpoint(e);
     if (e) return;  // gone already
-    auto handshake =
-        std::make_shared<Handshake>(loop, std::make_shared<Stream>(std::move(socket), tls), to_text(peer));
+    std::shared_ptr<TlsStream> stream;
+    try {
+      stream = std::make_shared<TlsStream>(std::move(socket), tls.get(), TlsStream::Role::kServer);
+    } catch (const Error& error) { return logger->warning("{}: {}", to_text(peer), error.what()); }
+    auto handshake = std::make_shared<Handshake>(loop, std::move(stream), to_text(peer));
     const Place place = handshakes.insert(handshakes.end(), handshake);
     handshake->timer.start(limits.handshake_timeout, [self = shared_from_this(), place] {
       self->refuse(place, "no handshake in time");
     });
-    handshake->stream->async_handshake(Stream::server,
-                                       [self = shared_from_this(), handshake, place](const ErrorCode& e) {
-                                         if (!self->closed && handshake->stream->next_layer().is_open())
-                                           self->handshake_done(place, e);
-                                       });
+    async_handshake(handshake->stream,
+                    [self = shared_from_this(), handshake, place](const TlsStream::Failure* why) {
+                      if (!self->closed && handshake->stream->socket().is_open())
+                        self->handshake_done(place, why);
+                    });
   }
 
-  void handshake_done(Place place, const ErrorCode& e) {
+  void handshake_done(Place place, const TlsStream::Failure* why) {
     const std::shared_ptr<Handshake> handshake = *place;
-    if (e) return refuse(place, e.message());
-    if (!is_authenticated(handshake->stream->native_handle()))
+    if (why != nullptr) return refuse(place, why->text);
+    if (!is_authenticated(handshake->stream->ssl()))
       return refuse(place, "it did not use the secret");
     handshake->timer.cancel();
     handshakes.erase(place);
@@ -230,7 +235,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   const ChannelLimits limits;
   const LoggerPtr logger;
   Accepted accepted;
-  asio::ssl::context tls;
+  const TlsContext tls;
   Tcp::acceptor acceptor;
   Tcp::endpoint bound;
   Loop::Timer pause;

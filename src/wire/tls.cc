@@ -39,7 +39,6 @@ struct Key {
 };
 
 struct Free {
-  void operator()(SSL_CTX* p) const { SSL_CTX_free(p); }
   void operator()(SSL_SESSION* p) const { SSL_SESSION_free(p); }
   void operator()(EVP_KDF* p) const { EVP_KDF_free(p); }
   void operator()(EVP_KDF_CTX* p) const { EVP_KDF_CTX_free(p); }
@@ -195,8 +194,8 @@ void check_openssl() {
   }
 }
 
-ssl_ctx_st* make_context(const SSL_METHOD* method, std::unique_ptr<Credential> credential) {
-  Owned<SSL_CTX> owned(SSL_CTX_new(method));
+TlsContext make_context(const SSL_METHOD* method, std::unique_ptr<Credential> credential) {
+  TlsContext owned(SSL_CTX_new(method));
   SSL_CTX* context = owned.get();
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) != 1 ||
@@ -207,7 +206,10 @@ ssl_ctx_st* make_context(const SSL_METHOD* method, std::unique_ptr<Credential> c
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);  // forward secrecy
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  return owned.release();
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_read_ahead(context, 1);
+  return owned;
 }
 
 }  // namespace
@@ -233,17 +235,19 @@ std::string key_text(const std::string& secret, const std::string& identity) {
 
 bool is_key(const std::string& text) { return text.starts_with(kKeyPrefix); }
 
-ssl_ctx_st* make_server_context(const std::string& secret) {
+void FreeTlsContext::operator()(ssl_ctx_st* context) const { SSL_CTX_free(context); }
+
+TlsContext make_server_context(const std::string& secret) {
   check_openssl();
   check_secret(secret);
   auto credential = std::make_unique<Credential>();
   credential->secret = secret;
-  ssl_ctx_st* context = make_context(TLS_server_method(), std::move(credential));
-  SSL_CTX_set_psk_find_session_callback(context, find_session);
+  TlsContext context = make_context(TLS_server_method(), std::move(credential));
+  SSL_CTX_set_psk_find_session_callback(context.get(), find_session);
   return context;
 }
 
-ssl_ctx_st* make_client_context(const std::string& secret, const std::string& identity) {
+TlsContext make_client_context(const std::string& secret, const std::string& identity) {
   check_openssl();
   auto credential = std::make_unique<Credential>();
   credential->identity = identity;
@@ -253,10 +257,10 @@ ssl_ctx_st* make_client_context(const std::string& secret, const std::string& id
     check_secret(secret);
     derive(secret, identity, &credential->key);
   }
-  ssl_ctx_st* context = make_context(TLS_client_method(), std::move(credential));
+  TlsContext context = make_context(TLS_client_method(), std::move(credential));
   // A driver that ignores the key and shows a certificate instead must not pass: nobody is trusted.
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  SSL_CTX_set_psk_use_session_callback(context, use_session);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_psk_use_session_callback(context.get(), use_session);
   return context;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 struct ssl_ctx_st;
@@ -34,13 +35,18 @@ std::string key_text(const std::string& secret, const std::string& identity);
 /// Whether a text is such a key, and so no job's secret.
 bool is_key(const std::string& text);
 
-/// The driver's end: any identity, each by its own key. The caller owns the result (SSL_CTX_free). Throws
-/// Error: HVD_INVALID for a secret of unfit length or a key, HVD_UNAVAILABLE if OpenSSL refuses.
-ssl_ctx_st* make_server_context(const std::string& secret);
+struct FreeTlsContext {
+  void operator()(ssl_ctx_st* context) const;
+};
+using TlsContext = std::unique_ptr<ssl_ctx_st, FreeTlsContext>;
+
+/// The driver's end: any identity, each by its own key. Throws Error: HVD_INVALID for a secret of unfit length
+/// or a key, HVD_UNAVAILABLE if OpenSSL refuses.
+TlsContext make_server_context(const std::string& secret);
 
 /// The other end, as `identity`. `secret`: the job's, or the key of that identity (HVD_INVALID if it is
 /// another's).
-ssl_ctx_st* make_client_context(const std::string& secret, const std::string& identity);
+TlsContext make_client_context(const std::string& secret, const std::string& identity);
 
 /// After the handshake: whether both ends have proved that they know the key.
 bool is_authenticated(ssl_st* ssl);

@@ -4,7 +4,7 @@
 // The membership's times are a processor's, all others go by the clock.
 //
 // Arguments: [--membership 16,1000,100000] [--workers 16,256,1000] [--rounds 5] [--address BYTES] [--quiet SECONDS]
-// [--log]. A size of 0 leaves that part out. The driver runs in a process of its own, so that its memory and its share of
+// [--kept] [--log]. A size of 0 leaves that part out. The driver runs in a process of its own, so that its memory and its share of
 // a core are its own; each of the two processes needs a descriptor for each worker.
 #include <fcntl.h>
 #include <signal.h>
@@ -49,6 +49,7 @@ struct Arguments {
   int32_t rounds = 5;
   size_t address = 130;  // bytes: of shared memory and tcp
   double quiet = 5;      // seconds, for heartbeats
+  bool kept = false;     // workers keep their addresses from generation to generation
   bool log = false;
 };
 
@@ -68,8 +69,8 @@ Arguments arguments_of(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
     const std::string key = argv[i];
-    if (key == "--log") {
-      a.log = true;
+    if (key == "--log" || key == "--kept") {
+      (key == "--log" ? a.log : a.kept) = true;
       continue;
     }
     if (i + 1 == argc) {
@@ -307,7 +308,8 @@ Usage usage_of(pid_t process) {
 
 class Workers {
  public:
-  Workers(uint16_t port, size_t address) : driver_("127.0.0.1:" + std::to_string(port)), address_(address) {}
+  Workers(uint16_t port, const Arguments& arguments)
+      : driver_("127.0.0.1:" + std::to_string(port)), address_(arguments.address), kept_(arguments.kept) {}
 
   void start(uint64_t worker) {
     loop_.post([this, worker] {
@@ -409,7 +411,7 @@ class Workers {
     hello.protocol = wire::kProtocol;
     hello.library = "bench";
     hello.host = host_of(client);
-    hello.takes_waiting = true;
+    hello.takes_waiting = hello.takes_rosters = true;
     send(client, 0, std::move(hello));
     ready(client, 0);
   }
@@ -442,15 +444,26 @@ class Workers {
     address->memories = 1;
     address->dtypes = 0xffff;
     address->collectives = 0xff;
-    address->blob.resize(address_);
-    for (size_t i = 0; i < address_; ++i)
-      address->blob[i] = static_cast<uint8_t>((client.worker + left) * 31 + i * i);
+    address->blob = blob_of(client, kept_ ? 0 : left);
     ready.addresses.push_back(std::move(address));
     auto setting = std::make_unique<wire::SettingT>();
     setting->name = "local";
     setting->value = "auto";
     ready.settings.push_back(std::move(setting));
     send(client, left, std::move(ready));
+  }
+
+  /// As an address of shared memory and tcp is: about a half is of the host, and the rest of this worker and generation.
+  std::vector<uint8_t> blob_of(const Client& client, uint64_t left) const {
+    std::vector<uint8_t> blob(address_);
+    const uint64_t host = (client.worker - 1) / kPerHost, own = client.worker << 32 | left;
+    for (size_t i = 0; i < blob.size(); ++i) {
+      const bool fresh = (i >= 50 && i < 70) || (i >= 90 && i < 124);
+      uint64_t mixed = ((fresh ? own : host) + 1) * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u;
+      mixed ^= mixed >> 29;
+      blob[i] = static_cast<uint8_t>(mixed * 0x94d049bb133111ebu >> 56);
+    }
+    return blob;
   }
 
   // No message is unpacked: in a job each worker does that on a core of its own.
@@ -494,6 +507,7 @@ class Workers {
 
   const std::string driver_;
   const size_t address_;
+  const bool kept_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::unique_ptr<Loop::Timer> timer_;
   size_t turn_ = 0;
@@ -523,7 +537,7 @@ void bench_driver(int32_t n, const Arguments& arguments) {
   const Usage before = usage_of(process);
   const Time began = now();
   {
-    Workers workers(static_cast<uint16_t>(port), arguments.address);
+    Workers workers(static_cast<uint16_t>(port), arguments);
     for (int32_t i = 0; i < n; ++i) {
       uint64_t id = 0;
       if (::read(to_workers[0], &id, sizeof id) != sizeof id) std::abort();

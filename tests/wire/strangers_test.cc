@@ -152,7 +152,7 @@ int none_of_ours(SSL*, const EVP_MD*, const unsigned char** id, size_t* size, SS
 
 TEST_F(StrangersTest, RightKeyForAnotherIdentityIsNone) {
   Server server;
-  Context context(make_client_context(kSecret, kJobIdentity));
+  Context context(make_client_context(kSecret, kJobIdentity).release());
   SSL_CTX_set_psk_use_session_callback(context.get(), none_of_ours);
   Fd fd = raw_connection(server.listener->port());
   Ssl ssl = tls_over(fd, context.get());
@@ -308,7 +308,7 @@ TEST_F(StrangersTest, RunningOutOfDescriptorsPausesAndRecovers) {
 // Peers that do know the secret but send nonsense as frames.
 class InsiderTest : public StrangersTest {
  protected:
-  Context context{make_client_context(kSecret, kJobIdentity)};
+  Context context{make_client_context(kSecret, kJobIdentity).release()};
 };
 
 /// Megabytes of this process in memory.

@@ -1,0 +1,26 @@
+// The members of a generation in few bytes. What most of them share is told once, and to a receiver who knows the
+// generation before only what has changed since. Addresses are told as their difference from known ones: from the
+// member's own one before, or that of the member before it, since those of one host have much in common.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/member.h"
+#include "wire/messages.h"
+
+namespace hvd::wire {
+
+/// A generation and its members, by rank.
+struct Known {
+  uint64_t generation = 0;
+  std::vector<hvd::Member> members;
+};
+
+/// known: what the receivers know, or null.
+std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, const Known* known);
+
+/// Bytes from the network: throws Error(HVD_INVALID) that says what is wrong with them.
+std::vector<hvd::Member> read_roster(const RosterT& roster, const Known* known);
+
+}  // namespace hvd::wire
