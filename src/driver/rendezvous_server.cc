@@ -13,7 +13,8 @@ namespace {
 
 // For a worker that was stopped and comes back: long enough to read why it is out.
 constexpr Duration kLinger = std::chrono::seconds(5);
-// Of a worker that is dead: turns of the loop without anything new before its frames count as heard, and for how long.
+// Of a worker that is dead: turns of the loop without anything new before its frames count as heard, and
+// for how long.
 constexpr int kQuietTurns = 16;
 constexpr Duration kLastFrames = std::chrono::milliseconds(50);
 constexpr int32_t kMostRefused = 1000;  // messages of one worker
@@ -218,8 +219,8 @@ void RendezvousServer::look_for_silence() {
   watch();
 }
 
-/// Why a worker is lost by its silence; "" if it is not. Slow is not dead: whoever started its process sees whether it
-/// runs (contract 19). One that is stopped would be waited for in vain.
+/// Why a worker is lost by its silence; "" if it is not. Slow is not dead: whoever started its process sees
+/// whether it runs (contract 19). One that is stopped would be waited for in vain.
 std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
   const Duration silence = at - connection.heard;
   if (silence < config_.heartbeat_timeout) return "";
@@ -241,8 +242,8 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
   return "";
 }
 
-/// Each form of an assignment is encoded when the first one needs it: for who knows the generation before, for who knows
-/// none, and for workers of libraries that have no rosters.
+/// Each form of an assignment is encoded when the first one needs it: for who knows the generation before,
+/// for who knows none, and for workers of libraries that have no rosters.
 void RendezvousServer::assign(const membership::Assign& assign) {
   answer(kv_.begin(assign.generation));
   const auto encoded = [&](wire::AssignmentT assignment) {

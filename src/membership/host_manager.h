@@ -56,8 +56,8 @@ class HostManager {
   /// Place of the host in the stable order; after all others if it is unknown.
   size_t position(const std::string& host) const;
 
-  /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false. Leaves out hosts of
-  /// which full(host, slots) says that all slots have one.
+  /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false.
+  /// Leaves out hosts of which full(host, slots) says that all slots have one.
   void for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& full,
                        const std::function<bool(const std::string&, int32_t)>& use) const;
 

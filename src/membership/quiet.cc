@@ -57,8 +57,8 @@ bool Membership::Impl::quiet_done() { return done > 1 && (running() || somebody_
 
 std::vector<Action> Membership::Impl::take(Time t) {
   now = std::max(now, t);
-  const bool rests =
-      std::exchange(quiet, false) && config.rests && !undecided && !gathering && !may_come_back() && now < decided_until;
+  const bool rests = std::exchange(quiet, false) && config.rests && !undecided && !gathering &&
+                     !may_come_back() && now < decided_until;
   if (phase != Phase::kEnded && !rests) {
     const size_t told = out.size();
     forget_plan();

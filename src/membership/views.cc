@@ -57,9 +57,7 @@ std::vector<Worker*> Membership::Impl::leavers() {
   return all;
 }
 
-size_t Membership::Impl::survivor_count() {
-  return initial ? 0 : seated().size();
-}
+size_t Membership::Impl::survivor_count() { return initial ? 0 : seated().size(); }
 
 std::vector<uint64_t> Membership::Impl::inside() {
   std::vector<uint64_t> ids;

@@ -222,7 +222,8 @@ void SessionCore::on_assignment(uint64_t generation, const wire::AssignmentT& re
   if (received.epoch > kLargestEpoch) return broken(fmt::format("epoch {}", received.epoch));
   Assignment assignment;
   try {
-    assignment = to_assignment(generation, received, config_.worker, roster_.generation != 0 ? &roster_ : nullptr);
+    assignment =
+        to_assignment(generation, received, config_.worker, roster_.generation != 0 ? &roster_ : nullptr);
   } catch (const Error& e) { return broken(e.what()); }
   // A thread still at work in the former generation must not wait in it for ever (contract 3).
   if (taken_ && !left_ && !lost_ && generation_ != 0) {

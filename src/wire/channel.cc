@@ -115,7 +115,8 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     for (size_t turn = 0; state_ != State::kClosed;) {
       if (turn >= kTurn) return read_later();  // others have theirs
       std::array<uint8_t, 4096> dropped;
-      const std::span<uint8_t> room = state_ == State::kClosing ? std::span<uint8_t>(dropped) : room_to_read();
+      const std::span<uint8_t> room =
+          state_ == State::kClosing ? std::span<uint8_t>(dropped) : room_to_read();
       size_t got = 0;
       switch (stream_->read(room.data(), room.size(), &got)) {
         case Step::kReads: return wait_to_read(Tcp::socket::wait_read);

@@ -55,7 +55,8 @@ class Channel {
   virtual std::string local_address() const = 0;  // address only: the route to the peer
 };
 
-/// Connects to "host:port", or to the first of several, separated by commas, that answers; authenticates as `identity` (wire/tls.h), at most for `timeout`. `done` is
+/// Connects to "host:port", or to the first of several, separated by commas, that answers; authenticates as
+/// `identity` (wire/tls.h), at most for `timeout`. `done` is
 /// called once on the loop's thread, with a channel or with why there is none (HVD_DRIVER_LOST: not
 /// reachable; HVD_REFUSED: wrong secret; HVD_TIMEOUT: no answer; HVD_INVALID: unfit endpoint or secret). A
 /// driver that does not listen yet is tried again. Frames are delivered from the next turn of the loop after

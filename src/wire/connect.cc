@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kFirstDelay = std::chrono::milliseconds(10);
 constexpr Duration kLongestDelay = std::chrono::seconds(1);
+constexpr int kMostPatience = 16;
 constexpr Duration kAttempt = std::chrono::seconds(3);  // for one address, while others wait to be tried
 
 using OnConnected = std::function<void(std::shared_ptr<Channel>, const Status&)>;
@@ -95,7 +96,8 @@ class Connector : public std::enable_shared_from_this<Connector> {
       stream_ = std::make_shared<TlsStream>(std::move(socket), tls_.get(), TlsStream::Role::kClient);
     } catch (const Error& error) { return end(nullptr, error.status()); }
     ++attempt_;
-    timer_.start(kAttempt, [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
+    timer_.start(kAttempt * patience_,
+                 [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
     stream_->socket().async_connect(
         address, [self = shared_from_this(), stream = stream_, attempt = attempt_](const ErrorCode& e) {
           if (!self->done_ || attempt != self->attempt_) return;
@@ -109,10 +111,11 @@ class Connector : public std::enable_shared_from_this<Connector> {
     answered_ = false;
     ErrorCode ignored;
     stream_->socket().set_option(Tcp::no_delay(true), ignored);
-    // A driver that is stopped takes connections and says nothing: the one that has taken over may be the next.
-    timer_.start(
-        addresses_.empty() ? limits_.handshake_timeout : std::min(limits_.handshake_timeout, kAttempt),
-        [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
+    // A driver that is stopped takes connections and says nothing: the one that has taken over may be
+    // the next.
+    timer_.start(patience_ * (addresses_.empty() ? limits_.handshake_timeout
+                                                 : std::min(limits_.handshake_timeout, kAttempt)),
+                 [self = shared_from_this()] { self->failed(ErrorCode(asio::error::timed_out)); });
     async_handshake(stream_, [self = shared_from_this(), attempt = attempt_](const TlsStream::Failure* why) {
       if (self->done_ && attempt == self->attempt_) self->handshake_done(why);
     });
@@ -137,6 +140,9 @@ class Connector : public std::enable_shared_from_this<Connector> {
   void try_again(const std::string& why) {
     last_failure_ = why;
     answered_ = why != ErrorCode(asio::error::timed_out).message();
+    // Thousands that come at once wait in the driver's queue. Who gives up its place and comes again
+    // makes it longer.
+    if (!answered_) patience_ = std::min(patience_ * 2, kMostPatience);
     timer_.start(delay_, [self = shared_from_this()] { self->resolve(); });
     delay_ = std::min<Duration>(delay_ * 2, kLongestDelay);
   }
@@ -179,6 +185,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
   std::shared_ptr<TlsStream> stream_;
   uint64_t attempt_ = 0;
   Duration delay_ = kFirstDelay;
+  int patience_ = 1;       // times the usual, after rounds in which nobody answered in time
   bool answered_ = false;  // the last failure was an answer, not silence
   std::string last_failure_;
   const char* phase_ = "connecting";

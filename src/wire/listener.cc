@@ -19,7 +19,8 @@ namespace {
 constexpr size_t kMaxHandshakes = 256;
 constexpr Duration kTalk = std::chrono::seconds(1);  // for who says something, when there are so many
 constexpr int kAcceptBatch = 64;                     // then others on the loop have their turn
-constexpr int kSendBuffer = 128 << 10;  // bytes in the kernel, of each of thousands that are sent the same at once
+constexpr int kSendBuffer =
+    128 << 10;  // bytes in the kernel, of each of thousands that are sent the same at once
 constexpr Duration kPause = std::chrono::milliseconds(200);
 
 using ErrorCode = asio::error_code;
@@ -195,8 +196,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   void handshake_done(Place place, const TlsStream::Failure* why) {
     const std::shared_ptr<Handshake> handshake = *place;
     if (why != nullptr) return refuse(place, why->text);
-    if (!is_authenticated(handshake->stream->ssl()))
-      return refuse(place, "it did not use the secret");
+    if (!is_authenticated(handshake->stream->ssl())) return refuse(place, "it did not use the secret");
     handshake->timer.cancel();
     handshakes.erase(place);
     ++counters.accepted;

@@ -28,9 +28,10 @@ void require(bool holds, const char* what) {
 
 // ---- addresses ----
 //
-// All addresses of all members, by rank and then by offer, stand in a row. Those that equal their reference are counted
-// and left out: [how many were left out][length][pieces], again and again. A piece is [bytes as in the reference at this place]
-// [bytes that follow][those bytes], until the length is reached. Numbers are LEB128.
+// All addresses of all members, by rank and then by offer, stand in a row. Those that equal their reference
+// are counted and left out: [how many were left out][length][pieces], again and again. A piece is [bytes as
+// in the reference at this place] [bytes that follow][those bytes], until the length is reached. Numbers are
+// LEB128.
 
 using Blob = std::vector<uint8_t>;
 
@@ -71,7 +72,9 @@ class AddressWriter {
     }
     number(std::exchange(left_out_, 0));
     number(blob.size());
-    const auto same_at = [&](size_t i) { return i < blob.size() && i < reference.size() && blob[i] == reference[i]; };
+    const auto same_at = [&](size_t i) {
+      return i < blob.size() && i < reference.size() && blob[i] == reference[i];
+    };
     for (size_t at = 0; at < blob.size();) {
       size_t fresh = at;
       while (same_at(fresh)) ++fresh;
@@ -114,7 +117,8 @@ class AddressReader {
     blob.reserve(size);
     while (blob.size() < size) {
       const size_t at = blob.size(), same = number(size - at);
-      require(at + same <= reference.size() || same == 0, "an address that refers to bytes that are not there");
+      require(at + same <= reference.size() || same == 0,
+              "an address that refers to bytes that are not there");
       blob.insert(blob.end(), reference.begin() + static_cast<ptrdiff_t>(std::min(at, reference.size())),
                   reference.begin() + static_cast<ptrdiff_t>(std::min(at, reference.size()) + same));
       const size_t fresh = number(size - blob.size());
@@ -191,7 +195,8 @@ std::vector<int32_t> former_ranks(const std::vector<hvd::Member>& members, const
     by_worker.emplace(known->members[i].worker, static_cast<int32_t>(i));
   for (size_t i = 0; i < members.size(); ++i) {
     const auto found = by_worker.find(members[i].worker);
-    if (found == by_worker.end() || known->members[static_cast<size_t>(found->second)].host != members[i].host)
+    if (found == by_worker.end() ||
+        known->members[static_cast<size_t>(found->second)].host != members[i].host)
       continue;
     former[i] = found->second;
   }
@@ -238,7 +243,8 @@ std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, c
   for (size_t i = 0; i < members.size(); ++i) {
     const hvd::Member& member = members[i];
     const bool is_new = former[i] < 0;
-    const bool goes_on = i > 0 && (is_new ? former[i - 1] < 0 : former[i] == former[i - 1] + 1 && former[i - 1] >= 0);
+    const bool goes_on =
+        i > 0 && (is_new ? former[i - 1] < 0 : former[i] == former[i - 1] + 1 && former[i - 1] >= 0);
     if (!goes_on) roster->runs.emplace_back(former[i], 0);
     one_more(&roster->runs.back());
     if (is_new) {
@@ -255,7 +261,8 @@ std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, c
     }
     one_more(&roster->standings.back());
     if (before == nullptr || !same_profile(*before, member)) {
-      const auto [found, first] = profiles.try_emplace(profile_key(member), static_cast<uint32_t>(profiles.size()));
+      const auto [found, first] =
+          profiles.try_emplace(profile_key(member), static_cast<uint32_t>(profiles.size()));
       if (first) roster->profiles.push_back(write_profile(member));
       profile = found->second;
       roster->profile_of.emplace_back(profile, 0);
@@ -269,8 +276,9 @@ std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, c
     }
   }
   const std::vector<int32_t> rising = rising_local_ranks(members);
-  const bool rises = std::equal(members.begin(), members.end(), rising.begin(), rising.end(),
-                                [](const hvd::Member& member, int32_t rank) { return member.local_rank == rank; });
+  const bool rises =
+      std::equal(members.begin(), members.end(), rising.begin(), rising.end(),
+                 [](const hvd::Member& member, int32_t rank) { return member.local_rank == rank; });
   if (!rises) {
     for (const hvd::Member& member : members) roster->local_ranks.push_back(member.local_rank);
   }
@@ -280,8 +288,9 @@ std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, c
 
 std::vector<hvd::Member> read_roster(const RosterT& roster, const Known* known) {
   if (roster.base != 0 && (known == nullptr || known->generation != roster.base)) {
-    throw Error(HVD_INVALID, fmt::format("a roster that goes on from generation {}, which this worker does not know",
-                                         roster.base));
+    throw Error(HVD_INVALID,
+                fmt::format("a roster that goes on from generation {}, which this worker does not know",
+                            roster.base));
   }
   std::vector<hvd::Member> members;
   std::vector<const hvd::Member*> former;
@@ -293,7 +302,8 @@ std::vector<hvd::Member> read_roster(const RosterT& roster, const Known* known) 
     if (is_new) {
       require(run.count() <= roster.workers.size() - newcomers, "members of whom nothing is told");
     } else {
-      const size_t there = roster.base != 0 ? known->members.size() : 0, from = static_cast<size_t>(run.from());
+      const size_t there = roster.base != 0 ? known->members.size() : 0,
+                   from = static_cast<size_t>(run.from());
       require(from <= there && run.count() <= there - from, "members that were none before");
     }
     for (uint32_t i = 0; i < run.count(); ++i) {
@@ -323,7 +333,8 @@ std::vector<hvd::Member> read_roster(const RosterT& roster, const Known* known) 
   for (const auto& profile : roster.profiles) {
     require(profile != nullptr, "no profile");
     profiles.push_back(read_offers(profile->backends));
-    for (const Offer& offer : profiles.back()) require(offer.address.empty(), "an address among the profiles");
+    for (const Offer& offer : profiles.back())
+      require(offer.address.empty(), "an address among the profiles");
   }
   AddressReader addresses(roster.addresses);
   References references;

@@ -1,6 +1,7 @@
-// The members of a generation in few bytes. What most of them share is told once, and to a receiver who knows the
-// generation before only what has changed since. Addresses are told as their difference from known ones: from the
-// member's own one before, or that of the member before it, since those of one host have much in common.
+// The members of a generation in few bytes. What most of them share is told once, and to a receiver who
+// knows the generation before only what has changed since. Addresses are told as their difference from known
+// ones: from the member's own one before, or that of the member before it, since those of one host have much
+// in common.
 #pragma once
 
 #include <memory>

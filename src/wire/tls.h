@@ -40,8 +40,8 @@ struct FreeTlsContext {
 };
 using TlsContext = std::unique_ptr<ssl_ctx_st, FreeTlsContext>;
 
-/// The driver's end: any identity, each by its own key. Throws Error: HVD_INVALID for a secret of unfit length
-/// or a key, HVD_UNAVAILABLE if OpenSSL refuses.
+/// The driver's end: any identity, each by its own key. Throws Error: HVD_INVALID for a secret of unfit
+/// length or a key, HVD_UNAVAILABLE if OpenSSL refuses.
 TlsContext make_server_context(const std::string& secret);
 
 /// The other end, as `identity`. `secret`: the job's, or the key of that identity (HVD_INVALID if it is

@@ -1,5 +1,5 @@
-// TLS over a socket, for one thread, without ever blocking. Memory for records exists while something is under
-// way and not between messages: a driver has thousands of these.
+// TLS over a socket, for one thread, without ever blocking. Memory for records exists while something is
+// under way and not between messages: a driver has thousands of these.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ namespace hvd::wire {
 class TlsStream {
  public:
   enum class Role { kClient, kServer };
-  /// kReads, kWrites: to be called again when the socket can be read or written. kEnd: never again, see `failure`.
+  /// kReads, kWrites: to be called again when the socket can be read or written. kEnd: never again, see
+  /// `failure`.
   enum class Step { kDone, kReads, kWrites, kEnd };
   struct Failure {
     enum class Kind { kClosed, kSystem, kTls } kind = Kind::kClosed;  // kClosed: by the peer
@@ -42,7 +43,8 @@ class TlsStream {
   Step read(uint8_t* to, size_t room, size_t* ret_got);
   /// Bytes have been received that `read` has not given out: the socket does not tell of them.
   bool holds() const;
-  /// Takes *ret_taken bytes, at least one; kWrites: what was taken is not all on its way, and `flush` is next.
+  /// Takes *ret_taken bytes, at least one; kWrites: what was taken is not all on its way, and `flush` is
+  /// next.
   Step write(const uint8_t* from, size_t size, size_t* ret_taken);
   Step flush();
 
@@ -62,8 +64,8 @@ class TlsStream {
   Failure failure_;
 };
 
-/// Calls `done` once on the loop's thread, perhaps at once: with nothing, or with why there is no handshake. The socket's being
-/// closed here counts as a failure.
+/// Calls `done` once on the loop's thread, perhaps at once: with nothing, or with why there is no handshake.
+/// The socket's being closed here counts as a failure.
 void async_handshake(const std::shared_ptr<TlsStream>& stream,
                      std::function<void(const TlsStream::Failure* why)> done);
 

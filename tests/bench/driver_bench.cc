@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -255,7 +256,7 @@ class PipeLauncher final : public launch::Launcher {
   s.membership.blocklist_after = 0;
   s.membership.start_timeout = s.membership.elastic_timeout = seconds(600);
   s.heartbeat_interval = seconds(1);
-  s.heartbeat_timeout = s.slow_timeout = seconds(60);
+  s.heartbeat_timeout = s.slow_timeout = seconds(600);  // workers say nothing while others connect
   s.stop_grace = s.leave_timeout = seconds(1);
   s.discovery_interval = s.discovery_timeout = seconds(1);
   const auto print = [](void*, hvd_log_level, const char* line) {
@@ -316,7 +317,8 @@ class Workers {
       clients_.push_back(std::make_unique<Client>());
       Client& client = *clients_.back();
       client.worker = worker;
-      connect(client);
+      waiting_.push_back(&client);
+      connect_next();
     });
   }
 
@@ -393,9 +395,19 @@ class Workers {
     return *result;
   }
 
+  /// As many at a time as a driver takes without keeping them waiting.
+  void connect_next() {
+    for (; !waiting_.empty() && connecting_ < 200; ++connecting_) {
+      connect(*waiting_.front());
+      waiting_.pop_front();
+    }
+  }
+
   void connect(Client& client) {
     wire::connect_channel(loop_, driver_, kSecret, wire::worker_identity(client.worker), {}, seconds(300),
                           [this, &client](std::shared_ptr<wire::Channel> channel, const Status& why) {
+                            --connecting_;
+                            loop_.post([this] { connect_next(); });
                             if (!channel) { return complain(client, "could not connect", why.message); }
                             begin(client, std::move(channel));
                           });
@@ -509,6 +521,8 @@ class Workers {
   const size_t address_;
   const bool kept_;
   std::vector<std::unique_ptr<Client>> clients_;
+  std::deque<Client*> waiting_;  // to be connected
+  size_t connecting_ = 0;
   std::unique_ptr<Loop::Timer> timer_;
   size_t turn_ = 0;
   uint64_t received_ = 0, complaints_ = 0;

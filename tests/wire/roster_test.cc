@@ -1,4 +1,5 @@
-// Rosters: whatever becomes of a job's members, who knows one generation reads the next one from what has changed.
+// Rosters: whatever becomes of a job's members, who knows one generation reads the next one from what has
+// changed.
 #include "wire/roster.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +140,8 @@ TEST(Roster, OfAnUnknownGenerationIsRefused) {
   }
 }
 
-/// Whatever stands in it, it is refused or read: nothing outside of it is, and no more memory is taken than it may be.
+/// Whatever stands in it, it is refused or read: nothing outside of it is, and no more memory is taken than
+/// it may be.
 TEST(Roster, DamageIsRefusedOrRead) {
   Random random(3);
   Known known{4, {}};
@@ -160,7 +162,9 @@ TEST(Roster, DamageIsRefusedOrRead) {
       return numbers[below(std::size(numbers))];
     };
     switch (below(8)) {
-      case 0: roster.runs[below(roster.runs.size())] = RosterRun(static_cast<int32_t>(number()), number()); break;
+      case 0:
+        roster.runs[below(roster.runs.size())] = RosterRun(static_cast<int32_t>(number()), number());
+        break;
       case 1: roster.standings[0] = RosterStanding(1, wire::Digest(), number(), true); break;
       case 2: roster.profile_of[0] = RosterProfileRun(number(), number()); break;
       case 3: roster.host_of[below(roster.host_of.size())] = number(); break;
