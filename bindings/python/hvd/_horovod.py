@@ -135,7 +135,7 @@ def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> di
 
 
 def begin_timeline(context: Context) -> None:
-    """HOROVOD_TIMELINE=file: rank 0 writes there, as in Horovod. DYNAMIC: when start_timeline() is called."""
+    """HOROVOD_TIMELINE=file: rank 0 writes file.<worker>.json. DYNAMIC: when start_timeline() is called."""
     path = os.environ.get("HOROVOD_TIMELINE", "")
     if path and path != "DYNAMIC" and "HVD_TIMELINE" not in os.environ and context.rank() == 0:
         context.start_timeline(path)
