@@ -49,7 +49,7 @@ import tensorflow as tf
 import hvd.tensorflow as hvd
 hvd.init()
 assert hvd._graph.operation.create is not None, hvd._graph.operation.reason
-order = range(24) if hvd.rank() == 0 else reversed(range(24))  # no node waits for another one
+order = list(range(24))[:: 1 if hvd.rank() == 0 else -1]  # no node waits for another one
 with tf.Graph().as_default():
     sums = {i: hvd.allreduce(tf.fill([2], float(i)), op=hvd.Sum, name=f"x{i}") for i in order}
     rows = {i: hvd.allgather(tf.fill([hvd.rank(), 1], i), name=f"y{i}") for i in order}
