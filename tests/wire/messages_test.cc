@@ -152,6 +152,14 @@ std::vector<EnvelopeT> one_of_each() {
   ProbeT probe;
   probe.reason = "another worker says that it is host a, slot 0";
   add(std::move(probe));
+  add(FeedWantedT{});
+  add(FeedOfferT{});
+  add(FeedT{});
+  add(FedT{});
+  add(FeedAskT{});
+  add(FeedCommitT{});
+  add(FeedTakeT{});
+  add(FeedPieceT{});
   return all;
 }
 
