@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "wire/socket.h"
@@ -31,8 +32,13 @@ size_t from_header(const std::array<uint8_t, kHeader>& h) {
 
 class TlsChannel final : public Channel, public std::enable_shared_from_this<TlsChannel> {
  public:
-  TlsChannel(Loop& loop, std::shared_ptr<TlsStream> stream, const ChannelLimits& limits)
-      : loop_(loop), stream_(std::move(stream)), limits_(limits), timer_(loop) {
+  TlsChannel(Loop& loop, std::shared_ptr<TlsStream> stream, const ChannelLimits& limits,
+             std::shared_ptr<Lingering> lingering)
+      : loop_(loop),
+        stream_(std::move(stream)),
+        limits_(limits),
+        lingering_(std::move(lingering)),
+        timer_(loop) {
     asio::error_code ignored;
     peer_ = to_text(socket().remote_endpoint(ignored));
     identity_ = identity_of(stream_->ssl());
@@ -64,6 +70,12 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     timer_.start(linger, [self = shared_from_this()] { self->finish(); });
     begin_reading();
     if (nothing_to_write()) end_of_sending();
+    if (lingering_ && state_ == State::kClosing) {
+      lingers_as_ = trusted_ ? identity_ : "";
+      place_ = lingering_->add(lingers_as_, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->finish();
+      });
+    }
   }
 
   void trust() override { trusted_ = true; }
@@ -290,6 +302,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     if (std::exchange(state_, State::kClosed) == State::kClosed) return;
     timer_.cancel();
     queue_.clear();
+    if (place_) lingering_->remove(lingers_as_, *place_);
     close_socket(*stream_);
     if (on_closed_) loop_.post(std::exchange(on_closed_, nullptr));
   }
@@ -297,6 +310,9 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   Loop& loop_;
   const std::shared_ptr<TlsStream> stream_;
   const ChannelLimits limits_;
+  const std::shared_ptr<Lingering> lingering_;  // nothing: of a client
+  std::optional<Lingering::Place> place_;
+  std::string lingers_as_;
   Loop::Timer timer_;  // of lingering, or of a broken connection
   std::string peer_, identity_, local_address_;
   std::shared_ptr<ChannelHandlers> handlers_;
@@ -322,9 +338,24 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
 }  // namespace
 
+Lingering::Place Lingering::add(const std::string& name, std::function<void()> finish) {
+  std::list<std::function<void()>>& all = by_name_[name];
+  const Place place = all.insert(all.end(), std::move(finish));
+  // A copy: to finish is to remove it.
+  if (all.size() > (name.empty() ? limits_.most_lingering : limits_.most_lingering_of_one))
+    std::function<void()>(all.front())();
+  return place;
+}
+
+void Lingering::remove(const std::string& name, Place place) {
+  const auto found = by_name_.find(name);
+  found->second.erase(place);
+  if (found->second.empty()) by_name_.erase(found);
+}
+
 std::shared_ptr<Channel> make_channel(Loop& loop, std::shared_ptr<TlsStream> stream,
-                                      const ChannelLimits& limits) {
-  return std::make_shared<TlsChannel>(loop, std::move(stream), limits);
+                                      const ChannelLimits& limits, std::shared_ptr<Lingering> lingering) {
+  return std::make_shared<TlsChannel>(loop, std::move(stream), limits, std::move(lingering));
 }
 
 }  // namespace hvd::wire

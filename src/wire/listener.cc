@@ -202,7 +202,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     ++counters.accepted;
     have_room();
     const Accepted callback = accepted;  // it may destroy the listener
-    callback(make_channel(loop, handshake->stream, limits));
+    callback(make_channel(loop, handshake->stream, limits, lingering));
   }
 
   // Strangers must not fill the log: the first is named, then those whose count is a power of two.
@@ -240,6 +240,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   Tcp::endpoint bound;
   Loop::Timer pause;
   std::list<std::shared_ptr<Handshake>> handshakes;  // oldest first
+  const std::shared_ptr<Lingering> lingering = std::make_shared<Lingering>(limits);
   Counters counters{0, 0};
   bool exhausted = false, closed = false;
   bool full = false;  // nobody is accepted until a handshake is over

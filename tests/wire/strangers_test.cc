@@ -397,6 +397,68 @@ TEST_F(InsiderTest, ResetIsReportedAfterTheLastFrame) {
   EXPECT_EQ(peer->closed_calls, 1);
 }
 
+/// Peers that are refused and don't hang up would keep a descriptor each for as long as the last words may take.
+class LingeringTest : public testing::Test {
+ protected:
+  LingeringTest() {
+    limits.most_lingering = 8;
+    limits.most_lingering_of_one = 2;
+    listener = std::make_unique<Listener>(
+        loop, "127.0.0.1:0", kSecret, limits, nullptr, [this](const std::shared_ptr<Channel>& channel) {
+          if (trust) channel->trust();
+          size_t number = 0;
+          events.change([&] { number = accepted++; });
+          channel->close_then(std::chrono::hours(1),
+                              [this, number] { events.change([&] { closed.insert(number); }); });
+        });
+  }
+  ~LingeringTest() override {
+    loop.stop();
+    client.stop();
+    listener.reset();
+  }
+  /// One that never reads, and so does not see that it is over.
+  void come(const std::string& identity) {
+    const std::string endpoint = "127.0.0.1:" + std::to_string(listener->port());
+    size_t before = 0;
+    events.change([&] { before = come_.size(); });
+    connect_channel(client, endpoint, kSecret, identity, {}, seconds(30),
+                    [this](std::shared_ptr<Channel> channel, const Status&) {
+                      events.change([&] { come_.push_back(std::move(channel)); });
+                    });
+    ASSERT_TRUE(events.wait([&] { return come_.size() > before; }));
+    ASSERT_NE(events.read([&] { return come_.back(); }), nullptr);
+    ASSERT_TRUE(events.wait([&] { return accepted > before; }));
+  }
+  std::set<size_t> closed_when(size_t count) {
+    EXPECT_TRUE(events.wait([&] { return closed.size() >= count; }));
+    run_on(loop, [] { return 0; });  // nothing more is on its way
+    return events.read([&] { return closed; });
+  }
+
+  ChannelLimits limits;
+  bool trust = false;
+  test::Events events;
+  std::set<size_t> closed;
+  size_t accepted = 0;
+  Loop loop{"server"}, client{"client"};
+  std::unique_ptr<Listener> listener;
+  std::vector<std::shared_ptr<Channel>> come_;
+};
+
+TEST_F(LingeringTest, OldestOfTheRefusedGiveWay) {
+  for (int i = 0; i < 13; ++i) ASSERT_NO_FATAL_FAILURE(come(worker_identity(static_cast<uint64_t>(i))));
+  EXPECT_EQ(closed_when(5), (std::set<size_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(LingeringTest, OneIdentityDoesNotPushOthersOut) {
+  trust = true;
+  for (uint64_t i = 1; i <= 12; ++i) ASSERT_NO_FATAL_FAILURE(come(worker_identity(i)));
+  EXPECT_EQ(closed_when(0), (std::set<size_t>{}));
+  for (int i = 0; i < 4; ++i) ASSERT_NO_FATAL_FAILURE(come(worker_identity(3)));
+  EXPECT_EQ(closed_when(3), (std::set<size_t>{2, 12, 13}));
+}
+
 TEST(Identities, AgentsHaveOneForEveryHost) {
   EXPECT_EQ(agent_identity("node1.cluster"), "agent/node1.cluster");
   const std::vector<std::string> odd = {"fe80::1%eth0", std::string(253, 'n'), "_x",
