@@ -21,9 +21,9 @@ constexpr size_t kMostUnread = size_t{16} << 20;
 }  // namespace
 
 template <class Body>
-void Server::send(wire::Channel& channel, uint64_t* sent, Body body) {
+void Server::send(wire::Channel& channel, wire::Sequence& sequence, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
-  message.sequence = ++*sent;
+  sequence.number(message);
   message.term = term_ ? term_() : 0;
   channel.send(wire::encode(message));
 }
@@ -74,8 +74,8 @@ void Server::refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal
   wire::RefusedT refused;
   refused.code = code;
   refused.reason = reason;
-  uint64_t sent = 0;
-  send(*channel, &sent, std::move(refused));
+  wire::Sequence first;
+  send(*channel, first, std::move(refused));
   channel->set_handlers({});
   channel->close(kLinger);
 }
@@ -146,7 +146,7 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   connection->host = host;
   connection->instance = hello.instance;
   connection->heard = now();
-  connection->heard_sequence = message.sequence;
+  connection->sequence.hear(message);
   connection->acknowledged = decided.received;
   connections_[host] = connection;
   channel->trust();
@@ -166,7 +166,7 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   welcome.received = decided.received;
   welcome.resumed = decided.resumed;
   welcome.takes_drain = true;
-  send(*channel, &connection->sent, welcome);
+  send(*channel, connection->sequence, welcome);
   if (notes_.pass(now())) {
     logger_->info("the agent of host {} {} from {}: process {}{}", host,
                   decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
@@ -181,8 +181,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
   if (connection->over) return;
   try {
     wire::EnvelopeT message = wire::decode(frame);
-    if (message.sequence <= connection->heard_sequence) return;
-    connection->heard_sequence = message.sequence;
+    if (!connection->sequence.hear(message)) return;
     connection->heard = now();
     std::optional<Report> report;
     switch (message.body.type) {
@@ -224,7 +223,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
     wire::RefusedT refused;
     refused.code = wire::Refusal::Protocol;
     refused.reason = why;
-    send(*connection->channel, &connection->sent, std::move(refused));
+    send(*connection->channel, connection->sequence, std::move(refused));
     drop(connection, why);
   }
 }
@@ -247,7 +246,7 @@ void Server::acknowledge(const ConnectionPtr& connection) {
   if (connection->acknowledged == received) return;
   if (output_->full()) {
     if (connection->acknowledged == UINT64_MAX) {
-      send(*connection->channel, &connection->sent,
+      send(*connection->channel, connection->sequence,
            wire::AgentAckT{});  // a sign of life that acknowledges nothing
       connection->acknowledged = 0;
     }
@@ -266,7 +265,7 @@ void Server::acknowledge(const ConnectionPtr& connection) {
   connection->acknowledged = received;
   wire::AgentAckT ack;
   ack.received = received;
-  send(*connection->channel, &connection->sent, ack);
+  send(*connection->channel, connection->sequence, ack);
 }
 
 void Server::drop(const ConnectionPtr& connection, const std::string& why) {
@@ -388,7 +387,7 @@ void Server::perform(SendOrder& action) {
   const auto found = connections_.find(action.host);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
-  std::visit([&](auto& order) { send(*connection.channel, &connection.sent, std::move(order)); },
+  std::visit([&](auto& order) { send(*connection.channel, connection.sequence, std::move(order)); },
              action.order);
 }
 

@@ -20,6 +20,7 @@
 #include "launch/output.h"
 #include "launch/process.h"
 #include "wire/channel.h"
+#include "wire/sequence.h"
 
 namespace hvd::agent {
 
@@ -131,7 +132,7 @@ class Server {
   void let_go_of(const std::string& host);
   void later(std::function<void()> fn);
   template <class Body>
-  void send(wire::Channel& channel, uint64_t* sent, Body body);
+  void send(wire::Channel& channel, wire::Sequence& sequence, Body body);
 
   Loop& loop_;
   const ServerConfig config_;

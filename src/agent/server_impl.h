@@ -10,6 +10,7 @@
 #include "agent/server.h"
 #include "launch/process.h"
 #include "launch/worker_output.h"
+#include "wire/sequence.h"
 
 namespace hvd::agent {
 
@@ -19,7 +20,7 @@ struct Server::Connection {
   std::shared_ptr<wire::Channel> channel;
   std::string host;
   uint64_t instance = 0;
-  uint64_t sent = 0, heard_sequence = 0;
+  wire::Sequence sequence;
   uint64_t acknowledged = 0;
   Time heard{};
   bool over = false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/file.h"
 #include "base/modules.h"
 
 namespace hvd::backend {
@@ -87,9 +88,8 @@ std::vector<Report> survey(const Options& options) {
   for (const fs::path& directory : module_directories(options)) {
     for (const std::string& name : names_in(directory)) {
       const fs::path path = directory / module_file(name);
-      std::error_code code;
-      const fs::path real = fs::canonical(path, code);
-      const std::string shown = code ? path.string() : real.string();
+      const std::string real = real_path(path.string());
+      const std::string shown = real.empty() ? path.string() : real;
       if (std::any_of(reports.begin(), reports.end(),
                       [&](const Report& r) { return r.description.path == shown; })) {
         continue;  // the same file by another way

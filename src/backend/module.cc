@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <mutex>
 
+#include "base/file.h"
 #include "base/openssl.h"
 
 namespace hvd::backend {
@@ -104,18 +107,17 @@ Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
 }  // namespace
 
 Status load_module(const std::filesystem::path& path, std::shared_ptr<Module>* ret_module) {
-  std::error_code code;
-  const std::filesystem::path real = std::filesystem::canonical(path, code);
-  if (code) return {HVD_UNAVAILABLE, code.message()};
+  const std::string real = real_path(path.string());
+  if (real.empty()) return {HVD_UNAVAILABLE, std::strerror(errno)};
   std::lock_guard lock(registry().mutex);
   auto& modules = registry().by_path;
-  if (auto found = modules.find(real.string()); found != modules.end()) {
+  if (auto found = modules.find(real); found != modules.end()) {
     *ret_module = found->second;
     return {};
   }
   std::shared_ptr<Module> module;
-  if (Status status = load(real.string(), &module); !status.ok()) return status;
-  modules[real.string()] = module;
+  if (Status status = load(real, &module); !status.ok()) return status;
+  modules[real] = module;
   *ret_module = std::move(module);
   return {};
 }

@@ -1,6 +1,8 @@
 // The table of options, their types and defaults, and how their texts are read.
 #include "base/options.h"
 
+#include <locale.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -218,11 +220,15 @@ std::string shown(Duration duration) {
 
 /// A number of seconds, or of the unit that follows it.
 std::optional<double> nanoseconds_of(const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
-  const std::string_view name(stop, static_cast<size_t>(end - stop));
+  // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtod takes more than is meant.
+  if (text.find_first_of("0123456789") == std::string::npos ||
+      text.find_first_of("xX+ \t\n\v\f\r") != std::string::npos)
+    return std::nullopt;
+  static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
+  char* stop = nullptr;
+  const double number = ::strtod_l(text.c_str(), &stop, plain);
+  if (stop == text.c_str() || !std::isfinite(number)) return std::nullopt;
+  const std::string_view name(stop, static_cast<size_t>(text.data() + text.size() - stop));
   if (name.empty()) return number * 1e9;
   for (const Unit& unit : kUnits) {
     if (name == unit.name) return number * static_cast<double>(unit.nanoseconds);

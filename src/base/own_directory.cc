@@ -3,7 +3,9 @@
 
 #include <dlfcn.h>
 
-#include <system_error>
+#include <string>
+
+#include "base/file.h"
 
 namespace hvd {
 namespace {
@@ -15,11 +17,8 @@ std::filesystem::path own_directory() {
   Dl_info info{};
   if (::dladdr(&kHere, &info) == 0 || info.dli_fname == nullptr) return {};
   // For a program the linker has the name that it was called by, which PATH may have completed.
-  const fs::path file = info.dli_fname;
-  std::error_code code;
-  const fs::path real =
-      file.is_absolute() ? fs::canonical(file, code) : fs::read_symlink("/proc/self/exe", code);
-  return code ? fs::path() : real.parent_path();
+  const std::string real = real_path(*info.dli_fname == '/' ? info.dli_fname : "/proc/self/exe");
+  return fs::path(real).parent_path();
 }
 
 }  // namespace hvd

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "driver/supervisor_impl.h"
+#include "wire/sequence.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
@@ -19,7 +20,7 @@ constexpr size_t kMostApplicants = 256;  // that wait at a time for others to pr
 
 void answer(wire::Channel& channel, const std::string& job, auto body) {
   wire::EnvelopeT message = wire::envelope(job, 0, 0, std::move(body));
-  message.sequence = 1;
+  wire::Sequence().number(message);
   channel.send(wire::encode(message));
   channel.close(kLinger);
 }
@@ -55,11 +56,8 @@ bool Supervisor::guest(const std::shared_ptr<wire::Channel>& channel, const wire
     answer(*channel, config_.settings.job, std::move(refused));
     return true;
   };
-  if (apply->protocol != wire::kProtocol) {
-    return reject(wire::Refusal::Protocol,
-                  fmt::format("it speaks protocol {} (library {}), this driver {}", apply->protocol,
-                              printable(apply->library), wire::kProtocol));
-  }
+  if (const std::string why = wire::foreign_protocol("it", apply->protocol, apply->library); !why.empty())
+    return reject(wire::Refusal::Protocol, why);
   if (apply->host.empty() || apply->host.size() > kLongestHost || printable(apply->host) != apply->host) {
     return reject(wire::Refusal::Unknown, "its host's name is empty, too long or not printable");
   }

@@ -19,6 +19,7 @@
 #include "base/secret.h"
 #include "base/text.h"
 #include "wire/channel.h"
+#include "wire/sequence.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
@@ -87,7 +88,7 @@ class Question : public std::enable_shared_from_this<Question> {
   template <class Body>
   void send(Body body) {
     wire::EnvelopeT message = wire::envelope(address_.job, 0, 0, std::move(body));
-    message.sequence = ++sent_;
+    sequence_.number(message);
     channel_->send(wire::encode(message));
   }
 
@@ -126,7 +127,7 @@ class Question : public std::enable_shared_from_this<Question> {
   const DriverAddress address_;
   const std::string verb_, argument_;
   std::shared_ptr<wire::Channel> channel_;
-  uint64_t sent_ = 0;
+  wire::Sequence sequence_;
   std::mutex mutex_;
   std::condition_variable told_;
   std::optional<Status> end_;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "driver/rendezvous_server.h"
+#include "wire/sequence.h"
 
 namespace hvd::driver {
 
@@ -25,8 +26,7 @@ struct RendezvousServer::Connection {
   uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
   uint64_t recovered = 0;   // the generation that it has told its recovery into
   uint64_t revision = 0;    // as it told last
-  uint64_t received = 0;    // sequence of its last message
-  uint64_t sent = 0;
+  wire::Sequence sequence;
   Time heard{};
   int64_t process = 0;              // its number, as it says
   bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
@@ -43,7 +43,7 @@ struct RendezvousServer::Connection {
 template <class Body>
 void RendezvousServer::send(Connection& connection, uint64_t generation, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, connection.claimed, generation, std::move(body));
-  message.sequence = ++connection.sent;
+  connection.sequence.number(message);
   message.term = term_;
   connection.channel->send(wire::encode(message));
 }

@@ -43,8 +43,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
                     seconds_text(at - connection->heard));
     }
     connection->heard = at;
-    if (message.sequence <= connection->received) return;  // a repeated request counts once (contract 11)
-    connection->received = message.sequence;
+    if (!connection->sequence.hear(message)) return;
     handle(connection, message);
   } catch (const Error& error) {
     if (connection->over) throw;
@@ -62,11 +61,9 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
     throw Error(HVD_INVALID,
                 fmt::format("expected Hello as the first message, not {}", wire::body_name(message)));
   }
-  if (hello->protocol != wire::kProtocol) {
-    return reject(connection, wire::Refusal::Protocol,
-                  fmt::format("the worker speaks protocol {} (library {}), this driver {}", hello->protocol,
-                              printable(hello->library), wire::kProtocol));
-  }
+  if (const std::string why = wire::foreign_protocol("the worker", hello->protocol, hello->library);
+      !why.empty())
+    return reject(connection, wire::Refusal::Protocol, why);
   const uint64_t worker = message.worker;
   if (worker == 0) return reject(connection, wire::Refusal::Unknown, "worker 0 is nobody");
   // Its key says who it is: a worker plays no other one, though all are of this job (contract 13).
@@ -112,7 +109,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->slot = hello->slot;
   connection->takes_waiting = hello->takes_waiting;
   connection->takes_rosters = hello->takes_rosters;
-  connection->received = message.sequence;
+  connection->sequence.hear(message);
   connection->heard = now();
   connections_[worker] = connection;
   wire::WelcomeT welcome;

@@ -22,8 +22,7 @@ void RendezvousServer::operate(const ConnectionPtr& connection, wire::EnvelopeT&
                   fmt::format("this is job {}, not {}", config_.job, printable(message.job)));
   }
   if (!connection->operates) return operator_hello(connection, message);
-  if (message.sequence <= connection->received) return;  // contract 11
-  connection->received = message.sequence;
+  if (!connection->sequence.hear(message)) return;
   const auto* command = message.body.AsCommand();
   if (command == nullptr) {
     throw Error(HVD_INVALID, fmt::format("an operator may not send {}", wire::body_name(message)));
@@ -65,11 +64,9 @@ void RendezvousServer::operator_hello(const ConnectionPtr& connection, const wir
     throw Error(HVD_INVALID,
                 fmt::format("expected OperatorHello as the first message, not {}", wire::body_name(message)));
   }
-  if (hello->protocol != wire::kProtocol) {
-    return reject(connection, wire::Refusal::Protocol,
-                  fmt::format("the operator speaks protocol {} (library {}), this driver {}", hello->protocol,
-                              printable(hello->library), wire::kProtocol));
-  }
+  if (const std::string why = wire::foreign_protocol("the operator", hello->protocol, hello->library);
+      !why.empty())
+    return reject(connection, wire::Refusal::Protocol, why);
   if (operators_.size() >= config_.max_operators) {
     const ConnectionPtr idle = operators_.front();
     reject(idle, wire::Refusal::Busy, fmt::format("{} other operators are connected", config_.max_operators));
@@ -77,7 +74,7 @@ void RendezvousServer::operator_hello(const ConnectionPtr& connection, const wir
   std::erase(strangers_, connection);
   operators_.push_back(connection);
   connection->operates = true;
-  connection->received = message.sequence;
+  connection->sequence.hear(message);
   connection->heard = now();
   expect_command(connection);
   logger_->debug("an operator connected from {}", connection->channel->peer());

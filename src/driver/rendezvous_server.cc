@@ -278,7 +278,7 @@ void RendezvousServer::assign(const membership::Assign& assign) {
     Connection& connection = *found->second;
     const wire::Circular& form = form_for(connection);
     connection.generation = connection.assigned = connection.roster = assign.generation;
-    form.send(*connection.channel, member.worker, ++connection.sent);
+    form.send(*connection.channel, member.worker, connection.sequence.next());
   }
   assigned_ = {assign.generation, assign.members};
 }

@@ -6,13 +6,13 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <string_view>
+
+#include "base/file.h"
 
 namespace hvd::launch {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "hvd-job.";
 constexpr unsigned kStepUs = 10000;
 constexpr int kAttempts = 100;
@@ -29,9 +29,7 @@ bool may_be_removed(const std::string& directory) {
 bool remove(const std::string& directory) {
   // Somebody on its way out removes its part at the same time: what is gone meanwhile is no failure.
   for (int i = 0; i < kAttempts && may_be_removed(directory); ++i) {
-    std::error_code error;
-    fs::remove_all(directory, error);
-    if (!error) break;
+    if (remove_directory(directory) == 0) break;
     ::usleep(kStepUs);
   }
   struct stat info {};

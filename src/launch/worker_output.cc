@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace hvd::launch {
@@ -18,11 +20,9 @@ WorkerOutput::WorkerOutput(std::shared_ptr<OutputThread> output, const std::stri
   if (directory.empty()) return;
   const std::filesystem::path folder =
       std::filesystem::path(directory) / fmt::format("{}.{}.{}", host, slot, worker);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
+  if (const int error = make_directories(folder.string()); error != 0) {
     throw Error(HVD_UNAVAILABLE,
-                fmt::format("output directory {} can't be made: {}", folder.string(), error.message()));
+                fmt::format("output directory {} can't be made: {}", folder.string(), std::strerror(error)));
   }
   files_[0] = folder / "stdout";
   files_[1] = folder / "stderr";
