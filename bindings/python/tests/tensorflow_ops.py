@@ -183,7 +183,7 @@ try:
     tf.function(lambda: hvd.allreduce(tf.ones(2 + r), name="shapes"))()
     assert n == 1
 except tf.errors.OpError as error:  # without hvd.tensorflow.elastic.run it comes as TensorFlow wraps it
-    assert "shapes" in str(error) and "MismatchError" in str(error), error
+    assert "shapes" in str(error) and "HVD_MISMATCH" in str(error), error
 
 print(f"rank {r} of {n}: all as expected", flush=True)
 hvd.shutdown()
