@@ -255,7 +255,7 @@ class DriverDeath(ScenarioTest):
     def test_D3_the_disk_is_full(self):
         directory = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(os.rmdir, directory)
-        if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=4k", "hvd-full", directory]) != 0:
+        if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "hvd-full", directory]) != 0:
             self.skipTest("no file system of a few bytes can be mounted here")
         self.addCleanup(subprocess.call, ["umount", directory])
         with open(os.path.join(directory, "filler"), "wb") as file:

@@ -215,7 +215,11 @@ TEST(HostAbort, ConnectToAPeerThatIsGone) {
 TEST(HostAbort, ConnectNeedsAFreshAddress) {
   Workers workers = make_workers(1);
   connect_all(workers, 1);
-  EXPECT_EQ(workers[0]->instance->connect(2, 0, {{1, "a", {}}}, kSoon).code, HVD_INVALID);
+  Offer old;  // that this worker has made no address for since
+  old.backend = workers[0]->instance->description().name;
+  EXPECT_EQ(workers[0]->instance->connect(2, 0, {{1, "a", {old}}}, kSoon).code, HVD_INVALID);
+  EXPECT_EQ(workers[0]->instance->connect(2, 0, {{1, "a", {}}}, kSoon).code, HVD_UNAVAILABLE)
+      << "it does not bring the backend at all";
 }
 
 TEST(HostAbort, AlsoFromWithinTheFailureCallback) {
