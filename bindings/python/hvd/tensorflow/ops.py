@@ -38,7 +38,12 @@ def _members(process_set: Any) -> tuple[int, int]:
 
 
 def _derived(name: str | None, what: str) -> str | None:
-    return None if name is None else f"{name}.{what}"
+    """A name for a part of an operation. A graph of TensorFlow 1 may have several gradients of one, which run at once."""
+    if name is None:
+        return None
+    if tf.executing_eagerly() or tf.inside_function():
+        return f"{name}.{what}"
+    return tf.compat.v1.get_default_graph().unique_name(f"{name}.{what}")
 
 
 # ---- allreduce ----
