@@ -67,7 +67,7 @@ def gradients(v):
 
 EXPECTED_GRADIENTS = {"allreduce": np.full(3, total), "grouped": np.full(3, total), "allgather": np.full(3, total / n),
                       "broadcast": np.full(3, total / n if r == 0 else 0), "alltoall": np.full(3, total),
-                      "reducescatter": np.full(3, total)}
+                      "reducescatter": np.full(3, n * total)}
 
 for mode in (lambda function: function, tf.function):
     for name, found in mode(results)(x).items():

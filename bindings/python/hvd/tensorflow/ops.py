@@ -267,8 +267,8 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
                 raise InvalidError(f"reducescatter with {operation.name} has no gradient")
             whole = allgather(upstream, _derived(name, "gradient"), process_set=process_set)
             factor = tf.cast(prescale_factor * postscale_factor, whole.dtype)
-            if operation == Average:
-                factor /= tf.cast(size_op(process_set), whole.dtype)
+            if operation == Sum:  # Horovod's, which is that of each rank's share of the sum
+                factor *= tf.cast(size_op(process_set), whole.dtype)
             return whole * factor
 
         return output, gradient
