@@ -294,8 +294,9 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
     case wire::Body::FeedOffer: {
       const wire::FeedOfferT& offer = *message.body.AsFeedOffer();
       if (offer.endpoint.size() > kMaxKey || offer.key.size() > kMaxKey) {
-        throw Error(HVD_INVALID, fmt::format("an endpoint of {} bytes and a key of {} to be fed by: expected up to {}",
-                                             offer.endpoint.size(), offer.key.size(), kMaxKey));
+        throw Error(HVD_INVALID,
+                    fmt::format("an endpoint of {} bytes and a key of {} to be fed by: expected up to {}",
+                                offer.endpoint.size(), offer.key.size(), kMaxKey));
       }
       if (!in_generation(connection, message)) return;
       return events_.feed_offered(worker, message.generation,

@@ -70,7 +70,8 @@ class RendezvousServer {
         failure;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)> unfit;
     std::function<void(uint64_t worker, uint64_t generation, const membership::StallEvent& event)> stalled;
-    std::function<void(uint64_t worker, uint64_t generation, const membership::FeedOffer& offer)> feed_offered;
+    std::function<void(uint64_t worker, uint64_t generation, const membership::FeedOffer& offer)>
+        feed_offered;
     std::function<void(uint64_t worker, const membership::FedEvent& event)> fed;
     std::function<void(uint64_t worker, uint64_t generation)> done;
     std::function<void(uint64_t worker, const status::Progress& progress)> progress;

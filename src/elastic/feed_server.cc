@@ -75,9 +75,9 @@ void FeedServer::listen(const std::string& local_address, const Offered& offered
   const bool own = is_own(local_address);
   const std::string key = draw_key();
   try {
-    listener_ = std::make_unique<wire::Listener>(
-        loop_, own ? "0.0.0.0:0" : endpoint_of(local_address, 0), key, wire::ChannelLimits{}, logger_,
-        [this](const ChannelPtr& channel) { accepted(channel); });
+    listener_ = std::make_unique<wire::Listener>(loop_, own ? "0.0.0.0:0" : endpoint_of(local_address, 0),
+                                                 key, wire::ChannelLimits{}, logger_,
+                                                 [this](const ChannelPtr& channel) { accepted(channel); });
   } catch (const Error& error) { return offered("", "", error.what()); }
   std::string endpoint;
   if (own) {
@@ -93,8 +93,9 @@ void FeedServer::accepted(const ChannelPtr& channel) {
   channels_.push_back(channel);
   wire::Channel* const raw = channel.get();
   channel->set_handlers({[this, raw](std::span<const uint8_t> frame) {
-                           const auto found = std::find_if(channels_.begin(), channels_.end(),
-                                                           [&](const ChannelPtr& c) { return c.get() == raw; });
+                           const auto found =
+                               std::find_if(channels_.begin(), channels_.end(),
+                                            [&](const ChannelPtr& c) { return c.get() == raw; });
                            if (found != channels_.end()) received(ChannelPtr(*found), frame);
                          },
                          [this, raw](const Status&) { dropped(raw); }});

@@ -17,7 +17,8 @@ namespace hvd::elastic {
 class FeedServer {
  public:
   /// Where it can be reached and with which key; or, without an endpoint, why it can't. On its thread.
-  using Offered = std::function<void(const std::string& endpoint, const std::string& key, const std::string& reason)>;
+  using Offered =
+      std::function<void(const std::string& endpoint, const std::string& key, const std::string& reason)>;
 
   /// Listens on `local_address`, which is on the route to the driver; if that is the machine's own, on all of its
   /// addresses. `offered` is called once, unless it ends before.

@@ -64,8 +64,9 @@ void Feeder::dial() {
   timer_->cancel();
   const uint64_t number = ++dials_;
   ++pass_;
-  wire::connect_channel(loop_, info_.endpoint, info_.key, wire::worker_identity(worker_), wire::ChannelLimits{},
-                        kConnect, [this, number](std::shared_ptr<wire::Channel> channel, const Status& why) {
+  wire::connect_channel(loop_, info_.endpoint, info_.key, wire::worker_identity(worker_),
+                        wire::ChannelLimits{}, kConnect,
+                        [this, number](std::shared_ptr<wire::Channel> channel, const Status& why) {
                           connected(number, std::move(channel), why);
                         });
 }
@@ -80,10 +81,11 @@ void Feeder::connected(uint64_t dial, std::shared_ptr<wire::Channel> channel, co
     return timer_->start(kConnect, [this] { this->dial(); });  // for what comes after
   }
   channel_ = std::move(channel);
-  logger_->info("while it waits for a place this worker is fed by worker {} at {}", info_.source, channel_->peer());
+  logger_->info("while it waits for a place this worker is fed by worker {} at {}", info_.source,
+                channel_->peer());
   channel_->trust();
-  channel_->set_handlers({[this](std::span<const uint8_t> frame) { received(frame); },
-                          [this](const Status&) { closed(); }});
+  channel_->set_handlers(
+      {[this](std::span<const uint8_t> frame) { received(frame); }, [this](const Status&) { closed(); }});
   ask(0);
 }
 

@@ -195,8 +195,8 @@ Status RunLoop::begin() {
     std::vector<state::Summary> known = summaries(worker_.assignment());
     const auto has_state = [](const state::Summary& s) { return s.has_state; };
     const auto rank = static_cast<size_t>(worker_.membership().rank);
-    const bool late = rank < known.size() && !known[rank].has_state &&
-                      std::any_of(known.begin(), known.end(), has_state);
+    const bool late =
+        rank < known.size() && !known[rank].has_state && std::any_of(known.begin(), known.end(), has_state);
     if (!late) known.clear();
     Status status = sync(known, &result);
     if (status.ok()) {
@@ -259,7 +259,8 @@ Status RunLoop::keep_live_values() {
   return status.ok() ? elastic_->state.hand_over() : status;
 }
 
-Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result, bool refresh_first) {
+Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result,
+                     bool refresh_first) {
   if (elastic_ == nullptr) return {};
   EngineUse engine = worker_.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");

@@ -39,7 +39,7 @@ struct MembershipConfig {
   int32_t spares = 0;        // workers beyond the maximum that are started, and wait for a place
   Duration feed_timeout{0};  // newcomers are fed before they join, at most for so long; 0: they are not
   Duration join_pause = seconds(0.1);  // see StartFeed
-  int32_t max_waiting = 64;  // of those that came by themselves
+  int32_t max_waiting = 64;            // of those that came by themselves
   bool rests = true;  // false: every event leads to a decision, which comes to the same and takes longer
 };
 

@@ -85,7 +85,7 @@ struct SessionEvents {
   std::function<void(const DriverChange&)> driver_changed;
   std::function<void(uint64_t generation)> feed_wanted;  // others are to be fed: report_feed_offer answers
   std::function<void(const FeedInfo&)> feed;             // report_fed answers
-  std::function<void(const Status& why)> ended;  // exactly once if start gave HVD_OK, at the latest
+  std::function<void(const Status& why)> ended;          // exactly once if start gave HVD_OK, at the latest
       // before close returns; never otherwise. No more generations; why says the reason:
       // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
 };

@@ -124,7 +124,8 @@ class SessionCore {
                 Duration waited, Time now);
   Actions feed_offer(uint64_t generation, const std::string& endpoint, const std::string& key,
                      const std::string& reason);
-  Actions fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking, const std::string& failure);
+  Actions fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking,
+              const std::string& failure);
   Actions done(uint64_t revision, Time now);
   Actions leave(const std::string& message, Time now);
   /// Wants to go, within the time-out. Said as soon as the driver has let this worker in.

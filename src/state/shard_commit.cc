@@ -44,8 +44,8 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
     for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
   }
   next_.revision = revision;
-  CommitHead mine{static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision,
-                  shards_.size(), specs(), {}};
+  CommitHead mine{
+      static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(), specs(), {}};
   if (copied && reads_others_) {
     mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data())};
   }
@@ -105,7 +105,8 @@ Status Shards::agree_on_reads(const Generation& generation, Time deadline) {
   for (size_t owner = 0; owner < layout.own.size(); ++owner) {
     for (const ShardRange& range : layout.own[owner]) {
       if (shards_[range.key].copies == 0) continue;
-      bytes = std::max(bytes, static_cast<uint64_t>(range.end - range.begin) * shards_[range.key].element_bytes);
+      bytes =
+          std::max(bytes, static_cast<uint64_t>(range.end - range.begin) * shards_[range.key].element_bytes);
     }
   }
   if (bytes < kReadFrom) return {};
@@ -132,17 +133,20 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
   for (const Read& read : reads) {
     bytes += read.size;
     for (size_t at = 0; at < read.size; at += kReadPiece) {
-      pieces.push_back({read.from, read.owner, read.to + at, read.at + at, std::min(kReadPiece, read.size - at)});
+      pieces.push_back(
+          {read.from, read.owner, read.to + at, read.at + at, std::min(kReadPiece, read.size - at)});
     }
   }
   std::atomic<int32_t> failed{-1};
   in_parallel(pieces.size(), bytes, [&](size_t i) {
     const Read& piece = pieces[i];
     touch(piece.to, piece.size);
-    if (!read_from(piece.from->reach, piece.from->address + piece.at, piece.to, piece.size)) failed = piece.owner;
+    if (!read_from(piece.from->reach, piece.from->address + piece.at, piece.to, piece.size))
+      failed = piece.owner;
   });
   if (failed < 0) return {};
-  Status status(HVD_PEER_LOST, fmt::format("state: the shards of rank {} can't be read any more", failed.load()));
+  Status status(HVD_PEER_LOST,
+                fmt::format("state: the shards of rank {} can't be read any more", failed.load()));
   return status.at_rank(failed);
 }
 
@@ -182,11 +186,13 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
       std::erase_if(members, [&](int32_t rank) {
         return !reads_.empty() && reads_[static_cast<size_t>(rank)][static_cast<size_t>(owner)] != 0;
       });
-      if (owner != generation.rank && std::find(members.begin(), members.end(), generation.rank) == members.end()) {
+      if (owner != generation.rank &&
+          std::find(members.begin(), members.end(), generation.rank) == members.end()) {
         const bool mine = std::find(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count),
                                     generation.rank) != holders.begin() + static_cast<ptrdiff_t>(count);
         if (mine) {
-          reads.push_back({&places_[static_cast<size_t>(owner)], owner, parcel->memory.data() + at, at, end - at});
+          reads.push_back(
+              {&places_[static_cast<size_t>(owner)], owner, parcel->memory.data() + at, at, end - at});
         }
         continue;
       }

@@ -150,10 +150,10 @@ class Shards {
   std::string who_had(const ShardRange& range) const;
 
   const bool reads_others_;
-  std::vector<ParcelPlace> places_;               // of the commit that is placed, by rank
+  std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
   std::vector<std::vector<uint8_t>> reads_;  // by rank, whose parcel it reads; empty: nobody's
-  std::vector<Shard> shards_;    // in the order of keys
-  std::vector<uint32_t> order_;  // keys by falling number of copies
+  std::vector<Shard> shards_;                // in the order of keys
+  std::vector<uint32_t> order_;              // keys by falling number of copies
   Set sealed_, next_;
   std::vector<ParcelPtr> spare_;
   std::vector<std::vector<Digest>> digests_;  // of the commit that is placed, by rank and key

@@ -30,7 +30,7 @@ struct Statistics {
   uint64_t commits = 0, restores = 0, syncs = 0, bytes = 0, sync_sent_bytes = 0, sync_received_bytes = 0;
   uint64_t written_bytes = 0;  // host memory that commits had to write: what had changed
   Duration last_commit{0};
-  uint64_t fed_bytes = 0;      // that the first sync found here already
+  uint64_t fed_bytes = 0;                    // that the first sync found here already
   uint64_t shard_bytes = 0, copy_bytes = 0;  // of this rank's ranges, and of those that it holds for others
 };
 

@@ -211,10 +211,8 @@ Status Sync::apply_on_devices() {
   Status status = state_.put_back(arrived, staged_);
   if (status.code == HVD_INTERNAL) {
     // Some may have been written.
-    static_cast<void>(
-        state_.put_back([&](const Variable& v) {
-      return arrived(v) != nullptr && v.committed ? &v.copy.memory : nullptr;
-    }));
+    static_cast<void>(state_.put_back(
+        [&](const Variable& v) { return arrived(v) != nullptr && v.committed ? &v.copy.memory : nullptr; }));
   }
   return status;
 }

@@ -60,7 +60,7 @@ struct Variable {
   Copy copy;                   // of the last commit, if committed
   std::vector<uint8_t> fresh;  // object: what its save callback wrote, until the commit takes it
   Digest digest;               // of the copy; random before the first
-  bool fed = false;            // the pieces of `copy` that are known are no commit's: `live` does not have them
+  bool fed = false;  // the pieces of `copy` that are known are no commit's: `live` does not have them
   // Of the commit that is under way, unless that is made in place.
   Copy next;
   Digest next_digest;

@@ -34,9 +34,10 @@ TEST(MembershipHistories, KeepEveryRuleOfTheContract) {
             << " late, " << tally.left << " left, " << tally.drained << " drained, " << tally.left_late
             << " left too late, " << tally.scaled << " scalings, " << tally.arrivals << " arrivals, "
             << tally.spares_used << " spares used, " << tally.unfit << " unfit, " << tally.misfits
-            << " misfits, " << tally.offers << " offers to feed, " << tally.fed << " fed, " << tally.joined_fed
-            << " joined so, " << tally.joined_unfed << " unfed since needed, " << tally.fresh_starts << " fresh starts; ended " << tally.successes << " well, "
-            << tally.failures << " badly, " << tally.running << " at rest\n";
+            << " misfits, " << tally.offers << " offers to feed, " << tally.fed << " fed, "
+            << tally.joined_fed << " joined so, " << tally.joined_unfed << " unfed since needed, "
+            << tally.fresh_starts << " fresh starts; ended " << tally.successes << " well, " << tally.failures
+            << " badly, " << tally.running << " at rest\n";
   if (histories < 10'000) return;
   // Rare situations must have been met, or the rules about them were not tried.
   EXPECT_GT(tally.undone, histories / 1000);

@@ -168,7 +168,8 @@ void Simulator::apply(const Assign& a) {
   }
   require(in.size() == a.members.size(), "a worker has two ranks");
   const auto size = static_cast<int32_t>(a.members.size());
-  require(unfed == 0 || refused_to_feed_ || size - unfed - homeless - leavers < config_.min_np, "a worker joined before it was fed, and was not needed");
+  require(unfed == 0 || refused_to_feed_ || size - unfed - homeless - leavers < config_.min_np,
+          "a worker joined before it was fed, and was not needed");
   tally_.joined_unfed += static_cast<uint64_t>(unfed);
   if (!any_done_) {
     require(homeless <= 1, "contract 2: removed workers were taken into the new generation");
@@ -375,7 +376,8 @@ void Simulator::check_state() {
   if (told_interrupt_) {
     const bool surplus = most() > 0 && kept > most();
     const bool given_up = refused_to_feed_ && starting > 0;  // one that is not fed after all
-    require(leaving > 0 || ready > 0 || surplus || given_up, "contract 2: members are interrupted for nothing");
+    require(leaving > 0 || ready > 0 || surplus || given_up,
+            "contract 2: members are interrupted for nothing");
   } else if (!any_done_) {
     const int64_t room = most() > 0 ? std::max<int64_t>(0, most() - kept) : ready;
     require(!(ready > 0 && room > 0 && starting == 0 && kept + ready >= config_.min_np),

@@ -1,4 +1,6 @@
 // A worker that is fed before its first sync: what it has need not move, whatever it is, and what it has wrongly moves.
+#include "state/feed.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "state/fabric.h"
-#include "state/feed.h"
 #include "state/pieces.h"
 #include "state/state.h"
 
@@ -24,7 +25,10 @@ Settings reading(bool others) {
 
 struct Worker {
   Worker(bool reads, uint8_t fill, size_t large_bytes = 6 * kPiece + 5)
-      : state(nullptr, nullptr, nullptr, reading(reads)), large(large_bytes, fill), middle(100'000, fill), small(1000, fill) {
+      : state(nullptr, nullptr, nullptr, reading(reads)),
+        large(large_bytes, fill),
+        middle(100'000, fill),
+        small(1000, fill) {
     for (auto* tensor : {&large, &middle, &small}) {
       const char* const key = tensor == &large ? "large" : tensor == &middle ? "middle" : "small";
       state.add_tensor(key, {tensor->data(), HVD_DTYPE_UINT8, {static_cast<int64_t>(tensor->size())}});
@@ -73,7 +77,8 @@ std::vector<SyncResult> sync(const std::vector<Worker*>& workers, const std::vec
   for (size_t rank = 0; rank < workers.size(); ++rank) {
     threads.emplace_back([&, rank] {
       const auto r = static_cast<int32_t>(rank);
-      const Status status = workers[rank]->state.sync(fabric.engine(r), r, fabric.size(), known, seconds(60), &results[rank]);
+      const Status status =
+          workers[rank]->state.sync(fabric.engine(r), r, fabric.size(), known, seconds(60), &results[rank]);
       EXPECT_TRUE(status.ok()) << rank << ": " << status.message;
     });
   }
@@ -112,7 +117,8 @@ TEST_P(Feed, WhatANewcomerWasFedDoesNotMove) {
   const auto results = sync({&a, &b, &c}, summaries({&a, &b, &c}));
   EXPECT_EQ(results[2].received_bytes, 0u);
   EXPECT_EQ(results[0].sent_bytes + results[1].sent_bytes, 0u);
-  EXPECT_EQ(c.state.statistics().fed_bytes, a.large.size() + a.middle.size() + a.small.size() + sizeof(a.step));
+  EXPECT_EQ(c.state.statistics().fed_bytes,
+            a.large.size() + a.middle.size() + a.small.size() + sizeof(a.step));
   expect_joined(c);
 }
 
@@ -258,9 +264,9 @@ INSTANTIATE_TEST_SUITE_P(ByMessagesAndByReading, Feed, ::testing::Bool(),
 
 TEST(FeedProgress, MayJoinWhenTheRestMovesWithinThePause) {
   FeedProgress progress(milliseconds(100));
-  EXPECT_FALSE(progress.may_join(1000, 0, Duration(0)));                // nothing is known of the rate
-  EXPECT_FALSE(progress.may_join(500, 1000, seconds(1)));               // half a second of work is left
-  EXPECT_TRUE(progress.may_join(100, 500, milliseconds(500)));          // a tenth of one
+  EXPECT_FALSE(progress.may_join(1000, 0, Duration(0)));        // nothing is known of the rate
+  EXPECT_FALSE(progress.may_join(500, 1000, seconds(1)));       // half a second of work is left
+  EXPECT_TRUE(progress.may_join(100, 500, milliseconds(500)));  // a tenth of one
   EXPECT_TRUE(progress.may_join(100'000, 500, seconds(1))) << "once it may it may";
 }
 
