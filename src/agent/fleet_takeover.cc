@@ -1,4 +1,4 @@
-// What a driver that takes a job over decides about agents that it has never seen, and that have workers of this job.
+// Adoption: a driver that takes a job over decides about agents it has never seen that run workers of this job.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -25,7 +25,7 @@ std::string distrust(const struct stat& info) {
                                                       : "a device";
     return fmt::format("is {}: expected a regular file, or - for standard input", kind);
   }
-  // What root has put there for one group is how systemd and Kubernetes hand a secret to who isn't root.
+  // systemd and Kubernetes hand secrets to other users so: root owns the file, and one group may read it.
   const bool given = info.st_uid == 0 && ::geteuid() != 0;
   const mode_t others = given ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
   if ((info.st_mode & others) == 0) return "";

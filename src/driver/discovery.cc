@@ -40,7 +40,7 @@ std::optional<std::string> bad_name(std::string_view name) {
   if (name.empty()) return "a host without a name";
   if (name.size() > kMaxName)
     return fmt::format("a host name of {} characters: expected at most {}", name.size(), kMaxName);
-  // What begins with a dash would be an option to the program that starts an agent there.
+  // The program that starts an agent there would take a leading dash for an option.
   if (name.front() == '-') return fmt::format("'{}' is no host name", shown(name));
   for (const char c : name) {
     const bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

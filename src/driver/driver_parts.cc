@@ -1,4 +1,4 @@
-// What a driver is made of, by its options and the program's callbacks: discovery, launcher, agents, helper program.
+// The parts of a driver, chosen by its options and the program's callbacks: discovery, launcher, agents, helper.
 #include <fmt/format.h>
 
 #include <algorithm>

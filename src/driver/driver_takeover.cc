@@ -1,5 +1,5 @@
-// A driver among other drivers of its job: it stands by for one, meets the agents of an earlier one, and gives them up to a
-// later one.
+// A driver among other drivers of its job: it stands by for one, meets the agents of an earlier one, and
+// gives them up to a later one.
 #include <exception>
 
 #include "driver/driver.h"
@@ -27,7 +27,8 @@ void Driver::stand_by() {
   if (never) std::rethrow_exception(never);
 }
 
-/// What the journal and the workers tell; of several that stand by one is the fastest, and the others go on doing so.
+/// Takes the job over by what the journal and the workers tell. Of several standbys the fastest wins; the
+/// others wait on.
 void Driver::succeed(const std::string& guard_path) {
   while (true) {
     stand_by();

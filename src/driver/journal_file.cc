@@ -70,7 +70,7 @@ JournalFile::Look JournalFile::look(const std::string& directory) {
 
 JournalFile::Found JournalFile::find(const std::string& directory) {
   std::error_code error;
-  // What a job is to become is read from it: nobody else may write there.
+  // The next driver believes what it reads here: nobody else may write there.
   if (fs::create_directories(directory, error)) fs::permissions(directory, fs::perms::owner_all, error);
   if (error || ::access(directory.c_str(), W_OK | X_OK) != 0) {
     throw Error(HVD_UNAVAILABLE, fmt::format("option journal: directory {} can't be used: {}", directory,

@@ -1,5 +1,5 @@
-// What a driver has of the one before it: the job's name and secret, its journal, the guard of its processes. And what it
-// leaves with the keeper for the one after it (contract 14).
+// What a driver has of the one before it: the job's name and secret, its journal, the guard of its processes.
+// And what it leaves with the keeper for the one after it (contract 14).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace hvd::driver {
 
 class Succession {
  public:
-  /// Reads and checks the options, and what the keeper has, if there is one. `options` must outlive this. Throws
-  /// Error(HVD_INVALID).
+  /// Reads and checks the options, and what the keeper has, if there is one. `options` must outlive this.
+  /// Throws Error(HVD_INVALID).
   Succession(const Options& options, LoggerPtr logger);
 
   /// As the options and an earlier driver have them.
@@ -32,9 +32,9 @@ class Succession {
   /// Another driver has the journal at this moment.
   bool overtaken() const;
 
-  // What follows on the loop's thread only.
-  /// Finds out what is known of the job and begins a term of this driver. An empty `guard_path`: nothing is guarded. Throws
-  /// Error(HVD_UNAVAILABLE) where another driver has the journal.
+  // From here on: the loop's thread only.
+  /// Finds out what is known of the job and begins a term of this driver. An empty `guard_path`: nothing is
+  /// guarded. Throws Error(HVD_UNAVAILABLE) where another driver has the journal.
   void begin(std::string guard_path);
   /// After the last worker: the journal is closed, a private one removed, the guard let go.
   void end();

@@ -1,4 +1,4 @@
-"""Results in a GPU's memory, which the library neither allocates nor scales: here PyTorch does, on the caller's stream."""
+"""Results in a GPU's memory: PyTorch allocates and scales them on the caller's stream, as the library does neither."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on(stream: Any) -> Any:
 
 
 def follow(stream: Any) -> None:
-    """What this thread gives the device from now on comes after what that stream has; None: nothing to wait for."""
+    """Makes this thread's current stream wait for what that one has been given; None: there is nothing to wait for."""
     if stream is None:
         return
     import torch
@@ -77,7 +77,7 @@ def even_rows(rows: int, rank: int, size: int) -> int:
 
 
 class _Numbers:
-    """Of operations without a name. All ranks take the greatest one, which grows with each: newcomers have counted fewer."""
+    """Numbers unnamed operations. All ranks use the greatest of theirs, as newcomers have counted fewer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +129,7 @@ os.register_at_fork(after_in_child=_beginner.forget)
 
 
 class Sized:
-    """A handle to an operation whose output is as large as other ranks say: they are asked first, through host memory.
+    """A handle to an operation whose output's size depends on other ranks, which are asked first, in host memory.
 
     begin(what the first gave) -> the handle of the second, on whichever thread comes first.
     """
