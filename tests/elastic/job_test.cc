@@ -137,6 +137,26 @@ class Trainer {
   }
 };
 
+/// At step 5 the hosts change once; training ends 10 steps after all are in, on every rank alike.
+struct ChangeOfHosts {
+  const std::string hosts;
+  const int32_t size;
+  Job* job = nullptr;
+  std::atomic<bool> done{false};
+
+  hvd_status before_step(Trainer& t) {
+    if (t.step == 5 && !done.exchange(true)) job->set_hosts(hosts);
+    if (hvd_size(t.context) == size && t.last_step == 1 << 30) t.last_step = t.step + 10;
+    return HVD_OK;
+  }
+};
+
+void run_to_the_end(Job& job) {
+  job.start();
+  std::string sentence;
+  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+}
+
 void expect_trained(const Record& record, size_t workers, int64_t steps) {
   const auto outcomes = record.outcomes.get();
   size_t done = 0;
@@ -154,9 +174,7 @@ TEST(Job, TrainsToTheEndWhenNothingHappens) {
   Record record;
   Job job("a:2,b:1", {{"np", "3"}},
           [&](const WorkerSeat& seat, hvd_options* options) { Trainer(seat, record, 20).run(options); });
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  run_to_the_end(job);
   expect_trained(record, 3, 20);
   std::set<int32_t> ranks;
   for (const Sight& sight : record.sights.get()) {
@@ -184,9 +202,7 @@ TEST(Job, SurvivorsGoOnWhenAWorkerIsLost) {
               };
               trainer.run(options);
             });
-    job.start();
-    std::string sentence;
-    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+    run_to_the_end(job);
     expect_trained(record, 2, 30);
     for (const Outcome& outcome : record.outcomes.get()) {
       if (outcome.worker == victim) continue;
@@ -207,22 +223,14 @@ TEST(Job, SurvivorsGoOnWhenAWorkerIsLost) {
 // Contract 1, 2: a newcomer is agreed on at one commit, and gets the state.
 TEST(Job, ANewHostIsTakenIn) {
   Record record;
-  std::atomic<bool> added{false};
-  Job* running = nullptr;
+  ChangeOfHosts change{"a:2,b:1", 3};
   Job job("a:2", {{"np", "2"}, {"max_np", "3"}}, [&](const WorkerSeat& seat, hvd_options* options) {
     Trainer trainer(seat, record, 1 << 30);
-    trainer.before_step = [&](Trainer& t) {
-      if (t.step == 5 && !added.exchange(true)) running->set_hosts("a:2,b:1");
-      // The end comes 10 steps after the third worker is in, on every rank alike.
-      if (hvd_size(t.context) == 3 && t.last_step == 1 << 30) t.last_step = t.step + 10;
-      return hvd_status{HVD_OK};
-    };
+    trainer.before_step = [&](Trainer& t) { return change.before_step(t); };
     trainer.run(options);
   });
-  running = &job;
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  change.job = &job;
+  run_to_the_end(job);
   const auto outcomes = record.outcomes.get();
   ASSERT_EQ(outcomes.size(), 3U);
   for (const Outcome& outcome : outcomes) {
@@ -242,8 +250,7 @@ TEST(Job, ANewHostIsTakenIn) {
 // What a reset callback sets goes to a newcomer, and operations in it meet those that the newcomer calls before its loop.
 TEST(Job, WithResetBeforeSyncANewcomerGetsWhatCallbacksSet) {
   Record record;
-  std::atomic<bool> added{false};
-  Job* running = nullptr;
+  ChangeOfHosts change{"a:2,b:1", 3};
   const auto meet = [](hvd_context* context) {
     float value = 1.0F;
     hvd_tensor tensor = HVD_TENSOR_INIT;
@@ -260,17 +267,11 @@ TEST(Job, WithResetBeforeSyncANewcomerGetsWhatCallbacksSet) {
       t.weights[0] = 7000.0F;
       return meet(t.context);
     };
-    trainer.before_step = [&](Trainer& t) {
-      if (t.step == 5 && !added.exchange(true)) running->set_hosts("a:2,b:1");
-      if (hvd_size(t.context) == 3 && t.last_step == 1 << 30) t.last_step = t.step + 10;
-      return hvd_status{HVD_OK};
-    };
+    trainer.before_step = [&](Trainer& t) { return change.before_step(t); };
     trainer.run(options);
   });
-  running = &job;
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  change.job = &job;
+  run_to_the_end(job);
   const auto outcomes = record.outcomes.get();
   ASSERT_EQ(outcomes.size(), 3U);
   for (const Outcome& outcome : outcomes) {
@@ -283,22 +284,15 @@ TEST(Job, WithResetBeforeSyncANewcomerGetsWhatCallbacksSet) {
 // H10: check_host_updates keeps live values though they were never committed.
 TEST(Job, LiveValuesAreKeptWhenHostsChange) {
   Record record;
-  std::atomic<bool> removed{false};
-  Job* running = nullptr;
+  ChangeOfHosts change{"a:2", 2};
   Job job("a:2,b:1", {{"np", "3"}, {"min_np", "2"}}, [&](const WorkerSeat& seat, hvd_options* options) {
     Trainer trainer(seat, record, 1 << 30);
     trainer.only_check = true;
-    trainer.before_step = [&](Trainer& t) {
-      if (t.step == 5 && !removed.exchange(true)) running->set_hosts("a:2");
-      if (hvd_size(t.context) == 2 && t.last_step == 1 << 30) t.last_step = t.step + 10;
-      return hvd_status{HVD_OK};
-    };
+    trainer.before_step = [&](Trainer& t) { return change.before_step(t); };
     trainer.run(options);
   });
-  running = &job;
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  change.job = &job;
+  run_to_the_end(job);
   for (const Outcome& outcome : record.outcomes.get()) {
     if (outcome.worker == 3) {
       EXPECT_EQ(hvd_status_name(outcome.run), std::string("HVD_REMOVED")) << outcome.message;
@@ -331,9 +325,7 @@ TEST(Job, ASecondLossDuringRecovery) {
             };
             trainer.run(options);
           });
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  run_to_the_end(job);
   expect_trained(record, 2, 30);
 }
 
@@ -354,9 +346,7 @@ TEST(Job, AMismatchIsNoFailure) {
     };
     trainer.run(options);
   });
-  job.start();
-  std::string sentence;
-  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  run_to_the_end(job);
   expect_trained(record, 3, 3);
   const auto texts = messages.get();
   ASSERT_EQ(texts.size(), 3U);

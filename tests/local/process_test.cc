@@ -1,9 +1,5 @@
 // Ranks as processes that share memory: what is left when one is killed at any moment, and ranks of two hosts.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "modules/process.h"
 
 #include <cstring>
 #include <random>
@@ -12,35 +8,15 @@
 #include "selection/selection.h"
 #include "wire/member.h"
 
-extern char** environ;
-
 namespace hvd::local::test {
 namespace {
 
 using backend::test::Inbox;
 using backend::test::kSoon;
 using backend::test::Pending;
-
-void write_all(int fd, const void* data, size_t size) {
-  const auto* bytes = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t done = ::write(fd, bytes, size);
-    if (done <= 0) std::_Exit(90);
-    bytes += done;
-    size -= static_cast<size_t>(done);
-  }
-}
-
-bool read_all(int fd, void* data, size_t size) {
-  auto* bytes = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t done = ::read(fd, bytes, size);
-    if (done <= 0) return false;
-    bytes += done;
-    size -= static_cast<size_t>(done);
-  }
-  return true;
-}
+using backend::test::Process;
+using backend::test::read_all;
+using backend::test::write_all;
 
 void write_block(int fd, const std::vector<uint8_t>& bytes) {
   const auto size = static_cast<uint32_t>(bytes.size());
@@ -150,40 +126,6 @@ int child() {
   }
 }
 
-struct Process {
-  pid_t pid = -1;
-  int in = -1, out = -1;
-
-  void start() {
-    int to[2], from[2];
-    ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
-    ASSERT_EQ(pipe2(from, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
-    std::string self = "/proc/self/exe", flag = "--rank";
-    char* arguments[] = {self.data(), flag.data(), nullptr};
-    ASSERT_EQ(posix_spawn(&pid, self.c_str(), &actions, nullptr, arguments, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(to[0]);
-    close(from[1]);
-    in = to[1];
-    out = from[0];
-  }
-  char hear() {
-    char c = '?';
-    return read_all(out, &c, 1) ? c : '!';
-  }
-  int wait() {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    close(in);
-    close(out);
-    return status;
-  }
-};
-
 void form(const std::vector<Process*>& processes, int hosts, int rounds) {
   std::vector<std::vector<uint8_t>> blobs(processes.size());
   for (size_t i = 0; i < processes.size(); ++i) ASSERT_TRUE(read_block(processes[i]->out, &blobs[i]));
@@ -209,7 +151,7 @@ TEST_P(KillOneOf, TheOthersGoOn) {
     const int victim = round % size;
     for (int rank = 0; rank < size; ++rank) {
       Process& p = processes[static_cast<size_t>(rank)];
-      p.start();
+      p.start({"--rank"});
       all.push_back(&p);
       if (rank != victim) survivors.push_back(&p);
     }
@@ -246,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, KillOneOf,
 // A peer that is gone before its memory was mapped is a lost peer, and named.
 TEST(LocalProcess, APeerThatDiedBeforeTheGenerationIsNamed) {
   Process peer;
-  peer.start();
+  peer.start({"--rank"});
   std::vector<uint8_t> blob;
   ASSERT_TRUE(read_block(peer.out, &blob));
   backend::test::Inbox inbox;

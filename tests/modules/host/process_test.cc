@@ -1,9 +1,5 @@
 // Ranks as processes of this program, where signals matter: SIGKILL of one, and SIGPIPE for the others.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "modules/process.h"
 
 #include <cstring>
 #include <filesystem>
@@ -12,31 +8,8 @@
 
 #include "modules/cluster.h"
 
-extern char** environ;
-
 namespace hvd::backend::test {
 namespace {
-
-void write_all(int fd, const void* data, size_t size) {
-  const auto* bytes = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t done = ::write(fd, bytes, size);
-    if (done <= 0) std::_Exit(90);
-    bytes += done;
-    size -= static_cast<size_t>(done);
-  }
-}
-
-bool read_all(int fd, void* data, size_t size) {
-  auto* bytes = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t done = ::read(fd, bytes, size);
-    if (done <= 0) return false;
-    bytes += done;
-    size -= static_cast<size_t>(done);
-  }
-  return true;
-}
 
 constexpr size_t kBlob = 48;
 
@@ -101,49 +74,6 @@ int child(int size, hvd_collective collective) {
   }
 }
 
-struct Process {
-  pid_t pid = -1;
-  int in = -1, out = -1;  // its standard input and output
-
-  void start(int size, hvd_collective collective) {
-    int to[2], from[2];
-    ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
-    ASSERT_EQ(pipe2(from, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
-    posix_spawnattr_t attributes;  // SIGPIPE as a program has it by default
-    posix_spawnattr_init(&attributes);
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-    std::string self = "/proc/self/exe", flag = "--rank-of", of = std::to_string(size);
-    std::string what = std::to_string(collective);
-    char* arguments[] = {self.data(), flag.data(), of.data(), what.data(), nullptr};
-    ASSERT_EQ(posix_spawn(&pid, self.c_str(), &actions, &attributes, arguments, environ), 0);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    close(to[0]);
-    close(from[1]);
-    in = to[1];
-    out = from[0];
-  }
-  char hear() {
-    char c = '?';
-    return read_all(out, &c, 1) ? c : '!';
-  }
-  int wait() {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    close(in);
-    close(out);
-    return status;
-  }
-};
-
 void form(std::vector<Process*> processes) {
   std::vector<std::vector<char>> blobs;
   for (Process* p : processes) {
@@ -169,7 +99,7 @@ TEST_P(KillOneOf, TheOthersGoOn) {
     const int victim = round % size;
     for (int rank = 0; rank < size; ++rank) {
       Process& p = processes[static_cast<size_t>(rank)];
-      p.start(size, collective);
+      p.start({"--rank-of", std::to_string(size), std::to_string(collective)});
       all.push_back(&p);
       if (rank != victim) survivors.push_back(&p);
     }
