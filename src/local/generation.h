@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "local/box.h"
+#include "local/boxes.h"
 #include "local/collectives.h"
 #include "local/host_group.h"
 #include "local/messages.h"
@@ -14,14 +14,14 @@ namespace hvd::local {
 
 struct Generation {
   Generation(uint64_t its_number, int32_t its_rank, Hosts its_hosts, std::unique_ptr<OwnBox> own_box,
-             std::vector<std::shared_ptr<Box>> boxes, const backend::HostHandlers& handlers, LoggerPtr logger)
+             const std::shared_ptr<Boxes>& boxes, const backend::HostHandlers& handlers, LoggerPtr logger)
       : number(its_number),
         rank(its_rank),
         hosts(std::move(its_hosts)),
         local(hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])]),
         own(std::move(own_box)),
-        group(boxes, local, index_of(rank)),
-        messages(number, boxes, local, index_of(rank), handlers, std::move(logger)) {}
+        group(boxes, local),
+        messages(number, boxes, local, handlers, std::move(logger)) {}
 
   int32_t size() const { return static_cast<int32_t>(hosts.group_of.size()); }
   /// Position among the ranks that share this rank's memory; -1: none of them.

@@ -20,7 +20,7 @@ class Allreduce {
       : team_(team), tensors_(tensors), dtype_(dtype), reduction_(reduction), divisor_(divisor) {
     const size_t members = static_cast<size_t>(team.size());
     blocks_.total = tensors.count();
-    one_round_ = tensors.bytes() <= kOneRound;
+    one_round_ = tensors.bytes() <= kOneRound && team.size() <= kMostAmongAll;
     if (one_round_) {
       blocks_.each = std::max<size_t>(1, tensors.count());
     } else {

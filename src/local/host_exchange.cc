@@ -214,7 +214,36 @@ Status host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std
   });
 }
 
+// Many: each tells the first, which tells all.
+static Status barrier_of_many(Team& team) {
+  HostGroup& group = team.group;
+  const size_t segment = team.segment(0);
+  const int32_t first = team.member(0);
+  const auto await = [&](int32_t member) {
+    std::optional<Found> found;
+    Status status = group.wait(
+        [&] {
+          found = find(team, member, 0);
+          return found.has_value();
+        },
+        member);
+    if (status.ok()) release(team, member, *found, 0);
+    return status;
+  };
+  if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+  if (team.me != 0) {
+    group.put(segment, team.stamp(0), {&first, 1});
+    return await(first);
+  }
+  for (const int32_t other : team.others) {
+    if (Status status = await(other); !status.ok()) return status;
+  }
+  group.put(segment, team.stamp(0), team.others);
+  return {};
+}
+
 Status host_barrier(Team& team) {
+  if (team.size() > kMostAmongAll) return barrier_of_many(team);
   HostGroup& group = team.group;
   const size_t segment = team.segment(0);
   if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;

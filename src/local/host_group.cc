@@ -9,11 +9,11 @@
 
 namespace hvd::local {
 
-HostGroup::HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index)
+HostGroup::HostGroup(std::shared_ptr<Boxes> boxes, std::vector<int32_t> ranks)
     : boxes_(std::move(boxes)),
       ranks_(std::move(ranks)),
-      index_(index),
-      own_(boxes_[static_cast<size_t>(index)].get()),
+      index_(boxes_->index()),
+      own_(&boxes_->own()),
       crowded_(crowded(ranks_.size())) {}
 
 int32_t HostGroup::index_of(int32_t rank) const {
@@ -21,7 +21,20 @@ int32_t HostGroup::index_of(int32_t rank) const {
   return at == ranks_.end() || *at != rank ? -1 : static_cast<int32_t>(at - ranks_.begin());
 }
 
-void HostGroup::wake(Box& box) { ring(box.bells.exec); }
+const Box& HostGroup::nowhere() {
+  static const std::shared_ptr<Box> kNothing = private_box();
+  return *kNothing;
+}
+
+Status HostGroup::settle() {
+  if (size() <= kMostAmongAll) return {};
+  return wait([this] {
+    for (size_t segment = 0; segment < kSegments; ++segment) {
+      if (!released(segment)) return false;
+    }
+    return true;
+  });
+}
 
 void HostGroup::abort() {
   aborted_.store(true, std::memory_order_seq_cst);
@@ -46,11 +59,15 @@ Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose
 }
 
 std::shared_ptr<backend::Board> HostGroup::board() const {
+  if (size() > kMostAmongAll && crowded_) return nullptr;
   std::vector<backend::BoardNotes*> notes;
-  for (const auto& box : boxes_) notes.push_back(&box->notes);
-  auto keep = std::make_shared<const std::vector<std::shared_ptr<Box>>>(boxes_);
-  return std::make_shared<backend::Board>(std::move(notes), index_, &boxes_[0]->bells.board, crowded_,
-                                          std::move(keep));
+  for (int32_t i = 0; i < size(); ++i) {
+    Box* const there = boxes_->reach(i);
+    if (there == nullptr) return nullptr;
+    notes.push_back(&there->notes);
+  }
+  return std::make_shared<backend::Board>(std::move(notes), index_, &boxes_->known(0)->bells.board, crowded_,
+                                          boxes_);
 }
 
 Status HostGroup::lost(int32_t whose) const {

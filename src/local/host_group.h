@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "local/bell.h"
+#include "local/boxes.h"
 #include "local/layout.h"
 
 namespace hvd::local {
@@ -26,9 +27,10 @@ namespace hvd::local {
 ///    segments are through: the next one that writes waits for them.
 class HostGroup {
  public:
-  /// boxes and ranks by index, ranks ascending; boxes[index] is this rank's own. The boxes are mapped memory
-  /// and live as long as somebody holds them.
-  HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index);
+  /// ranks by index, ascending.
+  HostGroup(std::shared_ptr<Boxes> boxes, std::vector<int32_t> ranks);
+  HostGroup(std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks, int32_t index)
+      : HostGroup(std::make_shared<Boxes>(std::move(boxes), index), std::move(ranks)) {}
 
   int32_t index() const { return index_; }
   int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
@@ -64,13 +66,16 @@ class HostGroup {
     held_[segment].stamp = stamp;
     held_[segment].readers.assign(readers.begin(), readers.end());
     own_->holds.value[segment].store(stamp, std::memory_order_seq_cst);  // before the bells are looked at
-    for (int32_t reader : readers) wake(*boxes_[static_cast<size_t>(reader)]);
+    for (int32_t reader : readers) wake(reader);
   }
   /// Says that this rank reads `stamp` in a segment of `owner` no more. Wakes the owner.
   void take(int32_t owner, size_t segment, uint64_t stamp) {
     own_->taken[owner].value[segment].store(stamp, std::memory_order_seq_cst);
-    wake(*boxes_[static_cast<size_t>(owner)]);
+    wake(owner);
   }
+  /// Among many ranks, after each operation: waits until all who read this rank's segments are through, since some of them
+  /// may not have mapped its box before, and it may be gone after the operation.
+  Status settle();
 
   /// Returns when ready() is true: evaluated again after every put or take of a peer and every wake. Spins
   /// for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
@@ -85,13 +90,13 @@ class HostGroup {
   }
 
   /// Any thread: the one that waits looks at its condition again.
-  void wake() { wake(*own_); }
+  void wake() { ring(own_->bells.exec); }
 
   /// Any thread. Every wait, now and later, ends with HVD_PEER_LOST.
   void abort();
   bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
 
-  /// A board for these ranks.
+  /// A board for these ranks, or NULL: they are many, and more than there are processors.
   std::shared_ptr<backend::Board> board() const;
 
   /// Any thread: how one that waits for ranks of this host looks again and again.
@@ -103,12 +108,18 @@ class HostGroup {
     std::vector<int32_t> readers;  // who may not be through
   };
 
-  const Box& box(int32_t index) const { return *boxes_[static_cast<size_t>(index)]; }
-  static void wake(Box& box);
+  const Box& box(int32_t index) const {
+    const Box* const there = boxes_->reach(index);
+    return there != nullptr ? *there : nowhere();
+  }
+  static const Box& nowhere();  // what a lost box reads as
+  void wake(int32_t index) {
+    if (Box* const there = boxes_->reach(index)) ring(there->bells.exec);
+  }
   Status wait_slowly(bool (*ready)(void*), void* context, int32_t whose);
   Status lost(int32_t whose) const;
 
-  const std::vector<std::shared_ptr<Box>> boxes_;
+  const std::shared_ptr<Boxes> boxes_;
   const std::vector<int32_t> ranks_;
   const int32_t index_;
   Box* const own_;

@@ -13,10 +13,11 @@ namespace hvd::local {
 namespace {
 
 // Before there was a generation: for peers that have it already.
-void give_up(Box& own, const std::vector<std::shared_ptr<Box>>& boxes) {
-  own.state = static_cast<uint32_t>(BoxState::kGaveUp);
-  for (const auto& box : boxes) {
-    if (box != nullptr && box.get() != &own) ring(box->bells.message);
+void give_up(const Boxes& boxes) {
+  boxes.own().state = static_cast<uint32_t>(BoxState::kGaveUp);
+  for (int32_t i = 0; i < boxes.size(); ++i) {
+    Box* const box = boxes.known(i);
+    if (box != nullptr && i != boxes.index()) ring(box->bells.message);
   }
 }
 
@@ -82,25 +83,41 @@ Status LocalInstance::offers(std::vector<Offer>* ret_offers) {
   return {};
 }
 
+// Those of a few ranks, or of ranks with a processor each, are all mapped here. Where many share processors, that would
+// cost more than the rest of forming a generation: there only the neighbours' are, and others' when they are needed.
 Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
                                 const std::vector<Member>& members, const std::shared_ptr<Box>& own,
-                                std::vector<std::shared_ptr<Box>>* ret_boxes) {
+                                std::shared_ptr<Boxes>* ret_boxes) {
   const auto& group = hosts.groups[static_cast<size_t>(hosts.group_of[static_cast<size_t>(rank)])];
   const auto me = static_cast<int32_t>(std::lower_bound(group.begin(), group.end(), rank) - group.begin());
-  for (const int32_t other : group) {
-    if (other == rank) {
-      ret_boxes->push_back(own);
-      continue;
-    }
-    const Place& place = *addresses[static_cast<size_t>(other)].place;
+  const auto size = static_cast<int32_t>(group.size());
+  std::vector<Place> places;
+  for (const int32_t other : group)
+    places.push_back(addresses[static_cast<size_t>(other)].place.value_or(Place()));
+  std::vector<std::shared_ptr<Box>> boxes(group.size());
+  boxes[static_cast<size_t>(me)] = own;
+  *ret_boxes = std::make_shared<Boxes>(
+      std::move(boxes), me,
+      [this, me, places = std::move(places)](int32_t index, std::shared_ptr<Box>* ret_box,
+                                             std::string* reason) {
+        const Place& place = places[static_cast<size_t>(index)];
+        const Opening opening = open_box(place.process, place.descriptor, place.token, me, ret_box, reason);
+        if (opening == Opening::kRefused) stop_sharing(HVD_LOG_WARNING, *reason);
+        return opening;
+      });
+  std::vector<int32_t> first;
+  if (size <= kMostAmongAll || !crowded(group.size())) {
+    for (int32_t i = 0; i < size; ++i) first.push_back(i);
+  } else {
+    first = neighbours(me, size);
+  }
+  for (const int32_t index : first) {
     std::string reason;
-    const Opening opening =
-        open_box(place.process, place.descriptor, place.token, me, &ret_boxes->emplace_back(), &reason);
-    if (opening == Opening::kDone) continue;
+    if ((*ret_boxes)->try_reach(index, &reason) == Opening::kDone) continue;
+    const int32_t other = group[static_cast<size_t>(index)];
     Status status =
         error(HVD_PEER_LOST, fmt::format("rank {} ({}): its shared memory can't be had: {}", other,
                                          members[static_cast<size_t>(other)].host, reason));
-    if (opening == Opening::kRefused) stop_sharing(HVD_LOG_WARNING, status.message);
     return status.at_rank(other);
   }
   return {};
@@ -150,13 +167,13 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<M
   }
   Hosts hosts = group_by_host(members, addresses);
   const std::shared_ptr<Box> memory = own != nullptr ? own->memory() : private_box();
-  std::vector<std::shared_ptr<Box>> boxes;
+  std::shared_ptr<Boxes> boxes;
   if (Status status = map_peers(hosts, rank, addresses, members, memory, &boxes); !status.ok()) {
-    give_up(*memory, boxes);
+    give_up(*boxes);
     return status.in_generation(number);
   }
-  const auto generation = std::make_shared<Generation>(number, rank, std::move(hosts), std::move(own),
-                                                       std::move(boxes), handlers_, logger_);
+  const auto generation =
+      std::make_shared<Generation>(number, rank, std::move(hosts), std::move(own), boxes, handlers_, logger_);
   for (int32_t i = 0; i < generation->size(); ++i) {
     generation->all.push_back(i);
     generation->indices.push_back(generation->index_of(i));

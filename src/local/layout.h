@@ -11,13 +11,15 @@
 namespace hvd::local {
 
 inline constexpr uint64_t kBoxMagic = 0x786f622d64766821;  // "!hvd-box"
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 64;  // no two writers within one
 
 inline constexpr size_t kSegmentBytes = size_t{256} << 10;
 inline constexpr size_t kSegments = 8;
 inline constexpr int32_t kMostLocal = 128;  // ranks that share memory; further ones are groups of their own
+/// Of so many ranks each may look at all others; among more of them that would be too much, and each looks at few.
+inline constexpr int32_t kMostAmongAll = 32;
 inline constexpr size_t kRingBytes = size_t{64} << 10;
 
 enum class BoxState : uint32_t { kOpen = 0, kGaveUp = 1, kLeft = 2 };
@@ -45,6 +47,7 @@ struct alignas(kLine) SegmentWords {
 struct alignas(kPage) Bells {
   alignas(kLine) std::atomic<uint32_t> exec;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message;  // 1: the owner's message thread sleeps
+  alignas(kLine) std::atomic<uint64_t> senders[kMostLocal / 64];  // who has sent the owner a message, by index
   backend::BoardWords board;                     // of the first rank's box alone
 };
 static_assert(sizeof(Bells) == kPage);

@@ -79,7 +79,7 @@ class LocalInstance final : public backend::Instance {
   void stop_sharing(hvd_log_level level, const std::string& why);
   Status map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
                    const std::vector<Member>& members, const std::shared_ptr<Box>& own,
-                   std::vector<std::shared_ptr<Box>>* ret_boxes);
+                   std::shared_ptr<Boxes>* ret_boxes);
   void end(GenerationPtr generation, BoxState last);
   void carry_messages();
   Status check(const Generation& generation, const hvd_backend_op& op) const;

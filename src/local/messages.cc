@@ -18,19 +18,35 @@ void replace(std::atomic<uint32_t>& word, uint32_t from, uint32_t to) {
 
 }  // namespace
 
-Messages::Messages(uint64_t generation, std::vector<std::shared_ptr<Box>> boxes, std::vector<int32_t> ranks,
-                   int32_t index, const backend::HostHandlers& handlers, LoggerPtr logger)
+Messages::Messages(uint64_t generation, std::shared_ptr<Boxes> boxes, const std::vector<int32_t>& ranks,
+                   const backend::HostHandlers& handlers, LoggerPtr logger)
     : generation_(generation),
       boxes_(std::move(boxes)),
-      own_(*boxes_[static_cast<size_t>(index)]),
+      own_(boxes_->own()),
       handlers_(handlers),
-      logger_(std::move(logger)) {
-  for (size_t i = 0; i < boxes_.size(); ++i) {
-    if (static_cast<int32_t>(i) == index) {
-      peers_.emplace_back();
-      continue;
-    }
-    peers_.push_back(std::make_unique<Peer>(*boxes_[i], boxes_[i]->rings[index], own_.rings[i], ranks[i]));
+      logger_(std::move(logger)),
+      all_(boxes_->size() <= kMostAmongAll) {
+  for (int32_t i = 0; i < boxes_->size(); ++i) {
+    peers_.push_back(i == boxes_->index()
+                         ? nullptr
+                         : std::make_unique<Peer>(i, ranks[static_cast<size_t>(i)], own_.rings[i]));
+  }
+}
+
+// Before the bell is rung: whoever looks then sees it.
+void Messages::announce(Box& box) const {
+  if (all_) return;
+  const auto index = static_cast<size_t>(boxes_->index());
+  std::atomic<uint64_t>& word = box.bells.senders[index / 64];
+  const uint64_t mine = uint64_t{1} << index % 64;
+  if ((word.load(std::memory_order_seq_cst) & mine) == 0) word.fetch_or(mine, std::memory_order_seq_cst);
+}
+
+// Once in a while: a peer can take back what others have announced.
+void Messages::listen_to_all() {
+  if (all_) return;
+  for (const auto& peer : peers_) {
+    if (peer != nullptr && !peer->over && !peer->reader.empty()) hear(*peer);
   }
 }
 
@@ -43,15 +59,22 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
                                              : fmt::format("the memory of rank {} is broken", peer.rank));
       return status.at_rank(peer.rank);
     }
-    if (peer.writer.write(message)) {
-      if (peer.writer.keeps()) peer.keeps = true;
+    Box* const box = boxes_->reach(index);
+    if (box == nullptr) {
+      Status status(HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank));
+      return status.at_rank(peer.rank);
+    }
+    if (!peer.writer) peer.writer.emplace(box->rings[boxes_->index()]);
+    if (peer.writer->write(message)) {
+      if (peer.writer->keeps()) peer.keeps = true;
+      announce(*box);
     } else {
       peer.broken = true;
       peer.complained = true;
       ring(own_.bells.message);  // failure is not told from here
     }
   }
-  ring(peer.box.bells.message);
+  wake(peer);
   return {};
 }
 
@@ -59,13 +82,20 @@ void Messages::flush(Peer& peer) {
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.broken) return;
-    if (!peer.writer.flush()) {
+    if (!peer.writer->flush()) {
       peer.broken = true;
       peer.complained = true;
     }
-    if (peer.broken || !peer.writer.keeps()) peer.keeps = false;
+    if (peer.broken || !peer.writer->keeps()) peer.keeps = false;
   }
-  ring(peer.box.bells.message);
+  wake(peer);
+}
+
+void Messages::tell_losses() {
+  for (const Boxes::Loss& loss : boxes_->take_losses()) {
+    Peer& peer = *peers_[static_cast<size_t>(loss.index)];
+    fail(peer, fmt::format("rank {}: its shared memory can't be had: {}", peer.rank, loss.reason), peer.rank);
+  }
 }
 
 template <class Function>
@@ -85,7 +115,9 @@ bool Messages::receive(Peer& peer) {
   bool any = false;
   for (int i = 0; i < kAtOnce && !stopped(); ++i) {
     const StreamReader::Result result = peer.reader.next();
-    if (peer.reader.wanted()) ring(peer.box.bells.message);
+    if (peer.reader.wanted()) {
+      if (Box* const box = boxes_->reach(peer.index)) ring(box->bells.message);
+    }
     if (result == StreamReader::Result::kBroken) {
       fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
            peer.rank);
@@ -101,14 +133,18 @@ bool Messages::receive(Peer& peer) {
 
 bool Messages::poll() {
   bool any = false;
+  if (boxes_->has_losses()) tell_losses();
   for (const auto& held : peers_) {
     if (held == nullptr || held->over.load(std::memory_order_relaxed)) continue;
     if (stopped()) return any;
     Peer& peer = *held;
     // Before its ring: what it sent before it left is still taken.
-    const auto state = static_cast<BoxState>(peer.box.state.load(std::memory_order_seq_cst));
-    any |= receive(peer);
-    if (peer.keeps && peer.out_ring.starved.value.load(std::memory_order_seq_cst) == 0) {
+    const BoxState state = state_of(peer);
+    if (listens_to(peer)) {
+      hear(peer);
+      any |= receive(peer);
+    }
+    if (can_flush(peer)) {
       flush(peer);
       any = true;
     }
@@ -116,7 +152,7 @@ bool Messages::poll() {
     if (peer.complained) {
       fail(peer, fmt::format("the memory of rank {} is broken: what it says it has read can't be", peer.rank),
            peer.rank);
-    } else if (state != BoxState::kOpen && peer.reader.empty()) {
+    } else if (state != BoxState::kOpen && !has_come(peer)) {
       if (state == BoxState::kLeft) {
         peer.over = true;
       } else {
@@ -130,12 +166,12 @@ bool Messages::poll() {
 
 bool Messages::pending() const {
   if (stopped()) return false;
+  if (boxes_->has_losses()) return true;
   for (const auto& peer : peers_) {
     if (peer == nullptr || peer->over) continue;
-    if (!peer->reader.empty() || peer->complained) return true;
-    if (peer->box.state.load(std::memory_order_seq_cst) != static_cast<uint32_t>(BoxState::kOpen))
+    if (has_come(*peer) || peer->complained || state_of(*peer) != BoxState::kOpen || can_flush(*peer)) {
       return true;
-    if (peer->keeps && peer->out_ring.starved.value.load(std::memory_order_seq_cst) == 0) return true;
+    }
   }
   return false;
 }
@@ -177,6 +213,7 @@ void Messages::run() {
       }
     }
     sleeper_.sleep(own_.bells.message, word, [this] { return stopped(); });
+    if (own_.bells.message.load(std::memory_order_seq_cst) == word) listen_to_all();
   }
 }
 
@@ -185,7 +222,7 @@ void Messages::stop(BoxState last) {
   stopped_ = true;
   sleeper_.rouse(own_.bells.message, kClosed);
   for (const auto& peer : peers_) {
-    if (peer != nullptr) ring(peer->box.bells.message);
+    if (peer != nullptr) wake(*peer);
   }
 }
 

@@ -103,6 +103,7 @@ void LocalInstance::execute(Job& job) {
     try {
       InnerOps inner(generation.joins_hosts() ? inner_.get() : nullptr, generation.group, op.sequence);
       status = run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
+      if (status.ok()) status = generation.group.settle();
       // The ranks of this host wait for what the backend between hosts did not bring, and the operations that
       // it still has for other hosts: all are given up, so that these end.
       if (!status.ok() && inner.used()) abort(generation.number);

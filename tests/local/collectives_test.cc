@@ -350,6 +350,28 @@ TEST_P(Places, AnyHistoryOfOperationsAmongSubsets) {
   }
 }
 
+// More on a host than look at each other all by all.
+TEST(Many, AllreduceOfSizesAroundEveryBoundaryAndBarriers) {
+  constexpr int32_t kMany = kMostAmongAll + 5;
+  Ranks ranks(std::vector<int32_t>(kMany, 0));
+  std::vector<int32_t> all;
+  for (int32_t r = 0; r < kMany; ++r) all.push_back(r);
+  std::atomic<int> arrived{0};
+  ranks.each([&](int32_t rank) {
+    uint64_t sequence = 0;
+    for (const size_t count :
+         {size_t{0}, size_t{1}, size_t{1024}, size_t{1025}, size_t{2048}, size_t{2049}, size_t{100'000}}) {
+      allreduce(ranks, all, rank, HVD_DTYPE_FLOAT32, HVD_REDUCTION_SUM, count, ++sequence, false,
+                count % 2 == 0);
+      ASSERT_TRUE(ranks.group(rank).settle().ok());
+      ++arrived;
+      Call call{operation(HVD_COLLECTIVE_BARRIER, HVD_DTYPE_FLOAT32, ++sequence), {}, all, {}};
+      ASSERT_TRUE(ranks.run(rank, call).ok());
+      EXPECT_GE(arrived.load(), static_cast<int>(sequence / 2) * kMany);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, Places, testing::Range(size_t{0}, kPlaces.size()), [](const auto& info) {
   std::string name = "hosts";
   for (int32_t host : kPlaces[info.param]) name += "_" + std::to_string(host);
