@@ -41,8 +41,10 @@ class Operation {
   uint64_t word() const { return result_word; }  // agree; join: the rank that joined last
   /// Allgather, reducescatter, alltoall: as it came out.
   const Tensor& output(size_t index = 0) const;
-  /// Alltoall: rows from each member.
+  /// Alltoall: rows from each member. Allgather of one tensor: rows of each rank in took_part().
   const std::vector<int64_t>& received_splits() const { return splits; }
+  /// Allgather: ascending; empty if all have.
+  const std::vector<int32_t>& took_part() const { return participants; }
   /// The library's memory, once: allgather, reducescatter, alltoall and object.
   Buffer take_buffer(size_t index = 0);
   size_t buffer_size(size_t index = 0) const {  // bytes
@@ -88,6 +90,7 @@ class Operation {
   uint64_t result_word = 0;
   std::vector<Tensor> results;
   std::vector<int64_t> splits;
+  std::vector<int32_t> participants;  // allgather: whose rows they are; empty: all members'
   std::vector<Memory> buffers;  // by tensor, where the library allocated
 
  private:

@@ -12,6 +12,7 @@
 #include <random>
 #include <utility>
 
+#include "elastic/feed_messages.h"
 #include "wire/messages.h"
 
 namespace hvd::elastic {
@@ -19,8 +20,8 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kMostChannels = 64;
-// Of a commit's digests, 16 bytes for each MiB: what does not fit is not fed.
-constexpr size_t kMostDigests = 512 << 10;
+// Answers that wait to be sent to one of them: a commit, and the pieces that it has asked for at a time.
+constexpr size_t kMostQueued = 16 << 20;
 constexpr Duration kLook = std::chrono::milliseconds(5);
 
 std::string draw_key() {
@@ -74,9 +75,11 @@ void FeedServer::listen(const std::string& local_address, const Offered& offered
   timer_ = std::make_unique<Loop::Timer>(loop_);
   const bool own = is_own(local_address);
   const std::string key = draw_key();
+  wire::ChannelLimits limits;
+  limits.max_queued = kMostQueued;
   try {
     listener_ = std::make_unique<wire::Listener>(loop_, own ? "0.0.0.0:0" : endpoint_of(local_address, 0),
-                                                 key, wire::ChannelLimits{}, logger_,
+                                                 key, limits, logger_,
                                                  [this](const ChannelPtr& channel) { accepted(channel); });
   } catch (const Error& error) { return offered("", "", error.what()); }
   std::string endpoint;
@@ -143,24 +146,7 @@ bool FeedServer::answer(const Asking& asking) {
   if (!source_->revision(&revision) || revision + 1 == asking.known) return false;
   state::FeedCommit commit;
   if (!source_->commit(&commit)) return false;
-  wire::FeedCommitT answer;
-  answer.revision = commit.revision;
-  answer.process = commit.reach.process;
-  answer.mark = commit.reach.mark;
-  answer.token = std::make_unique<wire::Digest>(commit.reach.token.low, commit.reach.token.high);
-  size_t digests = 0;
-  for (const state::FeedItem& item : commit.items) {
-    digests += item.digests.size() + 16;  // and its key
-    if (digests > kMostDigests) break;
-    auto told = std::make_unique<wire::FeedItemT>();
-    told->key = item.key;
-    told->spec = std::make_unique<wire::Digest>(item.spec.low, item.spec.high);
-    told->bytes = item.bytes;
-    told->address = item.address;
-    for (const Digest& digest : item.digests) told->digests.emplace_back(digest.low, digest.high);
-    answer.items.push_back(std::move(told));
-  }
-  send(*asking.channel, std::move(answer));
+  send(*asking.channel, write_commit(commit));
   return true;
 }
 

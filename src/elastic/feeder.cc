@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "elastic/feed_messages.h"
 #include "wire/messages.h"
 #include "wire/tls.h"
 
@@ -83,6 +84,8 @@ void Feeder::connected(uint64_t dial, std::shared_ptr<wire::Channel> channel, co
   channel_ = std::move(channel);
   logger_->info("while it waits for a place this worker is fed by worker {} at {}", info_.source,
                 channel_->peer());
+  next_ = under_way_ = 0;
+  lacking_.clear();
   channel_->trust();
   channel_->set_handlers(
       {[this](std::span<const uint8_t> frame) { received(frame); }, [this](const Status&) { closed(); }});
@@ -102,6 +105,7 @@ void Feeder::send(Body body) {
 }
 
 void Feeder::ask(uint64_t known) {
+  asked_ = true;
   wire::FeedAskT ask;
   ask.known = known;
   send(std::move(ask));
@@ -123,22 +127,9 @@ void Feeder::received(std::span<const uint8_t> frame) {
 }
 
 void Feeder::take_commit(const wire::FeedCommitT& told) {
-  state::FeedCommit commit;
-  commit.revision = told.revision;
-  commit.reach = {told.process, told.mark, wire::to_digest(told.token.get())};
-  for (const auto& item : told.items) {
-    if (item == nullptr || item->bytes == 0 || item->bytes > uint64_t{1} << 48 ||
-        item->digests.size() != state::pieces_of(item->bytes)) {
-      throw Error(HVD_INVALID, "a commit whose digests are not those of its bytes");
-    }
-    state::FeedItem& taken = commit.items.emplace_back();
-    taken.key = item->key;
-    taken.spec = wire::to_digest(item->spec.get());
-    taken.bytes = item->bytes;
-    taken.address = item->address;
-    for (const wire::Digest& digest : item->digests) taken.digests.push_back(wire::to_digest(&digest));
-  }
-  commit_ = std::move(commit);
+  // Between an answer and the next question it takes what it lacks of that commit.
+  if (!std::exchange(asked_, false)) throw Error(HVD_INVALID, "a commit that nobody had asked for");
+  commit_ = read_commit(told);
   cache_.fit(commit_);
   lacking_ = cache_.lacking(commit_);
   const Duration took = moved_ > 0 ? now() - pass_began_ : Duration(0);

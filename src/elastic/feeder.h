@@ -65,7 +65,7 @@ class Feeder {
   state::FeedCommit commit_;                      // the newest one known
   std::vector<state::FeedCache::Piece> lacking_;  // of it, when this pass began
   size_t next_ = 0, under_way_ = 0;
-  bool direct_ = false;
+  bool direct_ = false, asked_ = false;
   uint64_t moved_ = 0, pass_ = 0;
   Time pass_began_{};
   std::unique_ptr<state::FeedProgress> progress_;

@@ -130,9 +130,10 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   w->absent = false;
   w->at_work = !e.left && e.generation == generation;
   w->event = e.last;
-  w->ever_synced = w->ever_synced || e.has_state;
+  // Its word that it was synced may have been lost with the connection; who never had a place was not (contract 11).
+  w->ever_synced = w->ever_synced || (e.has_state && (inherited || may_come_back() || w->member()));
   w->has_state = w->ever_synced;
-  w->revision = std::max(w->revision, e.revision);
+  if (w->has_state) w->revision = std::max(w->revision, e.revision);
   if (w->ever_synced) {
     state_exists = true;
     initial = false;

@@ -14,12 +14,30 @@
 namespace hvd::state {
 namespace {
 
-/// What each rank says first. A rank that has joined says nothing.
+/// What each rank says first.
 struct Head {
   uint64_t rank = 0, revision = 0, variables = 0;
   Digest digest;
 };
 static_assert(sizeof(Head) == 40, "no padding on the wire");
+
+/// Each rank has said `size` bytes, no rank says more than its own, and this rank's have come round as it said them: who
+/// spoke for others would have them named.
+Status check(const std::vector<Brought>& parts, const std::vector<uint8_t>& all, int32_t rank,
+             const void* mine, size_t size) {
+  const uint8_t* at = all.data();
+  for (const Brought& part : parts) {
+    if (part.size != size) {
+      Status status(HVD_INTERNAL, fmt::format("state: rank {} says {} bytes of its commit: expected {}",
+                                              part.rank, part.size, size));
+      return status.at_rank(part.rank);
+    }
+    if (part.rank == rank && size > 0 && std::memcmp(at, mine, size) != 0)
+      return {HVD_INTERNAL, "state: what was handed round of this rank's commit is not its own"};
+    at += size;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -53,13 +71,16 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
     mine.digest = summary.digest;
   }
   std::vector<uint8_t> all;
-  if (Status status = gather(engine, deadline, "hvd.divergence.head", &mine, sizeof(mine), &all);
-      !status.ok()) {
-    return status;
-  }
-  std::vector<Head> heads(all.size() / sizeof(Head));
+  std::vector<Brought> parts;
+  Status status = gather(engine, deadline, "hvd.divergence.head", &mine, sizeof(mine), &all, &parts);
+  if (status.ok()) status = check(parts, all, rank, &mine, sizeof(mine));
+  if (!status.ok()) return status;
+  std::vector<Head> heads(parts.size());
   if (!heads.empty()) std::memcpy(heads.data(), all.data(), heads.size() * sizeof(Head));
-  for (const Head& head : heads) {
+  for (size_t i = 0; i < heads.size(); ++i) {
+    Head& head = heads[i];
+    // Who brought it, and not who it says to be.
+    head.rank = static_cast<uint64_t>(parts[i].rank);
     if (head.revision == heads[0].revision && head.variables == heads[0].variables) continue;
     return {
         HVD_MISMATCH,
@@ -75,14 +96,11 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
   std::vector<Version> row;
   for (auto& [key, variable] : variables) row.push_back({variable.digest, variable.committed_bytes().size()});
   const size_t bytes = row.size() * sizeof(Version);
-  if (Status status = gather(engine, deadline, "hvd.divergence.digests", row.data(), bytes, &all);
-      !status.ok()) {
-    return status;
-  }
-  if (all.size() != heads.size() * bytes) {
-    return {HVD_INTERNAL, fmt::format("state: {} bytes of digests from {} ranks: expected {}", all.size(),
-                                      heads.size(), heads.size() * bytes)};
-  }
+  status = gather(engine, deadline, "hvd.divergence.digests", row.data(), bytes, &all, &parts);
+  if (status.ok()) status = check(parts, all, rank, row.data(), bytes);
+  if (!status.ok()) return status;
+  if (parts.size() != heads.size())
+    return {HVD_INTERNAL, fmt::format("state: digests of {} ranks: expected {}", parts.size(), heads.size())};
   std::vector<std::vector<Version>> versions(heads.size(), row);
   for (size_t i = 0; i < heads.size() && bytes > 0; ++i)
     std::memcpy(versions[i].data(), all.data() + i * bytes, bytes);

@@ -1,9 +1,14 @@
 // Reads the last commit under a lock that a commit holds while it writes, and keeps what a worker was fed.
 #include "state/feed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "state/impl.h"
 #include "state/pages.h"
 
@@ -19,6 +24,26 @@ bool is_fed(const Variable& variable) {
 }
 
 }  // namespace
+
+void check(const FeedCommit& commit) {
+  const uint64_t most = memory_of_machine() / 2;
+  uint64_t total = 0;
+  std::set<std::string_view> keys;
+  for (const FeedItem& item : commit.items) {
+    const std::string key = printable(item.key, 80);
+    if (!keys.insert(item.key).second)
+      throw Error(HVD_INVALID, fmt::format("a commit that has key '{}' twice", key));
+    if (item.bytes == 0 || item.bytes > most - total)
+      throw Error(HVD_INVALID, fmt::format("a commit with {} bytes of key '{}' beside {} of others: expected "
+                                           "1 to {} in all, half of this machine's memory",
+                                           item.bytes, key, total, most));
+    total += item.bytes;
+    if (item.digests.size() != pieces_of(item.bytes))
+      throw Error(HVD_INVALID,
+                  fmt::format("a commit with {} digests of the {} bytes of key '{}': expected {}",
+                              item.digests.size(), item.bytes, key, pieces_of(item.bytes)));
+  }
+}
 
 bool FeedSource::revision(uint64_t* ret_revision) const {
   const std::lock_guard lock(mutex_);
@@ -84,12 +109,13 @@ FeedPause::~FeedPause() {
 }
 
 void FeedCache::fit(const FeedCommit& commit) {
-  std::map<std::string, Item> items;
+  // Without memory it is left empty: who has half of an item has none.
+  std::map<std::string, Item> items, before = std::exchange(items_, {});
   std::vector<std::span<uint8_t>> fresh;
   for (const FeedItem& wanted : commit.items) {
     Item item;
-    if (const auto found = items_.find(wanted.key);
-        found != items_.end() && found->second.spec == wanted.spec && found->second.bytes == wanted.bytes) {
+    if (const auto found = before.find(wanted.key);
+        found != before.end() && found->second.spec == wanted.spec && found->second.bytes == wanted.bytes) {
       item = std::move(found->second);
     } else {
       item.spec = wanted.spec;

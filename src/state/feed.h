@@ -34,6 +34,10 @@ struct FeedCommit {
   std::vector<FeedItem> items;
 };
 
+/// Throws Error(HVD_INVALID): a key twice, digests that are not those of the bytes, or more than this machine's memory could
+/// hold twice, live and as the last commit.
+void check(const FeedCommit& commit);
+
 /// The last commit of a state, for other threads. Closed while it changes, so that a commit waits at most for the copy of
 /// one piece. Thread-safe.
 class FeedSource {
@@ -73,7 +77,7 @@ class FeedCache {
     size_t size = 0;
   };
 
-  /// Makes room for all that the commit has, and drops what it has not. Throws std::bad_alloc.
+  /// Makes room for all that the commit has, which was checked, and drops what it has not. Throws std::bad_alloc.
   void fit(const FeedCommit& commit);
   /// What is not here yet as the commit has it. fit comes first.
   std::vector<Piece> lacking(const FeedCommit& commit) const;

@@ -76,9 +76,16 @@ class Flight {
   std::vector<std::shared_ptr<collective::Operation>> operations_;
 };
 
-/// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of ranks.
+/// Whose the next `size` bytes of an allgather are.
+struct Brought {
+  int32_t rank = -1;
+  size_t size = 0;
+};
+
+/// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of ranks, and
+/// `parts`, if it is not null, as well. A rank that has joined brings none.
 inline Status gather(collective::Engine& engine, Time deadline, const char* name, const void* data,
-                     size_t size, std::vector<uint8_t>* all) {
+                     size_t size, std::vector<uint8_t>* all, std::vector<Brought>* parts = nullptr) {
   Flight flight(engine, deadline);
   collective::Submission submission;
   submission.name = name;
@@ -89,6 +96,12 @@ inline Status gather(collective::Engine& engine, Time deadline, const char* name
   const size_t length = operation->buffer_size();
   const collective::Buffer buffer = operation->take_buffer();
   all->assign(buffer.get(), buffer.get() + length);
+  if (parts == nullptr) return {};
+  const std::vector<int64_t>& rows = operation->received_splits();
+  const std::vector<int32_t>& ranks = operation->took_part();
+  parts->clear();
+  for (size_t i = 0; i < rows.size(); ++i)
+    parts->push_back({ranks.empty() ? static_cast<int32_t>(i) : ranks[i], static_cast<size_t>(rows[i])});
   return {};
 }
 

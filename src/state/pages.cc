@@ -2,6 +2,7 @@
 #include "state/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -60,6 +61,12 @@ void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel) {
     touch(chunk.data(), chunk.size());
     if (huge && now() - began > kSlow) ++slow;
   });
+}
+
+uint64_t memory_of_machine() {
+  static const uint64_t bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
 
 }  // namespace hvd::state

@@ -17,4 +17,7 @@ void touch(void* data, size_t size);
 /// takes many times as long as the copy that the memory is for.
 void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel = true);
 
+/// Bytes: nobody's word makes room for more.
+uint64_t memory_of_machine();
+
 }  // namespace hvd::state

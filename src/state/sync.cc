@@ -2,9 +2,10 @@
 #include "state/sync.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstring>
+
+#include "state/pages.h"
 
 namespace hvd::state {
 
@@ -20,12 +21,6 @@ Status at_rank(size_t rank, hvd_status code, std::string message) {
 
 Status strange(const char* what, size_t got, size_t expected) {
   return {HVD_INTERNAL, fmt::format("state sync: {} bytes of {}: expected {}", got, what, expected)};
-}
-
-uint64_t memory_of_machine() {
-  static const uint64_t bytes =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
 }
 
 /// Whether each piece of a rank's last commit has its digest: what devices hold is digested as a whole.

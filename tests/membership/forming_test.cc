@@ -78,6 +78,27 @@ TEST(Forming, NewestCommitIsTheRoot) {  // contract 5, F10
   EXPECT_EQ(s.one<Assign>().root, 1);
 }
 
+/// contract 11: a newcomer drops its connection, and comes back with a claim.
+TEST(Forming, ANewcomerThatSaysThatItHadStateLeadsNoGeneration) {
+  Script s = running(sizes(3, 1, 3));
+  s.lost(3).ready(1, 1, true, 7).ready(2, 1, true, 7).wait(1);
+  const uint64_t newcomer = 4;
+  for (const uint64_t generation : {0, 1}) {
+    BackEvent claim;
+    claim.generation = generation;
+    claim.rank = 0;
+    claim.size = 3;
+    claim.has_state = claim.synced = true;
+    claim.revision = ~uint64_t{0};
+    s.back(newcomer, claim);
+  }
+  s.ready(newcomer, 0, true, ~uint64_t{0});
+  s.ready(1, 2, true, 8).ready(2, 2, true, 8);
+  ASSERT_EQ(s.members(), (Ids{1, 2, newcomer}));
+  EXPECT_EQ(s.one<Assign>().root, 0);
+  EXPECT_FALSE(s.one<Assign>().members[2].has_state);
+}
+
 TEST(Forming, RankZeroHoldsState) {  // contract 7
   Script s = running(sizes(3, 1, 3));
   s.lost(1).ready(2, 1, false);

@@ -58,6 +58,9 @@ class Script {
     return took(membership.worker_fed(worker, event, now));
   }
   Script& close_joining(const std::string& reason) { return took(membership.close_joining(reason, now)); }
+  Script& back(uint64_t worker, const BackEvent& event) {
+    return took(membership.worker_back(worker, event, now));
+  }
   /// Time passes, and the driver is woken when it asks for it.
   Script& wait(double s) {
     const Time until = now + seconds(s);

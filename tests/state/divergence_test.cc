@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "state/fabric.h"
+#include "state/flight.h"
 #include "state/message.h"
 #include "state/objects.h"
 #include "state/state.h"
@@ -161,6 +162,77 @@ TEST(Divergence, OtherRevisionsAreAMismatchThatNamesThem) {
     const Status status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(60), &found);
     EXPECT_EQ(status.code, HVD_MISMATCH);
     EXPECT_TRUE(says(status.message, {"rank 0 commits revision 0", "rank 1 revision 1"}));
+  });
+}
+
+/// Rank 1 says what it likes; the others compare their commits.
+Status compared_with_a_liar(size_t heads, uint64_t named, std::vector<Diverged>* ret_found) {
+  Job job(3);
+  job.sync();
+  struct Head {
+    uint64_t rank, revision, variables;
+    Digest digest;
+  };
+  Status of_rank_0;
+  job.all([&](Worker& worker, int32_t rank) {
+    EXPECT_TRUE(worker.state.save().ok());
+    std::vector<Diverged> found;
+    if (rank != 1) {
+      const Status status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(5), &found);
+      if (rank != 0) return;
+      of_rank_0 = status;
+      *ret_found = found;
+      return;
+    }
+    const Time deadline = now() + seconds(5);
+    const std::vector<Head> lie(heads, Head{named, worker.state.revision(), 3, {1, 2}});
+    std::vector<uint8_t> all;
+    static_cast<void>(gather(job.fabric.engine(1), deadline, "hvd.divergence.head", lie.data(),
+                             lie.size() * sizeof(Head), &all));
+    if (heads != 1) return job.fabric.engine(1).fail({HVD_PEER_LOST, "it goes"});
+    const std::vector<Version> row(3, version(99));
+    static_cast<void>(gather(job.fabric.engine(1), deadline, "hvd.divergence.digests", row.data(),
+                             row.size() * sizeof(Version), &all));
+    const uint8_t known = 1;
+    static_cast<void>(gather(job.fabric.engine(1), deadline, "hvd.divergence.known", &known, 1, &all));
+  });
+  return of_rank_0;
+}
+
+TEST(Divergence, ARankThatNamesItselfAnotherIsNamedItself) {
+  std::vector<Diverged> found;
+  const Status status = compared_with_a_liar(1, 2, &found);
+  ASSERT_TRUE(status.ok()) << status.message;
+  ASSERT_EQ(found.size(), 3U);
+  for (const Diverged& diverged : found) {
+    EXPECT_EQ(diverged.ranks, (std::vector<int32_t>{1}));
+    EXPECT_TRUE(diverged.majority);
+  }
+}
+
+TEST(Divergence, OneRankIsNoMajorityBySpeakingOften) {
+  std::vector<Diverged> found;
+  const Status status = compared_with_a_liar(5, 1, &found);
+  EXPECT_EQ(status.code, HVD_INTERNAL);
+  EXPECT_EQ(status.rank, 1);
+  EXPECT_TRUE(says(status.message, {"rank 1 says 200 bytes of its commit: expected 40"}));
+  EXPECT_TRUE(found.empty());
+}
+
+TEST(Divergence, WhatIsHandedRoundOfThisRankIsItsOwn) {
+  Job job(3);
+  job.sync();
+  job.fabric.forge([](int32_t to, int, uint8_t* gathered) {
+    if (to == 1) gathered[40 + 24] ^= 1;  // rank 1's digest
+  });
+  job.all([&](Worker& worker, int32_t rank) {
+    EXPECT_TRUE(worker.state.save().ok());
+    std::vector<Diverged> found;
+    const Status status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(5), &found);
+    if (rank != 1) return;
+    job.fabric.engine(rank).fail({HVD_PEER_LOST, "it goes"});
+    EXPECT_EQ(status.code, HVD_INTERNAL);
+    EXPECT_TRUE(says(status.message, {"of this rank's commit is not its own"}));
   });
 }
 

@@ -289,5 +289,35 @@ TEST(FeedProgress, GoesOnAsLongAsItComesCloser) {
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(progress.may_join(lacking /= 2, lacking, seconds(1))) << i;
 }
 
+FeedItem item(const std::string& key, uint64_t bytes, uint64_t digests) {
+  FeedItem item;
+  item.key = key;
+  item.bytes = bytes;
+  item.digests.resize(digests);
+  return item;
+}
+
+std::string objection(std::vector<FeedItem> items) {
+  FeedCommit commit;
+  commit.items = std::move(items);
+  try {
+    check(commit);
+  } catch (const Error& error) { return error.what(); }
+  return "";
+}
+
+/// What would have a worker write beyond its memory, or make room for more than there is.
+TEST(FeedCheck, ACommitThatNobodyCanHaveIsRefused) {
+  EXPECT_EQ(objection({item("a", 5, 1), item("b", kPiece + 1, 2)}), "");
+  EXPECT_EQ(objection({item("a", 5, 1), item("a", 4 * kPiece, 4)}), "a commit that has key 'a' twice");
+  EXPECT_NE(objection({item("a", kPiece, 2)}).find("2 digests of the 1048576 bytes of key 'a': expected 1"),
+            std::string::npos);
+  EXPECT_NE(objection({item("a", 0, 0)}).find("0 bytes of key 'a'"), std::string::npos);
+  EXPECT_NE(objection({item("a", 5, 1), item("b", ~uint64_t{0}, 1)}).find("beside 5 of others"),
+            std::string::npos);
+  EXPECT_NE(objection({item("b", uint64_t{1} << 47, 0)}).find("half of this machine's memory"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace hvd::state

@@ -97,7 +97,10 @@ Fit misfit(const Answer& a) {
 
 Status place(Answer& a, bool discard) {
   begin_results(a);
-  if (a.submission().inputs.size() == 1) a.op.splits = a.outcome.rows;
+  if (a.submission().inputs.size() == 1) {
+    a.op.splits = a.outcome.rows;
+    a.op.participants = a.outcome.participants;
+  }
   const auto& inputs = a.submission().inputs;
   for (size_t t = 0; t < inputs.size(); ++t) {
     if (Status status = place_result(a, t, with_rows(inputs[t], a.rows(t)), discard); !status.ok())
