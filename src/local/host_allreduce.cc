@@ -14,6 +14,13 @@ namespace {
 constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces everything
 constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
 
+// While a ring holds some blocks of every member's, little ones stay in the caches until all have taken them, and
+// several cores work at once. With more members they would wait for each other at every block.
+size_t largest_block(size_t members) {
+  if (members <= 2) return size_t{128} << 10;
+  return 2 * members <= kSegments ? size_t{32} << 10 : kSegmentBytes;
+}
+
 class Allreduce {
  public:
   Allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction, int32_t divisor)
@@ -25,7 +32,7 @@ class Allreduce {
       blocks_.each = std::max<size_t>(1, tensors.count());
     } else {
       const size_t share = (tensors.bytes() / members + kLine) / kLine * kLine;
-      blocks_.each = std::clamp(share, kLeastBlock, kSegmentBytes) / tensors.element();
+      blocks_.each = std::clamp(share, kLeastBlock, largest_block(members)) / tensors.element();
     }
     count_ = blocks_.count();
     reduced_ = static_cast<size_t>(team.me);
@@ -82,7 +89,7 @@ class Allreduce {
   bool collect(size_t block) {
     for (size_t member = 0; member < members(); ++member) {
       if (static_cast<int32_t>(member) == team_.me || found_[member].has_value()) continue;
-      found_[member] = find(team_, team_.members[member], block);
+      found_[member] = in_order(team_, team_.members[member], block);
       if (!found_[member].has_value()) return false;
     }
     return true;
@@ -124,7 +131,7 @@ class Allreduce {
       const size_t member = (static_cast<size_t>(team_.me) + i) % members();
       const size_t block = copied_[member];
       if (block >= count_) continue;
-      const std::optional<Found> found = find(team_, team_.members[member], block);
+      const std::optional<Found> found = in_order(team_, team_.members[member], block);
       if (!found.has_value()) continue;
       tensors_.scatter(blocks_.first(block), blocks_.length(block), found->data);
       release(team_, team_.members[member], *found, block);
