@@ -79,6 +79,9 @@ class Instance {
     static_cast<void>(done);
     static_cast<void>(deadline);
   }
+  /// The calling thread will wait for what it submits from now on: in progress, and for so long. Nobody need be woken
+  /// for it. Zero: no more.
+  virtual void lends(Duration wait) { static_cast<void>(wait); }
   /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives the
   /// generation.
   virtual std::shared_ptr<Board> board() { return nullptr; }

@@ -15,6 +15,7 @@ constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
 void Engine::begin(const OperationPtr& op, bool question) {
   const Time time = now();
   if (op->submission.members.empty()) leave_board(op->submission.name);
+  if (held_) board_->close(*held_);  // or all have met, and what begins now comes after it
   SentSignatures::Found found = sent_.find(op->submission);
   op->ticket = next_ticket_++;
   op->epoch = config_.word ? config_.word() : 0;

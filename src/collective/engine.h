@@ -84,21 +84,29 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// after fail() one that is complete with that status.
   std::shared_ptr<Operation> submit(Submission submission);
 
+  /// What became of a call for which all ranks have met: over, or an operation that the backend runs.
+  struct Concluded {
+    Status status;  // without an operation
+    std::shared_ptr<Operation> operation;
+  };
   /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet on the
-  /// board, without messages: the operation's status. Nothing: submit it and wait. Waits for a moment at most.
-  std::optional<Status> meet(Submission& submission);
+  /// board, without messages. Nothing: submit it and wait. Waits for a moment at most. wait: how long the caller waits
+  /// for an operation that it gets.
+  std::optional<Concluded> meet(Submission& submission, Duration wait = Duration::zero());
 
   // The same in steps, for tests that replay histories: arrive; look until it is no more kOpen, or close; conclude.
   struct Met {
     std::string name;
     backend::Board::Meeting meeting;
     uint64_t ticket = 0, checks = 0, word = 0;
+    bool runs = false;  // in the backend, once all have met
+    Duration wait{0};
   };
   using Meeting = backend::Board::State;
   std::optional<Met> arrive(Submission& submission);
   Meeting look(Met& met) { return board_->look(met.meeting); }
   Meeting close(Met& met) { return board_->close(met.meeting); }
-  std::optional<Status> conclude(Met& met, Meeting state, Submission& submission);
+  std::optional<Concluded> conclude(Met& met, Meeting state, Submission& submission);
 
   /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
   /// rank; it is no older than any rank's word at its last operation of all ranks that had completed before, if
@@ -193,6 +201,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void take_board();
   void granted(const Operation& op, const Grant& grant);
   bool meeting(const std::string& name) const;
+  bool awaits_meeting(const Work& work) const;
+  Concluded run_together(Met& met, Submission& submission);
   void leave_board(const std::string& name);
 
   std::vector<OperationPtr> take_waiting();
@@ -230,7 +240,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::deque<Work> queue_;
   std::shared_ptr<backend::Board> board_;               // from start on; NULL: there is none
   std::unordered_map<std::string, Repeated> repeated_;  // by name
-  pid_t process_ = 0;                                   // a forked child has no board
+  std::optional<backend::Board::Meeting> held_;  // for what runs in the backend: no other operation begins
+  pid_t process_ = 0;                            // a forked child has no board
   local::Patience patience_;
   std::atomic<int> looks_{0};  // of who waits on the board, before it gives way
   std::atomic<uint32_t> waits_{0};

@@ -97,6 +97,7 @@ void Engine::execute(Work& work) {
   if (outcome.status.ok() && (outcome.sequence != 0 || answer.alone())) {
     if (outcome.sequence != 0) last_sequence_ = outcome.sequence;
     for (const auto& each : ops) each->in_backend = true;
+    if (outcome.grant.number != 0 && ops.size() == 1) granted(op, outcome.grant);
     ++in_backend_;
     lock.unlock();
     run(std::move(ops), outcome);

@@ -27,6 +27,8 @@ class Fusion {
   explicit Fusion(uint64_t threshold, size_t window = 2) : threshold_(threshold), window_(window) {}
 
   void add(Item item);
+  /// Rank 0 has begun one that was not chosen here.
+  void started() { ++under_way_; }
   /// One of rank 0's batches is done.
   void finished() {
     if (under_way_ > 0) --under_way_;

@@ -10,6 +10,8 @@ namespace {
 constexpr size_t kMostKnown = 1024;  // programs that never repeat a name must not fill memory
 }  // namespace
 
+bool runs_after_meeting(const Signature& call) { return call.payload > backend::kBoardBytes; }
+
 Grant Grants::agreed(const SignaturePtr& call, uint64_t word) {
   if (known_.size() >= kMostKnown && !known_.contains(call->key)) {
     std::erase_if(known_, [](const auto& entry) { return entry.second.grant.number == 0; });

@@ -8,6 +8,9 @@
 
 namespace hvd::collective {
 
+/// Whether its data moves in the backend once all have met, and not on the board.
+bool runs_after_meeting(const Signature& call);
+
 class Grants {
  public:
   /// All ranks have called this by messages, in agreement, with this word, and would rather meet. The second time in a

@@ -131,8 +131,8 @@ void Matcher::complete(Table::iterator it) {
   pending_.erase(it);
   propose(*pending);
   Verdict verdict = decide(*pending);
+  grant(*pending, verdict);
   if (verdict.operations == 0) {
-    grant(*pending, verdict);
     conclude(*pending, verdict);
     if (spare_.size() < kSpare) {
       const size_t size = pending->calls.size();
@@ -208,7 +208,8 @@ void Matcher::grant(const Pending& pending, Verdict& verdict) {
   const Signature& call = *pending.first;
   if (!board_ || !verdict.outcome->status.ok() || row_of(call.kind).exchange == nullptr) return;
   if (verdict.participants.size() != hosts_.size() || hosts_.size() < 2 || !call.members.empty()) return;
-  if (call.on_device() || call.payload > backend::kBoardBytes || agreement_.pinned()) return;
+  if (call.on_device() || agreement_.pinned()) return;
+  if (verdict.operations > 0 && !runs_after_meeting(call)) return;  // no data is to travel on the board
   const uint64_t word = pending.at(0).epoch;
   for (const auto& made : pending.calls) {
     if (!made.request.meets || made.request.epoch != word) return;

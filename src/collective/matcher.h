@@ -63,6 +63,11 @@ class Matcher {
   void use_board() { board_ = true; }
   /// All have met on the board after `checks` checks each, all with this word; whether there is something to take.
   bool met(uint64_t checks, uint64_t word);
+  /// Of operations that run in the backend once all have met; whatever is called from now on comes after them. The first
+  /// one's number.
+  uint64_t reserve(uint64_t operations) { return std::exchange(sequence_, sequence_ + operations); }
+  /// They have met: rank 0 runs it.
+  void runs() { fusion_.started(); }
   /// Rank 0 is done with a batch that it ran in the backend.
   void ran();
   void tick(Time now);

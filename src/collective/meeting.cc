@@ -7,10 +7,18 @@
 // will then make that call by messages, where differences, time-outs, losses and late ranks are dealt with as ever.
 // The word of its slot decides between both for all ranks alike.
 //
+// What is too large for the slot runs in the backend once all have met. Its place in the order of operations is fixed by
+// rank 0 as it arrives: it leaves the number in its note. A rank arrives only when none of its operations is under way;
+// while it waits it closes the slot before it begins another, and runs no other before this one. So whatever got a lower
+// number is over on every rank that is part of it, and whatever gets a higher one comes later on all.
+//
 // Contract 1: every rank that meets has the word of the grant, which rank 0 had heard before. If all have begun the
 // same number of checks, that word is proposed for the next one, by every rank to itself and by rank 0 to those
 // who ask.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 
 #include "base/process.h"
 #include "collective/engine.h"
@@ -73,24 +81,78 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
     Repeated& mine = it->second;
     const uint64_t word = config_.word ? config_.word() : 0;
     if (word != mine.grant.word || !mine.call->describes(s, 0)) return {};  // submit leaves the board
+    met.runs = runs_after_meeting(*mine.call);
+    if (met.runs && (!ops_.empty() || held_)) return {};
     mine.busy = true;
     met.meeting = {mine.grant.slot, mine.grant.number, ++mine.round};
+    if (met.runs) {
+      held_ = met.meeting;
+      if (coordinator()) {
+        const uint64_t sequence = matcher_.reserve(mine.call->specs.size());
+        std::memcpy(board_->room(met.meeting), &sequence, sizeof sequence);
+      }
+    }
     met.word = word;
     met.ticket = next_ticket_++;
     met.checks = checks_.begun();
     checks_.called(met.ticket);
   }
   met.name = s.name;
-  if (row.travels == Travel::kEverybodys || (row.travels == Travel::kRoots && s.root == config_.rank)) {
+  if (met.runs) {
+    // Rank 0's number alone.
+  } else if (row.travels == Travel::kEverybodys ||
+             (row.travels == Travel::kRoots && s.root == config_.rank)) {
     fill(s, board_->room(met.meeting));
   }
   board_->arrive(met.meeting, met.checks);
   return met;
 }
 
-std::optional<Status> Engine::conclude(Met& met, Meeting state, Submission& s) {
+/// Under the lock: what is not run before the meeting is over.
+bool Engine::awaits_meeting(const Work& work) const {
+  return held_ && work.type == Work::Type::kOutcome && work.rank == config_.rank &&
+         work.outcome->sequence != 0;
+}
+
+Engine::Concluded Engine::run_together(Met& met, Submission& s) {
+  Outcome outcome;
+  std::memcpy(&outcome.sequence, board_->data(0, met.meeting), sizeof outcome.sequence);
+  auto op = std::make_shared<Operation>(std::move(s));
+  op->engine = weak_from_this();
+  op->ticket = met.ticket;
+  op->checks = met.checks;
+  op->epoch = met.word;
+  op->in_backend = true;
+  Lock lock(mutex_);
+  if (down() != nullptr) return {*down(), nullptr};
+  if (outcome.sequence <= last_sequence_) {
+    lock.unlock();
+    Status status(HVD_INTERNAL, fmt::format("{} '{}': its number {} does not grow",
+                                            kind_name(op->submission.kind), met.name, outcome.sequence));
+    break_generation(status, true);
+    return {stamped(std::move(status)), nullptr};
+  }
+  last_sequence_ = outcome.sequence;
+  op->call = repeated_.find(met.name)->second.call;
+  keys_.insert(op->call->key);
+  ops_.emplace(op->ticket, op);
+  ++in_backend_;
+  if (coordinator()) matcher_.runs();
+  lock.unlock();
+  instance_.lends(met.wait);
+  run({op}, outcome);
+  instance_.lends(Duration::zero());
+  return {Status(), std::move(op)};
+}
+
+std::optional<Engine::Concluded> Engine::conclude(Met& met, Meeting state, Submission& s) {
   bool together = state == Meeting::kMet;  // between the same two checks
-  if (state == Meeting::kMet) {
+  Concluded concluded;
+  if (state == Meeting::kMet && met.runs) {
+    for (size_t r = 0; r < board_->size(); ++r)
+      together = together && board_->checks(r, met.meeting) == met.checks;
+    concluded = run_together(met, s);
+  } else if (state == Meeting::kMet) {
     const Row& row = row_of(s.kind);
     const uint8_t* few[kMostOnStack];
     std::vector<const uint8_t*> many;
@@ -114,17 +176,17 @@ std::optional<Status> Engine::conclude(Met& met, Meeting state, Submission& s) {
   if (together) checks_.learned({met.checks + 1, met.word});
   const auto it = repeated_.find(met.name);
   it->second.busy = false;
+  if (met.runs) held_.reset();
+  if (state == Meeting::kMet && together && coordinator() && matcher_.met(met.checks, met.word)) collect();
+  drain(lock);
   if (state != Meeting::kMet) return {};  // submit leaves the board
-  if (together && coordinator() && matcher_.met(met.checks, met.word)) {
-    collect();
-    drain(lock);
-  }
-  return Status();
+  return concluded;
 }
 
-std::optional<Status> Engine::meet(Submission& submission) {
+std::optional<Engine::Concluded> Engine::meet(Submission& submission, Duration wait) {
   std::optional<Met> met = arrive(submission);
   if (!met) return {};
+  met->wait = wait;
   Meeting state = look(*met);
   if (state == Meeting::kOpen) {
     // With a processor each, the others come while this rank looks. On one that it shares with them they come only when it

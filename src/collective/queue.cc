@@ -47,7 +47,7 @@ void Engine::arm(Time when) {
 void Engine::drain(Lock& lock) {
   if (draining_ || !started_) return;
   draining_ = true;
-  while (!queue_.empty()) {
+  while (!queue_.empty() && !awaits_meeting(queue_.front())) {
     Work work = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();

@@ -20,10 +20,10 @@ class Submitter {
   /// generation, or HVD_INVALID if this worker is no member.
   std::shared_ptr<collective::Operation> submit(collective::Submission submission, ProcessSet* set = nullptr,
                                                 Duration timeout = Duration(0));
-  /// The same for a caller that would wait at once. Nothing if the ranks met instead (collective/meeting.cc): then it is
-  /// complete, with *ret_met.
+  /// The same for a caller that would wait at once, for so long. Nothing if the ranks met (collective/meeting.cc) and it
+  /// is complete, with *ret_met.
   std::shared_ptr<collective::Operation> meet_or_submit(collective::Submission submission, Status* ret_met,
-                                                        ProcessSet* set, Duration timeout);
+                                                        Duration wait, ProcessSet* set, Duration timeout);
   /// submit and wait.
   Status run(collective::Submission submission,
              std::shared_ptr<collective::Operation>* ret_operation = nullptr, ProcessSet* set = nullptr,

@@ -37,6 +37,7 @@ class LocalInstance final : public backend::Instance {
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
   void progress(const std::atomic<bool>& done, Time deadline) override;
+  void lends(Duration wait) override;
   std::shared_ptr<backend::Board> board() override;
   void abort(uint64_t generation) override;
   void disconnect() override {

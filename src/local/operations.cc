@@ -129,6 +129,14 @@ void LocalInstance::pass_on(Job& job) {
   op.done(op.done_context, status.code, &text);
 }
 
+void LocalInstance::lends(Duration wait) {
+  if (wait > kLends) {
+    lender_ = std::this_thread::get_id();
+  } else if (lender_.load() == std::this_thread::get_id()) {
+    lender_ = std::thread::id();
+  }
+}
+
 // Looks for messages, executes what they led to, and gives up when nothing has happened for a while: the
 // message thread and the executor's then go on.
 void LocalInstance::progress(const std::atomic<bool>& done, Time deadline) {

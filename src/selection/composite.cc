@@ -102,6 +102,7 @@ class Composite final : public backend::Instance {
   }
   std::shared_ptr<backend::Board> board() override { return host().board(); }
   void progress(const std::atomic<bool>& done, Time deadline) override { host().progress(done, deadline); }
+  void lends(Duration wait) override { host().lends(wait); }
 
   Status host_alloc(hvd_memory memory, size_t size, void** ret_memory) override {
     backend::Instance* const backend = of_memory(memory);

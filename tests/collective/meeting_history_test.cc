@@ -1,6 +1,7 @@
 // Random histories of ranks that meet on the board, replayed from a seed, in one thread: they repeat calls, change
-// them, wait for some and not for others, are late, give up, learn new words and check them, join and finish. Every
-// call ends once with the right data, on all ranks alike, and every check is agreed and as new as it must be.
+// them, wait for some and not for others, call from a second thread, are late, give up, learn new words and check
+// them, join and finish. Every call ends once with the right data, on all ranks alike, and every check is agreed and
+// as new as it must be.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class History {
     EngineConfig config;
     config.generation = 3;
     config.hosts.assign(ranks_.size(), "h");
-    config.small_data = sim_.chance(4) ? 0 : 64 << 10;
+    config.small_data = sim_.chance(4) ? 0 : sim_.chance(2) ? 2 << 10 : 64 << 10;
     for (int32_t r = 0; r < size_; ++r) {
       config.word = [this, r] { return words_[static_cast<size_t>(r)]; };
       sim_.add_engine(config);
@@ -61,7 +62,7 @@ class History {
     return problem_;
   }
 
-  size_t met = 0, gave_up = 0, by_messages = 0, silent_checks = 0;
+  size_t met = 0, ran = 0, gave_up = 0, beside = 0, by_messages = 0, silent_checks = 0;
 
  private:
   struct Rank {
@@ -78,6 +79,9 @@ class History {
     size_t checks = 0;
     std::vector<std::pair<std::shared_ptr<Operation>, size_t>> open;  // not waited for, and of which call
     std::map<size_t, std::vector<int32_t>> data;                      // of those
+    size_t seconds = 0;                                               // calls of the second thread
+    std::shared_ptr<Operation> second;                                // its last one
+    std::vector<int32_t> seconds_data;
   };
 
   Rank& rank(int32_t r) { return ranks_[static_cast<size_t>(r)]; }
@@ -90,16 +94,17 @@ class History {
       call.name = i;
       const int kind = pick(0, 4);
       call.kind = kind == 0 ? Kind::kBroadcast : kind == 1 ? Kind::kBarrier : Kind::kAllreduce;
-      call.elements = static_cast<size_t>(pick(0, 5));
+      call.elements = static_cast<size_t>(sim_.chance(3) ? pick(1021, 1100) : pick(0, 5));
       call.reduction = pick(HVD_REDUCTION_SUM, HVD_REDUCTION_MAX);
       if (sim_.chance(4)) call.prescale = 2, call.postscale = 3;
       call.root = pick(0, size_ - 1);
     }
     wild_ = sim_.chance(3) ? 8 : sim_.chance(2) ? 40 : 200;
     const int count = pick(10, 80);
+    seconds_ = sim_.chance(2) ? 0 : static_cast<size_t>(pick(1, 12));
     for (int i = 0; i < count; ++i) {
       Call& pattern = patterns[static_cast<size_t>(pick(0, kNames - 1))];
-      if (sim_.chance(wild_)) pattern.elements = static_cast<size_t>(pick(0, 1100));  // from now on
+      if (sim_.chance(wild_)) pattern.elements = static_cast<size_t>(pick(0, 2200));  // from now on
       Call call = pattern;
       call.check = sim_.chance(3);
       // Now and then it differs in the same way twice: what is no agreement must not become a habit.
@@ -180,7 +185,8 @@ class History {
 
   bool over() {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
-      return rank.call == calls_.size() && rank.checked && !rank.in_check && rank.open.empty();
+      return rank.call == calls_.size() && rank.checked && !rank.in_check && rank.open.empty() &&
+             rank.seconds == seconds_ && rank.second == nullptr;
     });
   }
 
@@ -202,6 +208,8 @@ class History {
   bool step(int32_t r) {
     Rank& me = rank(r);
     if (me.in_check) return false;
+    const bool holds = me.meeting && me.meeting->runs;
+    if ((me.second != nullptr || sim_.chance(holds ? 2 : 6)) && second(r)) return true;
     for (auto it = me.open.begin(); it != me.open.end(); ++it) {
       if (!it->first->done()) continue;
       const auto [operation, index] = *it;
@@ -209,7 +217,7 @@ class History {
       ended(r, index, operation->status());
       return true;
     }
-    if (me.meeting) return look(r);
+    if (me.meeting) return (!holds || !sim_.chance(2)) && look(r);
     if (me.operation != nullptr) {
       if (!me.operation->done()) return false;
       const std::shared_ptr<Operation> operation = std::move(me.operation);
@@ -257,6 +265,48 @@ class History {
     ++me.call;
   }
 
+  /// Whether rank 0 takes no part in that call of the second threads.
+  bool without_first(size_t call) const { return size_ > 2 && call % 2 == 1; }
+
+  /// The second thread waits for each of its calls.
+  bool second(int32_t r) {
+    Rank& me = rank(r);
+    if (me.second != nullptr) {
+      if (!me.second->done()) return false;
+      const Status status = me.second->status();
+      for (size_t i = 0; i < me.seconds_data.size() && problem_.empty(); ++i) {
+        int32_t sum = 0;
+        for (int32_t other = without_first(me.seconds) ? 1 : 0; other < size_; ++other) {
+          sum += value(other, 1000 + me.seconds, i);
+        }
+        if (!status.ok() || me.seconds_data[i] != sum)
+          problem_ = "call of a second thread: " + status.message;
+      }
+      me.second = nullptr;
+      ++me.seconds;
+      return true;
+    }
+    if (me.seconds == seconds_) return false;
+    const bool apart = without_first(me.seconds);
+    if (apart && r == 0) {
+      ++me.seconds;
+      return true;
+    }
+    me.seconds_data.clear();
+    const size_t elements = me.seconds % 3 == 0 ? 1 : 1100;
+    for (size_t i = 0; i < elements; ++i) me.seconds_data.push_back(value(r, 1000 + me.seconds, i));
+    Submission s;
+    s.name = apart ? "apart" : "second";
+    s.kind = Kind::kAllreduce;
+    for (int32_t member = 1; apart && member < size_; ++member) s.members.push_back(member);
+    if (apart) s.set = "apart";
+    s.inputs = {{me.seconds_data.data(), HVD_DTYPE_INT32, {static_cast<int64_t>(elements)}}};
+    s.outputs = s.inputs;
+    if (me.meeting && me.meeting->runs) ++beside;
+    me.second = engine(r).submit(std::move(s));
+    return true;
+  }
+
   bool look(int32_t r) {
     Rank& me = rank(r);
     Meeting state = engine(r).look(*me.meeting);
@@ -273,7 +323,12 @@ class History {
     }
     ++met;
     me.submission.reset();
-    complete(r, *status);
+    if (status->operation != nullptr) {
+      ++ran;
+      me.operation = status->operation;
+      return true;
+    }
+    complete(r, status->status);
     return true;
   }
 
@@ -289,7 +344,7 @@ class History {
     Rank& me = rank(r);
     const size_t number = me.checks++;
     const size_t sent = sim_.sent[r];
-    const bool quiet = me.open.empty();
+    const bool quiet = me.open.empty() && me.second == nullptr;
     const uint64_t bound = me.bound;
     me.checked = true;
     me.in_check = true;
@@ -311,6 +366,7 @@ class History {
 
   const int32_t size_;
   Simulation sim_;
+  size_t seconds_ = 0;
   int wild_ = 8;  // the lower, the more happens that is no repetition
   std::vector<Call> calls_;
   std::vector<Rank> ranks_;
@@ -328,12 +384,14 @@ TEST(MeetingHistory, EveryCallEndsRightAndEveryCheckIsAgreed) {
   const char* given = std::getenv("HVD_SEED");
   const uint64_t first = given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
   const uint64_t last = given == nullptr ? 3000 : first;
-  size_t met = 0, gave_up = 0, by_messages = 0, silent = 0;
+  size_t met = 0, ran = 0, beside = 0, gave_up = 0, by_messages = 0, silent = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     History history(seed);
     const std::string problem = history.run();
     ASSERT_EQ(problem, "") << "HVD_SEED=" << seed;
     met += history.met;
+    ran += history.ran;
+    beside += history.beside;
     gave_up += history.gave_up;
     by_messages += history.by_messages;
     silent += history.silent_checks;
@@ -341,6 +399,8 @@ TEST(MeetingHistory, EveryCallEndsRightAndEveryCheckIsAgreed) {
   if (given != nullptr) return;
   // The histories are about what they are about.
   EXPECT_GT(met, last * 5);
+  EXPECT_GT(ran, last / 2);
+  EXPECT_GT(beside, last / 8);
   EXPECT_GT(gave_up, last / 10);
   EXPECT_GT(by_messages, last * 5);
   EXPECT_GT(silent, last);

@@ -21,6 +21,7 @@ struct Ranks {
     }
     for (auto& engine : simulation.engines) engine->start();
     values.resize(static_cast<size_t>(size));
+    large.resize(static_cast<size_t>(size));
   }
   Engine& operator[](int32_t r) { return *simulation.engines[static_cast<size_t>(r)]; }
   int32_t size() const { return static_cast<int32_t>(values.size()); }
@@ -31,6 +32,13 @@ struct Ranks {
     s.name = name;
     s.kind = Kind::kAllreduce;
     s.inputs = {{&values[static_cast<size_t>(r)], HVD_DTYPE_INT32, {1}}};
+    s.outputs = s.inputs;
+    return s;
+  }
+  Submission large_sum(int32_t r) {
+    auto& data = large[static_cast<size_t>(r)];
+    Submission s = sum(r, "large");
+    s.inputs = {{data.data(), HVD_DTYPE_INT32, {static_cast<int64_t>(data.size())}}};
     s.outputs = s.inputs;
     return s;
   }
@@ -79,7 +87,7 @@ struct Ranks {
       ASSERT_EQ((*this)[r].look(*met[i]), Meeting::kMet);
       const auto status = (*this)[r].conclude(*met[i], Meeting::kMet, submissions[i]);
       ASSERT_TRUE(status.has_value());
-      EXPECT_EQ(status->code, HVD_OK);
+      EXPECT_EQ(status->status.code, HVD_OK);
       EXPECT_EQ(values[i], size() * (size() + 1) / 2);
     }
     EXPECT_EQ(sent(), before);
@@ -87,6 +95,7 @@ struct Ranks {
 
   Simulation simulation;
   std::vector<int32_t> values;
+  std::vector<std::vector<int32_t>> large;
 };
 
 TEST(Meeting, WhatIsCalledTwiceInARowNeedsNoMessages) {
@@ -96,6 +105,100 @@ TEST(Meeting, WhatIsCalledTwiceInARowNeedsNoMessages) {
   ranks.grant("y");
   ranks.meet("y");
   ranks.meet("x");
+}
+
+// What is too large for the board runs in the backend after the meeting, without messages.
+TEST(Meeting, WhatIsLargeRunsOnceAllHaveMet) {
+  Ranks ranks(3);
+  const auto large = [&](int32_t r) {
+    ranks.large[static_cast<size_t>(r)].assign(5000, r + 1);
+    return ranks.large_sum(r);
+  };
+  for (int i = 0; i < 2; ++i) {  // by messages
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (int32_t r = 0; r < 3; ++r) {
+      Submission s = large(r);
+      EXPECT_FALSE(ranks[r].arrive(s).has_value());
+      operations.push_back(ranks[r].submit(std::move(s)));
+    }
+    while (ranks.simulation.step()) {}
+    for (const auto& operation : operations) EXPECT_TRUE(operation->status().ok());
+  }
+  const size_t before = ranks.sent();
+  for (int i = 0; i < 3; ++i) {
+    std::vector<Submission> submissions;
+    std::vector<std::optional<Engine::Met>> met;
+    for (int32_t r = 0; r < 3; ++r) {
+      submissions.push_back(large(r));
+      met.push_back(ranks[r].arrive(submissions.back()));
+      ASSERT_TRUE(met.back().has_value());
+    }
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (size_t r = 0; r < 3; ++r) {
+      Engine& engine = ranks[static_cast<int32_t>(r)];
+      ASSERT_EQ(engine.look(*met[r]), Meeting::kMet);
+      const auto concluded = engine.conclude(*met[r], Meeting::kMet, submissions[r]);
+      ASSERT_TRUE(concluded.has_value());
+      ASSERT_NE(concluded->operation, nullptr);
+      operations.push_back(concluded->operation);
+    }
+    while (ranks.simulation.step()) {}
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_TRUE(operations[r]->status().ok()) << operations[r]->status().message;
+      EXPECT_EQ(ranks.large[r], std::vector<int32_t>(5000, 6));
+    }
+  }
+  EXPECT_EQ(ranks.sent(), before);
+}
+
+// Its place among the operations is fixed when rank 0 arrives: what others begin before that must come earlier.
+TEST(Meeting, WhoBeginsSomethingElseMeanwhileEndsTheMeeting) {
+  EngineConfig config;
+  config.small_data = 0;
+  Ranks ranks(3, config);
+  for (int i = 0; i < 2; ++i) {
+    for (int32_t r = 0; r < 3; ++r) {
+      ranks.large[static_cast<size_t>(r)].assign(5000, r + 1);
+      Submission s = ranks.large_sum(r);
+      EXPECT_FALSE(ranks[r].arrive(s).has_value());
+      EXPECT_FALSE(ranks[r].submit(std::move(s))->done());
+    }
+    while (ranks.simulation.step()) {}
+  }
+  std::vector<Submission> submissions(3);
+  std::vector<std::optional<Engine::Met>> met(3);
+  const auto arrive = [&](int32_t r) {
+    const auto at = static_cast<size_t>(r);
+    ranks.large[at].assign(5000, r + 1);
+    submissions[at] = ranks.large_sum(r);
+    met[at] = ranks[r].arrive(submissions[at]);
+    ASSERT_TRUE(met[at].has_value());
+  };
+  arrive(1);
+  arrive(2);
+  std::vector<std::shared_ptr<Operation>> apart;
+  for (int32_t r = 1; r < 3; ++r) {
+    Submission s = ranks.sum(r, "apart");
+    s.set = "apart";
+    s.members = {1, 2};
+    apart.push_back(ranks[r].submit(std::move(s)));
+  }
+  while (ranks.simulation.step()) {}
+  arrive(0);
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (int32_t r = 0; r < 3; ++r) {
+    const auto at = static_cast<size_t>(r);
+    EXPECT_EQ(ranks[r].look(*met[at]), Meeting::kClosed);
+    EXPECT_FALSE(ranks[r].conclude(*met[at], Meeting::kClosed, submissions[at]).has_value());
+    operations.push_back(ranks[r].submit(std::move(submissions[at])));
+  }
+  while (ranks.simulation.step()) {}
+  for (const auto& operation : apart) EXPECT_TRUE(operation->status().ok()) << operation->status().message;
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_TRUE(operations[r]->status().ok()) << operations[r]->status().message;
+    EXPECT_EQ(ranks.large[r], std::vector<int32_t>(5000, 6));
+  }
+  EXPECT_EQ(ranks.values[1], 5);
 }
 
 TEST(Meeting, WhoDoesNotComeIsWaitedForByMessages) {
