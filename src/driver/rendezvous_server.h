@@ -46,6 +46,9 @@ struct RendezvousConfig {
 };
 
 /// All on the loop's thread.
+/// How often each of so many workers sends a heartbeat. Pure.
+Duration spread_heartbeats(Duration interval, Duration timeout, size_t workers);
+
 class RendezvousServer {
  public:
   struct Events {
@@ -64,7 +67,7 @@ class RendezvousServer {
     std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
     /// What is known of its process, whose number it named. Absent: nothing.
     std::function<launch::Life(uint64_t worker, int64_t process)> life;
-    std::function<void(uint64_t worker, const membership::ReadyEvent& event)> ready;
+    std::function<void(uint64_t worker, membership::ReadyEvent event)> ready;
     std::function<void(uint64_t worker, uint64_t generation, uint64_t revision)> synced;
     std::function<void(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message)>
         failure;
@@ -149,6 +152,7 @@ class RendezvousServer {
   void operator_hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void expect_command(const ConnectionPtr& connection);
   bool fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  std::chrono::milliseconds heartbeat_interval() const;
   void resumed(const ConnectionPtr& connection, wire::EnvelopeT& message);
   membership::ReadyEvent ready_event(const Connection& connection, uint64_t generation,
                                      const wire::ReadyT& ready) const;

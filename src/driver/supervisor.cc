@@ -118,8 +118,8 @@ void Supervisor::listen() {
     if (found != workers_.end() && found->second.foreign) return launch::Life::kUnknown;
     return launcher_->life(worker, process);
   };
-  events.ready = [this](uint64_t worker, const membership::ReadyEvent& event) {
-    apply(membership_->worker_ready(worker, event, now()));
+  events.ready = [this](uint64_t worker, membership::ReadyEvent event) {
+    apply(membership_->worker_ready(worker, std::move(event), now()));
   };
   events.synced = [this](uint64_t worker, uint64_t generation, uint64_t revision) {
     apply(membership_->worker_synced(worker, generation, revision, now()));

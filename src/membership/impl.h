@@ -36,7 +36,7 @@ struct Membership::Impl {
 
   // ---- events (membership.cc) ----
   void hosts_changed(const std::vector<HostSlots>& hosts);
-  void worker_ready(uint64_t id, const ReadyEvent& event);
+  void worker_ready(uint64_t id, ReadyEvent event);
   void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
   void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
   void worker_unfit(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/digest.h"
 
@@ -66,6 +68,7 @@ class Reader {
     return n > rest_.size() ? fail() : n;
   }
   bool good() const { return good_ && rest_.empty(); }
+  bool failed() const { return !good_; }
 
  private:
   uint64_t fail() {
@@ -100,9 +103,17 @@ void put(Writer& w, const std::vector<KnownHost>& hosts) {
   }
 }
 
+/// As many as are there: a count alone takes no memory.
+template <class Item, class Read>
+std::vector<Item> list(Reader& r, Read read) {
+  std::vector<Item> items;
+  for (size_t left = r.count(); left > 0 && !r.failed(); --left) items.push_back(read());
+  return items;
+}
+
 std::vector<KnownHost> hosts(Reader& r) {
-  std::vector<KnownHost> result(r.count());
-  for (KnownHost& h : result) {
+  return list<KnownHost>(r, [&] {
+    KnownHost h;
     h.name = r.text();
     h.slots = r.small();
     h.failures = r.small();
@@ -110,18 +121,18 @@ std::vector<KnownHost> hosts(Reader& r) {
     h.failed_generation = r.number();
     h.blocked = r.flag();
     if (const int64_t left = r.signed_number(); left >= 0) h.blocked_for = Duration(left);
-    h.records.resize(r.count());
-    for (KnownHost::Slot& s : h.records) {
+    h.records = list<KnownHost::Slot>(r, [&] {
+      KnownHost::Slot s;
       s.slot = r.small();
       s.failures = r.small();
       s.wait = Duration(r.signed_number());
       s.abandoned = r.flag();
-    }
+      return s;
+    });
     h.drained = r.flag();
-    h.withdrawn.resize(r.count());
-    for (int32_t& slot : h.withdrawn) slot = r.small();
-  }
-  return result;
+    h.withdrawn = list<int32_t>(r, [&] { return r.small(); });
+    return h;
+  });
 }
 
 void put(Writer& w, const KnownWorker& worker) {
@@ -186,12 +197,9 @@ KnownJob job(Reader& r) {
   j.interrupted = (flags & 8) != 0;
   j.aborted = (flags & 16) != 0;
   j.told = (flags & 32) != 0;
-  j.members.resize(r.count());
-  for (uint64_t& id : j.members) id = r.number();
-  j.workers.resize(r.count());
-  for (KnownWorker& k : j.workers) k = worker(r);
-  j.done.resize(r.count());
-  for (uint64_t& id : j.done) id = r.number();
+  j.members = list<uint64_t>(r, [&] { return r.number(); });
+  j.workers = list<KnownWorker>(r, [&] { return worker(r); });
+  j.done = list<uint64_t>(r, [&] { return r.number(); });
   j.hosts = hosts(r);
   if (const int32_t scaled = r.small(); scaled >= 0) j.scaled = scaled;
   j.last_loss = r.text();
@@ -271,14 +279,19 @@ std::string checksum(std::string_view bytes) {
   return text;
 }
 
-/// The record at the beginning of `bytes`, and how long it is.
-std::optional<Record> first(std::string_view bytes, size_t* ret_size) {
+/// The record at the beginning of `bytes`. ret_size: how long it is, also if its content makes no sense. patience: how many
+/// bytes may be looked through in vain; those that were are taken from it.
+std::optional<Record> first(std::string_view bytes, size_t* ret_size, size_t* patience) {
   if (bytes.size() < kHead || !bytes.starts_with(kMark)) return std::nullopt;
   size_t length = 0;
   for (size_t i = 0; i < 4; ++i) length |= size_t{static_cast<uint8_t>(bytes[4 + i])} << (8 * i);
   if (length < 1 + kChecksum || length > kLongest || length > bytes.size() - kHead) return std::nullopt;
   const std::string_view all = bytes.substr(0, kHead + length - kChecksum);
-  if (bytes.substr(all.size(), kChecksum) != checksum(all)) return std::nullopt;
+  if (all.size() > *patience) return std::nullopt;
+  if (bytes.substr(all.size(), kChecksum) != checksum(all)) {
+    *patience -= all.size();
+    return std::nullopt;
+  }
   *ret_size = kHead + length;
   return content(static_cast<uint8_t>(all[kHead]), all.substr(kHead + 1));
 }
@@ -296,79 +309,104 @@ std::string encode(const Record& record) {
   return bytes + checksum(bytes);
 }
 
-std::vector<Record> decode(std::string_view bytes, size_t* ret_damaged) {
+std::vector<Record> decode(std::string_view bytes, size_t* ret_damaged, size_t* ret_in_vain) {
   std::vector<Record> records;
-  size_t damaged = 0;
+  size_t damaged = 0, in_vain = 0, patience = kPatience;
   bool in_damage = false;
   while (!bytes.empty()) {
     size_t size = 0;
-    if (std::optional<Record> record = first(bytes, &size)) {
+    const size_t had = patience;
+    std::optional<Record> record = first(bytes, &size, &patience);
+    in_vain += had - patience;
+    if (record) {
       records.push_back(*std::move(record));
-      bytes.remove_prefix(size);
       in_damage = false;
-      continue;
+    } else {
+      if (!std::exchange(in_damage, true)) ++damaged;
+      if (size == 0) size = bytes.find(kMark, 1);
+      if (size == std::string_view::npos) break;
     }
-    if (!std::exchange(in_damage, true)) ++damaged;
-    const size_t next = bytes.find(kMark, 1);
-    if (next == std::string_view::npos) break;
-    bytes.remove_prefix(next);
+    bytes.remove_prefix(size);
+    patience += kPatienceForEach * size;
   }
   *ret_damaged = damaged;
+  if (ret_in_vain != nullptr) *ret_in_vain = in_vain;
   return records;
 }
 
 namespace {
 
-struct Replay {
-  Journal& journal;
-  KnownJob& job;
+/// Each record takes no longer the more there were before it.
+class Replay {
+ public:
+  explicit Replay(Journal* journal) : journal_(*journal), job_(journal->job) {}
 
-  void forget(uint64_t id) {
-    std::erase_if(job.workers, [id](const KnownWorker& w) { return w.worker == id; });
+  void operator()(const TermBegan& t) { journal_.began = t; }
+  void operator()(const KnownJob& j) {
+    job_ = j;
+    at_.clear();
+    for (size_t i = 0; i < job_.workers.size(); ++i) {
+      if (!at_.emplace(job_.workers[i].worker, i).second) job_.workers[i].worker = kNobody;
+    }
+    done_ = {job_.done.begin(), job_.done.end()};
   }
-  void operator()(const TermBegan& t) { journal.began = t; }
-  void operator()(const KnownJob& j) { job = j; }
   void operator()(const WorkerStarted& s) {
     forget(s.worker.worker);
-    job.workers.push_back(s.worker);
-    job.next_worker = std::max(job.next_worker, s.worker.worker + 1);
+    at_.emplace(s.worker.worker, job_.workers.size());
+    job_.workers.push_back(s.worker);
+    job_.next_worker = std::max(job_.next_worker, s.worker.worker + 1);
   }
   void operator()(const WorkerGone& g) {
     forget(g.worker);
-    if (g.aborts) job.aborted = true;
-    if (!g.why.empty()) job.last_loss = g.why;
-    if (!g.hosts.empty()) job.hosts = g.hosts;
+    if (g.aborts) job_.aborted = true;
+    if (!g.why.empty()) job_.last_loss = g.why;
+    if (!g.hosts.empty()) job_.hosts = g.hosts;
   }
   void operator()(const WorkerDone& d) {
     forget(d.worker);
-    if (std::find(job.done.begin(), job.done.end(), d.worker) == job.done.end()) job.done.push_back(d.worker);
+    if (done_.insert(d.worker).second) job_.done.push_back(d.worker);
   }
   void operator()(const WorkerSynced& s) {
-    for (KnownWorker& w : job.workers) {
-      if (w.worker == s.worker) w.ever_synced = true;
-    }
-    job.state_exists = true;
+    if (const auto found = at_.find(s.worker); found != at_.end())
+      job_.workers[found->second].ever_synced = true;
+    job_.state_exists = true;
   }
   void operator()(const Announced& a) {
-    job.epoch = std::max(job.epoch, a.epoch);
-    job.interrupted = job.interrupted || a.interrupt;
-    job.hosts = a.hosts;
+    job_.epoch = std::max(job_.epoch, a.epoch);
+    job_.interrupted = job_.interrupted || a.interrupt;
+    job_.hosts = a.hosts;
   }
-  void operator()(const JobFinished& f) { job.finish = f.finish; }
+  void operator()(const JobFinished& f) { job_.finish = f.finish; }
+
+  void finish() {
+    std::erase_if(job_.workers, [](const KnownWorker& w) { return w.worker == kNobody; });
+  }
+
+ private:
+  static constexpr uint64_t kNobody = 0;
+  void forget(uint64_t id) {
+    const auto found = at_.find(id);
+    if (found == at_.end()) return;
+    job_.workers[found->second].worker = kNobody;  // the others stay where they are
+    at_.erase(found);
+  }
+
+  Journal& journal_;
+  KnownJob& job_;
+  std::unordered_map<uint64_t, size_t> at_;  // where each worker is
+  std::unordered_set<uint64_t> done_;
 };
 
 }  // namespace
 
-void replay(const Record& record, Journal* journal) {
-  Replay act{*journal, journal->job};
-  std::visit(act, record);
-  ++journal->records;
-}
-
 Journal read_journal(std::string_view bytes) {
   Journal journal;
   journal.job.told = true;
-  for (const Record& record : decode(bytes, &journal.damaged)) replay(record, &journal);
+  const std::vector<Record> records = decode(bytes, &journal.damaged);
+  journal.records = records.size();
+  Replay replay(&journal);
+  for (const Record& record : records) std::visit(replay, record);
+  replay.finish();
   // What was lost may have been a worker's: those that come back tell.
   journal.job.told = journal.job.told && journal.whole() && journal.began.term > 0;
   return journal;

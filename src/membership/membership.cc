@@ -44,7 +44,7 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
   std::move(change.removed.begin(), change.removed.end(), std::back_inserter(removed));
 }
 
-void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
+void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
   Worker* worker = workers.find(id);
   quiet = true;
   if (worker == nullptr) return refuse(id, workers.objection(id));  // contract 11
@@ -58,12 +58,12 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   if (worker->member() && event.left_generation < generation && !worker->behind) return;
   const bool was_ready = std::exchange(worker->ready, true);
   if (!was_ready) worker->ready_since = now;
-  worker->event = event;
+  worker->event = std::move(event);
   worker->judged_in = ~uint64_t{0};
   // A worker has state from its first sync on: nobody leads a generation by its word alone.
-  worker->event.has_state = event.has_state && worker->ever_synced;
+  worker->event.has_state = worker->event.has_state && worker->ever_synced;
   worker->has_state = worker->event.has_state;
-  worker->revision = event.revision;
+  worker->revision = worker->event.revision;
   quiet = !worker->member() ? !was_ready && quiet_beginner_ready(*worker) : quiet_member_ready();
   if (!worker->member() || !running()) return;
 
@@ -72,12 +72,12 @@ void Membership::Impl::worker_ready(uint64_t id, const ReadyEvent& event) {
   // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker that lost
   // a peer may be here before its word of whom, and before the driver itself notices: it is not the one to blame.
   if (interrupted) return;
-  if (inherited && event.left_generation == generation && !event.lost_peer) {
+  if (inherited && worker->event.left_generation == generation && !worker->event.lost_peer) {
     interrupted = true;  // as an earlier driver had announced
     return;
   }
   if (aborted) return;
-  if (event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
+  if (worker->event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
   abort(describe(*worker) + " left the generation", worker->rank, id);
 }
 

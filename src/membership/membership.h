@@ -203,7 +203,7 @@ class Membership {
 
   // Each event returns what to do about it, in order.
   std::vector<Action> hosts_changed(std::vector<HostSlots> hosts, Time now);
-  std::vector<Action> worker_ready(uint64_t worker, const ReadyEvent& event, Time now);
+  std::vector<Action> worker_ready(uint64_t worker, ReadyEvent event, Time now);
   /// It has connected again: to this driver, or to a new one.
   std::vector<Action> worker_back(uint64_t worker, const BackEvent& event, Time now);
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);

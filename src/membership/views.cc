@@ -89,10 +89,10 @@ std::vector<Action> Membership::hosts_changed(std::vector<HostSlots> hosts, Time
   return impl_->take(now);
 }
 
-std::vector<Action> Membership::worker_ready(uint64_t worker, const ReadyEvent& event, Time now) {
+std::vector<Action> Membership::worker_ready(uint64_t worker, ReadyEvent event, Time now) {
   impl_->now = std::max(impl_->now, now);
   if (!ended()) {
-    impl_->worker_ready(worker, event);
+    impl_->worker_ready(worker, std::move(event));
   } else {
     impl_->refuse(worker, "the job has ended");
   }

@@ -142,7 +142,7 @@ void SessionCore::dispatch(const wire::EnvelopeT& message, Time now) {
     case wire::Body::Abort: return on_abort(message.generation, *body.AsAbort(), now);
     case wire::Body::HostsUpdated: return on_hosts_updated(*body.AsHostsUpdated());
     case wire::Body::KvValue: return on_kv_value(message.generation, *body.AsKvValue());
-    case wire::Body::HeartbeatAck: return;  // a sign of life and nothing more
+    case wire::Body::HeartbeatAck: return on_heartbeat_ack(*body.AsHeartbeatAck(), now);
     case wire::Body::Probe: return heartbeat(now);
     case wire::Body::Waiting:
       actions_.emplace_back(NotifyWaiting{printable(body.AsWaiting()->reason)});
@@ -193,6 +193,18 @@ bool SessionCore::take_welcome(const wire::WelcomeT& welcome, Time now) {
   takes_recoveries_ = welcome.takes_recoveries;
   word_ = std::max(word_, to_word(welcome.epoch, false));
   return true;
+}
+
+// A sign of life; and a driver of many workers wants to hear of each more seldom.
+void SessionCore::on_heartbeat_ack(const wire::HeartbeatAckT& ack, Time now) {
+  if (ack.interval_ms == 0) return;
+  const int64_t timeout_ms = heartbeat_timeout_ / milliseconds(1);
+  if (ack.interval_ms < 0 || ack.interval_ms >= timeout_ms) {
+    return log(HVD_LOG_WARNING, fmt::format("dropped a heartbeat interval of {} ms: expected less than {} ms",
+                                            ack.interval_ms, timeout_ms));
+  }
+  heartbeat_interval_ = milliseconds(ack.interval_ms);
+  next_heartbeat_ = std::min(next_heartbeat_, now + heartbeat_interval_);
 }
 
 void SessionCore::on_refused(const wire::RefusedT& refused, bool final) {

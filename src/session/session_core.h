@@ -196,6 +196,7 @@ class SessionCore {
 
   void dispatch(const wire::EnvelopeT& message, Time now);
   void on_welcome(const wire::WelcomeT& welcome, Time now);
+  void on_heartbeat_ack(const wire::HeartbeatAckT& ack, Time now);
   void on_refused(const wire::RefusedT& refused, bool final = false);
   void on_assignment(uint64_t generation, const wire::AssignmentT& assignment, Time now);
   void on_abort(uint64_t generation, const wire::AbortT& abort, Time now);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "status/snapshot.h"
@@ -56,7 +56,7 @@ class Recorder {
 
   const Time began_;
   std::optional<Time> ended_;
-  std::map<uint64_t, Worker> workers_;
+  std::unordered_map<uint64_t, Worker> workers_;
   std::deque<GenerationView> generations_;
   std::vector<Stall> stalls_;
   std::array<uint64_t, kCauses> resets_{};

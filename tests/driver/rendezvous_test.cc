@@ -44,6 +44,29 @@ TEST_F(Rendezvous, HeartbeatsAreAnswered) {
   const wire::HeartbeatAckT* ack = worker.await(&wire::BodyUnion::AsHeartbeatAck);
   ASSERT_NE(ack, nullptr);
   EXPECT_EQ(ack->sent_ns, 77);
+  EXPECT_EQ(ack->interval_ms, 1000);
+}
+
+TEST(Heartbeats, OfManyWorkersAreSeldomButThreeWithinTheTimeout) {
+  const auto of = [](size_t workers) { return spread_heartbeats(seconds(1), seconds(10), workers); };
+  EXPECT_EQ(of(1), seconds(1));
+  EXPECT_EQ(of(1000), seconds(1));
+  EXPECT_EQ(of(2000), seconds(2));
+  EXPECT_EQ(of(100'000), seconds(10) / 3);
+  EXPECT_EQ(spread_heartbeats(seconds(8), seconds(10), 100'000), seconds(8)) << "as its user has set it";
+}
+
+TEST_F(Rendezvous, AGrowingJobsWorkersAreToldToBeatMoreSeldom) {
+  set("heartbeat_interval", "0.01");
+  set("hosts", "a:12");
+  start();
+  ScriptedWorker& first = join(1);
+  EXPECT_EQ(first.await(&wire::BodyUnion::AsWelcome)->heartbeat_interval_ms, 10);
+  for (uint64_t id = 2; id <= 12; ++id) join(id);
+  first.say(wire::HeartbeatT());
+  const wire::HeartbeatAckT* ack = first.await(&wire::BodyUnion::AsHeartbeatAck);
+  ASSERT_NE(ack, nullptr) << log.text();
+  EXPECT_EQ(ack->interval_ms, 12);
 }
 
 TEST_F(Rendezvous, AClosedConnectionAbortsTheOthers) {  // contract 3

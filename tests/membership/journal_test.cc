@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/digest.h"
 #include "membership/simulator.h"
 
 namespace hvd::membership::test {
@@ -94,6 +95,62 @@ TEST(Journal, ThatIsDamagedAnywhereLosesThatRecordAlone) {
       EXPECT_FALSE(read_journal(broken).job.told);
     }
   }
+}
+
+/// Bytes that say of themselves that they are a record of a kind that nobody knows.
+std::string of_no_kind(const std::string& content) {
+  std::string bytes = "\xd1Hvd";
+  const size_t length = 1 + content.size() + 8;
+  for (size_t i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(length >> (8 * i)));
+  bytes += '\xc8' + content;
+  const uint64_t low = digest(bytes.data(), bytes.size()).low;
+  for (size_t i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(low >> (8 * i)));
+  return bytes;
+}
+
+TEST(Journal, PassesOverARecordOfALaterVersion) {
+  const std::string later = of_no_kind(encode(WorkerDone{7}));
+  size_t damaged = 0;
+  EXPECT_EQ(decode(encode(WorkerDone{1}) + later + encode(WorkerDone{2}), &damaged),
+            (std::vector<Record>{WorkerDone{1}, WorkerDone{2}}));
+  EXPECT_EQ(damaged, 1u);
+}
+
+// Each of the heads says that its record reaches to the end: to believe them all is quadratic.
+TEST(Journal, OfHeadsWithoutRecordsTakesLinearWork) {
+  std::string bytes;
+  const size_t size = size_t{1} << 20;
+  while (bytes.size() < size) {
+    bytes += "\xd1Hvd";
+    const size_t length = size - bytes.size();
+    for (size_t i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(length >> (8 * i)));
+  }
+  bytes += bytes_of(some_records());
+  size_t damaged = 0, in_vain = 0;
+  EXPECT_EQ(decode(bytes, &damaged, &in_vain), some_records()) << "what follows is lost";
+  EXPECT_EQ(damaged, 1u);
+  EXPECT_GT(in_vain, size) << "they are no heads";
+  EXPECT_LE(in_vain, kPatience + kPatienceForEach * bytes.size());
+}
+
+TEST(Journal, ForgetsAWorkerWhoeverTellsOfIt) {
+  KnownWorker five, six;
+  five.worker = 5;
+  six.worker = 6;
+  KnownJob job = some_job();
+  job.workers.push_back(job.workers.front());  // a crafted one has a worker twice
+  const auto left = [&](std::vector<Record> records) {
+    records.insert(records.begin(), {TermBegan{2, "job", ""}, job});
+    std::vector<uint64_t> ids;
+    for (const KnownWorker& w : read_journal(bytes_of(records)).job.workers) ids.push_back(w.worker);
+    return ids;
+  };
+  using Ids = std::vector<uint64_t>;
+  EXPECT_EQ(left({}), (Ids{1, 299}));
+  EXPECT_EQ(left({WorkerStarted{five}, WorkerStarted{six}}), (Ids{1, 299, 5, 6}));
+  EXPECT_EQ(left({WorkerStarted{five}, WorkerStarted{six}, WorkerStarted{five}}), (Ids{1, 299, 6, 5}));
+  EXPECT_EQ(left({WorkerStarted{five}, WorkerGone{5, false, "", {}}, WorkerDone{1}}), (Ids{299}));
+  EXPECT_EQ(left({WorkerStarted{five}, job}), (Ids{1, 299}));
 }
 
 TEST(Journal, OfRandomBytesIsNone) {

@@ -312,6 +312,38 @@ TEST_F(CoreTest, AnyMessageIsASignOfLife) {
   }
 }
 
+TEST_F(CoreTest, ADriverOfManyHearsMoreSeldom) {
+  become_welcome();
+  Time last_heard = time;
+  const auto beats = [&](Duration during) {
+    size_t count = 0;
+    for (const Time until = time + during; time < until; time += milliseconds(10)) {
+      for (const Send& send : of<Send>(core.tick(time))) count += send.envelope.body.AsHeartbeat() != nullptr;
+      if (time - last_heard > seconds(5)) {
+        receive(0, wire::HeartbeatAckT{});
+        last_heard = time;
+      }
+    }
+    return count;
+  };
+  const auto told = [&](int64_t interval_ms) {
+    wire::HeartbeatAckT ack;
+    ack.interval_ms = interval_ms;
+    return receive(0, std::move(ack));
+  };
+  EXPECT_NEAR(static_cast<double>(beats(seconds(30))), 30, 1);
+  told(3000);
+  EXPECT_NEAR(static_cast<double>(beats(seconds(30))), 10, 1);
+  told(0);
+  EXPECT_NEAR(static_cast<double>(beats(seconds(30))), 10, 1) << "0 says nothing";
+  EXPECT_EQ(of<LogLine>(told(10'000)).size(), 1u) << "no heartbeat would come in time";
+  EXPECT_EQ(of<LogLine>(told(-1)).size(), 1u);
+  EXPECT_EQ(of<LogLine>(told(std::numeric_limits<int64_t>::max())).size(), 1u);
+  EXPECT_NEAR(static_cast<double>(beats(seconds(30))), 10, 1);
+  told(500);
+  EXPECT_NEAR(static_cast<double>(beats(seconds(30))), 60, 1);
+}
+
 TEST_F(CoreTest, AfterAStopWhatHasArrivedIsReadFirst) {
   become_welcome();
   time += seconds(3600);  // SIGSTOP ... SIGCONT
