@@ -70,6 +70,16 @@ func (s *Shard[T]) reshard(asked *C.hvd_shard) error {
 // AddShard registers this rank's part of an even split of a vector of so many elements, all zero at first. It outlives the
 // loss of `copies` workers at once (0: one, [NoCopies]: none). With shards all ranks take part in each Commit and Save.
 func AddShard[T Element](s *State, key string, elements int64, copies int) (*Shard[T], error) {
+	return addShard[T](s, key, elements, copies, nil)
+}
+
+// AddShardWithParity is AddShard for 1 / parity of a copy's memory: workers are in groups of parity + 1 or more, which keep
+// each other's parity, and one of each group may be lost at once. parity is 2 to 64.
+func AddShardWithParity[T Element](s *State, key string, elements int64, parity int) (*Shard[T], error) {
+	return addShard[T](s, key, elements, 0, &parity)
+}
+
+func addShard[T Element](s *State, key string, elements int64, copies int, parity *int) (*Shard[T], error) {
 	if s == nil {
 		return nil, newError(Invalid, "the state is nil")
 	}
@@ -89,6 +99,10 @@ func AddShard[T Element](s *State, key string, elements int64, copies int) (*Sha
 	c := t.described()
 	err = s.add(key, memory, func(key *C.char, e *C.hvd_error) C.hvd_status {
 		handle := cgo.NewHandle(sharded{s, shard})
+		if parity != nil {
+			return C.hvdgo_add_shard_with_parity(s.c, key, &c, C.int64_t(elements), C.int64_t(offset), C.int32_t(*parity),
+				C.uintptr_t(handle), e)
+		}
 		return C.hvdgo_add_shard(s.c, key, &c, C.int64_t(elements), C.int64_t(offset), C.int32_t(copies), C.uintptr_t(handle), e)
 	})
 	if err != nil {

@@ -252,6 +252,8 @@ type StateStatistics struct {
 	SyncSentBytes, SyncReceivedBytes   uint64
 	LastCommit                         time.Duration // of the copy
 	WrittenBytes                       uint64        // of tensors and values: what had changed
+	ShardBytes, CopyBytes              uint64        // of this rank's ranges, and of those it holds for others
+	FedBytes                           uint64        // that this worker had before its first sync
 }
 
 // Statistics tells what commits, restores and syncs did.
@@ -262,7 +264,7 @@ func (s *State) Statistics() (StateStatistics, error) {
 	}
 	return StateStatistics{uint64(c.revision), uint64(c.commits), uint64(c.restores), uint64(c.syncs), uint64(c.bytes),
 		uint64(c.sync_sent_bytes), uint64(c.sync_received_bytes), time.Duration(c.last_commit_ns),
-		uint64(c.written_bytes)}, nil
+		uint64(c.written_bytes), uint64(c.shard_bytes), uint64(c.copy_bytes), uint64(c.fed_bytes)}, nil
 }
 
 // Revision is the number of the last commit: 0 before the first, or if the state is closed.

@@ -178,10 +178,20 @@ func TestShardsOfAWorkerThatIsAlone(t *testing.T) {
 	shard.Data()[9] = 4
 	must(t, state.Restore())
 	equal(t, []any{shard.Data()[9]}, []any{3.0})
+	statistics, err := state.Statistics()
+	must(t, err)
+	equal(t, []any{statistics.ShardBytes, statistics.CopyBytes, statistics.FedBytes}, []any{uint64(80), uint64(0), uint64(0)})
 	_, err = hvd.AddShard[float64](state, "m", 10, 0)
 	expect(t, err, hvd.Invalid)
 	_, err = hvd.AddShard[float64](state, "n", 10, 99)
 	expect(t, err, hvd.Invalid)
+	for _, parity := range []int{0, 1, 65} {
+		_, err = hvd.AddShardWithParity[float64](state, "n", 10, parity)
+		expect(t, err, hvd.Invalid, "expected the parity of 2 to 64 shards")
+	}
+	_, err = hvd.AddShardWithParity[float64](state, "n", 10, 3)
+	must(t, err)
+	must(t, state.Commit())
 	offset, length, err := hvd.ShardRange(10, 3, 4)
 	must(t, err)
 	equal(t, []any{offset, length}, []any{int64(8), int64(2)})

@@ -1,5 +1,5 @@
 /* shards.h: sharded state. A flat global vector (what ZeRO and FSDP2 flatten parameters and moments to) of which each rank
- * holds one range, and of which others keep copies, so that the loss of workers loses none of it. docs/shards.md has
+ * holds one range, and of which others keep copies or parity, so that the loss of workers loses none of it. docs/shards.md has
  * the whole story; the rules of hvd.h hold here too. */
 #ifndef HVD_SHARDS_H
 #define HVD_SHARDS_H
@@ -53,6 +53,21 @@ HVD_API hvd_status hvd_state_add_shard(hvd_state *state, const char *key, const 
                                        int64_t global_elements, int64_t offset, int32_t copies,
                                        hvd_reshard_fn reshard, void *userdata, hvd_destroy_fn destroy,
                                        hvd_error *error);
+
+/* The same with parity instead of copies, for less memory. Workers are put into groups of `parity` + 1, larger ones by a
+ * few where that does not come out even, and a single one if they are fewer. Each keeps a block of the others' parity
+ * (exclusive or) beside its own shard, at most 1 / `parity` of the longest shard of its group. One worker of each
+ * group may be lost at once without loss of data: its block and its shard are made again from the others'. The workers of one
+ * host are in different groups wherever there are enough of these, so that a host may be lost if none has more
+ * workers than there are groups.
+ *
+ * parity: 2 to 64, the same on all ranks. Host memory is needed for 2 x (1 + 1 / `parity`) times this rank's shards, and
+ * while a lost one is made again for as much as was lost. Everything else as above. Taking one key away leaves others
+ * with the same parity without it until the next commit. */
+HVD_API hvd_status hvd_state_add_shard_with_parity(hvd_state *state, const char *key, const hvd_tensor *tensor,
+                                                   int64_t global_elements, int64_t offset, int32_t parity,
+                                                   hvd_reshard_fn reshard, void *userdata,
+                                                   hvd_destroy_fn destroy, hvd_error *error);
 
 /* Range of `rank` in an even split over `size` ranks: the first ones have one element more if it does not come out even.
  * HVD_INVALID. Never blocks. */

@@ -147,27 +147,57 @@ hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn s
   });
 }
 
+namespace {
+
+/// `info` has copies or parity, and the callback if there is one.
+void add_shard(hvd_state* state, const char* key, const hvd_tensor* tensor, int64_t global_elements,
+               int64_t offset, hvd::state::ShardInfo info) {
+  const Call call(state);
+  info.tensor = tensor_of(tensor, "tensor");
+  info.global_elements = global_elements;
+  info.offset = offset;
+  hvd::elastic::Worker& worker = call.worker();
+  call->state.add_shard(
+      required_text(key, "key"), std::move(info),
+      [&worker](hvd::state::Generation* generation) { return worker.generation(generation); });
+}
+
+}  // namespace
+
 hvd_status hvd_state_add_shard(hvd_state* state, const char* key, const hvd_tensor* tensor,
                                int64_t global_elements, int64_t offset, int32_t copies,
                                hvd_reshard_fn reshard, void* userdata, hvd_destroy_fn destroy,
                                hvd_error* error) {
   return guarded(error, [&] {
     const Callback<hvd_reshard_fn> callback(reshard, userdata, destroy);
-    const Call call(state);
     hvd::state::ShardInfo info;
-    info.tensor = tensor_of(tensor, "tensor");
-    info.global_elements = global_elements;
-    info.offset = offset;
     if (copies < HVD_NO_COPIES || copies > hvd::state::kMostCopies) {
       throw Error(HVD_INVALID, fmt::format("copies is {}: expected 1 to {}, 0 (one) or HVD_NO_COPIES", copies,
                                            hvd::state::kMostCopies));
     }
     info.copies = copies == 0 ? 1 : copies == HVD_NO_COPIES ? 0 : copies;
     if (reshard != nullptr) info.reshard = callback;
-    hvd::elastic::Worker& worker = call.worker();
-    call->state.add_shard(
-        required_text(key, "key"), std::move(info),
-        [&worker](hvd::state::Generation* generation) { return worker.generation(generation); });
+    add_shard(state, key, tensor, global_elements, offset, std::move(info));
+  });
+}
+
+hvd_status hvd_state_add_shard_with_parity(hvd_state* state, const char* key, const hvd_tensor* tensor,
+                                           int64_t global_elements, int64_t offset, int32_t parity,
+                                           hvd_reshard_fn reshard, void* userdata, hvd_destroy_fn destroy,
+                                           hvd_error* error) {
+  return guarded(error, [&] {
+    const Callback<hvd_reshard_fn> callback(reshard, userdata, destroy);
+    hvd::state::ShardInfo info;
+    if (parity < hvd::state::kLeastParity || parity > hvd::state::kMostParity) {
+      throw Error(
+          HVD_INVALID,
+          fmt::format("parity is {}: expected the parity of {} to {} shards (of one shard it would be "
+                      "a copy: hvd_state_add_shard)",
+                      parity, hvd::state::kLeastParity, hvd::state::kMostParity));
+    }
+    info.parity = parity;
+    if (reshard != nullptr) info.reshard = callback;
+    add_shard(state, key, tensor, global_elements, offset, std::move(info));
   });
 }
 
@@ -275,6 +305,9 @@ hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, 
     out.sync_received_bytes = numbers.sync_received_bytes;
     out.last_commit_ns = numbers.last_commit.count();
     out.written_bytes = numbers.written_bytes;
+    out.shard_bytes = numbers.shard_bytes;
+    out.copy_bytes = numbers.copy_bytes;
+    out.fed_bytes = numbers.fed_bytes;
     copy_out(ret_statistics, out, "ret_statistics");
   });
 }

@@ -17,8 +17,9 @@ namespace {
 
 bool is_fed(const Variable& variable) {
   const Pieces& pieces = variable.copy.pieces;
-  return variable.committed && !variable.is_object() && variable.spec.kind != VariableKind::kShard &&
-         !variable.on_device() && variable.bytes > 0 && pieces.digests.size() == pieces_of(variable.bytes) &&
+  const size_t bytes = variable.committed_bytes().size();
+  return variable.committed && variable.spec.kind != VariableKind::kShard && !variable.on_device() &&
+         bytes > 0 && pieces.digests.size() == pieces_of(bytes) &&
          std::all_of(pieces.marks.begin(), pieces.marks.end(),
                      [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
 }
@@ -59,8 +60,8 @@ bool FeedSource::commit(FeedCommit* ret_commit) const {
   commit.revision = revision_;
   for (const auto& [key, variable] : *variables_) {
     if (!is_fed(variable)) continue;
-    commit.items.push_back({key, variable.spec_digest, variable.bytes,
-                            reinterpret_cast<uint64_t>(variable.copy.memory.data()),
+    const std::span<const uint8_t> bytes = variable.committed_bytes();
+    commit.items.push_back({key, variable.spec_digest, bytes.size(), reinterpret_cast<uint64_t>(bytes.data()),
                             variable.copy.pieces.digests});
   }
   *ret_commit = std::move(commit);
@@ -71,12 +72,12 @@ bool FeedSource::piece(const std::string& key, size_t index, std::vector<uint8_t
   const std::lock_guard lock(mutex_);
   if (variables_ == nullptr) return false;
   const auto found = variables_->find(key);
-  if (found == variables_->end() || !is_fed(found->second) || index >= pieces_of(found->second.bytes)) {
-    return false;
-  }
-  const size_t at = index * kPiece;
-  const uint8_t* const from = found->second.copy.memory.data() + at;
-  ret_bytes->assign(from, from + std::min(kPiece, found->second.bytes - at));
+  if (found == variables_->end() || !is_fed(found->second)) return false;
+  const std::span<const uint8_t> bytes = found->second.committed_bytes();
+  if (index >= pieces_of(bytes.size())) return false;
+  const std::span<const uint8_t> some =
+      bytes.subspan(index * kPiece).first(std::min(kPiece, bytes.size() - index * kPiece));
+  ret_bytes->assign(some.begin(), some.end());
   return true;
 }
 

@@ -19,7 +19,7 @@ namespace hvd::state {
 
 struct Variable;
 
-/// What there is of one tensor or value in a commit. Objects, shards and what lies in device memory are not fed.
+/// What there is of one tensor, value or object in a commit. Shards and what lies in device memory are not fed.
 struct FeedItem {
   std::string key;
   Digest spec;

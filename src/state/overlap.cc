@@ -144,7 +144,7 @@ void State::Impl::take_objects() {
   for (auto& [key, variable] : variables) {
     if (!variable.is_object()) continue;
     variable.next.object.swap(variable.fresh);
-    variable.next_digest = content_digest(variable.next.object.data(), variable.next.object.size());
+    variable.next_digest = variable.next.digest_object();
   }
 }
 

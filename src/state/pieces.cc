@@ -47,6 +47,19 @@ uint64_t copy_piece(const PieceCopy& piece) {
   return piece.size;
 }
 
+void add_bytes(uint8_t* __restrict to, const uint8_t* __restrict from, size_t size) {
+  constexpr size_t kLine = 64;
+  size_t at = 0;
+  for (; at + kLine <= size; at += kLine) {
+    std::array<uint64_t, kLine / sizeof(uint64_t)> a, b;
+    std::memcpy(a.data(), to + at, kLine);
+    std::memcpy(b.data(), from + at, kLine);
+    for (size_t i = 0; i < a.size(); ++i) a[i] ^= b[i];
+    std::memcpy(to + at, a.data(), kLine);
+  }
+  for (; at < size; ++at) to[at] ^= from[at];
+}
+
 Digest content_digest(const void* data, size_t size) {
   if (size <= kPiece) return digest(data, size);
   std::vector<Digest> digests;

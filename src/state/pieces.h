@@ -59,6 +59,9 @@ uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
 /// One of them, in this thread; gives the bytes that had to be written.
 uint64_t copy_piece(const PieceCopy& piece);
 
+/// Adds bytes to others, as exclusive or.
+void add_bytes(uint8_t* to, const uint8_t* from, size_t size);
+
 /// Calls fn for each number below `count`, with as many threads as the process has cores if `bytes`, which they work on in
 /// all, are worth it. fn must not throw.
 void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>& fn);

@@ -98,13 +98,13 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
 }
 
 /// Who reads whose parcel in its owner's memory. All ranks know alike whether that is worth a question.
-Status Shards::agree_on_reads(const Generation& generation, Time deadline) {
+Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, collective::Engine& engine,
+                              Time deadline) {
   reads_.clear();
-  const ShardLayout& layout = *next_.layout;
   uint64_t bytes = 0;
   for (size_t owner = 0; owner < layout.own.size(); ++owner) {
     for (const ShardRange& range : layout.own[owner]) {
-      if (shards_[range.key].copies == 0) continue;
+      if (shards_[range.key].copies == 0 && shards_[range.key].parity == 0) continue;
       bytes =
           std::max(bytes, static_cast<uint64_t>(range.end - range.begin) * shards_[range.key].element_bytes);
     }
@@ -112,11 +112,17 @@ Status Shards::agree_on_reads(const Generation& generation, Time deadline) {
   if (bytes < kReadFrom) return {};
   std::vector<uint8_t> mine(places_.size()), all;
   for (size_t owner = 0; owner < mine.size() && reads_others_; ++owner) {
-    const std::vector<int32_t>& holders = layout.holders[owner];
-    const bool holds = std::find(holders.begin(), holders.end(), generation.rank) != holders.end();
-    mine[owner] = holds && places_[owner].address != 0 && can_read(places_[owner].reach) ? 1 : 0;
+    const auto is_in = [](const std::vector<int32_t>& ranks, int32_t wanted) {
+      return std::find(ranks.begin(), ranks.end(), wanted) != ranks.end();
+    };
+    bool reads = is_in(layout.holders[owner], rank);
+    for (const auto& [parity, groups] : layout.groups) {
+      for (const std::vector<int32_t>& group : groups)
+        reads = reads || (is_in(group, rank) && is_in(group, static_cast<int32_t>(owner)));
+    }
+    mine[owner] = reads && places_[owner].address != 0 && can_read(places_[owner].reach) ? 1 : 0;
   }
-  Status status = gather(*generation.engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
+  Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
   if (!status.ok()) return status;
   if (all.size() != mine.size() * mine.size()) return unreadable("a commit of shards");
   for (size_t rank = 0; rank < mine.size(); ++rank) {
@@ -152,8 +158,9 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
 
 /// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
 Status Shards::distribute(const Generation& generation, Time deadline) {
-  if (Status status = agree_on_reads(generation, deadline); !status.ok()) return status;
   const ShardLayout& layout = *next_.layout;
+  if (Status status = agree_on_reads(layout, generation.rank, *generation.engine, deadline); !status.ok())
+    return status;
   std::vector<Read> reads;
   Flight flight(*generation.engine, deadline);
   flight.keep(next_.own);
@@ -210,6 +217,11 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
     for (Segment& segment : parcel->segments)
       segment.digest = digests_[static_cast<size_t>(parcel->owner)][segment.range.key];
   }
+  SyncResult moved;
+  if (Status status = make_parity(&next_, generation.rank, nullptr, *generation.engine, deadline, &moved);
+      !status.ok()) {
+    return status;
+  }
   // From here on it does not depend on this rank any more which of the two commits it will be.
   next_.whole = true;
   spare_.clear();
@@ -220,6 +232,7 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
 
 void Shards::adopt() {
   spare_ = std::move(sealed_.held);
+  for (Parity& parity : sealed_.parity) spare_.push_back(std::move(parity.sum));
   if (sealed_.own) spare_.push_back(std::move(sealed_.own));
   sealed_ = std::exchange(next_, {});
   for (Shard& shard : shards_) shard.stale = false;

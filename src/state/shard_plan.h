@@ -16,6 +16,10 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
+/// Ranges lie in memory each from a line on: what the digest's streaming copy wants its target aligned to.
+inline constexpr uint64_t kLine = 64;
+constexpr uint64_t whole_lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
 /// This rank's part of an even split: the first `elements` % `size` ranks have one more.
 ShardRange even_range(uint32_t key, int64_t elements, int32_t rank, int32_t size);
 

@@ -39,25 +39,11 @@ std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels) {
 
 bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
   return std::equal(parcel.segments.begin(), parcel.segments.end(), segments.begin(), segments.end(),
-                    [](const Segment& a, const Segment& b) { return a.range == b.range; });
+                    [](const Segment& a, const Segment& b) { return a.range == b.range && a.at == b.at; });
 }
 
-/// Where a range lies that one of the parcels has as a whole; NULL: in none.
-struct Spot {
-  Parcel* parcel = nullptr;
-  Segment* segment = nullptr;
-  uint8_t* data = nullptr;
-};
-Spot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element) {
-  for (const ParcelPtr& parcel : parcels) {
-    for (Segment& segment : parcel->segments) {
-      const ShardRange& has = segment.range;
-      if (has.key != range.key || range.begin < has.begin || range.end > has.end) continue;
-      return {parcel.get(), &segment,
-              parcel->data(segment) + static_cast<size_t>(range.begin - has.begin) * element};
-    }
-  }
-  return {};
+bool has_block(const std::vector<Digest>& blocks, const Digest& block) {
+  return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
 }
 
 /// Moves that travel as one.
@@ -111,7 +97,7 @@ Status carry(const std::vector<ShardMove>& moves, const std::vector<uint64_t>& e
     for (const size_t i : freight.moves) {
       const ShardRange& range = moves[i].range;
       const size_t bytes = static_cast<size_t>(range.elements()) * element_bytes[range.key];
-      const Spot spot = find(sends ? from : to, range, element_bytes[range.key]);
+      const ShardSpot spot = find(sends ? from : to, range, element_bytes[range.key]);
       if (spot.data == nullptr) return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
       if (single) data = spot.data;
       if (!single && sends) std::memcpy(data + at, spot.data, bytes);
@@ -219,11 +205,14 @@ Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision,
       bytes = bytes.subspan(length);
     }
   }
+  const bool parity = shards_[lost[0].key].parity > 0;
   std::string more;
   if (lost.size() > 1) more = fmt::format(" and {} more ranges", lost.size() - 1);
   Status status(HVD_JOB_FAILED,
                 fmt::format("state revision {}: {}{} are lost: {}", revision, told(lost[0]), more,
-                            who.empty() ? "nobody is left who held them" : who + ", and none of it is left"));
+                            who.empty() ? "nobody is left who held them"
+                                        : who + (parity ? ", and more than one of these is lost"
+                                                        : ", and none of it is left")));
   if (size > 1) {
     // Who stops leaves, and to a slower rank that would look like a loss: all know before anybody acts on it.
     const uint8_t known = 1;
@@ -246,6 +235,11 @@ std::vector<ParcelPtr> Shards::gather_usable(uint64_t revision) {
   if (next_.whole && next_.revision == revision) {
     keep(next_.own);
     for (const ParcelPtr& parcel : next_.held) keep(parcel);
+    std::vector<Digest> known;
+    for (const Parity& parity : sealed_.parity) known.push_back(identity(parity.block));
+    for (Parity& parity : next_.parity) {
+      if (!has_block(known, identity(parity.block))) sealed_.parity.push_back(std::move(parity));
+    }
     if (sealed_.layout == nullptr) sealed_.layout = next_.layout;
     sealed_.whole = true;
   }
@@ -260,13 +254,14 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
                     bool* ret_lost) {
   const int32_t rank = generation.rank, size = generation.size();
   spare_.clear();
-  const std::vector<ParcelPtr> bag = gather_usable(revision);
-  const std::vector<ShardRange> has = ranges_in(bag);
+  std::vector<ParcelPtr> bag = gather_usable(revision);
+  std::vector<Digest> blocks;
+  for (const Parity& parity : sealed_.parity) blocks.push_back(identity(parity.block));
   ShardHead mine;
   mine.rank = static_cast<uint64_t>(rank);
   mine.flags = (local.ok() ? 0 : ShardHead::kFailed) | (can_reload ? ShardHead::kCanReload : 0);
   mine.revision = revision;
-  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), has);
+  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), ranges_in(bag), blocks);
   std::vector<uint8_t> all;
   if (size == 1) {
     all = bytes;
@@ -311,13 +306,35 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
     }
   }
   const std::vector<uint64_t> elements = element_bytes();
-  const ShardPlan plan = plan_shards(tables.has, wants, elements);
+  ShardPlan plan = plan_shards(tables.has, wants, elements);
+  bool parity = false;  // that somebody has a block of
+  for (const auto& of_rank : tables.blocks) parity = parity || !of_rank.empty();
+  if (!plan.lost.empty() && parity) {
+    std::vector<ShardRange> left = plan.lost;
+    if (Status status = repair(rank, size, engine, deadline, result, &tables.has, &bag, &left); !status.ok())
+      return status;
+    if (left.empty()) {
+      plan = plan_shards(tables.has, wants, elements);
+    } else {
+      std::erase_if(plan.lost, [&](const ShardRange& lost) {
+        return std::none_of(left.begin(), left.end(), [&](const ShardRange& part) {
+          return part.key == lost.key && part.begin < lost.end && lost.begin < part.end;
+        });
+      });
+    }
+  }
   if (!plan.lost.empty()) {
     *ret_lost = all_reload;
     return tell_lost(plan.lost, revision, size, engine, deadline);
   }
-  bool same = true;
-  for (size_t r = 0; r < wants.size(); ++r) same = same && alike(tables.has[r], wants[r]);
+  bool same = true, makes = false;
+  for (size_t r = 0; r < wants.size(); ++r) {
+    same = same && alike(tables.has[r], wants[r]);
+    const std::vector<ParityBlock> due = blocks_of(*next.layout, static_cast<int32_t>(r));
+    same = same && due.size() == tables.blocks[r].size();
+    for (const ParityBlock& block : due) makes = makes || !has_block(tables.blocks[r], identity(block));
+  }
+  same = same && !makes;
 
   std::vector<ParcelPtr> fresh;
   const auto provide = [&](std::vector<Segment> list, int32_t owner) {
@@ -376,6 +393,16 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   for (const ParcelPtr& parcel : fresh) {
     for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
   }
+  for (const ParityBlock& block : blocks_of(*next.layout, rank)) {
+    for (const Parity& has : sealed_.parity) {
+      if (identity(has.block) == identity(block)) next.parity.push_back(has);
+    }
+  }
+  if (makes) {
+    Status status = tell_places(next, rank, engine, deadline);
+    if (status.ok()) status = make_parity(&next, rank, &tables.blocks, engine, deadline, result);
+    if (!status.ok()) return status;
+  }
   next.whole = true;
   next_ = std::move(next);
   if (!same && size > 1) {
@@ -401,7 +428,7 @@ Status Shards::check_copies(const std::vector<ParcelPtr>& bag, const std::vector
   std::vector<const Segment*> checked;
   for (const ShardMove& move : moves) {
     if (move.source != rank) continue;
-    const Spot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
+    const ShardSpot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
     if (spot.segment == nullptr || spot.parcel == sealed_.own.get()) continue;
     if (std::find(checked.begin(), checked.end(), spot.segment) != checked.end()) continue;
     checked.push_back(spot.segment);
@@ -491,7 +518,7 @@ Status Shards::hand_over(const Generation& generation) {
     segment.range = range;
     segment.at = at;
     segment.bytes = static_cast<size_t>(range.elements()) * elements[range.key];
-    at += (segment.bytes + 63) / 64 * 64;
+    at += whole_lines(segment.bytes);
   }
   std::vector<ParcelPtr> taken;
   try {

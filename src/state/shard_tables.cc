@@ -14,7 +14,11 @@ struct Row {
   uint64_t key = 0;
   int64_t begin = 0, end = 0;
 };
-static_assert(sizeof(ShardHead) == 40 && sizeof(Row) == 24, "no padding on the wire");
+struct BlockHead {
+  uint64_t slot = 0, members = 0, keys = 0;
+};
+constexpr uint64_t kLongest = uint64_t{1} << 60;  // stripe: nothing that is added to it overflows
+static_assert(sizeof(ShardHead) == 48 && sizeof(Row) == 24, "no padding on the wire");
 static_assert(sizeof(ParcelPlace) == 40 && sizeof(CommitHead) == 88 && sizeof(CommitPart) == 32,
               "no padding on the wire");
 
@@ -39,13 +43,16 @@ bool same(std::span<const uint8_t> a, std::span<const uint8_t> b) {
 }  // namespace
 
 std::vector<uint8_t> write_shard_table(ShardHead head, const std::vector<ShardRange>& own,
-                                       const std::vector<ShardRange>& has) {
+                                       const std::vector<ShardRange>& has,
+                                       const std::vector<Digest>& blocks) {
   head.keys = own.size();
   head.has = has.size();
+  head.blocks = blocks.size();
   std::vector<uint8_t> bytes;
   put(&bytes, head);
   put_rows(own, &bytes);
   put_rows(has, &bytes);
+  for (const Digest& block : blocks) put(&bytes, block);
   return bytes;
 }
 
@@ -64,7 +71,53 @@ bool read_shard_tables(std::span<const uint8_t> bytes, size_t size, size_t keys,
       if (own[key].key != key) return false;
     }
     if (!read_rows(&bytes, head.has, keys, &ret_tables->has.emplace_back())) return false;
+    if (head.blocks > bytes.size() / sizeof(Digest)) return false;
+    for (Digest& block : ret_tables->blocks.emplace_back(head.blocks)) take(&bytes, &block);
     if (rank == me.rank && !same(from.first(from.size() - bytes.size()), mine)) return false;
+  }
+  return bytes.empty();
+}
+
+std::vector<uint8_t> write_parity_table(const std::vector<ParityBlock>& blocks) {
+  std::vector<uint8_t> bytes;
+  put(&bytes, uint64_t{blocks.size()});
+  for (const ParityBlock& block : blocks) {
+    put(&bytes, BlockHead{block.slot, block.members.size(), block.members[0].size()});
+    for (const auto& stripe : block.members) put_rows(stripe, &bytes);
+  }
+  return bytes;
+}
+
+bool read_parity_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
+                        std::span<const uint8_t> mine, const std::vector<int64_t>& lengths,
+                        const std::vector<uint64_t>& element_bytes,
+                        std::vector<std::vector<ParityBlock>>* ret_blocks) {
+  for (size_t r = 0; r < size; ++r) {
+    const std::span<const uint8_t> from = bytes;
+    std::vector<ParityBlock>& blocks = ret_blocks->emplace_back();
+    uint64_t count = 0;
+    if (!take(&bytes, &count) || count > bytes.size() / sizeof(BlockHead)) return false;
+    for (uint64_t i = 0; i < count; ++i) {
+      BlockHead head;
+      if (!take(&bytes, &head) || head.keys == 0 || head.members < 2 || head.slot >= head.members)
+        return false;
+      if (head.members > bytes.size() / sizeof(Row)) return false;
+      std::vector<std::vector<ShardRange>> members(head.members);
+      for (auto& stripe : members) {
+        if (!read_rows(&bytes, head.keys, lengths.size(), &stripe)) return false;
+      }
+      if (!within(members, lengths)) return false;
+      for (const auto& stripe : members) {
+        uint64_t sum = 0;
+        for (const ShardRange& range : stripe) {
+          const uint64_t length =
+              whole_lines(static_cast<uint64_t>(range.elements()) * element_bytes[range.key]);
+          if (__builtin_add_overflow(sum, length, &sum) || sum > kLongest) return false;
+        }
+      }
+      blocks.push_back(parity_block(std::move(members), head.slot, element_bytes));
+    }
+    if (r == rank && !same(from.first(from.size() - bytes.size()), mine)) return false;
   }
   return bytes.empty();
 }

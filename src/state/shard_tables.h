@@ -7,28 +7,38 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "state/parity.h"
 #include "state/reach.h"
 #include "state/shard_plan.h"
 
 namespace hvd::state {
 
-/// Of a sync: what each rank says first. Its ranges (one a key, in order) and what it has follow.
+/// Of a sync: what each rank says first. Its ranges (one a key, in order), what it has, and which blocks of parity follow.
 struct ShardHead {
   static constexpr uint64_t kFailed = 1, kCanReload = 2;
-  uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0;
+  uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0, blocks = 0;
 };
 struct ShardTables {
   std::vector<ShardHead> heads;  // by rank
   std::vector<std::vector<ShardRange>> own, has;
+  std::vector<std::vector<Digest>> blocks;  // identities
 };
 
 /// This rank's part.
 std::vector<uint8_t> write_shard_table(ShardHead head, const std::vector<ShardRange>& own,
-                                       const std::vector<ShardRange>& has);
+                                       const std::vector<ShardRange>& has,
+                                       const std::vector<Digest>& blocks = {});
 /// All ranks' parts. False unless each rank has a range of its own for each of so many keys, and this rank's part is what
 /// it said (rank 0 may have handed round another). Where the ranges lie, misfit and within check.
 bool read_shard_tables(std::span<const uint8_t> bytes, size_t size, size_t keys,
                        std::span<const uint8_t> mine, ShardTables* ret_tables);
+/// What each rank's blocks of parity are the sums of, once that is asked for. False unless all ranges lie within the keys,
+/// and this rank's part is what it said. `rank`: this one; `lengths` and `element_bytes` by key.
+std::vector<uint8_t> write_parity_table(const std::vector<ParityBlock>& blocks);
+bool read_parity_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
+                        std::span<const uint8_t> mine, const std::vector<int64_t>& lengths,
+                        const std::vector<uint64_t>& element_bytes,
+                        std::vector<std::vector<ParityBlock>>* ret_blocks);
 /// Whether all ranges lie within their keys, whose lengths are given.
 bool within(const std::vector<std::vector<ShardRange>>& ranges, const std::vector<int64_t>& elements);
 

@@ -11,7 +11,11 @@ namespace hvd::state {
 void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSource source) {
   const collective::Tensor& tensor = info.tensor;
   const Spec spec{
-      key, VariableKind::kShard, tensor.dtype, {info.global_elements}, std::to_string(info.copies)};
+      key,
+      VariableKind::kShard,
+      tensor.dtype,
+      {info.global_elements},
+      info.parity > 0 ? fmt::format("the parity of {}", info.parity) : fmt::format("{} copies", info.copies)};
   checked_bytes(spec);
   if (tensor.shape.size() != 1) {
     throw Error(HVD_INVALID, fmt::format("state key '{}': a shard of {} dimensions: expected one", key,
@@ -26,7 +30,8 @@ void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSo
   shard.dtype = tensor.dtype;
   shard.element_bytes = dtype_size(tensor.dtype);
   shard.elements = info.global_elements;
-  shard.copies = info.copies;
+  shard.copies = info.parity > 0 ? 0 : info.copies;
+  shard.parity = info.parity;
   shard.reshard = std::move(info.reshard);
   shard.live = tensor.data;
   shard.begin = info.offset;

@@ -10,12 +10,18 @@
 #include <utility>
 
 namespace hvd::state {
-namespace {
 
-constexpr size_t kLine = 64;  // what the digest's streaming copy wants its target aligned to
-size_t rounded(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-}  // namespace
+ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes) {
+  for (const ParcelPtr& parcel : parcels) {
+    for (Segment& segment : parcel->segments) {
+      const ShardRange& has = segment.range;
+      if (has.key != range.key || range.begin < has.begin || range.end > has.end) continue;
+      return {parcel.get(), &segment,
+              parcel->data(segment) + static_cast<size_t>(range.begin - has.begin) * element_bytes};
+    }
+  }
+  return {};
+}
 
 void Shards::add(Shard shard, const Generation& place) {
   if (shard.begin < 0 || shard.end > shard.elements) {
@@ -32,19 +38,13 @@ void Shards::add(Shard shard, const Generation& place) {
   // Ranges are told by number of key, which changes: parcels of before mean nothing any more.
   const auto index = static_cast<uint32_t>(where - shards_.begin());
   shards_.insert(where, std::move(shard));
-  const auto renumber = [&](const ParcelPtr& parcel) {
-    for (Segment& segment : parcel->segments) segment.range.key += segment.range.key >= index ? 1 : 0;
-  };
-  for (Set* set : {&sealed_, &next_}) {
-    if (set->own) renumber(set->own);
-    for (const ParcelPtr& parcel : set->held) renumber(parcel);
-    set->layout.reset();
-  }
-  spare_.clear();
+  renumber([&](uint32_t key) { return key + (key >= index ? 1 : 0); });
   order_.resize(shards_.size());
   std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](uint32_t a, uint32_t b) { return shards_[a].copies > shards_[b].copies; });
+  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
+    return std::pair(-shards_[a].copies, shards_[a].parity) <
+           std::pair(-shards_[b].copies, shards_[b].parity);
+  });
 }
 
 void Shards::remove(const std::string& key) {
@@ -53,19 +53,39 @@ void Shards::remove(const std::string& key) {
   if (found == shards_.end()) return;
   const auto index = static_cast<uint32_t>(found - shards_.begin());
   shards_.erase(found);
-  const auto renumber = [&](const ParcelPtr& parcel) {
-    std::erase_if(parcel->segments, [&](const Segment& segment) { return segment.range.key == index; });
-    for (Segment& segment : parcel->segments) segment.range.key -= segment.range.key > index ? 1 : 0;
-  };
   for (Set* set : {&sealed_, &next_}) {
-    if (set->own) renumber(set->own);
-    for (const ParcelPtr& parcel : set->held) renumber(parcel);
-    set->layout.reset();
+    const auto drop = [&](const ParcelPtr& parcel) {
+      std::erase_if(parcel->segments, [&](const Segment& segment) { return segment.range.key == index; });
+    };
+    if (set->own) drop(set->own);
+    for (const ParcelPtr& parcel : set->held) drop(parcel);
+    // A sum with bytes that nobody has any more is of no use: the next commit or sync makes another.
+    std::erase_if(set->parity, [&](const Parity& parity) {
+      const auto& stripe = parity.block.members[0];
+      return std::any_of(stripe.begin(), stripe.end(), [&](const ShardRange& r) { return r.key == index; });
+    });
   }
-  spare_.clear();
+  renumber([&](uint32_t number) { return number - (number > index ? 1 : 0); });
   std::erase(order_, index);
   for (uint32_t& number : order_) number -= number > index ? 1 : 0;
   if (shards_.empty()) forget();
+}
+
+void Shards::renumber(const std::function<uint32_t(uint32_t)>& number) {
+  const auto in = [&](const ParcelPtr& parcel) {
+    for (Segment& segment : parcel->segments) segment.range.key = number(segment.range.key);
+  };
+  for (Set* set : {&sealed_, &next_}) {
+    if (set->own) in(set->own);
+    for (const ParcelPtr& parcel : set->held) in(parcel);
+    for (Parity& parity : set->parity) {
+      for (auto& stripe : parity.block.members) {
+        for (ShardRange& range : stripe) range.key = number(range.key);
+      }
+    }
+    set->layout.reset();
+  }
+  spare_.clear();
 }
 
 void Shards::forget() {
@@ -84,6 +104,7 @@ uint64_t Shards::held_bytes() const {
   for (const ParcelPtr& parcel : sealed_.held) {
     for (const Segment& segment : parcel->segments) bytes += segment.bytes;
   }
+  for (const Parity& parity : sealed_.parity) bytes += parity.block.chunk;
   return bytes;
 }
 
@@ -112,12 +133,18 @@ int32_t Shards::most_copies() const { return order_.empty() ? 0 : shards_[order_
 Digest Shards::specs() const {
   std::string text;
   for (const Shard& shard : shards_)
-    text += fmt::format("{}\n{} {} {}\n", shard.key, shard.dtype, shard.elements, shard.copies);
+    text +=
+        fmt::format("{}\n{} {} {} {}\n", shard.key, shard.dtype, shard.elements, shard.copies, shard.parity);
   return hvd::digest(text.data(), text.size());
 }
 
 ShardLayout Shards::layout_of(Ranges own, const Generation& generation) const {
-  return {std::move(own), place_copies(generation.hosts, most_copies()), generation.hosts};
+  ShardLayout layout{std::move(own), place_copies(generation.hosts, most_copies()), {}, generation.hosts};
+  for (const Shard& shard : shards_) {
+    if (shard.parity > 0 && !layout.groups.contains(shard.parity))
+      layout.groups.emplace(shard.parity, parity_groups(generation.hosts, shard.parity));
+  }
+  return layout;
 }
 
 std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int32_t copies) const {
@@ -129,13 +156,13 @@ std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int
     segment.range = ranges[key];
     segment.at = at;
     segment.bytes = static_cast<size_t>(ranges[key].elements()) * shards_[key].element_bytes;
-    at += rounded(segment.bytes);
+    at += whole_lines(segment.bytes);
   }
   return list;
 }
 
 ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
-  const size_t total = segments.empty() ? 0 : segments.back().at + rounded(segments.back().bytes);
+  const size_t total = segments.empty() ? 0 : segments.back().at + whole_lines(segments.back().bytes);
   const auto fits = [&](const ParcelPtr& parcel) {
     return parcel.use_count() == 1 && parcel->memory.size() == total;
   };
@@ -156,9 +183,9 @@ ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
     result->memory = Memory(total);
   }
   for (const Segment& segment : segments) {  // nothing of this process goes out with the gaps
-    if (segment.bytes < rounded(segment.bytes))
+    if (segment.bytes < whole_lines(segment.bytes))
       std::memset(result->memory.data() + segment.at + segment.bytes, 0,
-                  rounded(segment.bytes) - segment.bytes);
+                  whole_lines(segment.bytes) - segment.bytes);
   }
   result->owner = owner;
   result->segments = std::move(segments);
@@ -191,7 +218,18 @@ std::string Shards::who_had(const ShardRange& range) const {
   for (size_t rank = 0; rank < layout->own.size(); ++rank) {
     const ShardRange& own = layout->own[rank][range.key];
     if (range.begin < own.begin || range.begin >= own.end) continue;
-    std::string text = fmt::format("{} held {}", name(static_cast<int32_t>(rank)), "them");
+    std::string text = fmt::format("{} held them", name(static_cast<int32_t>(rank)));
+    if (shards_[range.key].parity > 0) {
+      std::vector<std::string> members;
+      for (const auto& group : layout->groups.at(shards_[range.key].parity)) {
+        if (!std::binary_search(group.begin(), group.end(), static_cast<int32_t>(rank))) continue;
+        for (const int32_t member : group) {
+          if (member != static_cast<int32_t>(rank)) members.push_back(name(member));
+        }
+      }
+      if (members.empty()) return text + ", nobody their parity";
+      return fmt::format("{}, {} their parity", text, fmt::join(members, " and "));
+    }
     std::vector<std::string> copies;
     for (const int32_t holder : layout->holders[rank]) {
       if (copies.size() < static_cast<size_t>(shards_[range.key].copies)) copies.push_back(name(holder));

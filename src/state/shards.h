@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -20,6 +21,7 @@
 #include "collective/engine.h"
 #include "hvd/shards.h"
 #include "state/memory.h"
+#include "state/parity.h"
 #include "state/pieces.h"
 #include "state/shard_plan.h"
 #include "state/shard_tables.h"
@@ -28,6 +30,7 @@
 namespace hvd::state {
 
 inline constexpr int32_t kMostCopies = 16;
+inline constexpr int32_t kLeastParity = 2, kMostParity = 64;
 
 /// One key on this rank.
 struct Shard {
@@ -36,6 +39,7 @@ struct Shard {
   size_t element_bytes = 0;
   int64_t elements = 0;  // of the whole vector
   int32_t copies = 1;
+  int32_t parity = 0;  // not 0: instead of copies, a block of parity for so many shards
   Callback<hvd_reshard_fn> reshard;
   void* live = nullptr;  // borrowed
   int64_t begin = 0, end = 0;
@@ -61,11 +65,26 @@ struct Parcel {
 };
 using ParcelPtr = std::shared_ptr<Parcel>;
 
+/// Where a range lies that one of the parcels has as a whole; NULL: in none.
+struct ShardSpot {
+  Parcel* parcel = nullptr;
+  Segment* segment = nullptr;
+  uint8_t* data = nullptr;
+};
+ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes);
+
 /// Who had what when a commit was sealed, for those who ask when it is lost.
 struct ShardLayout {
   std::vector<std::vector<ShardRange>> own;  // by rank and key
   std::vector<std::vector<int32_t>> holders;
+  std::map<int32_t, std::vector<std::vector<int32_t>>> groups;  // by parity: ranks of each, ascending
   std::vector<std::string> hosts;
+};
+
+/// This rank's block of its group's parity.
+struct Parity {
+  ParityBlock block;
+  ParcelPtr sum;  // one segment, which is no range
 };
 
 /// One thread at a time: the state's, or its copy thread while that has a job.
@@ -115,6 +134,7 @@ class Shards {
     bool whole = false;
     ParcelPtr own;
     std::vector<ParcelPtr> held;
+    std::vector<Parity> parity;
     std::shared_ptr<const ShardLayout> layout;
   };
   using Ranges = std::vector<std::vector<ShardRange>>;
@@ -127,7 +147,7 @@ class Shards {
   };
 
   Status distribute(const Generation& generation, Time deadline);
-  Status agree_on_reads(const Generation& generation, Time deadline);
+  Status agree_on_reads(const ShardLayout& layout, int32_t rank, collective::Engine& engine, Time deadline);
   static Status read_parcels(const std::vector<Read>& reads);
   std::vector<ParcelPtr> gather_usable(uint64_t revision);
   Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
@@ -135,17 +155,35 @@ class Shards {
   Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
+
+  // Parity (shard_parity.cc).
+  /// The blocks that `rank` is to have.
+  std::vector<ParityBlock> blocks_of(const ShardLayout& layout, int32_t rank) const;
+  std::vector<std::vector<ShardRange>> stripes(const ShardLayout& layout, const std::vector<int32_t>& group,
+                                               int32_t parity) const;
+  /// Collective over the members of each group. Makes the blocks that this rank is to have, from what lies in the members'
+  /// own parcels; not those that a rank has already: by rank, NULL: nobody has any. `places_` and `reads_` are set.
+  Status make_parity(Set* next, int32_t rank, const std::vector<std::vector<Digest>>* has,
+                     collective::Engine& engine, Time deadline, SyncResult* result);
+  /// Collective: where each rank's own parcel of `next` is, and who reads whose.
+  Status tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline);
+  /// Collective: makes again what is lost, as far as parity can. *has, *bag: gain that; *lost: what is left.
+  Status repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline, SyncResult* result,
+                Ranges* has, std::vector<ParcelPtr>* bag, std::vector<ShardRange>* lost);
+
   std::vector<uint64_t> element_bytes() const;
   std::vector<int64_t> lengths() const;  // elements of each key
   Digest specs() const;
   ShardLayout layout_of(Ranges own, const Generation& generation) const;
   int32_t most_copies() const;
   /// Segments of a parcel of these ranges, of keys with more than `copies` copies: those with most come first, so that
-  /// what each holder gets is the front of it.
+  /// what each holder gets is the front of it. Keys of one parity lie beside each other: that is the stripe.
   std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
   /// A parcel of these segments, from what was let go of if it fits. Throws std::bad_alloc.
   ParcelPtr parcel(std::vector<Segment> segments, int32_t owner);
   std::vector<ShardRange> ranges() const;
+  /// A key was added or taken away: number(before) is what it is now.
+  void renumber(const std::function<uint32_t(uint32_t)>& number);
   std::string told(const ShardRange& range) const;
   std::string who_had(const ShardRange& range) const;
 
@@ -153,7 +191,7 @@ class Shards {
   std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
   std::vector<std::vector<uint8_t>> reads_;  // by rank, whose parcel it reads; empty: nobody's
   std::vector<Shard> shards_;                // in the order of keys
-  std::vector<uint32_t> order_;              // keys by falling number of copies
+  std::vector<uint32_t> order_;              // keys by falling number of copies, then by parity
   Set sealed_, next_;
   std::vector<ParcelPtr> spare_;
   std::vector<std::vector<Digest>> digests_;  // of the commit that is placed, by rank and key

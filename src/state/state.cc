@@ -198,7 +198,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
   for (auto& [key, variable] : variables) {
     if (variable.is_object()) {
       variable.copy.object.swap(variable.fresh);
-      variable.digest = content_digest(variable.copy.object.data(), variable.copy.object.size());
+      variable.digest = variable.copy.digest_object();
     } else {
       variable.digest = variable.copy.pieces.content();
     }

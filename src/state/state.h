@@ -76,7 +76,7 @@ using GenerationSource = std::function<Status(Generation* ret_generation)>;
 struct ShardInfo {
   collective::Tensor tensor;
   int64_t global_elements = 0, offset = 0;
-  int32_t copies = 1;
+  int32_t copies = 1, parity = 0;    // parity not 0: instead of copies
   Callback<hvd_reshard_fn> reshard;  // may be none
 };
 

@@ -375,17 +375,20 @@ void State::Impl::take_fed() {
     const auto found = fed.find(key);
     if (found == fed.end()) continue;
     FeedCache::Item& item = found->second;
-    const bool fits = item.spec == variable.spec_digest && item.bytes == variable.bytes &&
-                      !variable.is_object() && !variable.on_device() &&
-                      variable.spec.kind != VariableKind::kShard;
-    if (!fits) continue;
-    variable.copy.memory = std::move(item.memory);
+    if (item.spec != variable.spec_digest || variable.on_device()) continue;
+    if (variable.spec.kind == VariableKind::kShard) continue;
+    const bool whole = std::all_of(item.pieces.marks.begin(), item.pieces.marks.end(),
+                                   [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
+    if (variable.is_object()) {
+      if (!whole) continue;  // it has no pieces of its own in a sync
+      variable.copy.object.assign(item.memory.data(), item.memory.data() + item.bytes);
+    } else {
+      if (item.bytes != variable.bytes) continue;
+      variable.copy.memory = std::move(item.memory);
+    }
     variable.copy.pieces = std::move(item.pieces);
     variable.fed = true;
-    const Pieces& pieces = variable.copy.pieces;
-    const bool whole = std::all_of(pieces.marks.begin(), pieces.marks.end(),
-                                   [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
-    if (whole) variable.digest = pieces.content();
+    if (whole) variable.digest = variable.copy.pieces.content();
   }
   fed.clear();
 }

@@ -20,7 +20,11 @@ Status Sync::prepare() {
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
     const Version& version = wanted()[i];
-    if (!lacks(i)) continue;
+    if (!lacks(i)) {
+      if (variable.fed && variable.is_object())
+        (*staged_)[&variable] = {{}, {}, variable.copy.object};  // to be loaded
+      continue;
+    }
     try {
       if (in_place(variable)) {
         if (variable.copy.memory.size() < variable.bytes) {
@@ -186,8 +190,7 @@ Status Sync::verify() {
     Variable& variable = *variables_[i];
     Digest got;
     if (variable.is_object()) {
-      const auto& bytes = staged_->at(&variable).object;
-      got = content_digest(bytes.data(), bytes.size());
+      got = staged_->at(&variable).digest_object();
     } else {
       got = (in_place(variable) ? variable.copy : staged_->at(&variable)).pieces.content();
     }
@@ -220,6 +223,12 @@ Status Sync::apply_on_devices() {
 /// Live memory does not have what this worker was fed.
 void Sync::append_fed(size_t variable, std::vector<PieceCopy>* list) {
   Variable& v = *variables_[variable];
+  if (v.is_object()) {  // its load callback has it
+    if (!lacks(variable)) fed_bytes_ += v.copy.object.size();
+    v.fed = false;
+    v.committed = true;
+    return;
+  }
   const auto& has = holdings_.has[static_cast<size_t>(rank_)][variable];
   const size_t piece = holdings_.variables[variable].piece == 0 ? v.bytes : kPiece;
   for (size_t i = 0; i < has.size(); ++i) {

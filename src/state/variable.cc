@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -128,7 +129,7 @@ std::string Spec::describe() const {
   if (kind == VariableKind::kObject) return detail.empty() ? "object" : detail;
   if (kind == VariableKind::kValue) return fmt::format("value of {} bytes", shape.empty() ? 0 : shape[0]);
   if (kind == VariableKind::kShard) {
-    return fmt::format("shards of {}[{}] with {} copies", dtype_name(dtype), fmt::join(shape, ","), detail);
+    return fmt::format("shards of {}[{}] with {}", dtype_name(dtype), fmt::join(shape, ","), detail);
   }
   return fmt::format("tensor {}[{}]", dtype_name(dtype), fmt::join(shape, ","));
 }
@@ -171,6 +172,16 @@ bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs) {
     if (!decode_one(&bytes, &specs->emplace_back())) return false;
   }
   return true;
+}
+
+Digest Copy::digest_object() {
+  pieces.fit(object.size());
+  for (size_t i = 0; i < pieces.digests.size(); ++i) {
+    const size_t at = i * kPiece;
+    pieces.digests[i] = hvd::digest(object.data() + at, std::min(kPiece, object.size() - at));
+    pieces.marks[i] = Pieces::kKnown;
+  }
+  return pieces.content();
 }
 
 Status Variable::run_save() {

@@ -41,8 +41,11 @@ bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs);
 /// Bytes of a variable as it was at one time. Objects grow as they are written; the rest has a fixed size.
 struct Copy {
   Memory memory;
-  Pieces pieces;  // of a tensor or value in host memory
+  Pieces pieces;  // of a tensor or value in host memory, or of an object
   std::vector<uint8_t> object;
+
+  /// Takes the object's digests, and gives that of all of it.
+  Digest digest_object();
 };
 
 struct Variable {
@@ -72,6 +75,10 @@ struct Variable {
     return {of.memory.data(), bytes};
   }
   std::span<uint8_t> committed_bytes() { return data(copy); }
+  std::span<const uint8_t> committed_bytes() const {
+    if (is_object()) return copy.object;
+    return {copy.memory.data(), bytes};
+  }
 
   /// Runs the save callback into `fresh`, or the load callback on some bytes. Nothing is thrown.
   Status run_save();

@@ -85,7 +85,7 @@ AT(hvd_request, split_count, 80);
 AT(hvd_request, process_set, 88);
 AT(hvd_request, timeout_ns, 96);
 
-SIZE(hvd_state_info, 80);
+SIZE(hvd_state_info, 104);
 AT(hvd_state_info, struct_size, 0);
 AT(hvd_state_info, revision, 8);
 AT(hvd_state_info, commits, 16);
@@ -96,6 +96,9 @@ AT(hvd_state_info, sync_sent_bytes, 48);
 AT(hvd_state_info, sync_received_bytes, 56);
 AT(hvd_state_info, last_commit_ns, 64);
 AT(hvd_state_info, written_bytes, 72);
+AT(hvd_state_info, shard_bytes, 80);
+AT(hvd_state_info, copy_bytes, 88);
+AT(hvd_state_info, fed_bytes, 96);
 
 SIZE(hvd_recovery_info, 384);
 AT(hvd_recovery_info, struct_size, 0);

@@ -3,7 +3,8 @@
 
 The stop is the time from a survivor's HVD_HOSTS_UPDATED to the return of its first collective at the new size.
 It is set beside a plain copy of the same bytes by as many processes as have come, out of one memory into memory that
-was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [--option NAME=VALUE] [--spare] [trials]
+was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [--option NAME=VALUE] [--spare] [--python] [trials]
+With --python each trial is run by workers in Python, too, and "python_over_c" is the stop of theirs over the other's.
 With --spare nobody joins: one of the workers is killed and a spare takes its place. "next" is the time from the kill to
 the first collective of those that were left, at the same size. The last line is a JSON object.
 """
@@ -19,7 +20,7 @@ import tempfile
 import time
 
 BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__)))
-WORKER = os.path.join(BIN, "growth_bench_worker")
+WORKER, PYTHON = (os.path.join(BIN, "growth_bench_" + kind) for kind in ("worker", "python"))
 
 
 def copy_ms(processes, mib):
@@ -34,7 +35,7 @@ def hosts_file(path, slots):
     os.rename(path + ".new", path)
 
 
-def trial(mib, first, last, settings, options):
+def trial(mib, first, last, settings, options, worker=WORKER):
     """What one job shows: times in ms."""
     with tempfile.TemporaryDirectory() as directory:
         hosts = os.path.join(directory, "hosts")
@@ -51,7 +52,7 @@ def trial(mib, first, last, settings, options):
             command += ["--set", option]
         for name, value in settings.items():
             command += ["-x", "%s=%s" % (name, value)]
-        job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        job = subprocess.Popen(command + [worker], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT)
         lines, stops, recoveries, steps, sums = [], [], [], [], set()
         grown, deadline = False, time.monotonic() + 120
@@ -130,15 +131,22 @@ def spread(values):
     return {"median": round(statistics.median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
 
 
-def measure(mib, first, last, trials, settings, options):
-    results, ratios, copies = [], [], []
+def measure(mib, first, last, trials, settings, options, python):
+    results, ratios, copies, in_python, over_c = [], [], [], [], []
     for _ in range(trials):
         copies.append(copy_ms(last - first, max(1, mib)))
         results.append(trial(mib, first, last, settings, options))
         ratios.append(results[-1]["stop"] / copies[-1])
+        if python:
+            in_python.append(trial(mib, first, last, settings, options, PYTHON))
+            over_c.append(in_python[-1]["stop"] / results[-1]["stop"])
     table = {phase: spread([r[phase] for r in results]) for phase in results[0]}
     table["copy"] = spread(copies)
     table["stop_over_copy"] = spread(ratios)
+    if python:
+        for phase in ("stop", "forming", "connecting", "sync"):
+            table["python_" + phase] = spread([r[phase] for r in in_python])
+        table["python_over_c"] = spread(over_c)
     show("%d -> %d with %d MiB, %d trials (ms; the slowest survivor)" % (first, last, mib, trials), table)
     return table
 
@@ -159,6 +167,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="environment of the workers")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the driver")
     parser.add_argument("--spare", action="store_true")
+    parser.add_argument("--python", action="store_true")
     arguments = parser.parse_args()
     settings = dict(item.split("=", 1) for item in arguments.set)
     settings["HVD_BENCH_CHANGE"] = arguments.change
@@ -173,7 +182,7 @@ def main():
     for last in [int(n) for n in arguments.to.split(",")]:
         for mib in [int(size) for size in arguments.memory.split(",")]:
             report["growth_%d_to_%d_%d_mib" % (arguments.first, last, mib)] = measure(
-                mib, arguments.first, last, arguments.trials, settings, arguments.option)
+                mib, arguments.first, last, arguments.trials, settings, arguments.option, arguments.python)
     print(json.dumps(report))
 
 

@@ -35,11 +35,46 @@ void must_be_within(const std::vector<ShardMove>& moves) {
   }
 }
 
+/// Rank 0's blocks of parity, among three.
+Bytes parity() {
+  std::vector<std::vector<ShardRange>> members;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(kRanks); ++rank)
+    members.push_back({even_range(0, kLengths[0], rank, kRanks), even_range(1, kLengths[1], rank, kRanks)});
+  return write_parity_table({parity_block(std::move(members), 0, kElementBytes)});
+}
+
+void repair(std::span<const uint8_t> all, const Bytes& mine) {
+  std::vector<std::vector<ParityBlock>> blocks;
+  if (!read_parity_tables(all, kRanks, 0, mine, kLengths, kElementBytes, &blocks)) return;
+  const std::vector<std::vector<ShardRange>> has = {{{0, 0, 40}, {1, 0, 7}}, {{0, 60, 100}}, {}};
+  const ParityPlan plan = plan_repairs(has, blocks, {{0, 40, 60}}, kElementBytes);
+  for (const ParityRepair& repair : plan.repairs) {
+    HVD_PROMISE(repair.range.begin >= 40 && repair.range.begin < repair.range.end && repair.range.end <= 60);
+    const ParityBlock& block = blocks[static_cast<size_t>(repair.holder)][repair.block];
+    HVD_PROMISE(repair.at + repair.bytes <= block.chunk && repair.skip < kLine);
+    HVD_PROMISE(repair.skip + static_cast<uint64_t>(repair.range.elements()) * 8 <= repair.bytes);
+    for (const ParityInput& input : repair.inputs) {
+      HVD_PROMISE(within({{input.range}}, kLengths) && input.range.begin < input.range.end);
+      HVD_PROMISE(input.offset +
+                      static_cast<uint64_t>(input.range.elements()) * kElementBytes[input.range.key] <=
+                  repair.bytes);
+    }
+  }
+}
+
 }  // namespace
 
 void one_input(std::span<const uint8_t> data) {
   Decisions d(data);
-  const bool commit = d.coin();
+  const uint8_t kind = d.byte();
+  const bool commit = kind % 2 != 0;
+  if (kind >= 2) {
+    const Bytes mine = parity();
+    Bytes all = mine;
+    const auto rest = d.all();
+    all.insert(all.end(), rest.begin(), rest.end());
+    return repair(all, mine);
+  }
   const Bytes mine = commit ? part(0) : table(0, {{0, 0, 100}});
   Bytes all = mine;
   const auto rest = d.all();
@@ -75,9 +110,12 @@ std::vector<Bytes> seeds() {
     for (const Bytes& one : parts) all.insert(all.end(), one.begin(), one.end());
     return all;
   };
-  return {joined(0, {table(1, {{1, 0, 7}}), table(2, {})}),
+  return {joined(2, {parity(), parity()}),
+          joined(2, {write_parity_table({}), parity()}),
+          joined(0, {table(1, {{1, 0, 7}}), table(2, {})}),
           joined(0, {table(1, {{0, 40, 90}, {0, 50, 60}}), table(2, {})}),
-          joined(0, {table(1, {{0, INT64_MIN, INT64_MAX}}), table(2, {})}), joined(1, {part(1), part(2)})};
+          joined(0, {table(1, {{0, INT64_MIN, INT64_MAX}}), table(2, {})}),
+          joined(1, {part(1), part(2)})};
 }
 
 }  // namespace hvd::fuzz

@@ -48,6 +48,7 @@ class Feeding(ScenarioTest):
         job.finish(0)
         job.verify(500, workers=3)
         job.assert_no_step_twice()
+        self.assertEqual([e["fed"] > PAD // 2 for e in sorted(job.find("memory"), key=lambda e: e["host"])], [False, False, True])
         moved = self.moved(job, 2)
         job.check(moved and max(moved) < PAD // 8, "the sync moved %s bytes" % moved)
 

@@ -7,7 +7,7 @@
  *   pad=BYTES         ballast in the state
  *   pace=MS           computing time of a step
  *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
- *   shards=N:C        a sharded key of N elements with C copies; done tells whether each is what its steps give
+ *   shards=N:C        a sharded key of N elements with C copies, or with parity of M shards for N:pM; done tells whether each is what its steps give
  *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
  *   first=1           commit before the first step
  *   noterm=1          ignore SIGTERM
@@ -39,7 +39,7 @@ typedef struct worker {
   model model;
   double *shard; /* this rank's elements */
   int64_t shard_elements, shard_offset, shard_count;
-  int shard_copies;
+  int shard_copies, shard_parity;
   int64_t steps, commit, check, pace;
   int64_t gates[MAX_GATES];
   int gate_count;
@@ -421,6 +421,7 @@ static int parse(worker *w, int argc, char **argv) {
     } else if (strcmp(argv[i], "shards") == 0) {
       w->shard_elements = atoll(value);
       w->shard_copies = strchr(value, ':') != NULL ? atoi(strchr(value, ':') + 1) : 1;
+      w->shard_parity = strstr(value, ":p") != NULL ? atoi(strstr(value, ":p") + 2) : 0;
     } else if (strcmp(argv[i], "noterm") == 0) {
       if (atoi(value)) signal(SIGTERM, SIG_IGN);
     } else if (strcmp(argv[i], "term") == 0) { /* SIGTERM makes this worker leave */
@@ -464,7 +465,10 @@ static hvd_status register_state(worker *w, hvd_error *error) {
     status = hvd_shard_range(w->shard_elements, hvd_rank(w->context), hvd_size(w->context), &offset, &count, error);
     if (status == HVD_OK && take_range(w, offset, count) != 0) status = HVD_INTERNAL;
     hvd_tensor shard = vector(w->shard, HVD_DTYPE_FLOAT64, count);
-    if (status == HVD_OK) {
+    if (status == HVD_OK && w->shard_parity > 0) {
+      status = hvd_state_add_shard_with_parity(w->state, "moments", &shard, w->shard_elements, offset, w->shard_parity,
+                                               on_reshard, w, NULL, error);
+    } else if (status == HVD_OK) {
       status = hvd_state_add_shard(w->state, "moments", &shard, w->shard_elements, offset, w->shard_copies, on_reshard,
                                    w, NULL, error);
     }
@@ -541,6 +545,10 @@ int main(int argc, char **argv) {
     trace(&w.who, "left", "\"step\":%lld,\"sum\":\"%016llx\",\"rank\":%d", (long long)w.model.counters.step,
           (unsigned long long)model_checksum(&w.model), hvd_rank(w.context));
   } else if (status == HVD_OK) {
+    hvd_state_info kept = {.struct_size = sizeof(kept)};
+    hvd_state_get_info(w.state, &kept, NULL);
+    trace(&w.who, "memory", "\"bytes\":%llu,\"shards\":%llu,\"copies\":%llu,\"fed\":%llu", (unsigned long long)kept.bytes,
+          (unsigned long long)kept.shard_bytes, (unsigned long long)kept.copy_bytes, (unsigned long long)kept.fed_bytes);
     trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld,\"wrong\":%lld,"
           "\"offset\":%lld,\"count\":%lld",
           (long long)w.model.counters.step, (unsigned long long)model_checksum(&w.model),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "state/fabric.h"
+#include "state/objects.h"
 #include "state/pieces.h"
 #include "state/state.h"
 
@@ -34,17 +35,23 @@ struct Worker {
       state.add_tensor(key, {tensor->data(), HVD_DTYPE_UINT8, {static_cast<int64_t>(tensor->size())}});
     }
     state.add_value("step", &step, sizeof(step));
+    object.bytes.assign(kPiece + 77, fill);
+    object.add_to(state, "object");
   }
-  auto live() const { return std::tuple(large, middle, small, step); }
+  auto live() const { return std::tuple(large, middle, small, step, object.bytes); }
+  size_t bytes() const {
+    return large.size() + middle.size() + small.size() + sizeof(step) + object.bytes.size();
+  }
   void fill(uint64_t seed) {
     std::mt19937_64 random(seed);
-    for (auto* tensor : {&large, &middle, &small}) {
+    for (auto* tensor : {&large, &middle, &small, &object.bytes}) {
       for (uint8_t& byte : *tensor) byte = static_cast<uint8_t>(random());
     }
     step = seed;
   }
 
   State state;
+  TestObject object;
   std::vector<uint8_t> large, middle, small;
   uint64_t step = 0;
 };
@@ -112,13 +119,13 @@ TEST_P(Feed, WhatANewcomerWasFedDoesNotMove) {
   Worker c(GetParam(), 3);
   FeedCache cache;
   feed(*a.state.feed(), &cache);
-  EXPECT_EQ(cache.bytes(), a.large.size() + a.middle.size() + a.small.size() + sizeof(a.step));
+  EXPECT_EQ(cache.bytes(), a.bytes());
   c.state.take_fed(std::move(cache));
   const auto results = sync({&a, &b, &c}, summaries({&a, &b, &c}));
   EXPECT_EQ(results[2].received_bytes, 0u);
   EXPECT_EQ(results[0].sent_bytes + results[1].sent_bytes, 0u);
-  EXPECT_EQ(c.state.statistics().fed_bytes,
-            a.large.size() + a.middle.size() + a.small.size() + sizeof(a.step));
+  EXPECT_EQ(c.state.statistics().fed_bytes, a.bytes());
+  EXPECT_EQ(c.object.loads, 1);
   expect_joined(c);
 }
 
@@ -168,6 +175,59 @@ TEST_P(Feed, WhatWasTornOrNeverCameMoves) {
   c.state.take_fed(std::move(cache));
   const auto results = sync({&a, &b, &c}, summaries({&a, &b, &c}));
   EXPECT_EQ(results[2].received_bytes, 2 * kPiece);
+  expect_joined(c);
+}
+
+TEST_P(Feed, AnObjectMovesWholeUnlessAllOfItIsRight) {
+  for (const bool torn : {false, true}) {
+    Worker c(GetParam(), 3);
+    FeedCache cache;
+    feed(*a.state.feed(), &cache);
+    if (torn) {
+      FeedCommit commit;
+      ASSERT_TRUE(a.state.feed()->commit(&commit));
+      ASSERT_EQ(commit.items[2].key, "object");
+      cache.room(commit, {2, 1, 77})[5] ^= 1;
+    } else {
+      for (Worker* worker : {&a, &b}) {
+        worker->object.bytes.push_back(1);
+        ASSERT_TRUE(worker->state.save().ok());
+      }
+    }
+    c.state.take_fed(std::move(cache));
+    const auto results = sync({&a, &b, &c}, summaries({&a, &b, &c}));
+    EXPECT_EQ(results[2].received_bytes, a.object.bytes.size());
+    EXPECT_EQ(c.state.statistics().fed_bytes, a.bytes() - a.object.bytes.size());
+    EXPECT_EQ(c.object.loads, 1);
+    expect_joined(c);
+  }
+}
+
+TEST_P(Feed, AnObjectThatRefusesItLeavesItForTheNextSync) {
+  Worker c(GetParam(), 3);
+  FeedCache cache;
+  feed(*a.state.feed(), &cache);
+  c.state.take_fed(std::move(cache));
+  c.object.load_code = 5;
+  {
+    Fabric fabric(3);
+    std::vector<Worker*> workers = {&a, &b, &c};
+    const auto known = summaries(workers);
+    std::vector<Status> statuses(3);
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        SyncResult result;
+        const auto r = static_cast<size_t>(rank);
+        statuses[r] = workers[r]->state.sync(fabric.engine(rank), rank, 3, known, seconds(60), &result);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(statuses[2].code, HVD_CALLBACK_FAILED);
+  }
+  c.object.load_code = 0;
+  const auto results = sync({&a, &b, &c}, summaries({&a, &b, &c}));
+  EXPECT_EQ(results[2].received_bytes, 0U);
   expect_joined(c);
 }
 

@@ -68,6 +68,60 @@ TEST_F(Tables, RangesThatOverflowAreOutside) {
   EXPECT_NE(misfit(100, {{0, kLeast, kMost}, {0, 0, 100}}), "");
 }
 
+TEST_F(Tables, BlocksOfParityAreNamed) {
+  ShardHead head;
+  head.rank = 1;
+  const std::vector<Digest> blocks = {{1, 2}, {3, 4}};
+  const Bytes other = write_shard_table(head, {{0, 50, 100}, {1, 5, 10}}, {}, blocks);
+  ASSERT_TRUE(read(joined({mine, other})));
+  EXPECT_EQ(tables.blocks, (std::vector<std::vector<Digest>>{{}, blocks}));
+  for (size_t cut = 1; cut <= 32; ++cut) {
+    EXPECT_FALSE(read(joined({mine, Bytes(other.begin(), other.end() - static_cast<ptrdiff_t>(cut))})))
+        << cut;
+  }
+}
+
+struct ParityTables : ::testing::Test {
+  static ParityBlock block(uint64_t slot) {
+    return parity_block({{{0, 0, 50}, {1, 0, 5}}, {{0, 50, 100}, {1, 5, 10}}}, slot, {8, 4});
+  }
+  const Bytes mine = write_parity_table({block(0)});
+  std::vector<std::vector<ParityBlock>> blocks;
+  bool read(const Bytes& all) {
+    blocks.clear();
+    return read_parity_tables(all, 2, 0, mine, {100, 10}, {8, 4}, &blocks);
+  }
+};
+
+TEST_F(ParityTables, AreReadAsTheyWereWritten) {
+  ASSERT_TRUE(read(joined({mine, write_parity_table({block(1)})})));
+  EXPECT_EQ(identity(blocks[1][0]), identity(block(1)));
+  EXPECT_EQ(blocks[1][0].chunk, block(1).chunk);
+  ASSERT_TRUE(read(joined({mine, write_parity_table({})})));
+  EXPECT_TRUE(blocks[1].empty());
+}
+
+TEST_F(ParityTables, AreRefusedWhenTheyAreNotWhole) {
+  const Bytes all = joined({mine, write_parity_table({block(1)})});
+  for (size_t size = 0; size < all.size(); ++size)
+    EXPECT_FALSE(read(Bytes(all.begin(), all.begin() + static_cast<ptrdiff_t>(size)))) << size;
+  EXPECT_FALSE(read(joined({all, {0}})));
+}
+
+TEST_F(ParityTables, StayWithinTheKeysAndTheGroup) {
+  const auto refused = [&](const ParityBlock& block) {
+    EXPECT_FALSE(read(joined({mine, write_parity_table({block})})));
+  };
+  refused({2, 64, block(0).members});
+  refused({0, 64, {block(0).members[0]}});
+  for (const ShardRange range : {ShardRange{0, 0, 101}, ShardRange{0, -1, 5}, ShardRange{0, 6, 5},
+                                 ShardRange{2, 0, 5}, ShardRange{0, INT64_MIN, INT64_MAX}}) {
+    refused({0, 64, {{range}, {{1, 0, 5}}}});
+  }
+  EXPECT_FALSE(read(joined({write_parity_table({block(1)}), write_parity_table({block(1)})})))
+      << "not what it said";
+}
+
 struct Commits : ::testing::Test {
   static Bytes part(uint64_t rank, uint64_t failure, size_t keys, uint64_t revision = 7) {
     CommitHead head;

@@ -80,7 +80,8 @@ class Request(Structure):
 class StateStatistics(Sized):
     _fields_ = [("struct_size", c_size_t), ("revision", c_uint64), ("commits", c_uint64), ("restores", c_uint64),
                 ("syncs", c_uint64), ("bytes", c_uint64), ("sync_sent_bytes", c_uint64),
-                ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64), ("written_bytes", c_uint64)]
+                ("sync_received_bytes", c_uint64), ("last_commit_ns", c_int64), ("written_bytes", c_uint64),
+                ("shard_bytes", c_uint64), ("copy_bytes", c_uint64), ("fed_bytes", c_uint64)]
 
 
 class Shard(Sized):
@@ -210,6 +211,7 @@ _PROTOTYPES = {
     "hvd_state_add_object": (None, [_P, _S, SaveFn, LoadFn, _P, DestroyFn]),
     "hvd_state_add_sampler": (None, [_P, _S, _P]),
     "hvd_state_add_shard": (None, [_P, _S, _T, _L, _L, _I, ReshardFn, _P, DestroyFn]),
+    "hvd_state_add_shard_with_parity": (None, [_P, _S, _T, _L, _L, _I, ReshardFn, _P, DestroyFn]),
     "hvd_state_on_lost": (None, [_P, LostFn, _P, DestroyFn]),
     "hvd_shard_range": (None, [_L, _I, _I, POINTER(_L), POINTER(_L)]),
     "hvd_state_remove": (None, [_P, _S]),

@@ -297,6 +297,8 @@ def test_shards_of_a_worker_that_is_alone(alone):
     shard.array[:] = -1
     state.restore()
     assert shard.array.tolist() == list(range(10)) and state.revision == 1
+    statistics = state.statistics()
+    assert (statistics.shard_bytes, statistics.copy_bytes, statistics.fed_bytes) == (80, 0, 0)
     assert [elastic.shard_range(10, rank, 4) for rank in range(4)] == [(0, 3), (3, 3), (6, 2), (8, 2)]
     with pytest.raises(hvd.InvalidError, match="'m' is taken"):
         state.add_shard("m", 10)
@@ -304,6 +306,12 @@ def test_shards_of_a_worker_that_is_alone(alone):
         state.add_shard("n", 10, split=lambda rank, size: (5, 6))
     with pytest.raises(hvd.InvalidError, match="copies is 99"):
         state.add_shard("n", 10, copies=99)
+    with pytest.raises(hvd.InvalidError, match="copies=1 and parity=3: expected one of them"):
+        state.add_shard("n", 10, copies=1, parity=3)
+    with pytest.raises(hvd.InvalidError, match="parity is 1: expected the parity of 2 to 64 shards"):
+        state.add_shard("n", 10, parity=1)
+    state.add_shard("n", 10, parity=3).array[:] = 2
+    state.commit()
     with pytest.raises(hvd.InvalidError, match="expected 10 in one"):
         state.add_shard("n", 10, allocate=lambda length: np.zeros((length, 2)))
     state.remove("m")

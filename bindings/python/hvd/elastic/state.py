@@ -139,6 +139,9 @@ class StateStatistics:
     sync_received_bytes: int
     last_commit_ns: int
     written_bytes: int
+    shard_bytes: int
+    copy_bytes: int
+    fed_bytes: int
 
 
 class State:
@@ -219,10 +222,13 @@ class State:
             _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"), sampler._handle.pointer)
         self._memory[key] = sampler
 
-    def add_shard(self, key: str, elements: int, dtype: Any = "float32", *, copies: int = 1,
+    def add_shard(self, key: str, elements: int, dtype: Any = "float32", *, copies: int | None = None,
+                  parity: int | None = None,
                   allocate: Callable[[int], Any] | None = None,
                   split: Callable[[int, int], tuple[int, int]] | None = None) -> Shard:
-        """This rank's range of a flat vector of so many `elements`, which outlives the loss of `copies` workers at once.
+        """This rank's range of a flat vector of so many `elements`, which outlives the loss of `copies` workers at once
+        (default 1; 0: of none). With `parity`=m instead, for 1/m of the memory of a copy, workers are in groups of m + 1
+        or more, and one of each group may be lost at once (hvd_state_add_shard_with_parity).
 
         allocate(length) gives memory for a range: a one-dimensional array in host memory with its initial values; by
         default NumPy's zeros of `dtype`. It is asked now, and again after each change of ranks. split(rank, size) gives
@@ -233,10 +239,15 @@ class State:
 
             return numpy.zeros(length, dtype)
 
+        if copies is not None and parity is not None:
+            raise InvalidError(f"shard {key!r} has copies={copies} and parity={parity}: expected one of them")
         shard = Shard(self._problem, key, elements, allocate or zeros, split, (self._context.rank(), self._context.size()))
         with self._in_use("add_shard"):
-            _abi.check(_lib.hvd_state_add_shard, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor),
-                       elements, shard.offset, copies or NO_COPIES, _reshard, _shards.add(shard), _forget_shard)
+            add, kept = _lib.hvd_state_add_shard, 1 if copies is None else copies or NO_COPIES
+            if parity is not None:
+                add, kept = _lib.hvd_state_add_shard_with_parity, parity
+            _abi.check(add, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor), elements, shard.offset,
+                       kept, _reshard, _shards.add(shard), _forget_shard)
         self._memory[key] = shard
         return shard
 

@@ -345,6 +345,9 @@ pub struct hvd_state_info {
     pub sync_received_bytes: u64,
     pub last_commit_ns: i64,
     pub written_bytes: u64,
+    pub shard_bytes: u64,
+    pub copy_bytes: u64,
+    pub fed_bytes: u64,
 }
 
 #[repr(C)]
@@ -1085,6 +1088,18 @@ extern "C" {
         destroy: hvd_destroy_fn,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_state_add_shard_with_parity(
+        state: *mut hvd_state,
+        key: *const c_char,
+        tensor: *const hvd_tensor,
+        global_elements: i64,
+        offset: i64,
+        parity: i32,
+        reshard: hvd_reshard_fn,
+        userdata: *mut c_void,
+        destroy: hvd_destroy_fn,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_shard_range(
         global_elements: i64,
         rank: i32,
@@ -1297,7 +1312,7 @@ mod layout {
         assert_eq!(offset_of!(hvd_request, split_count), 80);
         assert_eq!(offset_of!(hvd_request, process_set), 88);
         assert_eq!(offset_of!(hvd_request, timeout_ns), 96);
-        assert_eq!(size_of::<hvd_state_info>(), 80);
+        assert_eq!(size_of::<hvd_state_info>(), 104);
         assert_eq!(offset_of!(hvd_state_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_state_info, revision), 8);
         assert_eq!(offset_of!(hvd_state_info, commits), 16);
@@ -1308,6 +1323,9 @@ mod layout {
         assert_eq!(offset_of!(hvd_state_info, sync_received_bytes), 56);
         assert_eq!(offset_of!(hvd_state_info, last_commit_ns), 64);
         assert_eq!(offset_of!(hvd_state_info, written_bytes), 72);
+        assert_eq!(offset_of!(hvd_state_info, shard_bytes), 80);
+        assert_eq!(offset_of!(hvd_state_info, copy_bytes), 88);
+        assert_eq!(offset_of!(hvd_state_info, fed_bytes), 96);
         assert_eq!(size_of::<hvd_recovery_info>(), 384);
         assert_eq!(offset_of!(hvd_recovery_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_recovery_info, from_generation), 8);

@@ -1,6 +1,6 @@
 //! Sharded state: one range of a flat vector on each rank, with copies in the commit memory of others.
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ops::{Deref, DerefMut};
 
 use hvd_sys as sys;
@@ -18,6 +18,25 @@ pub fn shard_range(elements: i64, rank: i32, size: i32) -> Result<(i64, i64)> {
     Ok((offset, length))
 }
 
+type AddShard = unsafe extern "C" fn(
+    *mut sys::hvd_state,
+    *const c_char,
+    *const sys::hvd_tensor,
+    i64,
+    i64,
+    i32,
+    sys::hvd_reshard_fn,
+    *mut c_void,
+    sys::hvd_destroy_fn,
+    *mut sys::hvd_error,
+) -> sys::hvd_status;
+
+/// What others keep of a shard.
+enum Kept {
+    Copies(i32),
+    Parity(i32),
+}
+
 struct Range<T> {
     data: Vec<T>,
     offset: i64,
@@ -28,7 +47,7 @@ struct Range<T> {
 /// Name it in a state by [`crate::Fields::shard`]. All elements are `T::default()` at first.
 pub struct Shard<T: Element + Default> {
     elements: i64,
-    copies: i32,
+    kept: Kept,
     // The library's callback replaces what is within, during a call on the state, when nobody has a reference to it.
     range: Box<UnsafeCell<Range<T>>>,
 }
@@ -46,10 +65,18 @@ impl<T: Element + Default> Shard<T> {
     /// This rank's part of an even split of a vector of so many elements, which outlives the loss of `copies` workers at
     /// once (0: none).
     pub fn new(context: &Context, elements: i64, copies: u8) -> Result<Shard<T>> {
+        let copies = if copies == 0 { sys::HVD_NO_COPIES } else { i32::from(copies) };
+        Shard::keeping(context, elements, Kept::Copies(copies))
+    }
+    /// The same for 1 / `parity` (2 to 64) of a copy's memory: workers are in groups of `parity` + 1 or more, which keep each
+    /// other's parity, and one of each group may be lost at once.
+    pub fn with_parity(context: &Context, elements: i64, parity: u8) -> Result<Shard<T>> {
+        Shard::keeping(context, elements, Kept::Parity(i32::from(parity)))
+    }
+    fn keeping(context: &Context, elements: i64, kept: Kept) -> Result<Shard<T>> {
         let (offset, length) = shard_range(elements, context.rank()?, context.size()?)?;
         let data = vec![T::default(); length as usize];
-        let copies = if copies == 0 { sys::HVD_NO_COPIES } else { i32::from(copies) };
-        Ok(Shard { elements, copies, range: Box::new(UnsafeCell::new(Range { data, offset })) })
+        Ok(Shard { elements, kept, range: Box::new(UnsafeCell::new(Range { data, offset })) })
     }
     /// Elements of the whole vector.
     pub fn global_elements(&self) -> i64 {
@@ -97,19 +124,22 @@ impl<T: Element + Default> AnyShard for Shard<T> {
         self.range.get().cast()
     }
     fn add(&mut self, state: *mut sys::hvd_state, key: &Name) -> Result<()> {
-        let (elements, offset, copies, userdata) =
-            (self.elements, self.offset(), self.copies, self.address());
+        let (elements, offset, userdata) = (self.elements, self.offset(), self.address());
+        let (add, number) = match self.kept {
+            Kept::Copies(copies) => (sys::hvd_state_add_shard as AddShard, copies),
+            Kept::Parity(parity) => (sys::hvd_state_add_shard_with_parity as AddShard, parity),
+        };
         let view = ViewMut::from(&mut **self);
         let tensor = view.raw();
         // SAFETY: the range lives as long as the state, which is destroyed before its value.
         check(|e| unsafe {
-            sys::hvd_state_add_shard(
+            add(
                 state,
                 key.as_ptr(),
                 &tensor,
                 elements,
                 offset,
-                copies,
+                number,
                 Some(reshard::<T>),
                 userdata,
                 None,

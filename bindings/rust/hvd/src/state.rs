@@ -271,6 +271,12 @@ pub struct StateStatistics {
     pub last_commit: std::time::Duration,
     /// Of tensors and values: what commits had to write because it had changed.
     pub written_bytes: u64,
+    /// Of this rank's ranges of sharded keys.
+    pub shard_bytes: u64,
+    /// Of the copies of other ranks' ranges that this rank holds.
+    pub copy_bytes: u64,
+    /// That this worker had been fed before its first sync.
+    pub fed_bytes: u64,
 }
 
 impl<S: Variables> State<S> {
@@ -480,6 +486,9 @@ impl<S> State<S> {
             sync_received_bytes: s.sync_received_bytes,
             last_commit: std::time::Duration::from_nanos(s.last_commit_ns.max(0) as u64),
             written_bytes: s.written_bytes,
+            shard_bytes: s.shard_bytes,
+            copy_bytes: s.copy_bytes,
+            fed_bytes: s.fed_bytes,
         })
     }
 }

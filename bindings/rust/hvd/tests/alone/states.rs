@@ -241,6 +241,13 @@ fn shards_of_a_worker_that_is_alone() {
     state.moments[9] = 4.0;
     state.restore().unwrap();
     assert_eq!(state.moments[9], 3.0);
+    let statistics = state.statistics().unwrap();
+    assert_eq!((statistics.shard_bytes, statistics.copy_bytes, statistics.fed_bytes), (80, 0, 0));
     assert_eq!(hvd::shard_range(10, 3, 4).unwrap(), (8, 2));
+    let moments = hvd::Shard::with_parity(&context, 10, 1).unwrap();
+    let state = hvd::State::new(&context, Sharded { moments, step: 0 });
+    expect(state.map(|_| ()), Status::Invalid, &["parity is 1", "2 to 64"]);
+    let moments = hvd::Shard::with_parity(&context, 10, 3).unwrap();
+    hvd::State::new(&context, Sharded { moments, step: 0 }).unwrap().commit().unwrap();
     assert_eq!(hvd::shard_range(10, 4, 4).unwrap_err().status(), hvd::Status::Invalid);
 }

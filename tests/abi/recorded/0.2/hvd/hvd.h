@@ -578,6 +578,9 @@ typedef struct hvd_state_info {
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
   uint64_t written_bytes;         /* of host tensors and values that all commits had to write, since they had changed, in
                                      pieces of 1 MiB */
+  uint64_t shard_bytes;           /* of this rank's ranges of sharded keys, in one commit; part of `bytes` */
+  uint64_t copy_bytes;            /* of the copies of other ranks' ranges, and of parity, that this rank holds */
+  uint64_t fed_bytes;             /* that this worker had been fed before it joined, and its first sync need not move */
 } hvd_state_info;
 HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
 
