@@ -242,7 +242,7 @@ fn shards_of_a_worker_that_is_alone() {
     state.restore().unwrap();
     assert_eq!(state.moments[9], 3.0);
     let statistics = state.statistics().unwrap();
-    assert_eq!((statistics.shard_bytes, statistics.copy_bytes, statistics.fed_bytes), (80, 0, 0));
+    assert_eq!((statistics.shard_bytes, statistics.copy_bytes, statistics.fed_bytes), (40, 0, 0));
     assert_eq!(hvd::shard_range(10, 3, 4).unwrap(), (8, 2));
     let moments = hvd::Shard::with_parity(&context, 10, 1).unwrap();
     let state = hvd::State::new(&context, Sharded { moments, step: 0 });
