@@ -73,13 +73,13 @@ class Shards(ScenarioTest):
     def test_S1_one_of_each_group_is_killed_at_once(self):
         """Of six in two groups; a group has a worker on each host."""
         job = Job(self, "a:2,b:2,c:2", ["steps=12", "commit=4", "shards=%d:p2" % ELEMENTS], np=6, min_np=1, max_np=6,
-                  options=NO_RESTART, faults="before_allreduce:b/*/*/*/6/*=kill")
+                  options=NO_RESTART, faults="before_allreduce:b/0/*/*/6/*=kill,restore:b/1/*/*/*/*=kill")
         job.finish(0)
         self._verify(job, 12, 4, "p2")
 
     def test_S2_two_of_a_group_are_killed(self):
         job = Job(self, "a:2,b:2", ["steps=12", "commit=4", "shards=%d:p3" % ELEMENTS], np=4, min_np=1, max_np=4,
-                  options=NO_RESTART, faults="before_allreduce:*/*/0/*/6/*=kill,before_allreduce:*/*/2/*/6/*=kill")
+                  options=NO_RESTART, faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=kill")
         job.finish(1)
         ends = [e for e in job.find("end") if e["status"] == "HVD_JOB_FAILED"]
         self.assertTrue(ends)
