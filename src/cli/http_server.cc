@@ -1,6 +1,7 @@
 // HTTP/1.1 by Boost.Beast, on one thread: bounded connections, bounded time, bounded requests.
 #include "cli/http_server.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ namespace http = beast::http;
 using Tcp = asio::ip::tcp;
 
 constexpr size_t kMostConnections = 64;  // the one that was idle for longest gives way
+constexpr size_t kFewDescriptors = 1024;  // below that fewer
 constexpr uint32_t kMostHeader = 8 << 10;
 constexpr uint64_t kMostBody = 1 << 10;  // no request has one; more than this is not read
 constexpr std::chrono::seconds kRequestTime{10}, kIdleTime{30};
@@ -188,6 +190,13 @@ bool is_local_host(const std::string& header) {
   return !e;  // an address needs no name service that could lie
 }
 
+/// The driver of the job runs in this process: what strangers hold must leave it descriptors.
+size_t most_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFewDescriptors) return kMostConnections;
+  return std::max<size_t>(limit.rlim_cur / (kFewDescriptors / kMostConnections), 2);
+}
+
 struct HttpServer::Impl {
   Impl(const std::string& text, HttpHandler h) : handler(std::move(h)), acceptor(io), retry(io) {
     const Tcp::endpoint endpoint = parse(text);
@@ -258,7 +267,7 @@ struct HttpServer::Impl {
       ::close(fd);
       return;
     }
-    if (connections.size() >= kMostConnections) {
+    if (connections.size() >= most_connections()) {
       const auto oldest = connections.front();
       connections.pop_front();
       oldest->close();

@@ -49,8 +49,8 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
   } catch (const Error& error) {
     if (connection->over) throw;
     const std::string why = fmt::format("protocol error: {}", printable(error.what()));
+    if (connection->worker == 0) return reject(connection, wire::Refusal::Protocol, why);  // which notes it
     logger_->warning("worker {} at {}: {}", connection->worker, connection->channel->peer(), why);
-    if (connection->worker == 0) return reject(connection, wire::Refusal::Protocol, why);
     tell_refusal(*connection, wire::Refusal::Protocol, why);
     lose(connection, membership::LossKind::kConnectionClosed, why);
   }

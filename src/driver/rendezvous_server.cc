@@ -53,11 +53,20 @@ void RendezvousServer::accepted(std::shared_ptr<wire::Channel> channel) {
   auto connection = std::make_shared<Connection>(loop_);
   connection->channel = std::move(channel);
   connection->heard = now();
-  if (strangers_.size() >= config_.max_strangers) {
-    const ConnectionPtr oldest = strangers_.front();
+  const auto close_first = [this](auto which) {
+    const auto first = std::find_if(strangers_.begin(), strangers_.end(), which);
+    const ConnectionPtr oldest = *first;
     oldest->channel->close(Duration(0));
     remove(oldest);
-  }
+  };
+  if (strangers_.size() >= config_.max_strangers) close_first([](const ConnectionPtr&) { return true; });
+  const std::string identity = connection->channel->identity();
+  const auto same = [&](const ConnectionPtr& c) { return c->channel->identity() == identity; };
+  // "worker/7": one worker's. Those that come by address share an identity.
+  if (identity.find('/') != std::string::npos &&
+      static_cast<size_t>(std::count_if(strangers_.begin(), strangers_.end(), same)) >=
+          config_.max_strangers_of_one)
+    close_first(same);
   strangers_.push_back(connection);
   const std::weak_ptr<Connection> weak = connection;
   wire::ChannelHandlers handlers;
@@ -69,11 +78,9 @@ void RendezvousServer::accepted(std::shared_ptr<wire::Channel> channel) {
   };
   connection->channel->set_handlers(std::move(handlers));
   connection->deadline.start(config_.hello_timeout, [this, weak] {
-    auto c = weak.lock();
-    if (!c) return;
-    logger_->warning("{} said nothing for {:g} s after connecting: closed", c->channel->peer(),
-                     to_seconds(config_.hello_timeout));
-    reject(c, wire::Refusal::Protocol, "no hello in time");
+    if (auto c = weak.lock())
+      reject(c, wire::Refusal::Protocol,
+             fmt::format("no hello within {} s after connecting", seconds_text(config_.hello_timeout)));
   });
 }
 

@@ -38,8 +38,10 @@ struct RendezvousConfig {
   Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10), slow_timeout = seconds(60);
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
-  size_t max_strangers = 16384;  // connections, which know a key, that have not said hello
-  size_t max_operators = 64;     // connections of operators; the one that was idle for longest gives way
+  // Connections, which know a key, that have not said hello; of one worker or agent, which need one at a time. The oldest
+  // gives way.
+  size_t max_strangers = 16384, max_strangers_of_one = 4;
+  size_t max_operators = 64;  // connections of operators; the one that was idle for longest gives way
   Duration operator_timeout = seconds(120);  // without a command
   uint64_t term = 0;                         // of this driver; 0: nobody will take over from it
   int socket = -1;                           // that listens already, instead of `listen`

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "wire/socket.h"
 #include "wire/tls.h"
 #include "wire/tls_stream.h"
@@ -342,7 +343,8 @@ Lingering::Place Lingering::add(const std::string& name, std::function<void()> f
   std::list<std::function<void()>>& all = by_name_[name];
   const Place place = all.insert(all.end(), std::move(finish));
   // A copy: to finish is to remove it.
-  if (all.size() > (name.empty() ? limits_.most_lingering : limits_.most_lingering_of_one))
+  if (all.size() >
+      (name.empty() ? share_of_descriptors(limits_.most_lingering) : limits_.most_lingering_of_one))
     std::function<void()>(all.front())();
   return place;
 }

@@ -21,7 +21,8 @@ struct ChannelLimits {
   size_t first_frame = 64 << 10;  // the same, until trust() is called
   size_t max_queued = 64 << 20;   // bytes waiting to be sent; a reader slower than that is cut off
   Duration handshake_timeout = seconds(5);
-  // Of a listener: connections that are over but for their last words. The oldest gives way.
+  // Of a listener: connections that are over but for their last words. The oldest gives way. Where the process may have
+  // few descriptors they are fewer (base/descriptors.h).
   size_t most_lingering = 256;       // of peers that were never trusted, together
   size_t most_lingering_of_one = 4;  // of one identity that was
 };

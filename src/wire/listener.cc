@@ -9,6 +9,7 @@
 #include <list>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "wire/socket.h"
 #include "wire/tls.h"
 #include "wire/tls_stream.h"
@@ -133,7 +134,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   /// Many that come at once wait in the kernel, rather than that one of them is sent away: it may believe already that it
   /// is connected. Who says nothing gives way, and who takes too long. False: accepting goes on later.
   bool make_room() {
-    if (handshakes.size() < kMaxHandshakes) return true;
+    if (handshakes.size() < share_of_descriptors(kMaxHandshakes)) return true;
     for (auto it = handshakes.begin(); it != handshakes.end(); ++it) {
       if (!(*it)->silent()) continue;
       refuse(it, "too many connections that say nothing");

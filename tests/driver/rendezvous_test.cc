@@ -378,6 +378,24 @@ TEST_F(Rendezvous, StrangersAreRefusedAndDisturbNobody) {  // contracts 11 and 1
   EXPECT_EQ(driver->status().generation, 1u);
 }
 
+/// Whoever knows a key holds no more connections than it needs.
+TEST_F(Rendezvous, AWorkerThatConnectsAgainAndAgainLosesTheOldest) {
+  start();
+  form(2);
+  std::vector<ScriptedWorker*> silent;
+  for (int i = 0; i < 6; ++i) {
+    silent.push_back(&strange(1));
+    ASSERT_TRUE(silent.back()->connect().ok());
+  }
+  EXPECT_TRUE(silent[0]->hung_up());
+  EXPECT_TRUE(silent[1]->hung_up());
+  ScriptedWorker& last = *silent.back();
+  last.hello();
+  expect_refused(last, wire::Refusal::Busy, "connected already");
+  workers[0]->say(wire::HeartbeatT{});
+  EXPECT_NE(workers[0]->await(&wire::BodyUnion::AsHeartbeatAck), nullptr);
+}
+
 TEST_F(Rendezvous, AMemberThatSpeaksNonsenseIsLost) {
   start();
   form(2);

@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 
-from harness import Job, ScenarioTest, containing, main
+from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
 
 SECRET = "0123456789abcdef" * 4
 
@@ -126,26 +126,63 @@ class Strangers(ScenarioTest):
         self.undisturbed()
 
     def test_a_slow_reader_and_garbage_with_the_secret(self):
-        """Someone who has the secret, but does not keep to the protocol."""
-        for data in (struct.pack(">I", 0xFFFFFFF0) + b"y" * 5000, struct.pack(">I", 64) + b"z" * 64,
-                     struct.pack(">I", 1000) + b"cut", b""):
-            client = subprocess.Popen(
-                ["openssl", "s_client", "-connect", "%s:%d" % self.address, "-tls1_3", "-quiet", "-psk",
-                 self.key(), "-psk_identity", "hvd", "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            try:
-                client.communicate(data, timeout=20)
-            except subprocess.TimeoutExpired:
-                client.kill()
-                client.communicate()
+        """Someone who has the secret, but does not keep to the protocol, whoever's key is shown."""
+        garbage = (struct.pack(">I", 0xFFFFFFF0) + b"y" * 5000, struct.pack(">I", 65537) + b"x",
+                   struct.pack(">I", 64) + b"z" * 64, struct.pack(">I", 1000) + b"cut", b"")
+        identities = ("worker/1", "worker/7777", "agent/a", "operator", "admission", "job")
+        clients = []
+        for client, data in [(self._with_key(identity), data) for identity in identities for data in garbage]:
+            client.stdin.write(data)
+            client.stdin.flush()
+            clients.append(client)
+        for client in clients:  # which stays until the driver hangs up
+            client.stdout.read()
+            client.stdin.close()
+            client.wait(20 * PATIENCE)
+            client.stdout.close()
+        # They were let in: what they said was read, and refused.
+        self.job.wait("hvdrun", text=containing(r"refused \(Protocol\): protocol error: "))
+        self.job.wait("hvdrun", text=containing("no hello within 5 s"))
         self.undisturbed()
 
+    def _with_key(self, identity):
+        """A connection that has proved to know a key, as `openssl s_client` whose input is what it says."""
+        return subprocess.Popen(
+            ["openssl", "s_client", "-connect", "%s:%d" % self.address, "-tls1_3", "-quiet", "-psk",
+             self.key(identity), "-psk_identity", identity, "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
     @staticmethod
-    def key():
+    def key(identity):
         """As src/wire/tls.cc derives it: HKDF with SHA-256."""
         prk = hmac.new(b"libhvd", SECRET.encode(), hashlib.sha256).digest()
-        info = b"control channel, TLS 1.3 pre-shared key"
+        info = b"control channel, TLS 1.3 pre-shared key of " + identity.encode()
         return hmac.new(prk, info + b"\1", hashlib.sha256).hexdigest()
+
+
+class FewDescriptors(ScenarioTest):
+    """hvdrun may open few descriptors, and strangers hold what they can: a lost worker gets a successor all the same."""
+
+    def test_strangers_leave_descriptors(self):
+        limited = ["sh", "-c", 'ulimit -n 56; exec "$@"', "sh", os.path.join(BIN, "hvdrun")]
+        job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2, script=False,
+                  prepare=lambda _: limited)
+        job.wait("gate", step=10)
+        start = job.find("start")[0]
+        host, port = start["driver"].rsplit(":", 1)
+        strangers = []
+        self.addCleanup(lambda: [stranger.close() for stranger in strangers])
+        for _ in range(200):
+            stranger = socket.socket()
+            strangers.append(stranger)
+            stranger.connect((host, int(port)))
+        job.wait("hvdrun", text=containing("refused .* connection.s. so far"))
+        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.open("step.10")
+        job.wait("event_hosts_updated")  # its successor waits to be taken in
+        job.finish(0)
+        job.verify(40, workers=2)
+        self.assertEqual(job.find("hvdrun", text=containing("Too many open files")), [])
 
 
 class Newcomers(ScenarioTest):

@@ -255,6 +255,33 @@ TEST_F(StrangersTest, IdleConnectionsByTheThousandDisturbNobody) {
   EXPECT_LT(server.log.count("refused"), 20);  // and the log was not filled
 }
 
+/// A process with few descriptors: what it must open itself can be opened.
+TEST_F(StrangersTest, WhoSaysNothingLeavesDescriptors) {
+  Server server({}, true);
+  expect_good_client_works(server);
+  ASSERT_TRUE(server.peer(0)->wait_closed());
+  const rlim_t open = static_cast<rlim_t>(raw_socket().get());  // the next number
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  constexpr rlim_t kIdle = 100;  // this process's as well
+  rlimit low = before;
+  low.rlim_cur = open + kIdle + 90;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<Fd> idle;
+  for (rlim_t i = 0; i < kIdle; ++i) {
+    idle.push_back(raw_socket());
+    EXPECT_TRUE(raw_connect(idle.back(), server.listener->port()));
+  }
+  EXPECT_TRUE(hung_up(idle.front()));
+  std::vector<Fd> more;
+  for (int i = 0; i < 30; ++i) {
+    more.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    EXPECT_GE(more.back().get(), 0) << i << ": " << strerror(errno);
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(server.log.count("accepts no connections"), 0);
+}
+
 /// Who has finished its handshake believes that it is connected: of many that come at once nobody is hung up on.
 TEST_F(StrangersTest, ACrowdOfFriendsIsLetInWhole) {
   ChannelLimits limits;
