@@ -1,33 +1,37 @@
 #!/usr/bin/env bash
 # Installs frameworks of PyPI's into build/frameworks and runs the tests of their bindings against build/release:
-# scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch]... (jax and lightgbm if none is named).
+# scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax and lightgbm if none is
+# named). A version has an environment of its own, build/frameworks-torch-VERSION: the newest and one of two years ago.
 # scripts/test.sh alone never does: they are hundreds of megabytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
 [ $# -gt 0 ] || frameworks=(jax lightgbm)
+environment=build/frameworks pinned=()
+if [ $# -eq 1 ] && [[ $1 == torch==* ]]; then environment+=-torch-${1#*==} frameworks=(torch) pinned=("$1" 'numpy<2.3'); fi
 for framework in "${frameworks[@]}"; do
   case $framework in
     jax | lightgbm | lightning | ray | spark | tensorflow | torch) ;;
-    *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow or torch" >&2; exit 2 ;;
+    *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow, torch, or torch==VERSION alone" >&2; exit 2 ;;
   esac
 done
 [ -d build/release ] || { echo "$0: build the release preset first" >&2; exit 1; }
 python=${HVD_PYTHON:-python3}
-[ -x build/frameworks/bin/python ] || "$python" -m venv build/frameworks
+[ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
 packages=("${frameworks[@]/#tensorflow/tensorflow-cpu}")
 packages=("${packages[@]/#spark/pyspark}") # which needs Java besides
-build/frameworks/bin/pip install --quiet --disable-pip-version-check numpy pytest "${packages[@]}" ||
+[ ${#pinned[@]} -eq 0 ] || packages=("${pinned[@]}")
+"$environment/bin/pip" install --quiet --disable-pip-version-check numpy pytest "${packages[@]}" ||
   { echo "$0: ${frameworks[*]} could not be installed: their tests are left out" >&2; exit 0; }
-export HVD_PYTHON=$PWD/build/frameworks/bin/python
+export HVD_PYTHON=$PWD/$environment/bin/python
 for framework in "${frameworks[@]}"; do
   name=python_$framework
   [ "$framework" != torch ] || name='python_(binding|horovod|horovod_examples|torch_distributed)'
   [ "$framework" != tensorflow ] || name='python_(tensorflow|horovod_examples)'
   ctest --preset release -R "^$name\$" --no-tests=error
   if [ "$framework" = torch ]; then  # PyTorch's own tests of process groups
-    build/frameworks/bin/pip install --quiet --disable-pip-version-check expecttest hypothesis
+    "$environment/bin/pip" install --quiet --disable-pip-version-check expecttest hypothesis
     HVD_LIBRARY=$PWD/build/release/lib/libhvd.so HVD_PLUGIN_PATH=$PWD/build/release/lib/hvd/1 \
-      build/frameworks/bin/python -B bindings/python/tests/torch_own.py
+      "$HVD_PYTHON" -B bindings/python/tests/torch_own.py
   fi
 done

@@ -190,18 +190,19 @@ Status State::Impl::copy(bool counted, bool hidden) {
   uint64_t bytes = 0;
   pieces.clear();
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) continue;
+    if (variable.is_object()) {  // its bytes have been written: they are digested with what is copied
+      variable.copy.object.swap(variable.fresh);
+      variable.copy.pieces.fit(variable.copy.object.size());
+      append_pieces(nullptr, variable.copy.object.data(), variable.copy.object.size(), &variable.copy.pieces,
+                    &pieces);
+      continue;
+    }
     variable.copy.pieces.fit(variable.bytes);
     append_pieces(variable.copy.memory.data(), variable.live, variable.bytes, &variable.copy.pieces, &pieces);
   }
   const uint64_t written = copy_pieces(pieces, true);
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) {
-      variable.copy.object.swap(variable.fresh);
-      variable.digest = variable.copy.digest_object();
-    } else {
-      variable.digest = variable.copy.pieces.content();
-    }
+    variable.digest = variable.copy.pieces.content();
     variable.committed = true;
     variable.fed = false;
     bytes += variable.committed_bytes().size();

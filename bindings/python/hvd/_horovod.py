@@ -109,6 +109,8 @@ _READ: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "HOROVOD_LOG_LEVEL": ("log_level", _level, "trace, debug, info, warning, error or fatal"),
     "HOROVOD_GLOO_IFACE": ("interface", str, "a network interface"),
 }
+# Options that hvd.init() sets unless it is told otherwise. Package `horovod` adds to them.
+DEFAULTS: dict[str, Any] = {"reset_before_sync": True}
 _LAUNCHERS = {"HOROVOD_START_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT"}  # which horovodrun reads
 _SET = {*_PLACE, "HOROVOD_ELASTIC", "HOROVOD_HOSTNAME"}
 
@@ -118,7 +120,7 @@ def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> di
 
     One line names the variables that have no effect. InvalidError: a value that can't be meant.
     """
-    found: dict[str, Any] = {"reset_before_sync": True}
+    found: dict[str, Any] = dict(DEFAULTS)
     for name, (option, read, expected) in _READ.items():
         if environment.get(name):
             try:

@@ -62,7 +62,7 @@ def test_its_variables_are_read_or_named_once_and_the_place_is_exported(python, 
 ])
 def test_what_its_variables_mean(variables, options):
     said = []
-    assert _horovod.options_of(variables, said.append) == {"reset_before_sync": True, **options} and not said
+    assert _horovod.options_of(variables, said.append) == {**_horovod.DEFAULTS, **options} and not said
     with hvd._options.NativeOptions(options):  # each of them is one that there is
         pass
 

@@ -138,8 +138,14 @@ def train(state):
         state.batch = 0
 
 state = hvd.elastic.TorchState(model, optimizer, epoch=1, batch=0, sampler=sampler)
-state.register_reset_callbacks([lambda: None])
+def on_reset():
+    assert os.environ["HOROVOD_SIZE"] == str(hvd.size()) and os.environ["HOROVOD_RANK"] == str(hvd.rank())
+    print("variables are those of now", flush=True)
+
+os.environ["HOROVOD_SIZE"] = "0"  # whoever it was
+state.register_reset_callbacks([on_reset])
 train(state)
+assert os.environ["HOROVOD_SIZE"] == str(hvd.size())
 total = hvd.allreduce(sum(p.sum() for p in model.parameters()).detach(), name="total")
 assert torch.allclose(total, sum(p.sum() for p in model.parameters()))
 print("trained", state.epoch, hvd.size(), flush=True)
@@ -157,6 +163,7 @@ def test_a_script_for_pytorch_runs_as_it_is_through_a_kill(tmp_path):
                       sys.executable, script, "--epochs", 3, ONCE=str(tmp_path / "once"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "without effect here: --cycle-time-ms" in done.stderr
+    assert "variables are those of now" in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "once").exists() and re.search(r"trained 3 [12]", done.stdout), done.stdout + done.stderr
 
 

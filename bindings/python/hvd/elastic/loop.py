@@ -59,11 +59,11 @@ def _run(state: State, train: Callable[[], R]) -> R:
     try:
         while _advance(state, loop, last):
             try:
+                if is_default(context):
+                    export_place(context)
                 if began:
                     state.reset()
                 began = True
-                if is_default(context):
-                    export_place(context)
                 if state._overrides("sync"):
                     state.sync()
                 result = train()

@@ -13,6 +13,8 @@ from typing import Any, Callable, Iterable, Iterator
 
 from .. import _abi
 from .._default import context as default_context
+from .._default import is_default
+from .._horovod import export_place
 from .._handles import Native, Registry
 from ..codec import CodecLike, JsonCodec, codec_of
 from ..context import Context, _plain
@@ -68,6 +70,13 @@ class _Problem:
     def take(self) -> BaseException | None:
         problem, self.exception = self.exception, None
         return problem
+
+
+def _placed(context: Context, callback: Callable[[], None]) -> None:
+    """A reset callback may read the variables of its place, as Horovod's scripts do."""
+    if is_default(context):
+        export_place(context)
+    callback()
 
 
 def _written(refused: int) -> None:
@@ -265,10 +274,11 @@ class State:
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Called in this order when a new generation is formed, by those that were members before: with option
-        reset_before_sync, which hvd.init() sets, before the state is synced, else after that."""
+        reset_before_sync, which hvd.init() sets, before the state is synced, else after that. HOROVOD_RANK and the
+        like are the new generation's then, if the context is hvd.init()'s."""
         for callback in callbacks:
             with self._in_use("register_reset_callbacks"):
-                number = _resets.add(partial(self._problem.guard, callback))
+                number = _resets.add(partial(self._problem.guard, partial(_placed, self._context, callback)))
                 _abi.check(_lib.hvd_state_on_reset, self._handle.pointer, _reset, number, _forget_reset)
 
     # ---- what Horovod's State does ----
