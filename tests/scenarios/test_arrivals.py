@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -181,6 +182,43 @@ class Arrivals(unittest.TestCase):
         for worker in workers:
             steps = [event["step"] for event in worker.events("step")]
             self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
+
+    def test_A7_names_are_looked_up_anew_at_each_try(self):
+        """First nobody is where the name leads to; then a driver; then another, elsewhere, which takes the job over."""
+        table = os.path.join(self.directory, "hosts")
+
+        def leads_to(address):
+            with open(table, "w") as file:  # the same file: it is mounted
+                file.write("127.0.0.1 localhost\n%s the-driver\n" % address)
+
+        leads_to("127.0.0.9")
+        private = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', table]
+        look = subprocess.run([*private, "getent", "hosts", "the-driver"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if "127.0.0.9" not in look.stdout:
+            self.skipTest("names of this test's own need root and namespaces: %s" % look.stdout)
+        journal = os.path.join(self.directory, "journal")
+        named = ("-np", "2", "--journal", journal, "--set", "job=moved")
+        driver = self.driver(*named)
+        port = int(self.address.rsplit(":", 1)[1])
+        nobody = socket.socket()
+        self.addCleanup(nobody.close)
+        nobody.bind(("127.0.0.9", port))
+        nobody.listen()
+        nobody.settimeout(30 * PATIENCE)
+        workers = [Lines(self, [*private, os.path.join(BIN, "scenario_worker"), "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"],
+                         {**self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": "the-driver:%d" % port,
+                          "HVD_SECRET_FILE": self.secret, "HVD_HOST": host}) for host in ("x", "y")]
+        nobody.accept()[0].close()  # one of them has been there
+        leads_to("127.0.0.1")
+        for worker in workers:
+            worker.wait('"ev":"step".*"step":20[,}]')
+        driver.process.kill()
+        driver.finish()
+        leads_to("127.0.0.3")
+        second = self.driver(*named, "--set", "takeover=true", listen="127.0.0.3:%d" % port)
+        second.wait("taken over after .* goes on with 2 workers")
+        self.assertEqual([worker.finish() for worker in workers], [0, 0])
+        self.assertEqual(second.finish(), 0)
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_A5_mpirun_is_a_mere_launcher(self):

@@ -1,4 +1,4 @@
-"""examples/deploy/kubernetes/job.yaml as a kubelet would run it: its commands, variables, secret and names, in namespaces.
+"""The files in examples/deploy/kubernetes as a kubelet would run them: their commands, variables, secret and names, in namespaces.
 
 A pod is a process on a host of its own (../network.py) with the secret where the file mounts it; the Service is a host name.
 """
@@ -15,7 +15,7 @@ from test_arrivals import SECRET, Lines
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
 
-FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "kubernetes", "job.yaml")
+FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "kubernetes")
 try:
     import yaml
 except ImportError:
@@ -23,14 +23,23 @@ except ImportError:
 
 
 class Kubernetes(unittest.TestCase):
+    FILE, DRIVER = "job.yaml", "train-driver"
+
+    def jobs(self, parts):
+        """The specifications of the jobs "train-driver" and "train"."""
+        return {part["metadata"]["name"]: part["spec"] for part in parts if part["kind"] == "Job"}
+
+    def pods(self, count):
+        return ["train-%d-x" % index for index in range(count)]
+
     def setUp(self):
         if yaml is None:
             self.skipTest("PyYAML is not installed")
         directory = tempfile.TemporaryDirectory(prefix="hvd-kubernetes-")
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
-        with open(FILE) as file:
-            self.parts = {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(file)}
+        with open(os.path.join(FILES, self.FILE)) as file:
+            self.parts = self.jobs(list(yaml.safe_load_all(file)))
         self.journal = os.path.join(self.directory, "journal")
         os.mkdir(self.journal)
         self.environment = {name: value for name, value in os.environ.items()
@@ -40,8 +49,7 @@ class Kubernetes(unittest.TestCase):
         """Hosts with the secret's volume, as the file says."""
         network = Network(self.addCleanup, self.directory, names, (4,))
         for name in names:
-            kind = ("Job", "train-driver" if name == "train-driver" else "train")
-            spec = self.parts[kind]["spec"]["template"]["spec"]
+            spec = self.parts["train-driver" if name == self.DRIVER else "train"]["template"]["spec"]
             mount, volume = spec["containers"][0]["volumeMounts"][0], spec["volumes"][0]
             self.assertEqual(mount["name"], volume["name"])
             # /etc of the image: the machine's, with the volume and the names of this network.
@@ -61,7 +69,7 @@ class Kubernetes(unittest.TestCase):
 
     def container(self, job, name):
         """(command, variables) of a pod of that name."""
-        container = self.parts["Job", job]["spec"]["template"]["spec"]["containers"][0]
+        container = self.parts[job]["template"]["spec"]["containers"][0]
         variables = {}
         for variable in container.get("env", []):
             given = variable.get("value")
@@ -84,17 +92,16 @@ class Kubernetes(unittest.TestCase):
                      {**self.environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": self.directory, **variables, **more})
 
     def test_a_job_with_an_eviction_and_a_pod_that_dies(self):
-        workers = self.parts["Job", "train"]["spec"]
-        names = ["train-%d-x" % index for index in range(workers["parallelism"])]
-        self.network = self.hosts(["train-driver", *names])
+        names = self.pods(self.parts["train"]["parallelism"])
+        self.network = self.hosts([self.DRIVER, *names])
         total = int(2000 * PATIENCE)  # time for what happens meanwhile
         steps = ["steps=%d" % total, "commit=1", "pace=5", "log=3"]
         # Pods come in any order: these look for a driver that is not there yet.
         pods = {name: self.run_pod("train", name, *steps) for name in names}
-        driver = self.run_pod("train-driver", "train-driver", "--verbose")
+        driver = self.run_pod("train-driver", self.DRIVER, "--verbose")
         driver.wait("listens at")
-        probe = self.container("train-driver", "train-driver")[0]["readinessProbe"]["tcpSocket"]["port"]
-        subprocess.run(self.network.enter("train-driver") + [sys.executable, "-c", "import socket; socket.create_connection(('train-driver', %d))" % probe],
+        probe = self.container("train-driver", self.DRIVER)[0]["readinessProbe"]["tcpSocket"]["port"]
+        subprocess.run(self.network.enter(self.DRIVER) + [sys.executable, "-c", "import socket; socket.create_connection(('%s', %d))" % (self.DRIVER, probe)],
                        check=True, timeout=30 * PATIENCE)
         for pod in pods.values():
             pod.wait('"ev":"train".*"size":4')
@@ -109,7 +116,7 @@ class Kubernetes(unittest.TestCase):
         # The driver's pod dies: another takes the job over from the journal, and nobody repeats a step.
         driver.process.kill()
         driver.finish()
-        driver = self.run_pod("train-driver", "train-driver", "--verbose")
+        driver = self.run_pod("train-driver", self.DRIVER, "--verbose")
         driver.wait("taken over after")
 
         # A pod is evicted: preStop runs in it, with its variables, before it would get SIGTERM.
@@ -135,6 +142,21 @@ class Kubernetes(unittest.TestCase):
         # Who was evicted cost no step: the only ones that were repeated are those of the pod that died.
         lost = [event for event in pods[names[0]].events("interrupted") if event["status"] == "HVD_PEER_LOST"]
         self.assertEqual(len(lost), 1)
+
+
+class JobSet(Kubernetes):
+    """Pods are <jobset>-<job>-<index of the job>-<index>, and are looked up by that name below the jobset's."""
+    FILE, DRIVER = "jobset.yaml", "train-driver-0-0.train"
+
+    def jobs(self, parts):
+        (jobset,) = parts
+        self.assertEqual(jobset["metadata"]["name"], "train")
+        self.assertTrue(jobset["spec"]["network"]["enableDNSHostnames"])
+        specifications = {job["name"]: job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]}
+        return {"train-driver": specifications["driver"], "train": specifications["worker"]}
+
+    def pods(self, count):
+        return ["train-worker-0-%d" % index for index in range(count)]
 
 
 if __name__ == "__main__":

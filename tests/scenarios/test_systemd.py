@@ -1,4 +1,4 @@
-"""examples/deploy/systemd/hvd-agent.service under a systemd of the test's own: PID 1 of namespaces on a machine's read-only files.
+"""The units in examples/deploy/systemd under a systemd of the test's own: PID 1 of namespaces on a machine's read-only files.
 
 Nothing of this machine can be changed by it: / is read-only there, and what systemd writes to (/run, /tmp, /var/log) is in memory.
 """
@@ -13,14 +13,35 @@ import tempfile
 import time
 import unittest
 
-from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
+from harness import BIN, PATIENCE, WORKER_ENVIRONMENT, Job, ScenarioTest, containing, main
+from test_arrivals import Lines
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
 
-UNITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "systemd")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+UNITS = os.path.join(ROOT, "examples", "deploy", "systemd")
 SYSTEMD = next((path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if os.path.exists(path)), None)
 SECRET = "s" * 40
+
+# EC2's metadata service: there is a notice once there is a file of that name.
+METADATA = r"""
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, text):
+        self.send_response(200 if text else 404)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+    def do_PUT(self):
+        self.answer("token" if self.path == "/latest/api/token" else "")
+    def do_GET(self):
+        known = self.path == "/latest/meta-data/spot/instance-action" and self.headers["X-aws-ec2-metadata-token"] == "token"
+        self.answer('{"action": "terminate", "time": "2001-01-01T00:00:00Z"}' if known and os.path.exists(sys.argv[1]) else "")
+    def log_message(self, *arguments):
+        print("asked", flush=True)
+http.server.ThreadingHTTPServer(("169.254.169.254", 80), Handler).serve_forever()
+"""
 
 # Runs as PID 1 before systemd does. $1: what the test shares; it is /run/test there. $2: the directory of the job, at its own place.
 BEGIN = r"""
@@ -58,7 +79,8 @@ def control_groups():
 class Machine:
     """One systemd, on a host of the network."""
 
-    def __init__(self, test, network, host, job, units):
+    def __init__(self, test, network, host, shared, units, programs=()):
+        """shared: a directory that is at its own place there. programs: (name in /usr/bin, file)."""
         self.directory = tempfile.mkdtemp(prefix="hvd-systemd-")
         os.chmod(self.directory, 0o755)
         test.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
@@ -69,6 +91,8 @@ class Machine:
                 file.write(text)
         os.mkdir(os.path.join(self.directory, "programs"))
         self.write("programs/hvdrun", "#!/bin/sh\nexec /run/hvd/bin/hvdrun \"$@\"\n", 0o755)
+        for name, file in programs:
+            shutil.copy(file, os.path.join(self.directory, "programs", name))
         self.write("begin", BEGIN)
         self.write("secret", SECRET + "\n", 0o600)
         self.group = os.path.join(control_groups() or "/nonexistent", "hvd-test-%d" % os.getpid())
@@ -78,7 +102,7 @@ class Machine:
             raise unittest.SkipTest("a systemd needs a control group of its own: %s" % error)
         test.addCleanup(self.remove_groups)
         inner = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup", "sh", self.directory + "/begin",
-                 self.directory, job.directory, os.path.dirname(BIN), SYSTEMD]
+                 self.directory, shared, os.path.dirname(BIN), SYSTEMD]
         self.process = subprocess.Popen(["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.group, *network.enter(host), *inner],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                         start_new_session=True)
@@ -153,16 +177,25 @@ class Systemd(ScenarioTest):
         if not SYSTEMD or not shutil.which("systemctl"):
             self.skipTest("systemd is not installed")
 
-    def units(self, address, job, **variables):
+    @staticmethod
+    def unit(name, shared, **variables):
         """The example's own file, with what an administrator would say by systemctl edit, and no boot around it."""
-        with open(os.path.join(UNITS, "hvd-agent.service")) as file:
+        with open(os.path.join(UNITS, name)) as file:
             own = file.read()
-        settings = " ".join("%s=%s" % pair for pair in {"HVD_DRIVER_ADDRESS": address, "HVD_HOST": "two", **variables}.items())
+        settings = " ".join("%s=%s" % pair for pair in variables.items())
         edit = ["[Unit]", "DefaultDependencies=no", "[Service]", "LoadCredential=", "LoadCredential=secret:/run/test/secret",
-                "BindPaths=%s" % job.directory, "Environment=%s" % settings, "RestartSec=1", ""]
-        return {"hvd-agent.service": own, "hvd-agent.service.d/test.conf": "\n".join(edit),
-                "network-online.target": "[Unit]\nDefaultDependencies=no\n",
-                "test.target": "[Unit]\nDefaultDependencies=no\nWants=hvd-agent.service\n"}
+                "BindPaths=%s" % shared, "Environment=%s" % settings, "RestartSec=1", ""]
+        return {name: own, name + ".d/test.conf": "\n".join(edit)}
+
+    @staticmethod
+    def begun(*names):
+        """What systemd starts with."""
+        return {"network-online.target": "[Unit]\nDefaultDependencies=no\n",
+                "test.target": "[Unit]\nDefaultDependencies=no\nWants=%s\n" % " ".join(names)}
+
+    def units(self, address, job, **variables):
+        return {**self.unit("hvd-agent.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two", **variables),
+                **self.begun("hvd-agent.service")}
 
     def start(self, worker, **more):
         """A driver on host one, which takes agents as they come."""
@@ -206,7 +239,7 @@ class Systemd(ScenarioTest):
         job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=1, max_np=2,
                                   options={"local_hosts": 0})
         first = self.agent(job, address, "one")
-        machine = Machine(self, self.network, "two", job, self.units(address, job))
+        machine = Machine(self, self.network, "two", job.directory, self.units(address, job))
         gate = job.wait("gate", step=10, size=2)
         self.assertEqual(gate["host"], "one")
         job.wait("train", host="two")
@@ -230,12 +263,72 @@ class Systemd(ScenarioTest):
         first.wait(30 * PATIENCE)
         job.verify(30, workers=1)
 
+    def test_the_notice_s_unit(self):
+        """EC2 says that the machine goes: its worker leaves, and nobody repeats a step."""
+        job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=1, max_np=2,
+                                  options={"local_hosts": 0})
+        first = self.agent(job, address, "one")
+        subprocess.run(self.network.enter("two") + ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"], check=True)
+        notice = os.path.join(job.directory, "notice")
+        cloud = Lines(self, self.network.enter("two") + [sys.executable, "-c", METADATA, notice], dict(os.environ))
+        units = {**self.units(address, job), **self.unit("hvd-notice@.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two"),
+                 **self.begun("hvd-agent.service", "hvd-notice@aws.service")}
+        machine = Machine(self, self.network, "two", job.directory, units,
+                          [("hvd-notice-aws", os.path.join(ROOT, "tools", "hvd-notice"))])
+        job.wait("gate", step=10, size=2)
+        job.wait("train", host="two")
+        cloud.wait("asked", timeout=60)
+        with open(notice, "w"):
+            pass
+        job.wait_interrupt(2, timeout=60)
+        job.open("step.10")
+        job.wait("gate", step=20, size=1)
+        machine.until("the notice is over", lambda: machine.shows("hvd-notice@aws", "ActiveState") == ("inactive",))
+        self.assertEqual(machine.shows("hvd-notice@aws", "Result", "ExecMainStatus"), ("success", "0"))
+        job.assert_no_step_twice()
+        self.assertEqual([event["host"] for event in job.find("left")], ["two"])
+        job.finish(0)
+        first.wait(30 * PATIENCE)
+        job.verify(30, workers=1)
+
+    def test_the_driver_s_unit(self):
+        """It is killed with all that it has; systemd starts it again, and it takes the job over from its journal."""
+        directory = tempfile.mkdtemp(prefix="hvd-scenario-")
+        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+        os.chmod(directory, 0o777)
+        network = Network(self.addCleanup, directory, ("one", "two"), (4,))
+        secret, sink = os.path.join(directory, "secret"), os.path.join(directory, "sink")
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(SECRET + "\n")
+        os.mkfifo(sink)
+        kept = os.open(sink, os.O_RDWR)
+        self.addCleanup(os.close, kept)
+        said = Lines(self, ["cat", sink], dict(os.environ))
+        units = {**self.unit("hvd-driver.service", directory, HVD_NP=2, HVD_MIN_NP=1, HVD_MAX_NP=2), **self.begun("hvd-driver.service")}
+        machine = Machine(self, network, "one", directory, units, [("train", "/bin/true")])
+        # The agent's own command wins over the unit's.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"}
+        agent = Lines(self, network.enter("two") + [
+            os.path.join(BIN, "hvdrun"), "--join", "10.77.0.1:7300", "--slots", "2", "--secret-file", secret, "--",
+            os.path.join(BIN, "scenario_worker"), "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"],
+            {**environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": directory, "HVD_TEST_SINK": sink})
+        said.wait('"ev":"step".*"step":20[,}]', timeout=60)
+        machine.systemctl("kill", "--signal=KILL", "--kill-whom=all", "hvd-driver")
+        said.wait('"ev":"event_driver_back"', timeout=60)
+        self.assertEqual(machine.shows("hvd-driver", "NRestarts"), ("1",))
+        self.assertEqual(agent.finish(), 0, agent.lines)
+        machine.until("the job is over", lambda: machine.shows("hvd-driver", "ActiveState") == ("inactive",))
+        self.assertEqual(machine.shows("hvd-driver", "Result", "ExecMainStatus"), ("success", "0"))
+        self.assertEqual({event["step"] for event in said.events("done")}, {300 * PATIENCE})
+        steps = [(event["worker"], event["step"]) for event in said.events("step")]
+        self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
+
     def test_what_another_try_mends_and_what_it_does_not(self):
         job, address = self.start(["steps=10", "gate=5"], np=1, options={"local_hosts": 0})
         self.agent(job, address, "one")
         job.wait("gate", step=5)
         units = self.units("10.77.0.1:1", job, HVD_AGENT_TIMEOUT="0.5")  # nobody listens there
-        machine = Machine(self, self.network, "two", job, units)
+        machine = Machine(self, self.network, "two", job.directory, units)
         machine.until("started again after 75", lambda: int(machine.shows("hvd-agent", "NRestarts")[0]) >= 2)
         machine.systemctl("stop", "hvd-agent")
         machine.write("secret", "another" * 6 + "\n", 0o600)
