@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signal_name.h"
 #include "cli/check_build.h"
 #include "cli/console.h"
 #include "cli/ctl.h"
@@ -34,6 +35,7 @@ using hvd::cli::ErrorOutput;
 using hvd::cli::Screen;
 using hvd::cli::Signals;
 using hvd::cli::StatusLine;
+using hvd::signal_name;
 
 // What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
 constexpr int kUsage = 2, kTryAgain = 75, kGiveUp = 76;
@@ -416,8 +418,7 @@ class Job {
     });
     while (const int number = signals.next()) {
       *ret_stopped_by = number;
-      hvd_driver_stop(driver_.get(), (std::string("stopped by SIG") + ::sigabbrev_np(number)).c_str(),
-                      nullptr);
+      hvd_driver_stop(driver_.get(), ("stopped by " + signal_name(number)).c_str(), nullptr);
     }
     starter.join();
     return status;
@@ -436,7 +437,7 @@ class Job {
     while (const int number = signals.next()) {
       // The second one does not wait for stop_grace.
       const std::string reason =
-          std::string(first == 0 ? "stopped by SIG" : "killed by a second SIG") + ::sigabbrev_np(number);
+          (first == 0 ? "stopped by " : "killed by a second ") + signal_name(number);
       if (first == 0) first = number;
       hvd_driver_stop(driver_.get(), reason.c_str(), nullptr);
     }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/signal_name.h"
 #include "hvd/driver.h"
 
 namespace hvd::cli {
@@ -42,7 +43,7 @@ int wait(hvd_agent* agent, const Signals& signals, ErrorOutput* errors) {
   });
   int first = 0;
   while (const int number = signals.next()) {
-    const std::string name = std::string("SIG") + ::sigabbrev_np(number);
+    const std::string name = signal_name(number);
     if (first == 0 && number == SIGTERM) {
       errors->line("SIGTERM: this host's workers leave at their next commit; a second signal ends them");
       hvd_agent_drain(agent, HVD_DEFAULT_TIMEOUT, ("its agent got " + name).c_str(), nullptr);

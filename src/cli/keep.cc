@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/descriptor_store.h"
+#include "base/signal_name.h"
 
 namespace hvd::cli {
 namespace {
@@ -178,8 +179,7 @@ class Keeper {
       ::waitpid(pid, nullptr, 0);
       if (pid == driver_) {
         death = by_itself ? "exited with status " + std::to_string(info.si_status)
-                          : "was killed by signal " + std::to_string(info.si_status) + " (SIG" +
-                                std::string(::sigabbrev_np(info.si_status)) + ")";
+                          : "was killed by " + signal_text(info.si_status);
       } else if (kept != kept_.end()) {
         kept->second.exited = by_itself ? info.si_status & 0xff : 256 + info.si_status;
         if (socket_ >= 0)

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/signal_name.h"
 #include "base/status.h"
 #include "launch/descriptor.h"
 #include "launch/process.h"
@@ -151,10 +152,7 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& ours
 std::string exit_text(int32_t exit_status) {
   if (exit_status < 0) return "ended, its status is not known";
   if (exit_status < 256) return fmt::format("exited with status {}", exit_status);
-  const int signal = exit_status - 256;
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("killed by signal {}", signal)
-                         : fmt::format("killed by signal {} (SIG{})", signal, name);
+  return "killed by " + signal_text(exit_status - 256);
 }
 
 }  // namespace hvd::launch

@@ -45,6 +45,7 @@ TEST(Output, IsPrefixed) {
 TEST(ExitText, NamesStatusAndSignal) {
   EXPECT_EQ(exit_text(3), "exited with status 3");
   EXPECT_EQ(exit_text(256 + SIGKILL), "killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(exit_text(256 + 40), "killed by signal 40");
 }
 
 struct Exit {
