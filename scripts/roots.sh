@@ -1,51 +1,58 @@
 #!/usr/bin/env bash
-# Installs the wheel on a bare Debian 12, without a compiler, and runs an elastic job there that loses a worker:
-# scripts/roots.sh WHEEL. With Debian's Python, and with each of HVD_TEST_PYTHONS (directories of installed Pythons, as
-# pyenv makes them). The root is made by debootstrap once, from deb.debian.org, and kept in build/roots. Needs root and
-# debootstrap; what is mounted is mounted in a namespace that ends with the script. Status 77: no root can be made.
+# Installs a wheel on bare Debian systems, without a compiler, and runs an elastic job there that loses a worker:
+# scripts/roots.sh WHEEL [SUITE...] (bullseye bookworm trixie). With the system's Python where the wheel takes it, and with
+# each of HVD_TEST_PYTHONS (directories of installed Pythons, as pyenv makes them) that runs there. Debian 11's own Python is
+# too old: Python 3.11 and 3.13 are built for it, once, of Debian 12's and 13's sources, in a root of its own.
+# Needs root, debootstrap and deb.debian.org; status 77: no root can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 1 ] && [ -f "$1" ] || { echo "usage: scripts/roots.sh WHEEL (scripts/wheels.sh makes one)" >&2; exit 2; }
+[ $# -ge 1 ] && [ -f "$1" ] || { echo "usage: scripts/roots.sh WHEEL [SUITE...] (scripts/wheels.sh makes one)" >&2; exit 2; }
 wheel=$(realpath "$1")
-roots=$PWD/build/roots
-[ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null || { echo "SKIPPED: needs root and debootstrap"; exit 77; }
+shift
+[ $# -gt 0 ] || set -- bullseye bookworm trixie
+. scripts/root.sh
 
-make_root() { # suite
-  [ ! -e "$roots/$1/.ready" ] || return 0
-  rm -rf "${roots:?}/$1"
-  mkdir -p "$roots"
-  debootstrap --variant=minbase --include=python3,python3-venv "$1" "$roots/$1" http://deb.debian.org/debian \
-    >"$roots/$1.log" 2>&1 || { tail -5 "$roots/$1.log"; echo "SKIPPED: debootstrap $1 failed"; exit 77; }
-  touch "$roots/$1/.ready"
-}
-
-# Runs the script on stdin in the root, with the wheel in /wheel, read-only.
-in_root() { # suite
-  local inside
-  inside=$(cat)
-  mkdir -p "$roots/$1/wheel"
-  unshare --mount --pid --fork --propagation private bash -euc '
-    root=$1 wheel=$2
-    mount --bind "$wheel" "$root/wheel" && mount -o remount,bind,ro "$root/wheel"
-    mount -t proc proc "$root/proc"
-    mount -t tmpfs tmpfs "$root/tmp"
-    mount -t tmpfs tmpfs "$root/dev"
-    mkdir "$root/dev/shm"
-    mount -t tmpfs tmpfs "$root/dev/shm"
-    for name in null zero urandom random; do touch "$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
-    for python in $4; do
-      mkdir -p "$root$python"; mount --bind "$python" "$root$python"; mount -o remount,bind,ro "$root$python"
-    done
-    exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp LC_ALL=C.UTF-8 PYTHONS="$4" \
-      HVD_TEST_PATIENCE="${HVD_TEST_PATIENCE:-1}" bash -euc "$3"
-  ' bash "$roots/$1" "$(dirname "$wheel")" "$inside" "${HVD_TEST_PYTHONS:-}"
+# A Python newer than the suite's, from the sources of a later one: make_python SUITE LATER VERSION, to build/roots/python.
+make_python() {
+  local prefix=$roots/python/$1-$3
+  [ ! -x "$prefix/bin/python3" ] || return 0
+  make_root "$1-build" "$1" build-essential,zlib1g-dev,libffi-dev
+  mkdir -p "$prefix"
+  in_root "$1-build" "+$prefix" /usr/share/keyrings <<E2
+suite=$2 version=$3 prefix=$prefix
+$(cat <<'E3'
+echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >/etc/apt/sources.list.d/later.list
+apt-get -qq update
+cd /tmp
+apt-get -qq source --download-only python$version
+mkdir source
+tar -xf python$version*.orig.tar.* -C source --strip-components=1
+cd source
+./configure --quiet --prefix="$prefix" --without-doc-strings --disable-test-modules CFLAGS="-O1" >/dev/null
+make -s -j"$(nproc)" >/tmp/log 2>&1 && make -s install >>/tmp/log 2>&1 || { tail -20 /tmp/log; exit 1; }
+E3
+)
+E2
 }
 
 name=$(basename "$wheel")
-make_root bookworm
-in_root bookworm <<E2
-name=$name
+for suite; do
+  pythons=(${HVD_TEST_PYTHONS:-})
+  if [ "$suite" = bullseye ]; then
+    make_root bullseye bullseye python3
+    make_python bullseye bookworm 3.11
+    make_python bullseye trixie 3.13
+    pythons+=("$roots"/python/bullseye-*)
+  else
+    make_root "$suite" "$suite" python3,python3-venv
+    pythons=(/usr "${pythons[@]}")
+  fi
+  mounts=("$(dirname "$wheel")")
+  for python in "${pythons[@]}"; do [ "$python" = /usr ] || mounts+=("$python"); done
+  in_root "$suite" "${mounts[@]}" <<E2
+wheel=$wheel pythons="${pythons[*]}"
 $(cat <<'E3'
+. /etc/os-release
 for tool in cc gcc g++ cmake; do ! command -v $tool || { echo "$tool is here: the root is not bare"; exit 1; }; done
 cat >/tmp/job.py <<'end'
 import array, os, signal
@@ -69,17 +76,28 @@ train(state)
 print("done", hvd.size(), state.step, state.total, len(hvd.recoveries()), flush=True)
 hvd.shutdown()
 end
-for python in /usr/bin/python3 $(for p in $PYTHONS; do echo $p/bin/python3; done); do
+tried=0
+for python in $pythons; do
+  python=$python/bin/python3
+  if ! $python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/tmp/log; then
+    # One that was built for a newer C library, or whose libraries are not here.
+    echo "$PRETTY_NAME: left out $python: $(tail -1 /tmp/log)"
+    continue
+  fi
   began=$(date +%s)
   rm -rf /tmp/env
   $python -m venv /tmp/env
-  /tmp/env/bin/pip install --quiet --no-index --disable-pip-version-check /wheel/$name
+  /tmp/env/bin/pip install --quiet --no-index --disable-pip-version-check "$wheel"
   /tmp/env/bin/hvdrun -np 3 --min-np 2 -H localhost:3 --set restart=false -- /tmp/env/bin/python /tmp/job.py >/tmp/log 2>&1 ||
     { cat /tmp/log; exit 1; }
   [ "$(grep -c 'done 2 200 200.0 1' /tmp/log)" = 2 ] || { cat /tmp/log; echo "expected two survivors at step 200"; exit 1; }
-  /tmp/env/bin/hvdrun --check-build
-  echo "$(/tmp/env/bin/python --version): installed, and a job that lost a worker done, after $(($(date +%s) - began)) s"
+  took=$(($(date +%s) - began))
+  echo "$PRETTY_NAME, $($python --version): installed, and a job that lost a worker done, after $took s"
+  tried=$((tried + 1))
 done
+[ $tried -gt 0 ] || { echo "$PRETTY_NAME: no Python of $pythons runs here"; exit 1; }
+/tmp/env/bin/hvdrun --check-build
 E3
 )
 E2
+done

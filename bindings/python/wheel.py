@@ -21,7 +21,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VERSION = re.search(r'__version__ = "(.*?)"', (HERE / "hvd" / "__init__.py").read_text()).group(1)
 INFO = f"hvd-{VERSION}.dist-info"
-TAG = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
 METADATA = f"""Metadata-Version: 2.1
 Name: hvd
 Version: {VERSION}
@@ -44,10 +43,24 @@ Requires-Dist: tensorflow>=2.15; extra == "tensorflow"
 Provides-Extra: torch
 Requires-Dist: torch>=1.13; extra == "torch"
 """
-WHEEL = f"Wheel-Version: 1.0\nGenerator: libhvd\nRoot-Is-Purelib: false\nTag: {TAG}\n"
 ENTRY_POINTS = "[console_scripts]\nhvdrun = hvd.driver:main\n"
-TEXTS = {"METADATA": METADATA, "WHEEL": WHEEL, "entry_points.txt": ENTRY_POINTS,
-         "LICENSE": (ROOT / "LICENSE").read_text()}
+
+
+def tag_of(build):
+    """The wheel's tag: of this machine, or of the processor that cmake/sysroot.cmake compiled for."""
+    platform = sysconfig.get_platform()
+    cache = Path(build) / "CMakeCache.txt"
+    across = re.search(r"^HVD_SYSROOT_PROCESSOR:\w+=(.+)$", cache.read_text(), re.MULTILINE) if cache.exists() else None
+    if across:
+        platform = "linux-" + across.group(1)
+    return "py3-none-" + platform.replace("-", "_").replace(".", "_")
+
+
+def info_files(tag):
+    """Name and text of what lies in dist-info, but for RECORD."""
+    wheel = f"Wheel-Version: 1.0\nGenerator: libhvd\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    return {"METADATA": METADATA, "WHEEL": wheel, "entry_points.txt": ENTRY_POINTS,
+            "LICENSE": (ROOT / "LICENSE").read_text()}
 
 
 def native_files(build, staging):
@@ -65,7 +78,8 @@ def native_files(build, staging):
 
 def pack(build, output, modules=None):
     """The wheel's file name. modules: names of those to pack; None: all."""
-    name = f"hvd-{VERSION}-{TAG}.whl"
+    tag = tag_of(build)
+    name = f"hvd-{VERSION}-{tag}.whl"
     records = []
     with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(
             os.path.join(output, name), "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -97,7 +111,7 @@ def pack(build, output, modules=None):
             add("hvd/_tensorflow.so", operation.read_bytes(), executable=True)
         if not found:
             raise SystemExit(f"{build} installs no libhvd.so")
-        for path, text in TEXTS.items():
+        for path, text in info_files(tag).items():
             add(f"{INFO}/{path}", text.encode())
         wheel.writestr(f"{INFO}/RECORD", "".join(records) + f"{INFO}/RECORD,,\n")
     return name
@@ -107,7 +121,8 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     """Without it pip would build the library, silently, to read a few short files out of the wheel."""
     info = Path(metadata_directory) / INFO
     info.mkdir()
-    for path, text in TEXTS.items():
+    build = (config_settings or {}).get("build-dir") or HERE / "build"
+    for path, text in info_files(tag_of(build)).items():
         (info / path).write_text(text)
     return INFO
 

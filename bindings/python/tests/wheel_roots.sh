@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 wheel=$(scripts/wheels.sh "${1:?wheel_roots.sh needs the build directory}")
 pythons=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]* 2>/dev/null | tr '\n' ' ' || true)
-HVD_TEST_PYTHONS=$pythons exec scripts/roots.sh "$wheel"
+HVD_TEST_PYTHONS=$pythons exec scripts/roots.sh "$wheel" bookworm
