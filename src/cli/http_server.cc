@@ -30,7 +30,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using Tcp = asio::ip::tcp;
 
-constexpr size_t kMostConnections = 64;  // the one that was idle for longest gives way
+constexpr size_t kMostConnections = 64;   // the one that was idle for longest gives way
 constexpr size_t kFewDescriptors = 1024;  // below that fewer
 constexpr uint32_t kMostHeader = 8 << 10;
 constexpr uint64_t kMostBody = 1 << 10;  // no request has one; more than this is not read

@@ -132,9 +132,8 @@ void lie_to_a_worker(Decisions& d) {
   });
   state::FeedCache cache;
   {
-    elastic::Feeder feeder(1, d.coin(), std::make_shared<Logger>(), [](const elastic::Feeder::Fed& fed) {
-      HVD_PROMISE(fed.source == 7);
-    });
+    elastic::Feeder feeder(1, d.coin(), std::make_shared<Logger>(),
+                           [](const elastic::Feeder::Fed& fed) { HVD_PROMISE(fed.source == 7); });
     feeder.feed({7, "127.0.0.1:" + std::to_string(port.get_future().get()), kKey, milliseconds(1)});
     auto beginning = began.get_future();
     HVD_PROMISE(beginning.wait_for(kPatience) == std::future_status::ready);
@@ -161,7 +160,9 @@ struct Member {
     std::promise<std::pair<std::string, std::string>> told;
     server = std::make_unique<elastic::FeedServer>(
         state.feed(), "127.0.0.1", std::make_shared<Logger>(),
-        [&](const std::string& at, const std::string& with, const std::string&) { told.set_value({at, with}); });
+        [&](const std::string& at, const std::string& with, const std::string&) {
+          told.set_value({at, with});
+        });
     std::tie(endpoint, key) = told.get_future().get();
     endpoint = endpoint.substr(endpoint.rfind(',') + 1);
   }
@@ -174,7 +175,9 @@ struct Member {
 void lie_to_a_member(Decisions& d) {
   static Member member;
   std::vector<wire::Bytes> frames;
-  const auto say = [&](auto body) { frames.push_back(wire::encode(wire::envelope("", 1, 0, std::move(body)))); };
+  const auto say = [&](auto body) {
+    frames.push_back(wire::encode(wire::envelope("", 1, 0, std::move(body))));
+  };
   while (!d.over() && frames.size() < 30) {
     switch (d.upto(3)) {
       case 0: {
@@ -200,22 +203,22 @@ void lie_to_a_member(Decisions& d) {
   Loop loop("liar");
   std::promise<void> over;
   std::shared_ptr<wire::Channel> channel;
-  wire::connect_channel(
-      loop, member.endpoint, member.key, wire::worker_identity(1), {}, kPatience,
-      [&](std::shared_ptr<wire::Channel> made, const Status& why) {
-        HVD_PROMISE(made != nullptr && why.ok());
-        channel = std::move(made);
-        channel->trust();
-        channel->set_handlers({[&](std::span<const uint8_t> frame) {
-                                 const wire::EnvelopeT told = wire::decode(frame);
-                                 if (const auto* commit = told.body.AsFeedCommit()) elastic::read_commit(*commit);
-                                 if (const auto* piece = told.body.AsFeedPiece())
-                                   HVD_PROMISE(piece->bytes.size() <= state::kPiece);
-                               },
-                               [](const Status&) {}});
-        for (wire::Bytes& frame : frames) channel->send(std::move(frame));
-        channel->close_then(kPatience, [&] { over.set_value(); });
-      });
+  wire::connect_channel(loop, member.endpoint, member.key, wire::worker_identity(1), {}, kPatience,
+                        [&](std::shared_ptr<wire::Channel> made, const Status& why) {
+                          HVD_PROMISE(made != nullptr && why.ok());
+                          channel = std::move(made);
+                          channel->trust();
+                          channel->set_handlers({[&](std::span<const uint8_t> frame) {
+                                                   const wire::EnvelopeT told = wire::decode(frame);
+                                                   if (const auto* commit = told.body.AsFeedCommit())
+                                                     elastic::read_commit(*commit);
+                                                   if (const auto* piece = told.body.AsFeedPiece())
+                                                     HVD_PROMISE(piece->bytes.size() <= state::kPiece);
+                                                 },
+                                                 [](const Status&) {}});
+                          for (wire::Bytes& frame : frames) channel->send(std::move(frame));
+                          channel->close_then(kPatience, [&] { over.set_value(); });
+                        });
   HVD_PROMISE(over.get_future().wait_for(2 * kPatience) == std::future_status::ready);
   std::vector<uint8_t> bytes;
   HVD_PROMISE(member.state.feed()->piece("b", 2, &bytes) && bytes.size() == kLarge % state::kPiece);
@@ -230,10 +233,11 @@ void one_input(std::span<const uint8_t> data) {
 
 std::vector<Bytes> seeds() {
   return {
-      {0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 9},        // a commit of one small item, and its piece
+      {0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 9},  // a commit of one small item, and its piece
       {0, 0, 0, 1, 0, 1, 1, 2, 0, 0, 0, 1, 1, 1, 0, 2, 0, 2, 0, 3, 1},
       {0, 1, 0, 1, 7, 0, 2, 0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 1, 1, 1},  // one key twice, in another size
-      {0, 0, 0, 1, 0, 1, 1, 2, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0},  // another commit while pieces are under way
+      {0, 0, 0, 1, 0, 1, 1, 2, 0, 0, 0,
+       1, 1, 1, 1, 0, 0, 0, 0, 1, 0},  // another commit while pieces are under way
       {1, 0, 0, 1, 1, 2, 1, 0, 'a', 0},
   };
 }
