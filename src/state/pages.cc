@@ -23,6 +23,26 @@ constexpr size_t kChunk = 8 << 20;
 constexpr Duration kSlow = std::chrono::milliseconds(24);
 constexpr int kStrikes = 2;  // a thread may have been put aside once
 
+void populate(uintptr_t first, uintptr_t last, int before) {
+  auto* const start = reinterpret_cast<void*>(first);  // NOLINT: whole pages
+  if (before != 0) madvise(start, last - first, before);
+  madvise(start, last - first, MADV_POPULATE_WRITE);
+}
+
+/// Whole huge pages within [first, last) as such, unless the kernel was slow with some before; the rest as small ones.
+void populate_large(uintptr_t first, uintptr_t last) {
+  static std::atomic<int> slow{0};  // of this process
+  const uintptr_t begin = (first + kHugePage - 1) / kHugePage * kHugePage, end = last / kHugePage * kHugePage;
+  if (first < begin) populate(first, begin, 0);
+  uintptr_t at = begin;
+  for (; at < end && slow.load(std::memory_order_relaxed) < kStrikes; at += kHugePage) {
+    const Time began = now();
+    populate(at, at + kHugePage, MADV_HUGEPAGE);
+    if (now() - began > kSlow / 4) ++slow;
+  }
+  if (at < last) populate(at, last, 0);
+}
+
 }  // namespace
 
 void touch(void* data, size_t size) {
@@ -39,7 +59,12 @@ void touch(void* data, size_t size) {
   const auto absent = std::count_if(there.begin(), there.begin() + static_cast<ptrdiff_t>(pages),
                                     [](unsigned char page) { return (page & 1U) == 0; });
   // An older kernel refuses; then the pages come one by one, at their first use.
-  if (static_cast<size_t>(absent) * 2 > pages) madvise(start, last - first, MADV_POPULATE_WRITE);
+  if (static_cast<size_t>(absent) * 2 <= pages) return;
+  if (last - first < 2 * kHugePage) {
+    madvise(start, last - first, MADV_POPULATE_WRITE);
+  } else {
+    populate_large(first, last);
+  }
 }
 
 void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel) {

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "state/pages.h"
+
 namespace hvd::state {
 
 ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes) {
@@ -181,6 +183,7 @@ ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
   } else {
     result = std::make_shared<Parcel>();
     result->memory = Memory(total);
+    get_pages({{result->memory.data(), total}});
   }
   for (const Segment& segment : segments) {  // nothing of this process goes out with the gaps
     if (segment.bytes < whole_lines(segment.bytes))

@@ -301,11 +301,6 @@ Status Sync::run(const Status& local) {
     if (!failed(status)) status = verify();
     const Status read = finish_reading(failed(status));
     if (!failed(status)) status = read;
-    {
-      std::lock_guard lock(state_.mutex);
-      if (status.ok()) state_.statistics.sync_sent_bytes += result.sent_bytes;
-      if (status.ok()) state_.statistics.sync_received_bytes += result.received_bytes;
-    }
     if (failed(status) || failed(status = apply())) return status;
   }
   if (!state_.shards.empty()) {

@@ -295,6 +295,8 @@ void Sync::adopt() {
   state_.has_commit = true;
   state_.summary = {true, result.revision, digest};
   state_.statistics.fed_bytes += fed_bytes_;
+  state_.statistics.sync_sent_bytes += result.sent_bytes;
+  state_.statistics.sync_received_bytes += result.received_bytes;
   state_.statistics.bytes = bytes;
   ++state_.statistics.syncs;
 }

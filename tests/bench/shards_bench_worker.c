@@ -18,7 +18,8 @@ static char* shard;
 static int64_t mebibytes = 256, rounds = 9, count;
 static int copies = 1, parity, loses;
 static int64_t done;
-static double moved_ms; /* memcpy of what the recovery moved */
+static uint64_t moved_before; /* in syncs before the recovery */
+static double moved_ms;       /* memcpy of what the recovery moved */
 
 static double now(void) {
   struct timespec t;
@@ -50,10 +51,10 @@ static int32_t reshard(void* userdata, hvd_shard* range) {
 
 /* The bytes of the recovery once more, between memory that has its pages. */
 static hvd_status copy_again(void) {
-  hvd_recovery_info r = {0};
-  r.struct_size = sizeof r;
-  hvd_status status = hvd_get_recovery(context, 0, &r, NULL);
-  const size_t half = (size_t)r.sync_bytes / 2;
+  hvd_state_info moved = {0};
+  moved.struct_size = sizeof moved;
+  hvd_status status = hvd_state_get_info(state, &moved, NULL);
+  const size_t half = (size_t)(moved.sync_sent_bytes + moved.sync_received_bytes - moved_before) / 2;
   char *from = malloc(half + 1), *to = malloc(half + 1);
   if (from == NULL || to == NULL) status = HVD_INTERNAL;
   if (status == HVD_OK) memset(from, 1, half + 1), memset(to, 1, half + 1);
@@ -94,13 +95,12 @@ static hvd_status train(void* userdata) {
     if (status == HVD_OK) status = hvd_state_commit_end(state, NULL);
   }
   free(copy);
-  size_t recoveries = 0;
-  hvd_get_recovery_count(context, &recoveries, NULL);
-  if (status == HVD_OK && done != 0 && recoveries > 0) return copy_again();
+  if (status == HVD_OK && done != 0 && hvd_generation(context) > 1) return copy_again();
   if (status != HVD_OK || done != 0) return status;
   hvd_state_info kept = {0};
   kept.struct_size = sizeof kept;
   status = hvd_state_get_info(state, &kept, NULL);
+  moved_before = kept.sync_sent_bytes + kept.sync_received_bytes;
   if (hvd_rank(context) == 0) {
     printf("shard    %7.1f MiB, and %.1f MiB for others\n", (double)kept.shard_bytes / 1048576,
            (double)kept.copy_bytes / 1048576);
@@ -140,7 +140,8 @@ int main(int argc, char** argv) {
   }
   if (status == HVD_OK) status = hvd_state_add_value(state, "done", &done, sizeof done, &error);
   if (status == HVD_OK && parity > 0) {
-    status = hvd_state_add_shard_with_parity(state, "shard", &tensor, global, offset, parity, reshard, NULL, NULL, &error);
+    status = hvd_state_add_shard_with_parity(state, "shard", &tensor, global, offset, parity, reshard, NULL,
+                                             NULL, &error);
   } else if (status == HVD_OK) {
     status = hvd_state_add_shard(state, "shard", &tensor, global, offset, copies > 0 ? copies : HVD_NO_COPIES,
                                  reshard, NULL, NULL, &error);
@@ -152,9 +153,10 @@ int main(int argc, char** argv) {
     hvd_recovery_info r = {0};
     r.struct_size = sizeof r;
     hvd_get_recovery(context, 0, &r, NULL);
-    printf("recovery %.1f ms, of which sync %.1f ms; this rank sent and received %.0f MiB, memcpy of half of it took "
-           "%.1f ms\n",
-           (double)r.total_ns * 1e-6, (double)r.sync_ns * 1e-6, (double)r.sync_bytes / 1048576, moved_ms);
+    printf(
+        "recovery %.1f ms, of which sync %.1f ms; this rank sent and received %.0f MiB, memcpy of half of it took "
+        "%.1f ms\n",
+        (double)r.total_ns * 1e-6, (double)r.sync_ns * 1e-6, (double)r.sync_bytes / 1048576, moved_ms);
   }
   if (status == HVD_OK) status = hvd_shutdown(context, HVD_DEFAULT_TIMEOUT, &error);
   if (status != HVD_OK) fprintf(stderr, "%s: %s\n", hvd_status_name(status), error.message);
