@@ -163,6 +163,9 @@ constexpr OptionSpec kSpecs[] = {
     {"standby", kBool, "false", 0, 0, kHere,
      "wait beside option journal, a directory that both machines see, until the job's driver is gone, and take over then; "
      "job and secret must be that driver's"},
+    {"follow", kString, "", 0, 0, kHere,
+     "host:port of the job's driver, several separated by commas: stand by for it without its directory, and keep a copy of "
+     "its journal in option journal or a private directory; job and secret must be that driver's"},
     {"keeper", kInt, "-1", -1, kMany, kHere,
      "descriptor of the program that keeps this driver; hvdrun sets it"},
     {"guard", kString, "", 0, 0, kHere,

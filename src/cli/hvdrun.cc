@@ -111,6 +111,8 @@ int parse(int argc, char** argv, Arguments* arguments) {
        "file that gets the driver's address, and the key to operate the job (hvdrun ctl --address FILE)"},
       {"--journal", "journal",
        "directory of the driver's journal, from which another driver takes the job over; absent: one of the job's own; off: none, and the driver's end is the job's"},
+      {"--follow", "follow",
+       "host:port of the job's driver, or several separated by commas: stand by for it as with --standby, and copy its journal over the network"},
       {"--stop-grace", "stop_grace", "time between SIGTERM and SIGKILL"},
       {"--timeline-filename", "timeline",
        "file for a trace of what each worker does; .<worker>.json is added"},
@@ -185,6 +187,7 @@ int parse(int argc, char** argv, Arguments* arguments) {
       if (option.given->count() == 0) continue;
       const std::string flag = option.flags;
       if (flag == "--join") arguments->join = true;
+      if (flag == "--follow") arguments->standby = true;
     }
     if (arguments->join && arguments->driver)
       throw CLI::ValidationError("--join", "either an agent or a driver, not both");

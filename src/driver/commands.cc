@@ -22,6 +22,10 @@ std::span<const Supervisor::Verb> Supervisor::verbs() {
        &Supervisor::command_drain},
       {"undrain", "HOST", "it may be used again", &Supervisor::command_undrain},
       {"scale", "N", "the most workers from now on", &Supervisor::command_scale},
+      {"journal", "TERM FILE OFFSET", "for a driver that stands by: what it lacks of the journal",
+       &Supervisor::command_journal},
+      {"yield", "TERM", "for a driver that has taken over: this one ends if its term is lower, and tells it",
+       &Supervisor::command_yield},
       {"stop", "[REASON]", "ends the job, which has failed then", &Supervisor::command_stop},
   };
   return kVerbs;

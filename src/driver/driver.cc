@@ -224,6 +224,7 @@ void Driver::start() {
     if (!helper_program_.empty()) start_helper();
     run_on_loop([this] { build(); });
     begin();
+    fence_others();
   } catch (...) {
     if (loop_ != nullptr) tear_down(settings().stop_grace);
     std::lock_guard lock(mutex_);
@@ -251,6 +252,8 @@ void Driver::end_agents(Duration grace) {
 }
 
 void Driver::tear_down(Duration grace) {
+  fence_.reset();
+  tell_followers();
   if (agents_) end_agents(grace);
   run_on_loop([&] {
     if (supervisor_) supervisor_->close(grace);

@@ -72,7 +72,10 @@ class Driver {
   std::vector<membership::HostSlots> fixed_hosts() const;
   bool may_need_agents() const;
   void make_agent_server();
-  void stand_by();
+  void stand_by(const std::string& guard_path);
+  std::vector<DriverAddress> others() const;
+  void fence_others();
+  void tell_followers();
   void succeed(const std::string& guard_path);
   void meet_agents();
   void end_agents(Duration grace);
@@ -99,6 +102,7 @@ class Driver {
   EnvironmentRules variables_;  // of the workers, as their backend's manifest has it
   std::string helper_program_;  // of that backend; ""
   std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Fence> fence_;      // of one that has followed another
   std::shared_ptr<Standby> standby_;  // while this driver stands by; the mutex guards it
   // The loop's thread only.
   std::shared_ptr<launch::OutputThread> output_;

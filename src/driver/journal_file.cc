@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "driver/follower.h"
 
 namespace hvd::driver {
 namespace {
@@ -183,7 +184,37 @@ bool JournalFile::begin_anew(const std::string& bytes) {
   std::lock_guard lock(mutex_);  // not while it is synced
   ::close(std::exchange(fd_, fd));
   size_ = bytes.size();
+  ++anew_;
   return true;
+}
+
+JournalPart JournalFile::read(const JournalPart& wanted, std::string* ret_bytes) const {
+  const std::string path = file_of(directory_, term_);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  struct stat info {};
+  const bool known = fd >= 0 && ::fstat(fd, &info) == 0;
+  JournalPart part{term_, anew_, 0, known ? static_cast<uint64_t>(info.st_size) : 0, {}};
+  if (wanted.term == part.term && wanted.file == part.file) part.offset = std::min(wanted.offset, part.size);
+  ret_bytes->resize(std::min<uint64_t>(kMostPart, part.size - part.offset));
+  const ssize_t n =
+      known ? ::pread(fd, ret_bytes->data(), ret_bytes->size(), static_cast<off_t>(part.offset)) : -1;
+  const int why = errno;
+  if (fd >= 0) ::close(fd);
+  if (n < 0) throw Error(HVD_UNAVAILABLE, fmt::format("{} can't be read: {}", path, std::strerror(why)));
+  ret_bytes->resize(static_cast<size_t>(n));
+  return part;
+}
+
+void JournalFile::save(const std::string& directory, uint64_t term, const std::string& bytes) {
+  static_cast<void>(find(directory));  // makes it, and refuses one that is shared
+  const std::string path = file_of(directory, term);
+  ::unlink(path.c_str());
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const bool written = fd >= 0 && put(fd, bytes);
+  const int why = errno;
+  if (fd >= 0) ::close(fd);
+  if (!written)
+    throw Error(HVD_UNAVAILABLE, fmt::format("{} can't be written: {}", path, std::strerror(why)));
 }
 
 void JournalFile::write(const std::vector<membership::Record>& records) {

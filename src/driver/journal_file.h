@@ -14,6 +14,8 @@
 
 namespace hvd::driver {
 
+struct JournalPart;
+
 class JournalFile {
  public:
   /// What the newest journal in the directory says; `term` is 0 if there is none. Makes the directory. Throws
@@ -47,6 +49,12 @@ class JournalFile {
   void sync();
   /// Says that this driver lives, for who looks at its file from another machine. Returns at once.
   void beat();
+  /// What `wanted` (follower.h) lacks, from the beginning if that is of another file; kMostPart bytes at most. Throws
+  /// Error(HVD_UNAVAILABLE).
+  static constexpr size_t kMostPart = size_t{4} << 20;
+  JournalPart read(const JournalPart& wanted, std::string* ret_bytes) const;
+  /// Writes what another driver's journal was into a directory of this one's own. Throws Error(HVD_UNAVAILABLE).
+  static void save(const std::string& directory, uint64_t term, const std::string& bytes);
   /// A newer driver has made its file.
   bool superseded() const;
   const std::string& directory() const { return directory_; }
@@ -65,6 +73,7 @@ class JournalFile {
   bool failed_ = false;
   std::string head_;  // the record of the term
   size_t size_ = 0, snapshot_ = 0;
+  uint64_t anew_ = 0;  // how often it has begun anew
   std::mutex mutex_;
   std::condition_variable changed_;
   bool wanted_ = false, beaten_ = false, ending_ = false;

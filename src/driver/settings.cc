@@ -142,10 +142,17 @@ Settings read_settings(const Options& o) {
   s.journal = o.string("journal");
   s.private_journal = s.journal.empty();
   if (s.journal == "off") s.journal.clear();
-  s.standby = o.boolean("standby");
+  s.follow = o.string("follow");
+  s.standby = o.boolean("standby") || !s.follow.empty();
   s.takeover = o.boolean("takeover") || s.standby;
-  if (s.standby && s.journal.empty())
-    invalid("option standby is set: expected option journal as well, the directory of the job's driver");
+  if (!s.follow.empty() && s.journal.empty() && !s.private_journal)
+    invalid(
+        "option follow is set: expected a directory as option journal, or none, for a copy of the driver's");
+  if (s.standby && s.journal.empty() && s.follow.empty()) {
+    invalid(
+        "option standby is set: expected option journal as well, the directory of the job's driver, or option "
+        "follow, its address");
+  }
   if (s.takeover && (!o.is_set("job") || (!o.is_set("secret") && !o.is_set("secret_file")))) {
     invalid(
         "option takeover or standby is set: expected options job and secret (or secret_file) as well, those of the "

@@ -27,6 +27,7 @@ struct Settings {
   std::string journal;           // directory, or ""
   bool private_journal = false;  // where none is named
   bool takeover = false;
+  std::string follow;    // addresses of drivers to stand by for; "": none
   bool standby = false;  // before that: until the job's driver is gone
 };
 

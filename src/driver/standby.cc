@@ -30,8 +30,13 @@ bool Vigil::see(const JournalFile::Look& look, Time now) {
   return now - *free_since_ >= settle_;
 }
 
-Standby::Standby(std::string directory, Duration silence, Duration patience, LoggerPtr logger)
-    : directory_(std::move(directory)), silence_(silence), patience_(patience), logger_(std::move(logger)) {}
+Standby::Watched Standby::directory(const std::string& path) {
+  return {path, [path] { return JournalFile::look(path); },
+          [path] { return JournalFile::find(path).journal; }};
+}
+
+Standby::Standby(Watched watched, Duration silence, Duration patience, LoggerPtr logger)
+    : watched_(std::move(watched)), silence_(silence), patience_(patience), logger_(std::move(logger)) {}
 
 void Standby::wait() {
   Vigil vigil(silence_, kSettle);
@@ -40,14 +45,15 @@ void Standby::wait() {
   std::unique_lock lock(mutex_);
   while (why_.empty()) {
     lock.unlock();
-    const JournalFile::Look look = JournalFile::look(directory_);
+    const JournalFile::Look look = watched_.look();
     if (look.term != last.term) {
-      logger_->info("standing by for the driver of term {}, whose journal is in {}", look.term, directory_);
+      logger_->info("standing by for the driver of term {}, whose journal is in {}", look.term,
+                    watched_.where);
     }
     if (look.term != 0 && (look.term != last.term || look.stamp != last.stamp)) {
-      const JournalFile::Found found = JournalFile::find(directory_);
-      if (found.journal.began.term > 0 && found.journal.job.finish) {
-        throw Error(HVD_CLOSED, fmt::format("the job has ended: {}", found.journal.job.finish->sentence));
+      const membership::Journal journal = watched_.journal();
+      if (journal.began.term > 0 && journal.job.finish) {
+        throw Error(HVD_CLOSED, fmt::format("the job has ended: {}", journal.job.finish->sentence));
       }
     }
     if (vigil.see(look, now())) {
@@ -57,7 +63,7 @@ void Standby::wait() {
     if (look.term == 0 && now() - began >= patience_) {
       throw Error(HVD_UNAVAILABLE,
                   fmt::format("no driver has begun a journal in {} within {:g} s (elastic_timeout)",
-                              directory_, to_seconds(patience_)));
+                              watched_.where, to_seconds(patience_)));
     }
     last = look;
     lock.lock();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -33,7 +34,14 @@ class Vigil {
 
 class Standby {
  public:
-  Standby(std::string directory, Duration silence, Duration patience, LoggerPtr logger);
+  /// What is watched, and how a message names it.
+  struct Watched {
+    std::string where;
+    std::function<JournalFile::Look()> look;  // may block for a while
+    std::function<membership::Journal()> journal;
+  };
+  static Watched directory(const std::string& path);
+  Standby(Watched watched, Duration silence, Duration patience, LoggerPtr logger);
 
   /// Returns when this driver is to take the job over. Throws Error: HVD_CLOSED: the job has ended meanwhile, or somebody has
   /// called stop; HVD_UNAVAILABLE: no job has begun within the patience.
@@ -42,7 +50,7 @@ class Standby {
   void stop(const std::string& reason);
 
  private:
-  const std::string directory_;
+  const Watched watched_;
   const Duration silence_, patience_;
   const LoggerPtr logger_;
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace hvd::driver {
 namespace {
 
 constexpr uint64_t kIdentitiesOfTerm = 1'000'000;
+constexpr uint64_t kFollowers = 1 << 12;
 
 std::shared_ptr<launch::Keeper> keeper_of(const Options& options, const LoggerPtr& logger) {
   const int64_t socket = options.integer("keeper");
@@ -61,6 +63,14 @@ std::string Succession::find_directory() {
   return directory;
 }
 
+void Succession::follow(const std::string& guard_path, const JournalCopy& copy) {
+  guard_path_ = guard_path;
+  directory_ = find_directory();
+  if (directory_.empty())
+    throw Error(HVD_INVALID, "option follow is set: expected option journal as well, a directory for a copy");
+  if (copy.term() > 0) JournalFile::save(directory_, copy.term(), copy.bytes());
+}
+
 void Succession::begin(std::string guard_path) {
   guard_path_ = std::move(guard_path);
   known_.reset();
@@ -90,6 +100,8 @@ void Succession::begin_journal(const std::string& directory) {
                     directory, found.term));
   }
   term_ = found.term + 1;
+  // Nobody tells whether that driver's machine, or another that has followed it, takes the next number at this moment.
+  if (!settings_.follow.empty() && !ours) term_ += kFollowers + std::random_device()() % (kFollowers << 8);
   const membership::Journal& journal = found.journal;
   const bool same_job =
       journal.began.job == settings_.job || (journal.began.term > 0 && !options_.is_set("job"));

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/options.h"
+#include "driver/follower.h"
 #include "driver/journal_file.h"
 #include "driver/settings.h"
 #include "launch/guard.h"
@@ -36,6 +37,8 @@ class Succession {
   /// Finds out what is known of the job and begins a term of this driver. An empty `guard_path`: nothing is
   /// guarded. Throws Error(HVD_UNAVAILABLE) where another driver has the journal.
   void begin(std::string guard_path);
+  /// Before begin: what another driver's journal was, in the directory of this one.
+  void follow(const std::string& guard_path, const JournalCopy& copy);
   /// After the last worker: the journal is closed, a private one removed, the guard let go.
   void end();
   /// Ends the job's processes with the driver; that of the driver before this one, if the keeper has it.

@@ -50,7 +50,9 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
       discovery_timer_(loop),
       publish_timer_(loop),
       doubt_timer_(loop),
-      beat_timer_(loop) {
+      beat_timer_(loop),
+      follow_timer_(loop),
+      loss_timer_(loop) {
   launch::Launcher::Events process;
   process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
   process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
@@ -67,6 +69,9 @@ void Supervisor::close(Duration grace) {
   tick_.cancel();
   discovery_timer_.cancel();
   doubt_timer_.cancel();
+  follow_timer_.cancel();
+  loss_timer_.cancel();
+  followers_.clear();
   beat_timer_.cancel();
   for (auto& [id, worker] : workers_) worker.timer.cancel();
   drop_applicants();
@@ -369,6 +374,7 @@ void Supervisor::worker_lost(uint64_t id, membership::LossKind kind, std::string
   if (found == workers_.end() || found->second.lost) return;
   if (config_.journal && config_.journal->superseded())
     return superseded();  // it went to the driver that has taken over
+  if (is_doubtful(id, kind, why)) return;
   Worker& worker = found->second;
   worker.lost = true;
   if (worker.foreign) worker.process = false;

@@ -73,6 +73,10 @@ class Supervisor {
   void agents_changed();
   /// As RendezvousServer has it.
   bool fence(uint64_t term);
+  /// Another driver is newer: this one ends (contract 14).
+  void yield() { superseded(); }
+  /// Somebody stands by for this driver, and has to learn of the job's end from it.
+  bool followed() const { return followed_ && finish_ && !superseded_; }
   uint64_t term() const;
   /// A connection is over, perhaps since it has gone to a driver that has taken over.
   void look_for_successor();
@@ -128,6 +132,12 @@ class Supervisor {
   void command_undrain(const std::string& argument, const CommandReply& reply);
   void command_scale(const std::string& argument, const CommandReply& reply);
   void command_stop(const std::string& argument, const CommandReply& reply);
+  void command_journal(const std::string& argument, const CommandReply& reply);
+  void command_yield(const std::string& argument, const CommandReply& reply);
+  bool tell_follower(const std::string& argument, const CommandReply& reply, bool even_nothing);
+  void tell_followers(bool even_nothing);
+  void doubt_losses();
+  bool is_doubtful(uint64_t worker, membership::LossKind kind, const std::string& why);
   static void answer_to(const membership::Answer& answer, const CommandReply& reply);
 
   status::Snapshot summary() const;
@@ -169,11 +179,21 @@ class Supervisor {
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<launch::Launcher> launcher_;
   std::unique_ptr<membership::Membership> membership_;
-  Loop::Timer tick_, discovery_timer_, publish_timer_, doubt_timer_, beat_timer_;
-  bool publishing_ = false;   // it is under way
-  Time published_{};          // when the last summary was told
-  Duration publish_cost_{0};  // and what it took to make
-  size_t forget_at_ = 0;      // as many workers, living or gone: those that are gone are forgotten
+  Loop::Timer tick_, discovery_timer_, publish_timer_, doubt_timer_, beat_timer_, follow_timer_, loss_timer_;
+  std::vector<std::pair<std::string, CommandReply>> followers_;  // questions that wait for something new
+  struct Loss {
+    uint64_t worker;
+    membership::LossKind kind;
+    std::string why;
+  };
+  bool followed_ = false;  // somebody has asked for the journal
+  bool doubts_ = false;    // see doubt_losses
+  Time beat_at_{};
+  std::vector<Loss> doubtful_;  // losses after this process had stood still
+  bool publishing_ = false;     // it is under way
+  Time published_{};            // when the last summary was told
+  Duration publish_cost_{0};    // and what it took to make
+  size_t forget_at_ = 0;        // as many workers, living or gone: those that are gone are forgotten
   std::vector<membership::HostSlots> hosts_;
   std::string discovery_failure_, endpoint_;
   std::string master_;  // of torchrun's variables

@@ -2,11 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
 #include "base/text.h"
+#include "driver/follower.h"
 #include "driver/supervisor_impl.h"
 
 namespace hvd::driver {
+namespace {
+constexpr Duration kFenceComes = std::chrono::seconds(10);
+}
 
 /// Whose processes run, whatever is left of the journal.
 void Supervisor::know(const std::vector<launch::InheritedWorker>& kept) {
@@ -169,8 +175,30 @@ void Supervisor::look_for_successor() {
 void Supervisor::beat() {
   if (!config_.journal || closed_ || finish_) return;
   look_for_successor();
+  doubt_losses();
   config_.journal->beat();
   beat_timer_.start(config_.settings.heartbeat_interval, [this] { beat(); });
+}
+
+/// Whoever follows this driver may have taken over while its process stood still, and says so within moments (class Fence).
+/// Until then nothing is concluded from workers that are gone.
+void Supervisor::doubt_losses() {
+  const bool stood_still = beat_at_ != Time() && now() - beat_at_ >= config_.settings.heartbeat_timeout / 2;
+  beat_at_ = now();
+  if (!followed_ || !stood_still || doubts_) return;
+  doubts_ = true;
+  logger_->warning("this driver stood still, and is followed: what it loses now may be another driver's");
+  loss_timer_.start(kFenceComes, [this] {
+    doubts_ = false;
+    for (Loss& loss : std::exchange(doubtful_, {})) worker_lost(loss.worker, loss.kind, std::move(loss.why));
+  });
+}
+
+bool Supervisor::is_doubtful(uint64_t worker, membership::LossKind kind, const std::string& why) {
+  doubt_losses();
+  if (!doubts_) return false;
+  doubtful_.push_back({worker, kind, why});
+  return true;
 }
 
 void Supervisor::gathered() {
@@ -210,11 +238,57 @@ void Supervisor::superseded() {
   publish();
 }
 
+/// False: there is nothing that it lacks.
+bool Supervisor::tell_follower(const std::string& argument, const CommandReply& reply, bool even_nothing) {
+  const JournalPart wanted = read_question(argument);
+  std::string bytes;
+  const JournalPart part = config_.journal->read(wanted, &bytes);
+  if (bytes.empty() && !even_nothing) return false;
+  reply(Status(), fmt::format("{} {} {} {}\n", part.term, part.file, part.offset, part.size) + bytes);
+  return true;
+}
+
+/// Who asks for more than there is waits until there is more, or for a sign of life.
+void Supervisor::command_journal(const std::string& argument, const CommandReply& reply) {
+  if (!config_.journal) {
+    return reply(Status(HVD_UNAVAILABLE, "this driver keeps no journal: nobody can follow it"), "");
+  }
+  if (superseded_) return reply(Status(HVD_UNAVAILABLE, "another driver has taken this job over"), "");
+  followed_ = true;
+  try {
+    if (tell_follower(argument, reply, finish_.has_value())) return;
+  } catch (const Error& error) { return reply(error.status(), ""); }
+  followers_.emplace_back(argument, reply);
+  if (followers_.size() == 1)
+    follow_timer_.start(config_.settings.heartbeat_interval, [this] { tell_followers(true); });
+}
+
+void Supervisor::tell_followers(bool even_nothing) {
+  for (auto& [argument, reply] : std::exchange(followers_, {})) {
+    try {
+      if (!tell_follower(argument, reply, even_nothing)) followers_.emplace_back(argument, reply);
+    } catch (const Error& error) { reply(error.status(), ""); }
+  }
+  if (followers_.empty()) follow_timer_.cancel();
+}
+
+/// contract 14, from a driver without this one's directory: who can say so could also stop the job.
+void Supervisor::command_yield(const std::string& argument, const CommandReply& reply) {
+  uint64_t named = 0;
+  const char* const end = argument.data() + argument.size();
+  const auto [stop, bad] = std::from_chars(argument.data(), end, named);
+  if (bad != std::errc() || stop != end)
+    return reply(Status(HVD_INVALID, fmt::format("a term of '{}': expected a number", argument)), "");
+  reply(Status(), std::to_string(term()));
+  if (named > term()) loop_.post([this] { superseded(); });
+}
+
 void Supervisor::write_journal() {
   std::vector<membership::Record> records;
   membership_->take_records(&records);
   if (!config_.journal || records.empty() || superseded_) return;
   config_.journal->write(records);
+  tell_followers(false);
   const bool formed = std::any_of(records.begin(), records.end(), [](const membership::Record& r) {
     return std::holds_alternative<membership::KnownJob>(r) ||
            std::holds_alternative<membership::JobFinished>(r);

@@ -120,7 +120,7 @@ TEST_F(Files, AJobThatHasEndedNeedsNoStandby) {
   auto first = driver(1);
   first->write({membership::JobFinished{{true, "all 2 workers are done"}}});
   try {
-    Standby(directory, seconds(10), seconds(10), logger).wait();
+    Standby(Standby::directory(directory), seconds(10), seconds(10), logger).wait();
     FAIL() << "it took a job over that has ended";
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code, HVD_CLOSED);
@@ -130,14 +130,14 @@ TEST_F(Files, AJobThatHasEndedNeedsNoStandby) {
 
 TEST_F(Files, NoJobAtAllIsNotWaitedForForever) {
   try {
-    Standby(directory, seconds(10), Duration(0), logger).wait();
+    Standby(Standby::directory(directory), seconds(10), Duration(0), logger).wait();
     FAIL() << "it took nothing over";
   } catch (const Error& error) { EXPECT_EQ(error.status().code, HVD_UNAVAILABLE); }
 }
 
 TEST_F(Files, ItIsToldToEnd) {
   auto first = driver(1);
-  Standby standby(directory, seconds(1000), seconds(10), logger);
+  Standby standby(Standby::directory(directory), seconds(1000), seconds(10), logger);
   std::thread other([&] { standby.stop("stopped by SIGTERM"); });
   EXPECT_THROW(standby.wait(), Error);
   other.join();

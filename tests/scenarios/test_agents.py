@@ -461,28 +461,35 @@ class ByHand(ScenarioTest):
         job.process.send_signal(signal.SIGTERM)
         self.said(agent, 76)
 
-    def free_port(self):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            return taken.getsockname()[1]
+    def free_ports(self, count):
+        taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]  # all at once, or two may be the same
+        ports = [one.getsockname()[1] for one in taken]
+        for one in taken:
+            one.close()
+        return ports
 
-    def two_drivers(self, worker, **more):
-        """A job's driver and one that stands by, on addresses that agents know."""
+    def free_port(self):
+        return self.free_ports(1)[0]
+
+    def two_drivers(self, worker, follow=False, **more):
+        """A job's driver and one that stands by, on addresses that agents know: beside its journal, or by its address."""
         journal = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(shutil.rmtree, journal, ignore_errors=True)
-        self.ports = [self.free_port(), self.free_port()]
+        self.ports = self.free_ports(2)
         options = {"job": "two", "heartbeat_timeout": 2 * PATIENCE, **more.pop("options", {})}
+        shared = ["--journal", journal]
+        flags = [[], ["--follow", "127.0.0.1:%d" % self.ports[0]]] if follow else [shared, [*shared, "--standby"]]
         jobs = [Job(self, None, worker, script=False, sink=True, options=options,
-                    environment={"HVD_SECRET_FILE": self.secret}, flags=["--journal", journal, *flags, "--listen",
-                                                                         "127.0.0.1:%d" % port],
+                    environment={"HVD_SECRET_FILE": self.secret}, flags=[*own, "--listen", "127.0.0.1:%d" % port],
                     prepare=lambda job: [HVDRUN, "--driver"], **more)
-                for port, flags in zip(self.ports, ([], ["--standby"]))]
+                for port, own in zip(self.ports, flags)]
         jobs[0].address = ",".join("127.0.0.1:%d" % port for port in self.ports)
         jobs[0].wait("hvdrun", text=containing("listens at"))
         jobs[1].wait("hvdrun", text=containing("standing by for the driver of term 1"))
         return jobs
 
-    def test_D2_a_standby_takes_over_when_the_driver_and_its_machine_are_gone(self):
-        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3)
+    def test_D2_a_standby_takes_over_when_the_driver_and_its_machine_are_gone(self, follow=False):
+        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10", "gate=300"], follow, np=3, min_np=1, max_np=3)
         agents = self.agent(first, "a", 2), self.agent(first, "b")
         first.wait("step", step=20, count=3)
         driver = first.driver()
@@ -498,8 +505,8 @@ class ByHand(ScenarioTest):
         self.one_generation(first, 400, 3)
         self.assertFalse(os.path.exists("/proc/%d" % driver))
 
-    def test_D2_an_older_driver_that_goes_on_finds_itself_refused(self):
-        first, second = self.two_drivers(["steps=600", "commit=1", "pace=10", "gate=500"], np=2, min_np=1, max_np=2)
+    def test_D2_an_older_driver_that_goes_on_finds_itself_refused(self, follow=False):
+        first, second = self.two_drivers(["steps=600", "commit=1", "pace=10", "gate=500"], follow, np=2, min_np=1, max_np=2)
         agents = self.agent(first, "a"), self.agent(first, "b")
         first.wait("step", step=20, count=2)
         driver = first.driver()
@@ -540,8 +547,32 @@ class ByHand(ScenarioTest):
         second.finish(0)
         self.one_generation(first, 400, 3)
 
-    def test_D2_who_stands_by_goes_with_the_job(self):
-        first, second = self.two_drivers(["steps=20", "commit=1"], np=1, min_np=1, max_np=1)
+    def test_D2_who_follows_takes_over_when_the_driver_and_its_machine_are_gone(self):
+        self.test_D2_a_standby_takes_over_when_the_driver_and_its_machine_are_gone(follow=True)
+
+    def test_D2_an_older_driver_that_goes_on_gives_way_to_who_followed_it(self):
+        self.test_D2_an_older_driver_that_goes_on_finds_itself_refused(follow=True)
+
+    def test_D2_who_follows_goes_with_the_job(self):
+        self.test_D2_who_stands_by_goes_with_the_job(follow=True)
+
+    def test_D2_who_follows_leaves_the_job_to_another_driver_of_its_machine(self):
+        first, second = self.two_drivers(["steps=200", "commit=1", "pace=10", "gate=100"], follow=True, np=2, min_np=1, max_np=2)
+        agents = self.agent(first, "a"), self.agent(first, "b")
+        first.wait("step", step=20, count=2)
+        first.kill_driver()
+        second.wait("hvdrun", text=containing("standing by for the driver of term 2"))
+        first.open("step.100")
+        first.finish(0)
+        for agent in agents:
+            self.said(agent, 0)
+        second.wait("hvdrun", text=containing("the job has ended: all 2 workers are done"))
+        self.assertEqual(second.process.wait(30 * PATIENCE), 0)
+        self.assertFalse(second.find("hvdrun", text=containing("takes over")))
+        self.one_generation(first, 200, 2)
+
+    def test_D2_who_stands_by_goes_with_the_job(self, follow=False):
+        first, second = self.two_drivers(["steps=20", "commit=1"], follow, np=1, min_np=1, max_np=1)
         agent = self.agent(first, "a")
         first.finish(0)
         self.said(agent, 0)
