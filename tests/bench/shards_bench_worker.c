@@ -57,11 +57,12 @@ static hvd_status copy_again(void) {
   const size_t half = (size_t)(moved.sync_sent_bytes + moved.sync_received_bytes - moved_before) / 2;
   char *from = malloc(half + 1), *to = malloc(half + 1);
   if (from == NULL || to == NULL) status = HVD_INTERNAL;
-  if (status == HVD_OK) memset(from, 1, half + 1), memset(to, 1, half + 1);
+  if (status == HVD_OK) memset(from, 1, half + 1), memset(to, 2, half + 1);
   if (status == HVD_OK) status = hvd_barrier(context, "again", NULL);
   const double began = now();
   if (status == HVD_OK) memcpy(to, from, half);
   moved_ms = now() - began;
+  if (status == HVD_OK && half > 0 && to[half / 2] != 1) status = HVD_INTERNAL; /* and so the copy is made */
   free(from);
   free(to);
   if (status == HVD_OK) status = hvd_barrier(context, "end", NULL);
