@@ -1,4 +1,4 @@
-# Bare Debian systems to try things in, for scripts/roots.sh, which sources this file. Roots are made by
+# Bare Debian systems to try things in, for scripts/roots.sh and scripts/readmes.sh, which source this file. Roots are made by
 # debootstrap once, from deb.debian.org, and kept in build/roots. Needs root. Status 77: no root can be made.
 roots=$PWD/build/roots
 [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null || { echo "SKIPPED: needs root and debootstrap"; exit 77; }

@@ -2,7 +2,7 @@
 # Installs a wheel on bare Debian systems, without a compiler, and runs an elastic job there that loses a worker:
 # scripts/roots.sh WHEEL [SUITE...] (bullseye bookworm trixie). With the system's Python where the wheel takes it, and with
 # each of HVD_TEST_PYTHONS (directories of installed Pythons, as pyenv makes them) that runs there. Debian 11's own Python is
-# too old: Python 3.11 and 3.13 are built for it, once, of Debian 12's and 13's sources, in a root of its own.
+# too old: Python 3.11 is built for it, once, of Debian 12's sources, in a root of its own.
 # Needs root, debootstrap and deb.debian.org; status 77: no root can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ shift
 # A Python newer than the suite's, from the sources of a later one: make_python SUITE LATER VERSION, to build/roots/python.
 make_python() {
   local prefix=$roots/python/$1-$3
-  [ ! -x "$prefix/bin/python3" ] || return 0
+  [ ! -e "$prefix/.ready" ] || return 0
   make_root "$1-build" "$1" build-essential,zlib1g-dev,libffi-dev
   mkdir -p "$prefix"
   in_root "$1-build" "+$prefix" /usr/share/keyrings <<E2
@@ -33,6 +33,7 @@ make -s -j"$(nproc)" >/tmp/log 2>&1 && make -s install >>/tmp/log 2>&1 || { tail
 E3
 )
 E2
+  touch "$prefix/.ready"
 }
 
 name=$(basename "$wheel")
@@ -41,7 +42,6 @@ for suite; do
   if [ "$suite" = bullseye ]; then
     make_root bullseye bullseye python3
     make_python bullseye bookworm 3.11
-    make_python bullseye trixie 3.13
     pythons+=("$roots"/python/bullseye-*)
   else
     make_root "$suite" "$suite" python3,python3-venv

@@ -3,7 +3,7 @@
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
-#   extended  full, then sanitizers, fuzzers, and 3 minutes of chaos
+#   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, and on bare Debian systems the wheel and the pages' lines
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3, for a busy
 # machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
@@ -50,3 +50,8 @@ scripts/lint.sh --format
 scripts/sanitize.sh --short
 scripts/fuzz.sh --seconds 15
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
+# 77: no root can be made here.
+wheel=$(scripts/wheels.sh)
+pythons=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]* 2>/dev/null | tr '\n' ' ' || true)
+HVD_TEST_PYTHONS=$pythons scripts/roots.sh "$wheel" || [ $? = 77 ]
+scripts/readmes.sh || [ $? = 77 ]
