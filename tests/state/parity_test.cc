@@ -141,6 +141,15 @@ TEST(Parity, MakesAgainWhatOneOfEachGroupHad) {
       }
       blocks[victim].clear();
     }
+    // Somebody else has the middle of it, from anywhere on.
+    std::vector<ShardRange> parts;
+    for (const ShardRange& range : lost) {
+      const int64_t from = range.begin + static_cast<int64_t>(job.random() % range.elements());
+      const int64_t to = from + static_cast<int64_t>(job.random() % (range.end - from));
+      if (range.begin < from) parts.push_back({range.key, range.begin, from});
+      parts.push_back({range.key, to, range.end});
+    }
+    lost = parts;
     const ParityPlan plan = plan_repairs(has, blocks, lost, job.element_bytes);
     EXPECT_TRUE(plan.left.empty());
     std::vector<std::vector<ShardRange>> made(has.size());
