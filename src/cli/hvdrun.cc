@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
@@ -427,6 +428,19 @@ class Job {
     return status;
   }
 
+  /// Whoever was told twice to end does so, though nobody reads what there is to be written: hvd-guard ends what is left.
+  void end_soon(int status) const {
+    static constexpr std::chrono::seconds kPatience{15};
+    static std::once_flag once;
+    std::call_once(once, [status, keeper = keeper_] {
+      std::thread([status, keeper] {
+        std::this_thread::sleep_for(kPatience);
+        hvd::cli::tell_over(keeper, status);
+        std::_Exit(status);
+      }).detach();
+    });
+  }
+
   int wait(const Signals& signals, int first) {
     hvd_status status = HVD_OK;
     hvd_error error = HVD_ERROR_INIT;
@@ -441,6 +455,7 @@ class Job {
       // The second one does not wait for stop_grace.
       const std::string reason =
           (first == 0 ? "stopped by " : "killed by a second ") + signal_name(number);
+      if (first != 0) end_soon(128 + first);
       if (first == 0) first = number;
       hvd_driver_stop(driver_.get(), reason.c_str(), nullptr);
     }

@@ -1,7 +1,12 @@
-"""Workers that may not have what others have: memory, by a control group; /dev/shm, by a mount. They fail alone, or need none."""
+"""What a job may not have: memory, by a control group; /dev/shm, by a mount; a reader of its output."""
 
+import array
+import fcntl
 import os
 import signal
+import subprocess
+import termios
+import time
 import unittest
 
 from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
@@ -69,6 +74,27 @@ class Limits(ScenarioTest):
         job.wait("hvdrun", text=containing("lost: killed by signal 9"))
         job.finish(0)
         job.verify(20)
+
+    def test_who_is_told_twice_ends_though_nobody_reads_its_output(self):
+        hvdrun = subprocess.Popen([os.path.join(BIN, "hvdrun"), "-np", "1", "-H", "localhost:1", "--set", "stop_grace=1", "yes"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(hvdrun.stdout.close)
+
+        def end():
+            if hvdrun.poll() is None:
+                hvdrun.kill()
+            hvdrun.wait()
+        self.addCleanup(end)
+        waiting, before = array.array("i", [0]), -1
+        deadline = time.monotonic() + 30 * PATIENCE
+        while before < 4096 or waiting[0] != before:  # nothing more fits into the pipe
+            self.assertLess(time.monotonic(), deadline)
+            before = waiting[0]
+            time.sleep(0.5)
+            fcntl.ioctl(hvdrun.stdout, termios.FIONREAD, waiting)
+        hvdrun.send_signal(signal.SIGTERM)
+        hvdrun.send_signal(signal.SIGINT)  # of two of a kind that wait at a time one would be lost
+        self.assertIn(hvdrun.wait(60 * PATIENCE), (128 + signal.SIGTERM, 128 + signal.SIGINT))  # whichever was first
 
 
 if __name__ == "__main__":
