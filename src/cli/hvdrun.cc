@@ -32,11 +32,11 @@
 
 namespace {
 
+using hvd::signal_name;
 using hvd::cli::ErrorOutput;
 using hvd::cli::Screen;
 using hvd::cli::Signals;
 using hvd::cli::StatusLine;
-using hvd::signal_name;
 
 // What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
 constexpr int kUsage = 2, kTryAgain = 75, kGiveUp = 76;
@@ -453,8 +453,7 @@ class Job {
     if (first != 0) hvd_driver_stop(driver_.get(), "stopped as it took over", nullptr);
     while (const int number = signals.next()) {
       // The second one does not wait for stop_grace.
-      const std::string reason =
-          (first == 0 ? "stopped by " : "killed by a second ") + signal_name(number);
+      const std::string reason = (first == 0 ? "stopped by " : "killed by a second ") + signal_name(number);
       if (first != 0) end_soon(128 + first);
       if (first == 0) first = number;
       hvd_driver_stop(driver_.get(), reason.c_str(), nullptr);

@@ -91,7 +91,7 @@ class Operation {
   std::vector<Tensor> results;
   std::vector<int64_t> splits;
   std::vector<int32_t> participants;  // allgather: whose rows they are; empty: all members'
-  std::vector<Memory> buffers;  // by tensor, where the library allocated
+  std::vector<Memory> buffers;        // by tensor, where the library allocated
 
  private:
   void record(const Status& status) const;
