@@ -48,6 +48,8 @@ def trial(mib, first, last, settings, options, worker=WORKER):
                    "--host-discovery-script", script, "--set", "discovery_interval=0.1",
                    "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % first,
                    "-x", "HVD_BENCH_LAST_SIZE=%d" % last]
+        if worker == PYTHON:  # interpreters do not start together
+            command += ["--set", "join_settle=3"]
         for option in options:
             command += ["--set", option]
         for name, value in settings.items():
