@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "driver/follower.h"
 #include "driver/job_fixture.h"
 
 namespace hvd::driver {
@@ -53,6 +54,45 @@ TEST_F(OperatorTest, IsToldWhatIsWrongWithACommand) {
   EXPECT_EQ(thrown([&] { ask("status", std::string(5000, 'x')); }).code, HVD_INVALID);
   EXPECT_EQ(thrown([&] { ask(std::string(100, 'v')); }).code, HVD_INVALID);
   EXPECT_FALSE(ask("status").empty()) << "the driver goes on";
+}
+
+// contract 14: who stands by without the driver's directory.
+TEST_F(OperatorTest, WhoFollowsGetsTheJournalPieceByPiece) {
+  set("journal", folder.path("journal"));
+  start();
+  form(2);
+  JournalCopy copy;
+  const auto look = [&] { return copy.take(read_answer(ask("journal", question_for(copy.wanted())))); };
+  while (look()) {}
+  EXPECT_EQ(copy.term(), 1u);
+  const membership::Journal journal = membership::read_journal(copy.bytes());
+  EXPECT_TRUE(journal.whole());
+  EXPECT_EQ(journal.job.generation, 1u);
+  EXPECT_EQ(journal.job.members.size(), 2u);
+  const size_t had = copy.bytes().size();
+  EXPECT_FALSE(look()) << "a sign of life, after a while";
+  EXPECT_GE(copy.bytes().size(), had);
+  EXPECT_EQ(thrown([&] { ask("journal", "1 2"); }).code, HVD_INVALID);
+}
+
+TEST_F(OperatorTest, ADriverWithoutAJournalCannotBeFollowed) {
+  start();
+  EXPECT_EQ(thrown([&] { ask("journal", "0 0 0"); }).code, HVD_UNAVAILABLE);
+}
+
+TEST_F(OperatorTest, ADriverGivesWayToANewerTermAlone) {
+  set("journal", folder.path("journal"));
+  start();
+  form(2);
+  EXPECT_EQ(ask("yield", "1"), "1");
+  EXPECT_EQ(ask("yield", "0"), "1");
+  EXPECT_EQ(thrown([&] { ask("yield", "2x"); }).code, HVD_INVALID);
+  EXPECT_NE(ask("status").find("running"), std::string::npos) << "the driver goes on";
+  EXPECT_EQ(ask("yield", "2"), "1");
+  for (const test::Launched& each : launched.all()) driver->worker_exited(each.worker, 0);
+  const Status status = driver->wait(seconds(30));
+  EXPECT_EQ(status.code, HVD_JOB_FAILED);
+  EXPECT_NE(status.message.find(" over: this one, of term 1, ends"), std::string::npos) << status.message;
 }
 
 TEST_F(OperatorTest, ItsFileIsPrivateAndGoesWithTheDriver) {
