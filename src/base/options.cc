@@ -65,6 +65,9 @@ constexpr OptionSpec kSpecs[] = {
      "bytes up to which operations that are ready together run as one; 0: each by itself"},
     {"deterministic", kBool, "false", 0, 0, kToWorker,
      "whether results have the same bits in every run: nothing that depends on timing may change them"},
+    {"join_counts", kBool, "false", 0, 0, kToWorker,
+     "whether ranks that have joined count in averages, as with values of 0: so it is in Horovod; in host memory alone; "
+     "else the average is over those that still train"},
     {"timeline", kString, "", 0, 0, kToWorker,
      "file that gets a trace of what this worker does (docs/timeline.md); %w, %h, %p: worker, host, process"},
     {"shutdown_timeout", kDuration, "1m", 0.001, kDay, kToWorker,

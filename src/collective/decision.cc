@@ -62,6 +62,7 @@ void Decision::reduce() {
   result.carries = true;
   result.payload.resize(call().payload);
   std::vector<const void*> inputs(ranks().size());
+  const size_t divisor = join_counts_ ? call().member_count(hosts_.size()) : inputs.size();
   size_t at = 0;
   for (const auto& spec : call().specs) {
     at = payload_aligned(at);
@@ -69,7 +70,7 @@ void Decision::reduce() {
     if (bytes == 0) continue;
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = pending_.at(ranks()[i]).payload.data() + at;
     reduce_many(spec.dtype, call().reduction, result.payload.data() + at, inputs.data(), inputs.size(),
-                bytes / dtype_size(spec.dtype), static_cast<int32_t>(inputs.size()));
+                bytes / dtype_size(spec.dtype), static_cast<int32_t>(divisor));
     at += bytes;
   }
 }
@@ -99,7 +100,7 @@ Verdict Matcher::decide(Pending& pending) {
   verdict.outcome = std::make_shared<Outcome>();
   const Signature& call = *pending.first;
   const Row& row = row_of(call.kind);
-  Decision decision(pending, verdict, hosts_, agreement_, last_joined_);
+  Decision decision(pending, verdict, hosts_, agreement_, last_joined_, config_.join_counts);
   if (call.kind == Kind::kJoin) {
     std::fill(joined_.begin(), joined_.end(), false);
     joined_count_ = 0;

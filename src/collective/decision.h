@@ -15,8 +15,13 @@ class Decision {
  public:
   /// `last_joined`: the rank that called a join last.
   Decision(Pending& pending, Verdict& verdict, const std::vector<std::string>& hosts, Agreement& agreement,
-           int32_t last_joined)
-      : agreement(agreement), last_joined(last_joined), pending_(pending), verdict_(verdict), hosts_(hosts) {}
+           int32_t last_joined, bool join_counts)
+      : agreement(agreement),
+        last_joined(last_joined),
+        pending_(pending),
+        verdict_(verdict),
+        hosts_(hosts),
+        join_counts_(join_counts) {}
 
   const Signature& call() const { return *pending_.first; }
   /// Who takes part, ascending.
@@ -52,6 +57,7 @@ class Decision {
   Pending& pending_;
   Verdict& verdict_;
   const std::vector<std::string>& hosts_;
+  const bool join_counts_;
 };
 
 /// Of one row, the extents behind the first: bytes.

@@ -30,6 +30,7 @@ MatcherConfig matcher_config(const EngineConfig& config, const backend::Descript
   matcher.keep_order = config.deterministic;
   matcher.keep_order_on_a_host =
       !backend.local;  // whose collectives within a host are the core's own, or unknown
+  matcher.join_counts = config.join_counts;
   matcher.interrupts = config.interrupts;
   return matcher;
 }

@@ -52,6 +52,7 @@ struct EngineConfig {
   TimelinePtr timeline;                  // may be none
   uint64_t fusion_threshold = 16 << 20;  // bytes that travel as one operation at most; 0: no fusion
   bool deterministic = false;            // nothing is fused that could change the bits of a result
+  bool join_counts = false;              // averages are over all members, also those that have joined
   size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
   /// This rank's current epoch word: see check. Called with the engine's lock held; it must not call back.
   std::function<uint64_t()> word;

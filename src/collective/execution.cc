@@ -22,6 +22,7 @@ struct Engine::Batch {
   const bool in_order;  // has a sequence, so that rank 0 counts it
   Plan plan;
   std::vector<int32_t> ranks;           // empty: all
+  int32_t divisor = 0;                  // by which sums become averages at the end; 0: they are, or are none
   std::shared_ptr<Engine> engine;       // stays while the backend may call
   std::atomic<int64_t> outstanding{0};  // steps not done, plus one while they are submitted
 
@@ -122,6 +123,13 @@ Status Engine::plan(Batch& batch, const Outcome& outcome) const {
     Answer answer{first, outcome, config_.rank, config_.hosts};
     if (Status status = answer.row().plan(batch.plan, answer); !status.ok()) return status;
   }
+  const size_t members = first.call->member_count(config_.hosts.size());
+  if (config_.join_counts && first.submission.reduction == HVD_REDUCTION_AVERAGE &&
+      !first.call->on_device() && !outcome.participants.empty() &&
+      outcome.participants.size() < members) {
+    batch.divisor = static_cast<int32_t>(members);
+    for (Plan::Step& step : batch.plan.steps()) step.op.reduction = HVD_REDUCTION_SUM;
+  }
   uint64_t sequence = outcome.sequence;
   for (Plan::Step& step : batch.plan.steps()) {
     step.op.sequence = sequence++;
@@ -196,9 +204,11 @@ void Engine::finished(Batch& batch) {
     for (const auto& op : batch.ops) {
       const Submission& s = op->submission;
       const Row& row = row_of(s.kind);
-      if (!row.reduces || s.postscale == 1 || !op->verdict.ok()) continue;
+      if (!row.reduces || !op->verdict.ok()) continue;
       for (const Tensor& t : row.place == nullptr ? s.outputs : op->results) {
-        if (t.bytes() > 0) scale(t.dtype, t.data, static_cast<size_t>(t.elements()), s.postscale);
+        const auto elements = static_cast<size_t>(t.elements());
+        if (elements > 0 && batch.divisor != 0) divide(t.dtype, t.data, elements, batch.divisor);
+        if (elements > 0 && s.postscale != 1) scale(t.dtype, t.data, elements, s.postscale);
       }
     }
   }

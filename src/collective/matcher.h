@@ -32,6 +32,7 @@ struct MatcherConfig {
   /// Sums of floating-point numbers are not fused, because where a number lies decides in which order its
   /// terms are added: on several hosts, or always.
   bool keep_order = false, keep_order_on_a_host = false;
+  bool join_counts = false;                         // see EngineConfig
   std::function<Status(uint64_t word)> interrupts;  // see EngineConfig
 };
 

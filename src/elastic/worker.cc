@@ -58,6 +58,7 @@ Worker::Worker(const Options& options)
       stall_warning_(options.duration("stall_warning")),
       fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
       deterministic_(options.boolean("deterministic")),
+      join_counts_(options.boolean("join_counts")),
       reads_others_(options.string("local") != "off"),
       divergence_every_(options.text("divergence_every")),
       on_divergence_(options.string("on_divergence")),
@@ -326,6 +327,7 @@ void Worker::become(const session::Assignment& assignment) {
   config.logger = logger_;
   config.fusion_threshold = fusion_threshold_;
   config.deterministic = deterministic_;
+  config.join_counts = join_counts_;
   if (session_ != nullptr) config.word = [session = session_.get()] { return session->epoch_word(); };
   config.interrupts = [epoch = assignment.epoch](uint64_t word) { return verdict_on(word, epoch); };
   config.stalled = [this](const std::string& text, const std::vector<int32_t>& missing, Duration waited) {

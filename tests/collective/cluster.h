@@ -29,6 +29,7 @@ struct ClusterConfig {
   size_t small_data = 64 << 10;
   uint64_t fusion_threshold = 16 << 20;
   bool deterministic = false;
+  bool join_counts = false;
   std::function<uint64_t(int32_t rank)> word = {};
   std::function<Status(uint64_t word)> interrupts = {};
   std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled =
@@ -141,6 +142,7 @@ class Cluster {
       ec.small_data = config.small_data;
       ec.fusion_threshold = config.fusion_threshold;
       ec.deterministic = config.deterministic;
+      ec.join_counts = config.join_counts;
       if (config.word) ec.word = [word = config.word, r] { return word(r); };
       ec.interrupts = config.interrupts;
       if (config.aborting) ec.aborting = [aborting = config.aborting, r] { aborting(r); };

@@ -95,6 +95,40 @@ TEST(Engine, ACheckRidesOnTheOperationsBeforeIt) {
   EXPECT_EQ(check_all(), 8u) << "nothing in between: by asking";
 }
 
+void joined_ranks_count(size_t small_data) {
+  testing::ClusterConfig config;
+  config.join_counts = true;
+  config.small_data = small_data;
+  Cluster cluster{config};
+  const auto join = [](int32_t) { return named("hvd.join", Kind::kJoin); };
+  std::vector<double> in = {6}, a(1), b(1);
+  const auto average = [&](int32_t rank, std::vector<double>& out) {
+    return cluster.engine(rank).submit(allreduce("x", in, out, HVD_DTYPE_FLOAT64, HVD_REDUCTION_AVERAGE));
+  };
+  expect_all({average(0, a), average(1, in), average(2, b)});
+  EXPECT_EQ(a[0], 6) << "nobody has joined";
+  auto joined = cluster.submit(join, {1});
+  in = {6};
+  expect_all({average(0, a), nullptr, average(2, b)});
+  EXPECT_EQ(a[0], 4);
+  EXPECT_EQ(b[0], 4);
+  std::vector<int32_t> whole = {-7}, c(1), d(1);
+  expect_all({cluster.engine(0).submit(allreduce("i", whole, c, HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE)), nullptr,
+              cluster.engine(2).submit(allreduce("i", whole, d, HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE))});
+  EXPECT_EQ(c[0], -4) << "integers round towards zero";
+  const auto more = cluster.submit(join, {0});
+  expect_all({nullptr, nullptr, average(2, b)});
+  EXPECT_EQ(b[0], 2) << "one is left";
+  joined[0] = more[0];
+  joined[2] = cluster.submit(join, {2})[2];
+  expect_all(joined);
+}
+
+TEST(Engine, JoinedRanksCountInAveragesByOption) {
+  joined_ranks_count(64 << 10);  // with the matching
+  joined_ranks_count(0);         // by the backend
+}
+
 TEST(Engine, JoinedRanksTakeNoPartUntilHostsChange) {
   std::vector<std::atomic<uint64_t>> words(3);
   testing::ClusterConfig config;

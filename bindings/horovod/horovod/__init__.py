@@ -5,10 +5,13 @@ differs. It takes the place of Horovod's own package in an environment, and is i
 """
 
 import hvd as _hvd
+from hvd import _horovod
 
 from .runner import run
 
 __version__ = f"0.28.1+hvd.{_hvd.__version__}"
 """The release of Horovod whose names these are, and the package behind them."""
+
+_horovod.DEFAULTS["join_counts"] = True  # averages after a join are over all ranks
 
 __all__ = ["run"]

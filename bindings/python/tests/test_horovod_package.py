@@ -146,6 +146,9 @@ os.environ["HOROVOD_SIZE"] = "0"  # whoever it was
 state.register_reset_callbacks([on_reset])
 train(state)
 assert os.environ["HOROVOD_SIZE"] == str(hvd.size())
+if hvd.rank() == 0:  # averages are over all ranks, also those that have joined
+    assert hvd.allreduce(torch.tensor([6.0]), name="after others have joined").item() == 6.0 / hvd.size()
+hvd.join()
 total = hvd.allreduce(sum(p.sum() for p in model.parameters()).detach(), name="total")
 assert torch.allclose(total, sum(p.sum() for p in model.parameters()))
 print("trained", state.epoch, hvd.size(), flush=True)
