@@ -53,9 +53,11 @@ def ways(make, groups):
 
     made = {}
     for name, group in groups.items():
+        torch.manual_seed(2)
         model = make()
         parallel = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
         made[name] = stepper(model, parallel, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+    torch.manual_seed(2)
     model = make()
     hvd.broadcast_parameters(model.state_dict(), 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
