@@ -43,6 +43,8 @@ class Agreement {
       latest_ = {{check, word}, false};
     } else if (check == latest().check && !latest_.final) {
       latest_.proposal.word = std::max(latest_.proposal.word, word);
+    } else if (check > older_.proposal.check && check < latest().check) {
+      older_ = {{check, word}, false};  // other threads called within that check, before it was answered
     }
   }
   bool pinned() const { return pinned_; }
@@ -91,6 +93,7 @@ class Checks {
   /// Begins the next check. True: it is agreed, and *ret_word is the word. False: ask.
   bool begin(uint64_t* ret_word) {
     const bool quiet = unanswered_ == 0;
+    idle_ = first_ == 0;
     ++begun_;
     first_ = 0;
     unanswered_ = 0;
@@ -98,6 +101,8 @@ class Checks {
     *ret_word = known_.word;
     return true;
   }
+  /// Nothing was called between the last two checks. If that is so on all ranks, nothing was proposed for the last one.
+  bool idle() const { return idle_; }
   /// After a join: the number that all ranks go on from.
   void resume(uint64_t begun) {
     begun_ = begun;
@@ -109,6 +114,7 @@ class Checks {
   uint64_t begun_ = 0;
   uint64_t first_ = 0;  // ticket of the first call since the last check
   size_t unanswered_ = 0;
+  bool idle_ = false;
   Proposal known_;
 };
 

@@ -83,18 +83,33 @@ OperationPtr Engine::submit(Submission submission) {
 }
 
 Status Engine::check(Duration timeout, uint64_t* ret_word) {
-  Submission submission;
-  submission.name = kCheckName;
-  submission.kind = Kind::kAgree;
-  submission.timeout = timeout;
-  OperationPtr op;
+  Submission question;
+  if (const auto known = begin_check(timeout, ret_word, &question)) return *known;
+  if (const auto met = meet(question)) {
+    *ret_word = met->word;
+    return met->status;
+  }
+  return ask(std::move(question), ret_word);
+}
+
+std::optional<Status> Engine::begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question) {
+  ret_question->name = kCheckName;
+  ret_question->kind = Kind::kAgree;
+  ret_question->timeout = timeout;
+  const Lock lock(mutex_);
+  if (Status status = obstacle(*ret_question); !status.ok()) return status;
+  if (checks_.begin(ret_word)) return Status();
+  return {};
+}
+
+Status Engine::ask(Submission question, uint64_t* ret_word) {
+  const Duration timeout = question.timeout;
+  const auto op = std::make_shared<Operation>(std::move(question));
+  op->engine = weak_from_this();
+  op->watch(config_.timeline);
   {
     Lock lock(mutex_);
-    if (Status status = obstacle(submission); !status.ok()) return status;
-    if (checks_.begin(ret_word)) return {};
-    op = std::make_shared<Operation>(std::move(submission));
-    op->engine = weak_from_this();
-    op->watch(config_.timeline);
+    if (Status status = obstacle(op->submission); !status.ok()) return status;
     begin(op, true);
     drain(lock);
   }

@@ -89,6 +89,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   struct Concluded {
     Status status;  // without an operation
     std::shared_ptr<Operation> operation;
+    uint64_t word = 0;  // of a check
   };
   /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet on the
   /// board, without messages. Nothing: submit it and wait. Waits for a moment at most. wait: how long the caller waits
@@ -100,7 +101,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::string name;
     backend::Board::Meeting meeting;
     uint64_t ticket = 0, checks = 0, word = 0;
-    bool runs = false;  // in the backend, once all have met
+    bool runs = false;   // in the backend, once all have met
+    bool check = false;  // it is a check's question
     Duration wait{0};
   };
   using Meeting = backend::Board::State;
@@ -112,9 +114,12 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
   /// rank; it is no older than any rank's word at its last operation of all ranks that had completed before, if
   /// no rank has left such an operation open. It costs a message of its own only if there was no such operation
-  /// since the last check, or one was left open. Blocks as an operation named "hvd.check_host_updates" would,
+  /// since the last check, or one was left open; checks in a row meet on the board. Blocks as an operation named "hvd.check_host_updates" would,
   /// and fails as that would.
   Status check(Duration timeout, uint64_t* ret_word);
+  // The same in steps: over at once, or a question to meet for; who does not meet for it asks.
+  std::optional<Status> begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question);
+  Status ask(Submission question, uint64_t* ret_word);
 
   /// A message of the backend for this generation. Any thread. Bad bytes are logged and dropped.
   void deliver(int32_t source, std::span<const uint8_t> data);

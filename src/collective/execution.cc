@@ -63,8 +63,8 @@ void Engine::execute(Work& work) {
   checks_.learned(work.proposal);
   bool all = true;
   const auto take = [&](uint64_t ticket) {
-    checks_.answered(ticket);
     const auto it = ops_.find(ticket);
+    if (it == ops_.end() || it->second->submission.kind != Kind::kAgree) checks_.answered(ticket);
     if (it == ops_.end()) {
       all = false;
     } else {

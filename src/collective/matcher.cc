@@ -206,7 +206,8 @@ bool Matcher::met(uint64_t checks, uint64_t word) {
 /// What all ranks have called in agreement, would have met for, and could have met for.
 void Matcher::grant(const Pending& pending, Verdict& verdict) {
   const Signature& call = *pending.first;
-  if (!board_ || !verdict.outcome->status.ok() || row_of(call.kind).exchange == nullptr) return;
+  if (!board_ || !verdict.outcome->status.ok()) return;
+  if (row_of(call.kind).exchange == nullptr && !is_question(call)) return;
   if (verdict.participants.size() != hosts_.size() || hosts_.size() < 2 || !call.members.empty()) return;
   if (call.on_device() || agreement_.pinned()) return;
   if (verdict.operations > 0 && !runs_after_meeting(call)) return;  // no data is to travel on the board

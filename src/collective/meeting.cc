@@ -14,7 +14,8 @@
 //
 // Contract 1: every rank that meets has the word of the grant, which rank 0 had heard before. If all have begun the
 // same number of checks, that word is proposed for the next one, by every rank to itself and by rank 0 to those
-// who ask.
+// who ask. Where nothing was called between two checks they meet for the second one itself: with the grant's word on
+// every rank, that is the maximum.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,14 +68,16 @@ void Engine::granted(const Operation& op, const Grant& grant) {
 
 std::optional<Engine::Met> Engine::arrive(Submission& s) {
   const Row& row = row_of(s.kind);
-  if (board_ == nullptr || row.exchange == nullptr || !s.members.empty() || s.timeout < kLeastTimeout)
-    return {};
+  const bool check = s.kind == Kind::kAgree && s.name == kCheckName;
+  if (board_ == nullptr || !(check || row.exchange != nullptr)) return {};
+  if (!s.members.empty() || s.timeout < kLeastTimeout) return {};
   if (is_on(config_.timeline) || current_process() != process_) return {};
   if (!collective::check(s, config_.rank, size(), instance_).ok()) return {};
   Met met;
   {
     const Lock lock(mutex_);
     if (down() != nullptr || finished_) return {};
+    if (check && !checks_.idle()) return {};  // others may know the answer
     s.meets = true;
     const auto it = repeated_.find(s.name);
     if (it == repeated_.end() || it->second.busy) return {};
@@ -95,7 +98,12 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
     met.word = word;
     met.ticket = next_ticket_++;
     met.checks = checks_.begun();
-    checks_.called(met.ticket);
+    met.check = check;
+    if (check) {
+      --met.checks;  // it is what is asked for
+    } else {
+      checks_.called(met.ticket);
+    }
   }
   met.name = s.name;
   if (met.runs) {
@@ -165,21 +173,22 @@ std::optional<Engine::Concluded> Engine::conclude(Met& met, Meeting state, Submi
       data[r] = board_->data(r, met.meeting);
       together = together && board_->checks(r, met.meeting) == met.checks;
     }
-    row.exchange(s, config_.rank, {data, board_->size()});
+    if (row.exchange != nullptr) row.exchange(s, config_.rank, {data, board_->size()});
     if (row.reduces && s.postscale != 1) {
       for (const Tensor& t : s.outputs)
         scale(t.dtype, t.data, static_cast<size_t>(t.elements()), s.postscale);
     }
   }
   Lock lock(mutex_);
-  checks_.answered(met.ticket);
+  if (!met.check) checks_.answered(met.ticket);
   if (together) checks_.learned({met.checks + 1, met.word});
   const auto it = repeated_.find(met.name);
   it->second.busy = false;
   if (met.runs) held_.reset();
   if (state == Meeting::kMet && together && coordinator() && matcher_.met(met.checks, met.word)) collect();
   drain(lock);
-  if (state != Meeting::kMet) return {};  // submit leaves the board
+  if (state != Meeting::kMet || (met.check && !together)) return {};  // submit leaves the board
+  concluded.word = met.word;
   return concluded;
 }
 

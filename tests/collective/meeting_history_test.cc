@@ -25,7 +25,8 @@ struct Call {
   hvd_reduction reduction = HVD_REDUCTION_SUM;
   double prescale = 1, postscale = 1;
   int32_t root = 0;
-  bool check = false;    // a check of host updates after it
+  bool check = false;    // a check of host updates after it, and
+  size_t checks = 0;     // so many more
   int32_t differs = -1;  // this rank calls it with another shape
   int32_t priority = 0;
 };
@@ -62,13 +63,18 @@ class History {
     return problem_;
   }
 
-  size_t met = 0, ran = 0, gave_up = 0, beside = 0, by_messages = 0, silent_checks = 0;
+  size_t met = 0, ran = 0, met_for_checks = 0, gave_up = 0, beside = 0, by_messages = 0, silent_checks = 0;
 
  private:
   struct Rank {
     size_t call = 0;  // the next one
     bool checked = true;
     bool in_check = false;
+    bool meets_check = false, asks = false;  // it meets for one, and is to ask for it
+    Submission question;
+    size_t sent = 0, number = 0;  // at its beginning
+    bool quiet = false;
+    uint64_t bound_of_check = 0;
     std::optional<Submission> submission;  // under way
     std::optional<Engine::Met> meeting;
     std::shared_ptr<Operation> operation;
@@ -76,7 +82,7 @@ class History {
     bool waits = true;
     uint64_t bound = 0;  // its word at its last call that had completed before a check
     uint64_t word = 0;   // at the call
-    size_t checks = 0;
+    size_t checks = 0, checks_in_a_row = 0;
     std::vector<std::pair<std::shared_ptr<Operation>, size_t>> open;  // not waited for, and of which call
     std::map<size_t, std::vector<int32_t>> data;                      // of those
     size_t seconds = 0;                                               // calls of the second thread
@@ -107,6 +113,7 @@ class History {
       if (sim_.chance(wild_)) pattern.elements = static_cast<size_t>(pick(0, 2200));  // from now on
       Call call = pattern;
       call.check = sim_.chance(3);
+      if (sim_.chance(4)) call.checks = static_cast<size_t>(pick(1, 6));
       // Now and then it differs in the same way twice: what is no agreement must not become a habit.
       const bool again = pattern.differs >= 0 && sim_.chance(2);
       pattern.differs = again ? pattern.differs : -1;
@@ -186,7 +193,7 @@ class History {
   bool over() {
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
       return rank.call == calls_.size() && rank.checked && !rank.in_check && rank.open.empty() &&
-             rank.seconds == seconds_ && rank.second == nullptr;
+             rank.seconds == seconds_ && rank.second == nullptr && !rank.meets_check && !rank.asks;
     });
   }
 
@@ -224,13 +231,13 @@ class History {
       complete(r, operation->status());
       return true;
     }
-    if (!me.checked) {
-      // Who waits in a check returns only when those who came later have: none of these is one check ahead.
-      const bool ahead = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& other) {
-        return other.in_check && other.checks <= me.checks;
-      });
-      return !ahead && check(r);
-    }
+    // Who waits in a check returns only when those who came later have: none of these is one check ahead.
+    const auto ahead = [&](size_t checks) {
+      return std::any_of(ranks_.begin(), ranks_.end(),
+                         [&](const Rank& other) { return other.in_check && other.checks <= checks; });
+    };
+    if (me.asks) return !ahead(me.number) && ask(r);
+    if (!me.checked) return !ahead(me.checks) && check(r);
     if (me.call == calls_.size()) return false;
     return begin(r);
   }
@@ -315,6 +322,17 @@ class History {
       ++gave_up;
     }
     if (state == Meeting::kOpen) return true;
+    if (me.meets_check) {
+      const auto concluded = engine(r).conclude(*me.meeting, state, me.question);
+      me.meeting.reset();
+      me.meets_check = false;
+      me.asks = !concluded;
+      if (concluded) {
+        ++met_for_checks;
+        checked(r, concluded->status, concluded->word);
+      }
+      return true;
+    }
     const auto status = engine(r).conclude(*me.meeting, state, *me.submission);
     me.meeting.reset();
     if (!status) {
@@ -342,15 +360,42 @@ class History {
 
   bool check(int32_t r) {
     Rank& me = rank(r);
-    const size_t number = me.checks++;
-    const size_t sent = sim_.sent[r];
-    const bool quiet = me.open.empty() && me.second == nullptr;
-    const uint64_t bound = me.bound;
-    me.checked = true;
+    me.number = me.checks++;
+    me.sent = sim_.sent[r];
+    me.quiet = me.open.empty() && me.second == nullptr;
+    me.bound_of_check = me.bound;
+    // Now and then several in a row.
+    const size_t index = me.call == 0 ? 0 : me.call - 1;
+    me.checked = me.checks_in_a_row++ >= calls_[index].checks;
+    if (me.checked) me.checks_in_a_row = 0;
+    uint64_t word = 0;
+    me.question = Submission();
+    if (const auto known = engine(r).begin_check(seconds(600), &word, &me.question)) {
+      checked(r, *known, word);
+    } else if ((me.meeting = engine(r).arrive(me.question))) {
+      me.meets_check = true;
+    } else {
+      me.asks = true;
+    }
+    return true;
+  }
+
+  bool ask(int32_t r) {
+    Rank& me = rank(r);
+    me.asks = false;
     me.in_check = true;
     uint64_t word = 0;
-    const Status status = engine(r).check(seconds(600), &word);  // others go on within it
+    const Status status = engine(r).ask(std::move(me.question), &word);  // others go on within it
     me.in_check = false;
+    checked(r, status, word);
+    return true;
+  }
+
+  void checked(int32_t r, const Status& status, uint64_t word) {
+    Rank& me = rank(r);
+    const size_t number = me.number, sent = me.sent;
+    const bool quiet = me.quiet;
+    const uint64_t bound = me.bound_of_check;
     if (!status.ok()) problem_ = "check " + std::to_string(number) + ": " + status.message;
     if (sim_.sent[r] == sent) ++silent_checks;
     const auto [it, first] = agreed_.emplace(number, word);
@@ -361,7 +406,6 @@ class History {
     Check& of = checks_[number];
     of.open = of.open || !quiet;
     of.bound = std::max(of.bound, bound);
-    return true;
   }
 
   const int32_t size_;
@@ -384,13 +428,14 @@ TEST(MeetingHistory, EveryCallEndsRightAndEveryCheckIsAgreed) {
   const char* given = std::getenv("HVD_SEED");
   const uint64_t first = given == nullptr ? 1 : std::strtoull(given, nullptr, 10);
   const uint64_t last = given == nullptr ? 3000 : first;
-  size_t met = 0, ran = 0, beside = 0, gave_up = 0, by_messages = 0, silent = 0;
+  size_t met = 0, ran = 0, met_for_checks = 0, beside = 0, gave_up = 0, by_messages = 0, silent = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     History history(seed);
     const std::string problem = history.run();
     ASSERT_EQ(problem, "") << "HVD_SEED=" << seed;
     met += history.met;
     ran += history.ran;
+    met_for_checks += history.met_for_checks;
     beside += history.beside;
     gave_up += history.gave_up;
     by_messages += history.by_messages;
@@ -400,6 +445,7 @@ TEST(MeetingHistory, EveryCallEndsRightAndEveryCheckIsAgreed) {
   // The histories are about what they are about.
   EXPECT_GT(met, last * 5);
   EXPECT_GT(ran, last / 2);
+  EXPECT_GT(met_for_checks, last / 2);
   EXPECT_GT(beside, last / 8);
   EXPECT_GT(gave_up, last / 10);
   EXPECT_GT(by_messages, last * 5);
