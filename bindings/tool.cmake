@@ -9,7 +9,8 @@ Cflags: -I@PROJECT_SOURCE_DIR@/include
 Libs: -L@CMAKE_LIBRARY_OUTPUT_DIRECTORY@ -lhvd
 ]])
 
-# hvd_tool_test(name TOOL found|NOTFOUND DIRECTORY dir ENVIRONMENT ... COMMAND ...): skipped if the tool is not there.
+# hvd_tool_test(name TOOL found|NOTFOUND DIRECTORY dir ENVIRONMENT ... COMMAND ...): skipped if the tool is
+# not there.
 function(hvd_tool_test name)
   cmake_parse_arguments(arg "" "TOOL;TOOL_NAME;DIRECTORY;TIMEOUT;LOCK" "ENVIRONMENT;COMMAND" ${ARGN})
   if(arg_TOOL)

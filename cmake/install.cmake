@@ -2,8 +2,8 @@
 # modules and its guard beside itself wherever the tree is moved to:
 #   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-guard}  bin/hvdrun
 #   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
-# Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and one for
-# each module that needs libraries which not everybody wants (src/modules: hvd_component).
+# Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and
+# one for each module that needs libraries which not everybody wants (src/modules: hvd_component).
 include(CMakePackageConfigHelpers)
 
 set(HVD_INSTALL_MODULE_DIR ${CMAKE_INSTALL_LIBDIR}/${HVD_MODULE_SUBDIR})

@@ -1,4 +1,5 @@
-# `cpack -G DEB` makes Debian packages, `cpack -G TGZ` one tarball with everything, which works wherever it is unpacked.
+# `cpack -G DEB` makes Debian packages, `cpack -G TGZ` one tarball with everything, which works wherever it is
+# unpacked.
 set(CPACK_PACKAGE_NAME hvd)
 set(CPACK_PACKAGE_VENDOR "The libhvd authors")
 set(CPACK_PACKAGE_CONTACT "The libhvd authors <libhvd@localhost>")

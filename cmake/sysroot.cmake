@@ -1,4 +1,5 @@
-# CMake's toolchain for wheels: GCC, against the directory that scripts/sysroot.sh makes. -DHVD_SYSROOT names it; with
+# CMake's toolchain for wheels: GCC, against the directory that scripts/sysroot.sh makes. -DHVD_SYSROOT names
+# it; with
 # -DHVD_SYSROOT_PROCESSOR=aarch64 it compiles for another processor than this machine's.
 set(HVD_SYSROOT_PROCESSOR "x86_64" CACHE STRING "The processor that is compiled for: x86_64 or aarch64")
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES HVD_SYSROOT HVD_SYSROOT_PROCESSOR)
@@ -38,6 +39,7 @@ set(CMAKE_MODULE_LINKER_FLAGS_INIT "${libraries}")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "${libraries} -static-libstdc++")
 # Before libstdc++ in the line, and asked for by it.
 set(CMAKE_CXX_STANDARD_LIBRARIES "-Wl,-u,__libc_single_threaded -Wl,-u,arc4random -lhvd_sysroot")
-# libgcc's unwinder is the system's: this compiler's own asks the C library for _dl_find_object, of glibc 2.35.
+# libgcc's unwinder is the system's: this compiler's own asks the C library for _dl_find_object, of glibc
+# 2.35.
 set(HVD_STATIC_RUNTIME -static-libstdc++)
 set(OPENSSL_USE_STATIC_LIBS TRUE)

@@ -4,8 +4,8 @@
 //   hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh fashion_mnist
 //
 // What elastic training asks of a program shows in three places: a sampler deals the samples out, for as many
-// workers as there are in a step, gradients are sums over samples that are divided by how many there were, and
-// whatever must survive is registered in a state.
+// workers as there are in a step, gradients are sums over samples that are divided by how many there were,
+// and whatever must survive is registered in a state.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
-// Adam whose moments are sharded over the ranks (ZeRO, stage 1): each rank holds one range of m and v, updates that range
-// of the weights, and gathers the others' ranges. m and v are shards of the state with one copy on a peer, so that any one
-// worker may be killed at any time:
+// Adam whose moments are sharded over the ranks (ZeRO, stage 1): each rank holds one range of m and v,
+// updates that range of the weights, and gathers the others' ranges. m and v are shards of the state with one
+// copy on a peer, so that any one worker may be killed at any time:
 //   hvdrun -np 4 --min-np 2 -H localhost:4 --set restart=false sharded_adam 60 25
-// trains 60 steps, and rank 1 kills itself before the 25th. What the workers print at the end is the same with and without
-// that, bit for bit: a batch is eight micro-batches, whose gradients are summed in their order whoever computed them.
+// trains 60 steps, and rank 1 kills itself before the 25th. What the workers print at the end is the same
+// with and without that, bit for bit: a batch is eight micro-batches, whose gradients are summed in their
+// order whoever computed them.
 #include <hvd/hvd.h>
 #include <hvd/shards.h>
 #include <signal.h>

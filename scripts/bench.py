@@ -13,7 +13,10 @@ DEADLINE_S = 1800
 
 
 def machine():
-    facts = {"cores": os.cpu_count(), "kernel": os.uname().release, "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    facts = {
+        "cores": os.cpu_count(), "kernel": os.uname().release,
+        "date": time.strftime("%Y-%m-%d", time.gmtime())
+    }
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             facts["cpu"] = line.split(":", 1)[1].strip()
@@ -22,7 +25,8 @@ def machine():
 
 
 def run(program, modules, quick):
-    """{measurement: {metric: value}} of a program: its lines that are JSON objects, together. The others are shown."""
+    """{measurement: {metric: value}} of a program: its lines that are JSON objects, together. The others are
+    shown."""
     environment = {**os.environ, "HVD_PLUGIN_PATH": str(modules), "HVD_BENCH_QUICK": "1" if quick else "0"}
     measurements = {}
     process = subprocess.Popen([str(program)], stdout=subprocess.PIPE, text=True, env=environment)
@@ -35,7 +39,8 @@ def run(program, modules, quick):
             print(line, end="", flush=True)
     signal.alarm(0)
     if process.wait() != 0 or not measurements:
-        raise SystemExit(f"{program.name}: exit status {process.returncode}, {len(measurements)} measurements")
+        raise SystemExit(
+            f"{program.name}: exit status {process.returncode}, {len(measurements)} measurements")
     return measurements
 
 
@@ -66,8 +71,8 @@ def ratios(value):
 
 
 def collectives_tables(report):
-    """Markdown: a table a place and operation, medians; in brackets the time over libhvd's (raw: over the bare
-    library's), median of the rounds."""
+    """Markdown: a table a place and operation, medians; in brackets the time over libhvd's (raw: over the
+    bare library's), median of the rounds."""
     lines = []
     for place in ("one_host", "two_hosts", "raw_mpi", "raw_gloo", "raw_nccl"):
         for operation, by_ranks in report.get(place, {}).items():
@@ -105,7 +110,8 @@ def main():
     chosen = [argument for argument in sys.argv[3:] if argument != "--quick"]
     found = sorted(path for path in programs.glob("*_bench") if not chosen or path.name in chosen)
     if not found:
-        raise SystemExit(f"no benchmark in {programs}" + (f" is called {' or '.join(chosen)}" if chosen else ""))
+        raise SystemExit(f"no benchmark in {programs}" +
+                         (f" is called {' or '.join(chosen)}" if chosen else ""))
     report = {"machine": machine()}
     for program in found:
         print(f"running {program.name}", flush=True)

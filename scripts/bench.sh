@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds and runs the benchmarks, writes out/bench.json and out/bench.svg and prints tables:
 # scripts/bench.sh [--quick] [NAME...]
-# A benchmark is a program build/release/bin/*_bench that needs no arguments and prints, besides what it likes,
-# one or more lines that are JSON objects: {"measurement": {"metric": value, ...}, ...}.
-# Open MPI is measured beside libhvd where it can be had; two hosts (network namespaces) need root.
+# A benchmark is a program build/release/bin/*_bench that needs no arguments and prints, besides what it
+# likes, one or more lines that are JSON objects: {"measurement": {"metric": value, ...}, ...}. Open MPI is
+# measured beside libhvd where it can be had; two hosts (network namespaces) need root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test

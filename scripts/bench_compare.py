@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares two reports of scripts/bench.sh: bench_compare.py OLD.json NEW.json [--tolerance 0.2] [--relative]
 
-Lists what of libhvd became slower by more than the tolerance and exits with 1 if anything did, 2 if the reports
-have nothing in common. What Gloo, MPI and memcpy took in both tells how far the machine itself changed;
---relative takes that out.
+Lists what of libhvd became slower by more than the tolerance and exits with 1 if anything did, 2 if the
+reports have nothing in common. What Gloo, MPI and memcpy took in both tells how far the machine itself
+changed; --relative takes that out.
 """
 import argparse
 import json
@@ -58,7 +58,8 @@ def compare(old, new, tolerance, relative=False):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--tolerance", type=float, default=0.2)
@@ -74,7 +75,8 @@ def main():
     for path, before, after, factor in regressions:
         print(f"x{factor:.2f}  {' / '.join(path)}: {before:g} -> {after:g}")
     better = sum(1 for row in rows if row[3] < 1 / (1 + arguments.tolerance))
-    print(f"{len(regressions)} worse by more than {arguments.tolerance:.0%}, {better} better by more than that")
+    print(
+        f"{len(regressions)} worse by more than {arguments.tolerance:.0%}, {better} better by more than that")
     return 1 if regressions else 0
 
 

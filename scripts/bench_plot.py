@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws time over size of the collectives in a report of scripts/bench.sh: bench_plot.py out/bench.json PICTURE.svg
+"""Draws time over size of the collectives in a report of scripts/bench.sh: bench_plot.py out/bench.json
+PICTURE.svg
 
 Broadcast and allreduce side by side, both axes logarithmic, a line for each contender, its range over the
 rounds as a band. Colours follow the reader's light or dark theme.
@@ -36,7 +37,8 @@ def points(collectives, operation, ranks="4 ranks"):
         for contender, value in cell.items():
             if contender in LINES and value["median_us"] > 0:
                 low = max(value["low_us"], value["median_us"] / 100)
-                lines.setdefault(contender, []).append((size_of(name), value["median_us"], low, value["high_us"]))
+                lines.setdefault(contender, []).append(
+                    (size_of(name), value["median_us"], low, value["high_us"]))
     return {contender: sorted(line) for contender, line in lines.items()}
 
 
@@ -46,8 +48,9 @@ def drawable(collectives):
 
 
 def decade_name(exponent):
-    value, unit = (10 ** exponent, "µs") if exponent < 3 else (10 ** (exponent - 3), "ms") if exponent < 6 else (
-        10 ** (exponent - 6), "s")
+    value, unit = (10**exponent, "µs") if exponent < 3 else (10**(exponent - 3),
+                                                             "ms") if exponent < 6 else (10**(exponent - 6),
+                                                                                         "s")
     return f"{value:g} {unit}"
 
 
@@ -77,7 +80,8 @@ class Panel:
             row = 1 - row if x - half < end else 0
             end = x + half
             parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{BOTTOM + 4 + 14 * row}"/>')
-            parts.append(f'<text text-anchor="middle" x="{x:.1f}" y="{BOTTOM + 18 + 14 * row}">{names[size]}</text>')
+            parts.append(
+                f'<text text-anchor="middle" x="{x:.1f}" y="{BOTTOM + 18 + 14 * row}">{names[size]}</text>')
         parts.append(f'<text text-anchor="middle" x="{self.left + PANEL / 2}" y="{BOTTOM + 50}">'
                      "size of the tensor</text>")
         return parts
@@ -97,7 +101,9 @@ class Panel:
 def theme(ground, text, grid, column):
     rules = [f".ground{{fill:{ground}}}text{{fill:{text}}}.grid{{stroke:{grid}}}"]
     for contender, line in LINES.items():
-        rules.append(f".line.{contender}{{stroke:{line[column]}}}.dot.{contender},.band.{contender}{{fill:{line[column]}}}")
+        rules.append(
+            f".line.{contender}{{stroke:{line[column]}}}.dot.{contender},.band.{contender}{{fill:{line[column]}}}"
+        )
     return "".join(rules)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs frameworks of PyPI's into build/frameworks and runs the tests of their bindings against build/release:
-# scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax and lightgbm if none is
-# named). A version has an environment of its own, build/frameworks-torch-VERSION: the newest and one of two years ago.
-# scripts/test.sh alone never does: they are hundreds of megabytes.
+# Installs frameworks of PyPI's into build/frameworks and runs the tests of their bindings against
+# build/release: scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax
+# and lightgbm if none is named). A version has an environment of its own, build/frameworks-torch-VERSION: the
+# newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")

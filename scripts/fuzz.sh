@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes what reads bytes from elsewhere (tests/fuzz), by libFuzzer under AddressSanitizer and UBSan:
 #   scripts/fuzz.sh [--seconds N] [NAME...]    N seconds each (60), all fuzzers or the named ones, as many at a time as cores
-# What a fuzzer finds lies in build/fuzz/found; `build/release/fuzz/fuzz_NAME FILE` shows it without clang. Mend the cause
-# and add the input to the fuzzer's seeds. FUZZ_CC and FUZZ_CXX: other compilers than clang-14.
+# What a fuzzer finds lies in build/fuzz/found; `build/release/fuzz/fuzz_NAME FILE` shows it without clang.
+# Mend the cause and add the input to the fuzzer's seeds. FUZZ_CC and FUZZ_CXX: other compilers than clang-14.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=60

@@ -36,9 +36,13 @@ def page(description):
             raise SystemExit(f"not a line that describes an option: {line!r}")
         key, kind, default, variable, meaning = match.groups()
         if key in PARTS:
-            lines += [f"\n## {PARTS[key]}\n", "| key | type | default | environment | meaning |", "|---|---|---|---|---|"]
+            lines += [
+                f"\n## {PARTS[key]}\n", "| key | type | default | environment | meaning |",
+                "|---|---|---|---|---|"
+            ]
         default = "" if default == "none" else f"`{default}`"
-        lines.append(f"| `{key}` | {kind} | {default} | `{variable}` | {meaning.replace('|', chr(92) + '|')} |")
+        lines.append(
+            f"| `{key}` | {kind} | {default} | `{variable}` | {meaning.replace('|', chr(92) + '|')} |")
     missing = [title for title in PARTS.values() if f"\n## {title}\n" not in lines]
     if missing:
         raise SystemExit(f"no option begins the part {missing}: look at PARTS")
@@ -53,8 +57,9 @@ def main():
         return
     old = PAGE.read_text() if PAGE.exists() else ""
     if old != text:
-        sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), "docs/options.md",
-                                                   "hvd_options_describe"))
+        sys.stdout.writelines(
+            difflib.unified_diff(old.splitlines(True), text.splitlines(True), "docs/options.md",
+                                 "hvd_options_describe"))
         raise SystemExit("docs/options.md is not current: run scripts/options-doc.sh")
 
 

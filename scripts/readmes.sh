@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Does on a bare Debian 12 what the first lines of the README and of each language's page say: scripts/readmes.sh [BUILD_DIR
-# [PAGE...]] (build/release, all of c rust go node). The lines are taken from the pages; the library is installed from the
-# Debian packages of the build tree, in which target `runtime` is built. The packages that a page names are installed first. Needs
-# root, debootstrap, and the registries of Debian, Go and npm; status 77: no root can be made.
+# Does on a bare Debian 12 what the first lines of the README and of each language's page say:
+# scripts/readmes.sh [BUILD_DIR [PAGE...]] (build/release, all of c rust go node). The lines are taken from
+# the pages; the library is installed from the Debian packages of the build tree, in which target `runtime` is
+# built. The packages that a page names are installed first. Needs root, debootstrap, and the registries of
+# Debian, Go and npm; status 77: no root can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -34,8 +35,8 @@ block docs/go.md sh >"$work/pages/go"
 block docs/node.md js >"$work/pages/train.mjs"
 block docs/node.md sh >"$work/pages/node"
 
-# try PAGE PACKAGES EXPECTED: in a bare root with these packages, installs the library and runs the page's lines; what they print
-# must have EXPECTED in it.
+# try PAGE PACKAGES EXPECTED: in a bare root with these packages, installs the library and runs the page's
+# lines; what they print must have EXPECTED in it.
 try() {
   local began
   began=$(date +%s)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Records today's ABI for the tests of later versions: scripts/record-abi.sh
-# Copies the public headers, examples/plugin and tests/abi/program.c into tests/abi/recorded/<major>.<minor>. It is run
-# for each release, and again while that is being prepared; a version that has its tag is never recorded again.
+# Copies the public headers, examples/plugin and tests/abi/program.c into tests/abi/recorded/<major>.<minor>.
+# It is run for each release, and again while that is being prepared; a version that has its tag is never
+# recorded again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 number() { sed -n "s/^#define HVD_VERSION_$1 //p" include/hvd/hvd.h; }

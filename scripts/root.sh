@@ -1,5 +1,6 @@
-# Bare Debian systems to try things in, for scripts/roots.sh and scripts/readmes.sh, which source this file. Roots are made by
-# debootstrap once, from deb.debian.org, and kept in build/roots. Needs root. Status 77: no root can be made.
+# Bare Debian systems to try things in, for scripts/roots.sh and scripts/readmes.sh, which source this file.
+# Roots are made by debootstrap once, from deb.debian.org, and kept in build/roots. Needs root. Status 77: no
+# root can be made.
 roots=$PWD/build/roots
 [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null || { echo "SKIPPED: needs root and debootstrap"; exit 77; }
 
@@ -14,8 +15,9 @@ make_root() {
   echo "$made" >"$roots/$1/.ready"
 }
 
-# in_root NAME DIRECTORY...: runs the script on stdin in the root, which keeps nothing of what it does. The directories are
-# at the same paths as here, read-only; with "+" before it, one can be written to. What is mounted ends with the script.
+# in_root NAME DIRECTORY...: runs the script on stdin in the root, which keeps nothing of what it does. The
+# directories are at the same paths as here, read-only; with "+" before it, one can be written to. What is
+# mounted ends with the script.
 in_root() {
   local inside root=$roots/$1 changes status=0
   shift

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs a wheel on bare Debian systems, without a compiler, and runs an elastic job there that loses a worker:
-# scripts/roots.sh WHEEL [SUITE...] (bullseye bookworm trixie). With the system's Python where the wheel takes it, and with
-# each of HVD_TEST_PYTHONS (directories of installed Pythons, as pyenv makes them) that runs there. Debian 11's own Python is
-# too old: Python 3.11 is built for it, once, of Debian 12's sources, in a root of its own.
-# Needs root, debootstrap and deb.debian.org; status 77: no root can be made.
+# Installs a wheel on bare Debian systems, without a compiler, and runs an elastic job there that loses a
+# worker: scripts/roots.sh WHEEL [SUITE...] (bullseye bookworm trixie). With the system's Python where the
+# wheel takes it, and with each of HVD_TEST_PYTHONS (directories of installed Pythons, as pyenv makes them)
+# that runs there. Debian 11's own Python is too old: Python 3.11 is built for it, once, of Debian 12's
+# sources, in a root of its own. Needs root, debootstrap and deb.debian.org; status 77: no root can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -ge 1 ] && [ -f "$1" ] || { echo "usage: scripts/roots.sh WHEEL [SUITE...] (scripts/wheels.sh makes one)" >&2; exit 2; }
@@ -12,7 +12,8 @@ shift
 [ $# -gt 0 ] || set -- bullseye bookworm trixie
 . scripts/root.sh
 
-# A Python newer than the suite's, from the sources of a later one: make_python SUITE LATER VERSION, to build/roots/python.
+# A Python newer than the suite's, from the sources of a later one: make_python SUITE LATER VERSION, to
+# build/roots/python.
 make_python() {
   local prefix=$roots/python/$1-$3
   [ ! -e "$prefix/.ready" ] || return 0

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds with AddressSanitizer and UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the unit
 # tests and the scenarios under each: scripts/sanitize.sh [--short] [asan] [tsan] [-- ctest arguments]
-# --short: of the scenarios those of the default lane under asan alone, and under tsan of the quick lane what has threads.
+# --short: of the scenarios those of the default lane under asan alone, and under tsan of the quick lane what
+# has threads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes the directory that wheels are compiled against: scripts/sysroot.sh amd64|arm64 DIRECTORY
-# It holds Debian 11's C library (glibc 2.31), so that what is built runs on every system as new as that, and of Debian 12
-# the headers and static libraries that libhvd is built with; OpenSSL among them, with its security fixes. Packages are
-# unpacked, not installed: it takes apt and dpkg-deb, not root. cmake/sysroot.cmake compiles against it.
-# Status 77: a package could not be fetched.
+# It holds Debian 11's C library (glibc 2.31), so that what is built runs on every system as new as that, and
+# of Debian 12 the headers and static libraries that libhvd is built with; OpenSSL among them, with its
+# security fixes. Packages are unpacked, not installed: it takes apt and dpkg-deb, not root.
+# cmake/sysroot.cmake compiles against it. Status 77: a package could not be fetched.
 set -euo pipefail
 [ $# = 2 ] && [[ $1 =~ ^(amd64|arm64)$ ]] || { echo "usage: scripts/sysroot.sh amd64|arm64 DIRECTORY" >&2; exit 2; }
 arch=$1 root=$2

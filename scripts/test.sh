@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full|extended] [ctest's arguments]
+# Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full|extended]
+# [ctest's arguments]
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
 #   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, and on bare Debian systems the wheel and the pages' lines
-# Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3, for a busy
-# machine. HVD_TEST_JOBS: tests at a time (the number of cores).
+# Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
+# for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lane=default
@@ -25,8 +26,8 @@ if [ "$lane" = full ]; then
   scripts/install-deps.sh roots
   # Where packages start no daemons.
   [ -d /run/systemd/system ] || scripts/install-deps.sh slurm ssh
-  # Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to build/mpich.
-  # Where PyPI can't be reached they are left out.
+  # Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to
+  # build/mpich. Where PyPI can't be reached they are left out.
   mpich=$PWD/build/mpich
   if [ ! -x "$mpich/bin/mpicc" ]; then
     { /usr/bin/python3 -m venv "$mpich" && "$mpich/bin/pip" install --quiet --disable-pip-version-check mpich==5.0.2; } ||

@@ -1,5 +1,6 @@
-// Memory of a device that does not exist: whoever touches it but its double dies of SIGSEGV, as it would with a
-// device's. The same pages are mapped twice, once without any access, which is what the library gets to see.
+// Memory of a device that does not exist: whoever touches it but its double dies of SIGSEGV, as it would with
+// a device's. The same pages are mapped twice, once without any access, which is what the library gets to
+// see.
 #pragma once
 
 #include <gtest/gtest.h>

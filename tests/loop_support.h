@@ -1,4 +1,5 @@
-// What tests of loops, processes and the driver share: functions on a loop, and waiting for events with a deadline.
+// What tests of loops, processes and the driver share: functions on a loop, and waiting for events with a
+// deadline.
 #pragma once
 
 #include <gtest/gtest.h>

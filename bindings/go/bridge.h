@@ -21,8 +21,9 @@ typedef struct hvdgo_call {
   int32_t done;    /* result: it has completed, and its status was returned */
 } hvdgo_call;
 
-/* hvd_tensor with numbers for its pointers. cgo checks all pointers of every object that an argument points to, and C must
- * not write a pointer of Go's into Go's memory: Go pins the memory, keeps its pointer, and passes a number. */
+/* hvd_tensor with numbers for its pointers. cgo checks all pointers of every object that an argument
+ * points to, and C must not write a pointer of Go's into Go's memory: Go pins the memory, keeps its
+ * pointer, and passes a number. */
 typedef struct hvdgo_tensor {
   size_t struct_size;
   uintptr_t data;

@@ -9,8 +9,8 @@ import "C"
 
 import "context"
 
-// Collectives. All ranks (of the generation, or of the process set) make each call under the same name, in any order and
-// from any goroutine. The forms with Start return at once and give an [Op]; the others wait.
+// Collectives. All ranks (of the generation, or of the process set) make each call under the same name, in
+// any order and from any goroutine. The forms with Start return at once and give an [Op]; the others wait.
 
 func tensors(t ...Tensor) []Tensor { return t }
 
@@ -45,8 +45,8 @@ func join() *request {
 	return r
 }
 
-// Allreduce combines all ranks' inputs into output, which may be the same memory; every rank gets the same bits. Same
-// dtype and shape everywhere.
+// Allreduce combines all ranks' inputs into output, which may be the same memory; every rank gets the same
+// bits. Same dtype and shape everywhere.
 func (w *Worker) Allreduce(ctx context.Context, name string, input, output Tensor, reduction Reduction, options ...Option) error {
 	return w.do(ctx, allreduce(name, tensors(input), tensors(output), reduction), options)
 }
@@ -86,12 +86,14 @@ func (w *Worker) StartBroadcastVariables(ctx context.Context, name string, varia
 	return w.start(ctx, broadcast(name, variables, root), options)
 }
 
-// Allgather concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may differ.
+// Allgather concatenates all ranks' inputs along the first dimension, in rank order. First dimensions may
+// differ.
 func (w *Worker) Allgather(ctx context.Context, name string, input Tensor, options ...Option) (*Buffer, error) {
 	return w.output(ctx, other(C.HVD_COLLECTIVE_ALLGATHER, name, tensors(input), nil), options)
 }
 
-// AllgatherInto is [Worker.Allgather] into the program's memory, whose shape tells the room; it gives the rows written.
+// AllgatherInto is [Worker.Allgather] into the program's memory, whose shape tells the room; it gives the
+// rows written.
 func (w *Worker) AllgatherInto(ctx context.Context, name string, input, output Tensor, options ...Option) (int, error) {
 	return w.rows(ctx, other(C.HVD_COLLECTIVE_ALLGATHER, name, tensors(input), tensors(output)), options)
 }
@@ -132,8 +134,8 @@ func (w *Worker) Reducescatter(ctx context.Context, name string, input Tensor, r
 	return w.output(ctx, reducescatter(name, tensors(input), nil, reduction), options)
 }
 
-// ReducescatterInto is [Worker.Reducescatter] into the program's memory, whose shape tells the room; it gives the rows
-// written.
+// ReducescatterInto is [Worker.Reducescatter] into the program's memory, whose shape tells the room; it gives
+// the rows written.
 func (w *Worker) ReducescatterInto(ctx context.Context, name string, input, output Tensor, reduction Reduction, options ...Option) (int, error) {
 	return w.rows(ctx, reducescatter(name, tensors(input), tensors(output), reduction), options)
 }
@@ -143,8 +145,8 @@ func (w *Worker) StartReducescatter(ctx context.Context, name string, input Tens
 	return w.start(ctx, reducescatter(name, tensors(input), nil, reduction), options)
 }
 
-// Alltoall sends rows of the input to each rank ([Splits], else evenly) and concatenates what comes; received has the rows
-// that came from each rank.
+// Alltoall sends rows of the input to each rank ([Splits], else evenly) and concatenates what comes; received
+// has the rows that came from each rank.
 func (w *Worker) Alltoall(ctx context.Context, name string, input Tensor, options ...Option) (output *Buffer, received []int64, err error) {
 	op, err := w.run(ctx, other(C.HVD_COLLECTIVE_ALLTOALL, name, tensors(input), nil), options)
 	if err != nil {
@@ -157,7 +159,8 @@ func (w *Worker) Alltoall(ctx context.Context, name string, input Tensor, option
 	return output, received, err
 }
 
-// AlltoallInto is [Worker.Alltoall] into the program's memory, whose shape tells the room; it gives the rows written.
+// AlltoallInto is [Worker.Alltoall] into the program's memory, whose shape tells the room; it gives the rows
+// written.
 func (w *Worker) AlltoallInto(ctx context.Context, name string, input, output Tensor, options ...Option) (rows int, received []int64, err error) {
 	op, err := w.run(ctx, other(C.HVD_COLLECTIVE_ALLTOALL, name, tensors(input), tensors(output)), options)
 	if err != nil {
@@ -185,9 +188,9 @@ func (w *Worker) StartBarrier(ctx context.Context, name string, options ...Optio
 	return w.start(ctx, other(C.HVD_COLLECTIVE_BARRIER, name, nil, nil), options)
 }
 
-// Join is for ranks that run out of data before the others: until every rank has joined, the others' operations do
-// without this one. It gives the rank that joined last, whose values are the newest. Bounded by a day unless [Wait] or the
-// context bounds it.
+// Join is for ranks that run out of data before the others: until every rank has joined, the others'
+// operations do without this one. It gives the rank that joined last, whose values are the newest. Bounded by
+// a day unless [Wait] or the context bounds it.
 func (w *Worker) Join(ctx context.Context, options ...Option) (int, error) {
 	op, err := w.run(ctx, join(), options)
 	if err != nil {
@@ -217,7 +220,8 @@ func (w *Worker) rows(ctx context.Context, r *request, options []Option) (int, e
 	return op.Rows()
 }
 
-// Send sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and shape agree.
+// Send sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and
+// shape agree.
 func (w *Worker) Send(ctx context.Context, name string, tensor Tensor, to int, options ...Option) error {
 	return w.do(ctx, rooted(C.HVD_COLLECTIVE_SEND, name, tensors(tensor), nil, to), options)
 }
@@ -253,8 +257,8 @@ func (w *Worker) StartReduce(ctx context.Context, name string, input, output Ten
 	return w.start(ctx, reduce(name, input, output, reduction, root), options)
 }
 
-// Gather concatenates all ranks' inputs on root, in rank order; received has the rows that came from each rank. The others
-// get no rows.
+// Gather concatenates all ranks' inputs on root, in rank order; received has the rows that came from each
+// rank. The others get no rows.
 func (w *Worker) Gather(ctx context.Context, name string, input Tensor, root int, options ...Option) (output *Buffer, received []int64, err error) {
 	op, err := w.run(ctx, rooted(C.HVD_COLLECTIVE_GATHER, name, tensors(input), nil, root), options)
 	if err != nil {
@@ -272,8 +276,8 @@ func (w *Worker) StartGather(ctx context.Context, name string, input Tensor, roo
 	return w.start(ctx, rooted(C.HVD_COLLECTIVE_GATHER, name, tensors(input), nil, root), options)
 }
 
-// Scatter deals the rows of root's input out to all ranks, evenly or as root's [Splits] say; it gives the rows written into
-// output, whose shape tells the room. The others' input is not looked at: it may be empty.
+// Scatter deals the rows of root's input out to all ranks, evenly or as root's [Splits] say; it gives the
+// rows written into output, whose shape tells the room. The others' input is not looked at: it may be empty.
 func (w *Worker) Scatter(ctx context.Context, name string, input, output Tensor, root int, options ...Option) (int, error) {
 	return w.rows(ctx, rooted(C.HVD_COLLECTIVE_SCATTER, name, tensors(input), tensors(output), root), options)
 }
@@ -321,7 +325,8 @@ func (op *Op) objects() ([][]byte, error) {
 	return objects, nil
 }
 
-// BroadcastObject broadcasts bytes whose length only the root knows: data counts on root, and every rank gets them.
+// BroadcastObject broadcasts bytes whose length only the root knows: data counts on root, and every rank gets
+// them.
 func (w *Worker) BroadcastObject(ctx context.Context, name string, data []byte, root int, options ...Option) ([]byte, error) {
 	m, err := w.Membership()
 	if err != nil {

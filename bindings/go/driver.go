@@ -16,8 +16,8 @@ import (
 	"unsafe"
 )
 
-// Driver is the elastic driver in one's own process: it discovers hosts, starts one worker per slot, gives them ranks
-// generation by generation, notices those that are lost, and says how the job ended.
+// Driver is the elastic driver in one's own process: it discovers hosts, starts one worker per slot, gives
+// them ranks generation by generation, notices those that are lost, and says how the job ended.
 type Driver struct {
 	c *C.hvd_driver // a handle that the library checks
 }
@@ -36,8 +36,8 @@ type Launch struct {
 	Environment []string // "NAME=value"; must reach it: the driver's address, the worker's identity, the job's secret
 }
 
-// Launcher starts workers instead of the local launcher. It is called from one thread; ends of workers are reported with
-// [Driver.WorkerExited].
+// Launcher starts workers instead of the local launcher. It is called from one thread; ends of workers are
+// reported with [Driver.WorkerExited].
 type Launcher interface {
 	// Start starts a worker. An error counts as a failure of the slot.
 	Start(launch Launch) error
@@ -54,7 +54,8 @@ type Line struct {
 	Text   string
 }
 
-// NewDriver makes a driver with options np, min_np, max_np, hosts, discovery_script ...; it does nothing before Start.
+// NewDriver makes a driver with options np, min_np, max_np, hosts, discovery_script ...; it does nothing
+// before Start.
 func NewDriver(options *Options) (*Driver, error) {
 	o, free, err := options.open()
 	if err != nil {
@@ -106,8 +107,8 @@ func cStrings(what string, texts []string) (**C.char, func(), error) {
 	return &list[0], free, nil
 }
 
-// SetCommand is the program that the local launcher starts for each worker, with "NAME=value" strings added to this
-// process's environment.
+// SetCommand is the program that the local launcher starts for each worker, with "NAME=value" strings added
+// to this process's environment.
 func (d *Driver) SetCommand(arguments, environment []string) error {
 	argv, free, err := cStrings("argument", arguments)
 	if err != nil {
@@ -122,8 +123,9 @@ func (d *Driver) SetCommand(arguments, environment []string) error {
 	return d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_set_command(d.c, argv, envp, e) })
 }
 
-// SetDiscovery gives hosts by a function instead of options hosts or discovery_script. Called every discovery_interval
-// from a thread of its own. An error (or a panic) is fatal at the first call, later it is tried again.
+// SetDiscovery gives hosts by a function instead of options hosts or discovery_script. Called every
+// discovery_interval from a thread of its own. An error (or a panic) is fatal at the first call, later it is
+// tried again.
 func (d *Driver) SetDiscovery(discover func() ([]Host, error)) error {
 	if discover == nil {
 		return newError(Invalid, "discover is nil")
@@ -153,7 +155,8 @@ func (d *Driver) SetOutput(output func(Line)) error {
 	})
 }
 
-// WorkerExited reports the end of a worker that a launcher of one's own started: 0 to 255, or 256 + the signal's number.
+// WorkerExited reports the end of a worker that a launcher of one's own started: 0 to 255, or 256 + the
+// signal's number.
 func (d *Driver) WorkerExited(worker uint64, exitStatus int) error {
 	return d.call(func(e *C.hvd_error) C.hvd_status {
 		return C.hvd_driver_worker_exited(d.c, C.uint64_t(worker), C.int32_t(exitStatus), e)
@@ -165,8 +168,8 @@ func (d *Driver) Start() error {
 	return d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_start(d.c, e) })
 }
 
-// Wait waits until the job has ended: nil if it succeeded, [JobFailed] with the sentence that says why. When the context
-// ends first, so does the wait; the job goes on.
+// Wait waits until the job has ended: nil if it succeeded, [JobFailed] with the sentence that says why. When
+// the context ends first, so does the wait; the job goes on.
 func (d *Driver) Wait(ctx context.Context) error {
 	done := make(chan error, 1)
 	finished, finish := context.WithCancel(ctx)
@@ -261,8 +264,8 @@ func owned(c *C.char) string {
 	return C.GoString(c)
 }
 
-// Describe tells all that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are
-// in it.
+// Describe tells all that is known of the job: hosts, workers, generations and their recoveries, goodput. No
+// secrets are in it.
 func (d *Driver) Describe(format Format) (string, error) {
 	var c *C.char
 	err := d.call(func(e *C.hvd_error) C.hvd_status {
@@ -274,8 +277,8 @@ func (d *Driver) Describe(format Format) (string, error) {
 	return owned(c), nil
 }
 
-// Drain has a host's workers leave at their next commit, at most within this time (0: option leave_timeout), and gives it
-// no others.
+// Drain has a host's workers leave at their next commit, at most within this time (0: option leave_timeout),
+// and gives it no others.
 func (d *Driver) Drain(host string, within time.Duration, reason string) error {
 	name, free, err := cString("host", host)
 	if err != nil {
@@ -310,8 +313,8 @@ func (d *Driver) Scale(size int) error {
 	return d.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_driver_scale(d.c, C.int32_t(size), e) })
 }
 
-// Command asks a driver that runs elsewhere as its operator, as hvdrun ctl does: options address_file, or driver and
-// secret, name it. Verb "help" lists the verbs. The wait is at most this long (0: 10 s).
+// Command asks a driver that runs elsewhere as its operator, as hvdrun ctl does: options address_file, or
+// driver and secret, name it. Verb "help" lists the verbs. The wait is at most this long (0: 10 s).
 func Command(options *Options, verb, argument string, within time.Duration) (string, error) {
 	o, free, err := options.open()
 	if err != nil {

@@ -56,8 +56,8 @@ type eventSink struct {
 // released is called when no event can come any more.
 func (s *eventSink) released() { close(s.channel) }
 
-// Events subscribes to events of these kinds. The channel holds 256; when it is full the newest are dropped, and counted in
-// Lost of the next one.
+// Events subscribes to events of these kinds. The channel holds 256; when it is full the newest are dropped,
+// and counted in Lost of the next one.
 func (w *Worker) Events(kinds EventKind) (*Events, error) {
 	sink := &eventSink{channel: make(chan Event, 256)}
 	events := &Events{C: sink.channel, worker: w, sink: sink}

@@ -1,9 +1,9 @@
 // Package hvd is elastic distributed training: a job that survives the death, the hanging, the arrival and
 // the departure of workers, in the same processes, without losing committed work.
 //
-// A worker joins the job with [Init], registers what must survive in a [State] and gives its training function to
-// [State.Run]. When a peer dies, the last commit is restored and the function is called again with whoever is left; when
-// hosts come or go the same happens with live values.
+// A worker joins the job with [Init], registers what must survive in a [State] and gives its training
+// function to [State.Run]. When a peer dies, the last commit is restored and the function is called again
+// with whoever is left; when hosts come or go the same happens with live values.
 //
 //	worker, err := hvd.Init(ctx, nil)
 //	...
@@ -30,16 +30,16 @@
 //
 // # Memory
 //
-// Slices are used where they are, without copies. They are pinned ([runtime.Pinner]) for as long as the library may
-// touch them: an operation's until it has completed, a state's until the key is removed or the state closed. As with any
-// I/O, the program must leave an output alone until the operation has completed.
+// Slices are used where they are, without copies. They are pinned ([runtime.Pinner]) for as long as the
+// library may touch them: an operation's until it has completed, a state's until the key is removed or the
+// state closed. As with any I/O, the program must leave an output alone until the operation has completed.
 //
 // # Deadlines and cancelling
 //
-// A context's deadline is the operation's own time-out: when it passes, the operation ends with an error that is both
-// [Timeout] and [context.DeadlineExceeded]. Cancelling gives the wait up: the call returns at once, while the operation
-// itself, which the other ranks have agreed on, goes on; its memory stays pinned until it has completed, and its output
-// is undefined until then.
+// A context's deadline is the operation's own time-out: when it passes, the operation ends with an error that
+// is both [Timeout] and [context.DeadlineExceeded]. Cancelling gives the wait up: the call returns at once,
+// while the operation itself, which the other ranks have agreed on, goes on; its memory stays pinned until it
+// has completed, and its output is undefined until then.
 //
 // # Misuse
 //

@@ -144,7 +144,8 @@ func (s *steps) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// train goes on until the test opens the gate "stop": all stop at the same step, as they agree on who has seen it.
+// train goes on until the test opens the gate "stop": all stop at the same step, as they agree on who has
+// seen it.
 func train() error {
 	worker, err := hvd.Init(background, nil)
 	if err != nil {

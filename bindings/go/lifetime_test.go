@@ -105,8 +105,8 @@ func TestAfterAForkCallsAreErrors(t *testing.T) {
 	must(t, err)
 	inTime, cancel := context.WithTimeout(background, time.Minute)
 	defer cancel()
-	// The child is one thread of the parent: it makes calls that fail at once, and ends. A collector would wait for the
-	// other threads.
+	// The child is one thread of the parent: it makes calls that fail at once, and ends. A collector would wait
+	// for the other threads.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	child, _, errno := syscall.RawSyscall(syscall.SYS_FORK, 0, 0, 0)
 	if errno != 0 {
@@ -154,7 +154,8 @@ func TestAfterAForkCallsAreErrors(t *testing.T) {
 	must(t, w.Shutdown(background))
 }
 
-// What nobody refers to any more is not collected before the operation that reads and writes it has completed.
+// What nobody refers to any more is not collected before the operation that reads and writes it has
+// completed.
 func TestMemoryIsKeptUntilTheOperationHasCompleted(t *testing.T) {
 	first, second := pair(t)
 	const n = 1 << 16

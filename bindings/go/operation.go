@@ -74,8 +74,8 @@ func Splits(rows ...int64) Option {
 	return func(r *request) { r.splits = rows }
 }
 
-// Wait bounds the wait for ranks that do not call; option operation_timeout unless given. A deadline of the context
-// bounds it as well.
+// Wait bounds the wait for ranks that do not call; option operation_timeout unless given. A deadline of the
+// context bounds it as well.
 func Wait(timeout time.Duration) Option { return func(r *request) { r.timeout = timeout } }
 
 // Op is an operation under way. Its memory is pinned until it has completed.
@@ -87,12 +87,12 @@ type Op struct {
 	name   string
 }
 
-// How long a call stays in C, whose thread drives what is small at best, before the goroutine is parked, so that cancelling
-// is heard and the thread free.
+// How long a call stays in C, whose thread drives what is small at best, before the goroutine is parked, so
+// that cancelling is heard and the thread free.
 const patience = 2 * time.Millisecond
 
-// Elements from which on a goroutine is parked at once: while a thread is in C, Go's runtime wakes up every 20 us to look after
-// it, and takes that from those who move the data.
+// Elements from which on a goroutine is parked at once: while a thread is in C, Go's runtime wakes up every
+// 20 us to look after it, and takes that from those who move the data.
 const manyElements = 1 << 18
 
 // submit starts an operation, and waits for it for a moment if its caller wants to wait anyway.
@@ -277,8 +277,8 @@ func (op *Op) Done() bool {
 	return op != nil && op.test()
 }
 
-// Wait waits until it has completed. When the context ends first, so does the wait, and the operation goes on; the error is
-// also the context's. May be called again, and from several goroutines.
+// Wait waits until it has completed. When the context ends first, so does the wait, and the operation goes
+// on; the error is also the context's. May be called again, and from several goroutines.
 func (op *Op) Wait(ctx context.Context) error {
 	if op == nil {
 		return newError(Invalid, "the operation is nil")
@@ -326,7 +326,8 @@ func (op *Op) park(ctx context.Context) error {
 	return nil
 }
 
-// Output is what came out of a completed operation whose output the library made; of a group the index-th one.
+// Output is what came out of a completed operation whose output the library made; of a group the index-th
+// one.
 func (op *Op) Output(index int) (*Buffer, error) {
 	if op == nil {
 		return nil, newError(Invalid, "the operation is nil")

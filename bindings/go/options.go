@@ -28,13 +28,13 @@ const (
 	LogOff     LogLevel = C.HVD_LOG_OFF
 )
 
-// Options of a worker or a driver. What is not in Values comes from the environment (HVD_<KEY IN CAPITALS>), else is the
-// default; see [DescribeOptions].
+// Options of a worker or a driver. What is not in Values comes from the environment (HVD_<KEY IN CAPITALS>),
+// else is the default; see [DescribeOptions].
 type Options struct {
 	// Values by key: string, int, int64, bool or [time.Duration].
 	Values map[string]any
-	// Log gets the library's lines of at least LogLevel. It is called from any thread, one call at a time per worker,
-	// and must not call back into the worker.
+	// Log gets the library's lines of at least LogLevel. It is called from any thread, one call at a time per
+	// worker, and must not call back into the worker.
 	Log      func(level LogLevel, message string)
 	LogLevel LogLevel
 }

@@ -32,8 +32,8 @@ type SamplerOptions struct {
 	Padding   Padding
 }
 
-// Sampler deals the samples 0 .. Samples-1 out to the ranks, each exactly once in an epoch, also when the number of ranks
-// changes on the way.
+// Sampler deals the samples 0 .. Samples-1 out to the ranks, each exactly once in an epoch, also when the
+// number of ranks changes on the way.
 type Sampler struct {
 	worker *Worker
 	c      *C.hvd_sampler
@@ -81,8 +81,8 @@ type Batch struct {
 	c          C.hvd_sampler_batch
 }
 
-// Next is the first round that is not recorded (the same until it is), or with after the one that follows that, to load
-// data ahead.
+// Next is the first round that is not recorded (the same until it is), or with after the one that follows
+// that, to load data ahead.
 func (s *Sampler) Next(after *Batch) (*Batch, error) {
 	var previous *C.hvd_sampler_batch
 	if after != nil {

@@ -25,8 +25,8 @@ const (
 	SetEnd     SetRule = C.HVD_SET_RULE_END     // nobody
 )
 
-// ProcessSet is a subset of the ranks, for collectives among them ([On]). Each member makes it by itself, with the same name
-// and members.
+// ProcessSet is a subset of the ranks, for collectives among them ([On]). Each member makes it by itself,
+// with the same name and members.
 type ProcessSet struct {
 	worker *Worker
 	c      *C.hvd_process_set

@@ -16,7 +16,8 @@ import (
 // NoCopies as number of copies of a shard: none.
 const NoCopies = -1
 
-// ShardRange is the range of a rank in an even split: the first ranks have one element more where it does not come out even.
+// ShardRange is the range of a rank in an even split: the first ranks have one element more where it does not
+// come out even.
 func ShardRange(elements int64, rank, size int) (offset, length int64, err error) {
 	var o, l C.int64_t
 	err = check(func(e *C.hvd_error) C.hvd_status {
@@ -25,8 +26,8 @@ func ShardRange(elements int64, rank, size int) (offset, length int64, err error
 	return int64(o), int64(l), err
 }
 
-// Shard is this rank's range of a sharded key. After a change of ranks it is another one, in another slice: look both up
-// when the training function begins.
+// Shard is this rank's range of a sharded key. After a change of ranks it is another one, in another slice:
+// look both up when the training function begins.
 type Shard[T Element] struct {
 	state    *State
 	key      string
@@ -67,14 +68,15 @@ func (s *Shard[T]) reshard(asked *C.hvd_shard) error {
 	return nil
 }
 
-// AddShard registers this rank's part of an even split of a vector of so many elements, all zero at first. It outlives the
-// loss of `copies` workers at once (0: one, [NoCopies]: none). With shards all ranks take part in each Commit and Save.
+// AddShard registers this rank's part of an even split of a vector of so many elements, all zero at first. It
+// outlives the loss of `copies` workers at once (0: one, [NoCopies]: none). With shards all ranks take part
+// in each Commit and Save.
 func AddShard[T Element](s *State, key string, elements int64, copies int) (*Shard[T], error) {
 	return addShard[T](s, key, elements, copies, nil)
 }
 
-// AddShardWithParity is AddShard for 1 / parity of a copy's memory: workers are in groups of parity + 1 or more, which keep
-// each other's parity, and one of each group may be lost at once. parity is 2 to 64.
+// AddShardWithParity is AddShard for 1 / parity of a copy's memory: workers are in groups of parity + 1 or
+// more, which keep each other's parity, and one of each group may be lost at once. parity is 2 to 64.
 func AddShardWithParity[T Element](s *State, key string, elements int64, parity int) (*Shard[T], error) {
 	return addShard[T](s, key, elements, 0, &parity)
 }
@@ -122,8 +124,9 @@ type losing struct {
 	load  func(sentence string) error
 }
 
-// OnLost says what to do if more workers are lost than there are copies: load is called on every rank, with a sentence that
-// says what is lost, and loads everything that is registered from the program's own checkpoint. Without it the job ends.
+// OnLost says what to do if more workers are lost than there are copies: load is called on every rank, with a
+// sentence that says what is lost, and loads everything that is registered from the program's own checkpoint.
+// Without it the job ends.
 func (s *State) OnLost(load func(sentence string) error) error {
 	return s.call(func(e *C.hvd_error) C.hvd_status {
 		return C.hvdgo_on_lost(s.c, C.uintptr_t(cgo.NewHandle(losing{s, load})), e)

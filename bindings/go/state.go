@@ -20,9 +20,9 @@ import (
 	"unsafe"
 )
 
-// State is what must survive: tensors and values in the program's memory, and objects that make bytes of themselves.
-// Every rank registers the same keys with the same kinds, dtypes and shapes. It is the memory that is registered: write
-// into a slice of a state; a slice that replaces it is not part of the state.
+// State is what must survive: tensors and values in the program's memory, and objects that make bytes of
+// themselves. Every rank registers the same keys with the same kinds, dtypes and shapes. It is the memory
+// that is registered: write into a slice of a state; a slice that replaces it is not part of the state.
 //
 // One goroutine at a time may use it; a second one gets an error.
 type State struct {
@@ -34,8 +34,8 @@ type State struct {
 	failed error // what a callback said, in the call that is running
 }
 
-// Object is part of a state as bytes, for example an optimizer or a random generator. UnmarshalBinary gets what
-// MarshalBinary made, on this or another rank, and must be able to undo a partial load by another load.
+// Object is part of a state as bytes, for example an optimizer or a random generator. UnmarshalBinary gets
+// what MarshalBinary made, on this or another rank, and must be able to undo a partial load by another load.
 type Object interface {
 	encoding.BinaryMarshaler
 	encoding.BinaryUnmarshaler
@@ -54,7 +54,8 @@ func (w *Worker) NewState() (*State, error) {
 	return s, nil
 }
 
-// Close frees the state, and its memory again. Waits for a call on it that is running: not for use within one.
+// Close frees the state, and its memory again. Waits for a call on it that is running: not for use within
+// one.
 func (s *State) Close() {
 	if s == nil {
 		return
@@ -165,8 +166,8 @@ type registered struct {
 	object Object
 }
 
-// AddObject registers something that makes bytes of itself and takes them. Its methods are called in the goroutine that
-// calls Commit, Restore, Sync or Run.
+// AddObject registers something that makes bytes of itself and takes them. Its methods are called in the
+// goroutine that calls Commit, Restore, Sync or Run.
 func (s *State) AddObject(key string, object Object) error {
 	if object == nil {
 		return newError(Invalid, "the object of key %q is nil", key)
@@ -204,23 +205,25 @@ func (s *State) Remove(key string) error {
 	})
 }
 
-// OnReset runs reset after a new generation is formed and synced, before the training function is called again (not before
-// its first call), in order of registration.
+// OnReset runs reset after a new generation is formed and synced, before the training function is called
+// again (not before its first call), in order of registration.
 func (s *State) OnReset(reset func(ctx context.Context) error) { s.resets = append(s.resets, reset) }
 
-// Commit copies everything as the next revision, then checks for changes of hosts. All ranks call it at the same point.
-// [HostsUpdated] and [PeerLost] mean that the copy was made, and must be passed on.
+// Commit copies everything as the next revision, then checks for changes of hosts. All ranks call it at the
+// same point. [HostsUpdated] and [PeerLost] mean that the copy was made, and must be passed on.
 func (s *State) Commit() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit(s.c, e) })
 }
 
-// CommitBegin begins a commit that is copied while the program computes: values and objects are saved when it returns.
-// Slices of the state must not be written before CommitEnd, or the next commit, Restore or Sync, which wait for it.
+// CommitBegin begins a commit that is copied while the program computes: values and objects are saved when it
+// returns. Slices of the state must not be written before CommitEnd, or the next commit, Restore or Sync,
+// which wait for it.
 func (s *State) CommitBegin() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit_begin(s.c, e) })
 }
 
-// CommitEnd waits for what is left of the commit that was begun, and then does what Commit does after its copy.
+// CommitEnd waits for what is left of the commit that was begun, and then does what Commit does after its
+// copy.
 func (s *State) CommitEnd() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_commit_end(s.c, e) })
 }
@@ -230,7 +233,8 @@ func (s *State) Save() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_save(s.c, e) })
 }
 
-// CheckHostUpdates asks all ranks, at the same point, whether hosts have changed: [HostsUpdated] on all of them, or nil.
+// CheckHostUpdates asks all ranks, at the same point, whether hosts have changed: [HostsUpdated] on all of
+// them, or nil.
 func (s *State) CheckHostUpdates() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_check_host_updates(s.c, e) })
 }
@@ -240,7 +244,8 @@ func (s *State) Restore() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_restore(s.c, e) })
 }
 
-// Sync makes all ranks' state that of the survivor with the highest revision. Run does so for each generation.
+// Sync makes all ranks' state that of the survivor with the highest revision. Run does so for each
+// generation.
 func (s *State) Sync() error {
 	return s.call(func(e *C.hvd_error) C.hvd_status { return C.hvd_state_sync(s.c, e) })
 }
@@ -314,12 +319,13 @@ func (s *State) caught(what string, function func() error) (result C.int32_t) {
 	return 0
 }
 
-// Run calls train until it is complete: sync, train; when a peer is lost restore, rejoin, sync, reset functions, train
-// again; when hosts have changed the same without restore. train passes on errors that are [PeerLost] or [HostsUpdated];
-// any other one ends the run, and is what Run returns, or why the job has ended.
+// Run calls train until it is complete: sync, train; when a peer is lost restore, rejoin, sync, reset
+// functions, train again; when hosts have changed the same without restore. train passes on errors that are
+// [PeerLost] or [HostsUpdated]; any other one ends the run, and is what Run returns, or why the job has
+// ended.
 //
-// Cancelling the context takes this worker out of the job, which to the others is the loss of a worker: Run returns an error
-// that is the context's.
+// Cancelling the context takes this worker out of the job, which to the others is the loss of a worker: Run
+// returns an error that is the context's.
 func (s *State) Run(ctx context.Context, train func(ctx context.Context) error) error {
 	if s == nil || train == nil {
 		return newError(Invalid, "the state or the training function is nil")

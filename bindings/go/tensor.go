@@ -129,8 +129,8 @@ func dtypeOf[T Element]() Dtype {
 	return BoolType
 }
 
-// Tensor is a slice with a shape: the program's memory, used where it is. What is wrong with it is told by the call
-// that it is given to.
+// Tensor is a slice with a shape: the program's memory, used where it is. What is wrong with it is told by
+// the call that it is given to.
 type Tensor struct {
 	c      C.hvdgo_tensor // without the address
 	data   unsafe.Pointer
@@ -156,9 +156,9 @@ func Scalar[T Element](value *T) Tensor {
 	return Of(unsafe.Slice(value, 1)).Reshape()
 }
 
-// OnDevice is a tensor in a CUDA device's memory, at an address there. stream is a CUstream or cudaStream_t, in whose order the
-// library's work runs; 0 is the default stream. The program sees to it that the memory holds as many elements as shape says
-// and stays until then.
+// OnDevice is a tensor in a CUDA device's memory, at an address there. stream is a CUstream or cudaStream_t,
+// in whose order the library's work runs; 0 is the default stream. The program sees to it that the memory
+// holds as many elements as shape says and stays until then.
 func OnDevice(address uintptr, dtype Dtype, device int, stream uintptr, shape ...int) Tensor {
 	t := Tensor{length: 1}
 	for _, n := range shape {
@@ -201,8 +201,8 @@ func (t Tensor) Reshape(shape ...int) Tensor {
 	return t
 }
 
-// Strided is [Tensor.Reshape] for arrays that know strides (in elements): an error unless they are contiguous and
-// row-major.
+// Strided is [Tensor.Reshape] for arrays that know strides (in elements): an error unless they are contiguous
+// and row-major.
 func (t Tensor) Strided(shape, strides []int) Tensor {
 	t = t.Reshape(shape...)
 	if t.err != nil || t.length == 0 {

@@ -21,8 +21,9 @@ type Worker struct {
 	states  map[*State]struct{} // whose memory is pinned
 }
 
-// Init joins the job as the environment says (hvdrun sets it) and waits until this worker is a member of a generation, at
-// most option init_timeout and the context's deadline. Without a job it is alone: rank 0 of 1. options may be nil.
+// Init joins the job as the environment says (hvdrun sets it) and waits until this worker is a member of a
+// generation, at most option init_timeout and the context's deadline. Without a job it is alone: rank 0 of 1.
+// options may be nil.
 func Init(ctx context.Context, options *Options) (*Worker, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ended(ctx, "init")
@@ -67,9 +68,9 @@ func (w *Worker) call(function func(c *C.hvd_context, e *C.hvd_error) C.hvd_stat
 	return check(func(e *C.hvd_error) C.hvd_status { return function(w.c, e) })
 }
 
-// Shutdown says that this worker is done, with success, and leaves; waits until every member is done, at most option
-// shutdown_timeout and the context's deadline. If the last run failed it leaves without saying that it is done. After it
-// every call is [Closed]. Cancelling the context ends the wait as [Worker.Abort] does.
+// Shutdown says that this worker is done, with success, and leaves; waits until every member is done, at most
+// option shutdown_timeout and the context's deadline. If the last run failed it leaves without saying that it
+// is done. After it every call is [Closed]. Cancelling the context ends the wait as [Worker.Abort] does.
 func (w *Worker) Shutdown(ctx context.Context) error {
 	timeout := C.int64_t(C.HVD_DEFAULT_TIMEOUT)
 	if d := left(ctx); d > 0 {
@@ -84,9 +85,10 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_shutdown(c, timeout, e) })
 }
 
-// Leave asks that this worker may go, and returns at once: at the next commit or check the others go on without it and
-// repeat nothing, [State.Run] returns nil here, and [Worker.HasLeft] is true. Past the time-out (0: option leave_timeout) the
-// worker is lost. A goroutine that has SIGTERM from signal.Notify may call it.
+// Leave asks that this worker may go, and returns at once: at the next commit or check the others go on
+// without it and repeat nothing, [State.Run] returns nil here, and [Worker.HasLeft] is true. Past the
+// time-out (0: option leave_timeout) the worker is lost. A goroutine that has SIGTERM from signal.Notify may
+// call it.
 func (w *Worker) Leave(timeout time.Duration) error {
 	within := C.int64_t(C.HVD_DEFAULT_TIMEOUT)
 	if timeout > 0 {
@@ -108,8 +110,8 @@ func (w *Worker) Abort(reason string) error {
 	return w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_abort(c, text, e) })
 }
 
-// Close frees the worker and its states; it aborts it if it was not shut down. Calls on it that are running end as
-// [Closed]. It is not for an object's methods: those end the worker by [Worker.Abort].
+// Close frees the worker and its states; it aborts it if it was not shut down. Calls on it that are running
+// end as [Closed]. It is not for an object's methods: those end the worker by [Worker.Abort].
 func (w *Worker) Close() {
 	if w == nil {
 		return
@@ -226,8 +228,8 @@ type BackendReport struct {
 	Reason       string // why it is not usable
 }
 
-// Backends tells what there is to choose from, in the order in which it is searched. options may be nil. The modules are
-// loaded for it, and stay loaded.
+// Backends tells what there is to choose from, in the order in which it is searched. options may be nil. The
+// modules are loaded for it, and stay loaded.
 func Backends(options *Options) ([]BackendReport, error) {
 	o, free, err := options.open()
 	if err != nil {
@@ -251,7 +253,8 @@ func Backends(options *Options) ([]BackendReport, error) {
 	return reports, nil
 }
 
-// BackendChoice tells which backend serves an operation in the current generation, and why this one. Never blocks.
+// BackendChoice tells which backend serves an operation in the current generation, and why this one. Never
+// blocks.
 func (w *Worker) BackendChoice(memory Memory, dtype Dtype, collective Collective) (name, reason string, err error) {
 	s := C.hvd_backend_choice_info{struct_size: C.sizeof_hvd_backend_choice_info}
 	err = w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status {
@@ -307,8 +310,8 @@ func (w *Worker) Recoveries() ([]Recovery, error) {
 	return recoveries, nil
 }
 
-// StartTimeline records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in path stand for worker,
-// host and process.
+// StartTimeline records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in path stand
+// for worker, host and process.
 func (w *Worker) StartTimeline(path string) error {
 	text, free, err := cString("path", path)
 	if err != nil {

@@ -5,9 +5,10 @@
 //   ... create data sets and boosters with num_machines=size, tree_learner=data; train ...
 //   LGBM_NetworkFree(); hvd_lightgbm_use(NULL);
 //
-// LightGBM keeps its network by thread, and so is the context here. A failure is thrown, and LightGBM's C API, which
-// catches what is thrown in it, returns it as its error: LGBM_GetLastError() is "HVD_NAME: message [hvd status rank
-// generation]". The types are those of LightGBM/meta.h, which did not change from 2.1 to 4.7.
+// LightGBM keeps its network by thread, and so is the context here. A failure is thrown, and LightGBM's C
+// API, which catches what is thrown in it, returns it as its error: LGBM_GetLastError() is "HVD_NAME: message
+// [hvd status rank generation]". The types are those of LightGBM/meta.h, which did not change from 2.1 to
+// 4.7.
 #include <hvd/hvd.h>
 
 #include <algorithm>
@@ -94,10 +95,12 @@ class Operation {
 
 #define HVD_LIGHTGBM_API extern "C" __attribute__((visibility("default")))
 
-// The context that operations of this thread go to; NULL: none any more. The caller keeps it alive until then.
+// The context that operations of this thread go to; NULL: none any more. The caller keeps it alive until
+// then.
 HVD_LIGHTGBM_API void hvd_lightgbm_use(hvd_context* context) { network = {context, 0}; }
 
-// Every rank's block, of block_len[rank] bytes, to block_start[rank] of every rank's output. `input` may lie in `output`.
+// Every rank's block, of block_len[rank] bytes, to block_start[rank] of every rank's output. `input` may lie
+// in `output`.
 HVD_LIGHTGBM_API void hvd_lightgbm_allgather(char* input, Size input_size, const Size* block_start, const Size* block_len,
                                              int blocks, char* output, Size output_size) {
   const Operation gathered(HVD_COLLECTIVE_ALLGATHER, bytes_at(input, input_size), nullptr);
@@ -114,8 +117,8 @@ HVD_LIGHTGBM_API void hvd_lightgbm_allgather(char* input, Size input_size, const
   }
 }
 
-// Block i of every rank's input to rank i, where LightGBM's reducer adds them up in the ranks' order, so that the sums
-// are the same bits whichever machines they run on.
+// Block i of every rank's input to rank i, where LightGBM's reducer adds them up in the ranks' order, so that
+// the sums are the same bits whichever machines they run on.
 HVD_LIGHTGBM_API void hvd_lightgbm_reduce_scatter(char* input, Size input_size, int type_size, const Size* block_start,
                                                   const Size* block_len, int blocks, char* output, Size output_size,
                                                   const Reduce& reducer) {

@@ -103,7 +103,8 @@ export class Context implements AsyncDisposable {
   createProcessSet(name: string, ranks: Iterable<number> | null,
                    rule?: "workers" | "ranks" | "local" | "cross" | "end"): ProcessSet;
 
-  /** What happens to the job, until the context is closed. One consumer at a time. The process does not stay for it. */
+  /** What happens to the job, until the context is closed. One consumer at a time. The process does not
+   * stay for it. */
   events(): AsyncGenerator<Event, void, void>;
 
   /** Says that this worker is done, and leaves when all are. */

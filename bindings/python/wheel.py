@@ -2,8 +2,9 @@
 
 As a build backend (pip install bindings/python, pip wheel bindings/python) it builds the library first, in
 bindings/python/build or, with --config-settings build-dir=DIR, in that directory. As a program,
-`wheel.py BUILD_DIR OUTPUT_DIR [MODULE...]` packs what is built already; CMake's target python_wheel calls it so. Of the
-modules it packs those that are named, or all: scripts/wheels.sh leaves out those that need a system's libraries.
+`wheel.py BUILD_DIR OUTPUT_DIR [MODULE...]` packs what is built already; CMake's target python_wheel calls it
+so. Of the modules it packs those that are named, or all: scripts/wheels.sh leaves out those that need a
+system's libraries.
 """
 
 import base64
@@ -50,7 +51,8 @@ def tag_of(build):
     """The wheel's tag: of this machine, or of the processor that cmake/sysroot.cmake compiled for."""
     platform = sysconfig.get_platform()
     cache = Path(build) / "CMakeCache.txt"
-    across = re.search(r"^HVD_SYSROOT_PROCESSOR:\w+=(.+)$", cache.read_text(), re.MULTILINE) if cache.exists() else None
+    across = re.search(r"^HVD_SYSROOT_PROCESSOR:\w+=(.+)$", cache.read_text(),
+                       re.MULTILINE) if cache.exists() else None
     if across:
         platform = "linux-" + across.group(1)
     return "py3-none-" + platform.replace("-", "_").replace(".", "_")
@@ -70,8 +72,10 @@ def native_files(build, staging):
     for path in sorted(staging.rglob("*")):
         below = path.relative_to(staging)
         if re.fullmatch(r"libhvd\.so\.\d+", path.name):
-            yield path.resolve(), below  # a wheel has no links: the library bears the name that programs ask for
-        elif path.is_file() and (below == Path("bin/hvdrun") or re.fullmatch(r"hvd/\d+", str(Path(*below.parts[-3:-1])))):
+            yield path.resolve(
+            ), below  # a wheel has no links: the library bears the name that programs ask for
+        elif path.is_file() and (below == Path("bin/hvdrun") or
+                                 re.fullmatch(r"hvd/\d+", str(Path(*below.parts[-3:-1])))):
             if "include" not in below.parts and "cmake" not in below.parts:
                 yield path, below
 
@@ -130,9 +134,13 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     build = Path((config_settings or {}).get("build-dir") or HERE / "build")
     if not (build / "CMakeCache.txt").exists():
-        subprocess.run(["cmake", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
-                        "-DCMAKE_INSTALL_LIBDIR=lib", f"-DPython3_EXECUTABLE={sys.executable}", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
-                        "-DHVD_BUILD_BENCH=OFF"], check=True)
+        subprocess.run([
+            "cmake", "-S",
+            str(ROOT), "-B",
+            str(build), "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib",
+            f"-DPython3_EXECUTABLE={sys.executable}", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
+            "-DHVD_BUILD_BENCH=OFF"
+        ], check=True)
     # The number is given: without one make starts everything at once, more than a machine's memory holds.
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", "runtime"], check=True)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Allreduce of 8 B and 64 MiB from each language beside C, in one run: bench.py --program Rust=PATH --program Go=PATH
+"""Allreduce of 8 B and 64 MiB from each language beside C, in one run: bench.py --program Rust=PATH --program
+Go=PATH
 
-The harness is that of tests/bench: all ranks are there at the same time, languages take turns in rounds, in both orders. A time
-is a round's median; differences and ratios are taken within a round, and given with the quartiles over the rounds. "C again" is
-another group of the same program: what it differs from C by is noise. On a machine with other work, run it by
-`chrt -r 10`, which keeps that out. HVD_BENCH_BIN: where hvdrun and ranks_hvd are. The last line is JSON.
+The harness is that of tests/bench: all ranks are there at the same time, languages take turns in rounds, in
+both orders. A time is a round's median; differences and ratios are taken within a round, and given with the
+quartiles over the rounds. "C again" is another group of the same program: what it differs from C by is noise.
+On a machine with other work, run it by `chrt -r 10`, which keeps that out. HVD_BENCH_BIN: where hvdrun and
+ranks_hvd are. The last line is JSON.
 """
 
 import argparse
@@ -19,7 +21,8 @@ import contenders  # noqa: E402
 from collective_bench import Call, take_turns  # noqa: E402
 
 MIB = 1 << 20
-PLAN = {8: (20, 200, 10), 64 * MIB: (5, 1, 10)}  # bytes: samples a round, calls a sample, rounds in each order
+PLAN = {8: (20, 200, 10),
+        64 * MIB: (5, 1, 10)}  # bytes: samples a round, calls a sample, rounds in each order
 
 
 def group(name, size, program):
@@ -37,7 +40,8 @@ def middle(values, digits):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", action="append", default=[], metavar="LANGUAGE=PATH")
     parser.add_argument("--ranks", type=int, default=2)
     arguments = parser.parse_args()

@@ -3,12 +3,14 @@
 
     mixed_job.py --hvdrun bin/hvdrun --program C++=bin/fashion_mnist --program Rust=... --program Go=... [-- options]
 
-Slot i of the host runs the i-th program. The job begins with one worker of each, the one of the last program is killed
-with SIGKILL once training runs, and a slot more, for the first program, comes up when it has been replaced. Succeeds if the
-job does: every worker compares its model with the others', bit for bit. Arguments after -- go to the programs.
+Slot i of the host runs the i-th program. The job begins with one worker of each, the one of the last program
+is killed with SIGKILL once training runs, and a slot more, for the first program, comes up when it has been
+replaced. Succeeds if the job does: every worker compares its model with the others', bit for bit. Arguments
+after -- go to the programs.
 
-HVD_TEST_CHURN=N: N changes more before that one, of a random kind to a random worker (HVD_TEST_SEED): SIGKILL, a slot more, a slot
-less. Give the programs epochs enough. Fails also if who lived through them gained threads or descriptors by it.
+HVD_TEST_CHURN=N: N changes more before that one, of a random kind to a random worker (HVD_TEST_SEED):
+SIGKILL, a slot more, a slot less. Give the programs epochs enough. Fails also if who lived through them
+gained threads or descriptors by it.
 """
 
 import argparse
@@ -37,7 +39,8 @@ def resources(pid):
     try:
         with open("/proc/%d/status" % pid) as file:
             fields = dict(line.split(":", 1) for line in file)
-        return int(fields["VmRSS"].split()[0]) >> 10, int(fields["Threads"]), len(os.listdir("/proc/%d/fd" % pid))
+        return int(fields["VmRSS"].split()[0]) >> 10, int(fields["Threads"]), len(
+            os.listdir("/proc/%d/fd" % pid))
     except (OSError, KeyError):
         return None
 
@@ -53,10 +56,14 @@ class Job:
         start = self.script("start", 'case "$HVD_SLOT" in\n%sesac\n' % cases)
         discover = self.script("discover", "exec cat '%s/hosts'\n" % directory)
         count = len(self.programs)
-        command = [arguments.hvdrun, "-np", str(count), "--min-np", str(count - 1), "--max-np", str(count + 1),
-                   "--local-hosts", "--host-discovery-script", discover, "--set", "discovery_interval=0.1",
-                   "--set", "restart_delay_min=0.1", *(["--set", "blocklist_after=%d" % (2 * CHURN)] if CHURN else []),
-                   "--", start, *arguments.options]
+        command = [
+            arguments.hvdrun, "-np",
+            str(count), "--min-np",
+            str(count - 1), "--max-np",
+            str(count + 1), "--local-hosts", "--host-discovery-script", discover, "--set",
+            "discovery_interval=0.1", "--set", "restart_delay_min=0.1",
+            *(["--set", "blocklist_after=%d" % (2 * CHURN)] if CHURN else []), "--", start, *arguments.options
+        ]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, start_new_session=True)
         self.text = b""
@@ -160,14 +167,17 @@ class Job:
             self.set_slots(count)
             self.wait(r"step \d+ .* workers %d$" % count)
         for pid, history in seen.items():
-            print("--- pid %d, %s: resident MiB, threads, descriptors: %s" % (pid, self.workers[pid], " ".join(
-                "%d/%d/%d" % values for values in history if values)), flush=True)
+            print(
+                "--- pid %d, %s: resident MiB, threads, descriptors: %s" %
+                (pid, self.workers[pid], " ".join("%d/%d/%d" % values for values in history if values)),
+                flush=True)
             history = [values for values in history if values]
             if len(history) > 4 and any(last - first > len(history) // 2 for first, last in zip(
                     history[0][1:], history[-1][1:])):
                 raise SystemExit("a worker in %s has gained threads or descriptors" % self.workers[pid])
         if changes:
-            print("--- hvdrun: resident MiB, threads, descriptors: %d/%d/%d" % resources(self.process.pid), flush=True)
+            print("--- hvdrun: resident MiB, threads, descriptors: %d/%d/%d" % resources(self.process.pid),
+                  flush=True)
 
     def close(self):
         if self.process.poll() is None:
@@ -181,11 +191,13 @@ class Job:
 
 def can_run(path):
     return os.access(path, os.X_OK) and subprocess.run([path, "--help"], stdout=subprocess.DEVNULL,
-                                                       stderr=subprocess.DEVNULL, timeout=60 * PATIENCE).returncode != SKIPPED
+                                                       stderr=subprocess.DEVNULL,
+                                                       timeout=60 * PATIENCE).returncode != SKIPPED
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hvdrun", default="hvdrun")
     parser.add_argument("--program", action="append", default=[], metavar="LANGUAGE=PATH")
     parser.add_argument("options", nargs="*")
@@ -207,7 +219,8 @@ def main():
             status = job.run()
         finally:
             job.close()
-    print("languages: %s; hvdrun ended with status %d" % (", ".join(name for name, _ in job.programs), status))
+    print("languages: %s; hvdrun ended with status %d" % (", ".join(name
+                                                                    for name, _ in job.programs), status))
     return status
 
 

@@ -1,10 +1,11 @@
-"""Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it runs.
+"""Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it
+runs.
 
     hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh -- python3 fashion_mnist.py
 
-The same job as examples/fashion_mnist.cc, in NumPy: workers in both languages can train one model. What elastic training asks of a program shows in three places:
-a sampler deals the samples out, gradients are sums over samples that are divided by how many there were, and
-whatever must survive is in a state.
+The same job as examples/fashion_mnist.cc, in NumPy: workers in both languages can train one model. What
+elastic training asks of a program shows in three places: a sampler deals the samples out, gradients are sums
+over samples that are divided by how many there were, and whatever must survive is in a state.
 """
 
 import argparse
@@ -38,7 +39,8 @@ def read_images(directory, part):
 
 
 class Mlp:
-    """One hidden layer; the parameters lie in one flat array, so that one allreduce carries a whole gradient."""
+    """One hidden layer; the parameters lie in one flat array, so that one allreduce carries a whole gradient.
+    """
 
     def __init__(self, inputs, hidden, outputs, seed):
         self.shapes = [(inputs, hidden), (hidden,), (hidden, outputs), (outputs,)]
@@ -89,7 +91,8 @@ class Training:
         self.parameters = model.parameters
         self.velocity = np.zeros_like(model.parameters)
         self.steps = np.zeros(1, np.int64)
-        self.sampler = hvd.elastic.ElasticSampler(samples, seed=settings.seed, batch_size=settings.batch, padding="none")
+        self.sampler = hvd.elastic.ElasticSampler(samples, seed=settings.seed, batch_size=settings.batch,
+                                                  padding="none")
         self.reported = 0  # recoveries of this process: no part of what is kept
         self.state = hvd.elastic.State()
         self.state.add_array("parameters", self.parameters)
@@ -115,7 +118,8 @@ def report_recoveries(job):
 
 
 def check(model, test, target):
-    """Each worker classifies its part of the test set; do all hold the same model, bit for bit? An exception fails the job."""
+    """Each worker classifies its part of the test set; do all hold the same model, bit for bit? An exception
+    fails the job."""
     images, labels = test
     mine = slice(len(images) * hvd.rank() // hvd.size(), len(images) * (hvd.rank() + 1) // hvd.size())
     correct = (model.logits(pixels(images[mine]))[1].argmax(axis=1) == labels[mine]).sum()
@@ -126,7 +130,8 @@ def check(model, test, target):
     if lowest != highest:
         raise RuntimeError(f"rank {hvd.rank()} holds a model of its own ({mine:016x})")
     if hvd.rank() == 0:
-        print(f"all {hvd.size()} workers hold the same model ({mine:016x})\ntest accuracy {accuracy:.4f}", flush=True)
+        print(f"all {hvd.size()} workers hold the same model ({mine:016x})\ntest accuracy {accuracy:.4f}",
+              flush=True)
     if accuracy < target:
         raise RuntimeError(f"the accuracy {accuracy:.4f} is below the target of {target}")
 
@@ -150,7 +155,8 @@ def train(state, job, model, data, test, settings):
             job.sampler.record(batch)
             step = job.steps[0]
             if hvd.rank() == 0 and step % settings.report_every == 0:
-                print(f"epoch {batch.epoch + 1} step {step} loss {sums[-1]:.3f} workers {hvd.size()}", flush=True)
+                print(f"epoch {batch.epoch + 1} step {step} loss {sums[-1]:.3f} workers {hvd.size()}",
+                      flush=True)
             if step % settings.commit_every == 0:
                 state.commit()
         if job.sampler.epoch + 1 >= settings.epochs:
@@ -160,8 +166,10 @@ def train(state, job, model, data, test, settings):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", default=os.environ.get("HVD_FASHION_MNIST_DIR", "/usr/share/datasets/fashion-mnist"))
-    for name, default in (("epochs", 8), ("batch", 64), ("hidden", 128), ("commit-every", 10), ("report-every", 20), ("seed", 1)):
+    parser.add_argument("--data", default=os.environ.get("HVD_FASHION_MNIST_DIR",
+                                                         "/usr/share/datasets/fashion-mnist"))
+    for name, default in (("epochs", 8), ("batch", 64), ("hidden", 128), ("commit-every", 10),
+                          ("report-every", 20), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("rate", 0.02), ("momentum", 0.9), ("target", 0.84)):
         parser.add_argument(f"--{name}", type=float, default=default)
@@ -174,7 +182,8 @@ def main():
 
     hvd.init()
     place = hvd.membership()
-    print(f"worker {place.worker} pid {os.getpid()} joins as rank {place.rank} of {place.size} (Python)", flush=True)
+    print(f"worker {place.worker} pid {os.getpid()} joins as rank {place.rank} of {place.size} (Python)",
+          flush=True)
     job = Training(model, data[0], settings)
     try:
         train(job.state, job, model, data, test, settings)

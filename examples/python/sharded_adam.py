@@ -2,8 +2,9 @@
 
     hvdrun -np 4 --min-np 2 -H localhost:4 --set restart=false python3 sharded_adam.py 40 17
 
-trains 40 steps, and rank 1 kills itself before the 17th. What is printed at the end is the same with and without that, bit
-for bit: a batch is eight micro-batches, whose gradients are summed in their order whoever computed them.
+trains 40 steps, and rank 1 kills itself before the 17th. What is printed at the end is the same with and
+without that, bit for bit: a batch is eight micro-batches, whose gradients are summed in their order whoever
+computed them.
 """
 
 import hashlib
@@ -87,8 +88,9 @@ def main():
 
     loss = train(state)
     weights = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().tobytes()
-    print(f"rank {hvd.rank()} of {hvd.size()}: loss {loss:.4f}, weights {hashlib.sha256(weights).hexdigest()[:16]}",
-          flush=True)
+    print(
+        f"rank {hvd.rank()} of {hvd.size()}: loss {loss:.4f}, weights {hashlib.sha256(weights).hexdigest()[:16]}",
+        flush=True)
     hvd.shutdown()
 
 

@@ -1,5 +1,6 @@
-/* A backend's module from one C++ class: the table of backend.h is filled with its methods, what the core's C calls bring
- * is checked, exceptions become statuses. C++17, of the standard library alone; nothing to link. */
+/* A backend's module from one C++ class: the table of backend.h is filled with its methods, what the
+ * core's C calls bring is checked, exceptions become statuses. C++17, of the standard library alone;
+ * nothing to link. */
 #ifndef HVD_BACKEND_HPP
 #define HVD_BACKEND_HPP
 
@@ -21,7 +22,8 @@
 
 namespace hvdkit {
 
-/// What goes wrong inside a module, as an exception until it reaches the C boundary. `rank`: who is to blame, -1: nobody.
+/// What goes wrong inside a module, as an exception until it reaches the C boundary. `rank`: who is to blame,
+/// -1: nobody.
 struct Failure : std::runtime_error {
   Failure(hvd_status s, const std::string& text, int32_t r = -1, int64_t vendor = 0)
       : std::runtime_error(text), status(s), rank(r), vendor_code(vendor) {}

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Reads the public headers into scripts/api/api.json, and makes from that what would else be written a second time:
-make.py [--check]: says what is out of date, and writes nothing.
+"""Reads the public headers into scripts/api/api.json, and makes from that what would else be written a second
+time: make.py [--check]: says what is out of date, and writes nothing.
 
-The headers keep to a small part of C, and this reads no more: object-like macros, integer typedefs, enumerations whose
-values are written out, opaque and plain structs, function pointers and functions. What it does not understand is an
-error. Layouts are those of 64-bit Linux; tests/abi/layout.c, made here too, lets the compiler check them."""
+The headers keep to a small part of C, and this reads no more: object-like macros, integer typedefs,
+enumerations whose values are written out, opaque and plain structs, function pointers and functions. What it
+does not understand is an error. Layouts are those of 64-bit Linux; tests/abi/layout.c, made here too, lets
+the compiler check them."""
 import json
 import re
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h")
-SCALARS = {"char": 1, "int8_t": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "size_t": 8,
-           "double": 8}
+SCALARS = {
+    "char": 1, "int8_t": 1, "uint8_t": 1, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8,
+    "size_t": 8, "double": 8
+}
 
 
 class Unreadable(Exception):
@@ -128,8 +131,11 @@ class Reader:
         match = re.fullmatch(r"(.*?[\s*])(\w+)((?:\[\w+\])?)", text)
         if not match:
             raise Unreadable(f"no variable: {text!r}")
-        return {"name": match.group(2), "type": re.sub(r"\s*\*", " *", match.group(1).strip()).replace("* *", "**"),
-                **({"array": match.group(3)[1:-1]} if match.group(3) else {})}
+        return {
+            "name": match.group(2), "type": re.sub(r"\s*\*", " *",
+                                                   match.group(1).strip()).replace("* *", "**"),
+            **({"array": match.group(3)[1:-1]} if match.group(3) else {})
+        }
 
     def parameters(self, text):
         return [] if text.strip() == "void" else [self.variable(part) for part in self.split(text)]
@@ -178,10 +184,12 @@ class Reader:
                 "fields": fields}
 
     def document(self):
-        return {"about": "The public headers of libhvd as data, made by scripts/api/make.py. Layouts: 64-bit Linux.",
-                "version": next(m["text"] for m in self.macros if m["name"] == "HVD_VERSION_STRING"),
-                "macros": self.macros, "types": self.types, "enums": self.enums, "structs": self.structs,
-                "callbacks": self.callbacks, "functions": self.functions}
+        return {
+            "about": "The public headers of libhvd as data, made by scripts/api/make.py. Layouts: 64-bit Linux.",
+            "version": next(m["text"] for m in self.macros if m["name"] == "HVD_VERSION_STRING"),
+            "macros": self.macros, "types": self.types, "enums": self.enums, "structs": self.structs,
+            "callbacks": self.callbacks, "functions": self.functions
+        }
 
 
 def read():
@@ -204,7 +212,8 @@ def as_json(api):
 
 
 def layout_c(api):
-    out = ["""/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that it
+    out = [
+        """/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that it
  * compiles. A struct with struct_size may get fields at its end; nothing else here changes within an ABI version. */
 #include <stddef.h>
 
@@ -222,7 +231,8 @@ def layout_c(api):
 #define IS(name, number) HOLDS(name##_is, (name) == (number))
 
 HOLDS(pointers_are_64_bits, sizeof(void *) == 8 && sizeof(size_t) == 8);
-"""]
+"""
+    ]
     for struct in api["structs"]:
         out.append(f"SIZE({struct['name']}, {struct['size']});")
         out += [f"AT({struct['name']}, {field['name']}, {field['offset']});" for field in struct["fields"]]
@@ -230,12 +240,17 @@ HOLDS(pointers_are_64_bits, sizeof(void *) == 8 && sizeof(size_t) == 8);
     for enum in api["enums"]:
         out += [f"IS({value['name']}, {value['value']});" for value in enum["values"]]
         out.append("")
-    out += [f"IS({macro['name']}, {macro['value']}{'u' if macro['value'] > 2**31 else ''});" for macro in api["macros"] if "value" in macro]
+    out += [
+        f"IS({macro['name']}, {macro['value']}{'u' if macro['value'] > 2**31 else ''});"
+        for macro in api["macros"] if "value" in macro
+    ]
     return "\n".join(out) + "\n"
 
 
-RUST_SCALARS = {"void": "c_void", "char": "c_char", "int8_t": "i8", "uint8_t": "u8", "int32_t": "i32", "uint32_t": "u32",
-                "int64_t": "i64", "uint64_t": "u64", "size_t": "usize", "double": "f64"}
+RUST_SCALARS = {
+    "void": "c_void", "char": "c_char", "int8_t": "i8", "uint8_t": "u8", "int32_t": "i32", "uint32_t": "u32",
+    "int64_t": "i64", "uint64_t": "u64", "size_t": "usize", "double": "f64"
+}
 
 
 def rust_type(of, known):
@@ -270,8 +285,11 @@ def rust(api):
             text = macro["text"]
             out.append(f'pub const {macro["name"]}: &[u8; {len(text) + 1}] = b"{text}\\0";')
         elif "value" in macro:
-            kind = {"HVD_EVENT_ALL": "hvd_event_kind", "HVD_DEFAULT_TIMEOUT": "i64", "HVD_MILLISECOND": "i64",
-                    "HVD_SECOND": "i64", "HVD_MAX_DIMS": "usize", "HVD_NO_COPIES": "i32", "HVD_SAMPLER_SAVED_BYTES": "usize"}
+            kind = {
+                "HVD_EVENT_ALL": "hvd_event_kind", "HVD_DEFAULT_TIMEOUT": "i64", "HVD_MILLISECOND": "i64",
+                "HVD_SECOND": "i64", "HVD_MAX_DIMS": "usize", "HVD_NO_COPIES": "i32",
+                "HVD_SAMPLER_SAVED_BYTES": "usize"
+            }
             out.append(f'pub const {macro["name"]}: {kind.get(macro["name"], "u32")} = {macro["value"]};')
     out.append("")
     for entry in mine(api["types"]):
@@ -284,9 +302,11 @@ def rust(api):
         out += [f'pub const {v["name"]}: {enum["type"] or "i32"} = {v["value"]};' for v in enum["values"]]
     out.append("")
     for callback in mine(api["callbacks"]):
-        arguments = "".join(f"\n        {rust_field(p['name'])}: {rust_type(p['type'], known)}," for p in callback["parameters"])
+        arguments = "".join(f"\n        {rust_field(p['name'])}: {rust_type(p['type'], known)},"
+                            for p in callback["parameters"])
         result = "" if callback["result"] == "void" else f" -> {rust_type(callback['result'], known)}"
-        out.append(f"pub type {callback['name']} =\n    Option<unsafe extern \"C\" fn({arguments}\n    ){result}>;")
+        out.append(
+            f"pub type {callback['name']} =\n    Option<unsafe extern \"C\" fn({arguments}\n    ){result}>;")
     for struct in mine(api["structs"]):
         out += ["", "#[repr(C)]", "#[derive(Clone, Copy, Debug)]", f"pub struct {struct['name']} {{"]
         for field in struct["fields"]:
@@ -297,11 +317,15 @@ def rust(api):
         out.append("}")
     out += ["", 'extern "C" {']
     for function in mine(api["functions"]):
-        arguments = "".join(f"\n        {rust_field(p['name'])}: {rust_type(p['type'], known)}," for p in function["parameters"])
+        arguments = "".join(f"\n        {rust_field(p['name'])}: {rust_type(p['type'], known)},"
+                            for p in function["parameters"])
         result = "" if function["result"] == "void" else f" -> {rust_type(function['result'], known)}"
         out.append(f"    pub fn {function['name']}({arguments}\n    ){result};")
-    out += ["}", "", "#[cfg(test)]", "mod layout {", "    use super::*;", "    use std::mem::{offset_of, size_of};", "",
-            "    #[test]", "    fn structs_are_as_in_the_headers() {"]
+    out += [
+        "}", "", "#[cfg(test)]", "mod layout {", "    use super::*;",
+        "    use std::mem::{offset_of, size_of};", "", "    #[test]",
+        "    fn structs_are_as_in_the_headers() {"
+    ]
     for struct in mine(api["structs"]):
         out.append(f"        assert_eq!(size_of::<{struct['name']}>(), {struct['size']});")
         out += [f"        assert_eq!(offset_of!({struct['name']}, {rust_field(f['name'])}), {f['offset']});"

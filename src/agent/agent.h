@@ -1,5 +1,5 @@
-// The agent as a thread-safe object: dials the driver, starts and watches the workers of this host, and says how it ended.
-// AgentCore makes its decisions.
+// The agent as a thread-safe object: dials the driver, starts and watches the workers of this host, and says
+// how it ended. AgentCore makes its decisions.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,8 @@ struct AgentSettings {
   uint64_t spool_bytes = 0;
 };
 
-/// Reads the options; the secret from option secret, else from the file of option secret_file. Throws Error(HVD_INVALID).
+/// Reads the options; the secret from option secret, else from the file of option secret_file. Throws
+/// Error(HVD_INVALID).
 AgentSettings read_agent_settings(const Options& options);
 
 class Agent {
@@ -43,7 +44,8 @@ class Agent {
   /// How it ended: HVD_OK with the job's success; HVD_TIMEOUT: it goes on.
   Status wait(Duration timeout);
   void stop(const std::string& reason);
-  /// The host is about to go: wait says HVD_OK if all workers have left in time. timeout 0: option leave_timeout.
+  /// The host is about to go: wait says HVD_OK if all workers have left in time. timeout 0: option
+  /// leave_timeout.
   void drain(const std::string& reason, Duration timeout);
   void close();
 

@@ -1,5 +1,5 @@
-// The decisions of an agent: which workers to start, signal and end, what to report, when to go. Pure: orders, ends of processes
-// and the time go in, actions come out.
+// The decisions of an agent: which workers to start, signal and end, what to report, when to go. Pure:
+// orders, ends of processes and the time go in, actions come out.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,8 @@ using CoreActions = std::vector<CoreAction>;
 
 class AgentCore {
  public:
-  /// `spool` takes output for which there is no room while there is no driver; none: then workers' printing waits.
+  /// `spool` takes output for which there is no room while there is no driver; none: then workers' printing
+  /// waits.
   AgentCore(CoreConfig config, Time now, std::unique_ptr<Spool> spool = nullptr);
 
   // The connection. What was reported and not received is sent again.
@@ -82,8 +83,8 @@ class AgentCore {
 
   /// Somebody wants the agent to end: SIGTERM to its workers, then the grace. A second time: SIGKILL.
   CoreActions stop(const std::string& reason, Time now);
-  /// The host is about to go: its workers leave at their next commit, and the agent ends with HVD_OK when they have. Those
-  /// that are there still at `now + timeout` are ended as by stop. A second time: stop.
+  /// The host is about to go: its workers leave at their next commit, and the agent ends with HVD_OK when
+  /// they have. Those that are there still at `now + timeout` are ended as by stop. A second time: stop.
   CoreActions drain(const std::string& reason, Duration timeout, Time now);
   CoreActions tick(Time now);
   std::optional<Time> next_tick() const;
@@ -91,8 +92,8 @@ class AgentCore {
   uint64_t received() const { return orders_.received(); }
   uint64_t reported() const { return reports_.acknowledged(); }
   std::vector<uint64_t> workers() const;
-  /// Those of which a driver that takes the job over must know, with their slots: they run, or something of them is to be
-  /// reported yet.
+  /// Those of which a driver that takes the job over must know, with their slots: they run, or something of
+  /// them is to be reported yet.
   std::vector<std::pair<uint64_t, int32_t>> kept();
   bool online() const { return online_; }
   bool finished() const { return finished_; }

@@ -1,5 +1,5 @@
-// The parts of Agent, on the loop's thread: agent_connection.cc dials and talks to the driver, agent_workers.cc does what the
-// core decides.
+// The parts of Agent, on the loop's thread: agent_connection.cc dials and talks to the driver,
+// agent_workers.cc does what the core decides.
 #pragma once
 
 #include <cstdint>

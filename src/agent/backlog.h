@@ -1,5 +1,5 @@
-// An agent's reports while nobody takes them: beyond a bound, workers' output goes to a spool, in order with all
-// else. Pure.
+// An agent's reports while nobody takes them: beyond a bound, workers' output goes to a spool, in order with
+// all else. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// The driver's view of the agents: which hosts have one, what each was ordered and has reported, whose agent is to be started
-// or given up. Pure: what agents say, ends of their processes and the time go in, actions come out.
+// The driver's view of the agents: which hosts have one, what each was ordered and has reported, whose agent
+// is to be started or given up. Pure: what agents say, ends of their processes and the time go in, actions
+// come out.
 #pragma once
 
 #include <cstdint>
@@ -88,8 +89,8 @@ class Fleet {
  public:
   explicit Fleet(FleetConfig config) : config_(config) {}
 
-  // Of an earlier driver: hosts that had an agent, and workers that were started there. They are lost if their agent does not
-  // come within `patience`, or comes without them.
+  // Of an earlier driver: hosts that had an agent, and workers that were started there. They are lost if
+  // their agent does not come within `patience`, or comes without them.
   void expect(const std::string& host, int32_t slots, bool program, Time now);
   void expect(uint64_t worker, const std::string& host, int32_t slot, Time now);
   /// The job has ended: agents that have not come yet get `patience` to do so.

@@ -1,4 +1,5 @@
-// Adoption: a driver that takes a job over decides about agents it has never seen that run workers of this job.
+// Adoption: a driver that takes a job over decides about agents it has never seen that run workers of this
+// job.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -10,7 +10,8 @@
 
 namespace hvd::agent {
 
-/// `local` may be null: then every host has an agent. is_local: of hosts that have none. `server` lives longer.
+/// `local` may be null: then every host has an agent. is_local: of hosts that have none. `server` lives
+/// longer.
 std::unique_ptr<launch::Launcher> make_launcher(Server& server, std::unique_ptr<launch::Launcher> local,
                                                 std::function<bool(const std::string& host)> is_local);
 

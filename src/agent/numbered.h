@@ -1,5 +1,5 @@
-// Orders and reports of an agent: numbered, kept until the other end has them, and so neither lost nor done twice when a
-// connection breaks. Pure.
+// Orders and reports of an agent: numbered, kept until the other end has them, and so neither lost nor done
+// twice when a connection breaks. Pure.
 #pragma once
 
 #include <fmt/format.h>
@@ -47,7 +47,8 @@ class Outbox {
       kept_.pop_front();
     }
   }
-  /// Takes back messages that were never sent, nor was any after them: those get the numbers that became free.
+  /// Takes back messages that were never sent, nor was any after them: those get the numbers that became
+  /// free.
   template <class Predicate>
   void remove(Predicate unwanted) {
     last_ -= kept_.size();
@@ -83,8 +84,8 @@ class Outbox {
   uint64_t last_ = 0, sent_ = 0;
 };
 
-/// Takes a number that came. True if the message is new, false if it came before. Throws Error(HVD_INVALID) if one between is
-/// missing.
+/// Takes a number that came. True if the message is new, false if it came before. Throws Error(HVD_INVALID)
+/// if one between is missing.
 class Inbox {
  public:
   bool take(uint64_t number) {

@@ -15,7 +15,8 @@ namespace {
 constexpr Duration kLinger = std::chrono::seconds(5);
 constexpr int32_t kMaxSlots = kMostSlotsOfAnAgent;
 constexpr size_t kLongestName = 253;
-// Output of one agent that is not acknowledged: it may keep 4 MiB, and a piece of each worker may be under way beside that.
+// Output of one agent that is not acknowledged: it may keep 4 MiB, and a piece of each worker may be under
+// way beside that.
 constexpr size_t kMostUnread = size_t{16} << 20;
 
 }  // namespace
@@ -228,8 +229,8 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
   }
 }
 
-/// An agent that does not wait for acknowledgements would fill the driver's memory. What it has sent counts across its
-/// connections.
+/// An agent that does not wait for acknowledgements would fill the driver's memory. What it has sent counts
+/// across its connections.
 void Server::count_unread(const std::string& host, size_t bytes) {
   size_t& unread = unread_[host];
   unread += bytes;

@@ -1,5 +1,5 @@
-// The driver's end of agents: their connections, the programs that start them, and what their workers print. The decisions
-// are Fleet's.
+// The driver's end of agents: their connections, the programs that start them, and what their workers print.
+// The decisions are Fleet's.
 #pragma once
 
 #include <functional>
@@ -76,7 +76,8 @@ class Server {
   void hurry(Duration patience);
   bool awaits() const { return fleet_.awaits(); }
   void forget(uint64_t worker);
-  /// Another driver has taken over: its are the agents now. Those that were started here are watched until they end.
+  /// Another driver has taken over: its are the agents now. Those that were started here are watched until
+  /// they end.
   void retire();
   /// Where the agents that are started are to dial.
   void listening(std::vector<std::string> endpoints) { endpoints_ = std::move(endpoints); }

@@ -12,7 +12,8 @@ constexpr Duration kLinger = std::chrono::seconds(5);
 
 }  // namespace
 
-/// The programs by which the driver before this one has started agents: they are the agents' connection to this machine.
+/// The programs by which the driver before this one has started agents: they are the agents' connection to
+/// this machine.
 void Server::inherit_programs() {
   if (!config_.keeper) return;
   for (const launch::InheritedWorker& kept : config_.keeper->take_agents()) {

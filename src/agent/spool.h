@@ -9,7 +9,8 @@
 
 namespace hvd::agent {
 
-/// directory: "" for TMPDIR, or /var/tmp. It is looked for when the first bytes come. `limit`: the file's size in bytes.
+/// directory: "" for TMPDIR, or /var/tmp. It is looked for when the first bytes come. `limit`: the file's
+/// size in bytes.
 std::unique_ptr<Spool> make_file_spool(const std::string& directory, uint64_t limit);
 
 }  // namespace hvd::agent

@@ -14,8 +14,8 @@ namespace hvd::api {
 
 namespace {
 
-// A handle's bits, from the lowest: a mark, the slot's index, the slot's turn, the kind. On 64 bits the kind makes it
-// an address that no processor takes, so that whoever follows it is told at once.
+// A handle's bits, from the lowest: a mark, the slot's index, the slot's turn, the kind. On 64 bits the kind
+// makes it an address that no processor takes, so that whoever follows it is told at once.
 constexpr bool kWide = sizeof(uintptr_t) == 8;
 constexpr unsigned kMarkBits = 3, kIndexBits = kWide ? 24 : 14, kTurnBits = kWide ? 32 : 11, kKindBits = 4;
 constexpr uintptr_t kMark = 0b101;
@@ -75,8 +75,8 @@ struct alignas(64) Slot {
 
 namespace {
 
-/// All handles of the process. It takes no lock, so that a fork at any moment leaves it whole for the child, whose
-/// own handles go on from there; what it inherited stays in its slots and is refused.
+/// All handles of the process. It takes no lock, so that a fork at any moment leaves it whole for the child,
+/// whose own handles go on from there; what it inherited stays in its slots and is refused.
 class Table {
  public:
   static Table& instance() {

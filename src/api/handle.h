@@ -1,6 +1,7 @@
-// What a handle of hvd.h is: not an address but a ticket, checked at every call. It names a slot of a table, which
-// counts the calls that are using the object, and the owner of the slot at the time; so a call on a handle that was
-// destroyed, by whatever thread and however long ago, is an error and never an access to freed memory.
+// What a handle of hvd.h is: not an address but a ticket, checked at every call. It names a slot of a table,
+// which counts the calls that are using the object, and the owner of the slot at the time; so a call on a
+// handle that was destroyed, by whatever thread and however long ago, is an error and never an access to
+// freed memory.
 #pragma once
 
 #include <atomic>
@@ -66,8 +67,8 @@ class SlotUse {
   static bool within(const hvd_context* context);
 
  protected:
-  /// Throws Error: HVD_INVALID for NULL, what is no handle, another kind, or another process's (after a fork);
-  /// HVD_CLOSED for one that was destroyed. `name` is the parameter's.
+  /// Throws Error: HVD_INVALID for NULL, what is no handle, another kind, or another process's (after a
+  /// fork); HVD_CLOSED for one that was destroyed. `name` is the parameter's.
   SlotUse(const void* handle, HandleKind kind, const char* name);
   ~SlotUse();
   void belongs_to(hvd_context* context) { context_ = context; }
@@ -105,8 +106,8 @@ void close_if_due(hvd_context* context) noexcept;
 /// Makes a handle; never NULL. Throws Error(HVD_UNAVAILABLE) if there are too many.
 const void* open_slot(std::shared_ptr<void> object, HandleKind kind);
 
-/// Ends a handle: later calls on it are errors, those under way go on. The object, or nothing if the handle is not
-/// this process's or was ended already. The object lives until the last call is out.
+/// Ends a handle: later calls on it are errors, those under way go on. The object, or nothing if the handle
+/// is not this process's or was ended already. The object lives until the last call is out.
 std::shared_ptr<void> close_slot(const void* handle, HandleKind kind);
 
 template <class T>

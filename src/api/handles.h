@@ -24,7 +24,8 @@ struct hvd_options {
   std::string text;  // what hvd_options_get gave last
 };
 
-/// One worker. What was made from it shares it, so it lives as long as any of that; its threads end with close.
+/// One worker. What was made from it shares it, so it lives as long as any of that; its threads end with
+/// close.
 struct hvd_context {
   explicit hvd_context(hvd::Options given)
       : options(hvd::api::with_identity(std::move(given))),
@@ -110,8 +111,8 @@ elastic::Worker& connected_worker(hvd_context& context);
 /// Stands for the calling thread.
 const void* this_thread();
 
-/// A call on a state, which takes one thread at a time; from within its callbacks that thread may call again. Throws
-/// Error(HVD_INVALID) if another thread is in one.
+/// A call on a state, which takes one thread at a time; from within its callbacks that thread may call again.
+/// Throws Error(HVD_INVALID) if another thread is in one.
 class StateCall {
  public:
   explicit StateCall(hvd_state& state);

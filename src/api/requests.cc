@@ -32,7 +32,8 @@ std::string entry_name(const TensorArray& array, size_t index) {
 
 // What is wrong is said with the tensor's name, which is made only then: these run at every operation.
 
-/// Where it is; whether any backend serves that, and all tensors of a call are in one place, is found out later.
+/// Where it is; whether any backend serves that, and all tensors of a call are in one place, is found out
+/// later.
 void read_place(const hvd_tensor& tensor, const TensorArray& array, size_t index, Tensor* result) {
   if (tensor.memory == HVD_MEMORY_HOST) return;
   if (tensor.memory != HVD_MEMORY_CUDA) {

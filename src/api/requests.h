@@ -27,7 +27,8 @@ struct TensorArray {
   bool single = false;    // one tensor that is no array: it is called by the name alone
 };
 
-/// All of these throw Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was expected.
+/// All of these throw Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was
+/// expected.
 Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
                     hvd_reduction reduction);
 Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root);

@@ -26,8 +26,9 @@ struct Source {
   const char* name;
   const char* besides = nullptr;  // has to be set as well
 };
-// One may have been started by another, and its children inherit both's: those that run within others come first. Slurm
-// sets rank and size in a batch script too, where there is one process; a step has its number besides.
+// One may have been started by another, and its children inherit both's: those that run within others come
+// first. Slurm sets rank and size in a batch script too, where there is one process; a step has its number
+// besides.
 constexpr Source kSources[] = {
     {"RANK", "WORLD_SIZE", "torchrun", "TORCHELASTIC_RUN_ID"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"},
@@ -161,8 +162,8 @@ StandaloneDriver invite(Options& options, const Placement& place, Invitation* re
   return driver;
 }
 
-/// Started by mpirun or srun, and told nothing else: MPI knows the group, and carries address and secret of a driver
-/// within rank 0 to the others.
+/// Started by mpirun or srun, and told nothing else: MPI knows the group, and carries address and secret of a
+/// driver within rank 0 to the others.
 StandaloneDriver meet_through_mpi(Options& options, Placement place) {
   const std::string wanted = fmt::format(
       "rank {} of {} (from {}) has no driver: expected option rendezvous (HVD_RENDEZVOUS), host:port of rank "

@@ -24,8 +24,8 @@ std::optional<Placement> find_placement(const Options& options);
 /// With the identity that this worker will have in a job without a driver, as far as the environment tells.
 Options with_identity(Options options);
 
-/// The workers of such a driver are started and ended by somebody else: it need not wait for them. If rank 0 goes before
-/// the job is over it is a peer that is lost, and the others hear that first.
+/// The workers of such a driver are started and ended by somebody else: it need not wait for them. If rank 0
+/// goes before the job is over it is a peer that is lost, and the others hear that first.
 struct DriverDeleter {
   int64_t workers = 0;
   void operator()(hvd_driver* driver) const {
@@ -43,8 +43,8 @@ hvd_driver* make_driver(Options options);
 using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
 
 /// Completes the options of a worker that has no driver: nothing for a worker that is alone; otherwise
-/// its identity and where rank 0 listens, which is told by option rendezvous or, where an MPI launcher started the
-/// workers, through MPI. On rank 0 starts the driver there and returns it.
+/// its identity and where rank 0 listens, which is told by option rendezvous or, where an MPI launcher
+/// started the workers, through MPI. On rank 0 starts the driver there and returns it.
 StandaloneDriver prepare_standalone(Options& options);
 
 }  // namespace hvd::api

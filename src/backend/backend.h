@@ -55,13 +55,14 @@ class Instance {
  public:
   virtual ~Instance() = default;  // closes
   virtual const Description& description() const = 0;
-  /// Whether this collective (but a barrier, of this dtype) on this memory is served in the current generation: what
-  /// description() names may be more. The same on every member. Any thread.
+  /// Whether this collective (but a barrier, of this dtype) on this memory is served in the current
+  /// generation: what description() names may be more. The same on every member. Any thread.
   virtual bool supports(hvd_memory memory, hvd_dtype dtype, hvd_collective collective) const;
   /// By whom. HVD_UNSUPPORTED, where supports() says no: why nobody does.
   virtual Status choice(hvd_memory memory, hvd_dtype dtype, hvd_collective collective,
                         Choice* ret_choice) const;
-  /// How peers reach this instance in the next generation, and what it can do: a row a backend, first that for host memory.
+  /// How peers reach this instance in the next generation, and what it can do: a row a backend, first that
+  /// for host memory.
   virtual Status offers(std::vector<Offer>* ret_offers) = 0;
   /// By the rows that all members gave, in the order of their ranks.
   virtual Status connect(uint64_t generation, int32_t rank, const std::vector<Member>& members,
@@ -79,14 +80,14 @@ class Instance {
     static_cast<void>(done);
     static_cast<void>(deadline);
   }
-  /// The calling thread will wait for what it submits from now on: in progress, and for so long. Nobody need be woken
-  /// for it. Zero: no more.
+  /// The calling thread will wait for what it submits from now on: in progress, and for so long. Nobody need
+  /// be woken for it. Zero: no more.
   virtual void lends(Duration wait) { static_cast<void>(wait); }
-  /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives the
-  /// generation.
+  /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives
+  /// the generation.
   virtual std::shared_ptr<Board> board() { return nullptr; }
-  /// Copies between host and device memory, as in hvd_backend_table; `memory` is the device's kind. An instance
-  /// that serves none gives HVD_UNSUPPORTED. All of them stay usable after abort.
+  /// Copies between host and device memory, as in hvd_backend_table; `memory` is the device's kind. An
+  /// instance that serves none gives HVD_UNSUPPORTED. All of them stay usable after abort.
   virtual Status host_alloc(hvd_memory memory, size_t size, void** ret_memory);
   virtual void host_free(hvd_memory memory, void* data) {
     static_cast<void>(memory);

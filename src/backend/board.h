@@ -1,13 +1,14 @@
-// A board: slots in memory that all ranks of a generation share, on which ranks that repeat a small operation meet
-// without messages. Who may use a slot, and for what, is agreed elsewhere.
+// A board: slots in memory that all ranks of a generation share, on which ranks that repeat a small operation
+// meet without messages. Who may use a slot, and for what, is agreed elsewhere.
 //
-// A slot is granted under a number; its meetings are rounds, counted from 1. A rank arrives by leaving a note: its data,
-// in one of two places by turns, and which round it is for. One word a slot says which round is open. Whoever sees
-// that all have arrived opens the next one: that is the one moment at which the meeting takes place, for all. Whoever does
-// not want to wait closes the slot instead, at the same word: then nobody has met, and nobody will under this grant.
+// A slot is granted under a number; its meetings are rounds, counted from 1. A rank arrives by leaving a
+// note: its data, in one of two places by turns, and which round it is for. One word a slot says which round
+// is open. Whoever sees that all have arrived opens the next one: that is the one moment at which the meeting
+// takes place, for all. Whoever does not want to wait closes the slot instead, at the same word: then nobody
+// has met, and nobody will under this grant.
 //
-// A place for notes is written again two rounds later, which opens only after everybody has arrived at the round between
-// them, and so has read what stood there.
+// A place for notes is written again two rounds later, which opens only after everybody has arrived at the
+// round between them, and so has read what stood there.
 #pragma once
 
 #include <atomic>

@@ -36,8 +36,8 @@ Report report_of(const Module& module) {
   return {module.description, module.table.description.max_instances, HVD_BACKEND_ABI_VERSION, {}};
 }
 
-// A module for device memory alone costs nothing to open, and only then says whether the libraries that it loads are
-// there.
+// A module for device memory alone costs nothing to open, and only then says whether the libraries that it
+// loads are there.
 Status try_open(const Options& options, const std::shared_ptr<Module>& module) {
   if ((module->description.memories >> HVD_MEMORY_HOST & 1) != 0) return {};
   std::vector<std::pair<std::string, std::string>> module_options;

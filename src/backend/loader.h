@@ -18,8 +18,8 @@ std::vector<std::string> module_names(const Options& options);
 /// Letters, digits, '_' and '-'.
 bool is_module_name(const std::string& name);
 
-/// Loads the first libhvd_<name>.so of the directories that loads. HVD_UNAVAILABLE lists every path tried with its
-/// reason.
+/// Loads the first libhvd_<name>.so of the directories that loads. HVD_UNAVAILABLE lists every path tried
+/// with its reason.
 Status find_module(const Options& options, const std::string& name, std::shared_ptr<Module>* ret_module);
 
 /// One module file, or the built-in backend.

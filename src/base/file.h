@@ -1,5 +1,5 @@
-// Files without std::ifstream, and without those parts of std::filesystem that are large: a static libstdc++ would bring
-// its locales and its walks through directories into the library.
+// Files without std::ifstream, and without those parts of std::filesystem that are large: a static libstdc++
+// would bring its locales and its walks through directories into the library.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ std::string real_path(const std::string& path);
 /// Makes the directory and those above it. 0, or errno.
 int make_directories(const std::string& path);
 
-/// Removes the directory and all that is in it, following no link. What is gone meanwhile is no failure. 0, or errno.
+/// Removes the directory and all that is in it, following no link. What is gone meanwhile is no failure. 0,
+/// or errno.
 int remove_directory(const std::string& path);
 
 }  // namespace hvd

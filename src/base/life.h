@@ -1,10 +1,12 @@
-// The end of a process, told before its memory is given back. The kernel closes a dead process' sockets after it
-// has freed its memory, which takes 27 ms for 256 MiB and a third of a second for 4 GiB; but it walks a dying
-// thread's list of robust futexes (set_robust_list(2), the kernel's Documentation/locking/robust-futexes.rst)
-// first of all. A thread of the process holds one in a page of shared memory, and others wait on it.
+// The end of a process, told before its memory is given back. The kernel closes a dead process' sockets after
+// it has freed its memory, which takes 27 ms for 256 MiB and a third of a second for 4 GiB; but it walks a
+// dying thread's list of robust futexes (set_robust_list(2), the kernel's
+// Documentation/locking/robust-futexes.rst) first of all. A thread of the process holds one in a page of
+// shared memory, and others wait on it.
 //
-// It works within a machine, for processes that may look at each other's /proc; everybody else has the sockets.
-// A stopped process holds its futex still, a forked child has none, and exec lets it go: the worker is gone then.
+// It works within a machine, for processes that may look at each other's /proc; everybody else has the
+// sockets. A stopped process holds its futex still, a forked child has none, and exec lets it go: the worker
+// is gone then.
 #pragma once
 
 #include <array>
@@ -63,9 +65,9 @@ class LifeWatch {
   LifeWatch& operator=(const LifeWatch&) = delete;
   ~LifeWatch();  // nobody is told any more
 
-  /// Whether it can be watched: `died` is called at most once, from a thread of this, with a lock held: it must not
-  /// call back. process, descriptor and token are what its owner says; nothing of it is believed. `key` is the caller's,
-  /// and none that is watched already.
+  /// Whether it can be watched: `died` is called at most once, from a thread of this, with a lock held: it
+  /// must not call back. process, descriptor and token are what its owner says; nothing of it is believed.
+  /// `key` is the caller's, and none that is watched already.
   bool watch(uint64_t key, int64_t process, int descriptor, const Digest& token, std::function<void()> died);
   /// After it `died` is not called.
   void forget(uint64_t key);

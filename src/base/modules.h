@@ -1,5 +1,5 @@
-// Where backend modules lie, and what each says of itself in a text file beside it, <module>.manifest, to those who do not
-// load it: docs/backends.md describes the file.
+// Where backend modules lie, and what each says of itself in a text file beside it, <module>.manifest, to
+// those who do not load it: docs/backends.md describes the file.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ std::vector<std::filesystem::path> module_directories(const Options& options);
 /// What becomes of an environment, by lines of text.
 class EnvironmentRules {
  public:
-  /// "set NAME=value" whatever is there, "default NAME=value" unless NAME is set, "unset NAME". False: the line is none of these
-  /// or names no variable.
+  /// "set NAME=value" whatever is there, "default NAME=value" unless NAME is set, "unset NAME". False: the
+  /// line is none of these or names no variable.
   bool take(std::string_view line);
   void append(const EnvironmentRules& later);
 
@@ -38,8 +38,8 @@ class EnvironmentRules {
 };
 
 struct Manifest {
-  /// A launcher that the module knows: who finds `variable` in its environment was started by it, together with as many as
-  /// `count` says. The lowest order is the innermost launcher.
+  /// A launcher that the module knows: who finds `variable` in its environment was started by it, together
+  /// with as many as `count` says. The lowest order is the innermost launcher.
   struct Launcher {
     int64_t order = 0;
     std::string variable, count;
@@ -58,8 +58,8 @@ struct Manifest {
 Manifest parse_manifest(const std::string& module, const std::filesystem::path& directory,
                         std::string_view text);
 
-/// All there are, in the order of module_directories and of their names; of one name the first. Files that can't be read, or are
-/// longer than 64 KiB, are left out.
+/// All there are, in the order of module_directories and of their names; of one name the first. Files that
+/// can't be read, or are longer than 64 KiB, are left out.
 std::vector<Manifest> read_manifests(const Options& options);
 
 /// The one that serves backend `name` to processes that no launcher started, or null.

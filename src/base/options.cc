@@ -226,7 +226,8 @@ std::string shown(Duration duration) {
 
 /// A number of seconds, or of the unit that follows it.
 std::optional<double> nanoseconds_of(const std::string& text) {
-  // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtod takes more than is meant.
+  // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtod takes more
+  // than is meant.
   if (text.find_first_of("0123456789") == std::string::npos ||
       text.find_first_of("xX+ \t\n\v\f\r") != std::string::npos)
     return std::nullopt;

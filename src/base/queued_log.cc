@@ -24,7 +24,8 @@ class Queue {
       std::unique_lock lock(shared_->mutex);
       shared_->closed = true;
       shared_->changed.notify_all();
-      // A callback that never returns keeps its thread, and what that uses; nobody waits for it longer than this.
+      // A callback that never returns keeps its thread, and what that uses; nobody waits for it longer than
+      // this.
       if (!shared_->changed.wait_for(lock, patience_, [&] { return shared_->ended; })) {
         shared_->lines.clear();
         thread_.detach();

@@ -7,9 +7,9 @@
 
 namespace hvd {
 
-/// The first line of a regular file that nobody else can read, or of standard input for "-". A file of root's may be readable by
-/// its group for a process that isn't root's. Never waits for a file. Throws Error(HVD_INVALID) that says why it can't be used;
-/// it shows nothing of it.
+/// The first line of a regular file that nobody else can read, or of standard input for "-". A file of root's
+/// may be readable by its group for a process that isn't root's. Never waits for a file. Throws
+/// Error(HVD_INVALID) that says why it can't be used; it shows nothing of it.
 std::string read_secret_file(const std::string& path);
 
 /// Option secret, else the file of option secret_file; "" if neither is set.

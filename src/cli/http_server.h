@@ -18,8 +18,8 @@ using HttpHandler = std::function<HttpAnswer(const std::string& path)>;
 
 class HttpServer {
  public:
-  /// "address:port", "[v6]:port", "port" or ":port": the last two on loopback. Throws std::runtime_error that names the
-  /// endpoint and what is wrong with it.
+  /// "address:port", "[v6]:port", "port" or ":port": the last two on loopback. Throws std::runtime_error that
+  /// names the endpoint and what is wrong with it.
   HttpServer(const std::string& endpoint, HttpHandler handler);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -31,8 +31,8 @@ class HttpServer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Whether a Host header may be served on a loopback address: names of this machine alone. A page from elsewhere whose name
-/// was made to point here (DNS rebinding) must not read what is served.
+/// Whether a Host header may be served on a loopback address: names of this machine alone. A page from
+/// elsewhere whose name was made to point here (DNS rebinding) must not read what is served.
 bool is_local_host(const std::string& header);
 
 }  // namespace hvd::cli

@@ -18,7 +18,8 @@ class Screen {
   void turn_off();
   /// What the line shows from now on, cut to the terminal's width.
   void show(std::string_view status);
-  /// Whole lines to stdout or stderr, above the status line. Blocks until all is written or the reader is gone.
+  /// Whole lines to stdout or stderr, above the status line. Blocks until all is written or the reader is
+  /// gone.
   void write(int fd, std::string_view lines);
 
  private:

@@ -1,12 +1,12 @@
 // Contract 1: the maximum of all ranks' epoch words, agreed on for each check without messages of its own.
 //
 // Every request carries how many checks its rank has begun and the rank's word. When all ranks have called an
-// operation between the same two checks, rank 0 makes the maximum of all words it has heard a proposal for the
-// next check; it travels with every outcome that leaves from then on. The next such operation may replace it
-// by a newer one. A rank that begins a check while none of its operations of all ranks since the last check is
-// unanswered has the last proposal there will ever be: a newer one would have needed a call of its own. It goes
-// on without a word. Any other rank asks, and its question makes the proposal final; where there is none, the
-// question waits for all ranks' questions or for the next proposal.
+// operation between the same two checks, rank 0 makes the maximum of all words it has heard a proposal for
+// the next check; it travels with every outcome that leaves from then on. The next such operation may replace
+// it by a newer one. A rank that begins a check while none of its operations of all ranks since the last
+// check is unanswered has the last proposal there will ever be: a newer one would have needed a call of its
+// own. It goes on without a word. Any other rank asks, and its question makes the proposal final; where there
+// is none, the question waits for all ranks' questions or for the next proposal.
 #pragma once
 
 #include <algorithm>
@@ -84,8 +84,9 @@ class Checks {
   void answered(uint64_t ticket) {
     if (first_ != 0 && ticket >= first_) --unanswered_;
   }
-  /// Words of one check only grow: rank 0's because it hears more, and those of meetings are no larger than what rank 0
-  /// proposes by messages. So all ranks that have learned the same, in whatever order, know the same.
+  /// Words of one check only grow: rank 0's because it hears more, and those of meetings are no larger than
+  /// what rank 0 proposes by messages. So all ranks that have learned the same, in whatever order, know the
+  /// same.
   void learned(const Proposal& proposal) {
     if (proposal.check > known_.check) known_ = proposal;
     if (proposal.check == known_.check) known_.word = std::max(known_.word, proposal.word);
@@ -101,7 +102,8 @@ class Checks {
     *ret_word = known_.word;
     return true;
   }
-  /// Nothing was called between the last two checks. If that is so on all ranks, nothing was proposed for the last one.
+  /// Nothing was called between the last two checks. If that is so on all ranks, nothing was proposed for the
+  /// last one.
   bool idle() const { return idle_; }
   /// After a join: the number that all ranks go on from.
   void resume(uint64_t begun) {

@@ -1,12 +1,12 @@
 // Named collectives of one generation: a rank submits operations by name in its own order; rank 0
 // matches them and tells all ranks the order in which to run them. Small data travels within the matching
-// messages, the rest in the backend, small neighbours together. Matching is the pure class Matcher; the engine
-// is the thin layer around it. No thread of its own, no polling: whoever brings an event (a submission, a
-// message, a completion) drives it on.
+// messages, the rest in the backend, small neighbours together. Matching is the pure class Matcher; the
+// engine is the thin layer around it. No thread of its own, no polling: whoever brings an event (a
+// submission, a message, a completion) drives it on.
 //
-// One lock guards the tables; nothing outside (backend, log) is called under it but wake_at, word and interrupts.
-// What is to be done outside is queued, and one thread at a time works the queue off in order: so every rank sends
-// its requests and runs its operations in one order, whoever brings the events.
+// One lock guards the tables; nothing outside (backend, log) is called under it but wake_at, word and
+// interrupts. What is to be done outside is queued, and one thread at a time works the queue off in order: so
+// every rank sends its requests and runs its operations in one order, whoever brings the events.
 #pragma once
 
 #include <sys/types.h>
@@ -56,24 +56,24 @@ struct EngineConfig {
   size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
   /// This rank's current epoch word: see check. Called with the engine's lock held; it must not call back.
   std::function<uint64_t()> word;
-  /// What an agreed word means to ranks that have joined: their join completes with it unless it is HVD_OK. On
-  /// rank 0, with the engine's lock held; it must not call back.
+  /// What an agreed word means to ranks that have joined: their join completes with it unless it is HVD_OK.
+  /// On rank 0, with the engine's lock held; it must not call back.
   std::function<Status(uint64_t word)> interrupts;
-  /// Rank 0's stall report: one line, as logged; the ranks that have not come, ascending, none for a join, whom
-  /// others with more data keep waiting; since when the operation waits. No lock is held.
+  /// Rank 0's stall report: one line, as logged; the ranks that have not come, ascending, none for a join,
+  /// whom others with more data keep waiting; since when the operation waits. No lock is held.
   std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled;
-  /// Called each time before this engine aborts the backend, which cuts off what devices are still at. Any thread, no
-  /// lock is held; never blocks.
+  /// Called each time before this engine aborts the backend, which cuts off what devices are still at. Any
+  /// thread, no lock is held; never blocks.
   std::function<void()> aborting;
-  /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may be
-  /// called with the engine's lock held: it must not call back into the engine.
+  /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may
+  /// be called with the engine's lock held: it must not call back into the engine.
   std::function<void(Time when)> wake_at;
 };
 
 class Engine final : public std::enable_shared_from_this<Engine> {
  public:
-  /// `instance` (not owned) must be connected to this generation before start() and outlive what this returns. The
-  /// last owner of that closes the engine.
+  /// `instance` (not owned) must be connected to this generation before start() and outlive what this
+  /// returns. The last owner of that closes the engine.
   static std::shared_ptr<Engine> open(EngineConfig config, backend::Instance& instance);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -91,12 +91,13 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::shared_ptr<Operation> operation;
     uint64_t word = 0;  // of a check
   };
-  /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet on the
-  /// board, without messages. Nothing: submit it and wait. Waits for a moment at most. wait: how long the caller waits
-  /// for an operation that it gets.
+  /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet
+  /// on the board, without messages. Nothing: submit it and wait. Waits for a moment at most. wait: how long
+  /// the caller waits for an operation that it gets.
   std::optional<Concluded> meet(Submission& submission, Duration wait = Duration::zero());
 
-  // The same in steps, for tests that replay histories: arrive; look until it is no more kOpen, or close; conclude.
+  // The same in steps, for tests that replay histories: arrive; look until it is no more kOpen, or close;
+  // conclude.
   struct Met {
     std::string name;
     backend::Board::Meeting meeting;
@@ -111,11 +112,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   Meeting close(Met& met) { return board_->close(met.meeting); }
   std::optional<Concluded> conclude(Met& met, Meeting state, Submission& submission);
 
-  /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on every
-  /// rank; it is no older than any rank's word at its last operation of all ranks that had completed before, if
-  /// no rank has left such an operation open. It costs a message of its own only if there was no such operation
-  /// since the last check, or one was left open; checks in a row meet on the board. Blocks as an operation named "hvd.check_host_updates" would,
-  /// and fails as that would.
+  /// Contract 1: is called at the same point by every rank. The maximum of all ranks' words, the same on
+  /// every rank; it is no older than any rank's word at its last operation of all ranks that had completed
+  /// before, if no rank has left such an operation open. It costs a message of its own only if there was no
+  /// such operation since the last check, or one was left open; checks in a row meet on the board. Blocks as
+  /// an operation named "hvd.check_host_updates" would, and fails as that would.
   Status check(Duration timeout, uint64_t* ret_word);
   // The same in steps: over at once, or a question to meet for; who does not meet for it asks.
   std::optional<Status> begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question);

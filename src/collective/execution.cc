@@ -1,6 +1,6 @@
 // What a rank does with rank 0's word about its operations: complete them, with the data that came along or
-// without any, or run them in the backend. Where one rank's memory does not suffice for its part (a result, an
-// object, a scaled copy), it can't take part and the others can't do without it: the generation is broken,
+// without any, or run them in the backend. Where one rank's memory does not suffice for its part (a result,
+// an object, a scaled copy), it can't take part and the others can't do without it: the generation is broken,
 // HVD_INTERNAL here and HVD_PEER_LOST for them.
 #include <fmt/format.h>
 
@@ -125,8 +125,7 @@ Status Engine::plan(Batch& batch, const Outcome& outcome) const {
   }
   const size_t members = first.call->member_count(config_.hosts.size());
   if (config_.join_counts && first.submission.reduction == HVD_REDUCTION_AVERAGE &&
-      !first.call->on_device() && !outcome.participants.empty() &&
-      outcome.participants.size() < members) {
+      !first.call->on_device() && !outcome.participants.empty() && outcome.participants.size() < members) {
     batch.divisor = static_cast<int32_t>(members);
     for (Plan::Step& step : batch.plan.steps()) step.op.reduction = HVD_REDUCTION_SUM;
   }

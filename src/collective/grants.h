@@ -13,8 +13,8 @@ bool runs_after_meeting(const Signature& call);
 
 class Grants {
  public:
-  /// All ranks have called this by messages, in agreement, with this word, and would rather meet. The second time in a
-  /// row they are granted a slot; so again after that was closed. number 0: not now.
+  /// All ranks have called this by messages, in agreement, with this word, and would rather meet. The second
+  /// time in a row they are granted a slot; so again after that was closed. number 0: not now.
   Grant agreed(const SignaturePtr& call, uint64_t word);
 
  private:

@@ -62,10 +62,11 @@ class Matcher {
   void finish(int32_t rank);
   /// There is a board: what is called over and over is granted it.
   void use_board() { board_ = true; }
-  /// All have met on the board after `checks` checks each, all with this word; whether there is something to take.
+  /// All have met on the board after `checks` checks each, all with this word; whether there is something to
+  /// take.
   bool met(uint64_t checks, uint64_t word);
-  /// Of operations that run in the backend once all have met; whatever is called from now on comes after them. The first
-  /// one's number.
+  /// Of operations that run in the backend once all have met; whatever is called from now on comes after
+  /// them. The first one's number.
   uint64_t reserve(uint64_t operations) { return std::exchange(sequence_, sequence_ + operations); }
   /// They have met: rank 0 runs it.
   void runs() { fusion_.started(); }

@@ -1,21 +1,23 @@
 // The fast way: ranks that repeat a small call meet on the board (backend/board.h), without messages.
 //
-// Rank 0 grants a slot to a call that all ranks have made twice in a row by messages, each of them as one that waits at
-// once; the grant travels with the second outcome. From then on whoever makes the very same call leaves its data in
-// the slot, and all who have arrived have met. Whoever does anything else under that name (another shape, another
-// word, an operation to wait for later), or has waited for a moment in vain, closes the slot: all who have arrived or
-// will then make that call by messages, where differences, time-outs, losses and late ranks are dealt with as ever.
-// The word of its slot decides between both for all ranks alike.
+// Rank 0 grants a slot to a call that all ranks have made twice in a row by messages, each of them as one
+// that waits at once; the grant travels with the second outcome. From then on whoever makes the very same
+// call leaves its data in the slot, and all who have arrived have met. Whoever does anything else under that
+// name (another shape, another word, an operation to wait for later), or has waited for a moment in vain,
+// closes the slot: all who have arrived or will then make that call by messages, where differences,
+// time-outs, losses and late ranks are dealt with as ever. The word of its slot decides between both for all
+// ranks alike.
 //
-// What is too large for the slot runs in the backend once all have met. Its place in the order of operations is fixed by
-// rank 0 as it arrives: it leaves the number in its note. A rank arrives only when none of its operations is under way;
-// while it waits it closes the slot before it begins another, and runs no other before this one. So whatever got a lower
-// number is over on every rank that is part of it, and whatever gets a higher one comes later on all.
+// What is too large for the slot runs in the backend once all have met. Its place in the order of operations
+// is fixed by rank 0 as it arrives: it leaves the number in its note. A rank arrives only when none of its
+// operations is under way; while it waits it closes the slot before it begins another, and runs no other
+// before this one. So whatever got a lower number is over on every rank that is part of it, and whatever gets
+// a higher one comes later on all.
 //
-// Contract 1: every rank that meets has the word of the grant, which rank 0 had heard before. If all have begun the
-// same number of checks, that word is proposed for the next one, by every rank to itself and by rank 0 to those
-// who ask. Where nothing was called between two checks they meet for the second one itself: with the grant's word on
-// every rank, that is the maximum.
+// Contract 1: every rank that meets has the word of the grant, which rank 0 had heard before. If all have
+// begun the same number of checks, that word is proposed for the next one, by every rank to itself and by
+// rank 0 to those who ask. Where nothing was called between two checks they meet for the second one itself:
+// with the grant's word on every rank, that is the maximum.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -198,8 +200,8 @@ std::optional<Engine::Concluded> Engine::meet(Submission& submission, Duration w
   met->wait = wait;
   Meeting state = look(*met);
   if (state == Meeting::kOpen) {
-    // With a processor each, the others come while this rank looks. On one that it shares with them they come only when it
-    // gives way; which of both it is can change, and is tried now and then.
+    // With a processor each, the others come while this rank looks. On one that it shares with them they come
+    // only when it gives way; which of both it is can change, and is tried now and then.
     const bool tries = waits_.fetch_add(1, std::memory_order_relaxed) % kTry == 0;
     const int most = board_->crowded() ? 0 : tries ? kLooks : looks_.load(std::memory_order_relaxed);
     int looks = 0;

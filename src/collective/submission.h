@@ -63,8 +63,9 @@ struct Submission {
   std::shared_ptr<uint8_t[]> scratch;  // reduce: what a rank that is not the root reduces into
 };
 
-/// What follows from who takes part, and need not be given: a send's pair, the splits of gather and scatter, where a
-/// reduce goes on ranks other than its root. `members` are those of the set, if there is one. Throws Error(HVD_INVALID).
+/// What follows from who takes part, and need not be given: a send's pair, the splits of gather and scatter,
+/// where a reduce goes on ranks other than its root. `members` are those of the set, if there is one. Throws
+/// Error(HVD_INVALID).
 void resolve(Submission* submission, int32_t rank, int32_t size);
 
 /// Memory from malloc, to be handed to C callers.

@@ -199,7 +199,8 @@ void Driver::start() {
   }
   try {
     const bool by_agents = options_.boolean("discover_agents");
-    // With agents on other hosts it may be there alone: its absence here fails only those that are started here.
+    // With agents on other hosts it may be there alone: its absence here fails only those that are started
+    // here.
     agents_ = may_need_agents();
     if (!launch_.start && !by_agents) {
       try {

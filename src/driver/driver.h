@@ -28,8 +28,8 @@ class Driver {
   /// Reads and checks the options. Throws Error(HVD_INVALID).
   explicit Driver(Options options);
   ~Driver();  // close
-  /// Stops what runs and ends every thread, within stop_grace and a few seconds; a start under way is waited for. Whoever
-  /// waits comes out. Not from the driver's threads.
+  /// Stops what runs and ends every thread, within stop_grace and a few seconds; a start under way is waited
+  /// for. Whoever waits comes out. Not from the driver's threads.
   void close();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

@@ -1,4 +1,5 @@
-// The parts of a driver, chosen by its options and the program's callbacks: discovery, launcher, agents, helper.
+// The parts of a driver, chosen by its options and the program's callbacks: discovery, launcher, agents,
+// helper.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +55,8 @@ class AgentDiscovery final : public HostDiscovery {
 /// The options of this driver that are the workers' as well: they inherit what was set, wherever it was set.
 std::vector<std::string> Driver::worker_options() const {
   std::vector<std::string> result = options_.for_workers();
-  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on stall_shutdown.
+  // Reports of a stall come after stall_warning, twice that time, and so on: one of them is to fall on
+  // stall_shutdown.
   if (const Duration shutdown = options_.duration("stall_shutdown"); shutdown > Duration(0)) {
     Duration warning = shutdown;
     const Duration wished = options_.duration("stall_warning");  // 0: none but this one
@@ -67,7 +69,8 @@ std::vector<std::string> Driver::worker_options() const {
   return result;
 }
 
-/// The program that the workers' backend needs beside the job, and its variables for them, by the module's manifest.
+/// The program that the workers' backend needs beside the job, and its variables for them, by the module's
+/// manifest.
 void Driver::find_helper() {
   helper_program_.clear();
   variables_ = {};
@@ -132,7 +135,8 @@ void Driver::start_helper() {
   run_on_loop([this] { variables_.append(helper_->variables()); });
 }
 
-/// Of option hosts or hostfile, or of the Slurm allocation if nothing else names hosts; none: they are discovered.
+/// Of option hosts or hostfile, or of the Slurm allocation if nothing else names hosts; none: they are
+/// discovered.
 std::vector<membership::HostSlots> Driver::fixed_hosts() const {
   if (options_.is_set("hosts")) return parse_fixed_hosts(options_.string("hosts"), settings().slots_per_host);
   if (options_.is_set("hostfile"))

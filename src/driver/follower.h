@@ -1,5 +1,5 @@
-// A driver that stands by without the other one's directory: it asks that driver for its journal, keeps a copy, and after it has
-// taken over tells whoever still drives the job to end (contract 14).
+// A driver that stands by without the other one's directory: it asks that driver for its journal, keeps a
+// copy, and after it has taken over tells whoever still drives the job to end (contract 14).
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace hvd::driver {
 
-/// A question of verb "journal", "TERM FILE OFFSET": what the asker has. And its answer, "TERM FILE OFFSET SIZE\n" and bytes:
-/// from where they are, and how long the whole is.
+/// A question of verb "journal", "TERM FILE OFFSET": what the asker has. And its answer, "TERM FILE OFFSET
+/// SIZE\n" and bytes: from where they are, and how long the whole is.
 struct JournalPart {
   uint64_t term = 0;
   uint64_t file = 0;  // grows when the journal of a term begins anew
@@ -37,7 +37,8 @@ JournalPart read_answer(std::string_view text);
 class JournalCopy {
  public:
   JournalPart wanted() const { return {term_, file_, next_.size(), 0, {}}; }
-  /// Returns whether there is more to ask for at once. Throws Error(HVD_INVALID) for what doesn't fit what was asked.
+  /// Returns whether there is more to ask for at once. Throws Error(HVD_INVALID) for what doesn't fit what
+  /// was asked.
   bool take(const JournalPart& answer);
   uint64_t term() const { return whole_term_; }        // of bytes(); 0: none yet
   const std::string& bytes() const { return whole_; }  // the newest that was there as a whole
@@ -50,8 +51,8 @@ class JournalCopy {
 class Follower {
  public:
   Follower(std::vector<DriverAddress> drivers, Duration patience, LoggerPtr logger);
-  /// Asks the drivers one after the other until one answers. `locked`: somebody does, or is silent though its port is open;
-  /// `stamp` changes with each answer. Blocks for `patience` a driver.
+  /// Asks the drivers one after the other until one answers. `locked`: somebody does, or is silent though its
+  /// port is open; `stamp` changes with each answer. Blocks for `patience` a driver.
   JournalFile::Look look();
   const JournalCopy& copy() const { return copy_; }
   std::string where() const;

@@ -1,5 +1,5 @@
-// The journal on disk: a file for each term in one directory, journal.<term>. That a term's file is made by one driver alone
-// is how the newest driver is known; that it is locked, how its life is.
+// The journal on disk: a file for each term in one directory, journal.<term>. That a term's file is made by
+// one driver alone is how the newest driver is known; that it is locked, how its life is.
 #pragma once
 
 #include <condition_variable>
@@ -42,18 +42,19 @@ class JournalFile {
   JournalFile(const JournalFile&) = delete;
   JournalFile& operator=(const JournalFile&) = delete;
 
-  /// To the page cache: it outlives this process. The first records say the term and what is known; with a KnownJob the file
-  /// begins anew once it has grown long.
+  /// To the page cache: it outlives this process. The first records say the term and what is known; with a
+  /// KnownJob the file begins anew once it has grown long.
   void write(const std::vector<membership::Record>& records);
   /// To the disk, by a thread of its own: it outlives the machine. Returns at once.
   void sync();
   /// Says that this driver lives, for who looks at its file from another machine. Returns at once.
   void beat();
-  /// What `wanted` (follower.h) lacks, from the beginning if that is of another file; kMostPart bytes at most. Throws
-  /// Error(HVD_UNAVAILABLE).
+  /// What `wanted` (follower.h) lacks, from the beginning if that is of another file; kMostPart bytes at
+  /// most. Throws Error(HVD_UNAVAILABLE).
   static constexpr size_t kMostPart = size_t{4} << 20;
   JournalPart read(const JournalPart& wanted, std::string* ret_bytes) const;
-  /// Writes what another driver's journal was into a directory of this one's own. Throws Error(HVD_UNAVAILABLE).
+  /// Writes what another driver's journal was into a directory of this one's own. Throws
+  /// Error(HVD_UNAVAILABLE).
   static void save(const std::string& directory, uint64_t term, const std::string& bytes);
   /// A newer driver has made its file.
   bool superseded() const;

@@ -1,4 +1,5 @@
-// The last lines of a driver's log, for those who look at the job; the program's own hook gets what it asked for.
+// The last lines of a driver's log, for those who look at the job; the program's own hook gets what it asked
+// for.
 #pragma once
 
 #include <algorithm>

@@ -15,8 +15,8 @@ struct DriverAddress {
   std::string key;       // of the operator, or the job's secret
 };
 
-/// Writes it where nobody but this user may read it, in one step: a reader sees all of it or what was there before.
-/// Throws Error(HVD_UNAVAILABLE).
+/// Writes it where nobody but this user may read it, in one step: a reader sees all of it or what was there
+/// before. Throws Error(HVD_UNAVAILABLE).
 void write_address_file(const std::string& path, const DriverAddress& address);
 
 /// Throws Error: HVD_UNAVAILABLE if it can't be read, HVD_INVALID if it is none.
@@ -25,8 +25,8 @@ DriverAddress read_address_file(const std::string& path);
 /// From options driver, secret and job, or else from the file of option address_file. Throws Error.
 DriverAddress address_of(const Options& options);
 
-/// Asks the driver and waits for its answer. Throws Error: HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT, or what the
-/// driver says.
+/// Asks the driver and waits for its answer. Throws Error: HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT, or what
+/// the driver says.
 std::string command(const DriverAddress& address, const std::string& verb, const std::string& argument,
                     Duration timeout);
 

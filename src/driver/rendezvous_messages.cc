@@ -130,8 +130,8 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   events_.connected(worker, connection->process);
 }
 
-/// Many workers send theirs more seldom, so that all together cost this driver no more than a thousand a second; but
-/// three times within heartbeat_timeout, so that one that is late proves nothing.
+/// Many workers send theirs more seldom, so that all together cost this driver no more than a thousand a
+/// second; but three times within heartbeat_timeout, so that one that is late proves nothing.
 Duration spread_heartbeats(Duration interval, Duration timeout, size_t workers) {
   const Duration seldom = std::min(kEachHeartbeat * static_cast<int64_t>(workers), timeout / 3);
   return std::max(interval, seldom);
@@ -142,7 +142,8 @@ std::chrono::milliseconds RendezvousServer::heartbeat_interval() const {
       spread_heartbeats(config_.heartbeat_interval, config_.heartbeat_timeout, connections_.size()));
 }
 
-/// Only a member of a generation may speak in its name: late messages of one that is over change nothing (contract 11).
+/// Only a member of a generation may speak in its name: late messages of one that is over change nothing
+/// (contract 11).
 bool RendezvousServer::in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   if (message.generation != 0 && message.generation == connection->generation) return true;
   logger_->debug("worker {}: {} of generation {} ignored, it is in {}", connection->worker,

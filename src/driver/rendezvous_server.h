@@ -29,7 +29,8 @@ struct Refusal {
   std::string reason;
 };
 
-/// Answers a command: once, on the loop's thread, now or later. Whether the operator still waits does not matter.
+/// Answers a command: once, on the loop's thread, now or later. Whether the operator still waits does not
+/// matter.
 using CommandReply = std::function<void(const Status& status, const std::string& text)>;
 
 struct RendezvousConfig {
@@ -38,8 +39,8 @@ struct RendezvousConfig {
   Duration heartbeat_interval = seconds(1), heartbeat_timeout = seconds(10), slow_timeout = seconds(60);
   Duration hello_timeout = seconds(5);
   wire::ChannelLimits limits;
-  // Connections, which know a key, that have not said hello; of one worker or agent, which need one at a time. The oldest
-  // gives way.
+  // Connections, which know a key, that have not said hello; of one worker or agent, which need one at a
+  // time. The oldest gives way.
   size_t max_strangers = 16384, max_strangers_of_one = 4;
   size_t max_operators = 64;  // connections of operators; the one that was idle for longest gives way
   Duration operator_timeout = seconds(120);  // without a command
@@ -58,14 +59,16 @@ class RendezvousServer {
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
     /// `process`: the number that it names as its own.
     std::function<void(uint64_t worker, int64_t process)> connected;
-    /// A worker says where it stands that an earlier driver knew, or that has lost its connection to this one.
+    /// A worker says where it stands that an earlier driver knew, or that has lost its connection to this
+    /// one.
     std::function<void(uint64_t worker, const membership::BackEvent& event)> back;
     /// Whether a worker that is unknown may say that first.
     std::function<bool(uint64_t worker)> may_be_known;
-    /// Somebody has heard of a newer driver. The term that this one has from now on; 0: it is over for this one.
+    /// Somebody has heard of a newer driver. The term that this one has from now on; 0: it is over for this
+    /// one.
     std::function<uint64_t(uint64_t term)> newer_term;
-    /// The first message of a connection is another role's than a worker's: true if somebody takes the channel over, by
-    /// handlers of its own. It has checked the channel's identity. Absent: refused.
+    /// The first message of a connection is another role's than a worker's: true if somebody takes the
+    /// channel over, by handlers of its own. It has checked the channel's identity. Absent: refused.
     std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
     /// What is known of its process, whose number it named. Absent: nothing.
     std::function<launch::Life(uint64_t worker, int64_t process)> life;
@@ -103,7 +106,8 @@ class RendezvousServer {
   void assign(const membership::Assign& assign);
   void abort(const membership::Abort& abort);
   void notify(const membership::Notify& notify);
-  /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were too many.
+  /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were
+  /// too many.
   void refuse(uint64_t worker, wire::Refusal code, const std::string& reason);
   /// Tells a connected worker why and closes the connection; no `lost` follows.
   /// left: it went as was wished.
@@ -120,7 +124,8 @@ class RendezvousServer {
   void retire();
   int descriptor() const { return listener_->descriptor(); }
   uint64_t term() const { return term_; }
-  /// contract 14: somebody of the job has named this term. True if it is a newer driver's, so that this one must not have him.
+  /// contract 14: somebody of the job has named this term. True if it is a newer driver's, so that this one
+  /// must not have him.
   bool fence(uint64_t term);
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);

@@ -1,4 +1,5 @@
-// A driver that stands by: it watches the journal of the job's driver, and is told when to take over (contract 14).
+// A driver that stands by: it watches the journal of the job's driver, and is told when to take over
+// (contract 14).
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +15,8 @@
 
 namespace hvd::driver {
 
-/// Whether the driver is gone, by what is seen of its journal. Pure; only this machine's time counts, and of the file's that
-/// it changes.
+/// Whether the driver is gone, by what is seen of its journal. Pure; only this machine's time counts, and of
+/// the file's that it changes.
 class Vigil {
  public:
   /// silence: without a beat of a driver. settle: for another driver on its machine, which needs no standby.
@@ -43,8 +44,8 @@ class Standby {
   static Watched directory(const std::string& path);
   Standby(Watched watched, Duration silence, Duration patience, LoggerPtr logger);
 
-  /// Returns when this driver is to take the job over. Throws Error: HVD_CLOSED: the job has ended meanwhile, or somebody has
-  /// called stop; HVD_UNAVAILABLE: no job has begun within the patience.
+  /// Returns when this driver is to take the job over. Throws Error: HVD_CLOSED: the job has ended meanwhile,
+  /// or somebody has called stop; HVD_UNAVAILABLE: no job has begun within the patience.
   void wait();
   /// From any thread.
   void stop(const std::string& reason);

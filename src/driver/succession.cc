@@ -100,7 +100,8 @@ void Succession::begin_journal(const std::string& directory) {
                     directory, found.term));
   }
   term_ = found.term + 1;
-  // Nobody tells whether that driver's machine, or another that has followed it, takes the next number at this moment.
+  // Nobody tells whether that driver's machine, or another that has followed it, takes the next number at
+  // this moment.
   if (!settings_.follow.empty() && !ours) term_ += kFollowers + std::random_device()() % (kFollowers << 8);
   const membership::Journal& journal = found.journal;
   const bool same_job =

@@ -183,8 +183,8 @@ void Supervisor::begin() {
     if (config_.keeper) kept = config_.keeper->take_workers();
     know(kept);
     took_over_ = now();
-    // Of a driver that stands still, or whose machine is gone, workers learn by its silence; then they dial in vain before
-    // they dial here.
+    // Of a driver that stands still, or whose machine is gone, workers learn by its silence; then they dial
+    // in vain before they dial here.
     const bool elsewhere = !config_.keeper || config_.keeper->drivers_before() == 0;
     const Duration settle = config_.settings.heartbeat_timeout + (elsewhere ? kDialledInVain : Duration(0));
     membership_ = std::make_unique<membership::Membership>(config, *config_.known, settle, now());
@@ -430,8 +430,8 @@ void Supervisor::process_exited(uint64_t id, int32_t exit_status) {
   });
 }
 
-// contract 8: success takes both, the workers' word and an end without an error. A training that is complete is of no
-// use if what follows it (an evaluation, the saving of a model, a test's verdict) fails unseen.
+// contract 8: success takes both, the workers' word and an end without an error. A training that is complete
+// is of no use if what follows it (an evaluation, the saving of a model, a test's verdict) fails unseen.
 void Supervisor::judge_end(uint64_t id) {
   const Worker& worker = workers_.at(id);
   if (!worker.done || worker.exit_status.value_or(0) <= 0 || stopped_) return;
@@ -513,8 +513,8 @@ bool Supervisor::over() const {
          std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
 }
 
-/// Each event may change what is told, and to tell it takes the longer, the more workers there are: it takes no more than
-/// a twentieth of the time. Of a few workers that is at once.
+/// Each event may change what is told, and to tell it takes the longer, the more workers there are: it takes
+/// no more than a twentieth of the time. Of a few workers that is at once.
 void Supervisor::publish() {
   if (closed_ || !membership_ || publishing_) return;
   const Duration rest = published_ + 20 * publish_cost_ - now();

@@ -38,7 +38,8 @@ struct SupervisorConfig {
   LoggerPtr logger;
   std::function<std::vector<status::LogLine>()> log_lines;  // the last ones; absent: none are kept
   std::function<std::unique_ptr<launch::Launcher>(launch::Launcher::Events events)> make_launcher;
-  /// Told where the driver listens, says how workers of this machine reach it; "": as it says itself. May be absent.
+  /// Told where the driver listens, says how workers of this machine reach it; "": as it says itself. May be
+  /// absent.
   std::function<std::string(const std::string& address, uint16_t port)> listening;
   std::function<bool(const std::string& host)> is_here;  // this machine; absent: all are
   /// As RendezvousServer::Events::guest. May be absent.

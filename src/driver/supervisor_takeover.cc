@@ -180,8 +180,8 @@ void Supervisor::beat() {
   beat_timer_.start(config_.settings.heartbeat_interval, [this] { beat(); });
 }
 
-/// Whoever follows this driver may have taken over while its process stood still, and says so within moments (class Fence).
-/// Until then nothing is concluded from workers that are gone.
+/// Whoever follows this driver may have taken over while its process stood still, and says so within moments
+/// (class Fence). Until then nothing is concluded from workers that are gone.
 void Supervisor::doubt_losses() {
   const bool stood_still = beat_at_ != Time() && now() - beat_at_ >= config_.settings.heartbeat_timeout / 2;
   beat_at_ = now();
@@ -211,7 +211,8 @@ void Supervisor::gathered() {
                        : membership_->waiting_for());
 }
 
-/// A worker has heard of a driver of a newer term. One that has only its workers to tell it takes a newer one yet.
+/// A worker has heard of a driver of a newer term. One that has only its workers to tell it takes a newer one
+/// yet.
 uint64_t Supervisor::newer_term(uint64_t term) {
   if (gathering_ && !config_.journal && config_.known && !config_.known->told) return term + 1;
   // With a journal the directory says so as well: a worker alone can't end a driver.

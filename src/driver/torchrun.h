@@ -18,8 +18,8 @@ struct TorchrunPlace {
   uint16_t port = 0;
 };
 
-/// "NAME=value": LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for everybody; RANK and WORLD_SIZE for those that
-/// begin, since a later worker may get any rank.
+/// "NAME=value": LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for everybody; RANK and WORLD_SIZE
+/// for those that begin, since a later worker may get any rank.
 std::vector<std::string> torchrun_variables(const TorchrunPlace& place);
 
 /// A port that nobody on this machine listens at now; 0 if there is none.

@@ -59,8 +59,8 @@ class CurrentGeneration {
 
   /// Nothing between generations, after the end, and if another generation than the one given is current.
   EngineUse engine(std::optional<uint64_t> generation = std::nullopt);
-  /// Takes the engine away, which fails with `why`, and waits for those who use it. Nothing if there was none. *ret_whole:
-  /// the generation was not lost, until now.
+  /// Takes the engine away, which fails with `why`, and waits for those who use it. Nothing if there was
+  /// none. *ret_whole: the generation was not lost, until now.
   std::shared_ptr<collective::Engine> take_engine(const Status& why, bool* ret_whole = nullptr);
   Status why_no_engine() const;
 

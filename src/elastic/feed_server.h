@@ -20,8 +20,8 @@ class FeedServer {
   using Offered =
       std::function<void(const std::string& endpoint, const std::string& key, const std::string& reason)>;
 
-  /// Listens on `local_address`, which is on the route to the driver; if that is the machine's own, on all of its
-  /// addresses. `offered` is called once, unless it ends before.
+  /// Listens on `local_address`, which is on the route to the driver; if that is the machine's own, on all of
+  /// its addresses. `offered` is called once, unless it ends before.
   FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& local_address, LoggerPtr logger,
              Offered offered);
   FeedServer(const FeedServer&) = delete;

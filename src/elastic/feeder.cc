@@ -1,5 +1,5 @@
-// Asks for a commit, takes what it lacks of it, asks again: pieces are read in the memory of a process of this machine, and
-// come over the connection from others.
+// Asks for a commit, takes what it lacks of it, asks again: pieces are read in the memory of a process of
+// this machine, and come over the connection from others.
 #include "elastic/feeder.h"
 
 #include <fmt/format.h>

@@ -20,7 +20,8 @@ std::vector<state::Summary> summaries(const session::Assignment& assignment) {
 
 int64_t count(Duration d) { return d.count(); }
 
-/// A recovery on the timeline, from what came before this worker learnt of it until it is over, however that ends.
+/// A recovery on the timeline, from what came before this worker learnt of it until it is over, however that
+/// ends.
 class RecoverySlice {
  public:
   RecoverySlice(const TimelinePtr& timeline, const hvd_recovery_info& recovery)
@@ -90,7 +91,8 @@ void tell_diverged(Worker& worker, const hvd_membership_info& place, const state
   }
 }
 
-/// Every so many commits: whoever holds other bytes than the others is named, and by option corrected or the end.
+/// Every so many commits: whoever holds other bytes than the others is named, and by option corrected or the
+/// end.
 Status compare(Worker& worker, ElasticState& elastic) {
   const state::Settings& settings = elastic.settings;
   const hvd_membership_info place = worker.membership();
@@ -232,7 +234,8 @@ Status RunLoop::settle_commit() {
 
 Status RunLoop::restore() {
   if (elastic_ == nullptr) return {};
-  // A commit that has not arrived is none: the one before it is put back, and who has a newer one brings that.
+  // A commit that has not arrived is none: the one before it is put back, and who has a newer one brings
+  // that.
   if (Status status = settle_commit(); status.code == HVD_TIMEOUT || status.code == HVD_CLOSED) return status;
   if (!elastic_->state.has_commit()) return {};
   return elastic_->state.restore();
@@ -240,8 +243,9 @@ Status RunLoop::restore() {
 
 Status RunLoop::keep_live_values() {
   if (elastic_ == nullptr) return {};
-  // Everybody else left at the same commit or check, so everybody else counts the same revision. Who had joined
-  // has values that are older than theirs, whatever it committed: it must not become the root (contract 5).
+  // Everybody else left at the same commit or check, so everybody else counts the same revision. Who had
+  // joined has values that are older than theirs, whatever it committed: it must not become the root
+  // (contract 5).
   const ElasticState::Left left = std::exchange(elastic_->left, ElasticState::Left::kInJoin);
   if (left == ElasticState::Left::kInJoin) {
     // No commit of shards is older than another's: nobody commits without this worker.
@@ -295,8 +299,8 @@ void RunLoop::record(const char* phase, Time began) const {
 }
 
 Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known) {
-  // Before the sync: what callbacks have set goes to newcomers, and operations in them meet those that newcomers call
-  // before their training function.
+  // Before the sync: what callbacks have set goes to newcomers, and operations in them meet those that
+  // newcomers call before their training function.
   const bool resets_first =
       elastic_ != nullptr && elastic_->reset_before_sync && !elastic_->reset_callbacks.empty();
   if (resets_first) {

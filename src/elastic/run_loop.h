@@ -41,8 +41,8 @@ class RunLoop {
   /// `elastic` may be NULL: nothing to keep. Both outlive the loop.
   RunLoop(Worker& worker, ElasticState* elastic) : worker_(worker), elastic_(elastic) {}
 
-  /// Prepares the next call of the training function, given what the last one returned (ignored the first time).
-  /// *ret_again: call it; otherwise training is complete. On failure the loop is over.
+  /// Prepares the next call of the training function, given what the last one returned (ignored the first
+  /// time). *ret_again: call it; otherwise training is complete. On failure the loop is over.
   Status next(hvd_status last, bool* ret_again);
 
  private:

@@ -28,7 +28,8 @@ std::shared_ptr<collective::Operation> Submitter::meet_or_submit(collective::Sub
 
 std::shared_ptr<collective::Operation> Submitter::begin(collective::Submission submission, EngineUse& use) {
   if (!submission.name.empty()) return use->submit(std::move(submission));
-  // A number is spent only on what the others will see as well: what fails on this rank alone must not put it out of step.
+  // A number is spent only on what the others will see as well: what fails on this rank alone must not put it
+  // out of step.
   const uint64_t generation = current_.generation();
   std::lock_guard lock(unnamed_mutex_);
   if (unnamed_generation_ != generation) unnamed_.clear();

@@ -16,12 +16,12 @@ class Submitter {
   Submitter(CurrentGeneration& current, Duration operation_timeout)
       : current_(current), operation_timeout_(operation_timeout) {}
 
-  /// Among the members of `set`, or all ranks. A timeout of 0 is the option's. Throws Error with why there is no
-  /// generation, or HVD_INVALID if this worker is no member.
+  /// Among the members of `set`, or all ranks. A timeout of 0 is the option's. Throws Error with why there is
+  /// no generation, or HVD_INVALID if this worker is no member.
   std::shared_ptr<collective::Operation> submit(collective::Submission submission, ProcessSet* set = nullptr,
                                                 Duration timeout = Duration(0));
-  /// The same for a caller that would wait at once, for so long. Nothing if the ranks met (collective/meeting.cc) and it
-  /// is complete, with *ret_met.
+  /// The same for a caller that would wait at once, for so long. Nothing if the ranks met
+  /// (collective/meeting.cc) and it is complete, with *ret_met.
   std::shared_ptr<collective::Operation> meet_or_submit(collective::Submission submission, Status* ret_met,
                                                         Duration wait, ProcessSet* set, Duration timeout);
   /// submit and wait.

@@ -279,7 +279,8 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     }
     if (status.ok()) return status;
     if (status.code != HVD_PEER_LOST && status.code != HVD_TIMEOUT) {
-      // What another rank brings is no reason for this worker to end: the driver sends one of them away (contract 16).
+      // What another rank brings is no reason for this worker to end: the driver sends one of them away
+      // (contract 16).
       if (session_ == nullptr || status.rank < 0 || status.rank == assignment.rank) return status;
       unfit(status.rank, status.message);
     } else {

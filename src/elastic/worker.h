@@ -32,7 +32,8 @@
 
 namespace hvd::elastic {
 
-/// What an agreed epoch word means in a generation that takes `epoch` into account: HVD_HOSTS_UPDATED, or HVD_OK.
+/// What an agreed epoch word means in a generation that takes `epoch` into account: HVD_HOSTS_UPDATED, or
+/// HVD_OK.
 Status verdict_on(uint64_t word, uint64_t epoch);
 
 /// How long the parts of entering a generation took.
@@ -50,8 +51,9 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   ~Worker();  // close
 
-  /// Joins the job and its first generation, within option init_timeout or `timeout`. Once. `options` may say more than
-  /// at construction: who this worker is, where the driver is. HVD_CLOSED as soon as the worker is aborted or closed.
+  /// Joins the job and its first generation, within option init_timeout or `timeout`. Once. `options` may say
+  /// more than at construction: who this worker is, where the driver is. HVD_CLOSED as soon as the worker is
+  /// aborted or closed.
   Status open(const Options& options, Duration timeout);
   /// Gives everything up and ends every thread; whoever is in a call comes out with `why`. Idempotent.
   void close(const Status& why, Duration linger);
@@ -91,9 +93,11 @@ class Worker {
   Status enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
   /// Why the current generation is lost; nothing while it is whole.
   std::optional<Loss> loss() const { return current_.loss(); }
-  /// The data plane or the program says that the generation is lost: the driver and all pending operations are told.
+  /// The data plane or the program says that the generation is lost: the driver and all pending operations
+  /// are told.
   void lose(int32_t rank, const std::string& reason);
-  /// What this rank brings does not fit what this worker has: the generation is lost, the driver sends one of them away.
+  /// What this rank brings does not fit what this worker has: the generation is lost, the driver sends one of
+  /// them away.
   void unfit(int32_t rank, const std::string& reason);
   /// No more generations: why. Nothing while the job goes on.
   std::optional<Status> ended() const;

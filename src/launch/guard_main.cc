@@ -1,12 +1,12 @@
-// hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group", "*group" (one
-// that serves the others), "-group" and "/directory" from stdin; at its end, which the kernel brings about even
-// if the driver gets SIGKILL, workers have a moment to notice by themselves that the driver is gone and to end
-// in order; what is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL. Then those that served
-// them are ended the same way, and the job's directories are removed.
+// hvd-guard: ends process groups when the driver that started them is gone. Reads lines "+group", "*group"
+// (one that serves the others), "-group" and "/directory" from stdin; at its end, which the kernel brings
+// about even if the driver gets SIGKILL, workers have a moment to notice by themselves that the driver is
+// gone and to end in order; what is left gets SIGTERM, a grace (milliseconds, first argument), SIGKILL. Then
+// those that served them are ended the same way, and the job's directories are removed.
 //
-// hvd-guard --exec GATE PARENT UMASK DIRECTORY FILE ARGV...: becomes the program FILE once PARENT writes a byte to the socket
-// GATE, and ends without a trace if PARENT is gone before: a worker does not begin before a guard has it in its charge.
-// UMASK (octal) may be "-" and DIRECTORY empty: then they stay as they are.
+// hvd-guard --exec GATE PARENT UMASK DIRECTORY FILE ARGV...: becomes the program FILE once PARENT writes a
+// byte to the socket GATE, and ends without a trace if PARENT is gone before: a worker does not begin before
+// a guard has it in its charge. UMASK (octal) may be "-" and DIRECTORY empty: then they stay as they are.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>

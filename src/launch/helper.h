@@ -1,6 +1,6 @@
-// A program that a backend needs beside the job, which its manifest names (docs/backends.md). The driver starts it before the
-// workers and ends it after them. It says on stdout what the workers' environment needs, by lines of EnvironmentRules, and
-// then "ready"; what it says on stderr is for people.
+// A program that a backend needs beside the job, which its manifest names (docs/backends.md). The driver
+// starts it before the workers and ends it after them. It says on stdout what the workers' environment needs,
+// by lines of EnvironmentRules, and then "ready"; what it says on stderr is for people.
 #pragma once
 
 #include <chrono>
@@ -40,9 +40,10 @@ class Helper {
     std::function<void(const std::string& why)> died;   // once, if it ends though nobody asked it to
   };
 
-  /// Makes the job's directories and starts the program, with KEY=VALUE as arguments: `directory` and `memory` (private
-  /// directories, the latter in /dev/shm, only with local), `listen`, `interface`, `local` (0 or 1). Throws Error(HVD_UNAVAILABLE).
-  /// `guard` may be null: then nothing ends the program of a driver that is killed.
+  /// Makes the job's directories and starts the program, with KEY=VALUE as arguments: `directory` and
+  /// `memory` (private directories, the latter in /dev/shm, only with local), `listen`, `interface`, `local`
+  /// (0 or 1). Throws Error(HVD_UNAVAILABLE). `guard` may be null: then nothing ends the program of a driver
+  /// that is killed.
   Helper(Loop& loop, HelperConfig config, std::shared_ptr<Guard> guard, LoggerPtr logger, Events events);
   /// SIGTERM, some seconds, SIGKILL; removes the directories. The workers are gone by then.
   ~Helper();

@@ -1,5 +1,5 @@
-// The driver's end of the program that keeps it (hvdrun's first process): what the next driver needs if this one dies is
-// kept there, and workers whose driver died are its children, so that it tells how they end.
+// The driver's end of the program that keeps it (hvdrun's first process): what the next driver needs if this
+// one dies is kept there, and workers whose driver died are its children, so that it tells how they end.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct InheritedWorker {
 
 class Keeper {
  public:
-  /// Reads what an earlier driver left, from a socket that it owns from here on. Throws Error(HVD_UNAVAILABLE).
+  /// Reads what an earlier driver left, from a socket that it owns from here on. Throws
+  /// Error(HVD_UNAVAILABLE).
   Keeper(int socket, LoggerPtr logger);
   ~Keeper();
   Keeper(const Keeper&) = delete;
@@ -59,7 +60,8 @@ class Keeper {
   /// Of the program that has started an agent there; text and descriptors as a worker's.
   static std::string name_of_agent(const std::string& host);
 
-  /// Everything below on the loop's thread. Calls what expects the ends of processes that are the keeper's children.
+  /// Everything below on the loop's thread. Calls what expects the ends of processes that are the keeper's
+  /// children.
   void watch(Loop& loop);
   void stop_watching();
   void expect(const std::string& name, std::function<void(int32_t exit_status)> exited);

@@ -44,8 +44,8 @@ class Launcher {
   virtual bool inherit(const InheritedWorker&) { return false; }
   /// All workers that it starts on this host are kept: one that can't be inherited is gone.
   virtual bool keeps_all(const std::string& /*host*/) const { return false; }
-  /// Somebody on the worker's host watches this worker of an earlier driver, and will tell of it: it is among those that this
-  /// launcher runs from here on. False: nobody does.
+  /// Somebody on the worker's host watches this worker of an earlier driver, and will tell of it: it is among
+  /// those that this launcher runs from here on. False: nobody does.
   virtual bool expect(uint64_t /*worker*/, const std::string& /*host*/, int32_t /*slot*/) { return false; }
   /// It watches this worker by others' eyes.
   virtual bool has(uint64_t /*worker*/) const { return false; }
@@ -66,8 +66,8 @@ class Launcher {
   virtual void set_rank(uint64_t worker, int32_t rank) = 0;
   /// Its exit status if it has ended already, though `exited` was not called yet.
   virtual std::optional<int32_t> ended(uint64_t worker) const = 0;
-  /// How its process is now. `process`: the number that the worker itself names, which counts if it is of those that
-  /// were started with it (a shell may have been started first); else that of what was started.
+  /// How its process is now. `process`: the number that the worker itself names, which counts if it is of
+  /// those that were started with it (a shell may have been started first); else that of what was started.
   virtual Life life(uint64_t worker, int64_t process) const = 0;
   /// The worker has connected, and names this process as its own: `life` will be asked about it.
   virtual void set_process(uint64_t /*worker*/, int64_t /*process*/) {}
@@ -102,8 +102,9 @@ class CallbackLauncher : public Launcher {
   virtual void worker_exited(uint64_t worker, int32_t exit_status) = 0;
 };
 
-/// A worker whose end is not reported within the grace and five seconds after it was stopped by force counts as gone.
-/// close waits for a callback under way at most for its grace and then leaves the thread behind: it owns what it uses.
+/// A worker whose end is not reported within the grace and five seconds after it was stopped by force counts
+/// as gone. close waits for a callback under way at most for its grace and then leaves the thread behind: it
+/// owns what it uses.
 std::unique_ptr<CallbackLauncher> make_callback_launcher(Loop& loop, LaunchFunctions functions,
                                                          LoggerPtr logger, Launcher::Events events);
 

@@ -10,8 +10,8 @@ namespace hvd::launch {
 /// What whoever started a worker sees of its process.
 enum class Life : uint8_t { kUnknown, kRunning, kStopped, kEnded };
 
-/// Of a process that leads a group. `said`: the number that the worker itself names, which counts if it is of that group (a
-/// shell may have been started first).
+/// Of a process that leads a group. `said`: the number that the worker itself names, which counts if it is of
+/// that group (a shell may have been started first).
 Life life_of(pid_t leader, int64_t said);
 
 }  // namespace hvd::launch

@@ -56,8 +56,9 @@ class OutputThread {
   OutputThread(const OutputThread&) = delete;
   OutputThread& operator=(const OutputThread&) = delete;
 
-  /// A piece of what a worker prints, cut into lines by this thread: what waits takes as much memory as it has bytes,
-  /// however short its lines are. `line` is what they have in common; the splitter is this thread's from now on.
+  /// A piece of what a worker prints, cut into lines by this thread: what waits takes as much memory as it
+  /// has bytes, however short its lines are. `line` is what they have in common; the splitter is this
+  /// thread's from now on.
   void lines(std::shared_ptr<LineSplitter> splitter, OutputLine line, std::string bytes);
   /// Nothing more comes: the last line, if no newline ended it.
   void last_line(std::shared_ptr<LineSplitter> splitter, OutputLine line);

@@ -41,8 +41,8 @@ struct HeldChild {
 /// spawn, by way of hvd-guard (`guard`: its file).
 HeldChild spawn_held(const SpawnSpec& spec, const std::string& guard);
 void let_go(int gate);
-/// Once the child has ended: errno if its program could not be started, -errno if its directory can't be entered; 0 if
-/// it was started, or was never let go.
+/// Once the child has ended: errno if its program could not be started, -errno if its directory can't be
+/// entered; 0 if it was started, or was never let go.
 int start_error(int gate);
 
 /// The file that `name` stands for, looked up in PATH unless it has a slash. Throws Error(HVD_UNAVAILABLE).
@@ -98,7 +98,8 @@ class Process : public std::enable_shared_from_this<Process> {
   bool running() const;  // exited was not called yet
   /// To the whole group, as long as it can't be somebody else's.
   void signal_group(int signal);
-  /// SIGTERM to the group; after the grace, if it still runs, `late` is called and it gets SIGKILL. Without one at once.
+  /// SIGTERM to the group; after the grace, if it still runs, `late` is called and it gets SIGKILL. Without
+  /// one at once.
   void stop(Duration grace, std::function<void()> late);
   /// Its exit status if it has ended, though nobody was told yet.
   std::optional<int32_t> ended() const;

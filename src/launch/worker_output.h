@@ -1,4 +1,5 @@
-// What one worker prints on its way to the output thread: cut into lines that say where they come from, and into files.
+// What one worker prints on its way to the output thread: cut into lines that say where they come from, and
+// into files.
 #pragma once
 
 #include <cstdint>

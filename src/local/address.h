@@ -1,5 +1,5 @@
-// What a rank tells the others about itself: who may share memory with it and where its box is. A row of its offers,
-// beside that of the backend that joins the hosts.
+// What a rank tells the others about itself: who may share memory with it and where its box is. A row of its
+// offers, beside that of the backend that joins the hosts.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The boxes of a host's ranks as one of them has them: its own, and the others' from when each is first needed.
+// The boxes of a host's ranks as one of them has them: its own, and the others' from when each is first
+// needed.
 #pragma once
 
 #include <atomic>
@@ -35,8 +36,8 @@ class Boxes {
   Box* known(int32_t index) const {
     return known_[static_cast<size_t>(index)].load(std::memory_order_acquire);
   }
-  /// Maps it if that was not done. NULL: it can't be had, now and later; it is among the losses once, and the owner's bell
-  /// for messages is rung.
+  /// Maps it if that was not done. NULL: it can't be had, now and later; it is among the losses once, and the
+  /// owner's bell for messages is rung.
   Box* reach(int32_t index) {
     Box* const box = known(index);
     return box != nullptr ? box : open(index);
@@ -61,8 +62,9 @@ class Boxes {
   std::vector<Loss> losses_;
 };
 
-/// Whom each of `size` ranks has from the start: the first, and those at distances of powers of four. Who gives a
-/// generation up tells these, they tell theirs, and so all know within few steps. Ascending, without `index`.
+/// Whom each of `size` ranks has from the start: the first, and those at distances of powers of four. Who
+/// gives a generation up tells these, they tell theirs, and so all know within few steps. Ascending, without
+/// `index`.
 std::vector<int32_t> neighbours(int32_t index, int32_t size);
 
 }  // namespace hvd::local

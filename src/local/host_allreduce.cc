@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces everything
 constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
 
-// While a ring holds some blocks of every member's, little ones stay in the caches until all have taken them, and
-// several cores work at once. With more members they would wait for each other at every block.
+// While a ring holds some blocks of every member's, little ones stay in the caches until all have taken them,
+// and several cores work at once. With more members they would wait for each other at every block.
 size_t largest_block(size_t members) {
   if (members <= 2) return size_t{128} << 10;
   return 2 * members <= kSegments ? size_t{32} << 10 : kSegmentBytes;

@@ -73,8 +73,8 @@ class HostGroup {
     own_->taken[owner].value[segment].store(stamp, std::memory_order_seq_cst);
     wake(owner);
   }
-  /// Among many ranks, after each operation: waits until all who read this rank's segments are through, since some of them
-  /// may not have mapped its box before, and it may be gone after the operation.
+  /// Among many ranks, after each operation: waits until all who read this rank's segments are through, since
+  /// some of them may not have mapped its box before, and it may be gone after the operation.
   Status settle();
 
   /// Returns when ready() is true: evaluated again after every put or take of a peer and every wake. Spins

@@ -83,8 +83,9 @@ Status LocalInstance::offers(std::vector<Offer>* ret_offers) {
   return {};
 }
 
-// Those of a few ranks, or of ranks with a processor each, are all mapped here. Where many share processors, that would
-// cost more than the rest of forming a generation: there only the neighbours' are, and others' when they are needed.
+// Those of a few ranks, or of ranks with a processor each, are all mapped here. Where many share processors,
+// that would cost more than the rest of forming a generation: there only the neighbours' are, and others'
+// when they are needed.
 Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
                                 const std::vector<Member>& members, const std::shared_ptr<Box>& own,
                                 std::shared_ptr<Boxes>* ret_boxes) {

@@ -18,7 +18,8 @@ inline constexpr size_t kLine = 64;  // no two writers within one
 inline constexpr size_t kSegmentBytes = size_t{256} << 10;
 inline constexpr size_t kSegments = 8;
 inline constexpr int32_t kMostLocal = 128;  // ranks that share memory; further ones are groups of their own
-/// Of so many ranks each may look at all others; among more of them that would be too much, and each looks at few.
+/// Of so many ranks each may look at all others; among more of them that would be too much, and each looks at
+/// few.
 inline constexpr int32_t kMostAmongAll = 32;
 inline constexpr size_t kRingBytes = size_t{64} << 10;
 
@@ -29,8 +30,8 @@ struct alignas(kLine) Counter {
 };
 
 /// Messages of one rank of the host to the box's owner. `written` is the sender's, `read` the owner's; both
-/// count bytes for ever. `starved`: the sender waits for room; the owner takes it back and rings. In pages of its own:
-/// its sender alone can write to them.
+/// count bytes for ever. `starved`: the sender waits for room; the owner takes it back and rings. In pages of
+/// its own: its sender alone can write to them.
 struct alignas(kPage) Ring {
   Counter written;
   Counter read;
@@ -47,13 +48,14 @@ struct alignas(kLine) SegmentWords {
 struct alignas(kPage) Bells {
   alignas(kLine) std::atomic<uint32_t> exec;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message;  // 1: the owner's message thread sleeps
-  alignas(kLine) std::atomic<uint64_t> senders[kMostLocal / 64];  // who has sent the owner a message, by index
-  backend::BoardWords board;                     // of the first rank's box alone
+  alignas(
+      kLine) std::atomic<uint64_t> senders[kMostLocal / 64];  // who has sent the owner a message, by index
+  backend::BoardWords board;                                  // of the first rank's box alone
 };
 static_assert(sizeof(Bells) == kPage);
 
-/// A peer maps it read-only, but for the bells and its own ring: a wild write elsewhere ends its writer, and nobody
-/// else.
+/// A peer maps it read-only, but for the bells and its own ring: a wild write elsewhere ends its writer, and
+/// nobody else.
 struct Box {
   uint64_t magic;
   uint32_t version;

@@ -46,8 +46,8 @@ class LocalInstance final : public backend::Instance {
   std::string detail() const override;
 
  private:
-  /// This is a child that was forked: the memory of the ranks did not come with it, nor did the threads, and a lock may
-  /// be held for ever.
+  /// This is a child that was forked: the memory of the ranks did not come with it, nor did the threads, and
+  /// a lock may be held for ever.
   bool inherited() const { return current_process() != process_; }
   static Status not_here() {
     return error(HVD_INVALID, "it belongs to the process that forked this one: a child can't use it");

@@ -162,7 +162,8 @@ void Membership::Impl::keep_the_needed(Plan* plan) const {
             [](const Worker* a, const Worker* b) { return a->rank < b->rank; });
 }
 
-/// A spare that was used is replaced when all are at work again: starting a process takes time from those who recover.
+/// A spare that was used is replaced when all are at work again: starting a process takes time from those who
+/// recover.
 int32_t Membership::Impl::spares_wanted() {
   if (initial) return config.spares;
   const std::vector<Worker*> members_now = survivors();

@@ -9,7 +9,8 @@
 namespace hvd::membership {
 namespace {
 
-/// Of those that have it: one on the same host, where it is read in memory; newcomers are spread over the rest.
+/// Of those that have it: one on the same host, where it is read in memory; newcomers are spread over the
+/// rest.
 Worker* source_for(const Worker& newcomer, const std::vector<Worker*>& sources) {
   std::vector<Worker*> near;
   std::copy_if(sources.begin(), sources.end(), std::back_inserter(near),
@@ -48,7 +49,8 @@ void Membership::Impl::leave_out_held(Plan* plan) const {
   if (std::ssize(plan->kept) + std::ssize(joining) >= config.min_np) plan->newcomers = std::move(joining);
 }
 
-/// Who waits is told whom to ask, in each generation anew. Members come to their commits undisturbed meanwhile.
+/// Who waits is told whom to ask, in each generation anew. Members come to their commits undisturbed
+/// meanwhile.
 bool Membership::Impl::feed_newcomers() {
   if (!running() || finishing() || interrupted || !state_exists || config.feed_timeout <= Duration(0)) {
     return false;

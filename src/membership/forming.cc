@@ -155,7 +155,8 @@ void Membership::Impl::send_away(Worker& worker, const std::string& reason) {
   lose(worker, why);
 }
 
-/// Newcomers that don't fit the members never get as far as a generation: the members go on undisturbed (contract 16).
+/// Newcomers that don't fit the members never get as far as a generation: the members go on undisturbed
+/// (contract 16).
 void Membership::Impl::send_away_misfits() {
   if (finishing()) return;
   std::vector<Worker*> unjudged;
@@ -176,7 +177,8 @@ void Membership::Impl::send_away_misfits() {
   }
 }
 
-/// Of those that would begin, those that don't fit most others; among as many, those that don't fit the first.
+/// Of those that would begin, those that don't fit most others; among as many, those that don't fit the
+/// first.
 bool Membership::Impl::send_away_minority(const std::vector<Worker*>& beginners) {
   const Worker* standard = nullptr;
   int64_t most = 0;
@@ -231,8 +233,9 @@ bool Membership::Impl::count_failed_connects() {
   return false;
 }
 
-/// A newcomer whose backend hangs would keep those that hold state from ever going on: when a second generation in a row
-/// could not be connected, those that were in none before get fresh processes, and join later.
+/// A newcomer whose backend hangs would keep those that hold state from ever going on: when a second
+/// generation in a row could not be connected, those that were in none before get fresh processes, and join
+/// later.
 bool Membership::Impl::restart_unconnected() {
   if (failed_connects < kPatientConnects || finishing()) return false;
   std::vector<uint64_t> fresh_ones;

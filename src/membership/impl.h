@@ -1,6 +1,6 @@
 // The parts of Membership: membership.cc takes events, membership_time.cc what time brings,
-// membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about leaving, feeding.cc
-// about what newcomers get first.
+// membership_forming.cc decides and forms generations, membership_views.cc tells, draining.cc is about
+// leaving, feeding.cc about what newcomers get first.
 #pragma once
 
 #include <set>

@@ -279,8 +279,8 @@ std::string checksum(std::string_view bytes) {
   return text;
 }
 
-/// The record at the beginning of `bytes`. ret_size: how long it is, also if its content makes no sense. patience: how many
-/// bytes may be looked through in vain; those that were are taken from it.
+/// The record at the beginning of `bytes`. ret_size: how long it is, also if its content makes no sense.
+/// patience: how many bytes may be looked through in vain; those that were are taken from it.
 std::optional<Record> first(std::string_view bytes, size_t* ret_size, size_t* patience) {
   if (bytes.size() < kHead || !bytes.starts_with(kMark)) return std::nullopt;
   size_t length = 0;

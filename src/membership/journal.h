@@ -1,5 +1,5 @@
-// The driver's journal as bytes: a record for each thing that a driver must know that takes the job over. Pure. A record
-// that is damaged or cut is recognised by itself, and the ones after it are read.
+// The driver's journal as bytes: a record for each thing that a driver must know that takes the job over.
+// Pure. A record that is damaged or cut is recognised by itself, and the ones after it are read.
 #pragma once
 
 #include <cstdint>
@@ -66,9 +66,10 @@ struct Journal {
 /// What the bytes come to; began.term is 0 if the first record is not there. Never throws for what they hold.
 Journal read_journal(std::string_view bytes);
 
-/// All records that can be read, and how many pieces between them can't be. Linear in the bytes, whoever wrote them:
-/// kPatience bytes and kPatienceForEach for each byte before are looked through for what turns out to be no record,
-/// and whatever says that it is longer is passed over. ret_in_vain, if not NULL: how many bytes were.
+/// All records that can be read, and how many pieces between them can't be. Linear in the bytes, whoever
+/// wrote them: kPatience bytes and kPatienceForEach for each byte before are looked through for what turns
+/// out to be no record, and whatever says that it is longer is passed over. ret_in_vain, if not NULL: how
+/// many bytes were.
 inline constexpr size_t kPatience = size_t{64} << 20, kPatienceForEach = 16;
 std::vector<Record> decode(std::string_view bytes, size_t* ret_damaged, size_t* ret_in_vain = nullptr);
 

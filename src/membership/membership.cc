@@ -69,15 +69,17 @@ void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
 
   phase = Phase::kForming;
   waiting_since = now;
-  // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker that lost
-  // a peer may be here before its word of whom, and before the driver itself notices: it is not the one to blame.
+  // Without an interrupt there was no agreement to leave: the others would wait for it (contract 3). A worker
+  // that lost a peer may be here before its word of whom, and before the driver itself notices: it is not the
+  // one to blame.
   if (interrupted) return;
   if (inherited && worker->event.left_generation == generation && !worker->event.lost_peer) {
     interrupted = true;  // as an earlier driver had announced
     return;
   }
   if (aborted) return;
-  if (worker->event.lost_peer) return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
+  if (worker->event.lost_peer)
+    return abort(describe(*worker) + " lost a peer and left the generation", -1, 0);
   abort(describe(*worker) + " left the generation", worker->rank, id);
 }
 

@@ -209,8 +209,9 @@ class Membership {
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
   std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
                                          const std::string& message, Time now);
-  /// A member says that what `rank` offers does not fit its own (backend, options, address), so that no generation with
-  /// both can connect. The newer one of the two is sent away: a newcomer never harms a member.
+  /// A member says that what `rank` offers does not fit its own (backend, options, address), so that no
+  /// generation with both can connect. The newer one of the two is sent away: a newcomer never harms a
+  /// member.
   std::vector<Action> worker_unfit(uint64_t worker, uint64_t generation, int32_t rank,
                                    const std::string& message, Time now);
   std::vector<Action> worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event, Time now);

@@ -1,5 +1,6 @@
-// Events that change no decision. A generation of n workers brings n of each kind, and a decision looks at all n: so only
-// those events lead to one that can matter. Whatever is not known to be quiet is not (tests/membership/twin.h compares).
+// Events that change no decision. A generation of n workers brings n of each kind, and a decision looks at
+// all n: so only those events lead to one that can matter. Whatever is not known to be quiet is not
+// (tests/membership/twin.h compares).
 #include <algorithm>
 
 #include "membership/impl.h"

@@ -1,5 +1,5 @@
-// A driver takes a job over: it gathers the members of the last generation, and goes on in that generation if all of them
-// come back (contract 14). Nothing is formed, started or announced before.
+// A driver takes a job over: it gathers the members of the last generation, and goes on in that generation if
+// all of them come back (contract 14). Nothing is formed, started or announced before.
 #include "membership/takeover.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 namespace hvd::membership {
 namespace {
 
-// Workers of a new driver are numbered from the next such step on: its predecessor may have started some that no journal
-// tells of, and no identity may be used twice.
+// Workers of a new driver are numbered from the next such step on: its predecessor may have started some that
+// no journal tells of, and no identity may be used twice.
 constexpr uint64_t kIdentities = 1000;
 
 }  // namespace
@@ -130,7 +130,8 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   w->absent = false;
   w->at_work = !e.left && e.generation == generation;
   w->event = e.last;
-  // Its word that it was synced may have been lost with the connection; who never had a place was not (contract 11).
+  // Its word that it was synced may have been lost with the connection; who never had a place was not
+  // (contract 11).
   w->ever_synced = w->ever_synced || (e.has_state && (inherited || may_come_back() || w->member()));
   w->has_state = w->ever_synced;
   if (w->has_state) w->revision = std::max(w->revision, e.revision);
@@ -196,7 +197,8 @@ bool Membership::Impl::all_back() {
   const std::vector<Worker*> living = survivors();
   if (std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; })) return false;
   if (told) return true;
-  // A generation is the newest if everybody is inside it: those that have left it may not know of the next one.
+  // A generation is the newest if everybody is inside it: those that have left it may not know of the next
+  // one.
   if (!living.empty() &&
       std::all_of(living.begin(), living.end(), [](const Worker* w) { return w->at_work; }))
     return true;

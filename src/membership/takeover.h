@@ -1,5 +1,5 @@
-// What a driver knows of a job that it takes over: by its predecessor's journal, and by what workers say that come back.
-// No moment in it is a time of day: a clock that jumps changes nothing.
+// What a driver knows of a job that it takes over: by its predecessor's journal, and by what workers say that
+// come back. No moment in it is a time of day: a clock that jumps changes nothing.
 #pragma once
 
 #include <cstdint>

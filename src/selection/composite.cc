@@ -230,7 +230,8 @@ Status Composite::check_host(const std::vector<Member>& members, int32_t rank) c
   return {};
 }
 
-/// Why a backend can't be used in a generation: who does not bring it. Otherwise "", and what all of them can do.
+/// Why a backend can't be used in a generation: who does not bring it. Otherwise "", and what all of them can
+/// do.
 std::string Composite::why_not(const std::string& name, const std::vector<Member>& members,
                                backend::Description* ret_common) const {
   ret_common->memories = ret_common->dtypes = ret_common->collectives = ~uint64_t{0};

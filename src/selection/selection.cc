@@ -98,8 +98,8 @@ class Selection {
         return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had. Tried {}", name, status.message)};
       }
     }
-    // The first that takes host memory carries the messages and comes first: it takes no other's operations, since
-    // what comes before it in the list takes other memory.
+    // The first that takes host memory carries the messages and comes first: it takes no other's operations,
+    // since what comes before it in the list takes other memory.
     const auto host = std::find_if(modules.begin(), modules.end(),
                                    [](const auto& m) { return takes_host_memory(m.second->description); });
     if (host == modules.end()) {
@@ -175,7 +175,8 @@ class Selection {
     return fmt::format("{}, since nothing that comes before it can be had ({})", name, tried);
   }
 
-  /// The module that is backend `name` here: another one than that of its name where no launcher of it started this process.
+  /// The module that is backend `name` here: another one than that of its name where no launcher of it
+  /// started this process.
   std::string module_of(const std::string& name) const {
     if (launcher_ && contains(launcher_->modules, name)) return name;
     const Manifest* const manifest = serving(manifests_, name);

@@ -1,5 +1,5 @@
-// The group of processes that a launcher has started this one in, as the module that knows it sees it: enough to find the
-// others without an address that everybody was told beforehand.
+// The group of processes that a launcher has started this one in, as the module that knows it sees it: enough
+// to find the others without an address that everybody was told beforehand.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class World {
   /// launcher started this process, or no module knows the group; the message says why, module by module.
   static Status open(const Options& options, Duration timeout, World* ret_world);
 
-  /// Asks one module. processes: how many the launcher says it has started, or 0. A module that finds itself alone among
-  /// several belongs to another launcher: HVD_UNAVAILABLE.
+  /// Asks one module. processes: how many the launcher says it has started, or 0. A module that finds itself
+  /// alone among several belongs to another launcher: HVD_UNAVAILABLE.
   static Status of(std::shared_ptr<backend::Module> module, int64_t processes, Duration timeout,
                    World* ret_world);
 

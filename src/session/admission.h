@@ -24,8 +24,9 @@ struct AdmissionRequest {
   Duration timeout{};
 };
 
-/// Blocks, at most for the request's timeout; `closed` is asked again and again whether to give up (HVD_CLOSED).
-/// HVD_REFUSED with the driver's reason; HVD_DRIVER_LOST, HVD_TIMEOUT, HVD_INVALID as wire::connect_channel.
+/// Blocks, at most for the request's timeout; `closed` is asked again and again whether to give up
+/// (HVD_CLOSED). HVD_REFUSED with the driver's reason; HVD_DRIVER_LOST, HVD_TIMEOUT, HVD_INVALID as
+/// wire::connect_channel.
 Status apply(const AdmissionRequest& request, const std::function<bool()>& closed, Admission* ret_admission);
 
 }  // namespace hvd::session

@@ -87,7 +87,8 @@ struct SessionEvents {
   std::function<void(const FeedInfo&)> feed;             // report_fed answers
   std::function<void(const Status& why)> ended;          // exactly once if start gave HVD_OK, at the latest
       // before close returns; never otherwise. No more generations; why says the reason:
-      // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST, HVD_CLOSED
+      // HVD_OK (job finished with success), HVD_JOB_FAILED, HVD_REMOVED, HVD_REFUSED, HVD_DRIVER_LOST,
+      // HVD_CLOSED
 };
 
 struct SessionConfig {
@@ -110,10 +111,9 @@ class Session {
   Status start();
 
   /// Says that this worker is ready and waits for the next generation (newer than the last one).
-  /// A spare, once the driver has said that it is one, waits on whatever the time-out, as long as the session lives.
-  /// HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`
-  /// (HVD_REMOVED if the job has ended with success). Calling again after
-  /// HVD_TIMEOUT is allowed.
+  /// A spare, once the driver has said that it is one, waits on whatever the time-out, as long as the session
+  /// lives. HVD_TIMEOUT names what the driver was waiting for as far as known; else the status of `ended`
+  /// (HVD_REMOVED if the job has ended with success). Calling again after HVD_TIMEOUT is allowed.
   Status join(const ReadyInfo& ready, Duration timeout, Assignment* ret_assignment);
 
   /// What events.aborted was told of this generation, or nothing if it has not been. It may have come before
@@ -122,17 +122,19 @@ class Session {
 
   /// The generation is connected and synced.
   void report_synced(uint64_t generation, uint64_t revision);
-  /// The data plane of `generation` broke; the driver answers with an abort (events.aborted). unfit: no link broke, what
-  /// `rank` offers does not fit what this worker has: the driver sends the newer of the two away.
+  /// The data plane of `generation` broke; the driver answers with an abort (events.aborted). unfit: no link
+  /// broke, what `rank` offers does not fit what this worker has: the driver sends the newer of the two away.
   void report_failure(uint64_t generation, int32_t rank, const std::string& message, bool unfit = false);
-  /// Of rank 0: an operation of `generation` has waited so long for the ranks `missing` (ascending). The driver
-  /// warns, and evicts them where that is switched on. The text is cut to a few KiB.
+  /// Of rank 0: an operation of `generation` has waited so long for the ranks `missing` (ascending). The
+  /// driver warns, and evicts them where that is switched on. The text is cut to a few KiB.
   void report_stall(uint64_t generation, const std::string& text, const std::vector<int32_t>& missing,
                     Duration waited);
-  /// Where others can be fed by this worker, until it leaves `generation`; or, without an endpoint, why they can't.
+  /// Where others can be fed by this worker, until it leaves `generation`; or, without an endpoint, why they
+  /// can't.
   void report_feed_offer(uint64_t generation, const std::string& endpoint, const std::string& key,
                          const std::string& reason);
-  /// This worker may be given a place: it has `bytes`, and lacks some of the commit `revision`. `failure`: it was not fed.
+  /// This worker may be given a place: it has `bytes`, and lacks some of the commit `revision`. `failure`: it
+  /// was not fed.
   void report_fed(uint64_t source, uint64_t revision, uint64_t bytes, uint64_t lacking,
                   const std::string& failure);
   /// Newest (epoch, interrupt) known, as one number that grows with the epoch: epoch * 2 + interrupt.
@@ -149,8 +151,8 @@ class Session {
 
   /// Says done and waits for the job's end: HVD_OK, HVD_TIMEOUT, HVD_JOB_FAILED, ...
   Status finish(uint64_t revision, Duration timeout);
-  /// Wants to go, in peace: at the next commit or check the members agree on it, and the driver ends this session (left).
-  /// Past the time-out the driver takes it for lost. Any time after construction.
+  /// Wants to go, in peace: at the next commit or check the members agree on it, and the driver ends this
+  /// session (left). Past the time-out the driver takes it for lost. Any time after construction.
   void leaving(Duration timeout, const std::string& message);
   /// The session has ended since this worker went as it, or an operator, wished.
   bool left() const;

@@ -340,8 +340,9 @@ void SessionCore::heartbeat(Time now) {
   next_heartbeat_ = now + heartbeat_interval_;
 }
 
-// A driver that is dead closes its connection. One that is silent on an open one is held up, and training needs
-// nothing of it for now: the commits that would go with its workers are worth some patience (contract 19).
+// A driver that is dead closes its connection. One that is silent on an open one is held up, and training
+// needs nothing of it for now: the commits that would go with its workers are worth some patience (contract
+// 19).
 void SessionCore::look_for_silence(Time now) {
   const Duration silence = now - last_received_, patience = driver_patience();
   if (silence < heartbeat_timeout_) {
@@ -356,7 +357,8 @@ void SessionCore::look_for_silence(Time now) {
             "(driver_timeout)",
             config_.driver, seconds_text(silence), seconds_text(patience)));
   }
-  // Not at the first look: perhaps it was this process that was stopped, and the driver's word waits in the socket.
+  // Not at the first look: perhaps it was this process that was stopped, and the driver's word waits in the
+  // socket.
   if (silence < patience && !missed_since_ && outlives_driver() &&
       silence >= heartbeat_timeout_ + std::min(heartbeat_interval_, (patience - heartbeat_timeout_) / 4)) {
     miss(last_received_, fmt::format("silent for {} s", seconds_text(silence)), now);

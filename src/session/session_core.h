@@ -97,7 +97,8 @@ class SessionCore {
 
   // The channel. `patience`: how long the driver may take to answer hello.
   Actions connected(Duration patience, Time now);
-  /// The connection broke before the driver had answered hello: true if another one may be made, and `connected` called again.
+  /// The connection broke before the driver had answered hello: true if another one may be made, and
+  /// `connected` called again.
   bool begin_anew();
   Actions frame(std::span<const uint8_t> bytes, Time now);
   Actions received(const wire::EnvelopeT& message, Time now);

@@ -1,5 +1,5 @@
-// A session outlives its driver: it misses it, dials until there is one again, and tells that one where the worker
-// stands. Training needs no driver until the generation is lost or hosts change.
+// A session outlives its driver: it misses it, dials until there is one again, and tells that one where the
+// worker stands. Training needs no driver until the generation is lost or hosts change.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The thread that makes a state's copies in host memory, and waits for those between host and device memory, so that
-// the program's does not have to.
+// The thread that makes a state's copies in host memory, and waits for those between host and device memory,
+// so that the program's does not have to.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ class CopyThread {
   /// running, and what they read and write must stay.
   bool end(Duration patience);
 
-  /// Does `work`, if there is any, and waits for all tickets; then calls `arrived`, in its thread, with the first
-  /// failure. Not while a job is under way.
+  /// Does `work`, if there is any, and waits for all tickets; then calls `arrived`, in its thread, with the
+  /// first failure. Not while a job is under way.
   void watch(std::vector<DeviceCopies::Ticket> tickets, std::function<void(Status)> arrived,
              std::function<Status()> work = {});
   /// Whether no job is under way any more, at once or until the deadline.

@@ -58,7 +58,8 @@ class DeviceCopies {
     hvd_memory memory = 0;
     void* ticket = nullptr;
   };
-  /// kToHostAside: to the host, and what the stream is given later does not wait: nobody writes the sources meanwhile.
+  /// kToHostAside: to the host, and what the stream is given later does not wait: nobody writes the sources
+  /// meanwhile.
   enum class Way { kToHost, kToHostAside, kToDevice };
   /// See hvd_backend_table.copy and copy_aside.
   Status start(hvd_memory memory, int32_t device, void* stream, Way way,

@@ -21,8 +21,8 @@ struct Head {
 };
 static_assert(sizeof(Head) == 40, "no padding on the wire");
 
-/// Each rank has said `size` bytes, no rank says more than its own, and this rank's have come round as it said them: who
-/// spoke for others would have them named.
+/// Each rank has said `size` bytes, no rank says more than its own, and this rank's have come round as it
+/// said them: who spoke for others would have them named.
 Status check(const std::vector<Brought>& parts, const std::vector<uint8_t>& all, int32_t rank,
              const void* mine, size_t size) {
   const uint8_t* at = all.data();
@@ -119,8 +119,8 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
                        : std::string("one to another, and no majority says which is right"));
     ret_diverged->push_back(std::move(diverged));
   }
-  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody acts on it.
-  // Whatever becomes of this, this rank knows it.
+  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody
+  // acts on it. Whatever becomes of this, this rank knows it.
   const uint8_t known = 1;
   static_cast<void>(gather(engine, deadline, "hvd.divergence.known", &known, sizeof(known), &all));
   return {};

@@ -10,13 +10,14 @@ namespace hvd::state {
 
 struct Divergence {
   uint32_t variable = 0;  // index in the order of keys
-  /// Positions in the list of versions, ascending: those that differ from what more than half of all have; all of them if
-  /// no version has more than half.
+  /// Positions in the list of versions, ascending: those that differ from what more than half of all have;
+  /// all of them if no version has more than half.
   std::vector<size_t> odd;
   bool majority = false;
 };
 
-/// `versions[i][variable]`: everybody lists the same variables. In the order of variables; none where all agree.
+/// `versions[i][variable]`: everybody lists the same variables. In the order of variables; none where all
+/// agree.
 std::vector<Divergence> find_divergence(const std::vector<std::vector<Version>>& versions);
 
 }  // namespace hvd::state

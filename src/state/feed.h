@@ -1,6 +1,6 @@
-// The last commit as a worker that waits for a place is fed with it, while training goes on: FeedSource at the worker that
-// has it, FeedCache at the one that comes. What is in a cache is known by its digests, so it may be of any commit, or of
-// none: the first sync moves what is missing.
+// The last commit as a worker that waits for a place is fed with it, while training goes on: FeedSource at
+// the worker that has it, FeedCache at the one that comes. What is in a cache is known by its digests, so it
+// may be of any commit, or of none: the first sync moves what is missing.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace hvd::state {
 
 struct Variable;
 
-/// What there is of one tensor, value or object in a commit. Shards and what lies in device memory are not fed.
+/// What there is of one tensor, value or object in a commit. Shards and what lies in device memory are not
+/// fed.
 struct FeedItem {
   std::string key;
   Digest spec;
@@ -34,12 +35,12 @@ struct FeedCommit {
   std::vector<FeedItem> items;
 };
 
-/// Throws Error(HVD_INVALID): a key twice, digests that are not those of the bytes, or more than this machine's memory could
-/// hold twice, live and as the last commit.
+/// Throws Error(HVD_INVALID): a key twice, digests that are not those of the bytes, or more than this
+/// machine's memory could hold twice, live and as the last commit.
 void check(const FeedCommit& commit);
 
-/// The last commit of a state, for other threads. Closed while it changes, so that a commit waits at most for the copy of
-/// one piece. Thread-safe.
+/// The last commit of a state, for other threads. Closed while it changes, so that a commit waits at most for
+/// the copy of one piece. Thread-safe.
 class FeedSource {
  public:
   explicit FeedSource(bool readable) : readable_(readable) {}
@@ -77,7 +78,8 @@ class FeedCache {
     size_t size = 0;
   };
 
-  /// Makes room for all that the commit has, which was checked, and drops what it has not. Throws std::bad_alloc.
+  /// Makes room for all that the commit has, which was checked, and drops what it has not. Throws
+  /// std::bad_alloc.
   void fit(const FeedCommit& commit);
   /// What is not here yet as the commit has it. fit comes first.
   std::vector<Piece> lacking(const FeedCommit& commit) const;
@@ -94,8 +96,9 @@ class FeedCache {
 
 uint64_t bytes_of(const std::vector<FeedCache::Piece>& pieces);
 
-/// Whether a worker that is being fed may take its place: once what it lacks can be moved within `pause`, at the rate at which
-/// it was fed; or when passes over newer commits bring it no closer, since training changes too much.
+/// Whether a worker that is being fed may take its place: once what it lacks can be moved within `pause`, at
+/// the rate at which it was fed; or when passes over newer commits bring it no closer, since training changes
+/// too much.
 class FeedProgress {
  public:
   explicit FeedProgress(Duration pause) : pause_(pause) {}

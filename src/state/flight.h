@@ -82,8 +82,8 @@ struct Brought {
   size_t size = 0;
 };
 
-/// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of ranks, and
-/// `parts`, if it is not null, as well. A rank that has joined brings none.
+/// Allgather: this rank's `size` bytes, and as many as they bring from the others; `all` is in the order of
+/// ranks, and `parts`, if it is not null, as well. A rank that has joined brings none.
 inline Status gather(collective::Engine& engine, Time deadline, const char* name, const void* data,
                      size_t size, std::vector<uint8_t>* all, std::vector<Brought>* parts = nullptr) {
   Flight flight(engine, deadline);

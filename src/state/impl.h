@@ -74,7 +74,8 @@ struct State::Impl {
   void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
   /// What has failed on this rank alone fails on all.
   Status refuse(const Status& why);
-  /// The commit that was prepared becomes the last one if somebody has sealed it. In a sync, when all know `revision`.
+  /// The commit that was prepared becomes the last one if somebody has sealed it. In a sync, when all know
+  /// `revision`.
   Status promote(uint64_t revision);
   /// After everything else: fresh: nobody has state.
   Status sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Time deadline,

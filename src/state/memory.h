@@ -1,5 +1,5 @@
-// Memory for copies of tensors: aligned for the digest's streaming copy, and for huge pages where it is large; or,
-// for copies of a device's, memory that the device reads and writes at full speed.
+// Memory for copies of tensors: aligned for the digest's streaming copy, and for huge pages where it is
+// large; or, for copies of a device's, memory that the device reads and writes at full speed.
 #pragma once
 
 #include <cstddef>

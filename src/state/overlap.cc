@@ -1,7 +1,7 @@
-// Commits that are under way while the program goes on. Everything is copied into a second set of buffers: what lies
-// on the host at once, or by the thread if the commit is hidden; what devices hold by copies behind the work that their
-// streams have been given. The two sets change places when all of it has arrived, and not before, so that the last
-// commit is always whole.
+// Commits that are under way while the program goes on. Everything is copied into a second set of buffers:
+// what lies on the host at once, or by the thread if the commit is hidden; what devices hold by copies behind
+// the work that their streams have been given. The two sets change places when all of it has arrived, and not
+// before, so that the last commit is always whole.
 #include <fmt/format.h>
 
 #include <algorithm>

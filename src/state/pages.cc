@@ -29,7 +29,8 @@ void populate(uintptr_t first, uintptr_t last, int before) {
   madvise(start, last - first, MADV_POPULATE_WRITE);
 }
 
-/// Whole huge pages within [first, last) as such, unless the kernel was slow with some before; the rest as small ones.
+/// Whole huge pages within [first, last) as such, unless the kernel was slow with some before; the rest as
+/// small ones.
 void populate_large(uintptr_t first, uintptr_t last) {
   static std::atomic<int> slow{0};  // of this process
   const uintptr_t begin = (first + kHugePage - 1) / kHugePage * kHugePage, end = last / kHugePage * kHugePage;

@@ -1,5 +1,5 @@
-// Pages for memory that is about to be written: asked for many at once they cost a fraction of what they cost one by one,
-// at their first use.
+// Pages for memory that is about to be written: asked for many at once they cost a fraction of what they cost
+// one by one, at their first use.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace hvd::state {
 /// Gives memory its pages, if most of them are not there; its bytes stay. Only a hint.
 void touch(void* data, size_t size);
 
-/// The same for memory of this library that was just allocated, on all cores if it is large and `parallel`. In huge pages, unless the
-/// kernel has none at hand: then it would move other pages about to make some (sysfs: transparent_hugepage/defrag), which
-/// takes many times as long as the copy that the memory is for.
+/// The same for memory of this library that was just allocated, on all cores if it is large and `parallel`.
+/// In huge pages, unless the kernel has none at hand: then it would move other pages about to make some
+/// (sysfs: transparent_hugepage/defrag), which takes many times as long as the copy that the memory is for.
 void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel = true);
 
 /// Bytes: nobody's word makes room for more.

@@ -1,4 +1,5 @@
-// Groups, blocks, and the plan of repairs: intersections of what is lost with the chunks that blocks are sums of.
+// Groups, blocks, and the plan of repairs: intersections of what is lost with the chunks that blocks are sums
+// of.
 #include "state/parity.h"
 
 #include <algorithm>
@@ -53,8 +54,8 @@ class Having {
     }
   }
 
-  /// Appends inputs that make up `range`: each from the holder itself if that has it, else from the rank with the least to
-  /// send so far. False: nobody has a part of it.
+  /// Appends inputs that make up `range`: each from the holder itself if that has it, else from the rank with
+  /// the least to send so far. False: nobody has a part of it.
   bool sources(const ShardRange& range, int32_t holder, uint64_t offset, uint64_t element,
                std::vector<ParityInput>* inputs) const {
     for (int64_t at = range.begin; at < range.end;) {

@@ -1,11 +1,12 @@
-// Parity of shards instead of whole copies: who is in which group, what each member keeps, and how a lost range is made
-// again. Pure functions of what all ranks know alike.
+// Parity of shards instead of whole copies: who is in which group, what each member keeps, and how a lost
+// range is made again. Pure functions of what all ranks know alike.
 //
-// Each member of a group of s keeps one block. Its own stripe (all of its bytes, in one row) is cut into s - 1 chunks,
-// and the block of member p is the sum (exclusive or) of one chunk of each of the others: RAID 5 over the memory of a
-// group, as in W. Gropp, R. Ross, N. Miller, "Providing efficient I/O redundancy in MPI environments", EuroPVM/MPI
-// 2004, and A. Moody et al., "Design, modeling, and evaluation of a scalable multi-level checkpointing system",
-// SC 2010 (SCR's XOR scheme). So one member may be lost, and all take the same part in making it again.
+// Each member of a group of s keeps one block. Its own stripe (all of its bytes, in one row) is cut into s -
+// 1 chunks, and the block of member p is the sum (exclusive or) of one chunk of each of the others: RAID 5
+// over the memory of a group, as in W. Gropp, R. Ross, N. Miller, "Providing efficient I/O redundancy in MPI
+// environments", EuroPVM/MPI 2004, and A. Moody et al., "Design, modeling, and evaluation of a scalable
+// multi-level checkpointing system", SC 2010 (SCR's XOR scheme). So one member may be lost, and all take the
+// same part in making it again.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,9 @@ struct ParityBlock {
   std::vector<std::vector<ShardRange>> members;
 };
 
-/// Groups of `parity` + 1 ranks, larger ones where that does not come out even (none has more than 2 x `parity` + 1), a
-/// single one if there are fewer ranks: so a block is at most 1 / `parity` of a stripe. The ranks of one host are in as many
-/// groups as there are.
+/// Groups of `parity` + 1 ranks, larger ones where that does not come out even (none has more than 2 x
+/// `parity` + 1), a single one if there are fewer ranks: so a block is at most 1 / `parity` of a stripe. The
+/// ranks of one host are in as many groups as there are.
 std::vector<std::vector<int32_t>> parity_groups(const std::vector<std::string>& hosts, int32_t parity);
 
 /// `members` as in the block. `element_bytes` by key.

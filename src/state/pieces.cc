@@ -37,8 +37,8 @@ uint64_t copy_piece(const PieceCopy& piece) {
     marks = Pieces::kKnown;
     return 0;
   }
-  // Reading alone costs half of a copy. What changed at the last copy is taken to have changed again, which saves
-  // reading it twice.
+  // Reading alone costs half of a copy. What changed at the last copy is taken to have changed again, which
+  // saves reading it twice.
   constexpr uint8_t kBoth = Pieces::kKnown | Pieces::kSteady;
   if ((marks & kBoth) == kBoth && digest(piece.from, piece.size) == held) return 0;
   const Digest copied = copy_and_digest(piece.to, piece.from, piece.size);

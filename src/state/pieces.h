@@ -1,5 +1,5 @@
-// Copies of tensors by pieces, each with a digest: pieces that the target holds already are not written again, and
-// several cores can take part.
+// Copies of tensors by pieces, each with a digest: pieces that the target holds already are not written
+// again, and several cores can take part.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,8 @@ struct Pieces {
   }
 };
 
-/// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be. `to` NULL: it is only to be digested.
+/// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be. `to` NULL: it is only to be
+/// digested.
 struct PieceCopy {
   uint8_t* to;
   const uint8_t* from;
@@ -52,8 +53,8 @@ struct PieceCopy {
 /// Appends the pieces of a copy of `bytes`. With `pieces`, which fit it, digests are taken as well.
 void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std::vector<PieceCopy>* list);
 
-/// Makes the copies with as many threads as the process has cores, if they are large and `parallel`; gives the bytes
-/// that had to be written.
+/// Makes the copies with as many threads as the process has cores, if they are large and `parallel`; gives
+/// the bytes that had to be written.
 uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
 
 /// One of them, in this thread; gives the bytes that had to be written.
@@ -62,8 +63,8 @@ uint64_t copy_piece(const PieceCopy& piece);
 /// Adds bytes to others, as exclusive or.
 void add_bytes(uint8_t* to, const uint8_t* from, size_t size);
 
-/// Calls fn for each number below `count`, with as many threads as the process has cores if `bytes`, which they work on in
-/// all, are worth it. fn must not throw.
+/// Calls fn for each number below `count`, with as many threads as the process has cores if `bytes`, which
+/// they work on in all, are worth it. fn must not throw.
 void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>& fn);
 
 /// How many cores this process may use.

@@ -1,5 +1,5 @@
-// Reads the memory of another process of this machine, where the kernel allows it (process_vm_readv): one copy, and
-// nothing for its owner to do.
+// Reads the memory of another process of this machine, where the kernel allows it (process_vm_readv): one
+// copy, and nothing for its owner to do.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ Reach own_reach();
 /// Whether this process can read that one, which is the one it says it is.
 bool can_read(const Reach& of);
 
-/// Copies `size` bytes at `address` of that process. False, with errno: it is gone, or has no such memory. What it
-/// writes meanwhile may be read in part: only a digest tells.
+/// Copies `size` bytes at `address` of that process. False, with errno: it is gone, or has no such memory.
+/// What it writes meanwhile may be read in part: only a digest tells.
 bool read_from(const Reach& of, uint64_t address, void* to, size_t size);
 
 }  // namespace hvd::state

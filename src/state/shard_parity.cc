@@ -1,5 +1,5 @@
-// Parity of shards among ranks: makes the blocks, and makes again what was lost. Members on one machine read each
-// other's memory; between machines chunks travel in windows, so that little memory is needed besides.
+// Parity of shards among ranks: makes the blocks, and makes again what was lost. Members on one machine read
+// each other's memory; between machines chunks travel in windows, so that little memory is needed besides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ struct Stream {
   uint64_t bytes = 0;
 };
 
-/// All ranks have their streams in one order. A rank sends and receives some windows at a time in that order, so the first
-/// one of all that is not done is under way at both of its ends.
+/// All ranks have their streams in one order. A rank sends and receives some windows at a time in that order,
+/// so the first one of all that is not done is under way at both of its ends.
 Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::vector<ParcelPtr>& keep,
                    collective::Engine& engine, Time deadline, SyncResult* result) {
   struct Window {
@@ -91,7 +91,8 @@ struct Chunk {
   uint64_t at, bytes;  // within its parcel
 };
 
-/// Adds up chunks of other processes, each piece in one go. -1, or the first of their owners who can't be read.
+/// Adds up chunks of other processes, each piece in one go. -1, or the first of their owners who can't be
+/// read.
 int32_t add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks) {
   std::atomic<int32_t> failed{-1};
   in_parallel(pieces_of(size), size * chunks.size(), [&](size_t index) {

@@ -1,4 +1,5 @@
-// Splits, placement of copies, and what moves between two splits: one sweep over the borders of all ranges of a key.
+// Splits, placement of copies, and what moves between two splits: one sweep over the borders of all ranges of
+// a key.
 #include "state/shard_plan.h"
 
 #include <fmt/format.h>

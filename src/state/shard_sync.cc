@@ -1,4 +1,5 @@
-// Brings every range of a revision to whom it belongs in a new generation, with copies, and hands over what leaves.
+// Brings every range of a revision to whom it belongs in a new generation, with copies, and hands over what
+// leaves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -476,7 +477,8 @@ Status Shards::hand_over(const Generation& generation) {
   const int32_t rank = generation.rank, size = generation.size();
   if (size == 1 || !sealed_.whole) return {};
   const Time deadline = now() + generation.timeout;
-  // Who leaves, as anybody has heard: somebody knows of the newest change of hosts, since all have agreed on it.
+  // Who leaves, as anybody has heard: somebody knows of the newest change of hosts, since all have agreed on
+  // it.
   std::vector<uint8_t> bytes, all;
   put(&bytes, static_cast<uint64_t>(generation.leaving.size()));
   for (const int32_t leaver : generation.leaving) put(&bytes, static_cast<uint64_t>(leaver));

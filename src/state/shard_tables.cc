@@ -1,4 +1,5 @@
-// Reads the tables of shards. Lengths and ranges are checked against what is there before anything follows from them.
+// Reads the tables of shards. Lengths and ranges are checked against what is there before anything follows
+// from them.
 #include "state/shard_tables.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// What ranks tell each other of their shards, read as from ranks that may lie: what is read fits what is registered here.
+// What ranks tell each other of their shards, read as from ranks that may lie: what is read fits what is
+// registered here.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace hvd::state {
 
-/// Of a sync: what each rank says first. Its ranges (one a key, in order), what it has, and which blocks of parity follow.
+/// Of a sync: what each rank says first. Its ranges (one a key, in order), what it has, and which blocks of
+/// parity follow.
 struct ShardHead {
   static constexpr uint64_t kFailed = 1, kCanReload = 2;
   uint64_t rank = 0, flags = 0, revision = 0, keys = 0, has = 0, blocks = 0;
@@ -28,12 +30,14 @@ struct ShardTables {
 std::vector<uint8_t> write_shard_table(ShardHead head, const std::vector<ShardRange>& own,
                                        const std::vector<ShardRange>& has,
                                        const std::vector<Digest>& blocks = {});
-/// All ranks' parts. False unless each rank has a range of its own for each of so many keys, and this rank's part is what
-/// it said (rank 0 may have handed round another). Where the ranges lie, misfit and within check.
+/// All ranks' parts. False unless each rank has a range of its own for each of so many keys, and this rank's
+/// part is what it said (rank 0 may have handed round another). Where the ranges lie, misfit and within
+/// check.
 bool read_shard_tables(std::span<const uint8_t> bytes, size_t size, size_t keys,
                        std::span<const uint8_t> mine, ShardTables* ret_tables);
-/// What each rank's blocks of parity are the sums of, once that is asked for. False unless all ranges lie within the keys,
-/// and this rank's part is what it said. `rank`: this one; `lengths` and `element_bytes` by key.
+/// What each rank's blocks of parity are the sums of, once that is asked for. False unless all ranges lie
+/// within the keys, and this rank's part is what it said. `rank`: this one; `lengths` and `element_bytes` by
+/// key.
 std::vector<uint8_t> write_parity_table(const std::vector<ParityBlock>& blocks);
 bool read_parity_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
                         std::span<const uint8_t> mine, const std::vector<int64_t>& lengths,
@@ -64,8 +68,8 @@ struct CommitTables {
 };
 
 std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vector<CommitPart>& parts);
-/// Everyone reads the same, and comes to the same end. HVD_OK: each rank has a part for each key that `mine` has, of the
-/// same commit, and this rank's is what it said.
+/// Everyone reads the same, and comes to the same end. HVD_OK: each rank has a part for each key that `mine`
+/// has, of the same commit, and this rank's is what it said.
 Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
                           std::span<const uint8_t> mine, CommitTables* ret_tables);
 

@@ -1,9 +1,11 @@
-// Sharded keys of a state: each rank's range of flat global vectors, with copies in the commit memory of other ranks.
+// Sharded keys of a state: each rank's range of flat global vectors, with copies in the commit memory of
+// other ranks.
 //
-// What a rank commits of all its shards is one parcel: a block of memory that goes to its holders as a whole. A commit
-// has two phases. Parcels are copied and placed beside those of the last commit; then all ranks tell each other that they
-// have placed theirs, which seals it, and only then the older ones are let go of. A rank that is cut off before it has
-// heard of the seal keeps both. The next sync asks whether anybody had sealed: then all of them had placed.
+// What a rank commits of all its shards is one parcel: a block of memory that goes to its holders as a whole.
+// A commit has two phases. Parcels are copied and placed beside those of the last commit; then all ranks tell
+// each other that they have placed theirs, which seals it, and only then the older ones are let go of. A rank
+// that is cut off before it has heard of the seal keeps both. The next sync asks whether anybody had sealed:
+// then all of them had placed.
 #pragma once
 
 #include <cstdint>
@@ -100,10 +102,11 @@ class Shards {
   uint64_t held_bytes() const;
 
   // ---- Commit (shard_commit.cc) ----
-  /// Appends copies of this rank's shards, to the parcel of the commit that is begun. HVD_INTERNAL: no memory.
+  /// Appends copies of this rank's shards, to the parcel of the commit that is begun. HVD_INTERNAL: no
+  /// memory.
   Status begin(std::vector<PieceCopy>* pieces);
-  /// Collective over all ranks of `generation`: places what was copied, and seals it. `local`: that this rank has failed
-  /// before, which all of them are told, and fail alike.
+  /// Collective over all ranks of `generation`: places what was copied, and seals it. `local`: that this rank
+  /// has failed before, which all of them are told, and fail alike.
   Status place(const Generation& generation, uint64_t revision, const Status& local);
   /// The commit that place() has prepared is complete on this rank: it lacks the seal at most.
   bool prepared() const { return next_.whole; }
@@ -119,8 +122,9 @@ class Shards {
   Status fit(const Generation& generation);
   /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
   Status take_live(uint64_t revision);
-  /// Collective. Gathers every range of `revision` from who has it, with copies, and writes live memory. `local` as above.
-  /// *ret_lost: HVD_JOB_FAILED since ranges are lost, and every rank says that it can load them from elsewhere.
+  /// Collective. Gathers every range of `revision` from who has it, with copies, and writes live memory.
+  /// `local` as above. *ret_lost: HVD_JOB_FAILED since ranges are lost, and every rank says that it can load
+  /// them from elsewhere.
   Status sync(const Generation& generation, collective::Engine& engine, Time deadline, uint64_t revision,
               bool can_reload, const Status& local, SyncResult* result, bool* ret_lost);
   /// Collective. What only ranks that leave hold goes to others as well.
@@ -161,8 +165,9 @@ class Shards {
   std::vector<ParityBlock> blocks_of(const ShardLayout& layout, int32_t rank) const;
   std::vector<std::vector<ShardRange>> stripes(const ShardLayout& layout, const std::vector<int32_t>& group,
                                                int32_t parity) const;
-  /// Collective over the members of each group. Makes the blocks that this rank is to have, from what lies in the members'
-  /// own parcels; not those that a rank has already: by rank, NULL: nobody has any. `places_` and `reads_` are set.
+  /// Collective over the members of each group. Makes the blocks that this rank is to have, from what lies in
+  /// the members' own parcels; not those that a rank has already: by rank, NULL: nobody has any. `places_`
+  /// and `reads_` are set.
   Status make_parity(Set* next, int32_t rank, const std::vector<std::vector<Digest>>* has,
                      collective::Engine& engine, Time deadline, SyncResult* result);
   /// Collective: where each rank's own parcel of `next` is, and who reads whose.
@@ -176,8 +181,9 @@ class Shards {
   Digest specs() const;
   ShardLayout layout_of(Ranges own, const Generation& generation) const;
   int32_t most_copies() const;
-  /// Segments of a parcel of these ranges, of keys with more than `copies` copies: those with most come first, so that
-  /// what each holder gets is the front of it. Keys of one parity lie beside each other: that is the stripe.
+  /// Segments of a parcel of these ranges, of keys with more than `copies` copies: those with most come
+  /// first, so that what each holder gets is the front of it. Keys of one parity lie beside each other: that
+  /// is the stripe.
   std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
   /// A parcel of these segments, from what was let go of if it fits. Throws std::bad_alloc.
   ParcelPtr parcel(std::vector<Segment> segments, int32_t owner);

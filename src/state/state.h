@@ -95,30 +95,32 @@ class State {
   /// detail: what all ranks must say of it alike, for example its options; up to 255 bytes.
   void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
                   const std::string& detail = {});
-  /// `source` gives the generation, for this shard and for all that were added before. With shards save(), begin() and
-  /// end() are collective over all ranks, and refresh() leaves a last commit as it is.
+  /// `source` gives the generation, for this shard and for all that were added before. With shards save(),
+  /// begin() and end() are collective over all ranks, and refresh() leaves a last commit as it is.
   void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
   /// See hvd_state_on_lost.
   void on_lost(Callback<hvd_lost_fn> lost);
   bool has_shards() const;
-  /// Before a planned change of ranks, collective over all of them: what those that leave alone hold goes to others.
+  /// Before a planned change of ranks, collective over all of them: what those that leave alone hold goes to
+  /// others.
   Status hand_over();
   void remove(const std::string& key);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
   /// HVD_INTERNAL (memory). Pieces of host memory that have not changed are not written again.
   ///
-  /// With tensors in device memory, and after begin(), the copy is under way when this returns, and becomes the last
-  /// commit when it has arrived, unless it fails or, with device memory, the generation is lost before. Everything but revision(), summary()
-  /// and statistics() waits for that first: at most the time-out of `copies`, then HVD_TIMEOUT.
-  /// HVD_PEER_LOST: the generation is lost already, and what devices hold counts for nothing. HVD_INTERNAL:
-  /// also that the copy before it failed; nothing is copied then.
+  /// With tensors in device memory, and after begin(), the copy is under way when this returns, and becomes
+  /// the last commit when it has arrived, unless it fails or, with device memory, the generation is lost
+  /// before. Everything but revision(), summary() and statistics() waits for that first: at most the time-out
+  /// of `copies`, then HVD_TIMEOUT. HVD_PEER_LOST: the generation is lost already, and what devices hold
+  /// counts for nothing. HVD_INTERNAL: also that the copy before it failed; nothing is copied then.
   Status save();
-  /// The same as save(), but host memory is copied by a thread: until end() or whatever waits for it the program must
-  /// not write tensors. Objects are saved, and values copied, when this returns. Needs host memory for two commits.
+  /// The same as save(), but host memory is copied by a thread: until end() or whatever waits for it the
+  /// program must not write tensors. Objects are saved, and values copied, when this returns. Needs host
+  /// memory for two commits.
   Status begin();
-  /// settle(), after begin(). HVD_INVALID: none was begun; or check_commits found that the program wrote a tensor
-  /// meanwhile, which the message names.
+  /// settle(), after begin(). HVD_INVALID: none was begun; or check_commits found that the program wrote a
+  /// tensor meanwhile, which the message names.
   Status end();
   bool begun() const;
   /// Copies without counting a revision: used for the first sync, before any commit.
@@ -151,13 +153,16 @@ class State {
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first = false);
 
-  /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it differ, and in
-  /// what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit different revisions.
+  /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it
+  /// differ, and in what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit
+  /// different revisions.
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
                        std::vector<Diverged>* ret_diverged);
-  /// The last commit, for those who feed others with it. Any thread; it outlives the state, and is closed then.
+  /// The last commit, for those who feed others with it. Any thread; it outlives the state, and is closed
+  /// then.
   std::shared_ptr<FeedSource> feed() const;
-  /// What this worker was fed before it had a place, for the first sync. Before anything else is done with the state.
+  /// What this worker was fed before it had a place, for the first sync. Before anything else is done with
+  /// the state.
   void take_fed(FeedCache cache);
   /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
   void disown();

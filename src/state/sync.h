@@ -55,7 +55,8 @@ class Sync {
   void append_fed(size_t variable, std::vector<PieceCopy>* list);
   void adopt();
 
-  /// A host tensor that this rank gets into its live memory and its commit at once, since it has no state to lose.
+  /// A host tensor that this rank gets into its live memory and its commit at once, since it has no state to
+  /// lose.
   bool in_place(const Variable& variable) const {
     return in_place_ && !variable.is_object() && !variable.on_device() && variable.bytes >= kPackBelow;
   }

@@ -1,5 +1,5 @@
-// What the ranks of a sync move: by the plan, into room of its own or straight to where it belongs, digested while the
-// rest is on its way.
+// What the ranks of a sync move: by the plan, into room of its own or straight to where it belongs, digested
+// while the rest is on its way.
 #include <fmt/format.h>
 
 #include <algorithm>

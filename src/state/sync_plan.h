@@ -61,8 +61,8 @@ int32_t choose_root(const std::vector<Summary>& summaries);
 /// Whether all have state, and the same.
 bool all_agree(const std::vector<Summary>& summaries);
 
-/// Each variable whole: a rank has it where its version is the root's. `versions[rank][variable]`: every rank lists the
-/// same variables.
+/// Each variable whole: a rank has it where its version is the root's. `versions[rank][variable]`: every rank
+/// lists the same variables.
 Holdings hold_whole(const std::vector<std::vector<Version>>& versions, int32_t root);
 
 /// Everybody gets what it lacks from a rank that has it, the one with the least to send so far (contract 6).

@@ -1,5 +1,5 @@
-// The snapshot in the OpenMetrics text format, version 1.0.0. No label per worker: what is counted does not grow with a
-// job's size or its age.
+// The snapshot in the OpenMetrics text format, version 1.0.0. No label per worker: what is counted does not
+// grow with a job's size or its age.
 #include <fmt/format.h>
 
 #include <iterator>

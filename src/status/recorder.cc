@@ -9,7 +9,8 @@ namespace {
 constexpr Duration kWindow = std::chrono::seconds(10);  // of which rates are told
 constexpr size_t kLeastSamples = 3;                     // kept, however old: heartbeats may be rare
 
-/// The name between the first two quotes, or all of it: a report's text changes with time, the operation does not.
+/// The name between the first two quotes, or all of it: a report's text changes with time, the operation does
+/// not.
 std::string operation_of(const std::string& text) {
   const size_t begin = text.find('\'');
   const size_t end = begin == std::string::npos ? begin : text.find('\'', begin + 1);

@@ -25,7 +25,8 @@ class Recorder {
 
   void formed(uint64_t generation, const std::vector<uint64_t>& members, const std::string& reason, Time now);
   void lost(uint64_t generation, Time now);
-  /// Of a member, at any time until it is gone. What is less than before is the word of a confused worker and ignored.
+  /// Of a member, at any time until it is gone. What is less than before is the word of a confused worker and
+  /// ignored.
   void progress(uint64_t worker, const Progress& progress, Time now);
   void recovered(uint64_t worker, uint64_t generation, const Recovery& recovery);
   /// An operation has waited for so long; reports of one operation come at doubling times.

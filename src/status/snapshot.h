@@ -1,4 +1,5 @@
-// How a job is doing at one moment, as plain values: what every view of it (text, JSON, metrics, the page) reads.
+// How a job is doing at one moment, as plain values: what every view of it (text, JSON, metrics, the page)
+// reads.
 #pragma once
 
 #include <array>

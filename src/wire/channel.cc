@@ -205,7 +205,8 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
   bool nothing_to_write() const { return queue_.empty() && !under_way_; }
 
-  /// The next frames that share records and system calls. Small ones are copied, long ones stay where they are.
+  /// The next frames that share records and system calls. Small ones are copied, long ones stay where they
+  /// are.
   void begin_batch() {
     under_way_ = true;
     batch_.clear();

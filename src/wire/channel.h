@@ -21,8 +21,8 @@ struct ChannelLimits {
   size_t first_frame = 64 << 10;  // the same, until trust() is called
   size_t max_queued = 64 << 20;   // bytes waiting to be sent; a reader slower than that is cut off
   Duration handshake_timeout = seconds(5);
-  // Of a listener: connections that are over but for their last words. The oldest gives way. Where the process may have
-  // few descriptors they are fewer (base/descriptors.h).
+  // Of a listener: connections that are over but for their last words. The oldest gives way. Where the
+  // process may have few descriptors they are fewer (base/descriptors.h).
   size_t most_lingering = 256;       // of peers that were never trusted, together
   size_t most_lingering_of_one = 4;  // of one identity that was
 };
@@ -46,8 +46,8 @@ class Channel {
     send(std::move(head));
   }
   virtual void trust() = 0;  // from here on the peer may send frames of max_frame bytes
-  /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once. Of a listener's channels
-  /// only so many linger (ChannelLimits): who is refused again and again keeps no descriptors.
+  /// Sends what is queued, at most for `linger`, then closes. Handlers are dropped at once. Of a listener's
+  /// channels only so many linger (ChannelLimits): who is refused again and again keeps no descriptors.
   virtual void close(Duration linger) = 0;
   /// The same, and says when the socket is closed: from then on nothing of this channel is under way.
   virtual void close_then(Duration linger, std::function<void()> closed) {

@@ -131,8 +131,9 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     wait();
   }
 
-  /// Many that come at once wait in the kernel, rather than that one of them is sent away: it may believe already that it
-  /// is connected. Who says nothing gives way, and who takes too long. False: accepting goes on later.
+  /// Many that come at once wait in the kernel, rather than that one of them is sent away: it may believe
+  /// already that it is connected. Who says nothing gives way, and who takes too long. False: accepting goes
+  /// on later.
   bool make_room() {
     if (handshakes.size() < share_of_descriptors(kMaxHandshakes)) return true;
     for (auto it = handshakes.begin(); it != handshakes.end(); ++it) {

@@ -1,4 +1,5 @@
-// Numbers of the messages of one connection, which each end gives from 1 on: a repeated request counts once (contract 11).
+// Numbers of the messages of one connection, which each end gives from 1 on: a repeated request counts once
+// (contract 11).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ class Sequence {
   uint64_t sent_ = 0, heard_ = 0;
 };
 
-/// Why who speaks this protocol is refused: "the worker speaks protocol 2 (library 9.9), this driver 1"; "" if it is ours.
+/// Why who speaks this protocol is refused: "the worker speaks protocol 2 (library 9.9), this driver 1"; ""
+/// if it is ours.
 std::string foreign_protocol(const char* who, uint32_t protocol, const std::string& library);
 
 }  // namespace hvd::wire

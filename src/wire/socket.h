@@ -28,8 +28,8 @@ Endpoint parse_endpoint(const std::string& text);
 
 std::string to_text(const Tcp::endpoint& endpoint);  // "127.0.0.1:4711", "[::1]:4711"
 
-/// The connections of a listener that linger, oldest first: those of strangers (under the name "") and of each
-/// identity that was trusted. On the loop's thread.
+/// The connections of a listener that linger, oldest first: those of strangers (under the name "") and of
+/// each identity that was trusted. On the loop's thread.
 class Lingering {
  public:
   using Place = std::list<std::function<void()>>::iterator;

@@ -1,5 +1,6 @@
 """The public headers' ABI beside those that were recorded: abidiff_test.py CC
-Additions are fine; a change of anything that a program may have been built against fails, and says what changed."""
+Additions are fine; a change of anything that a program may have been built against fails, and says what
+changed."""
 import os
 import re
 import shutil
@@ -34,15 +35,18 @@ def enumerators(include):
 
 
 def description(include, target, functions, constants):
-    """A shared object whose variables have the types of the functions, and sizes that are the constants' values."""
+    """A shared object whose variables have the types of the functions, and sizes that are the constants'
+    values."""
     lines = [f"#include <hvd/{header}>" for header in present(include)]
     lines += [f"__typeof__(&{name}) type_of_{name};" for name in functions]
     # hvd_event_kind's highest bit is the largest of them; none is negative.
     lines += [f"char value_of_{name}[(unsigned long){name} + 1];" for name in constants]
     source = target.with_suffix(".c")
     source.write_text("\n".join(lines) + "\n")
-    subprocess.run([CC, "-std=gnu99", "-g", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(target)], check=True,
-                   timeout=60 * PATIENCE)
+    subprocess.run(
+        [CC, "-std=gnu99", "-g", "-shared", "-fPIC", f"-I{include}",
+         str(source), "-o",
+         str(target)], check=True, timeout=60 * PATIENCE)
     return str(target)
 
 
@@ -51,8 +55,8 @@ def compare(recorded, today, work):
     functions, constants = public_functions(recorded / "hvd"), enumerators(recorded)
     old = description(recorded, work / "recorded.so", functions, constants)
     new = description(today, work / "today.so", functions, constants)
-    result = subprocess.run(("abidiff", "--no-added-syms", old, new), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            text=True, timeout=120 * PATIENCE)
+    result = subprocess.run(("abidiff", "--no-added-syms", old, new), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, timeout=120 * PATIENCE)
     return result.returncode == 0, result.stdout
 
 
@@ -79,11 +83,11 @@ class Abi(unittest.TestCase):
                 self.assertTrue(fine, text)
 
     def test_changes_are_seen_and_named(self):
-        for old, new, named in (
-                ("int32_t rank, size;               /* among all workers */", "int64_t rank, size;", "rank"),
-                ("HVD_INVALID = 4,", "HVD_INVALID = 44,", "value_of_HVD_INVALID"),
-                ("HVD_API int32_t hvd_rank(hvd_context *context);", "HVD_API int64_t hvd_rank(hvd_context *context);",
-                 "hvd_rank")):
+        for old, new, named in (("int32_t rank, size;               /* among all workers */",
+                                 "int64_t rank, size;", "rank"), ("HVD_INVALID = 4,", "HVD_INVALID = 44,",
+                                                                  "value_of_HVD_INVALID"),
+                                ("HVD_API int32_t hvd_rank(hvd_context *context);",
+                                 "HVD_API int64_t hvd_rank(hvd_context *context);", "hvd_rank")):
             with self.subTest(new):
                 include = self.changed(old, new)
                 fine, text = compare(INCLUDE.parent, include, self.work)

@@ -1,5 +1,5 @@
-"""What is written of the C API outside its headers: api.json and what is made of it, the bindings' tables and the
-functions that they use: api_test.py"""
+"""What is written of the C API outside its headers: api.json and what is made of it, the bindings' tables and
+the functions that they use: api_test.py"""
 import ctypes
 import importlib.util
 import json
@@ -14,29 +14,45 @@ ROOT = Path(__file__).resolve().parents[2]
 MAKE = ROOT / "scripts" / "api" / "make.py"
 API = json.loads((ROOT / "scripts" / "api" / "api.json").read_text())
 FUNCTIONS = {function["name"] for function in API["functions"]}
-BLOCKING = {"hvd_" + name for name in (
-    "allreduce broadcast allgather reducescatter alltoall barrier broadcast_variables grouped_allreduce grouped_allgather "
-    "join send receive reduce gather scatter").split()}
+BLOCKING = {
+    "hvd_" + name for name in
+    ("allreduce broadcast allgather reducescatter alltoall barrier broadcast_variables grouped_allreduce grouped_allgather "
+     "join send receive reduce gather scatter").split()
+}
 PLACE = {"hvd_" + name for name in "rank size local_rank local_size cross_rank cross_size generation".split()}
 # hvdrun --join is the agent for workers in any language.
 AGENT = {name for name in FUNCTIONS if name.startswith("hvd_agent_")}
 # What a binding leaves out, and why.
 UNUSED = {
-    # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in hvd_get_membership and
-    # hvd_state_get_info.
-    "go": AGENT | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error", "hvd_submit_and_wait",
-                              "hvd_op_abandon", "hvd_broadcast_object", "hvd_allgather_object", "hvd_gather_object",
-                              "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int", "hvd_options_set_bool",
-                              "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd", "hvd_next_event", "hvd_state_on_reset",
-                              "hvd_get_leave_fd"},  # a goroutine takes signals, and calls Leave
-    "rust": AGENT | BLOCKING | PLACE | {"hvd_init", "hvd_connect_begin", "hvd_run", "hvd_op_get_error", "hvd_submit_and_wait", "hvd_dtype_size",
-                                "hvd_dtype_name", "hvd_state_get_info", "hvd_state_revision",
-                                # A state's fields are those that its value names, and its loop runs what is to be reset.
-                                "hvd_state_on_reset", "hvd_state_remove"},
+    # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in
+    # hvd_get_membership and hvd_state_get_info.
+    "go": AGENT | BLOCKING | PLACE | {
+        "hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error",
+        "hvd_submit_and_wait", "hvd_op_abandon", "hvd_broadcast_object", "hvd_allgather_object",
+        "hvd_gather_object", "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int",
+        "hvd_options_set_bool", "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd",
+        "hvd_next_event", "hvd_state_on_reset", "hvd_get_leave_fd"
+    },  # a goroutine takes signals, and calls Leave
+    "rust": AGENT | BLOCKING | PLACE | {
+        "hvd_init",
+        "hvd_connect_begin",
+        "hvd_run",
+        "hvd_op_get_error",
+        "hvd_submit_and_wait",
+        "hvd_dtype_size",
+        "hvd_dtype_name",
+        "hvd_state_get_info",
+        "hvd_state_revision",
+        # A state's fields are those that its value names, and its loop runs what is
+        # to be reset.
+        "hvd_state_on_reset",
+        "hvd_state_remove"
+    },
     # It has one form of an operation, requests, and a loop of its own.
-    "python": AGENT | BLOCKING | {"hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object",
-                                             "hvd_allgather_object", "hvd_gather_object", "hvd_dtype_name",
-                                             "hvd_get_leave_fd"},  # the interpreter's own handler writes to a descriptor of Python's
+    "python": AGENT | BLOCKING | {
+        "hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object", "hvd_allgather_object",
+        "hvd_gather_object", "hvd_dtype_name", "hvd_get_leave_fd"
+    },  # the interpreter's own handler writes to a descriptor of Python's
 }
 SOURCES = {"go": ("bindings/go", ("*.go", "bridge.c"), r"\b(?:C\.)?(hvd_\w+)\("),
            "rust": ("bindings/rust/hvd/src", ("*.rs",), r"sys::(hvd_\w+)"),
@@ -57,7 +73,8 @@ class Api(unittest.TestCase):
     maxDiff = None
 
     def test_everything_made_is_what_the_headers_say(self):
-        result = subprocess.run((sys.executable, "-B", str(MAKE), "--check"), stdout=subprocess.PIPE, text=True)
+        result = subprocess.run((sys.executable, "-B", str(MAKE), "--check"), stdout=subprocess.PIPE,
+                                text=True)
         self.assertEqual((0, ""), (result.returncode, result.stdout))
 
     def test_a_change_of_a_header_is_noticed(self):
@@ -65,8 +82,10 @@ class Api(unittest.TestCase):
         make = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(make)
         struct = make.Reader().struct("s", "size_t struct_size; int32_t a, b; char c[3]; double d", "x.h")
-        self.assertEqual((32, [0, 8, 12, 16, 24]), (struct["size"], [field["offset"] for field in struct["fields"]]))
-        for strange in ("typedef union u { int32_t a; } u;", "hvd_status hvd_f(int32_t (*a)(void))[2];", "int32_t a = 1;"):
+        self.assertEqual((32, [0, 8, 12, 16, 24]),
+                         (struct["size"], [field["offset"] for field in struct["fields"]]))
+        for strange in ("typedef union u { int32_t a; } u;", "hvd_status hvd_f(int32_t (*a)(void))[2];",
+                        "int32_t a = 1;"):
             with self.assertRaises(make.Unreadable):
                 for piece in make.Reader.pieces(strange):
                     make.Reader().declaration(piece, "x.h", None)
@@ -94,7 +113,8 @@ class Api(unittest.TestCase):
                 self.assertEqual([], sorted(missing), f"{binding} does not use them")
 
     def test_pythons_tables_are_the_headers(self):
-        """Where the package has tables for ctypes: functions with their parameters, and structs by their layout."""
+        """Where the package has tables for ctypes: functions with their parameters, and structs by their
+        layout."""
         path = ROOT / "bindings/python/hvd/_abi.py"
         if not path.exists():
             self.skipTest("the package is compiled against the headers")
@@ -107,9 +127,11 @@ class Api(unittest.TestCase):
         layouts = {tuple((f["name"], f["offset"], f["size"]) for f in s["fields"]): s for s in API["structs"]}
         checked = 0
         for name, kind in vars(tables).items():
-            if not (isinstance(kind, type) and issubclass(kind, ctypes.Structure)) or not hasattr(kind, "_fields_"):
+            if not (isinstance(kind, type) and issubclass(kind, ctypes.Structure)) or not hasattr(
+                    kind, "_fields_"):
                 continue
-            layout = tuple((f[0], getattr(kind, f[0]).offset, getattr(kind, f[0]).size) for f in kind._fields_)
+            layout = tuple(
+                (f[0], getattr(kind, f[0]).offset, getattr(kind, f[0]).size) for f in kind._fields_)
             self.assertIn(layout, layouts, name)
             self.assertEqual(layouts[layout]["size"], ctypes.sizeof(kind), name)
             checked += 1
@@ -123,7 +145,8 @@ class Api(unittest.TestCase):
         sys.modules["hvd_tables"] = package
         library = types.ModuleType("hvd_tables._library")
         library.LibraryError = Exception
-        library.load = lambda: (types.SimpleNamespace(**{name: types.SimpleNamespace() for name in FUNCTIONS}), "")
+        library.load = lambda: (types.SimpleNamespace(**{name: types.SimpleNamespace()
+                                                         for name in FUNCTIONS}), "")
         sys.modules["hvd_tables._library"] = library
         spec = importlib.util.spec_from_file_location("hvd_tables._abi", path)
         module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,6 @@
 """hvd/backend.h beside the recorded ones of its ABI: backend_abi_test.py C-COMPILER
-Modules are built against a header and meet later libraries. Structs with struct_size may get fields at their end, the
-others stay as they are; no value of an enum or a number of the ABI changes. Says what has."""
+Modules are built against a header and meet later libraries. Structs with struct_size may get fields at their
+end, the others stay as they are; no value of an enum or a number of the ABI changes. Says what has."""
 import re
 import subprocess
 import sys
@@ -69,7 +69,9 @@ def measured(include, structs, numbers):
     for name, fields in structs.items():
         lines.append(f'printf("sizeof {name} %zu\\n", sizeof({name}));')
         for field in fields:
-            lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}) * 1000 + sizeof((({name} *)0)->{field}));')
+            lines.append(
+                f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}) * 1000 + sizeof((({name} *)0)->{field}));'
+            )
     lines += [f'printf("{name} %lld\\n", (long long){name});' for name in numbers]
     lines += ["return 0;", "}"]
     with tempfile.TemporaryDirectory() as directory:
@@ -115,7 +117,8 @@ class Checks:
     def test_functions_keep_their_types(self):
         then, now = prototypes_of(self.recorded), prototypes_of(TODAY)
         self.assertIn("hvd_backend_table.connect", then)
-        self.assertEqual({}, {key: (value, now.get(key)) for key, value in then.items() if value != now.get(key)})
+        self.assertEqual({},
+                         {key: (value, now.get(key)) for key, value in then.items() if value != now.get(key)})
 
 
 if not RECORDED:

@@ -7,8 +7,8 @@ OK, FLOAT32, SUM, DEFAULT_TIMEOUT = 0, 11, 1, 0
 
 class HvdError(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("status", ctypes.c_int32), ("rank", ctypes.c_int32),
-                ("generation", ctypes.c_uint64), ("vendor_code", ctypes.c_int64), ("backend", ctypes.c_char * 16),
-                ("message", ctypes.c_char * 512)]
+                ("generation", ctypes.c_uint64), ("vendor_code", ctypes.c_int64),
+                ("backend", ctypes.c_char * 16), ("message", ctypes.c_char * 512)]
 
 
 class HvdTensor(ctypes.Structure):
@@ -30,8 +30,8 @@ def must(name, *values):
 
 
 def tensor(values):
-    return HvdTensor(struct_size=ctypes.sizeof(HvdTensor), data=ctypes.addressof(values), dtype=FLOAT32, ndim=1,
-                     shape=(len(values),))
+    return HvdTensor(struct_size=ctypes.sizeof(HvdTensor), data=ctypes.addressof(values), dtype=FLOAT32,
+                     ndim=1, shape=(len(values), ))
 
 
 context = ctypes.c_void_p()

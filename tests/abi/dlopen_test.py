@@ -1,5 +1,5 @@
-"""Languages without a binding load the library and find their way by the header alone, in jobs of two workers:
-dlopen_test.py LIBRARY HVDRUN MODULES CC"""
+"""Languages without a binding load the library and find their way by the header alone, in jobs of two
+workers: dlopen_test.py LIBRARY HVDRUN MODULES CC"""
 import os
 import shutil
 import subprocess
@@ -19,10 +19,11 @@ HAS_BACKEND = (Path(MODULES) / "libhvd_tcp.so").exists()
 
 def run(*command, cwd=None, expected=0, **more):
     environment = {**{k: v for k, v in os.environ.items() if not k.startswith("HVD_")}, **more}
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment, timeout=DEADLINE_S, cwd=cwd)
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=environment, timeout=DEADLINE_S, cwd=cwd)
     if result.returncode != expected:
-        raise AssertionError(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
+        raise AssertionError(
+            f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
     return result.stdout
 
 
@@ -42,7 +43,8 @@ class Dlopen(unittest.TestCase):
 
     def test_c(self):
         program = self.work / "dlopen_user"
-        run(CC, "-std=gnu99", f"-I{ROOT / 'include'}", ROOT / "tests/abi/dlopen_user.c", "-o", program, "-ldl")
+        run(CC, "-std=gnu99", f"-I{ROOT / 'include'}", ROOT / "tests/abi/dlopen_user.c", "-o", program,
+            "-ldl")
         self.assertIn("rank 0 of 1", run(program, LIBRARY))
 
     def test_python_ctypes(self):
@@ -57,7 +59,8 @@ class Dlopen(unittest.TestCase):
             run("npm", "install", "--no-audit", "--no-fund", "--silent", cwd=example)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             self.skipTest(f"koffi can't be had: {str(error)[:200]}")
-        self.check("node", example / "minimal.mjs", line="rank {rank} of {size}: y = 2.00x + 1.00", HVD_LIBRARY=LIBRARY)
+        self.check("node", example / "minimal.mjs", line="rank {rank} of {size}: y = 2.00x + 1.00",
+                   HVD_LIBRARY=LIBRARY)
 
     def test_a_wrong_struct_size_is_an_error_that_names_it(self):
         # What a mistaken description of hvd_tensor leads to in a language without the header.

@@ -31,7 +31,9 @@ class Exports(unittest.TestCase):
     maxDiff = None
 
     def test_exports_are_the_declared_functions(self):
-        exported = {name: version for name, version, letter in dynamic_symbols("--defined-only") if letter != "A"}
+        exported = {
+            name: version for name, version, letter in dynamic_symbols("--defined-only") if letter != "A"
+        }
         self.assertEqual(sorted(public_functions()), sorted(exported))
         self.assertEqual({"HVD_0.2"}, set(exported.values()))
 
@@ -55,7 +57,8 @@ class Exports(unittest.TestCase):
         self.assertEqual([], strange)
 
     def test_no_locales(self):
-        """A stream or a locale anywhere in it adds a fifth to the library: base/file.h reads files without."""
+        """A stream or a locale anywhere in it adds a fifth to the library: base/file.h reads files without.
+        """
         found = [line for line in tool("nm", "-C", LIBRARY).splitlines() if "std::locale::locale()" in line]
         self.assertEqual([], found[:3], "src includes <fstream>, <sstream>, <iostream> or <locale>")
 

@@ -14,17 +14,19 @@ class Headers(unittest.TestCase):
     def compile(self, command, header):
         # Twice: the guard holds.
         source = f'#include "hvd/{header}"\n#include "hvd/{header}"\nint main(void);\nint main(void) {{ return 0; }}\n'
-        result = subprocess.run([*command, *WARNINGS, f"-I{INCLUDE.parent}", "-fsyntax-only", "-"], input=source,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        result = subprocess.run([*command, *WARNINGS, f"-I{INCLUDE.parent}", "-fsyntax-only", "-"],
+                                input=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(0, result.returncode, f"{header}: {' '.join(command)}\n{result.stdout}")
 
     def test_c(self):
-        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h"):
+        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h",
+                       "backend.h"):
             for standard in ("c99", "c11"):
                 self.compile([CC, "-x", "c", f"-std={standard}", "-Wstrict-prototypes"], header)
 
     def test_cxx(self):
-        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h"):
+        for header in ("hvd.h", "async.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h",
+                       "backend.h"):
             for standard in ("c++11", "c++20"):
                 self.compile([CXX, "-x", "c++", f"-std={standard}"], header)
 

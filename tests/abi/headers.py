@@ -18,15 +18,18 @@ def declared_functions(header, include=INCLUDE):
     for declaration in re.findall(r"\bHVD_API\b([^;]*);", text):
         match = re.search(r"\b(hvd_\w+)\s*\(", declaration)
         if match is None:
-            raise ValueError(f"{header}: HVD_API on something that is not a function: {declaration.strip()!r}")
+            raise ValueError(
+                f"{header}: HVD_API on something that is not a function: {declaration.strip()!r}")
         names.append(match.group(1))
     return names
 
 
 def public_functions(include=INCLUDE):
     """Of all headers; some of them are not among those that were recorded first."""
-    return [name for header in ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h") if (include / header).exists()
-            for name in declared_functions(header, include)]
+    return [
+        name for header in ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h")
+        if (include / header).exists() for name in declared_functions(header, include)
+    ]
 
 
 def defined(macro, header):
@@ -35,7 +38,10 @@ def defined(macro, header):
 
 
 def recorded_versions(macro, header):
-    """Include directories of the recorded versions in which the macro of this header has today's value, oldest first."""
+    """Include directories of the recorded versions in which the macro of this header has today's value,
+    oldest first."""
     today = defined(macro, INCLUDE / header)
-    return sorted((directory for directory in RECORDED.iterdir() if defined(macro, directory / "hvd" / header) == today),
-                  key=lambda directory: [int(part) for part in directory.name.split(".")])
+    return sorted(
+        (directory
+         for directory in RECORDED.iterdir() if defined(macro, directory / "hvd" / header) == today),
+        key=lambda directory: [int(part) for part in directory.name.split(".")])

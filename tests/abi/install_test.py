@@ -22,10 +22,11 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 def run(*command, cwd=None, **more):
     environment = {**CLEAN, **more}
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            env=environment, timeout=DEADLINE_S, cwd=cwd)
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=environment, timeout=DEADLINE_S, cwd=cwd)
     if result.returncode != 0:
-        raise AssertionError(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
+        raise AssertionError(
+            f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
     return result.stdout
 
 
@@ -72,8 +73,10 @@ int main() {
 }
 """)
         program = self.work / "by_cpp"
-        run("sh", "-c", f"c++ -std=c++11 -pedantic -Wall -Wextra -Werror '{source}' {self.pkg_config('--cflags', '--libs')} "
-                        f"-Wl,-rpath,'{self.libdir}' -o '{program}'")
+        run(
+            "sh", "-c",
+            f"c++ -std=c++11 -pedantic -Wall -Wextra -Werror '{source}' {self.pkg_config('--cflags', '--libs')} "
+            f"-Wl,-rpath,'{self.libdir}' -o '{program}'")
         self.assertEqual("rank 0 of 1\n", run(program))
 
     def by_pkg_config(self, tool, directory, command, program, **more):
@@ -84,14 +87,16 @@ int main() {
 
     def test_rust(self):
         target = self.work / "rust"
-        self.by_pkg_config("cargo", "bindings/rust", ("cargo", "build", "--locked", "--offline", "--example", "minimal"),
+        self.by_pkg_config("cargo", "bindings/rust",
+                           ("cargo", "build", "--locked", "--offline", "--example", "minimal"),
                            target / "debug" / "examples" / "minimal", CARGO_TARGET_DIR=str(target))
 
     def test_go(self):
         program = self.work / "go_minimal"
         # A cache of its own: Go's does not notice that pkg-config says something else than last time.
         self.by_pkg_config("go", "bindings/go", ("go", "build", "-o", program, "./examples/minimal"), program,
-                           GOFLAGS="-mod=readonly", GOPROXY="off", GOTOOLCHAIN="local", GOCACHE=str(self.work / "go"))
+                           GOFLAGS="-mod=readonly", GOPROXY="off", GOTOOLCHAIN="local",
+                           GOCACHE=str(self.work / "go"))
 
     def test_find_package(self):
         build = self.work / "consumer"
@@ -116,8 +121,8 @@ int main() {
         program = self.work / "alone_worker"
         run(CC, "-std=c99", f"-I{self.prefix / 'include'}", EXAMPLE, f"-L{self.libdir}", "-lhvd",
             f"-Wl,-rpath,{self.libdir}", "-o", program)
-        output = run(self.prefix / "bin" / "hvdrun", "--verbose", "-np", "1", "-H", "localhost:1", "--", program,
-                     HVD_PLUGIN_PATH=str(self.work), HVD_BACKEND="alone")
+        output = run(self.prefix / "bin" / "hvdrun", "--verbose", "-np", "1", "-H", "localhost:1", "--",
+                     program, HVD_PLUGIN_PATH=str(self.work), HVD_BACKEND="alone")
         self.assertIn("rank 0 of 1: y = 2.00x + 1.00", output)
 
     def test_job_of_two_workers(self):

@@ -1,4 +1,5 @@
-"""The packages install and remove cleanly, and the tarball works where it is unpacked: package_test.py CPACK BUILD_DIR CC"""
+"""The packages install and remove cleanly, and the tarball works where it is unpacked: package_test.py CPACK
+BUILD_DIR CC"""
 import os
 import re
 import shutil
@@ -15,22 +16,28 @@ del sys.argv[1:4]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "minimal.c"
 DEADLINE_S = 240 * PATIENCE
-CLEAN = {name: value for name, value in os.environ.items()
-         if not name.startswith(("HVD_", "LD_LIBRARY_PATH", "PKG_CONFIG", "OMPI_", "PMI", "SLURM_", "RANK", "WORLD_SIZE"))}
+CLEAN = {
+    name: value for name, value in os.environ.items()
+    if not name.startswith(("HVD_", "LD_LIBRARY_PATH", "PKG_CONFIG", "OMPI_", "PMI", "SLURM_", "RANK",
+                            "WORLD_SIZE"))
+}
 
 
 def run(*command, **more):
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            timeout=DEADLINE_S, env=CLEAN, **more)
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, timeout=DEADLINE_S, env=CLEAN, **more)
     if result.returncode != 0:
-        raise AssertionError(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
+        raise AssertionError(
+            f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}")
     return result.stdout
 
 
 def files_below(directory):
     """Relative paths of what is no directory, apart from dpkg's own records and what ldconfig would write."""
-    return {str(path.relative_to(directory)) for path in directory.rglob("*")
-            if not path.is_dir() and not str(path.relative_to(directory)).startswith(("var/lib/dpkg", "dpkg.log"))}
+    return {
+        str(path.relative_to(directory)) for path in directory.rglob("*")
+        if not path.is_dir() and not str(path.relative_to(directory)).startswith(("var/lib/dpkg", "dpkg.log"))
+    }
 
 
 class Packages(unittest.TestCase):
@@ -38,7 +45,8 @@ class Packages(unittest.TestCase):
     def setUpClass(cls):
         cls.work = Path(tempfile.mkdtemp(prefix="hvd-package-"))
         for generator in ("DEB", "TGZ"):
-            run(CPACK, "--config", Path(BUILD) / "CPackConfig.cmake", "-G", generator, "-B", cls.work / generator)
+            run(CPACK, "--config",
+                Path(BUILD) / "CPackConfig.cmake", "-G", generator, "-B", cls.work / generator)
         cls.debs = {path.name.split("_")[0]: path for path in (cls.work / "DEB").glob("*.deb")}
         cls.tarball = next((cls.work / "TGZ").glob("*.tar.gz"))
 
@@ -57,14 +65,17 @@ class Packages(unittest.TestCase):
         self.assertLessEqual({"libhvd1", "libhvd-dev", "hvd-tools"}, set(self.debs))
         every = [name for package in self.debs for name in self.contents(package)]
         self.assertEqual(sorted(set(every)), sorted(every), "a file is in two packages")
-        self.assertTrue(any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.1", name) for name in self.contents("libhvd1")))
+        self.assertTrue(
+            any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.1", name) for name in self.contents("libhvd1")))
         self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd1")))
-        self.assertEqual(["./usr/bin/" + name for name in (
-            "hvd-hosts-dns", "hvd-hosts-slurm", "hvd-notice", "hvd-notice-aws", "hvd-notice-azure", "hvd-notice-gcp", "hvdrun")],
-            sorted(self.contents("hvd-tools")))
+        self.assertEqual([
+            "./usr/bin/" + name for name in ("hvd-hosts-dns", "hvd-hosts-slurm", "hvd-notice",
+                                             "hvd-notice-aws", "hvd-notice-azure", "hvd-notice-gcp", "hvdrun")
+        ], sorted(self.contents("hvd-tools")))
         devel = self.contents("libhvd-dev")
-        for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h", "/hvd/shards.h", "/hvd/driver.h", "/hvd/backend.h",
-                    "/hvd/api.json", "/hvd.pc", "/hvdConfig.cmake", "/libhvd.so"):
+        for end in ("/hvd/hvd.h", "/hvd/async.h", "/hvd/connect.h", "/hvd/direct.h", "/hvd/sampler.h",
+                    "/hvd/shards.h", "/hvd/driver.h", "/hvd/backend.h", "/hvd/api.json", "/hvd.pc",
+                    "/hvdConfig.cmake", "/libhvd.so"):
             self.assertTrue(any(name.endswith(end) for name in devel), end)
 
     def test_dependencies(self):
@@ -83,8 +94,8 @@ class Packages(unittest.TestCase):
             (target / directory).mkdir(parents=True)
         (target / "var/lib/dpkg/status").touch()
         # What they depend on, and the dynamic linker's records, are the system's, not this directory's.
-        dpkg = ("dpkg", f"--root={target}", "--force-not-root", "--force-depends", "--force-script-chrootless",
-                f"--log={target}/dpkg.log", "--no-triggers")
+        dpkg = ("dpkg", f"--root={target}", "--force-not-root", "--force-depends",
+                "--force-script-chrootless", f"--log={target}/dpkg.log", "--no-triggers")
         run(*dpkg, "--install", *self.debs.values())
         installed = files_below(target)
         self.assertIn("usr/bin/hvdrun", installed)
@@ -98,10 +109,11 @@ class Packages(unittest.TestCase):
         run("tar", "-xzf", self.tarball, "-C", place)
         library = next(place.rglob("libhvd.so")).parent
         prefix = next(place.rglob("hvdrun")).parent.parent
-        self.assertEqual([prefix], list(place.iterdir()), "the installed tree is what the tarball's one directory holds")
+        self.assertEqual([prefix], list(place.iterdir()),
+                         "the installed tree is what the tarball's one directory holds")
         program = self.work / "worker"
-        run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{library}", "-lhvd", f"-Wl,-rpath,{library}", "-o",
-            program)
+        run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{library}", "-lhvd",
+            f"-Wl,-rpath,{library}", "-o", program)
         if not list((library / "hvd" / "1").glob("libhvd_tcp.so")):
             self.assertIn("rank 0 of 1", run(program))
             return

@@ -1,4 +1,5 @@
-// Agents that outlive their driver: what they keep for the next one, and what that one makes of it (contract 14).
+// Agents that outlive their driver: what they keep for the next one, and what that one makes of it (contract
+// 14).
 #include <gtest/gtest.h>
 
 #include "agent/agent_core.h"

@@ -1,7 +1,7 @@
-// Histories of a driver and its agents from a seed: connections that break and lose what is under way, agents that die and
-// come anew, name other slots, are drained, or come with the identity of one that is gone; workers that print, fail and
-// end. Whatever happens, each worker has one end, no process runs twice, and what a
-// worker printed arrives in order and whole unless its agent was lost.
+// Histories of a driver and its agents from a seed: connections that break and lose what is under way, agents
+// that die and come anew, name other slots, are drained, or come with the identity of one that is gone;
+// workers that print, fail and end. Whatever happens, each worker has one end, no process runs twice, and
+// what a worker printed arrives in order and whole unless its agent was lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-/* Which backends there are, and which one serves what and why: backends DIRECTORY-OF-TEST-MODULES [NAME-IN-USE] */
+/* Which backends there are, and which one serves what and why: backends DIRECTORY-OF-TEST-MODULES
+ * [NAME-IN-USE] */
 #include <stdlib.h>
 #include <string.h>
 

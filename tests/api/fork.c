@@ -1,5 +1,6 @@
-/* What a forked child inherits: every call is refused at once and nothing hangs or crashes, whatever the parent's threads
- * were doing; the child's own contexts work, and the parent goes on. Alone, or as a worker of a job. */
+/* What a forked child inherits: every call is refused at once and nothing hangs or crashes, whatever the
+ * parent's threads were doing; the child's own contexts work, and the parent goes on. Alone, or as a
+ * worker of a job. */
 #include "check.h"
 #include "hvd/connect.h"
 #include "hvd/sampler.h"

@@ -1,4 +1,5 @@
-/* Handles end in any order, from any thread, in the middle of calls and callbacks, and before the job is joined. */
+/* Handles end in any order, from any thread, in the middle of calls and callbacks, and before the job is
+ * joined. */
 #include "check.h"
 #include "hvd/connect.h"
 #include "hvd/sampler.h"

@@ -1,6 +1,7 @@
-/* Collectives whose results must not depend on what moves them, on data made from rank and index alone. Writes a line
- * with a hash for each to HVD_TEST_RESULTS/<rank>: results_test.py compares the files of several backends. Float sums may
- * differ: they are held here to the bound of docs/collectives.md around the exact sum, so two backends to twice that. */
+/* Collectives whose results must not depend on what moves them, on data made from rank and index alone.
+ * Writes a line with a hash for each to HVD_TEST_RESULTS/<rank>: results_test.py compares the files of
+ * several backends. Float sums may differ: they are held here to the bound of docs/collectives.md around
+ * the exact sum, so two backends to twice that. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 """The results of collectives do not depend on the backend: results_test.py HVDRUN PROGRAM BACKEND...
 
-Runs PROGRAM with each backend, and with the first one also without shared memory and on two hosts, and compares what
-the ranks have written. Exits with 1 and the first lines that differ.
+Runs PROGRAM with each backend, and with the first one also without shared memory and on two hosts, and
+compares what the ranks have written. Exits with 1 and the first lines that differ.
 """
 
 import os
@@ -17,13 +17,16 @@ RANKS = 4
 def results(hvdrun, program, backend, local, hosts):
     """The lines of each rank."""
     with tempfile.TemporaryDirectory(prefix="hvd-results-") as folder:
-        job = subprocess.run(
-            [hvdrun, "--set", "restart=false", "--set", "elastic_timeout=60", "--local-hosts", "-H", hosts, "-np", str(RANKS),
-             "-x", "HVD_TEST_RESULTS=" + folder, "-x", "HVD_BACKEND=" + backend, "-x", "HVD_LOCAL=" + local,
-             "-x", "HVD_OPERATION_TIMEOUT=60", "--", program],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280 * PATIENCE)
+        job = subprocess.run([
+            hvdrun, "--set", "restart=false", "--set", "elastic_timeout=60", "--local-hosts", "-H", hosts,
+            "-np",
+            str(RANKS), "-x", "HVD_TEST_RESULTS=" + folder, "-x", "HVD_BACKEND=" + backend, "-x",
+            "HVD_LOCAL=" + local, "-x", "HVD_OPERATION_TIMEOUT=60", "--", program
+        ], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             timeout=280 * PATIENCE)
         if job.returncode != 0:
-            sys.exit("%s, local %s, %s: hvdrun ended with %d\n%s" % (backend, local, hosts, job.returncode, job.stdout[-3000:]))
+            sys.exit("%s, local %s, %s: hvdrun ended with %d\n%s" %
+                     (backend, local, hosts, job.returncode, job.stdout[-3000:]))
         lines = []
         for rank in range(RANKS):
             with open(os.path.join(folder, str(rank))) as file:

@@ -1,5 +1,6 @@
-/* Preloaded into tasks of srun: rank 0 lingers in MPI_Init after it has come to MPI's first fence, and looks after its network
-   meanwhile, as Open MPI may do there. What is sent to it then finds nobody who would take it. */
+/* Preloaded into tasks of srun: rank 0 lingers in MPI_Init after it has come to MPI's first fence, and
+ * looks after its network
+ *    meanwhile, as Open MPI may do there. What is sent to it then finds nobody who would take it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,8 +1,9 @@
-"""A Slurm of a test's own: munged, slurmctld and a slurmd for each of two nodes, in one directory. The nodes share this
-machine as it is, or are hosts "one" and "two" of a network (../network.py), where slurmctld is on the first.
+"""A Slurm of a test's own: munged, slurmctld and a slurmd for each of two nodes, in one directory. The nodes
+share this machine as it is, or are hosts "one" and "two" of a network (../network.py), where slurmctld is on
+the first.
 
-Nothing of the machine's own Slurm is used or changed. What it starts is ended by pid; tasks that are left are known
-by the SLURM_CONF in their environment.
+Nothing of the machine's own Slurm is used or changed. What it starts is ended by pid; tasks that are left are
+known by the SLURM_CONF in their environment.
 """
 import os
 import select
@@ -86,14 +87,19 @@ class Slurm:
             os.mkdir(os.path.join(self.directory, name))
         self._write("munge.key", os.urandom(1024), 0o400)
         here = socket.gethostname().split(".")[0]
-        text = CONFIGURATION.format(directory=self.directory, ports=free_ports(3), hosts=NODES if self.network else (here, here),
-                                    addresses=[self.network.address(n) for n in NODES] if self.network else ["127.0.0.1"] * 2)
+        text = CONFIGURATION.format(
+            directory=self.directory, ports=free_ports(3), hosts=NODES if self.network else (here, here),
+            addresses=[self.network.address(n) for n in NODES] if self.network else ["127.0.0.1"] * 2)
         self._write("slurm.conf", text.encode(), 0o644)
-        files = [argument for option, name in (("key-file", "munge.key"), ("socket", "munge.sock"), ("pid-file", "munge.pid"),
-                                               ("seed-file", "munge.seed"), ("log-file", "munge.log"))
-                 for argument in ("--" + option, os.path.join(self.directory, name))]
+        files = [
+            argument for option, name in (("key-file", "munge.key"), ("socket", "munge.sock"), ("pid-file",
+                                                                                                "munge.pid"),
+                                          ("seed-file", "munge.seed"), ("log-file", "munge.log"))
+            for argument in ("--" + option, os.path.join(self.directory, name))
+        ]
         # /tmp may be writable to all: that is for munged to accept, since the key is this test's.
-        self._daemon(["munged", "--foreground", "--force", "--num-threads", "2"] + files, b"Created 2 work threads")
+        self._daemon(["munged", "--foreground", "--force", "--num-threads", "2"] + files,
+                     b"Created 2 work threads")
         self._daemon(["slurmctld", "-D"], b"Running as primary controller")
         self.nodes = {}
         for node in NODES:
@@ -129,8 +135,9 @@ class Slurm:
         """Starts it and waits until it says that it is ready."""
         name = "%s-%d.out" % (command[0], len(self.daemons))
         end, log = os.pipe()
-        daemon = subprocess.Popen(self._there(node) + [os.path.join(SBIN, command[0])] + command[1:],
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, cwd=self.directory, start_new_session=True)
+        daemon = subprocess.Popen(
+            self._there(node) + [os.path.join(SBIN, command[0])] + command[1:], stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, env=self.environment, cwd=self.directory, start_new_session=True)
         os.close(log)
         self.daemons.append(daemon)
         said, deadline = b"", time.monotonic() + 20 * PATIENCE
@@ -159,9 +166,10 @@ class Slurm:
 
     def run(self, command, timeout=60, **variables):
         """(exit status, stdout, stderr) of srun, sbatch and the like; its job is over afterwards."""
-        process = subprocess.Popen(self._there("one") + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env=self.environment | variables,
-                                   cwd=self.directory, start_new_session=True)
+        process = subprocess.Popen(
+            self._there("one") + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=self.environment | variables, cwd=self.directory,
+            start_new_session=True)
         try:
             out, err = process.communicate(timeout=timeout * PATIENCE)
         except subprocess.TimeoutExpired:

@@ -22,7 +22,9 @@ def setUpModule():
     if MISSING:
         raise unittest.SkipTest(MISSING)
     foreign = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")}
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ("RANK", "WORLD_SIZE")
+    }
     # Both nodes have this machine's name: ranks would share memory, and not ask the backend.
     Srun.slurm = slurm.Slurm(clean | {"HVD_PLUGIN_PATH": MODULES, "HVD_LOCAL": "off"})
     Srun.plugins = Srun.slurm.run(["srun", "--mpi=list"])[1].split()
@@ -65,7 +67,9 @@ class Srun(unittest.TestCase):
                     module, variable = self.flavour(mpi)
                     err = self.check(mpi, size, nodes)
                     if size > 1:
-                        self.assertEqual(err.count("%s (auto: %s, since %s is set)" % (module, module, variable)), size, err)
+                        self.assertEqual(
+                            err.count("%s (auto: %s, since %s is set)" % (module, module, variable)), size,
+                            err)
 
     def test_collectives(self):
         for mpi in FLAVOURS:
@@ -79,21 +83,26 @@ class Srun(unittest.TestCase):
         for mpi in FLAVOURS:
             with self.subTest(mpi=mpi):
                 self.flavour(mpi)
-                self.assertEqual(self.check(mpi, 3, 2, HVD_BACKEND="gloo").count("gloo (option backend is gloo)"), 3)
+                self.assertEqual(
+                    self.check(mpi, 3, 2, HVD_BACKEND="gloo").count("gloo (option backend is gloo)"), 3)
 
     def test_the_other_mpi_does_not_leave_each_rank_alone(self):
         self.flavour("pmix")
         self.flavour("pmi2")
         status, out, err = self.srun("pmix", 2, [WORKER], HVD_BACKEND="mpich")
         self.assertNotEqual(status, 0, out)
-        self.assertEqual(err.count("began alone, though 2 processes were started: their launcher belongs to another module"), 2, err)
+        self.assertEqual(
+            err.count(
+                "began alone, though 2 processes were started: their launcher belongs to another module"), 2,
+            err)
         status, out, err = self.srun("pmi2", 2, [WORKER], HVD_BACKEND="mpi")
         self.assertNotEqual(status, 0, out)  # Open MPI says why, and ends the process
 
     def test_without_mpi_a_rendezvous_is_needed(self):
         status, _, err = self.srun("none", 2, [WORKER])
         self.assertNotEqual(status, 0)
-        self.assertEqual(len(re.findall(r"rank . of 2 \(from Slurm\) has no driver: .*HVD_RENDEZVOUS", err)), 2, err)
+        self.assertEqual(len(re.findall(r"rank . of 2 \(from Slurm\) has no driver: .*HVD_RENDEZVOUS", err)),
+                         2, err)
         port = slurm.free_ports(1)[0]
         self.check("none", 4, 2, HVD_RENDEZVOUS="127.0.0.1:%d" % port, HVD_SECRET="s" * 40)
 
@@ -109,10 +118,12 @@ class Srun(unittest.TestCase):
         for mpi in FLAVOURS:
             with self.subTest(mpi=mpi):
                 self.flavour(mpi)
-                status, out, err = self.srun(mpi, 3, [WORKER, "lost=1"], 2, arguments=["--kill-on-bad-exit=1"])
+                status, out, err = self.srun(mpi, 3, [WORKER, "lost=1"], 2,
+                                             arguments=["--kill-on-bad-exit=1"])
                 self.assertNotEqual(status, 0, out + err)
                 self.assertIn("Terminating StepId", err)
-                status, out, err = self.srun(mpi, 3, [WORKER, "lost=1"], 2, arguments=["--kill-on-bad-exit=0"])
+                status, out, err = self.srun(mpi, 3, [WORKER, "lost=1"], 2,
+                                             arguments=["--kill-on-bad-exit=0"])
                 self.assertEqual(status, 128 + 9, out + err)
                 for rank in (0, 2):
                     self.assertRegex(out, r"(?m)^%d: HVD_PEER_LOST: rank " % rank, err)
@@ -128,7 +139,8 @@ class Srun(unittest.TestCase):
                 with self.subTest(backend=backend, mpi=mpi):
                     status, out, err = self.srun(mpi, 1, command)
                     self.assertEqual(status, 0, out + err)
-                    self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["), wanted, out + err)
+                    self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["), wanted,
+                                     out + err)
             with self.subTest(backend=backend, batch=True):
                 out = self.batch(" ".join(command), 2)
                 self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["), wanted, out)
@@ -140,8 +152,10 @@ class Srun(unittest.TestCase):
             for mpi in ["none"] + [mpi for mpi in FLAVOURS if mpi in self.plugins]:
                 with self.subTest(backend=backend, mpi=mpi):
                     start = "exec srun --mpi=%s -N 1 -n 1 -w $HVD_HOST %s" % (mpi, WORKER)
-                    status, out, err = self.slurm.run([HVDRUN, "--backend", backend, "--local-hosts", "-H", "one:1,two:1",
-                                                       "--set", "restart=false", "--", "sh", "-c", start])
+                    status, out, err = self.slurm.run([
+                        HVDRUN, "--backend", backend, "--local-hosts", "-H", "one:1,two:1", "--set",
+                        "restart=false", "--", "sh", "-c", start
+                    ])
                     self.assertEqual(status, 0, out + err)
                     self.assertEqual(sorted(line for line in out.splitlines() if line[:1] == "["),
                                      ["[0] 0 2 0 1 3", "[1] 1 2 0 1 3"], out + err)
@@ -153,15 +167,18 @@ class Srun(unittest.TestCase):
                          ["[0] 0 4 0 2 10", "[1] 1 4 1 2 10", "[2] 2 4 0 2 10", "[3] 3 4 1 2 10"])
 
     def batch(self, script, size, arguments=()):
-        """What the script prints. It says through a FIFO that it has ended: sbatch --wait asks every ten seconds."""
+        """What the script prints. It says through a FIFO that it has ended: sbatch --wait asks every ten
+        seconds."""
         with tempfile.TemporaryDirectory(dir=self.slurm.directory) as directory:
-            path, out, err, done = (os.path.join(directory, name) for name in ("script", "out", "err", "done"))
+            path, out, err, done = (os.path.join(directory, name)
+                                    for name in ("script", "out", "err", "done"))
             os.mkfifo(done)
             handle = os.open(done, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 with open(path, "w") as file:
                     file.write("#!/bin/sh\n%s\necho $? > %s\n" % (script, done))
-                status, _, said = self.slurm.run(["sbatch", "-n", str(size), *arguments, "-o", out, "-e", err, path])
+                status, _, said = self.slurm.run(
+                    ["sbatch", "-n", str(size), *arguments, "-o", out, "-e", err, path])
                 self.assertEqual(status, 0, said)
                 ended = select.select([handle], [], [], 60)[0]
                 ended = os.read(handle, 100) if ended else b"it does not end"

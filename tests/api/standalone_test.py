@@ -72,8 +72,8 @@ class Standalone(unittest.TestCase):
         outer = {"SLURM_PROCID": 0, "SLURM_NTASKS": 2, "SLURM_STEP_ID": 0}
         self.launcher("PMI_RANK", "PMI_SIZE", **outer)
         self.launcher("RANK", "WORLD_SIZE", **outer)
-        self.launcher("RANK", "WORLD_SIZE", TORCHELASTIC_RUN_ID="x", PMI_RANK=0, PMI_SIZE=2, OMPI_COMM_WORLD_RANK=0,
-                      OMPI_COMM_WORLD_SIZE=2)
+        self.launcher("RANK", "WORLD_SIZE", TORCHELASTIC_RUN_ID="x", PMI_RANK=0, PMI_SIZE=2,
+                      OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2)
 
     def test_pmi(self):
         self.launcher("PMI_RANK", "PMI_SIZE")
@@ -96,8 +96,11 @@ class Standalone(unittest.TestCase):
         """Rank 0 learns of the loss like the others and goes at once: they have lost a peer all the same."""
         for backend in ("tcp", "gloo") * 3:
             port = free_port()
-            results = run_workers(4, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 4, "HVD_SECRET": SECRET, "HVD_BACKEND": backend,
-                                                   "HVD_RENDEZVOUS": f"127.0.0.1:{port}"}, "lost=2")
+            results = run_workers(
+                4, lambda rank: {
+                    "HVD_RANK": rank, "HVD_SIZE": 4, "HVD_SECRET": SECRET, "HVD_BACKEND": backend,
+                    "HVD_RENDEZVOUS": f"127.0.0.1:{port}"
+                }, "lost=2")
             for rank in (0, 1, 3):
                 self.assertRegex(results[rank][1], r"(?m)^%d: HVD_PEER_LOST: " % rank, results[rank][2])
 

@@ -1,5 +1,5 @@
-/* One worker of a job without a driver: prints its place and the sum of all ranks' numbers. With argument lost=N rank N
- * then kills itself, and the others go on until they learn of it and print the status. */
+/* One worker of a job without a driver: prints its place and the sum of all ranks' numbers. With argument
+ * lost=N rank N then kills itself, and the others go on until they learn of it and print the status. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

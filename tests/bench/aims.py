@@ -29,18 +29,19 @@ def _detail(report, name, key):
 
 def _inverse(ratio, factor=1.0):
     """factor / ratio, with its range."""
-    return ratio and {"median": factor / ratio["median"], "low": factor / ratio["high"], "high": factor / ratio["low"]}
+    return ratio and {
+        "median": factor / ratio["median"], "low": factor / ratio["high"], "high": factor / ratio["low"]
+    }
 
 
 def judge(report):
-    """One entry an aim: what is wanted, what was measured (median and range over rounds), and whether it was met."""
+    """One entry an aim: what is wanted, what was measured (median and range over rounds), and whether it was
+    met."""
     host, hosts = "one_host", "two_hosts"
     copies = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy"), 1 / 3)
     all_cores = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy_all_cores"), 1 / 3)
-    aims = [
-        ("broadcast 64 MiB, 4 ranks: time over three copies at memcpy's rate (one thread)", "<=", 1.3, copies),
-        ("the same, memcpy on all cores", "<=", 1.3, all_cores),
-    ]
+    aims = [("broadcast 64 MiB, 4 ranks: time over three copies at memcpy's rate (one thread)", "<=", 1.3,
+             copies), ("the same, memcpy on all cores", "<=", 1.3, all_cores), ]
     for operation, size, other, times in (
             ("broadcast", "64 MiB", "openmpi", 1.5), ("broadcast", "64 MiB", "gloo", 3),
             ("allreduce", "64 MiB", "openmpi", 2), ("allreduce", "64 MiB", "gloo", 3),
@@ -59,12 +60,13 @@ def judge(report):
     aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
                  _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
     for backend, base, ours, how in (("mpi", "openmpi", "hvd_mpi", "mpi under mpirun"),
-                                     ("mpi", "openmpi", "hvd_mpi_alone", "mpi under mpirun, all data by MPI"), ("nccl", "nccl", "hvd_nccl", "nccl")):
+                                     ("mpi", "openmpi", "hvd_mpi_alone", "mpi under mpirun, all data by MPI"),
+                                     ("nccl", "nccl", "hvd_nccl", "nccl")):
         for operation in ("broadcast", "allreduce"):
             for size in ("1 MiB", "64 MiB", "256 MiB"):
                 cell = (_cell(report, "raw_" + backend, operation, 4, size) or {}).get(ours) or {}
-                aims.append(("%s %s, 4 ranks, libhvd on %s: time over %s's" % (operation, size, how, base), "<=", 1.05,
-                             cell.get("over_" + base)))
+                aims.append(("%s %s, 4 ranks, libhvd on %s: time over %s's" % (operation, size, how, base),
+                             "<=", 1.05, cell.get("over_" + base)))
     return [entry(*aim) for aim in aims]
 
 

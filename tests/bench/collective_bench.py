@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Collectives of libhvd side by side with Gloo, MPI, PyTorch's gloo and memcpy: collective_bench [--quick] [--only PART,...]
+"""Collectives of libhvd side by side with Gloo, MPI, PyTorch's gloo and memcpy: collective_bench [--quick]
+[--only PART,...]
 
 All contenders are there at the same time and take turns in rounds (A B C, B C A, ...), so that what disturbs
-the machine disturbs all of them. A time is a round's median; what is reported is the median and the range over
-the rounds, and ratios are taken within a round. The last line is a JSON object.
+the machine disturbs all of them. A time is a round's median; what is reported is the median and the range
+over the rounds, and ratios are taken within a round. The last line is a JSON object.
 """
 
 import argparse
@@ -32,21 +33,26 @@ ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
             "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off"}),
             "gloo": contenders.gloo, "openmpi": contenders.mpi, "torch_gloo": contenders.torch}
 
-# What moves data between hosts, here over loopback: libhvd's modules, what they cost with checksums and under TLS, and
-# other libraries' TCP.
-TRANSPORTS = {"hvd_tcp": lambda n: contenders.hvd_over("tcp", n),
-              "hvd_tcp_checksum": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_checksum", {"HVD_CHECKSUM": "1"}),
-              "hvd_tcp_encrypt": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_encrypt", {"HVD_ENCRYPT": "on"}),
-              "hvd_gloo": lambda n: contenders.hvd_over("gloo", n),
-              "gloo": contenders.gloo, "openmpi_tcp": contenders.mpi_tcp}
+# What moves data between hosts, here over loopback: libhvd's modules, what they cost with checksums and under
+# TLS, and other libraries' TCP.
+TRANSPORTS = {
+    "hvd_tcp": lambda n: contenders.hvd_over("tcp", n),
+    "hvd_tcp_checksum": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_checksum", {"HVD_CHECKSUM": "1"}),
+    "hvd_tcp_encrypt": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_encrypt", {"HVD_ENCRYPT": "on"}),
+    "hvd_gloo": lambda n: contenders.hvd_over("gloo", n), "gloo": contenders.gloo,
+    "openmpi_tcp": contenders.mpi_tcp
+}
 
 # Each backend's own library, and libhvd over that backend: what a named, checked, elastic operation costs.
-RAW = {"mpi": ("openmpi", {"openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi,
-                           "hvd_mpi_alone": contenders.hvd_mpi_alone,
-                           "hvd_mpi_elastic": contenders.hvd_mpi_elastic}),
-       "gloo": ("gloo", {"gloo": contenders.gloo,
-                         "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})}),
-       "nccl": ("nccl", {"nccl": contenders.nccl, "hvd_nccl": contenders.hvd_nccl})}
+RAW = {
+    "mpi": ("openmpi", {
+        "openmpi": contenders.mpi, "hvd_mpi": contenders.hvd_mpi, "hvd_mpi_alone": contenders.hvd_mpi_alone,
+        "hvd_mpi_elastic": contenders.hvd_mpi_elastic
+    }), "gloo": ("gloo", {
+        "gloo": contenders.gloo, "hvd_local_off": lambda n: contenders.hvd(
+            "hvd_local_off", n, {"HVD_LOCAL": "off", "HVD_BACKEND": "gloo"})
+    }), "nccl": ("nccl", {"nccl": contenders.nccl, "hvd_nccl": contenders.hvd_nccl})
+}
 
 
 def log(text):
@@ -75,13 +81,15 @@ class Call:
         self.checked, self.best = False, float("inf")
 
     def run(self):
-        times = self.group.run(self.operation, self.size, self.samples, self.batch, self.warm, int(not self.checked))
+        times = self.group.run(self.operation, self.size, self.samples, self.batch, self.warm,
+                               int(not self.checked))
         self.checked, self.best = True, min(self.best, *times)
         return statistics.median(times)
 
 
 def take_turns(calls, rounds, now=time.monotonic):
-    """{key: [median of each round]} for {key: Call}. Whole rounds; on a slow machine fewer, but not under FEWEST."""
+    """{key: [median of each round]} for {key: Call}. Whole rounds; on a slow machine fewer, but not under
+    FEWEST."""
     medians, keys = {key: [] for key in calls}, list(calls)
     deadline = now() + ENOUGH_S
     for turn in range(rounds):
@@ -124,10 +132,13 @@ class Bench:
         copier = groups.get("memcpy")
         ranked = {name: group for name, group in groups.items() if name != "memcpy"}
         for operation in ("broadcast", "allreduce"):
-            table = self.report.setdefault(place, {}).setdefault(operation, {}).setdefault("%d ranks" % size, {})
+            table = self.report.setdefault(place, {}).setdefault(operation,
+                                                                 {}).setdefault("%d ranks" % size, {})
             for count in sizes:
                 samples, batch, rounds = self.plan[count]
-                calls = {name: Call(group, operation, count, samples, batch) for name, group in ranked.items()}
+                calls = {
+                    name: Call(group, operation, count, samples, batch) for name, group in ranked.items()
+                }
                 if copier:
                     calls["memcpy"] = Call(copier, "memcpy", count, samples, batch)
                 medians = take_turns(calls, rounds)
@@ -139,10 +150,11 @@ class Bench:
                 for name, values in medians.items():
                     if name != base:
                         cell[name]["over_" + base] = ratio(values, medians[base])
-                log("%4.0f s  %s, %s, %d ranks, %s:  %s" % (
-                    time.monotonic() - self.began, place, operation, size, aims.size_name(count),
-                    "  ".join("%s %s (%s)" % (name, aims.duration(value["median_us"]), aims.duration(value["best_us"]))
-                              for name, value in cell.items())))
+                log("%4.0f s  %s, %s, %d ranks, %s:  %s" %
+                    (time.monotonic() - self.began, place, operation, size, aims.size_name(count), "  ".join(
+                        "%s %s (%s)" %
+                        (name, aims.duration(value["median_us"]), aims.duration(value["best_us"]))
+                        for name, value in cell.items())))
 
     def compare(self, name, calls, rounds, wanted):
         """Some measurements in turns; `wanted` is {ratio's name: (above, below)}."""
@@ -195,7 +207,10 @@ class Bench:
             if "hvd_timeline" in groups:
                 for count in (8, 64 * KIB):
                     samples, batch, rounds = self.plan[count]
-                    calls = {name: Call(group, "allreduce", count, samples, batch) for name, group in groups.items()}
+                    calls = {
+                        name: Call(group, "allreduce", count, samples, batch)
+                        for name, group in groups.items()
+                    }
                     self.compare("timeline, allreduce %s" % aims.size_name(count), calls, rounds,
                                  {"on_over_off": ("hvd_timeline", "hvd")})
         finally:
@@ -254,13 +269,15 @@ class Bench:
             return log("TRANSPORTS BETWEEN TWO HOSTS LEFT OUT: %s" % why)
         groups = {}
         try:
-            groups = self.open({name: (lambda name=name, more=more: hosts.hvd(size, {"HVD_LOCAL": "off", **more}, name))
-                                for name, more in {
-                                    "hvd_tcp": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off"},
-                                    "hvd_tcp_checksum": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off",
-                                                         "HVD_CHECKSUM": "1"},
-                                    "hvd_tcp_encrypt": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "on"},
-                                    "hvd_gloo": {"HVD_BACKEND": "gloo", "HVD_ENCRYPT": "off"}}.items()})
+            groups = self.open({
+                name: (lambda name=name, more=more: hosts.hvd(size, {"HVD_LOCAL": "off", **more}, name))
+                for name, more in {
+                    "hvd_tcp": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off"}, "hvd_tcp_checksum": {
+                        "HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off", "HVD_CHECKSUM": "1"
+                    }, "hvd_tcp_encrypt": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "on"},
+                    "hvd_gloo": {"HVD_BACKEND": "gloo", "HVD_ENCRYPT": "off"}
+                }.items()
+            })
             groups.update(self.open({"gloo": lambda: hosts.gloo(size)}))
             self.matrix(groups, "transports_two_hosts", size, self.sizes, "hvd_tcp")
         finally:
@@ -277,8 +294,9 @@ class Bench:
                 if base in groups and len(groups) > 1:
                     self.matrix(groups, "raw_" + backend, size, self.sizes, base)
                 else:
-                    log("RAW %s LEFT OUT: %s" % (backend, ", ".join("%s: %s" % (name, self.unavailable[name])
-                                                                    for name in makers if name in self.unavailable)))
+                    log("RAW %s LEFT OUT: %s" %
+                        (backend, ", ".join("%s: %s" % (name, self.unavailable[name])
+                                            for name in makers if name in self.unavailable)))
             finally:
                 for group in groups.values():
                     group.close()
@@ -291,16 +309,22 @@ class Bench:
         self.raw(4)
         self.timeline(4)
         self.two_hosts(4)
-        result = {"collectives": {"settings": {"quick": self.quick, "seconds": round(time.monotonic() - self.began)},
-                                  "unavailable": self.unavailable, **self.report}}
+        result = {
+            "collectives": {
+                "settings": {"quick": self.quick, "seconds": round(time.monotonic() - self.began)},
+                "unavailable": self.unavailable, **self.report
+            }
+        }
         result["aims"] = aims.judge(result["collectives"])
         return result
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("HVD_BENCH_QUICK") == "1")
-    parser.add_argument("--only", default="", help="one_host, variables, small, check, timeline, two_hosts, raw, transports")
+    parser.add_argument("--only", default="",
+                        help="one_host, variables, small, check, timeline, two_hosts, raw, transports")
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
     arguments = parser.parse_args()

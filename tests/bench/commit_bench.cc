@@ -1,7 +1,7 @@
-// What commits cost against copying the same bytes with memcpy by all cores, in turns, in the same run: one that waits,
-// what is left to see of a hidden one beside a computation that is longer than the copy, one of which nothing has
-// changed, and a restore. Prints a row of a table and a JSON object for each. Arguments: [rounds, 21 by default] [MiB,
-// 256].
+// What commits cost against copying the same bytes with memcpy by all cores, in turns, in the same run: one
+// that waits, what is left to see of a hidden one beside a computation that is longer than the copy, one of
+// which nothing has changed, and a restore. Prints a row of a table and a JSON object for each. Arguments:
+// [rounds, 21 by default] [MiB, 256].
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,5 @@
-"""The contenders of collective_bench: groups of processes, one a rank, that wait at FIFOs for what to measure."""
+"""The contenders of collective_bench: groups of processes, one a rank, that wait at FIFOs for what to
+measure."""
 
 import os
 import select
@@ -56,8 +57,9 @@ class Group:
         self.log = open(os.path.join(self.directory, "log"), "w+b")
         for argv, environment in commands:
             environment = {**os.environ, "HVD_BENCH_DIRECTORY": self.directory, **environment}
-            self.processes.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-                                                   env=environment, start_new_session=True))
+            self.processes.append(
+                subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                 env=environment, start_new_session=True))
         self._replies(READY_S, "ready")
 
     def _said(self):
@@ -93,7 +95,8 @@ class Group:
             os.write(self.fds["commands", rank], text.encode() + b"\n")
 
     def run(self, operation, size, samples, batch, warm, check):
-        """Microseconds a call in each sample: from the start of the rank that starts last to the end of the last."""
+        """Microseconds a call in each sample: from the start of the rank that starts last to the end of the
+        last."""
         self._tell("run %s %d %d %d %d %d" % (operation, size, samples, batch, warm, check))
         times = [[int(number) for number in line.split()] for line in self._replies(ANSWER_S, "ok")]
         return [(max(t[2 * i + 1] for t in times) - max(t[2 * i] for t in times)) / batch / 1e3
@@ -160,7 +163,8 @@ def mpirun(size, environment, *program_and_arguments):
 def hvd_over(backend, size, name=None, settings=None):
     """libhvd over one of its modules, which moves all data."""
     module(backend)
-    return hvd(name or "hvd_" + backend, size, {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **(settings or {})})
+    return hvd(name or "hvd_" + backend, size,
+               {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **(settings or {})})
 
 
 def mpi_tcp(size):
@@ -201,13 +205,15 @@ def hvd_mpi_elastic(size):
 
 
 def gpus(size):
-    """NCCL takes one rank a GPU, or, where ranks are to share one, each for a host of its own: then through sockets."""
-    asked = subprocess.run([program("ranks_nccl"), "devices"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           text=True)
+    """NCCL takes one rank a GPU, or, where ranks are to share one, each for a host of its own: then through
+    sockets."""
+    asked = subprocess.run([program("ranks_nccl"), "devices"], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
     if asked.returncode != 0:
         raise Unavailable(asked.stdout.strip())
     if int(asked.stdout) < size and not os.environ.get("HVD_BENCH_SHARE_GPU"):
-        raise Unavailable("%s GPUs for %d ranks (HVD_BENCH_SHARE_GPU=1 lets them share)" % (asked.stdout.strip(), size))
+        raise Unavailable("%s GPUs for %d ranks (HVD_BENCH_SHARE_GPU=1 lets them share)" %
+                          (asked.stdout.strip(), size))
 
 
 def nccl(size):
@@ -234,8 +240,8 @@ def torch(size):
     python = torch_python()
 
     def commands(_):
-        return [([python, os.path.join(HERE, "ranks_torch.py"), str(rank), str(size)], {"OMP_NUM_THREADS": "1"})
-                for rank in range(size)]
+        return [([python, os.path.join(HERE, "ranks_torch.py"),
+                  str(rank), str(size)], {"OMP_NUM_THREADS": "1"}) for rank in range(size)]
     return Group("torch_gloo", size, commands)
 
 
@@ -244,7 +250,8 @@ def memcpy():
 
 
 class TwoHosts:
-    """Two network namespaces, joined by a pair of virtual interfaces, as two hosts with half of the ranks each."""
+    """Two network namespaces, joined by a pair of virtual interfaces, as two hosts with half of the ranks
+    each."""
 
     ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
@@ -275,7 +282,8 @@ class TwoHosts:
 
     @staticmethod
     def _ip(*arguments):
-        result = subprocess.run(["ip", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        result = subprocess.run(["ip", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True)
         if result.returncode != 0:
             raise Unavailable("ip %s: %s" % (" ".join(arguments), result.stdout.strip()))
 
@@ -287,10 +295,15 @@ class TwoHosts:
             # hvdrun starts every worker here; each goes to the namespace that is its host.
             start = os.path.join(directory, "start.sh")
             with open(start, "w") as script:
-                script.write('#!/bin/sh\n[ "$HVD_HOST" = one ] && exec "$@"\nexec ip netns exec %s "$@"\n' % self.names[1])
+                script.write('#!/bin/sh\n[ "$HVD_HOST" = one ] && exec "$@"\nexec ip netns exec %s "$@"\n' %
+                             self.names[1])
             os.chmod(start, 0o755)
-            argv = [program("hvdrun"), "-np", str(size), "--local-hosts", "-H", "one:%d,two:%d" % (size - size // 2, size // 2),
-                    "--set", "listen=" + self.ADDRESSES[0], "-x", "HVD_BENCH_DIRECTORY=" + directory]
+            argv = [
+                program("hvdrun"), "-np",
+                str(size), "--local-hosts", "-H",
+                "one:%d,two:%d" % (size - size // 2, size // 2), "--set", "listen=" + self.ADDRESSES[0], "-x",
+                "HVD_BENCH_DIRECTORY=" + directory
+            ]
             for key, value in (settings or {}).items():
                 argv += ["-x", "%s=%s" % (key, value)]
             return [(self._inside(0, argv + ["--", "/bin/sh", start, program("ranks_hvd")]), {})]

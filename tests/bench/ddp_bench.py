@@ -1,10 +1,11 @@
-"""Steps per second of three small models: DistributedOptimizer beside torch's DDP over Gloo, in turns, in the same workers.
+"""Steps per second of three small models: DistributedOptimizer beside torch's DDP over Gloo, in turns, in the
+same workers.
 
 hvdrun -np 2 -H localhost:2 -- python tests/bench/ddp_bench.py [--rounds 15] [--seconds 0.4] [--json FILE]
 
-A round is of each way as many steps as last about so long, one way after the other, and the order changes from round to
-round. Printed on rank 0: how many times DDP's steps per second, median and range over the rounds; also of DDP over
-backend hvd. PyTorch is needed; each worker computes with one thread.
+A round is of each way as many steps as last about so long, one way after the other, and the order changes
+from round to round. Printed on rank 0: how many times DDP's steps per second, median and range over the
+rounds; also of DDP over backend hvd. PyTorch is needed; each worker computes with one thread.
 """
 
 import argparse
@@ -30,12 +31,15 @@ def mlp(*widths):
 
 def cnn():
     nn = torch.nn
-    return nn.Sequential(nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                         nn.Linear(1568, 48), nn.ReLU(), nn.Linear(48, 10))
+    return nn.Sequential(nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(1568, 48), nn.ReLU(), nn.Linear(48, 10))
 
 
-MODELS = {"MLP 0.27 M": lambda: mlp(784, 256, 256, 10), "CNN 0.08 M": cnn, "MLP 5.8 M": lambda: mlp(784, 2048, 2048, 10)}
+MODELS = {
+    "MLP 0.27 M": lambda: mlp(784, 256, 256, 10), "CNN 0.08 M": cnn,
+    "MLP 5.8 M": lambda: mlp(784, 2048, 2048, 10)
+}
 
 
 def ways(make, groups):
@@ -104,12 +108,15 @@ def main():
             for way, list_ in ratios.items():
                 list_.append(took["DDP, gloo"] / took[way])
         # All ways have made the same steps.
-        totals = [sum(float(p.detach().double().sum()) for p in model.parameters()) for model, _ in steps.values()]
+        totals = [
+            sum(float(p.detach().double().sum()) for p in model.parameters()) for model, _ in steps.values()
+        ]
         assert max(totals) - min(totals) < 1e-2 * max(1.0, abs(totals[0])), totals
         found[name] = {way: {"median": statistics.median(list_), "min": min(list_), "max": max(list_)}
                        for way, list_ in ratios.items()}
         if hvd.rank() == 0:
-            row = " | ".join(f"{way}: {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for way, r in found[name].items())
+            row = " | ".join(f"{way}: {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})"
+                             for way, r in found[name].items())
             print(f"{name} ({parameters} parameters), {count} steps a round, DDP over gloo "
                   f"{statistics.median(rates):.0f} steps/s | {row}", flush=True)
     dist.destroy_process_group()

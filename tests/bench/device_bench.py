@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What a commit of tensors on a GPU costs: device_bench [--mib N] [--rounds N]
 
-Beside each other, in turns: a step of matrix products and an update of all parameters, alone; with a commit after each;
-with hidden commits, which end before the update; with a copy into pinned memory that is waited for (what a bare program
-does); with Horovod's way, a state_dict() copied by deepcopy() to the host. PyTorch with a GPU, and NCCL, are needed. The
-last line is a JSON object.
+Beside each other, in turns: a step of matrix products and an update of all parameters, alone; with a commit
+after each; with hidden commits, which end before the update; with a copy into pinned memory that is waited
+for (what a bare program does); with Horovod's way, a state_dict() copied by deepcopy() to the host. PyTorch
+with a GPU, and NCCL, are needed. The last line is a JSON object.
 """
 
 import argparse
@@ -26,7 +26,8 @@ options = arguments.parse_args()
 
 hvd.init()
 torch.cuda.set_device(0)
-model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(options.mib << 14, device="cuda")) for _ in range(16)])
+model = torch.nn.ParameterList(
+    [torch.nn.Parameter(torch.randn(options.mib << 14, device="cuda")) for _ in range(16)])
 state = hvd.elastic.TorchState(model=model, step=0)
 begun = False
 pinned = [torch.empty(p.shape, pin_memory=True) for p in model]
@@ -88,13 +89,20 @@ for number in range(options.rounds + 1):  # the first one warms up
 
 
 def figure(values):
-    return {"median_ms": round(statistics.median(values), 2), "low_ms": round(min(values), 2), "high_ms": round(max(values), 2)}
+    return {
+        "median_ms": round(statistics.median(values), 2), "low_ms": round(min(values), 2),
+        "high_ms": round(max(values), 2)
+    }
 
 
 result = {"mib": options.mib, "device": torch.cuda.get_device_name(0)}
 for way in WAYS:
-    result[way] = {"step": figure(steps[way]), "call": figure(calls[way]),
-                   "step_over_alone": round(statistics.median(s / t for s, t in zip(steps[way], steps["alone"])), 3)}
-    print(f"{way:9} step {result[way]['step']}  call {result[way]['call']}  over a step alone {result[way]['step_over_alone']}", flush=True)
+    result[way] = {
+        "step": figure(steps[way]), "call": figure(calls[way]),
+        "step_over_alone": round(statistics.median(s / t for s, t in zip(steps[way], steps["alone"])), 3)
+    }
+    print(
+        f"{way:9} step {result[way]['step']}  call {result[way]['call']}  over a step alone {result[way]['step_over_alone']}",
+        flush=True)
 print(json.dumps(result))
 hvd.shutdown()

@@ -1,11 +1,13 @@
-// What a generation costs the driver as jobs grow. The membership alone, and the whole driver with workers that speak the
-// control channel and nothing else: real authenticated connections, many on one thread. Prints a JSON object for each size.
+// What a generation costs the driver as jobs grow. The membership alone, and the whole driver with workers
+// that speak the control channel and nothing else: real authenticated connections, many on one thread. Prints
+// a JSON object for each size.
 //
 // The membership's times are a processor's, all others go by the clock.
 //
-// Arguments: [--membership 16,1000,100000] [--workers 16,256,1000] [--rounds 5] [--address BYTES] [--quiet SECONDS]
-// [--kept] [--log]. A size of 0 leaves that part out. The driver runs in a process of its own, so that its memory and its share of
-// a core are its own; each of the two processes needs a descriptor for each worker.
+// Arguments: [--membership 16,1000,100000] [--workers 16,256,1000] [--rounds 5] [--address BYTES] [--quiet
+// SECONDS] [--kept] [--log]. A size of 0 leaves that part out. The driver runs in a process of its own, so
+// that its memory and its share of a core are its own; each of the two processes needs a descriptor for each
+// worker.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -465,7 +467,8 @@ class Workers {
     send(client, left, std::move(ready));
   }
 
-  /// As an address of shared memory and tcp is: about a half is of the host, and the rest of this worker and generation.
+  /// As an address of shared memory and tcp is: about a half is of the host, and the rest of this worker and
+  /// generation.
   std::vector<uint8_t> blob_of(const Client& client, uint64_t left) const {
     std::vector<uint8_t> blob(address_);
     const uint64_t host = (client.worker - 1) / kPerHost, own = client.worker << 32 | left;

@@ -2,9 +2,10 @@
 """What the driver's death costs, beside rounds in which nothing dies.
 
     driver_death_bench.py [ROUNDS] [SECONDS]    in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios
-Four workers (of C, some KiB of state) train with steps of 2 ms and commit each fifth one. The rounds of all ways alternate:
-nothing dies; the driver; the driver of workers that two agents run; a worker; the driver and a worker in the same moment.
-Told are medians, least and most over the rounds. SECONDS: one more round that long without any driver (default: none).
+Four workers (of C, some KiB of state) train with steps of 2 ms and commit each fifth one. The rounds of all
+ways alternate: nothing dies; the driver; the driver of workers that two agents run; a worker; the driver and
+a worker in the same moment. Told are medians, least and most over the rounds. SECONDS: one more round that
+long without any driver (default: none).
 """
 
 import os
@@ -38,8 +39,9 @@ def start(test, way, steps=STEPS, environment=None):
               prepare=lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"], **named)
     address = job.wait("hvdrun", text=containing("listens at"))["text"].split("listens at ")[1].split(",")[0]
     for host in ("a", "b"):
-        agent = subprocess.Popen([HVDRUN, "--join", address, "--host", host, "--slots", "2"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        agent = subprocess.Popen([HVDRUN, "--join", address, "--host", host, "--slots", "2"],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL,
                                  env={"PATH": os.environ["PATH"], "HVD_SECRET": secret})
         test.addCleanup(lambda agent=agent: (agent.kill() if agent.poll() is None else None, agent.wait()))
     return job
@@ -108,10 +110,11 @@ def alone(length):
         job.finish(0, timeout=600)
         all_steps = [(e["pid"], e["step"]) for e in job.find("step")]
         usual, without = durations(job, 0, at), durations(job, at, until)
-        print("%g s without a driver: %d steps of each worker, %d repeated, %d workers restarted; median step %.2f ms before, "
-              "%.2f ms without; longest %.1f ms" % (length, len(without) // 4, len(all_steps) - len(set(all_steps)),
-                                                   len(job.find("start")) - 4, statistics.median(usual) / 1e6,
-                                                   statistics.median(without) / 1e6, max(without) / 1e6))
+        print(
+            "%g s without a driver: %d steps of each worker, %d repeated, %d workers restarted; median step %.2f ms before, "
+            "%.2f ms without; longest %.1f ms" %
+            (length, len(without) // 4, len(all_steps) - len(set(all_steps)), len(job.find("start")) - 4,
+             statistics.median(usual) / 1e6, statistics.median(without) / 1e6, max(without) / 1e6))
     finally:
         test.doCleanups()
 
@@ -130,8 +133,10 @@ def main(rounds, length):
         rows = found[way]
         print("%s: %d rounds; steps repeated %s, lost %s; workers restarted %s" % (
             way, len(rows), *(max(row[key] for row in rows) for key in ("repeated", "lost", "restarted"))))
-        for key, meaning in (("median", "median step, ms"), ("longest", "longest step in the second after, ms"),
-                             ("ratio", "longest to median step"), ("back", "until all workers have the next driver, ms"),
+        for key, meaning in (("median", "median step, ms"),
+                             ("longest", "longest step in the second after, ms"), ("ratio",
+                                                                                   "longest to median step"),
+                             ("back", "until all workers have the next driver, ms"),
                              ("next", "until the next collective, ms")):
             if key in rows[0]:
                 print("    %s: %s" % (meaning, figures([row[key] for row in rows])))

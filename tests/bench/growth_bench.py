@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How long two workers stand still when others join them: a state of some size goes to each newcomer.
 
-The stop is the time from a survivor's HVD_HOSTS_UPDATED to the return of its first collective at the new size.
-It is set beside a plain copy of the same bytes by as many processes as have come, out of one memory into memory that
-was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change N] [--option NAME=VALUE] [--spare] [--python] [trials]
-With --python each trial is run by workers in Python, too, and "python_over_c" is the stop of theirs over the other's.
-With --spare nobody joins: one of the workers is killed and a spare takes its place. "next" is the time from the kill to
-the first collective of those that were left, at the same size. The last line is a JSON object.
+The stop is the time from a survivor's HVD_HOSTS_UPDATED to the return of its first collective at the new
+size. It is set beside a plain copy of the same bytes by as many processes as have come, out of one memory
+into memory that was touched before. usage: growth_bench [--memory MIB,...] [--from N] [--to N,...] [--change
+N] [--option NAME=VALUE] [--spare] [--python] [trials] With --python each trial is run by workers in Python,
+too, and "python_over_c" is the stop of theirs over the other's. With --spare nobody joins: one of the workers
+is killed and a spare takes its place. "next" is the time from the kill to the first collective of those that
+were left, at the same size. The last line is a JSON object.
 """
 
 import argparse
@@ -25,7 +26,8 @@ WORKER, PYTHON = (os.path.join(BIN, "growth_bench_" + kind) for kind in ("worker
 
 def copy_ms(processes, mib):
     """A plain copy of `mib` by each of so many processes."""
-    output = subprocess.run([WORKER, "copy", str(processes), str(mib)], check=True, capture_output=True, text=True).stdout
+    output = subprocess.run([WORKER, "copy", str(processes), str(mib)], check=True, capture_output=True,
+                            text=True).stdout
     return json.loads(output)["copy"] / 1e6
 
 
@@ -44,10 +46,15 @@ def trial(mib, first, last, settings, options, worker=WORKER):
         with open(script, "w") as f:
             f.write("#!/bin/sh\ncat %s\n" % hosts)
         os.chmod(script, 0o755)
-        command = [os.path.join(BIN, "hvdrun"), "-np", str(first), "--min-np", str(first), "--max-np", str(last),
-                   "--host-discovery-script", script, "--set", "discovery_interval=0.1",
-                   "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % first,
-                   "-x", "HVD_BENCH_LAST_SIZE=%d" % last]
+        command = [
+            os.path.join(BIN, "hvdrun"), "-np",
+            str(first), "--min-np",
+            str(first), "--max-np",
+            str(last), "--host-discovery-script", script, "--set", "discovery_interval=0.1", "-x",
+            "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x",
+            "HVD_BENCH_FIRST_SIZE=%d" % first, "-x",
+            "HVD_BENCH_LAST_SIZE=%d" % last
+        ]
         if worker == PYTHON:  # interpreters do not start together
             command += ["--set", "join_settle=3"]
         for option in options:
@@ -80,7 +87,8 @@ def trial(mib, first, last, settings, options, worker=WORKER):
                 hosts_file(hosts, last)
         job.wait()
     if job.returncode != 0 or len(stops) != first or len(sums) != 1 or len(recoveries) < first:
-        raise SystemExit("a trial went wrong (status %s, sums %s):\n%s" % (job.returncode, sums, "\n".join(lines[-40:])))
+        raise SystemExit("a trial went wrong (status %s, sums %s):\n%s" %
+                         (job.returncode, sums, "\n".join(lines[-40:])))
     result = {phase: max(r[phase] for r in recoveries) / 1e6 for phase in ("forming", "connecting", "sync")}
     result["stop"] = max(stops) / 1e6
     result["step_median"] = max(s["median"] for s in steps) / 1e6
@@ -91,15 +99,22 @@ def trial(mib, first, last, settings, options, worker=WORKER):
 
 def replacement(mib, size, settings, options):
     """A worker is killed when the spare has been fed: times in ms."""
-    command = [os.path.join(BIN, "hvdrun"), "--verbose", "-np", str(size), "--min-np", str(size), "--max-np", str(size),
-               "-H", "localhost:%d" % (size + 1), "--set", "spares=1", "--set", "restart=false",
-               "-x", "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x", "HVD_BENCH_FIRST_SIZE=%d" % size,
-               "-x", "HVD_BENCH_LAST_SIZE=%d" % size, "-x", "HVD_BENCH_REPLACED=1"]
+    command = [
+        os.path.join(BIN, "hvdrun"), "--verbose", "-np",
+        str(size), "--min-np",
+        str(size), "--max-np",
+        str(size), "-H",
+        "localhost:%d" % (size + 1), "--set", "spares=1", "--set", "restart=false", "-x",
+        "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x",
+        "HVD_BENCH_FIRST_SIZE=%d" % size, "-x",
+        "HVD_BENCH_LAST_SIZE=%d" % size, "-x", "HVD_BENCH_REPLACED=1"
+    ]
     for option in options:
         command += ["--set", option]
     for name, value in settings.items():
         command += ["-x", "%s=%s" % (name, value)]
-    job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    job = subprocess.Popen(command + [WORKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
     lines, pids, stops, recoveries, spares = [], {}, [], [], set()
     fed, killed, deadline = "feed_timeout=0" in options, None, time.monotonic() + 120
     for raw in job.stdout:
@@ -130,7 +145,10 @@ def replacement(mib, size, settings, options):
 
 
 def spread(values):
-    return {"median": round(statistics.median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
+    return {
+        "median": round(statistics.median(values), 3), "low": round(min(values), 3),
+        "high": round(max(values), 3)
+    }
 
 
 def measure(mib, first, last, trials, settings, options, python):
@@ -156,17 +174,21 @@ def measure(mib, first, last, trials, settings, options, python):
 def show(title, table):
     print(title)
     for phase, values in table.items():
-        print("  %-16s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]), flush=True)
+        print("  %-16s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]),
+              flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="?", type=int, default=5)
     parser.add_argument("--memory", default="0,256,512", help="MiB of state")
     parser.add_argument("--from", dest="first", type=int, default=2)
     parser.add_argument("--to", default="4,3")
-    parser.add_argument("--change", type=int, default=32, help="of 32 tensors, those that each step writes to")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="environment of the workers")
+    parser.add_argument("--change", type=int, default=32,
+                        help="of 32 tensors, those that each step writes to")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        help="environment of the workers")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the driver")
     parser.add_argument("--spare", action="store_true")
     parser.add_argument("--python", action="store_true")
@@ -176,10 +198,14 @@ def main():
     report = {}
     if arguments.spare:
         for mib in [int(size) for size in arguments.memory.split(",")]:
-            results = [replacement(mib, arguments.first, settings, arguments.option) for _ in range(arguments.trials)]
+            results = [
+                replacement(mib, arguments.first, settings, arguments.option) for _ in range(arguments.trials)
+            ]
             table = report["spare_of_%d_%d_mib" % (arguments.first, mib)] = {
                 phase: spread([r[phase] for r in results]) for phase in results[0]}
-            show("a spare takes one of %d workers' place, %d MiB, %d trials (ms)" % (arguments.first, mib, arguments.trials), table)
+            show(
+                "a spare takes one of %d workers' place, %d MiB, %d trials (ms)" %
+                (arguments.first, mib, arguments.trials), table)
         return print(json.dumps(report))
     for last in [int(n) for n in arguments.to.split(",")]:
         for mib in [int(size) for size in arguments.memory.split(",")]:

@@ -1,6 +1,7 @@
-/* A worker of growth_bench: trains with a state of some size until the job has grown, and prints how long its steps took
- * and how long it stood still when others came. With the argument "copy", N and MIB it measures what the stop is
- * compared with instead: N processes that each copy as many bytes out of one memory into their own, touched before. */
+/* A worker of growth_bench: trains with a state of some size until the job has grown, and prints how long
+ * its steps took and how long it stood still when others came. With the argument "copy", N and MIB it
+ * measures what the stop is compared with instead: N processes that each copy as many bytes out of one
+ * memory into their own, touched before. */
 #define _GNU_SOURCE
 #include <hvd/hvd.h>
 #include <pthread.h>

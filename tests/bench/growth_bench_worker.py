@@ -78,12 +78,15 @@ def main():
     say(sum=float(sum(float((tensor[::1021] * factors).sum()) for tensor in weights)), at=int(state.step[0]))
     for r in hvd.recoveries()[:1]:
         say(spares=r.spares)
-        say(recovery={"forming": r.forming_ns, "connecting": r.connecting_ns, "sync": r.sync_ns, "total": r.total_ns,
-                      "sync_bytes": r.sync_bytes})
+        say(
+            recovery={
+                "forming": r.forming_ns, "connecting": r.connecting_ns, "sync": r.sync_ns,
+                "total": r.total_ns, "sync_bytes": r.sync_bytes
+            })
     if durations:
         durations.sort()
-        say(steps=len(durations), median=durations[len(durations) // 2], p99=durations[len(durations) * 99 // 100],
-            longest=durations[-1])
+        say(steps=len(durations), median=durations[len(durations) // 2],
+            p99=durations[len(durations) * 99 // 100], longest=durations[-1])
     hvd.shutdown()
 
 

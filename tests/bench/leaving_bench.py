@@ -2,9 +2,9 @@
 """What a worker that leaves costs the others, beside one that is killed, with a spare and without.
 
     leaving_bench.py [ROUNDS]      in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios
-Four workers (of C, some KiB of state) train with steps of 2 ms; one of them goes. The rounds of all ways alternate. Told is
-the time in which the survivors do not train: the median, least and most over rounds and survivors, the medians of its parts,
-and steps repeated.
+Four workers (of C, some KiB of state) train with steps of 2 ms; one of them goes. The rounds of all ways
+alternate. Told is the time in which the survivors do not train: the median, least and most over rounds and
+survivors, the medians of its parts, and steps repeated.
 """
 
 import os
@@ -31,8 +31,8 @@ def one(way):
     test = Round()
     number, spares = WAYS[way]
     try:
-        job = Job(test, "a:4,b:1", ["steps=400", "commit=5", "pace=2", "log=3", "term=1"], np=4, min_np=3, max_np=4,
-                  options={"spares": spares, "join_settle": 0.01, "restart_delay_min": 0.01})
+        job = Job(test, "a:4,b:1", ["steps=400", "commit=5", "pace=2", "log=3", "term=1"], np=4, min_np=3,
+                  max_np=4, options={"spares": spares, "join_settle": 0.01, "restart_delay_min": 0.01})
         victim = job.wait("train", rank=3)
         if spares:
             job.wait("log", msg=lambda text: "waits for a place" in text)
@@ -58,10 +58,12 @@ def main(rounds):
             sizes[way] += size
     for way in WAYS:
         t = times[way]
-        print("%-16s %7.2f ms (%.2f to %.2f, n=%d)  %.2f of kill  repeated steps a survivor: %.1f  size after it: %s" % (
-            way, statistics.median(t), min(t), max(t), len(t), statistics.median(t) / statistics.median(times["kill"]),
-            statistics.mean(again[way]), sorted(set(sizes[way]))))
-        print("%17s" % "" + "  ".join("%s %.2f" % (part, statistics.median(event[part] / 1e6 for event in parts[way]))
+        print(
+            "%-16s %7.2f ms (%.2f to %.2f, n=%d)  %.2f of kill  repeated steps a survivor: %.1f  size after it: %s"
+            % (way, statistics.median(t), min(t), max(t), len(t), statistics.median(t) /
+               statistics.median(times["kill"]), statistics.mean(again[way]), sorted(set(sizes[way]))))
+        print("%17s" % "" + "  ".join("%s %.2f" %
+                                      (part, statistics.median(event[part] / 1e6 for event in parts[way]))
                                       for part in PARTS))
 
 

@@ -1,5 +1,6 @@
-/* memcpy of a buffer to another of the same size: by one thread, and by as many as there are processors, each a part.
- * The threads are there before the clock starts and meet by spinning: what is measured is the copy. */
+/* memcpy of a buffer to another of the same size: by one thread, and by as many as there are processors,
+ * each a part. The threads are there before the clock starts and meet by spinning: what is measured is the
+ * copy. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

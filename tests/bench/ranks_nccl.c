@@ -1,5 +1,5 @@
-/* Collectives on GPUs: NCCL, bare, or libhvd over its module nccl. Both libraries of NVIDIA's are loaded at run time, so that
- * this program is built everywhere. usage: ranks_nccl devices | raw RANK SIZE | hvd */
+/* Collectives on GPUs: NCCL, bare, or libhvd over its module nccl. Both libraries of NVIDIA's are loaded
+ * at run time, so that this program is built everywhere. usage: ranks_nccl devices | raw RANK SIZE | hvd */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <hvd/hvd.h>
@@ -159,7 +159,8 @@ static const bench_operation operations[] = {{"broadcast", 'b', prepare, broadca
                                              {"allreduce", 's', prepare, allreduce, release},
                                              {NULL, 0, NULL, NULL, NULL}};
 
-/* With fewer GPUs than ranks NCCL is to take each rank for a host of its own. Before NCCL looks for devices. */
+/* With fewer GPUs than ranks NCCL is to take each rank for a host of its own. Before NCCL looks for
+ * devices. */
 static void share_device(void) {
   char host[64];
   if (getenv("HVD_BENCH_SHARE_GPU") == NULL) return;

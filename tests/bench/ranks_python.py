@@ -15,7 +15,8 @@ def main():
     hvd.init()
     rank, size, directory = hvd.rank(), hvd.size(), os.environ["HVD_BENCH_DIRECTORY"]
     array = None
-    with open("%s/commands.%d" % (directory, rank)) as commands, open("%s/replies.%d" % (directory, rank), "w") as replies:
+    with open("%s/commands.%d" % (directory, rank)) as commands, open("%s/replies.%d" % (directory, rank),
+                                                                      "w") as replies:
         print("ready", file=replies, flush=True)
         for line in commands:
             words = line.split()
@@ -30,7 +31,8 @@ def main():
                 raise SystemExit("no operation %s" % words[1])
             count //= 4
             if array is None or array.size != count:
-                array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)  # the same memory as the others have
+                array = np.frombuffer(mmap.mmap(-1, 4 * count),
+                                      np.float32)  # the same memory as the others have
             if check:
                 first = np.arange(count) % 13
                 array[:] = first + 3 * rank

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Time from the SIGKILL of one of four local workers (or of as many as --workers says) to the first collective that the survivors complete.
+"""Time from the SIGKILL of one of four local workers (or of as many as --workers says) to the first
+collective that the survivors complete.
 
 The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
 next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...]
 [--memory MIB,...] [--state MIB,...] [--workers N,...] [--python] [trials]
-Each backend (default: auto, and mpi where its module is built) has a table of its own, and so has each size of the
-workers' memory, of their state, and of the job. With --state, "restore_over_copy" is the restore over a plain copy of the
-state by as many processes as survive, in the same run. The last line is a JSON object.
+Each backend (default: auto, and mpi where its module is built) has a table of its own, and so has each size
+of the workers' memory, of their state, and of the job. With --state, "restore_over_copy" is the restore over
+a plain copy of the state by as many processes as survive, in the same run. The last line is a JSON object.
 """
 
 import argparse
@@ -33,7 +34,10 @@ class Job:
 
     def command(self):
         worker = "recovery_bench_python" if self.python else "recovery_bench_worker"
-        variables = {"HVD_BACKEND": self.backend, "HVD_BENCH_MEMORY_MIB": self.memory, "HVD_BENCH_STATE_MIB": self.state}
+        variables = {
+            "HVD_BACKEND": self.backend, "HVD_BENCH_MEMORY_MIB": self.memory,
+            "HVD_BENCH_STATE_MIB": self.state
+        }
         command = [os.path.join(BIN, "hvdrun"), "-np", str(self.workers), "--min-np", "2", "-H",
                    "localhost:%d" % self.workers, "--set", "restart=false"]
         for name, value in variables.items():
@@ -47,14 +51,17 @@ class Job:
 
 def copy_ms(processes, mib):
     """A plain copy of `mib` by each of so many processes, into memory that was touched before."""
-    output = subprocess.run([os.path.join(BIN, "growth_bench_worker"), "copy", str(processes), str(mib)], check=True,
-                            capture_output=True, text=True).stdout
+    output = subprocess.run(
+        [os.path.join(BIN, "growth_bench_worker"), "copy",
+         str(processes), str(mib)], check=True, capture_output=True, text=True).stdout
     return json.loads(output)["copy"] / 1e6
 
 
 def trial(generator, wanted):
-    """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same commit."""
-    job = subprocess.Popen(wanted.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same
+    commit."""
+    job = subprocess.Popen(wanted.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
     pids, first, recoveries, held, lines = {}, [], [], set(), []
     reports, killed = 0, None
     kill_after = generator.randint(2, 30)
@@ -91,7 +98,8 @@ def trial(generator, wanted):
               for phase in ("abort", "restore", "forming", "connecting", "sync")}
     result["detection"] = max(r["began_at"] - killed for r in recoveries) / 1e6
     result["total"] = (max(first) - killed) / 1e6
-    result["first_collective"] = max(0.0, (max(first) - max(r["began_at"] + r["total"] for r in recoveries)) / 1e6)
+    result["first_collective"] = max(0.0,
+                                     (max(first) - max(r["began_at"] + r["total"] for r in recoveries)) / 1e6)
     return result, sum(r["sync_bytes"] for r in recoveries), len(held) == 1
 
 
@@ -118,13 +126,20 @@ def measure(wanted, trials):
         values = [r[phase] for r in results]
         table[phase] = {"median_ms": round(statistics.median(values), 3), "worst_ms": round(max(values), 3)}
         print("%-18s %10.3f %10.3f" % (phase, table[phase]["median_ms"], table[phase]["worst_ms"]))
-    report = {"trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
-              "phases": table, "trials_that_agree": agreed, "sync_payload_bytes": sync_bytes}
+    report = {
+        "trials": trials, "median_ms": table["total"]["median_ms"], "worst_ms": table["total"]["worst_ms"],
+        "phases": table, "trials_that_agree": agreed, "sync_payload_bytes": sync_bytes
+    }
     if ratios:
-        report["restore_over_copy"] = {"median": round(statistics.median(ratios), 3), "low": round(min(ratios), 3),
-                                       "high": round(max(ratios), 3)}
-        print("restore over a plain copy: %(median).2f (%(low).2f .. %(high).2f)" % report["restore_over_copy"])
-    print("sync payload among survivors that agree (%d of %d trials): %d bytes" % (agreed, trials, sync_bytes), flush=True)
+        report["restore_over_copy"] = {
+            "median": round(statistics.median(ratios), 3), "low": round(min(ratios), 3),
+            "high": round(max(ratios), 3)
+        }
+        print("restore over a plain copy: %(median).2f (%(low).2f .. %(high).2f)" %
+              report["restore_over_copy"])
+    print(
+        "sync payload among survivors that agree (%d of %d trials): %d bytes" % (agreed, trials, sync_bytes),
+        flush=True)
     return report
 
 
@@ -133,10 +148,12 @@ def numbers(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="?", type=int, default=20)
     parser.add_argument("--backend", default="")
-    parser.add_argument("--memory", default="0,16,256,1024", help="MiB that each worker holds, one table each")
+    parser.add_argument("--memory", default="0,16,256,1024",
+                        help="MiB that each worker holds, one table each")
     parser.add_argument("--state", default="", help="MiB of state, one table each: 256,1024")
     parser.add_argument("--workers", default="", help="workers, one table each: 8,16,32,64")
     parser.add_argument("--python", action="store_true", help="the workers are programs in Python")

@@ -50,9 +50,12 @@ def main():
     state = hvd.elastic.ArrayState(weights=weights, step=np.zeros(1, np.int64))
     train(state, np.zeros(GRADIENT_FLOATS, np.float32))
     for r in hvd.recoveries()[-1:]:
-        say(recovery={"began_at": r.began_at_ns, "abort": r.abort_ns, "restore": r.restore_ns, "forming": r.forming_ns,
-                      "connecting": r.connecting_ns, "sync": r.sync_ns, "total": r.total_ns, "sync_bytes": r.sync_bytes,
-                      "attempts": r.attempts})
+        say(
+            recovery={
+                "began_at": r.began_at_ns, "abort": r.abort_ns, "restore": r.restore_ns,
+                "forming": r.forming_ns, "connecting": r.connecting_ns, "sync": r.sync_ns,
+                "total": r.total_ns, "sync_bytes": r.sync_bytes, "attempts": r.attempts
+            })
     hvd.shutdown()
     del ballast
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Time from hvdrun to the first allreduce of all workers, and from the SIGKILL of one to the next one of the others.
+"""Time from hvdrun to the first allreduce of all workers, and from the SIGKILL of one to the next one of the
+others.
 
-All workers are on this machine: by shared memory ("shared"), and as if each were on a host of its own ("tcp").
-usage: scale_bench [size ...]   (default: 16 64 128). The last line is a JSON object.
+All workers are on this machine: by shared memory ("shared"), and as if each were on a host of its own
+("tcp"). usage: scale_bench [size ...]   (default: 16 64 128). The last line is a JSON object.
 """
 
 import json
@@ -30,7 +31,8 @@ def trial(size, way):
                os.path.join(BIN, "scale_bench_worker")]
     began, killed = now(), None
     at, pids, lines = {1: [], 2: []}, {}, []
-    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
     patience = threading.Timer(PATIENCE, job.terminate)
     patience.start()
     for raw in job.stdout:
@@ -48,7 +50,8 @@ def trial(size, way):
     job.wait()
     patience.cancel()
     if job.returncode != 0 or len(at[1]) != size or len(at[2]) != size - 1:
-        raise SystemExit("%d workers, %s: status %s\n%s" % (size, way, job.returncode, "\n".join(lines[-20:])))
+        raise SystemExit("%d workers, %s: status %s\n%s" %
+                         (size, way, job.returncode, "\n".join(lines[-20:])))
     return (max(at[1]) - began) / 1e9, (max(at[2]) - killed) / 1e9
 
 
@@ -60,7 +63,8 @@ def main():
         for way in WAYS:
             first, again = trial(size, way)
             print("%7d %8s %14.3f %14.3f" % (size, way, first, again), flush=True)
-            report["scale_%d_%s" % (size, way)] = {"first_s": round(first, 3), "after_loss_s": round(again, 3)}
+            report["scale_%d_%s" %
+                   (size, way)] = {"first_s": round(first, 3), "after_loss_s": round(again, 3)}
     print(json.dumps(report))
 
 

@@ -1,8 +1,9 @@
 /* Commits of sharded state beside memcpy of the same bytes by all ranks at once, in one run:
  *   hvdrun -np 4 -H localhost:4 shards_bench_worker [MiB a rank] [copies] [rounds]
- * Instead of copies p3 is parity of three shards, and so on. Rank 0 prints medians with their range, and what it holds for
- * others. With `lose` as fourth argument the last rank then kills itself, and the recovery is printed: sync, what was moved,
- * and how long memcpy takes for as many bytes as each rank sent and received, by all of them at once. */
+ * Instead of copies p3 is parity of three shards, and so on. Rank 0 prints medians with their range, and
+ * what it holds for others. With `lose` as fourth argument the last rank then kills itself, and the
+ * recovery is printed: sync, what was moved, and how long memcpy takes for as many bytes as each rank sent
+ * and received, by all of them at once. */
 #include <hvd/hvd.h>
 #include <hvd/shards.h>
 #include <signal.h>

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How long hvdrun -H takes to the first collective with two remote hosts over ssh, beside `ssh HOST true` twice in a row.
+"""How long hvdrun -H takes to the first collective with two remote hosts over ssh, beside `ssh HOST true`
+twice in a row.
 
     start_bench.py [ROUNDS]      in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios; needs root
-The hosts are network namespaces of this machine with sshds of their own; keys are made here. The rounds of both alternate.
-The job's time ends when the last of two workers has done its first step, an allreduce.
+The hosts are network namespaces of this machine with sshds of their own; keys are made here. The rounds of
+both alternate. The job's time ends when the last of two workers has done its first step, an allreduce.
 """
 
 import os
@@ -30,8 +31,9 @@ def one():
         def before(job):
             begin = time.monotonic()
             for host in ("two", "three"):
-                subprocess.run(test.network.enter("one") + test.ssh.replace("{host}", host).split() + ["true"], check=True,
-                               stdin=subprocess.DEVNULL)
+                subprocess.run(
+                    test.network.enter("one") + test.ssh.replace("{host}", host).split() + ["true"],
+                    check=True, stdin=subprocess.DEVNULL)
             begun.extend((begin, time.monotonic()))
         job = test.job("two:1,three:1", ["steps=1"], np=2, before=before)
         job.wait("step", count=2)

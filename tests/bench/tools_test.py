@@ -28,13 +28,21 @@ def time(us, over_hvd=None):
 
 
 def report():
-    sizes = {"8 B": {"hvd": time(10), "gloo": time(400, 40), "openmpi": time(6, 0.6)},
-             "64 MiB": {"hvd": time(10000), "gloo": time(31000, 3.1), "openmpi": time(20000, 2), "memcpy": time(3000, 0.3)}}
-    return {"machine": {"cores": 2},
-            "recovery_4_workers": {"median_ms": 10.0, "worst_ms": 16.0, "trials": 20},
-            "commit_256MiB": {"commit_GBps": 10.0, "memcpy_GBps": 12.0},
-            "collectives": {"settings": {"seconds": 9}, "one_host": {
-                "broadcast": {"4 ranks": copy.deepcopy(sizes)}, "allreduce": {"4 ranks": copy.deepcopy(sizes)}}}}
+    sizes = {
+        "8 B": {"hvd": time(10), "gloo": time(400, 40), "openmpi": time(6, 0.6)}, "64 MiB": {
+            "hvd": time(10000), "gloo": time(31000, 3.1), "openmpi": time(20000, 2),
+            "memcpy": time(3000, 0.3)
+        }
+    }
+    return {
+        "machine": {"cores": 2}, "recovery_4_workers": {"median_ms": 10.0, "worst_ms": 16.0, "trials": 20},
+        "commit_256MiB": {"commit_GBps": 10.0, "memcpy_GBps": 12.0}, "collectives": {
+            "settings": {"seconds": 9}, "one_host": {
+                "broadcast": {"4 ranks": copy.deepcopy(sizes)},
+                "allreduce": {"4 ranks": copy.deepcopy(sizes)}
+            }
+        }
+    }
 
 
 def scaled(source, contender, factor):
@@ -53,8 +61,10 @@ class Compare(unittest.TestCase):
             paths = [Path(folder, name) for name in ("old.json", "new.json")]
             for path, content in zip(paths, (old, new)):
                 path.write_text(json.dumps(content))
-            result = subprocess.run([sys.executable, str(ROOT / "scripts/bench_compare.py"), *map(str, paths), *arguments],
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            result = subprocess.run(
+                [sys.executable,
+                 str(ROOT / "scripts/bench_compare.py"), *map(str, paths), *arguments],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return result.returncode, result.stdout
 
     def test_equal_reports_are_no_regression(self):
@@ -67,7 +77,8 @@ class Compare(unittest.TestCase):
         new["collectives"]["one_host"]["allreduce"]["4 ranks"]["8 B"]["hvd"]["median_us"] = 13
         status, text = self.run_tool(report(), new)
         self.assertEqual(1, status, text)
-        self.assertIn("x1.30  collectives / one_host / allreduce / 4 ranks / 8 B / hvd / median_us: 10 -> 13", text)
+        self.assertIn("x1.30  collectives / one_host / allreduce / 4 ranks / 8 B / hvd / median_us: 10 -> 13",
+                      text)
         self.assertIn("1 worse", text)
         self.assertEqual(0, self.run_tool(report(), new, "--tolerance", "0.4")[0])
 
@@ -136,17 +147,21 @@ class Aims(unittest.TestCase):
         self.assertIsNone(judged["two hosts, broadcast 64 MiB, 2 ranks each: times as fast as gloo"]["met"])
 
     def test_libhvd_on_mpi_is_held_against_the_bare_library(self):
-        sizes = {size: {"openmpi": time(bare), "hvd_mpi": {**time(ours), "over_openmpi": {"median": ours / bare, "low": 0.9,
-                                                                                        "high": 1.2}}}
-                 for size, bare, ours in (("8 B", 6, 11), ("1 MiB", 300, 310), ("64 MiB", 20000, 24000))}
+        sizes = {
+            size: {
+                "openmpi": time(bare),
+                "hvd_mpi": {**time(ours), "over_openmpi": {"median": ours / bare, "low": 0.9, "high": 1.2}}
+            } for size, bare, ours in (("8 B", 6, 11), ("1 MiB", 300, 310), ("64 MiB", 20000, 24000))
+        }
         measured = {"raw_mpi": {"allreduce": {"4 ranks": sizes}}}
         judged = {entry["aim"]: entry["met"] for entry in aims.judge(measured)}
         name = "%s %s, 4 ranks, libhvd on mpi under mpirun: time over openmpi's"
         self.assertTrue(judged[name % ("allreduce", "1 MiB")])
         self.assertFalse(judged[name % ("allreduce", "64 MiB")])
         self.assertIsNone(judged[name % ("broadcast", "1 MiB")])
-        self.assertEqual(["allreduce 8 B, 4 ranks: openmpi 6 us, hvd_mpi 11 us: naming and agreement add 5 us"],
-                         aims.naming(measured))
+        self.assertEqual(
+            ["allreduce 8 B, 4 ranks: openmpi 6 us, hvd_mpi 11 us: naming and agreement add 5 us"],
+            aims.naming(measured))
         self.assertIn("| 4 | 64 MiB | 20 ms | 24 ms (x1.2) |", "\n".join(bench.collectives_tables(measured)))
 
     def test_a_missed_aim_is_told(self):
@@ -174,7 +189,8 @@ class Rounds(unittest.TestCase):
         calls = {name: collective_bench.Call(group, "allreduce", 8, 3, 5) for name, group in groups.items()}
         medians = collective_bench.take_turns(calls, 4)
         self.assertEqual({"hvd": [10] * 4, "gloo": [30] * 4}, medians)
-        self.assertEqual({"median": 3, "low": 3, "high": 3}, collective_bench.ratio(medians["gloo"], medians["hvd"]))
+        self.assertEqual({"median": 3, "low": 3, "high": 3},
+                         collective_bench.ratio(medians["gloo"], medians["hvd"]))
         for group in groups.values():
             self.assertEqual([1, 0, 0, 0], group.checks)  # the result is checked once, before it is measured
             self.assertEqual(1, group.released)

@@ -1,4 +1,5 @@
-// Collectives on device memory, with a double of a device and of its backend: nothing here says anything about CUDA.
+// Collectives on device memory, with a double of a device and of its backend: nothing here says anything
+// about CUDA.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -113,7 +113,8 @@ void joined_ranks_count(size_t small_data) {
   EXPECT_EQ(a[0], 4);
   EXPECT_EQ(b[0], 4);
   std::vector<int32_t> whole = {-7}, c(1), d(1);
-  expect_all({cluster.engine(0).submit(allreduce("i", whole, c, HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE)), nullptr,
+  expect_all({cluster.engine(0).submit(allreduce("i", whole, c, HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE)),
+              nullptr,
               cluster.engine(2).submit(allreduce("i", whole, d, HVD_DTYPE_INT32, HVD_REDUCTION_AVERAGE))});
   EXPECT_EQ(c[0], -4) << "integers round towards zero";
   const auto more = cluster.submit(join, {0});

@@ -1,7 +1,8 @@
 // A transport between threads of one process that keeps the rules of hvd/backend.h and checks that the
 // engine does: the same operations in the same order on every rank. Each rank has one thread that hands
-// over its messages, in order per source but otherwise in random order, and completes its operations. With a device's
-// memory it is a double of a backend for that, too: such operations are done when they are submitted, and run later.
+// over its messages, in order per source but otherwise in random order, and completes its operations. With a
+// device's memory it is a double of a backend for that, too: such operations are done when they are
+// submitted, and run later.
 #pragma once
 
 #include <gtest/gtest.h>

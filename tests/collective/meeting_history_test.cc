@@ -1,7 +1,7 @@
-// Random histories of ranks that meet on the board, replayed from a seed, in one thread: they repeat calls, change
-// them, wait for some and not for others, call from a second thread, are late, give up, learn new words and check
-// them, join and finish. Every call ends once with the right data, on all ranks alike, and every check is agreed and
-// as new as it must be.
+// Random histories of ranks that meet on the board, replayed from a seed, in one thread: they repeat calls,
+// change them, wait for some and not for others, call from a second thread, are late, give up, learn new
+// words and check them, join and finish. Every call ends once with the right data, on all ranks alike, and
+// every check is agreed and as new as it must be.
 #include <gtest/gtest.h>
 
 #include <algorithm>

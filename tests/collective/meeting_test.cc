@@ -151,7 +151,8 @@ TEST(Meeting, WhatIsLargeRunsOnceAllHaveMet) {
   EXPECT_EQ(ranks.sent(), before);
 }
 
-// Its place among the operations is fixed when rank 0 arrives: what others begin before that must come earlier.
+// Its place among the operations is fixed when rank 0 arrives: what others begin before that must come
+// earlier.
 TEST(Meeting, WhoBeginsSomethingElseMeanwhileEndsTheMeeting) {
   EngineConfig config;
   config.small_data = 0;
@@ -292,8 +293,8 @@ TEST(Meeting, ACheckAfterAMeetingNeedsNoMessages) {
   }
 }
 
-// contract 1: a rank that has left a call open can't know, and asks. The others know from the meeting and do not: rank 0
-// answers with what the meeting said, whether it has heard the question before or after.
+// contract 1: a rank that has left a call open can't know, and asks. The others know from the meeting and do
+// not: rank 0 answers with what the meeting said, whether it has heard the question before or after.
 TEST(Meeting, WhoCannotKnowIsToldWhatTheMeetingSaid) {
   for (const bool before : {false, true}) {
     EngineConfig config;
@@ -328,8 +329,8 @@ TEST(Meeting, WhoCannotKnowIsToldWhatTheMeetingSaid) {
   }
 }
 
-// contract 1: what is learned of a check in another order is the same. A word that is newer than the meeting's comes by
-// a message while a rank has met and does not know it yet.
+// contract 1: what is learned of a check in another order is the same. A word that is newer than the
+// meeting's comes by a message while a rank has met and does not know it yet.
 TEST(Meeting, AnOlderWordDoesNotReplaceANewerOne) {
   for (const int32_t late : {0, 1}) {
     const int32_t other = 1 - late;

@@ -5,7 +5,10 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bindings").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(
+        (ROOT / "bindings").rglob("*.md"))
+]
 
 SOURCES = (".cc", ".h", ".c", ".py", ".rs", ".go", ".sh")
 
@@ -50,8 +53,9 @@ class Docs(unittest.TestCase):
 
     def test_files_say_their_purpose_first(self):
         """In a comment on the first line, or on the second behind #!."""
-        names = subprocess.run(["git", "ls-files", "src", "include", "tests", "examples", "bindings", "scripts"], cwd=ROOT,
-                               capture_output=True, text=True).stdout.split()
+        names = subprocess.run(
+            ["git", "ls-files", "src", "include", "tests", "examples", "bindings", "scripts"], cwd=ROOT,
+            capture_output=True, text=True).stdout.split()
         if not names:
             self.skipTest("git does not say which files there are")
         for name in names:
@@ -60,7 +64,8 @@ class Docs(unittest.TestCase):
                 continue
             lines = [line for line in path.read_text().split("\n")[:2] if not line.startswith("#!")]
             if any(lines):
-                self.assertRegex(lines[0], r"^\s*(//|/\*|#(?! *(include|define|pragma|if))|r?[\"\']{3})", name)
+                self.assertRegex(lines[0], r"^\s*(//|/\*|#(?! *(include|define|pragma|if))|r?[\"\']{3})",
+                                 name)
 
 
 if __name__ == "__main__":

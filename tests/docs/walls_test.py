@@ -1,17 +1,21 @@
-"""The walls of the house: who includes whom, as docs/architecture.md lists it, and who knows nothing of MPI."""
+"""The walls of the house: who includes whom, as docs/architecture.md lists it, and who knows nothing of MPI.
+"""
 import re
 import sys
 import unittest
 from pathlib import Path
 
-ROOT = Path(sys.argv.pop(1)) if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir() else Path(__file__).resolve().parents[2]
+ROOT = Path(sys.argv.pop(1)) if len(sys.argv) > 1 and Path(
+    sys.argv[1]).is_dir() else Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 ANYBODYS = {"base"}  # for all rooms of the library
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 # As a word, or a part of one: ompi-server, MPI_Init, libhvd_mpich.
 MPI = re.compile(r"(?<![a-z])((open-?|o)?mpi(ch|run|exec)?|pmix|orted)(?![a-z])", re.I)
-FREE_OF_MPI = ["CMakeLists.txt", "src/CMakeLists.txt", "cmake/*", "src/driver/*", "src/selection/*", "src/launch/*",
-               "src/membership/*"]
+FREE_OF_MPI = [
+    "CMakeLists.txt", "src/CMakeLists.txt", "cmake/*", "src/driver/*", "src/selection/*", "src/launch/*",
+    "src/membership/*"
+]
 
 
 def listed():
@@ -52,7 +56,8 @@ class Walls(unittest.TestCase):
         self.assertEqual(set(), there - set(rooms), "rooms that docs/architecture.md does not list")
         seen = set(ANYBODYS)
         for room, below in rooms.items():
-            self.assertEqual(set(), below - seen, "%s: listed before what it includes: an arrow that runs up" % room)
+            self.assertEqual(set(), below - seen,
+                             "%s: listed before what it includes: an arrow that runs up" % room)
             seen.add(room)
 
     def test_rooms_include_what_is_listed_and_nothing_else(self):
@@ -62,7 +67,8 @@ class Walls(unittest.TestCase):
             allowed = below | {room} | (set() if module else ANYBODYS)
             for path in sources(room):
                 for what, name in includes(path):
-                    fits = (name in ("hvd/backend.h", "hvd/backend.hpp") if module else True) if what.startswith("hvd/") else what in allowed
+                    fits = (name in ("hvd/backend.h", "hvd/backend.hpp")
+                            if module else True) if what.startswith("hvd/") else what in allowed
                     if not fits:
                         wrong.append("%s includes %s" % (path.relative_to(ROOT), name))
         self.assertEqual([], wrong)
@@ -86,7 +92,8 @@ class Walls(unittest.TestCase):
 
 class TheTestItself(unittest.TestCase):
     def test_sees_mpi_in_every_spelling(self):
-        for text in ("MPI", "mpi_rules", "OMPI_MCA_x", "libhvd_mpich.so", "Open MPI", "PMIx", "mpirun", "hvd-mpi-helper"):
+        for text in ("MPI", "mpi_rules", "OMPI_MCA_x", "libhvd_mpich.so", "Open MPI", "PMIx", "mpirun",
+                     "hvd-mpi-helper"):
             self.assertTrue(MPI.search(text), text)
         for text in ("simple", "compile", "implementation", "empire"):
             self.assertFalse(MPI.search(text), text)

@@ -1,4 +1,5 @@
-// An older driver that is still there: who has heard of a newer one gets nothing from it, and it ends (contract 14).
+// An older driver that is still there: who has heard of a newer one gets nothing from it, and it ends
+// (contract 14).
 #include <filesystem>
 #include <fstream>
 

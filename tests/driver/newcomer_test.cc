@@ -1,5 +1,5 @@
-// Two real workers at work, and newcomers whose offers look right to the driver and are not: nothing but the members'
-// backends can tell (contract 16).
+// Two real workers at work, and newcomers whose offers look right to the driver and are not: nothing but the
+// members' backends can tell (contract 16).
 #include <thread>
 
 #include "driver/job_fixture.h"

@@ -1,4 +1,5 @@
-// When a driver that stands by takes over: by what it sees of the journal, and by its own time alone (contract 14).
+// When a driver that stands by takes over: by what it sees of the journal, and by its own time alone
+// (contract 14).
 #include "driver/standby.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Jobs whose workers train on devices: a real driver and the module nccl, over doubles of NCCL and of CUDA, so that
-// devices are host memory and streams are threads.
+// Jobs whose workers train on devices: a real driver and the module nccl, over doubles of NCCL and of CUDA,
+// so that devices are host memory and streams are threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ struct Outcome {
 
 using Outcomes = Watched<std::vector<Outcome>>;
 
-/// Adds 1 to each weight in every step, by kernels on its stream and an allreduce between them whose average is 1.
+/// Adds 1 to each weight in every step, by kernels on its stream and an allreduce between them whose average
+/// is 1.
 class Trainer {
  public:
   using Hook = std::function<hvd_status(Trainer&)>;
@@ -179,9 +180,9 @@ TEST_F(DeviceJob, TrainsToTheEnd) {
   expect_trained(3, 20);
 }
 
-// The one who is lost has queued its part of a collective, which its device never comes to: the others' devices wait
-// for it, with the rest of the step and the copies of a commit behind it, when the generation is given up. What those
-// copies bring then must not become a commit (contract 4).
+// The one who is lost has queued its part of a collective, which its device never comes to: the others'
+// devices wait for it, with the rest of the step and the copies of a commit behind it, when the generation is
+// given up. What those copies bring then must not become a commit (contract 4).
 TEST_F(DeviceJob, ACommitBehindACollectiveThatIsCutOffIsNone) {
   constexpr uint64_t kVictim = 2;
   std::promise<void> over;

@@ -247,7 +247,8 @@ TEST(Job, ANewHostIsTakenIn) {
   EXPECT_EQ(steps.size(), 1U);
 }
 
-// What a reset callback sets goes to a newcomer, and operations in it meet those that the newcomer calls before its loop.
+// What a reset callback sets goes to a newcomer, and operations in it meet those that the newcomer calls
+// before its loop.
 TEST(Job, WithResetBeforeSyncANewcomerGetsWhatCallbacksSet) {
   Record record;
   ChangeOfHosts change{"a:2,b:1", 3};

@@ -45,8 +45,8 @@ TEST(Permutation, ABillionSamplesTakeNoMemory) {
   for (uint64_t i = 0; i < 1000; ++i) ASSERT_LT(permutation[i * 999999], 1000000000U);
 }
 
-/// How far counts that should be `expected` on average are from chance: a sum of `freedom` squares, as the number
-/// of standard deviations from its mean. Chance stays within a few; the seeds are fixed.
+/// How far counts that should be `expected` on average are from chance: a sum of `freedom` squares, as the
+/// number of standard deviations from its mean. Chance stays within a few; the seeds are fixed.
 double deviation(const std::vector<int>& counts, double expected, double freedom) {
   double sum = 0;
   for (const int count : counts) sum += (count - expected) * (count - expected) / expected;

@@ -1,5 +1,5 @@
-// Random histories of whole jobs: workers are lost in the middle of a round or of a commit, leave, arrive, join
-// early; and at the end of it each sample was trained on once an epoch, wherever the model came from.
+// Random histories of whole jobs: workers are lost in the middle of a round or of a commit, leave, arrive,
+// join early; and at the end of it each sample was trained on once an epoch, wherever the model came from.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Whole jobs that deal samples while workers are lost and arrive. Each worker keeps, beside the sampler, how often
-// each sample was trained on: what was counted and what the sampler says must go back and forth together.
+// Whole jobs that deal samples while workers are lost and arrive. Each worker keeps, beside the sampler, how
+// often each sample was trained on: what was counted and what the sampler says must go back and forth
+// together.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -181,8 +182,8 @@ TEST(SamplerJob, EachSampleOnceAnEpochThoughWorkersComeAndGo) {
   expect_each_sample_once_an_epoch(outcomes.get(), 2, 200);
 }
 
-// Contract 5: rank 0 is in a join when hosts change. The others went on without it, and theirs is the newest state
-// whether they left at a commit or at a check.
+// Contract 5: rank 0 is in a join when hosts change. The others went on without it, and theirs is the newest
+// state whether they left at a commit or at a check.
 TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
   for (const bool at_commit : {true, false}) {
     struct Worker {

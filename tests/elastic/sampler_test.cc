@@ -42,8 +42,8 @@ std::string refusal(const std::function<void()>& call) {
 }
 
 /// What the sampler does by arithmetic, done as one would by hand: the samples that are left are dealt to the
-/// ranks like cards, and each rank's batches are taken from its own stack. A change of size deals again what is
-/// left.
+/// ranks like cards, and each rank's batches are taken from its own stack. A change of size deals again what
+/// is left.
 class Cards {
  public:
   Cards(const SamplerConfig& config, uint64_t epoch) : config_(config) {

@@ -1,6 +1,6 @@
-/* A worker of a job of real processes: counts how often each sample is dealt, over all ranks. Workers 1 and 2 end
- * themselves by SIGKILL on the way, others take their places; at the end each sample must have been counted once an
- * epoch, on every rank.
+/* A worker of a job of real processes: counts how often each sample is dealt, over all ranks. Workers 1
+ * and 2 end themselves by SIGKILL on the way, others take their places; at the end each sample must have
+ * been counted once an epoch, on every rank.
  *
  *   hvdrun -np 4 --min-np 2 -H localhost:4 -- sampler_worker */
 #define _POSIX_C_SOURCE 200809L

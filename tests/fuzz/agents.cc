@@ -1,5 +1,6 @@
-// Fuzzes both ends of agents: agents that lie to a driver's Fleet, and a driver that confuses an agent. Whatever comes,
-// each worker has one end, orders go to connected agents alone, and an agent starts nothing twice.
+// Fuzzes both ends of agents: agents that lie to a driver's Fleet, and a driver that confuses an agent.
+// Whatever comes, each worker has one end, orders go to connected agents alone, and an agent starts nothing
+// twice.
 #include <set>
 
 #include "agent/agent_core.h"

@@ -1,5 +1,6 @@
-// Fuzzes a running driver through its door, as those do who know a key and lie: operators, workers that come by address,
-// agents and workers. Whatever they say, each is answered at most once for what it asked, and the driver goes on.
+// Fuzzes a running driver through its door, as those do who know a key and lie: operators, workers that come
+// by address, agents and workers. Whatever they say, each is answered at most once for what it asked, and the
+// driver goes on.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Fuzzes both ends of feeding, as those do who have the key and lie: a member's answers to a worker that waits, and that
-// worker's questions to a member. Whatever they say, what a worker has got is digested, and a member goes on.
+// Fuzzes both ends of feeding, as those do who have the key and lie: a member's answers to a worker that
+// waits, and that worker's questions to a member. Whatever they say, what a worker has got is digested, and a
+// member goes on.
 #include <future>
 
 #include "elastic/feed_messages.h"
@@ -49,7 +50,8 @@ wire::Bytes piece(const std::string& key, uint64_t index, size_t size) {
   return wire::encode(wire::envelope("", 0, 0, std::move(told)));
 }
 
-/// Sends a worker what the input says, each time that it asks; answers for pieces are mostly those that it asked for.
+/// Sends a worker what the input says, each time that it asks; answers for pieces are mostly those that it
+/// asked for.
 class Liar {
  public:
   Liar(Decisions& d, wire::Channel& channel) : d_(d), channel_(channel) {}

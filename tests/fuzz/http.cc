@@ -1,5 +1,5 @@
-// Fuzzes the page of --http over real connections: whatever is asked, each answer is whole and of a known status, the
-// handler sees no more than paths, and the next one who asks is served.
+// Fuzzes the page of --http over real connections: whatever is asked, each answer is whole and of a known
+// status, the handler sees no more than paths, and the next one who asks is served.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -65,7 +65,8 @@ std::string answer_to(std::span<const uint8_t> request) {
   return all;
 }
 
-/// One answer after the other, nothing between them. The last may be cut off: the connection was reset under it.
+/// One answer after the other, nothing between them. The last may be cut off: the connection was reset under
+/// it.
 void must_be_answers(std::string_view all, bool may_lack_bodies) {
   static const std::set<int> kStatuses = {200, 400, 404, 405, 413, 421, 431, 500};
   while (!all.empty()) {

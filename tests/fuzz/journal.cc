@@ -1,5 +1,5 @@
-// Fuzzes the driver's journal: bytes of any kind, and records whose contents are any bytes under a right checksum. What is
-// read is written again as the same, and a record beside damage is found.
+// Fuzzes the driver's journal: bytes of any kind, and records whose contents are any bytes under a right
+// checksum. What is read is written again as the same, and a record beside damage is found.
 #include "membership/journal.h"
 
 #include "base/digest.h"
@@ -43,7 +43,8 @@ void one_input(std::span<const uint8_t> data) {
     case 0: must_be_kept(rest); break;
     case 1: must_be_kept(framed(rest)); break;
     default: {
-      // Damage in front costs the record behind it nothing, unless it looks like the beginning of a longer one.
+      // Damage in front costs the record behind it nothing, unless it looks like the beginning of a longer
+      // one.
       const Record whole = WorkerDone{7};
       const std::string bytes = rest + encode(whole);
       must_be_kept(bytes);

@@ -1,4 +1,5 @@
-// A fuzzer without libFuzzer, for any compiler: the seeds, their beginnings, and mutations from a seed of chance.
+// A fuzzer without libFuzzer, for any compiler: the seeds, their beginnings, and mutations from a seed of
+// chance.
 //   fuzz_X [--mutations N] [--seed S]   what ctest runs
 //   fuzz_X FILE...                      inputs that a fuzzer has found
 #include <fstream>

@@ -1,5 +1,5 @@
-// Fuzzes rosters, the columns in which a driver tells the members of a generation: whatever is read is as long as it says,
-// and the same when it is told anew.
+// Fuzzes rosters, the columns in which a driver tells the members of a generation: whatever is read is as
+// long as it says, and the same when it is told anew.
 #include "wire/roster.h"
 
 #include <fmt/format.h>

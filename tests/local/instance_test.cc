@@ -1,4 +1,5 @@
-// An instance around another one: who shares memory, what goes to the other backend, and how a generation ends.
+// An instance around another one: who shares memory, what goes to the other backend, and how a generation
+// ends.
 #include <fstream>
 
 #include "local/bell.h"

@@ -1,4 +1,5 @@
-// More ranks on a host than may look at each other all by all: whose boxes are mapped, and that nothing is lost by it.
+// More ranks on a host than may look at each other all by all: whose boxes are mapped, and that nothing is
+// lost by it.
 #include <sched.h>
 
 #include <fstream>
@@ -199,7 +200,8 @@ TEST_F(Crowd, AllLearnThatOneHasGivenUp) {
   }
 }
 
-// The box of a rank whose instance is gone can't be opened any more: an operation keeps it until its readers have it.
+// The box of a rank whose instance is gone can't be opened any more: an operation keeps it until its readers
+// have it.
 TEST_F(Crowd, WhoeverLeavesRightAfterAnOperationTakesNothingAway) {
   for (uint64_t round = 1; round <= 3; ++round) {
     Ranks ranks = make_ranks(kMany);

@@ -1,4 +1,5 @@
-// Around a backend that is fast inside a host by itself: messages travel by shared memory, operations are its own.
+// Around a backend that is fast inside a host by itself: messages travel by shared memory, operations are its
+// own.
 #include "local/cluster.h"
 
 namespace hvd::local::test {

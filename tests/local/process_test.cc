@@ -1,4 +1,5 @@
-// Ranks as processes that share memory: what is left when one is killed at any moment, and ranks of two hosts.
+// Ranks as processes that share memory: what is left when one is killed at any moment, and ranks of two
+// hosts.
 #include "modules/process.h"
 
 #include <cstring>

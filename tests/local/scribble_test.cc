@@ -1,5 +1,5 @@
-// A peer that writes wild: whatever words it leaves in shared memory, and whenever, a survivor returns as soon as the
-// generation is given up (contracts 3 and 12).
+// A peer that writes wild: whatever words it leaves in shared memory, and whenever, a survivor returns as
+// soon as the generation is given up (contracts 3 and 12).
 #include <sys/wait.h>
 
 #include <future>
@@ -47,7 +47,8 @@ class Scribbler {
   std::thread thread_;
 };
 
-/// Runs `wait` in a thread and `end` after a random while; fails, and ends the test program, if `wait` does not return.
+/// Runs `wait` in a thread and `end` after a random while; fails, and ends the test program, if `wait` does
+/// not return.
 template <class Wait, class End>
 void survives(uint64_t seed, Wait wait, End end) {
   std::promise<void> begun;

@@ -1,4 +1,5 @@
-// Newcomers are fed before they join: who feeds whom, how long that may take, and who takes a lost one's place.
+// Newcomers are fed before they join: who feeds whom, how long that may take, and who takes a lost one's
+// place.
 #include "membership/script.h"
 
 namespace hvd::membership::test {

@@ -269,7 +269,8 @@ TEST_P(Fitting, ANewcomerIsJudgedBeforeAnybodyIsInterrupted) {  // contract 16
   EXPECT_EQ(s.one<StopWorker>().reason, "does not fit the other workers: " + GetParam().why);
   EXPECT_TRUE(s.none<Notify>()) << "nobody is interrupted";
   EXPECT_EQ(s.membership.size(), 2);
-  // It counts against its host: the slot is used again after the back-off, the host blocked after three in a row.
+  // It counts against its host: the slot is used again after the back-off, the host blocked after three in a
+  // row.
   s.wait(5);
   EXPECT_EQ(s.started(), Names{"4@b:0"});
   s.ready_with(4, GetParam().brings).wait(5);

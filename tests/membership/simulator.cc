@@ -341,8 +341,8 @@ bool Simulator::deliver_to_driver(Process& p) {
   return true;
 }
 
-// contract 16: of the two that do not fit each other the newer one goes, and nobody who was ever synced for one who
-// never was.
+// contract 16: of the two that do not fit each other the newer one goes, and nobody who was ever synced for
+// one who never was.
 void Simulator::unfit(Process& accuser, const ToDriver& m) {
   note(fmt::format("driver: worker {} says that rank {} does not fit in {}", accuser.id, m.rank,
                    m.generation));

@@ -81,7 +81,8 @@ void TakeoverSimulator::crash() {
   }
   const Journal journal = read_journal(bytes);
   before_ = driver_->generation();
-  // Whatever is left in the journal, its name tells the term; without any, the workers do, or who keeps the driver.
+  // Whatever is left in the journal, its name tells the term; without any, the workers do, or who keeps the
+  // driver.
   ++term_;
   offset_ = seconds(random_.below(100000)) - seconds(50000);  // another machine's clock, or one that was set
   note(fmt::format("---- driver of term {}: {} records, {}", term_, journal.records,

@@ -1,5 +1,6 @@
-// A job whose driver dies again and again: real Memberships one after another, each with what its predecessor's journal
-// holds (whole, cut or damaged) and what workers say that come back. One seed is one history.
+// A job whose driver dies again and again: real Memberships one after another, each with what its
+// predecessor's journal holds (whole, cut or damaged) and what workers say that come back. One seed is one
+// history.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The driver dies after any event of random histories, with journals that are whole, cut, damaged or empty: the next one
-// goes on from there. HVD_TEST_HISTORIES and HVD_TEST_SEED choose others.
+// The driver dies after any event of random histories, with journals that are whole, cut, damaged or empty:
+// the next one goes on from there. HVD_TEST_HISTORIES and HVD_TEST_SEED choose others.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Two memberships that hear the same: one decides when an event can matter, the other one at every event. What they do
-// must be the same, and when they want to be woken may differ only in what comes to nothing.
+// Two memberships that hear the same: one decides when an event can matter, the other one at every event.
+// What they do must be the same, and when they want to be woken may differ only in what comes to nothing.
 #pragma once
 
 #include <fmt/format.h>

@@ -107,7 +107,8 @@ inline Status open_module(const std::string& name,
                        logger == nullptr ? options.logger : std::move(logger), ret_instance);
 }
 
-/// The module that these tests are run with, each once for every one of host memory over the kit's connections.
+/// The module that these tests are run with, each once for every one of host memory over the kit's
+/// connections.
 inline std::string module_under_test() {
   const char* const name = std::getenv("HVD_TEST_MODULE");
   return name != nullptr ? name : "tcp";

@@ -1,4 +1,5 @@
-// A rank as a process of the test's own program, which is given orders by its input and answers by its output.
+// A rank as a process of the test's own program, which is given orders by its input and answers by its
+// output.
 #pragma once
 
 #include <fcntl.h>

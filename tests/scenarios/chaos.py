@@ -1,11 +1,14 @@
-"""Chaos over real jobs: chaos.py --minutes N --seed S [--backends auto,gloo:off,...] [--json FILE] (scripts/chaos.sh)
+"""Chaos over real jobs: chaos.py --minutes N --seed S [--backends auto,gloo:off,...] [--json FILE]
+(scripts/chaos.sh)
 
-Jobs run under hvdrun, one after the other, each on hosts, a backend and a size of state that the seed chooses, while
-faults of random kinds come at random moments: docs/chaos.md. After each fault the job has to make progress within a
-deadline, and what training saw is checked then and at the end: the same numbers on every rank, the state that the
-record of sizes gives, no committed step lost, no generation split, no process and no file left.
+Jobs run under hvdrun, one after the other, each on hosts, a backend and a size of state that the seed
+chooses, while faults of random kinds come at random moments: docs/chaos.md. After each fault the job has to
+make progress within a deadline, and what training saw is checked then and at the end: the same numbers on
+every rank, the state that the record of sizes gives, no committed step lost, no generation split, no process
+and no file left.
 
-One sentence and one JSON object (stdout, or FILE) say what was done and seen; exit status 1 if a promise was broken.
+One sentence and one JSON object (stdout, or FILE) say what was done and seen; exit status 1 if a promise was
+broken.
 """
 
 import argparse
@@ -57,7 +60,10 @@ class Ledger:
 
     def fail(self, message):
         """Without the steps, of which there are thousands."""
-        lines = [line for line in message.split("\n") if not re.search(r'"ev":"(step|commit|load|event_\w+)"', line)]
+        lines = [
+            line for line in message.split("\n")
+            if not re.search(r'"ev":"(step|commit|load|event_\w+)"', line)
+        ]
         raise Broken("\n".join(lines[:3] + lines[3:][-40:]))
 
 
@@ -89,7 +95,9 @@ class Chaos:
         self.commit = random_.choice([1, 3, 10])
         self.full = self._full_disk() if random_.random() < 0.3 else None
         self.by_agents = random_.random() < 0.3
-        self.faults = [f for f in faults if f.__name__ not in (self.OF_DISCOVERY if self.by_agents else self.OF_AGENTS)]
+        self.faults = [
+            f for f in faults if f.__name__ not in (self.OF_DISCOVERY if self.by_agents else self.OF_AGENTS)
+        ]
         self.leaves = random_.random() < 0.5  # at SIGTERM, which is ignored otherwise
         spares = random_.choice([0, 0, 1])
         self.folder = tempfile.mkdtemp(prefix="hvd-chaos-")
@@ -108,14 +116,18 @@ class Chaos:
             backend, ",".join("%s:%d" % host for host in self.hosts.items()), pad, self.commit,
             ", by agents" if self.by_agents else "", ", leaving" if self.leaves else "",
             ", a spare" if spares else "", ", a full disk for output" if self.full else "")
-        self.job = Job(self.ledger, None if self.by_agents else self._hosts(),
-                       ["steps=%d" % self.steps, "commit=%d" % self.commit, "pad=%d" % pad,
-                        "pace=%d" % (PACE_S * 1000), "term=1" if self.leaves else "noterm=1"],
-                       np=self.np, min_np=1, max_np=MAX_NP, faults="sync_save:*/*/*/*/*/*=+gate(source)", flags=flags,
-                       options={"heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
-                                "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000,
-                                "restart_delay_max": 0.5, "spares": spares},
-                       environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], sink=True, **more)
+        self.job = Job(
+            self.ledger, None if self.by_agents else self._hosts(), [
+                "steps=%d" % self.steps,
+                "commit=%d" % self.commit,
+                "pad=%d" % pad,
+                "pace=%d" % (PACE_S * 1000), "term=1" if self.leaves else "noterm=1"
+            ], np=self.np, min_np=1, max_np=MAX_NP, faults="sync_save:*/*/*/*/*/*=+gate(source)", flags=flags,
+            options={
+                "heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
+                "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000, "restart_delay_max": 0.5,
+                "spares": spares
+            }, environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], sink=True, **more)
         self.job.shown = 1000
         if self.by_agents:
             at = self.job.wait("hvdrun", text=harness.containing(r"listens at"), timeout=60)["text"]
@@ -127,14 +139,18 @@ class Chaos:
         said = ""
         for host in self.agents:
             with open(os.path.join(self.folder, "agent." + host)) as file:
-                said += "".join("\nagent of %s: %s" % (host, line.rstrip()) for line in file.readlines()[-10:])
+                said += "".join("\nagent of %s: %s" % (host, line.rstrip())
+                                for line in file.readlines()[-10:])
         return said
 
     def agent_comes(self, host):
         with open(os.path.join(self.folder, "agent." + host), "a") as said:
-            agent = subprocess.Popen([HVDRUN, "--join", self.address, "--host", host, "--slots", str(self.hosts[host]),
-                                      "--secret-file", self.secret], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                                     env={name: value for name, value in os.environ.items() if "PATH" in name})
+            agent = subprocess.Popen([
+                HVDRUN, "--join", self.address, "--host", host, "--slots",
+                str(self.hosts[host]), "--secret-file", self.secret
+            ], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={
+                name: value for name, value in os.environ.items() if "PATH" in name
+            })
         self.agents[host] = agent
 
         def end():
@@ -154,7 +170,8 @@ class Chaos:
         if not mounted:
             os.rmdir(folder)
             return None
-        self.ledger.addCleanup(lambda: (subprocess.run(["umount", "-l", folder], check=False), os.rmdir(folder)))
+        self.ledger.addCleanup(lambda:
+                               (subprocess.run(["umount", "-l", folder], check=False), os.rmdir(folder)))
         return folder
 
     # ---- what there is ----
@@ -224,7 +241,9 @@ class Chaos:
             while time.monotonic() < deadline and not self.job.find("fault", since=mark):
                 time.sleep(0.002)
             waiting = [e for e in self.job.find("fault", since=mark) if e["pid"] not in self.doomed]
-            others = [e for e in self.members() if waiting and e["pid"] != waiting[0]["pid"] and self.stays(e)]
+            others = [
+                e for e in self.members() if waiting and e["pid"] != waiting[0]["pid"] and self.stays(e)
+            ]
             return bool(others) and self.kill(waiting[0])
         finally:
             self.job.open("source")
@@ -260,9 +279,11 @@ class Chaos:
         return True
 
     def driver_dies(self):
-        """Its keeper starts another one, and the job goes on (contract 14). A worker may die in the same moment."""
+        """Its keeper starts another one, and the job goes on (contract 14). A worker may die in the same
+        moment."""
         now = time.monotonic()
-        self.deaths = [at for at in self.deaths if now - at < 70]  # five drivers within a minute end the job, by design
+        self.deaths = [at for at in self.deaths
+                       if now - at < 70]  # five drivers within a minute end the job, by design
         pid = self.job.driver()
         if self.stopped or len(self.deaths) >= 3 or pid == self.job.process.pid:
             return False
@@ -295,9 +316,9 @@ class Chaos:
         return self.kill(victim, signal.SIGTERM)
 
     def ctl(self, *words):
-        done = subprocess.run([HVDRUN, "ctl", "--address", os.path.join(self.folder, "address"), *words],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE,
-                              check=False)
+        done = subprocess.run([HVDRUN, "ctl", "--address",
+                               os.path.join(self.folder, "address"), *words], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE, check=False)
         if done.returncode != 0 and not self.job.find("done") and self.job.process.poll() is None:
             self.job.fail("ctl %s ended with %d: %s" % (" ".join(words), done.returncode, done.stdout))
 
@@ -368,7 +389,8 @@ class Chaos:
             kind = self.random.choice(["add", "remove", "slots"])
             usual = sorted(set(hosts) - {"odd", "few"})
             if kind == "add" and len(hosts) < 5:
-                hosts[self.random.choice([h for h in "abcdefgh" if h not in hosts])] = self.random.randint(1, 2)
+                hosts[self.random.choice([h for h in "abcdefgh"
+                                          if h not in hosts])] = self.random.randint(1, 2)
             elif kind == "remove":
                 del hosts[self.random.choice(usual)]
             else:
@@ -397,9 +419,9 @@ class Chaos:
         self.set_hosts(hosts)
         return True
 
-    FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops, driver_dies,
-              hosts_change, hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains, job_scales, agent_dies,
-              agent_stops, agent_drains)
+    FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops,
+              driver_dies, hosts_change, hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains,
+              job_scales, agent_dies, agent_stops, agent_drains)
     OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes")
     OF_AGENTS = ("agent_dies", "agent_stops", "agent_drains")
 
@@ -459,7 +481,8 @@ class Chaos:
     # ---- what it cost ----
 
     def account(self):
-        """Steps kept and made, commits, generations, seconds of training and what the kept steps would take alone."""
+        """Steps kept and made, commits, generations, seconds of training and what the kept steps would take
+        alone."""
         steps = sorted(self.job.find("step"), key=lambda e: e["t"])
         if not steps:
             return collections.Counter()
@@ -484,7 +507,8 @@ def present(name):
     """Whether the module of a backend is built."""
     if name == "auto":
         return True
-    places = [os.path.join(MODULES, version) for version in sorted(os.listdir(MODULES))] if os.path.isdir(MODULES) else []
+    places = [os.path.join(MODULES, version)
+              for version in sorted(os.listdir(MODULES))] if os.path.isdir(MODULES) else []
     return any(os.path.exists(os.path.join(place, "libhvd_%s.so" % name)) for place in places)
 
 
@@ -495,7 +519,8 @@ def main():
     parser.add_argument("--backends", default="auto,tcp,gloo:off,tcp:off,mpi:off")
     parser.add_argument("--job-seconds", type=float, default=30)
     parser.add_argument("--json", help="file for the report; default: stdout")
-    parser.add_argument("--job", type=int, help="one job alone, by the number that its line of the report has")
+    parser.add_argument("--job", type=int,
+                        help="one job alone, by the number that its line of the report has")
     parser.add_argument("--without", default="", help="faults to leave out, by name")
     arguments = parser.parse_args()
     chosen = [f for f in Chaos.FAULTS if f.__name__ not in arguments.without.split(",")]
@@ -508,9 +533,10 @@ def main():
         if arguments.job is not None:
             seed, number, end = arguments.job, arguments.job % 1000, 0
         number += 1
-        chaos = Chaos(random.Random(seed), backends[(number - 1) % len(backends)], faults,
-                      max(5.0, min(arguments.job_seconds, end - time.monotonic())) if arguments.job is None else
-                      arguments.job_seconds, chosen)
+        chaos = Chaos(
+            random.Random(seed), backends[(number - 1) % len(backends)], faults,
+            max(5.0, min(arguments.job_seconds, end -
+                         time.monotonic())) if arguments.job is None else arguments.job_seconds, chosen)
         began = time.monotonic()
         try:
             try:
@@ -526,9 +552,12 @@ def main():
             outcome = "BROKEN: " + str(error)[:4000]
         print("job %d (%s), %.0f s: %s" % (seed, chaos.title, time.monotonic() - began, outcome), flush=True)
     goodput = totals["useful_s"] / totals["wall_s"] if totals["wall_s"] else 0
-    report = {"seed": arguments.seed, "minutes": arguments.minutes, "cores": os.cpu_count(), "load": os.getloadavg()[0],
-              "backends": backends, "faults": dict(faults), "goodput": round(goodput, 4), "broken": broken,
-              **{key: round(value, 1) for key, value in totals.items()}}
+    report = {
+        "seed": arguments.seed, "minutes": arguments.minutes, "cores": os.cpu_count(),
+        "load": os.getloadavg()[0], "backends": backends, "faults": dict(faults),
+        "goodput": round(goodput,
+                         4), "broken": broken, **{key: round(value, 1) for key, value in totals.items()}
+    }
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(report, file, indent=1)

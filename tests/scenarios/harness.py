@@ -76,7 +76,8 @@ def containing(pattern):
 
 
 class Job:
-    """A job under hvdrun. `hosts` is "a:2,b:1", None to name none; `worker` holds the worker's key=value arguments."""
+    """A job under hvdrun. `hosts` is "a:2,b:1", None to name none; `worker` holds the worker's key=value
+    arguments."""
 
     def __init__(self, test, hosts, worker, np=None, min_np=None, max_np=None, faults="", options=None,
                  flags=(), environment=None, gates=(), script=True, discover=None,
@@ -101,7 +102,9 @@ class Job:
         for gate in gates:
             self.make_gate(gate)
         self.environment = dict(os.environ)
-        for name in [name for name in self.environment if name.startswith("HVD_") and name != "HVD_PLUGIN_PATH"]:
+        for name in [
+                name for name in self.environment if name.startswith("HVD_") and name != "HVD_PLUGIN_PATH"
+        ]:
             del self.environment[name]
         self.environment.update(WORKER_ENVIRONMENT)
         if BACKEND:
@@ -119,7 +122,8 @@ class Job:
             self.environment["HVD_TEST_SINK"] = path
             self._read_in_thread(self._read_sink)
         self.worker = list(wrapper) + [os.path.join(BIN, "scenario_worker")] + list(worker)
-        # prepare(job): another program that takes hvdrun's options and speaks as it does, to be started as it says.
+        # prepare(job): another program that takes hvdrun's options and speaks as it does, to be started as it
+        # says.
         options = {**DRIVER_OPTIONS, **(options or {})}
         self.address_behind_agents = ""
         if AGENTS and prepare is None:
@@ -146,14 +150,18 @@ class Job:
     @staticmethod
     def _behind_agents(job):
         network = job.test.network
-        return [*network.enter("driver"), "env", "--chdir=" + job.directory, os.path.join(BIN, "hvdrun"), "--agent",
-                network.starter() + " {host}"]
+        return [
+            *network.enter("driver"), "env", "--chdir=" + job.directory,
+            os.path.join(BIN, "hvdrun"), "--agent",
+            network.starter() + " {host}"
+        ]
 
     def _start(self, command):
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
             command = ["setpriv", "--pdeathsig", "TERM"] + command
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, env=self.environment, start_new_session=True)
+                                        stderr=subprocess.STDOUT, env=self.environment,
+                                        start_new_session=True)
         self._read_in_thread(self._read_output)
 
     def _read_in_thread(self, function, *arguments):
@@ -300,7 +308,8 @@ class Job:
         for pid in pids:
             try:
                 with open("/proc/%d/cmdline" % pid, "rb") as file:
-                    is_agent = b"--join" in file.read().split(b"\0")  # which a driver before this one has started
+                    is_agent = b"--join" in file.read().split(
+                        b"\0")  # which a driver before this one has started
                 if os.readlink("/proc/%d/exe" % pid) == program and not is_agent:
                     return pid
             except OSError:
@@ -328,7 +337,8 @@ class Job:
         os.kill(event["pid"], number)
 
     def kill_if_alive(self, event, number=signal.SIGKILL):
-        """Signals the worker that printed `event` unless it has ended: it is still ours if its environment says so."""
+        """Signals the worker that printed `event` unless it has ended: it is still ours if its environment
+        says so."""
         if event["pid"] not in self.leftovers():
             return False
         os.kill(event["pid"], number)
@@ -345,7 +355,8 @@ class Job:
     # ---- the end ----
 
     def finish(self, status=0, sentence=None, timeout=120):
-        """Opens all gates, waits for hvdrun to end, checks its status and its last line. Status 1: any failure, 75 or 76."""
+        """Opens all gates, waits for hvdrun to end, checks its status and its last line. Status 1: any
+        failure, 75 or 76."""
         for name in list(self.gates):
             self.open(name)
         try:
@@ -355,13 +366,17 @@ class Job:
         with self.changed:
             self.changed.wait_for(lambda: self.drained, 10 * PATIENCE)
         # What workers have written into the file of their own may be read after hvdrun's last word.
-        lines = [e["line"] for e in self.events if e["ev"] != "discovery" and not e["line"].startswith("[sink]")]
+        lines = [
+            e["line"] for e in self.events if e["ev"] != "discovery" and not e["line"].startswith("[sink]")
+        ]
         last = lines[-1] if lines else ""
-        self.check(code in ((75, 76) if status == 1 else (status,)), "hvdrun ended with status %s, expected %s" % (code, status))
+        self.check(code in ((75, 76) if status == 1 else (status, )),
+                   "hvdrun ended with status %s, expected %s" % (code, status))
         wanted = r"^hvdrun: job succeeded" if status == 0 else r"^hvdrun: job failed: .+"
         self.check(re.search(wanted, last), "last line is %r, expected %s" % (last, wanted))
         if sentence:
-            self.check(re.search(sentence, last, re.IGNORECASE), "last line is %r, expected %s" % (last, sentence))
+            self.check(re.search(sentence, last, re.IGNORECASE),
+                       "last line is %r, expected %s" % (last, sentence))
         return last
 
     def leftovers(self):
@@ -405,7 +420,8 @@ class Job:
         for fifo in fifos:
             os.close(fifo)
         forgotten = self._job_directories()
-        while forgotten and time.monotonic() < deadline:  # hvd-guard removes those of a driver that was killed
+        while forgotten and time.monotonic(
+        ) < deadline:  # hvd-guard removes those of a driver that was killed
             select.select([], [], [], 0.01)
             forgotten = self._job_directories()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -434,21 +450,25 @@ class Job:
         if workers is not None:
             self.check(len(done) == workers, "%d workers were done, expected %d" % (len(done), workers))
         for event in done:
-            self.check(event["step"] == steps, "a worker was done after %d steps of %d" % (event["step"], steps))
+            self.check(event["step"] == steps,
+                       "a worker was done after %d steps of %d" % (event["step"], steps))
             for shutdown in self.find("shutdown", pid=event["pid"]):
-                self.check(shutdown["status"] == "HVD_OK", "shutdown of a worker that was done: %s" % shutdown["line"])
+                self.check(shutdown["status"] == "HVD_OK",
+                           "shutdown of a worker that was done: %s" % shutdown["line"])
         if len(self.generations()) == 1 and not self.find("fault"):
             self.check(not self.find("event_peer_lost"), "a loss was told though nobody was lost")
         if AGENTS and self.address_behind_agents:
             for event in self.find("start"):
-                self.check(event["driver"].startswith(self.address_behind_agents), "not behind an agent: %s" % event["line"])
+                self.check(event["driver"].startswith(self.address_behind_agents),
+                           "not behind an agent: %s" % event["line"])
         self._verify_steps()
         self._verify_generations()
         sizes = self.sizes(steps)
         wanted = reference.checksum_of(sizes)
         for event in done:
-            self.check(event["sum"] == wanted, "final state %s of %s/%d is not %s, what steps of sizes %s give" % (
-                event["sum"], event["host"], event["slot"], wanted, sizes))
+            self.check(
+                event["sum"] == wanted, "final state %s of %s/%d is not %s, what steps of sizes %s give" %
+                (event["sum"], event["host"], event["slot"], wanted, sizes))
             self.check(event["pad"] == done[0]["pad"], "ballast differs")
             self.check(event["contributions"] == sum(sizes), "contributions")
         return done
@@ -460,7 +480,8 @@ class Job:
             at = event["step"] - 1
             if at not in newest or newest[at]["gen"] <= event["gen"]:
                 newest[at] = event
-        self.check(sorted(newest) == list(range(steps)), "steps %s, expected 0..%d" % (sorted(newest), steps - 1))
+        self.check(
+            sorted(newest) == list(range(steps)), "steps %s, expected 0..%d" % (sorted(newest), steps - 1))
         return [newest[at]["size"] for at in range(steps)]
 
     def _verify_steps(self):
@@ -472,7 +493,8 @@ class Job:
                        "ranks differ after a step: %s and %s" % (first["line"], event["line"]))
 
     def _verify_generations(self):
-        """Members agree when training begins; survivors keep their order and lead; nothing committed is lost."""
+        """Members agree when training begins; survivors keep their order and lead; nothing committed is lost.
+        """
         generations = {}
         for event in self.find("train"):
             generations.setdefault(event["gen"], []).append(event)
@@ -482,7 +504,8 @@ class Job:
         for generation in sorted(generations):
             trains = sorted(generations[generation], key=lambda e: e["rank"])
             ranks = [e["rank"] for e in trains]
-            self.check(len(set(ranks)) == len(ranks), "ranks twice in generation %d: %s" % (generation, ranks))
+            self.check(
+                len(set(ranks)) == len(ranks), "ranks twice in generation %d: %s" % (generation, ranks))
             for field in ("size", "step", "rev", "sum"):
                 self.check(len({e[field] for e in trains}) == 1,
                            "%s differs at the start of generation %d" % (field, generation))
@@ -492,13 +515,16 @@ class Job:
             self.check(survivors == [w for w in before if w in members],
                        "order changed from %s to %s in generation %d" % (before, members, generation))
             old = [w in known for w in members]
-            self.check(old == sorted(old, reverse=True), "a newcomer before a survivor in generation %d" % generation)
+            self.check(old == sorted(old, reverse=True),
+                       "a newcomer before a survivor in generation %d" % generation)
             for event in self.find("commit"):
                 if event["gen"] < generation:
                     commits[event["worker"]] = max(commits.get(event["worker"], 0), event["step"])
             kept = max([commits.get(w, 0) for w in members], default=0)
-            self.check(trains[0]["step"] >= kept, "generation %d began at step %d, but a member had committed step %d"
-                       % (generation, trains[0]["step"], kept))
+            self.check(
+                trains[0]["step"] >= kept,
+                "generation %d began at step %d, but a member had committed step %d" %
+                (generation, trains[0]["step"], kept))
             known.update(members)
             before = members
 
@@ -520,10 +546,12 @@ class ScenarioTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        places = [os.path.join(BIN, "..", "lib", "hvd", "0")] + os.environ.get("HVD_PLUGIN_PATH", "").split(":")
+        places = [os.path.join(BIN, "..", "lib", "hvd", "0")] + os.environ.get("HVD_PLUGIN_PATH",
+                                                                               "").split(":")
         # A module of that name, or one that serves elastic jobs under it.
         files = ["libhvd_%s.so" % BACKEND, "libhvd_%s_elastic.so" % BACKEND]
-        if BACKEND and not any(os.path.exists(os.path.join(place, file)) for place in places for file in files):
+        if BACKEND and not any(
+                os.path.exists(os.path.join(place, file)) for place in places for file in files):
             raise unittest.SkipTest("libhvd_%s.so is not built" % BACKEND)
         if AGENTS:  # one for all tests of the class: making it takes longer than most of them
             directory = tempfile.mkdtemp(prefix="hvd-network-")

@@ -53,7 +53,8 @@ class Ssh(ScenarioTest):
 
     def key(self, name):
         path = os.path.join(self.directory, name)
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True,
+                       stdin=subprocess.DEVNULL)
         with open(path + ".pub") as file:
             return path, file.read()
 
@@ -62,13 +63,18 @@ class Ssh(ScenarioTest):
         address = self.network.address(host)
         with open(os.path.join(self.directory, "known_hosts"), "a") as file:
             file.write("%s,%s %s" % (host, address, public))
-        config = self.file("sshd_" + host, "\n".join([
-            "ListenAddress " + address, "HostKey " + path, "AuthorizedKeysFile " + os.path.join(self.directory, "user.pub"),
-            "Banner " + self.file("banner", "Unauthorized use is prohibited.\n", 0o644), "StrictModes no", "UsePAM no", "PidFile none", "PasswordAuthentication no", "PermitRootLogin yes",
-            "SetEnv TMPDIR=%s" % os.path.join(self.directory, host), ""]))
+        config = self.file(
+            "sshd_" + host, "\n".join([
+                "ListenAddress " + address, "HostKey " + path,
+                "AuthorizedKeysFile " + os.path.join(self.directory, "user.pub"),
+                "Banner " + self.file("banner", "Unauthorized use is prohibited.\n", 0o644), "StrictModes no",
+                "UsePAM no", "PidFile none", "PasswordAuthentication no", "PermitRootLogin yes",
+                "SetEnv TMPDIR=%s" % os.path.join(self.directory, host), ""
+            ]))
         os.makedirs("/run/sshd", exist_ok=True)
-        server = subprocess.Popen(self.network.enter(host) + [SSHD, "-D", "-e", "-f", config], stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            self.network.enter(host) + [SSHD, "-D", "-e", "-f", config], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (server.kill(), server.wait(), server.stderr.close()))
         while True:
             line = server.stderr.readline()
@@ -77,20 +83,24 @@ class Ssh(ScenarioTest):
             if "Server listening" in line:
                 return
 
-    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), before=None, start=None, **more):
+    def job(self, hosts, worker, sshd=("two", "three"), agent=None, options=None, flags=(), before=None,
+            start=None, **more):
         def prepare(job):
             self.directory = job.directory
             self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"), (4,))
             user, _ = self.key("user")
             for host in sshd:
                 self.start_sshd(host)
-            self.ssh = ("ssh -F none -i %s -o BatchMode=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s/known_hosts"
-                        " -o ConnectTimeout=10 {host}" % (user, job.directory))
+            self.ssh = (
+                "ssh -F none -i %s -o BatchMode=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s/known_hosts"
+                " -o ConnectTimeout=10 {host}" % (user, job.directory))
             if before:
                 before(job)
             if start:
                 return start(job)
-            return self.network.enter("one") + ["env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)]
+            return self.network.enter("one") + [
+                "env", "--chdir=" + job.directory, HVDRUN, "--agent", (agent or "%s").replace("%s", self.ssh)
+            ]
         return Job(self, hosts, worker, prepare=prepare, script=False, flags=flags,
                    options={"local_hosts": 0, "connect_timeout": 20 * PATIENCE, **(options or {})}, **more)
 
@@ -102,7 +112,8 @@ class Ssh(ScenarioTest):
     def check_nothing_is_left(self):
         """One that was cut off may still have to learn that it is not wanted."""
         deadline = time.monotonic() + 30 * PATIENCE
-        while left := agents(lambda pid: self.network.inside("two", pid) or self.network.inside("three", pid)):
+        while left := agents(
+                lambda pid: self.network.inside("two", pid) or self.network.inside("three", pid)):
             self.assertLess(time.monotonic(), deadline, "agents %s are still there" % left)
             time.sleep(0.05)
 
@@ -122,19 +133,26 @@ class Ssh(ScenarioTest):
 
     def test_the_example_with_a_file_of_hosts_that_changes(self):
         """examples/deploy/ssh/train.sh: a line that goes takes its host out, one that comes is used."""
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "ssh", "train.sh")
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy",
+                              "ssh", "train.sh")
 
         def through_the_script(job):
             """What hvdrun is told beside its command reaches it by a hvdrun that comes first in PATH."""
             os.mkdir(os.path.join(job.directory, "bin"))
             self.file("bin/hvdrun", '#!/bin/sh\nexec %s $FLAGS "$@"\n' % HVDRUN, 0o755)
             table = self.file("hosts.txt", "# of the test\none slots=1\n  two slots=1  # a comment\n")
-            begin = self.file("begin", 'while [ "$1" != %s ]; do FLAGS="$FLAGS $1"; shift; done\nexport FLAGS\nexec sh %s %s "$@"\n' % (
-                WORKER, script, table))
-            return self.network.enter("one") + ["env", "--chdir=" + job.directory, "PATH=%s/bin:%s" % (job.directory, os.environ["PATH"]),
-                                                "TRAIN_SSH=" + self.ssh.replace(" {host}", ""), "sh", begin]
-        job = self.job(None, ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=2, start=through_the_script,
-                       options={"agent_program": HVDRUN})
+            begin = self.file(
+                "begin",
+                'while [ "$1" != %s ]; do FLAGS="$FLAGS $1"; shift; done\nexport FLAGS\nexec sh %s %s "$@"\n'
+                % (WORKER, script, table))
+            return self.network.enter("one") + [
+                "env", "--chdir=" + job.directory,
+                "PATH=%s/bin:%s" % (job.directory, os.environ["PATH"]),
+                "TRAIN_SSH=" + self.ssh.replace(" {host}", ""), "sh", begin
+            ]
+
+        job = self.job(None, ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=2,
+                       start=through_the_script, options={"agent_program": HVDRUN})
         job.wait("gate", step=10, size=2)
         self.file("hosts.txt", "one slots=1\ntwo slots=1\nthree slots=1\n")
         job.wait("start", host="three")
@@ -185,7 +203,8 @@ class Ssh(ScenarioTest):
         self.check_nothing_is_left()
 
     def test_an_agent_is_stopped_for_a_while(self):
-        job = self.job("one:1,two:1", ["steps=30", "commit=5", "gate=10", "gate=20"], np=2, options={"heartbeat_timeout": 2 * PATIENCE})
+        job = self.job("one:1,two:1", ["steps=30", "commit=5", "gate=10", "gate=20"], np=2,
+                       options={"heartbeat_timeout": 2 * PATIENCE})
         job.wait("gate", step=10)
         agent = self.agent_of("two")
         os.kill(agent, signal.SIGSTOP)
@@ -199,8 +218,12 @@ class Ssh(ScenarioTest):
         self.assertEqual(job.generations(), [(1, 2)])
 
     def test_the_cable_of_a_host_is_pulled_and_put_back(self):
-        job = self.job("one:2,two:1", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=2,
-                       options={"heartbeat_timeout": 2 * PATIENCE, "agent_timeout": 6 * PATIENCE, "connect_timeout": 5 * PATIENCE})
+        job = self.job(
+            "one:2,two:1", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=2,
+            options={
+                "heartbeat_timeout": 2 * PATIENCE, "agent_timeout": 6 * PATIENCE,
+                "connect_timeout": 5 * PATIENCE
+            })
         job.wait("gate", step=10)
         self.network.cut("two")
         job.open("step.10")
@@ -213,10 +236,12 @@ class Ssh(ScenarioTest):
         self.check_nothing_is_left()
 
     def test_a_host_without_sshd(self):
-        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5", "gate=5"], np=2, min_np=2, max_np=3, sshd=("two",),
-                       options={"blocklist_after": 1})
-        job.wait("hvdrun", text=containing(r"the agent of host three can't be started: ssh .* three .*hvdrun --join .*"
-                                           r"exited with status 255; its last lines: .*Connection refused"))
+        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5", "gate=5"], np=2, min_np=2, max_np=3,
+                       sshd=("two", ), options={"blocklist_after": 1})
+        job.wait(
+            "hvdrun",
+            text=containing(r"the agent of host three can't be started: ssh .* three .*hvdrun --join .*"
+                            r"exited with status 255; its last lines: .*Connection refused"))
         job.finish(0)
         job.verify(10, workers=2)
 
@@ -225,16 +250,22 @@ class Ssh(ScenarioTest):
         silent = "import socket, sys; s = socket.create_server(('', 22)); print('ready', flush=True); sys.stdin.read()"
 
         def harm(job):
-            listener = subprocess.Popen(self.network.enter("three") + [sys.executable, "-c", silent], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+            listener = subprocess.Popen(
+                self.network.enter("three") + [sys.executable, "-c", silent], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True)
             self.addCleanup(lambda: listener.communicate())
             self.assertEqual(listener.stdout.readline(), "ready\n")
             self.file("user.pub")
-        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5", "gate=5"], np=1, min_np=1, max_np=3, sshd=("two",),
-                       options={"blocklist_after": 1, "connect_timeout": 3 * PATIENCE}, before=harm)
-        job.wait("hvdrun", text=containing(r"agent of host two can't be started: ssh .* exited with status 255; its last lines: "
-                                           r"Unauthorized use is prohibited. \| .*Permission denied"))
-        job.wait("hvdrun", text=containing(r"agent of host three did not connect within %g s" % (3 * PATIENCE)))
+
+        job = self.job("one:1,two:1,three:1", ["steps=10", "commit=5", "gate=5"], np=1, min_np=1, max_np=3,
+                       sshd=("two", ), options={"blocklist_after": 1,
+                                                "connect_timeout": 3 * PATIENCE}, before=harm)
+        job.wait(
+            "hvdrun", text=containing(
+                r"agent of host two can't be started: ssh .* exited with status 255; its last lines: "
+                r"Unauthorized use is prohibited. \| .*Permission denied"))
+        job.wait("hvdrun",
+                 text=containing(r"agent of host three did not connect within %g s" % (3 * PATIENCE)))
         job.finish(0)
         job.verify(10, workers=1)
 
@@ -252,10 +283,12 @@ class Ssh(ScenarioTest):
         job.verify(10, workers=2)
 
     def test_a_directory_that_is_not_there(self):
-        job = self.job("two:1", ["steps=3"], np=1, options={"blocklist_after": 1, "elastic_timeout": 8 * PATIENCE, "join_settle": 1},
-                       flags=["--", "/nonexistent/program"])
+        job = self.job("two:1", ["steps=3"], np=1,
+                       options={"blocklist_after": 1, "elastic_timeout": 8 * PATIENCE,
+                                "join_settle": 1}, flags=["--", "/nonexistent/program"])
         job.finish(1)
-        self.assertTrue(job.find("hvdrun", text=containing(r"host two: .*/nonexistent/program is no executable file")))
+        self.assertTrue(
+            job.find("hvdrun", text=containing(r"host two: .*/nonexistent/program is no executable file")))
 
 
 class Relay:
@@ -335,9 +368,10 @@ class ByHand(ScenarioTest):
         return job
 
     def agent(self, job, host, slots=1, secret=None, flags=(), command=(), address=None, before=()):
-        agent = subprocess.Popen([*before, HVDRUN, "--join", address or job.address, "--host", host, "--slots", str(slots), "--secret-file",
-                                  secret or self.secret, *flags, *(["--", *command] if command else [])],
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        agent = subprocess.Popen([
+            *before, HVDRUN, "--join", address or job.address, "--host", host, "--slots",
+            str(slots), "--secret-file", secret or self.secret, *flags, *(["--", *command] if command else [])
+        ], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                  env={"PATH": os.environ["PATH"], "OWN": "yes"})
 
         def end():
@@ -387,7 +421,8 @@ class ByHand(ScenarioTest):
 
     def test_a_drain_that_is_cut_short(self):
         job = self.job(["steps=30", "commit=1", "log=3", "gate=10"], np=3, min_np=1, max_np=3)
-        agents = self.agent(job, "a"), self.agent(job, "b", flags=["--set", "leave_timeout=0.3"]), self.agent(job, "c")
+        agents = self.agent(job, "a"), self.agent(job, "b",
+                                                  flags=["--set", "leave_timeout=0.3"]), self.agent(job, "c")
         job.wait("gate", step=10)
         agents[1].send_signal(signal.SIGTERM)  # nobody comes to a commit while the gate is closed
         self.assertIn("1 workers had not left in time: its agent got SIGTERM", self.said(agents[1], 143))
@@ -401,8 +436,9 @@ class ByHand(ScenarioTest):
         job.verify(30, workers=1)
 
     def test_how_a_job_ended_is_seen_at_its_agents(self):
-        for status, faults, options in ((76, "before_allreduce:*/0/*/*/2/*=kill,before_allreduce:*/1/*/*/2/*=kill", {"restart": "false"}),
-                                        (75, "", {"elastic_timeout": 2})):
+        for status, faults, options in (
+            (76, "before_allreduce:*/0/*/*/2/*=kill,before_allreduce:*/1/*/*/2/*=kill",
+             {"restart": "false"}), (75, "", {"elastic_timeout": 2})):
             with self.subTest(status=status):
                 job = self.job(["steps=5"], np=2, min_np=1 if faults else 2, faults=faults, options=options)
                 one = self.agent(job, "a", 1 if status == 75 else 2)
@@ -462,7 +498,8 @@ class ByHand(ScenarioTest):
         self.said(agent, 76)
 
     def free_ports(self, count):
-        taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]  # all at once, or two may be the same
+        taken = [socket.create_server(("127.0.0.1", 0))
+                 for _ in range(count)]  # all at once, or two may be the same
         ports = [one.getsockname()[1] for one in taken]
         for one in taken:
             one.close()
@@ -472,24 +509,29 @@ class ByHand(ScenarioTest):
         return self.free_ports(1)[0]
 
     def two_drivers(self, worker, follow=False, **more):
-        """A job's driver and one that stands by, on addresses that agents know: beside its journal, or by its address."""
+        """A job's driver and one that stands by, on addresses that agents know: beside its journal, or by its
+        address."""
         journal = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(shutil.rmtree, journal, ignore_errors=True)
         self.ports = self.free_ports(2)
         options = {"job": "two", "heartbeat_timeout": 2 * PATIENCE, **more.pop("options", {})}
         shared = ["--journal", journal]
-        flags = [[], ["--follow", "127.0.0.1:%d" % self.ports[0]]] if follow else [shared, [*shared, "--standby"]]
-        jobs = [Job(self, None, worker, script=False, sink=True, options=options,
-                    environment={"HVD_SECRET_FILE": self.secret}, flags=[*own, "--listen", "127.0.0.1:%d" % port],
-                    prepare=lambda job: [HVDRUN, "--driver"], **more)
-                for port, own in zip(self.ports, flags)]
+        flags = [[], ["--follow", "127.0.0.1:%d" %
+                      self.ports[0]]] if follow else [shared, [*shared, "--standby"]]
+        jobs = [
+            Job(self, None, worker, script=False, sink=True, options=options,
+                environment={"HVD_SECRET_FILE": self.secret}, flags=[*own, "--listen",
+                                                                     "127.0.0.1:%d" % port],
+                prepare=lambda job: [HVDRUN, "--driver"], **more) for port, own in zip(self.ports, flags)
+        ]
         jobs[0].address = ",".join("127.0.0.1:%d" % port for port in self.ports)
         jobs[0].wait("hvdrun", text=containing("listens at"))
         jobs[1].wait("hvdrun", text=containing("standing by for the driver of term 1"))
         return jobs
 
     def test_D2_a_standby_takes_over_when_the_driver_and_its_machine_are_gone(self, follow=False):
-        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10", "gate=300"], follow, np=3, min_np=1, max_np=3)
+        first, second = self.two_drivers(["steps=400", "commit=1", "pace=10", "gate=300"], follow, np=3,
+                                         min_np=1, max_np=3)
         agents = self.agent(first, "a", 2), self.agent(first, "b")
         first.wait("step", step=20, count=3)
         driver = first.driver()
@@ -506,17 +548,20 @@ class ByHand(ScenarioTest):
         self.assertFalse(os.path.exists("/proc/%d" % driver))
 
     def test_D2_an_older_driver_that_goes_on_finds_itself_refused(self, follow=False):
-        first, second = self.two_drivers(["steps=600", "commit=1", "pace=10", "gate=500"], follow, np=2, min_np=1, max_np=2)
+        first, second = self.two_drivers(["steps=600", "commit=1", "pace=10", "gate=500"], follow, np=2,
+                                         min_np=1, max_np=2)
         agents = self.agent(first, "a"), self.agent(first, "b")
         first.wait("step", step=20, count=2)
         driver = first.driver()
         os.kill(driver, signal.SIGSTOP)
-        second.wait("hvdrun", text=containing("the driver of term 1 is gone, or stands still: this one takes over"))
+        second.wait("hvdrun",
+                    text=containing("the driver of term 1 is gone, or stands still: this one takes over"))
         second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 2 workers"))
         os.kill(driver, signal.SIGCONT)
         self.assertEqual(first.process.wait(60 * PATIENCE), 76)
         last = first.wait("hvdrun", text=containing("^job failed: "))
-        self.assertEqual(last["text"], "job failed: another driver has taken job two over: this one, of term 1, ends")
+        self.assertEqual(last["text"],
+                         "job failed: another driver has taken job two over: this one, of term 1, ends")
         first.open("step.500")
         second.process.wait(120 * PATIENCE)
         for agent in agents:
@@ -528,9 +573,10 @@ class ByHand(ScenarioTest):
         address = "127.0.0.1:%d" % self.free_port()
 
         def driver():
-            return Job(self, None, ["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3, script=False, sink=True,
-                       environment={"HVD_SECRET_FILE": self.secret},
-                       options={"job": "two", "takeover": "true"}, flags=["--journal", "off", "--listen", address],
+            return Job(self, None, ["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3,
+                       script=False, sink=True, environment={"HVD_SECRET_FILE": self.secret},
+                       options={"job": "two",
+                                "takeover": "true"}, flags=["--journal", "off", "--listen", address],
                        prepare=lambda job: [HVDRUN, "--driver"])
         first = driver()
         first.wait("hvdrun", text=containing("listens at"))
@@ -557,7 +603,8 @@ class ByHand(ScenarioTest):
         self.test_D2_who_stands_by_goes_with_the_job(follow=True)
 
     def test_D2_who_follows_leaves_the_job_to_another_driver_of_its_machine(self):
-        first, second = self.two_drivers(["steps=200", "commit=1", "pace=10", "gate=100"], follow=True, np=2, min_np=1, max_np=2)
+        first, second = self.two_drivers(["steps=200", "commit=1", "pace=10", "gate=100"], follow=True, np=2,
+                                         min_np=1, max_np=2)
         agents = self.agent(first, "a"), self.agent(first, "b")
         first.wait("step", step=20, count=2)
         first.kill_driver()
@@ -594,10 +641,13 @@ class ByHand(ScenarioTest):
         self.addCleanup(shutil.rmtree, place)
         for name in ("go", "printed"):
             os.mkfifo(os.path.join(place, name))
-        script = ("echo begin; read line < %s/go; seq -f %%01000.0f %d; echo done > %s/printed; read line < %s/go; echo end; exec sleep 1000"
-                  % (place, lines, place, place))
-        job = self.job([], np=1, options={"restart": "false", "heartbeat_timeout": 300, "start_timeout": 300, "elastic_timeout": 300, **options},
-                       flags=["--", "sh", "-c", script])
+        script = (
+            "echo begin; read line < %s/go; seq -f %%01000.0f %d; echo done > %s/printed; read line < %s/go; echo end; exec sleep 1000"
+            % (place, lines, place, place))
+        job = self.job([], np=1, options={
+            "restart": "false", "heartbeat_timeout": 300, "start_timeout": 300, "elastic_timeout": 300,
+            **options
+        }, flags=["--", "sh", "-c", script])
         return place, job
 
     @staticmethod
@@ -614,7 +664,8 @@ class ByHand(ScenarioTest):
         lines = 20000  # of a thousand characters: more than memory holds
         place, job = self.printing(lines)
         relay = Relay(self, job.address)
-        agent = self.agent(job, "a", address=relay.address, flags=["--verbose", "--set", "agent_spool=" + place])
+        agent = self.agent(job, "a", address=relay.address,
+                           flags=["--verbose", "--set", "agent_spool=" + place])
         job.wait("raw", text="[a:0] begin")
         relay.cut()
         self.write(place + "/go")
@@ -632,11 +683,13 @@ class ByHand(ScenarioTest):
         place, job = self.printing(lines)
         small = os.path.join(place, "small")
         os.mkdir(small)
-        if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", small], stderr=subprocess.DEVNULL).returncode != 0:
+        if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", small],
+                          stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("a disk that is full needs a mount namespace")
         relay = Relay(self, job.address)
         mounted = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"', small]
-        agent = self.agent(job, "a", address=relay.address, flags=["--set", "agent_spool=" + small], before=mounted)
+        agent = self.agent(job, "a", address=relay.address, flags=["--set", "agent_spool=" + small],
+                           before=mounted)
         job.wait("raw", text="[a:0] begin")
         relay.cut()
         self.write(place + "/go")
@@ -675,7 +728,8 @@ class ByHand(ScenarioTest):
     def test_a_command_of_its_own_wins(self):
         job = self.job(["steps=5"], np=2)
         self.agent(job, "a")
-        own = self.agent(job, "b", command=["sh", "-c", 'echo "mine $OWN"; exec "$0" steps=5', WORKER], flags=["-x", "HVD_TEST_DIR=" + job.directory])
+        own = self.agent(job, "b", command=["sh", "-c", 'echo "mine $OWN"; exec "$0" steps=5', WORKER],
+                         flags=["-x", "HVD_TEST_DIR=" + job.directory])
         job.finish(0)
         self.assertTrue(job.find("raw", text=containing(r"\[b:0\] mine yes")))
         self.said(own, 0)
@@ -689,7 +743,8 @@ class ByHand(ScenarioTest):
         self.assertFalse(os.path.exists("/proc/%d" % worker))
 
     def test_sixty_four_agents_at_once(self):
-        job = self.job(["steps=3"], np=64, options={"elastic_timeout": 80 * PATIENCE, "start_timeout": 80 * PATIENCE})
+        job = self.job(["steps=3"], np=64,
+                       options={"elastic_timeout": 80 * PATIENCE, "start_timeout": 80 * PATIENCE})
         several = [self.agent(job, "h%d" % i) for i in range(64)]
         job.finish(0)
         for agent in several:
@@ -700,7 +755,10 @@ class ByHand(ScenarioTest):
 class Torchrun(ScenarioTest):
     """torchrun's flags and variables."""
 
-    SHOW = ["--", "sh", "-c", 'echo "at $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"; exec "$@"', "sh"]
+    SHOW = [
+        "--", "sh", "-c",
+        'echo "at $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"; exec "$@"', "sh"
+    ]
 
     def places(self, job):
         """In the order of ranks; the port."""
@@ -708,7 +766,8 @@ class Torchrun(ScenarioTest):
         return [text.rsplit(" ", 1)[0] for text in said], {text.rsplit(" ", 1)[1] for text in said}
 
     def test_workers_see_what_torchrun_would_tell_them(self):
-        job = Job(self, "a,b", ["steps=5"], script=False, flags=["--nnodes", "2", "--nproc-per-node=2", *self.SHOW])
+        job = Job(self, "a,b", ["steps=5"], script=False,
+                  flags=["--nnodes", "2", "--nproc-per-node=2", *self.SHOW])
         job.finish(0)
         job.verify(5, workers=4)
         places, ports = self.places(job)
@@ -720,9 +779,10 @@ class Torchrun(ScenarioTest):
                           "\n".join(e["text"] for e in job.find("raw")))
 
     def test_by_variables_and_with_an_address_of_ones_own(self):
-        job = Job(self, "a,b", ["steps=20", "commit=1", "gate=10"], script=False, environment={"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1"},
-                  flags=["--master_addr", "head", "--master_port", "1234", *self.SHOW],
-                  faults="before_allreduce:*/0/1/*/7/1=kill")
+        job = Job(self, "a,b", ["steps=20", "commit=1", "gate=10"], script=False,
+                  environment={"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1"},
+                  flags=["--master_addr", "head", "--master_port", "1234",
+                         *self.SHOW], faults="before_allreduce:*/0/1/*/7/1=kill")
         job.wait("start", **{"try": 2})
         job.finish(0)
         job.verify(20)
@@ -738,9 +798,11 @@ class Torchrun(ScenarioTest):
 
     def test_what_makes_no_sense_is_said(self):
         for flags, said in ((["--nnodes", "3:2"], "--nnodes '3:2': expected N or MIN:MAX"),
-                            (["--nproc-per-node", "all"], "--nproc-per-node 'all': expected a number, auto, gpu or cpu"),
+                            (["--nproc-per-node",
+                              "all"], "--nproc-per-node 'all': expected a number, auto, gpu or cpu"),
                             (["--nnodes", "2"], "--nnodes of up to 2 and no hosts")):
-            done = subprocess.run([HVDRUN, *flags, "true"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run([HVDRUN, *flags, "true"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(said, done.stdout)
 

@@ -22,8 +22,8 @@ class Lines:
 
     def __init__(self, test, command, environment):
         self.test, self.lines, self.changed, self.over = test, [], threading.Condition(), False
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.thread = threading.Thread(target=self.read, daemon=True)
         self.thread.start()
         test.addCleanup(self.close)
@@ -81,16 +81,20 @@ class Arrivals(unittest.TestCase):
 
     def driver(self, *flags, listen="127.0.0.1:0"):
         address = os.path.join(self.directory, "address")
-        driver = Lines(self, [os.path.join(BIN, "hvdrun"), "--driver", "--verbose", "--listen", listen, "--secret-file",
-                              self.secret, "--address-file", address, "--set", "heartbeat_interval=0.2", "--set",
-                              "heartbeat_timeout=2", "--set", "join_settle=2", *flags], self.environment)
+        driver = Lines(self, [
+            os.path.join(BIN, "hvdrun"), "--driver", "--verbose", "--listen", listen, "--secret-file",
+            self.secret, "--address-file", address, "--set", "heartbeat_interval=0.2", "--set",
+            "heartbeat_timeout=2", "--set", "join_settle=2", *flags
+        ], self.environment)
         self.address = re.search(r"listens at (\S+?),", driver.wait("listens at")).group(1)
         return driver
 
     def worker(self, *arguments, **environment):
-        return Lines(self, [os.path.join(BIN, "scenario_worker"), *arguments],
-                     {**self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": self.address, "HVD_SECRET_FILE": self.secret,
-                      **environment})
+        return Lines(
+            self, [os.path.join(BIN, "scenario_worker"), *arguments], {
+                **self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": self.address,
+                "HVD_SECRET_FILE": self.secret, **environment
+            })
 
     def test_A1_workers_come_by_themselves_and_a_third_one_waits_for_a_place(self):
         driver = self.driver("-np", "2", "--max-np", "2", "--min-np", "1")
@@ -184,7 +188,8 @@ class Arrivals(unittest.TestCase):
             self.assertEqual(len(steps), len(set(steps)), "a step was repeated")
 
     def test_A7_names_are_looked_up_anew_at_each_try(self):
-        """First nobody is where the name leads to; then a driver; then another, elsewhere, which takes the job over."""
+        """First nobody is where the name leads to; then a driver; then another, elsewhere, which takes the
+        job over."""
         table = os.path.join(self.directory, "hosts")
 
         def leads_to(address):
@@ -192,8 +197,12 @@ class Arrivals(unittest.TestCase):
                 file.write("127.0.0.1 localhost\n%s the-driver\n" % address)
 
         leads_to("127.0.0.9")
-        private = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', table]
-        look = subprocess.run([*private, "getent", "hosts", "the-driver"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        private = [
+            "unshare", "--mount", "--propagation", "private", "sh", "-c",
+            'mount --bind "$0" /etc/hosts && exec "$@"', table
+        ]
+        look = subprocess.run([*private, "getent", "hosts", "the-driver"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
         if "127.0.0.9" not in look.stdout:
             self.skipTest("names of this test's own need root and namespaces: %s" % look.stdout)
         journal = os.path.join(self.directory, "journal")
@@ -205,9 +214,17 @@ class Arrivals(unittest.TestCase):
         nobody.bind(("127.0.0.9", port))
         nobody.listen()
         nobody.settimeout(30 * PATIENCE)
-        workers = [Lines(self, [*private, os.path.join(BIN, "scenario_worker"), "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"],
-                         {**self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": "the-driver:%d" % port,
-                          "HVD_SECRET_FILE": self.secret, "HVD_HOST": host}) for host in ("x", "y")]
+        workers = [
+            Lines(
+                self, [
+                    *private,
+                    os.path.join(BIN, "scenario_worker"),
+                    "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"
+                ], {
+                    **self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": "the-driver:%d" % port,
+                    "HVD_SECRET_FILE": self.secret, "HVD_HOST": host
+                }) for host in ("x", "y")
+        ]
         nobody.accept()[0].close()  # one of them has been there
         leads_to("127.0.0.1")
         for worker in workers:
@@ -222,13 +239,20 @@ class Arrivals(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_A5_mpirun_is_a_mere_launcher(self):
-        """What it starts joins the job as any other worker does: whose rank is the driver's word, not mpirun's."""
+        """What it starts joins the job as any other worker does: whose rank is the driver's word, not
+        mpirun's."""
         driver = self.driver("-np", "3")
-        # Each rank has a host's name of its own; oversubscribed, as root, on a machine that may have one core.
-        run = Lines(self, ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", "sh", "-c",
-                           'HVD_HOST=m$OMPI_COMM_WORLD_RANK exec "$0" steps=30 commit=1 >"$1.$OMPI_COMM_WORLD_RANK"',
-                           os.path.join(BIN, "scenario_worker"), os.path.join(self.directory, "out")],
-                    {**self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": self.address, "HVD_SECRET_FILE": self.secret})
+        # Each rank has a host's name of its own; oversubscribed, as root, on a machine that may have one
+        # core.
+        run = Lines(self, [
+            "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", "sh", "-c",
+            'HVD_HOST=m$OMPI_COMM_WORLD_RANK exec "$0" steps=30 commit=1 >"$1.$OMPI_COMM_WORLD_RANK"',
+            os.path.join(BIN, "scenario_worker"),
+            os.path.join(self.directory, "out")
+        ], {
+            **self.environment, **WORKER_ENVIRONMENT, "HVD_DRIVER": self.address,
+            "HVD_SECRET_FILE": self.secret
+        })
         self.assertEqual(run.finish(), 0)
         self.assertEqual(driver.finish(), 0)
         events = []

@@ -1,5 +1,5 @@
-"""Random churn from a seed: workers are killed, stopped and continued, hosts come and go, in a random order, and
-every survivor still ends with the state that the record of sizes gives.
+"""Random churn from a seed: workers are killed, stopped and continued, hosts come and go, in a random order,
+and every survivor still ends with the state that the record of sizes gives.
 
 HVD_TEST_SEED takes one seed, HVD_TEST_CHURN the number of changes in a job.
 """
@@ -45,8 +45,9 @@ class Churn(ScenarioTest):
         gates = [GAP * (i + 1) for i in range(CHANGES)]
         hosts = {"a": 2, "b": 1}
         stopped = {}
-        job = Job(self, "a:2,b:1", ["steps=%d" % steps, "commit=3", "noterm=1"] + ["gate=%d" % g for g in gates],
-                  np=3, min_np=1, max_np=5, options={"heartbeat_timeout": 1.5, "join_settle": 0.2})
+        job = Job(self, "a:2,b:1",
+                  ["steps=%d" % steps, "commit=3", "noterm=1"] + ["gate=%d" % g for g in gates], np=3,
+                  min_np=1, max_np=5, options={"heartbeat_timeout": 1.5, "join_settle": 0.2})
         for gate in gates:
             job.wait("gate", step=gate)
             self._change(job, chance, hosts, stopped)

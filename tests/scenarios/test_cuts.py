@@ -11,9 +11,10 @@ class Cuts(ScenarioTest):
         super().setUpClass()
 
     def broken(self, harm, cure):
-        job = Job(self, "a:1,b:1,c:1", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=2, max_np=3,
-                  environment={"HVD_DRIVER_TIMEOUT": "%g" % (3 * PATIENCE)},
-                  options={"heartbeat_timeout": 2 * PATIENCE, "stop_grace": 1, "connect_timeout": 5 * PATIENCE})
+        job = Job(
+            self, "a:1,b:1,c:1", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3,
+            min_np=2, max_np=3, environment={"HVD_DRIVER_TIMEOUT": "%g" % (3 * PATIENCE)},
+            options={"heartbeat_timeout": 2 * PATIENCE, "stop_grace": 1, "connect_timeout": 5 * PATIENCE})
         self.addCleanup(cure, "b")
         job.wait("gate", step=10)
         lost = job.find("train", host="b")[0]

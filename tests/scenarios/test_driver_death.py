@@ -1,4 +1,5 @@
-"""The driver dies, and the job goes on: nobody repeats a step, nobody is started again (contract 14, D1 to D3)."""
+"""The driver dies, and the job goes on: nobody repeats a step, nobody is started again (contract 14, D1 to
+D3)."""
 
 import os
 import signal
@@ -51,7 +52,8 @@ class DriverDeath(ScenarioTest):
         self.nothing_happened(job, 30, 3)
 
     def test_D1_as_by_control_z_it_is_the_first_process_that_stops_and_the_job_goes_on(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2, options=QUIET)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2,
+                  options=QUIET)
         job.wait("gate", step=10)
         job.process.send_signal(signal.SIGSTOP)  # SIGTSTP does nothing to a process without a shell
         job.open("step.10")
@@ -131,7 +133,8 @@ class DriverDeath(ScenarioTest):
         self.nothing_happened(job, 10, 3)
 
     def test_D1_newcomers_join_the_next_driver(self):
-        job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=30", "log=3"], np=2, min_np=2, max_np=3)
+        job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=30", "log=3"], np=2, min_np=2,
+                  max_np=3)
         job.wait("gate", step=10)
         _, mark = job.kill_driver()
         self.taken_over(job, mark)
@@ -183,7 +186,8 @@ class DriverDeath(ScenarioTest):
 
     @unittest.skipUnless(AGENTS, "of jobs with agents")
     def test_D1_with_an_agent_in_the_same_moment(self):
-        job = Job(self, "a:2,b:1", ["steps=30", "commit=5", "gate=12"], np=3, min_np=1, max_np=3, options=QUIET)
+        job = Job(self, "a:2,b:1", ["steps=30", "commit=5", "gate=12"], np=3, min_np=1, max_np=3,
+                  options=QUIET)
         job.wait("gate", step=12)
         agent, worker = self.agent_of("b"), job.find("train", host="b")[0]
         os.kill(job.driver(), signal.SIGKILL)
@@ -195,8 +199,8 @@ class DriverDeath(ScenarioTest):
 
     @unittest.skipUnless(AGENTS, "of jobs with agents")
     def test_D1_several_agents_come_back(self):
-        job = Job(self, "a:1,b:1,c:1", ["steps=40", "commit=1", "gate=10", "gate=20"], np=3, min_np=1, max_np=3,
-                  options=QUIET)
+        job = Job(self, "a:1,b:1,c:1", ["steps=40", "commit=1", "gate=10", "gate=20"], np=3, min_np=1,
+                  max_np=3, options=QUIET)
         job.wait("gate", step=10)
         for step in (10, 20):
             _, mark = job.kill_driver()

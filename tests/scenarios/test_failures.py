@@ -20,7 +20,8 @@ class Death(ScenarioTest):
         self.assertEqual({e["pid"] for e in job.find("done")}, survivors)
         interrupted = job.find("interrupted", pid=lambda pid: pid != victim["pid"])
         self.assertEqual([e["status"] for e in interrupted], ["HVD_PEER_LOST"] * 2)
-        # A survivor may hear that another gave the generation up before it hears why; nobody blames an innocent.
+        # A survivor may hear that another gave the generation up before it hears why; nobody blames an
+        # innocent.
         self.assertLessEqual({e["blamed"] for e in interrupted}, {rank, -1})
         self.assertEqual({(e["step"], e["rev"]) for e in job.find("train", gen=2)},
                          {(5, job.find("commit", step=5)[0]["rev"])})
@@ -86,7 +87,8 @@ class SeveralDeaths(ScenarioTest):
         self.assertEqual(job.find("done"), [])
 
     def test_F2_all_with_restart_never_begin_from_zero(self):
-        job = Job(self, "a:2", ["steps=15", "commit=5"], np=2, min_np=1, max_np=2, options={"elastic_timeout": 3},
+        job = Job(self, "a:2", ["steps=15", "commit=5"], np=2, min_np=1, max_np=2,
+                  options={"elastic_timeout": 3},
                   faults="before_allreduce:*/0/*/*/7/1=kill,before_allreduce:*/1/*/*/7/1=kill")
         job.finish(1, sentence="all workers failed: no survivor holds state")
         self.assertEqual(job.find("train", gen=lambda g: g > 1, step=0), [])
@@ -154,8 +156,8 @@ class Restart(ScenarioTest):
 
 class Answers(ScenarioTest):
     def test_F10_the_newest_commit_wins_wherever_it_is(self):
-        job = Job(self, "a:3", ["steps=15", "commit=5", "save=1@7"], np=3, min_np=2, max_np=3, options=NO_RESTART,
-                  faults="before_allreduce:*/*/2/*/8/*=kill")
+        job = Job(self, "a:3", ["steps=15", "commit=5", "save=1@7"], np=3, min_np=2, max_np=3,
+                  options=NO_RESTART, faults="before_allreduce:*/*/2/*/8/*=kill")
         job.finish(0)
         job.verify(15, workers=2)
         self.assertEqual({e["step"] for e in job.find("train", gen=2)}, {7})
@@ -164,7 +166,8 @@ class Answers(ScenarioTest):
     def test_F12_a_mismatch_is_an_answer(self):
         for kind in ("shape", "dtype", "op", "root"):
             with self.subTest(kind=kind):
-                job = Job(self, "a:3", ["steps=10", "commit=5", "mismatch=%s@7" % kind], np=3, min_np=3, max_np=3)
+                job = Job(self, "a:3",
+                          ["steps=10", "commit=5", "mismatch=%s@7" % kind], np=3, min_np=3, max_np=3)
                 job.finish(0)
                 job.verify(10, workers=3)
                 answers = job.find("mismatch")

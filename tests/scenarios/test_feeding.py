@@ -13,7 +13,8 @@ def fed(job, **wanted):
 
 class Feeding(ScenarioTest):
     def start(self, hosts="a:2", steps=30, max_np=3, faults="", options=None, gates=(10, 20), **rest):
-        worker = ["steps=%d" % steps, "commit=1", "log=3", "pad=%d" % PAD] + ["gate=%d" % gate for gate in gates]
+        worker = ["steps=%d" % steps, "commit=1", "log=3",
+                  "pad=%d" % PAD] + ["gate=%d" % gate for gate in gates]
         return Job(self, hosts, worker, np=2, min_np=rest.pop("min_np", 1), max_np=max_np, faults=faults,
                    options=options, **rest)
 
@@ -35,7 +36,8 @@ class Feeding(ScenarioTest):
         job.assert_no_step_twice()
         self.assertEqual([size for _, size in job.generations()], [2, 3])
         moved = self.moved(job, 2)
-        job.check(moved and max(moved) < PAD // 8, "the sync moved %s bytes: expected what had changed alone" % moved)
+        job.check(moved and max(moved) < PAD // 8,
+                  "the sync moved %s bytes: expected what had changed alone" % moved)
 
     def test_N2_a_newcomer_is_fed_while_each_step_commits(self):
         job = self.start(steps=500, gates=(10, 450), options={"join_settle": 0})
@@ -48,7 +50,8 @@ class Feeding(ScenarioTest):
         job.finish(0)
         job.verify(500, workers=3)
         job.assert_no_step_twice()
-        self.assertEqual([e["fed"] > PAD // 2 for e in sorted(job.find("memory"), key=lambda e: e["host"])], [False, False, True])
+        self.assertEqual([e["fed"] > PAD // 2 for e in sorted(job.find("memory"), key=lambda e: e["host"])],
+                         [False, False, True])
         moved = self.moved(job, 2)
         job.check(moved and max(moved) < PAD // 8, "the sync moved %s bytes" % moved)
 

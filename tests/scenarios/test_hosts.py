@@ -5,7 +5,8 @@ from harness import Job, ScenarioTest, containing, main
 
 class Hosts(ScenarioTest):
     def test_H1_hosts_are_added_and_then_replaced(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2, max_np=4)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2,
+                  max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:2")
         job.wait("start", host="b", count=2)
@@ -30,7 +31,8 @@ class Hosts(ScenarioTest):
         self.assertEqual(job.sizes(30), [2] * 11 + [4] * 10 + [2] * 9)
 
     def test_H2_a_slot_is_added_and_a_slot_is_taken(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1, max_np=4)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1,
+                  max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:3")
         job.wait("start", slot=2)
@@ -50,7 +52,8 @@ class Hosts(ScenarioTest):
         self.assertEqual([e["slot"] for e in job.find("end", status="HVD_REMOVED")], [2])
 
     def test_H3_hosts_beyond_the_maximum_interrupt_nobody(self):
-        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1, max_np=2)
+        job = Job(self, "a:2", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=1,
+                  max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:4")
         job.open("step.10")
@@ -65,7 +68,8 @@ class Hosts(ScenarioTest):
         self.assertEqual(len(job.find("start")), 2)
 
     def test_H4_rolling_replacement(self):
-        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2, max_np=2)
+        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2,
+                  max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("b:1,c:1")
         job.wait_interrupt(1, host="b")
@@ -82,8 +86,8 @@ class Hosts(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"c", "d"})
 
     def test_H5_nothing_in_common_hands_over_or_refuses(self):
-        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "gate=28"], np=2, min_np=2, max_np=2,
-                  options={"elastic_timeout": 10})
+        job = Job(self, "a:1,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "gate=28"], np=2,
+                  min_np=2, max_np=2, options={"elastic_timeout": 10})
         job.wait("gate", step=10)
         job.set_hosts("c:1,d:1")
         job.wait("event_hosts_updated", host="a")  # else the rest may be trained before the driver looks
@@ -108,7 +112,8 @@ class Hosts(ScenarioTest):
 
     def test_H6_two_changes_within_a_second_are_two(self):
         job = Job(self, "a:1", ["steps=20", "commit=1", "log=3", "gate=10"], np=1, min_np=1, max_np=8,
-                  gates=["join"], faults="before_init:b/0/*/*/*/*=gate(join),before_init:c/0/*/*/*/*=gate(join)")
+                  gates=["join"],
+                  faults="before_init:b/0/*/*/*/*=gate(join),before_init:c/0/*/*/*/*=gate(join)")
         job.wait("gate", step=10)
         job.set_hosts("a:1,b:1")
         job.set_hosts("a:1,b:1,c:1")
@@ -137,7 +142,8 @@ class Hosts(ScenarioTest):
         self.assertEqual([size for _, size in job.generations()], [2])
 
     def test_H7_fewer_than_the_minimum_and_then_a_new_host(self):
-        job = Job(self, "a:1,b:1", ["steps=20", "commit=1", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=2)
+        job = Job(self, "a:1,b:1", ["steps=20", "commit=1", "log=3", "gate=10", "gate=15"], np=2, min_np=2,
+                  max_np=2)
         job.wait("gate", step=10)
         job.set_hosts("a:1")
         job.open("step.10")
@@ -167,7 +173,8 @@ class Hosts(ScenarioTest):
         self.assertEqual({e["host"] for e in done}, {"a", "b"})
 
     def test_H10_check_without_commit_keeps_live_values(self):
-        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2, min_np=1, max_np=4)
+        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2,
+                  min_np=1, max_np=4)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait("start", host="b")
@@ -183,12 +190,13 @@ class Hosts(ScenarioTest):
 class Discovery(ScenarioTest):
     def test_H9_failure_at_the_start_is_fatal(self):
         job = Job(self, "", ["steps=5"], np=1, discover="exit 3\n")
-        job.finish(2, sentence="discover") if job.process.wait(20) == 2 else job.finish(1, sentence="discover")
+        job.finish(2, sentence="discover") if job.process.wait(20) == 2 else job.finish(
+            1, sentence="discover")
         self.assertEqual(job.find("start"), [])
 
     def _later(self, commands, runs=3, options=None):
-        job = Job(self, "a:2", ["steps=20", "commit=1", "log=3", "gate=5", "gate=10"], np=2, min_np=1, max_np=4,
-                  options=options)
+        job = Job(self, "a:2", ["steps=20", "commit=1", "log=3", "gate=5", "gate=10"], np=2, min_np=1,
+                  max_np=4, options=options)
         job.wait("gate", step=5)
         job.set_discovery(commands, runs)
         job.wait("hvdrun", text=containing("discover"))

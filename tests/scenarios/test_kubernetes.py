@@ -1,6 +1,8 @@
-"""The files in examples/deploy/kubernetes as a kubelet would run them: their commands, variables, secret and names, in namespaces.
+"""The files in examples/deploy/kubernetes as a kubelet would run them: their commands, variables, secret and
+names, in namespaces.
 
-A pod is a process on a host of its own (../network.py) with the secret where the file mounts it; the Service is a host name.
+A pod is a process on a host of its own (../network.py) with the secret where the file mounts it; the Service
+is a host name.
 """
 
 import os
@@ -15,7 +17,8 @@ from test_arrivals import SECRET, Lines
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
 
-FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy", "kubernetes")
+FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy",
+                     "kubernetes")
 try:
     import yaml
 except ImportError:
@@ -61,8 +64,11 @@ class Kubernetes(unittest.TestCase):
             with open(place + "/secret", "w") as file:
                 file.write(SECRET)
             os.chmod(place + "/secret", volume["secret"]["defaultMode"])
-            done = subprocess.run(network.enter(name) + ["mount", "-t", "overlay", "-o", "lowerdir=%s:/etc" % layer, "overlay", "/etc"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run(
+                network.enter(name) +
+                ["mount", "-t", "overlay", "-o",
+                 "lowerdir=%s:/etc" % layer, "overlay", "/etc"], stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True)
             if done.returncode != 0:
                 self.skipTest("several hosts need overlay file systems: %s" % done.stdout)
         return network
@@ -87,9 +93,14 @@ class Kubernetes(unittest.TestCase):
         # The claim's volume is a directory of this test.
         for mount in container["volumeMounts"]:
             if mount["name"] == "journal":
-                command = [word.replace(mount["mountPath"], self.journal, 1) if word.startswith(mount["mountPath"]) else word for word in command]
-        return Lines(self, self.network.enter(name) + command + list(arguments),
-                     {**self.environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": self.directory, **variables, **more})
+                command = [
+                    word.replace(mount["mountPath"], self.journal, 1)
+                    if word.startswith(mount["mountPath"]) else word for word in command
+                ]
+        return Lines(
+            self,
+            self.network.enter(name) + command + list(arguments),
+            {**self.environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": self.directory, **variables, **more})
 
     def test_a_job_with_an_eviction_and_a_pod_that_dies(self):
         names = self.pods(self.parts["train"]["parallelism"])
@@ -101,8 +112,11 @@ class Kubernetes(unittest.TestCase):
         driver = self.run_pod("train-driver", self.DRIVER, "--verbose")
         driver.wait("listens at")
         probe = self.container("train-driver", self.DRIVER)[0]["readinessProbe"]["tcpSocket"]["port"]
-        subprocess.run(self.network.enter(self.DRIVER) + [sys.executable, "-c", "import socket; socket.create_connection(('%s', %d))" % (self.DRIVER, probe)],
-                       check=True, timeout=30 * PATIENCE)
+        subprocess.run(
+            self.network.enter(self.DRIVER) + [
+                sys.executable, "-c",
+                "import socket; socket.create_connection(('%s', %d))" % (self.DRIVER, probe)
+            ], check=True, timeout=30 * PATIENCE)
         for pod in pods.values():
             pod.wait('"ev":"train".*"size":4')
 
@@ -145,7 +159,8 @@ class Kubernetes(unittest.TestCase):
 
 
 class JobSet(Kubernetes):
-    """Pods are <jobset>-<job>-<index of the job>-<index>, and are looked up by that name below the jobset's."""
+    """Pods are <jobset>-<job>-<index of the job>-<index>, and are looked up by that name below the jobset's.
+    """
     FILE, DRIVER = "jobset.yaml", "train-driver-0-0.train"
 
     def jobs(self, parts):

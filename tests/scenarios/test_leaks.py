@@ -1,4 +1,5 @@
-"""Nothing grows over a thousand generations: neither in a worker that lives through all of them nor in the driver.
+"""Nothing grows over a thousand generations: neither in a worker that lives through all of them nor in the
+driver.
 
 HVD_TEST_GENERATIONS takes another number of generations.
 """
@@ -23,8 +24,10 @@ def usage(pid):
     """What a process holds: threads, descriptors, mappings, children, bytes of memory."""
     proc = "/proc/%d/" % pid
     status = dict(line.split(":", 1) for line in lines(proc + "status"))
-    children = sum(len(lines(proc + "task/%s/children" % task)[0].split()) if lines(proc + "task/%s/children" % task) else 0
-                   for task in os.listdir(proc + "task"))
+    children = sum(
+        len(lines(proc + "task/%s/children" % task)[0].split()) if lines(proc +
+                                                                         "task/%s/children" % task) else 0
+        for task in os.listdir(proc + "task"))
     return {"threads": int(status["Threads"]), "descriptors": len(os.listdir(proc + "fd")),
             "mappings": len(lines(proc + "maps")), "children": children,
             "bytes": int(status["VmRSS"].split()[0]) * 1024}
@@ -50,10 +53,23 @@ class Leaks(ScenarioTest):
     def _generations(self, environment):
         """Worker 1 dies in each generation that it takes part in; worker 0 lives through all of them."""
         shared = set(os.listdir("/dev/shm"))
-        job = Job(self, "a:2", ["steps=100000", "commit=5", "pace=2", "pad=65536"], np=2, min_np=1, max_np=2, script=False,
-                  options={"restart_delay_min": 0.001, "restart_delay_max": 0.001, "join_settle": 0, "blocklist_after": 1000000},
-                  # With an arena of malloc's for each thread that meets another, mappings would come without a leak.
-                  environment={"MALLOC_ARENA_MAX": "1", **environment}, faults="after_allreduce:*/1/*/*/*/*=+kill", flags=())
+        job = Job(
+            self,
+            "a:2",
+            ["steps=100000", "commit=5", "pace=2", "pad=65536"],
+            np=2,
+            min_np=1,
+            max_np=2,
+            script=False,
+            options={
+                "restart_delay_min": 0.001, "restart_delay_max": 0.001, "join_settle": 0,
+                "blocklist_after": 1000000
+            },
+            # With an arena of malloc's for each thread that meets another, mappings would come without
+            # a leak.
+            environment={"MALLOC_ARENA_MAX": "1", **environment},
+            faults="after_allreduce:*/1/*/*/*/*=+kill",
+            flags=())
         job.keep("train", "init", "hvdrun")
         survivor = job.wait("train", rank=0)
         pids = {"survivor": survivor["pid"], "hvdrun": job.driver(), "keeper": job.process.pid}
@@ -76,8 +92,8 @@ class Leaks(ScenarioTest):
                 slack = {"threads": 0, "descriptors": 8, "mappings": 4, "children": 1}[key]
                 job.check(after[name][key] <= before[name][key] + slack, "%s of %s grew from %d to %d" % (
                     key, name, before[name][key], after[name][key]))
-            job.check(after[name]["bytes"] <= before[name]["bytes"] + MOST_BYTES, "memory of %s grew by %d bytes" % (
-                name, after[name]["bytes"] - before[name]["bytes"]))
+            job.check(after[name]["bytes"] <= before[name]["bytes"] + MOST_BYTES,
+                      "memory of %s grew by %d bytes" % (name, after[name]["bytes"] - before[name]["bytes"]))
         job.check(len(temporary) <= 2, "job folders: %s" % temporary)
         job.process.send_signal(signal.SIGTERM)
         job.finish(job.process.wait(60 * PATIENCE) or 1)

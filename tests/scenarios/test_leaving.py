@@ -21,8 +21,8 @@ class Leaving(ScenarioTest):
         self.assertEqual({e["cause"] for e in job.find("recovery")}, {"HVD_HOSTS_UPDATED"})
 
     def test_L1_a_worker_leaves_and_nobody_repeats_a_step(self):
-        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=3, min_np=2,
-                  max_np=3)
+        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=3,
+                  min_np=2, max_np=3)
         job.wait("gate", step=10)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
         job.wait_interrupt(3)
@@ -39,7 +39,8 @@ class Leaving(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3)
 
     def test_L2_beside_it_a_worker_that_is_killed(self):
-        job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2, max_np=3)
+        job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2,
+                  max_np=3)
         job.wait("gate", step=13)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
         job.wait("event_peer_lost", count=2)
@@ -51,7 +52,8 @@ class Leaving(ScenarioTest):
         self.assertEqual(len(repeated), 2)
 
     def test_L3_with_rare_commits_the_leaver_waits_for_the_next_one(self):
-        job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2, max_np=3)
+        job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2,
+                  max_np=3)
         job.wait("gate", step=13)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
         job.wait_interrupt(3)
@@ -62,8 +64,8 @@ class Leaving(ScenarioTest):
         self.assertEqual(job.sizes(30), [3] * 15 + [2] * 15)
 
     def test_L4_rank_0_leaves_and_another_host_takes_its_place(self):
-        job = Job(self, "a:2,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=2,
-                  max_np=2)
+        job = Job(self, "a:2,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2,
+                  min_np=2, max_np=2)
         job.wait("gate", step=10)
         job.send_signal(job.find("train", rank=0)[0], signal.SIGTERM)
         job.wait_interrupt(2)  # when the one on b is ready: two are the minimum
@@ -77,8 +79,8 @@ class Leaving(ScenarioTest):
         self.assertEqual(job.sizes(30), [2] * 30)
 
     def test_L5_past_its_deadline_a_leaver_is_lost(self):
-        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "term=1"], np=3, min_np=2, max_np=3,
-                  options={"leave_timeout": 0.3})
+        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "term=1"], np=3, min_np=2,
+                  max_np=3, options={"leave_timeout": 0.3})
         job.wait("gate", step=10)
         # Nobody comes to a commit while the gate is closed.
         job.send_signal(job.find("train", rank=2)[0], signal.SIGTERM)
@@ -91,8 +93,8 @@ class Leaving(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3)
 
     def test_L6_the_last_worker_that_could_go_on_does_not_leave(self):
-        job = Job(self, "a:2", ["steps=20", "commit=1", "log=2", "gate=10", "gate=12", "term=1"], np=2, min_np=2,
-                  max_np=2, options={"leave_timeout": 60})
+        job = Job(self, "a:2", ["steps=20", "commit=1", "log=2", "gate=10", "gate=12", "term=1"], np=2,
+                  min_np=2, max_np=2, options={"leave_timeout": 60})
         job.wait("gate", step=10)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
         job.wait("hvdrun", text=containing("leaves within"))
@@ -107,7 +109,8 @@ class Operator(ScenarioTest):
     """hvdrun ctl drain, undrain, scale, stop."""
 
     def start(self, hosts, worker, **arguments):
-        job = Job(self, hosts, worker, flags=["--address-file", os.path.join(self.directory(), "address")], **arguments)
+        job = Job(self, hosts, worker, flags=["--address-file",
+                                              os.path.join(self.directory(), "address")], **arguments)
         return job
 
     def directory(self):
@@ -118,14 +121,16 @@ class Operator(ScenarioTest):
         return self._directory.name
 
     def ctl(self, *words, status=0):
-        done = subprocess.run([os.path.join(BIN, "hvdrun"), "ctl", "--address", os.path.join(self.directory(), "address"),
-                               *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30 * PATIENCE)
+        done = subprocess.run([
+            os.path.join(BIN, "hvdrun"), "ctl", "--address",
+            os.path.join(self.directory(), "address"), *words
+        ], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30 * PATIENCE)
         self.assertEqual(done.returncode, status, done.stdout)
         return done.stdout
 
     def test_C1_a_host_is_drained_and_used_again(self):
-        job = self.start("a:2,b:2", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=4, min_np=2,
-                         max_np=4)
+        job = self.start("a:2,b:2", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=4,
+                         min_np=2, max_np=4)
         job.wait("gate", step=10)
         self.assertIn("2 workers leave within 30 s", self.ctl("drain", "b", "30s"))
         job.wait_interrupt(4)
@@ -144,8 +149,8 @@ class Operator(ScenarioTest):
         self.assertEqual(job.find("interrupted", status="HVD_PEER_LOST"), [])
 
     def test_C2_scale_down_and_up(self):
-        job = self.start("a:3", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3, min_np=1,
-                         max_np=3)
+        job = self.start("a:3", ["steps=40", "commit=1", "log=3", "gate=10", "gate=20", "gate=30"], np=3,
+                         min_np=1, max_np=3)
         job.wait("gate", step=10)
         self.assertIn("expected 1 to 3", self.ctl("scale", "7", status=2))
         self.ctl("scale", "1")
@@ -166,9 +171,11 @@ class Operator(ScenarioTest):
     def test_C3_wishes_that_make_no_sense_are_answered(self):
         job = self.start("a:2", ["steps=20", "commit=1", "gate=10"], np=2, min_np=2, max_np=2)
         job.wait("gate", step=10)
-        for words, said in ((["drain", "nowhere"], "no host 'nowhere'.*expected one of a"), (["drain"], "HOST"),
-                            (["drain", "a", "soon"], "'soon'"), (["undrain", "a"], "is not drained"),
-                            (["scale", "x"], "'x'"), (["scale", "0"], "'0'"), (["explode"], "no verb 'explode'")):
+        for words, said in ((["drain", "nowhere"], "no host 'nowhere'.*expected one of a"),
+                            (["drain"], "HOST"), (["drain", "a",
+                                                   "soon"], "'soon'"), (["undrain", "a"], "is not drained"),
+                            (["scale", "x"], "'x'"), (["scale",
+                                                       "0"], "'0'"), (["explode"], "no verb 'explode'")):
             self.assertRegex(self.ctl(*words, status=2), said)
         self.ctl("stop", "enough")
         job.finish(1, "stopped by an operator: enough")
@@ -176,8 +183,8 @@ class Operator(ScenarioTest):
 
 class Spares(ScenarioTest):
     def start(self, **options):
-        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=2,
-                  max_np=2, options={"spares": 1, **options})
+        job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2,
+                  min_np=2, max_np=2, options={"spares": 1, **options})
         job.wait("gate", step=10)
         job.wait("log", msg=containing("waits for a place"))
         return job

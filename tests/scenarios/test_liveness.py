@@ -10,8 +10,8 @@ NO_RESTART = {"restart": "false"}
 
 class Liveness(ScenarioTest):
     def test_F6_a_stopped_worker_is_replaced_and_fenced_when_it_comes_back(self):
-        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20", "noterm=1"], np=3, min_np=2, max_np=3,
-                  options={"heartbeat_timeout": 1.5, "stop_grace": 30})
+        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20", "noterm=1"], np=3, min_np=2,
+                  max_np=3, options={"heartbeat_timeout": 1.5, "stop_grace": 30})
         job.wait("gate", step=10)
         stopped = job.find("train", gen=1, rank=1)[0]
         job.send_signal(stopped, signal.SIGSTOP)
@@ -24,7 +24,8 @@ class Liveness(ScenarioTest):
         end = job.wait("end", since=mark, pid=stopped["pid"])
         self.assertIn(end["status"], ("HVD_REMOVED", "HVD_REFUSED", "HVD_DRIVER_LOST", "HVD_JOB_FAILED"))
         self.assertTrue(wait_for_exit(stopped["pid"], 20), "the fenced worker does not end")
-        interrupted = job.find("interrupted", since=mark, pid=lambda pid: pid != stopped["pid"], status="HVD_PEER_LOST")
+        interrupted = job.find("interrupted", since=mark, pid=lambda pid: pid != stopped["pid"],
+                               status="HVD_PEER_LOST")
         self.assertEqual(interrupted, [], "the returning worker harmed somebody")
         job.open("step.20")
         job.finish(0)
@@ -33,7 +34,8 @@ class Liveness(ScenarioTest):
 
     def test_F6_workers_that_are_stopped_for_moments_only_miss_nothing(self):
         """Every stop wakes threads out of turn."""
-        job = Job(self, "a:3", ["steps=2000", "commit=100", "gate=1", "gate=1999"], np=3, min_np=3, max_np=3, options=NO_RESTART)
+        job = Job(self, "a:3", ["steps=2000", "commit=100", "gate=1", "gate=1999"], np=3, min_np=3, max_np=3,
+                  options=NO_RESTART)
         job.wait("gate", step=1)
         workers = job.find("train", gen=1)
         job.open("step.1")
@@ -62,7 +64,8 @@ class Liveness(ScenarioTest):
         job.wait("fault")
         warning = job.wait("log", level=4, msg=containing(r"count"))
         self.assertRegex(warning["msg"], r"\b1\b")
-        job.wait("hvdrun", text=containing(r"^warning: .*\b1 \(host a\).*count|^warning: .*count.*\b1 \(host a\)"))
+        job.wait("hvdrun",
+                 text=containing(r"^warning: .*\b1 \(host a\).*count|^warning: .*count.*\b1 \(host a\)"))
         job.open("late")
         job.finish(0)
         job.verify(10, workers=3)
@@ -91,8 +94,8 @@ class Liveness(ScenarioTest):
         job.finish(1)
 
     def test_F9_a_driver_that_is_stopped_costs_nothing(self):
-        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20"], np=3, min_np=2, max_np=3, sink=True,
-                  options={"heartbeat_timeout": 1, "restart": "false"})
+        job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20"], np=3, min_np=2, max_np=3,
+                  sink=True, options={"heartbeat_timeout": 1, "restart": "false"})
         job.wait("gate", step=10)
         driver = job.driver()
         os.kill(driver, signal.SIGSTOP)

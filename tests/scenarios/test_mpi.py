@@ -10,7 +10,8 @@ import unittest
 from harness import BACKEND, BIN, Job, ScenarioTest, containing, main, wait_for_exit
 
 NO_RESTART = {"restart": "false"}
-BUILD = subprocess.run([os.path.join(BIN, "hvdrun"), "--check-build"], stdout=subprocess.PIPE, text=True).stdout
+BUILD = subprocess.run([os.path.join(BIN, "hvdrun"), "--check-build"], stdout=subprocess.PIPE,
+                       text=True).stdout
 OLD = re.search(r"Open MPI [1-4]\.", BUILD)
 SERVER = "ompi-server" if OLD else "hvd-pmix-server"
 PACKAGE = "openmpi-bin" if OLD else "libpmix-dev"
@@ -66,7 +67,8 @@ class Mpi(ScenarioTest):
         return [segment, session]
 
     def test_what_killed_workers_leave_goes_with_the_job_and_nothing_else(self):
-        job = Job(self, "a:3", ["steps=12", "commit=4", "gate=2"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+        job = Job(self, "a:3", ["steps=12", "commit=4", "gate=2"], np=3, min_np=1, max_np=3,
+                  options=NO_RESTART,
                   faults="before_allreduce:*/1/*/*/6/*=kill,before_allreduce:*/2/*/*/6/*=kill")
         job.wait("gate", step=2)
         places = self._places(job)

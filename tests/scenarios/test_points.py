@@ -39,8 +39,9 @@ class Points(ScenarioTest):
     def test_F4_after_a_collective(self):
         self._death("after_allreduce", 6)
 
-    # A commit copies on this host and waits for nobody. Who dies around one has what the step gives; the others may be about
-    # to take it, and learn of the death instead: then they have the commit before. What one of them has counts.
+    # A commit copies on this host and waits for nobody. Who dies around one has what the step gives; the
+    # others may be about to take it, and learn of the death instead: then they have the commit before. What
+    # one of them has counts.
 
     def test_F4_before_commit(self):
         self._death("before_commit", 8)
@@ -55,8 +56,8 @@ class Points(ScenarioTest):
         self._death("after_commit", 8)
 
     def test_F4_after_everybodys_commit(self):
-        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=2, max_np=3, options=NO_RESTART, gates=["held"],
-                  faults="after_commit:*/*/1/*/8/*=gate(held)")
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=2, max_np=3, options=NO_RESTART,
+                  gates=["held"], faults="after_commit:*/*/1/*/8/*=gate(held)")
         job.wait("commit", step=8, count=3)
         job.send_signal(job.wait("fault"), signal.SIGKILL)
         job.finish(0)
@@ -67,9 +68,10 @@ class Points(ScenarioTest):
         self._death("step_begin", 0)
 
     def test_F4_at_shutdown(self):
-        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART, gates=["end"],
-                  faults="before_shutdown:*/*/1/*/*/*=gate(end)")
-        # Not before all have what the last step gives: one that has not would go on alone from its last commit.
+        job = Job(self, "a:3", ["steps=12", "commit=4"], np=3, min_np=1, max_np=3, options=NO_RESTART,
+                  gates=["end"], faults="before_shutdown:*/*/1/*/*/*=gate(end)")
+        # Not before all have what the last step gives: one that has not would go on alone from its last
+        # commit.
         job.wait("done", count=3)
         job.send_signal(job.wait("fault"), signal.SIGKILL)
         job.finish(0)
@@ -135,8 +137,9 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_while_forming(self):
         """Worker 1 is registered and waits for worker 0, who is held up in restore, when it dies."""
-        job = Job(self, "a:3", ["steps=12", "commit=4", "log=2"], np=3, min_np=1, max_np=3, options=NO_RESTART,
-                  gates=["hold"], faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=gate(hold)")
+        job = Job(self, "a:3", ["steps=12", "commit=4", "log=2"], np=3, min_np=1, max_np=3,
+                  options=NO_RESTART, gates=["hold"],
+                  faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=gate(hold)")
         job.wait("fault", action="gate(hold)")
         victim = job.wait("train", gen=1, rank=1)
         job.wait("load", phase="restore", pid=victim["pid"])
@@ -147,8 +150,8 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_while_connecting(self):
         """A survivor dies as soon as the driver has given it its new place."""
-        job = Job(self, "a:3", ["steps=12", "commit=4", "gate=9"], np=3, min_np=1, max_np=3, options=NO_RESTART,
-                  faults="before_allreduce:*/*/2/*/6/*=kill")
+        job = Job(self, "a:3", ["steps=12", "commit=4", "gate=9"], np=3, min_np=1, max_np=3,
+                  options=NO_RESTART, faults="before_allreduce:*/*/2/*/6/*=kill")
         victim = job.wait("train", gen=1, rank=1)
         job.wait("hvdrun", text=containing("generation 2 formed"))
         job.send_signal(victim, 9)
@@ -158,8 +161,8 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_before_the_digest_exchange(self):
         """A newcomer dies when it is connected and the others wait for its digests."""
-        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
-                  faults="after_init:b/*/*/*/*/1=kill")
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2,
+                  max_np=3, faults="after_init:b/*/*/*/*/1=kill")
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(2)
@@ -173,8 +176,8 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_in_sync_as_receiver(self):
         """A newcomer dies while it loads the state of the others."""
-        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2, max_np=3,
-                  faults="sync_load:b/*/*/*/*/1=kill")
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "gate=10", "gate=15"], np=2, min_np=2,
+                  max_np=3, faults="sync_load:b/*/*/*/*/1=kill")
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait("start", host="b")
@@ -190,8 +193,8 @@ class RecoveryPoints(ScenarioTest):
 
     def test_F4_as_live_values_are_saved_for_the_next_generation(self):
         """Rank 0, from whom the newcomer would take its state, dies before it has registered again."""
-        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2, min_np=1,
-                  max_np=3, options=NO_RESTART, faults="sync_save:a/*/0/*/11/*=kill")
+        job = Job(self, "a:2", ["steps=20", "commit=0", "check=1", "first=1", "log=3", "gate=10"], np=2,
+                  min_np=1, max_np=3, options=NO_RESTART, faults="sync_save:a/*/0/*/11/*=kill")
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(2)
@@ -202,8 +205,8 @@ class RecoveryPoints(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
 
     def _killed_while_sending(self, rank):
-        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "pad=64000000", "gate=10"], np=2, min_np=1, max_np=3,
-                  options=NO_RESTART)
+        job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "pad=64000000", "gate=10"], np=2, min_np=1,
+                  max_np=3, options=NO_RESTART)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(2)

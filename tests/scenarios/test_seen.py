@@ -1,4 +1,5 @@
-"""Looking at a job from outside: HTTP, metrics, hvdrun ctl, the status line of a terminal, and the page in a browser."""
+"""Looking at a job from outside: HTTP, metrics, hvdrun ctl, the status line of a terminal, and the page in a
+browser."""
 
 import http.client
 import json
@@ -24,7 +25,8 @@ except ImportError:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DEADLINE = 30 * PATIENCE
 WITH_HTTP = b"built without Boost.Beast" not in subprocess.run(
-    [os.path.join(BIN, "hvdrun"), "--http", "127.0.0.1:0", "--set", "np=no", "true"], stderr=subprocess.PIPE, check=False).stderr
+    [os.path.join(BIN, "hvdrun"), "--http", "127.0.0.1:0", "--set", "np=no", "true"], stderr=subprocess.PIPE,
+    check=False).stderr
 
 
 def eventually(ask, what):
@@ -42,9 +44,10 @@ def eventually(ask, what):
 class Seen(ScenarioTest):
     def job(self, *worker):
         """Three workers in four slots: that stand at a gate, or as `worker` says."""
-        job = Job(self, "a:2,b:2", ["commit=1", *(worker or ("steps=10", "gate=5"))], np=3, min_np=2, max_np=3,
-                  flags=["--http", "127.0.0.1:0"])
-        job.url = re.search(r"http://\S+", job.wait("hvdrun", text=lambda t: "status at" in t)["text"]).group(0)
+        job = Job(self, "a:2,b:2", ["commit=1", *(worker or ("steps=10", "gate=5"))], np=3, min_np=2,
+                  max_np=3, flags=["--http", "127.0.0.1:0"])
+        job.url = re.search(r"http://\S+",
+                            job.wait("hvdrun", text=lambda t: "status at" in t)["text"]).group(0)
         return job
 
     def get(self, job, path, method="GET", headers=None):
@@ -105,7 +108,8 @@ class Http(Seen):
         code, headers, body = self.get(job, "/", method="HEAD")
         self.assertEqual((200, ""), (code, body))
         self.assertEqual(len(self.get(job, "/")[2].encode()), int(headers["Content-Length"]))
-        for host, expected in (("localhost", 200), ("127.0.0.1:1", 200), ("[::1]", 200), ("evil.example", 421), ("", 421)):
+        for host, expected in (("localhost", 200), ("127.0.0.1:1", 200), ("[::1]", 200), ("evil.example",
+                                                                                          421), ("", 421)):
             self.assertEqual(expected, self.get(job, "/status", headers={"Host": host})[0], host)
         self.assertIn("default-src 'none'", self.get(job, "/")[1]["Content-Security-Policy"])
         for path in ("/", "/status", "/metrics", "/page.js"):
@@ -175,15 +179,20 @@ class Http(Seen):
         self.assertTrue(headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0"))
         families = {family.name: family for family in openmetrics.text_string_to_metric_families(text)}
         self.assertEqual(
-            {"hvd_build", "hvd_job_phase", "hvd_workers", "hvd_generation", "hvd_resets", "hvd_recovery_seconds",
-             "hvd_goodput_ratio", "hvd_commit_seconds", "hvd_sync_bytes", "hvd_hosts_blocked", "hvd_stalled_operations",
-             "hvd_driver_term", "hvd_generation_size", "hvd_slots"}, set(families))
-        value = {(s.name, tuple(s.labels.items())): s.value for family in families.values() for s in family.samples}
+            {
+                "hvd_build", "hvd_job_phase", "hvd_workers", "hvd_generation", "hvd_resets",
+                "hvd_recovery_seconds", "hvd_goodput_ratio", "hvd_commit_seconds", "hvd_sync_bytes",
+                "hvd_hosts_blocked", "hvd_stalled_operations", "hvd_driver_term", "hvd_generation_size",
+                "hvd_slots"
+            }, set(families))
+        value = {(s.name, tuple(s.labels.items())): s.value for family in families.values()
+                 for s in family.samples}
         self.assertEqual(value["hvd_workers", (("state", "training"),)], 3)
         self.assertEqual(value["hvd_resets_total", (("cause", "peer_lost"),)], 1)
         self.assertGreater(value["hvd_commit_seconds_count", ()], 0)
         self.assertGreaterEqual(value["hvd_recovery_seconds_count", (("phase", "total"),)], 2)
-        self.assertFalse([labels for _, labels in value if {"worker", "rank", "host"} & {name for name, _ in labels}])
+        self.assertFalse(
+            [labels for _, labels in value if {"worker", "rank", "host"} & {name for name, _ in labels}])
         job.finish(0)
 
 
@@ -191,8 +200,8 @@ class Http(Seen):
 class Wrong(unittest.TestCase):
     def test_an_endpoint_that_is_none_is_refused(self):
         for endpoint in ("nowhere:80", "127.0.0.1:70000", "127.0.0.1:", "a b", "::1:80"):
-            done = subprocess.run([os.path.join(BIN, "hvdrun"), "--http", endpoint, "true"], stderr=subprocess.PIPE, text=True,
-                                  timeout=DEADLINE, check=False)
+            done = subprocess.run([os.path.join(BIN, "hvdrun"), "--http", endpoint, "true"],
+                                  stderr=subprocess.PIPE, text=True, timeout=DEADLINE, check=False)
             self.assertEqual(done.returncode, 2, endpoint)
             self.assertIn("--http " + endpoint, done.stderr)
 
@@ -221,10 +230,14 @@ class Terminal(ScenarioTest):
                    os.path.join(BIN, "scenario_worker"), "steps=20", "commit=1", "pace=100"]
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"}
+        inherited = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"
+        }
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(command[0], command, {**inherited, "TERM": "xterm", "HVD_TEST_DIR": folder.name, **(environment or {})})
+            os.execve(command[0], command,
+                      {**inherited, "TERM": "xterm", "HVD_TEST_DIR": folder.name, **(environment or {})})
         said, end = b"", time.monotonic() + 2 * DEADLINE
         while time.monotonic() < end and select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
             try:
@@ -268,9 +281,14 @@ class Chromium:
         from_us, self.write = os.pipe()
         self.read, to_us = os.pipe()
 
-        command = ["bash", "-c", 'exec "$@" 3<&%d 4>&%d' % (from_us, to_us), "bash", CHROMIUM, "--headless=new", "--no-sandbox",
-                   "--disable-gpu", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir=" + profile.name, "about:blank"]
-        self.process = subprocess.Popen(command, pass_fds=(from_us, to_us), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        command = [
+            "bash", "-c",
+            'exec "$@" 3<&%d 4>&%d' % (from_us, to_us), "bash", CHROMIUM, "--headless=new", "--no-sandbox",
+            "--disable-gpu", "--no-first-run", "--remote-debugging-pipe", "--user-data-dir=" + profile.name,
+            "about:blank"
+        ]
+        self.process = subprocess.Popen(command, pass_fds=(from_us, to_us), stderr=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL)
         os.close(from_us)
         os.close(to_us)
         test.addCleanup(self.close)
@@ -279,7 +297,8 @@ class Chromium:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Network.enable")
         self.call("Page.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
+                  mobile=width < 600)
         self.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
@@ -325,15 +344,21 @@ class Browser(Seen):
         eventually(lambda: text("#phase") == "running", "the page says that the job runs")
         self.through_a_kill(job)
         eventually(lambda: " lost: " in text("#history"), "the page says who was lost")
-        eventually(lambda: browser.evaluate("document.querySelectorAll('#workers tr').length") == 3, "three workers are shown")
+        eventually(lambda: browser.evaluate("document.querySelectorAll('#workers tr').length") == 3,
+                   "three workers are shown")
         self.assertGreater(browser.evaluate("document.querySelectorAll('#history svg rect').length"), 0)
-        self.assertRegex(browser.evaluate("document.querySelector('#history svg').getAttribute('aria-label')"), "forming")
-        eventually(lambda: re.search(r"generation \d, 3 workers", text("#announce")), "a screen reader hears of it")
+        self.assertRegex(
+            browser.evaluate("document.querySelector('#history svg').getAttribute('aria-label')"), "forming")
+        eventually(lambda: re.search(r"generation \d, 3 workers", text("#announce")),
+                   "a screen reader hears of it")
         self.assertEqual(browser.evaluate("document.querySelectorAll('main, header, footer, nav').length"), 4)
-        self.assertEqual(browser.evaluate("[...document.querySelectorAll('th')].filter(t => !t.scope).length"), 0)
-        self.assertEqual(browser.evaluate("document.querySelector('#announce').getAttribute('aria-live')"), "polite")
+        self.assertEqual(
+            browser.evaluate("[...document.querySelectorAll('th')].filter(t => !t.scope).length"), 0)
+        self.assertEqual(browser.evaluate("document.querySelector('#announce').getAttribute('aria-live')"),
+                         "polite")
         self.assertTrue(browser.evaluate("document.querySelector('#gone').hidden"))
-        self.assertEqual([], [url for url in browser.requested if not url.startswith(job.url)], "nothing from elsewhere")
+        self.assertEqual([], [url for url in browser.requested if not url.startswith(job.url)],
+                         "nothing from elsewhere")
         job.finish(0)
         eventually(lambda: "driver is gone" in text("#gone"), "the page says that the driver is gone")
         self.assertFalse(browser.evaluate("document.querySelector('#gone').hidden"))
@@ -343,8 +368,10 @@ class Browser(Seen):
         job = self.job()
         browser = Chromium(self, 360, dark=True)
         browser.call("Page.navigate", url=job.url)
-        eventually(lambda: browser.evaluate("document.querySelectorAll('#workers tr').length") == 3, "the workers are shown")
-        self.assertLessEqual(browser.evaluate("document.documentElement.scrollWidth"), 360, "only tables scroll sideways")
+        eventually(lambda: browser.evaluate("document.querySelectorAll('#workers tr').length") == 3,
+                   "the workers are shown")
+        self.assertLessEqual(browser.evaluate("document.documentElement.scrollWidth"), 360,
+                             "only tables scroll sideways")
         color = browser.evaluate("getComputedStyle(document.body).backgroundColor")
         self.assertLess(sum(map(int, re.findall(r"\d+", color)[:3])), 150, color)
         job.finish(0)

@@ -1,5 +1,5 @@
-"""Jobs over several hosts that share neither network, names nor memory (network.py): a driver on the first of them
-starts workers on all of them."""
+"""Jobs over several hosts that share neither network, names nor memory (network.py): a driver on the first of
+them starts workers on all of them."""
 
 import os
 import signal
@@ -20,11 +20,14 @@ class SeveralHosts(ScenarioTest):
         def prepare(job):
             self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"), versions)
             return self.network.enter("one") + [os.path.join(BIN, "remote_driver"), self.network.starter()]
-        return Job(self, hosts, worker, options={"listen": listen, **(options or {})}, prepare=prepare, **more)
+
+        return Job(self, hosts, worker, options={"listen": listen, **(options or {})}, prepare=prepare,
+                   **more)
 
     def check_places(self, events):
         for event in events:
-            self.assertTrue(self.network.inside(event["host"], event["pid"]), "%s is elsewhere" % event["line"])
+            self.assertTrue(self.network.inside(event["host"], event["pid"]),
+                            "%s is elsewhere" % event["line"])
 
     def test_a_job_runs(self):
         for local in ("off", "auto"):  # whether the ranks of a host share memory
@@ -43,8 +46,9 @@ class SeveralHosts(ScenarioTest):
 
     @unittest.skipUnless(BACKEND == "mpi", "for backend mpi")
     def test_a_daemon_that_starts_does_not_end_another_that_starts(self):
-        """Each of Open MPI's daemons begins by removing its host's session directory if it is empty. Here somebody does
-        nothing else, and takes a breath in between: two processors are for six workers, their daemons and this."""
+        """Each of Open MPI's daemons begins by removing its host's session directory if it is empty. Here
+        somebody does nothing else, and takes a breath in between: two processors are for six workers, their
+        daemons and this."""
         job = self.job("two:6", ["steps=5"], np=6, options={"restart": "false"})
         place = os.path.join(job.directory, "two", "ompi.two.%d" % os.geteuid())
         remove = "import os, time\nwhile True:\n time.sleep(1e-4)\n try: os.rmdir(%r)\n except OSError: pass" % place
@@ -107,8 +111,9 @@ class SeveralHosts(ScenarioTest):
                     network = Network(self.addCleanup, job.directory, ("one",))
                     network.leave_loopback("one")
                     return network.enter("one") + [os.path.join(BIN, "hvdrun")]
-                job = Job(self, "localhost:2", ["steps=10", "commit=5"], np=2, prepare=prepare, options={"listen": listen},
-                          environment={"HVD_LOCAL": "off"})
+
+                job = Job(self, "localhost:2", ["steps=10", "commit=5"], np=2, prepare=prepare,
+                          options={"listen": listen}, environment={"HVD_LOCAL": "off"})
                 job.finish(0)
                 job.verify(10, workers=2)
                 self.assertEqual(job.generations(), [(1, 2)])
@@ -133,7 +138,8 @@ class SeveralHosts(ScenarioTest):
         self.assertEqual(len(job.find("start", host="one")), 1)
 
     def test_H1_a_host_is_added_and_another_taken(self):
-        job = self.job("one:1,two:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2, max_np=3)
+        job = self.job("one:1,two:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20"], np=2, min_np=2,
+                       max_np=3)
         job.wait("gate", step=10)
         job.set_hosts("one:1,two:1,three:1")
         job.wait("start", host="three")
@@ -152,8 +158,9 @@ class SeveralHosts(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"one", "three"})
 
     def vanishing(self, vanish):
-        job = self.job("one:1,two:2,three:1", ["steps=20", "commit=1", "gate=10"], np=4, min_np=2,
-                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1})
+        job = self.job(
+            "one:1,two:2,three:1", ["steps=20", "commit=1", "gate=10"], np=4, min_np=2,
+            options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1})
         job.wait("gate", step=10)
         lost = job.find("train", host="two")
         self.assertEqual(len(lost), 2)
@@ -163,7 +170,8 @@ class SeveralHosts(ScenarioTest):
         job.verify(20, workers=2)
         self.assertEqual({e["host"] for e in job.find("done")}, {"one", "three"})
         self.assertEqual(job.generations()[-1][1], 2)
-        self.assertEqual(len([e for e in job.find("start") if e["host"] != "two"]), 2, "survivors were started anew")
+        self.assertEqual(len([e for e in job.find("start") if e["host"] != "two"]), 2,
+                         "survivors were started anew")
 
     def test_a_host_vanishes_with_all_its_processes(self):
         def vanish(lost):
@@ -175,8 +183,12 @@ class SeveralHosts(ScenarioTest):
         self.vanishing(lambda lost: self.network.cut("two"))
 
     def test_a_host_that_comes_back_is_fenced(self):
-        job = self.job("one:1,two:1,three:1", ["steps=20", "commit=1", "gate=10", "gate=15", "noterm=1"], np=3, min_np=2,
-                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1, "stop_grace": 30})
+        job = self.job(
+            "one:1,two:1,three:1", ["steps=20", "commit=1", "gate=10", "gate=15", "noterm=1"], np=3, min_np=2,
+            options={
+                "heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1,
+                "stop_grace": 30
+            })
         job.wait("gate", step=10)
         lost = job.find("train", host="two")[0]
         self.network.cut("two")
@@ -191,9 +203,10 @@ class SeveralHosts(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"one", "three"})
 
     def test_a_host_falls_silent_amid_collectives(self):
-        job = self.job("one:1,two:1,three:1", ["steps=20", "commit=1"], np=3, min_np=2, gates=["cut"],
-                       options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false", "blocklist_after": 1},
-                       faults="between_collectives:one/*/*/*/7/*=gate(cut)")
+        job = self.job(
+            "one:1,two:1,three:1", ["steps=20", "commit=1"], np=3, min_np=2, gates=["cut"],
+            options={"heartbeat_timeout": 2, "driver_timeout": 3, "restart": "false",
+                     "blocklist_after": 1}, faults="between_collectives:one/*/*/*/7/*=gate(cut)")
         job.wait("fault")
         self.network.cut("two")
         job.open("cut")

@@ -1,4 +1,5 @@
-"""The example with sharded moments ends with the same weights, bit for bit, whether it loses a worker or not (E1)."""
+"""The example with sharded moments ends with the same weights, bit for bit, whether it loses a worker or not
+(E1)."""
 
 import os
 import re
@@ -13,9 +14,12 @@ PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 class ShardedAdam(unittest.TestCase):
     def train(self, *arguments):
         """The lines "rank R of N: ... weights W" of a job of four, as (size, weights)."""
-        command = [os.path.join(BIN, "hvdrun"), "-np", "4", "--min-np", "2", "-H", "localhost:4", "--set", "restart=false"]
-        job = subprocess.run(command + [EXAMPLE, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                             timeout=120 * PATIENCE)
+        command = [
+            os.path.join(BIN, "hvdrun"), "-np", "4", "--min-np", "2", "-H", "localhost:4", "--set",
+            "restart=false"
+        ]
+        job = subprocess.run(command + [EXAMPLE, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                             text=True, timeout=120 * PATIENCE)
         output = job.stdout + job.stderr
         self.assertEqual(job.returncode, 0, output)
         found = re.findall(r"rank \d+ of (\d+): loss [0-9.]+, weights ([0-9a-f]{16})", output)

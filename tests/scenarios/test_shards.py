@@ -29,8 +29,9 @@ class Shards(ScenarioTest):
         job.check(at == ELEMENTS, "ranges %s do not cover the vector" % ranges)
 
     def _killed(self, faults, hosts="a:2,b:2", copies=1, left=3, steps=12):
-        job = Job(self, hosts, ["steps=%d" % steps, "commit=4", "shards=%d:%s" % (ELEMENTS, copies)], np=4, min_np=1,
-                  max_np=4, options=NO_RESTART, faults=faults)
+        job = Job(self, hosts, ["steps=%d" % steps, "commit=4",
+                                "shards=%d:%s" % (ELEMENTS, copies)], np=4, min_np=1, max_np=4,
+                  options=NO_RESTART, faults=faults)
         job.finish(0)
         self._verify(job, steps, left, copies)
         return job
@@ -72,21 +73,25 @@ class Shards(ScenarioTest):
 
     def test_S1_one_of_each_group_is_killed_at_once(self):
         """Of six in two groups; a group has a worker on each host."""
-        job = Job(self, "a:2,b:2,c:2", ["steps=12", "commit=4", "shards=%d:p2" % ELEMENTS], np=6, min_np=1, max_np=6,
+        job = Job(self, "a:2,b:2,c:2",
+                  ["steps=12", "commit=4", "shards=%d:p2" % ELEMENTS], np=6, min_np=1, max_np=6,
                   options=NO_RESTART, faults="before_allreduce:b/0/*/*/6/*=kill,restore:b/1/*/*/*/*=kill")
         job.finish(0)
         self._verify(job, 12, 4, "p2")
 
     def test_S2_two_of_a_group_are_killed(self):
-        job = Job(self, "a:2,b:2", ["steps=12", "commit=4", "shards=%d:p3" % ELEMENTS], np=4, min_np=1, max_np=4,
-                  options=NO_RESTART, faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=kill")
+        job = Job(self, "a:2,b:2", ["steps=12", "commit=4", "shards=%d:p3" % ELEMENTS], np=4, min_np=1,
+                  max_np=4, options=NO_RESTART,
+                  faults="before_allreduce:*/*/2/*/6/*=kill,restore:*/*/0/*/*/*=kill")
         job.finish(1)
         ends = [e for e in job.find("end") if e["status"] == "HVD_JOB_FAILED"]
         self.assertTrue(ends)
         for end in ends:
-            self.assertRegex(end["msg"], r"elements \d+ to \d+ of state key 'moments'.* are lost: rank 0 \(host a\) held them, "
-                                         r"rank 1 \(host a\) and rank 2 \(host b\) and rank 3 \(host b\) their parity, "
-                                         r"and more than one of these is lost")
+            self.assertRegex(
+                end["msg"],
+                r"elements \d+ to \d+ of state key 'moments'.* are lost: rank 0 \(host a\) held them, "
+                r"rank 1 \(host a\) and rank 2 \(host b\) and rank 3 \(host b\) their parity, "
+                r"and more than one of these is lost")
 
     def test_S1_four_three_five_two(self):
         self._four_three_five_two(1)
@@ -95,8 +100,10 @@ class Shards(ScenarioTest):
         self._four_three_five_two("p2")
 
     def _four_three_five_two(self, copies):
-        job = Job(self, "a:2,b:1,c:1", ["steps=40", "commit=2", "shards=%d:%s" % (ELEMENTS, copies), "log=3", "gate=10", "gate=20", "gate=30"],
-                  np=4, min_np=2, max_np=5, options=NO_RESTART)
+        job = Job(self, "a:2,b:1,c:1", [
+            "steps=40", "commit=2",
+            "shards=%d:%s" % (ELEMENTS, copies), "log=3", "gate=10", "gate=20", "gate=30"
+        ], np=4, min_np=2, max_np=5, options=NO_RESTART)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(4)
@@ -117,13 +124,15 @@ class Shards(ScenarioTest):
 
     def test_S2_more_are_lost_than_there_are_copies(self):
         job = Job(self, "a:2,b:2", ["steps=12", "commit=4", "shards=%d" % ELEMENTS], np=4, min_np=1, max_np=4,
-                  options=NO_RESTART, faults="before_allreduce:*/*/0/*/6/*=kill,before_allreduce:*/*/2/*/6/*=kill")
+                  options=NO_RESTART,
+                  faults="before_allreduce:*/*/0/*/6/*=kill,before_allreduce:*/*/2/*/6/*=kill")
         job.finish(1)
         ends = [e for e in job.find("end") if e["status"] == "HVD_JOB_FAILED"]
         self.assertTrue(ends)
         for end in ends:
-            self.assertRegex(end["msg"], r"revision 1: elements \d+ to \d+ of state key 'moments'.* are lost: rank \d "
-                                         r"\(host a\) held them, rank \d \(host b\) the copy, and none of it is left")
+            self.assertRegex(
+                end["msg"], r"revision 1: elements \d+ to \d+ of state key 'moments'.* are lost: rank \d "
+                r"\(host a\) held them, rank \d \(host b\) the copy, and none of it is left")
 
 
 if __name__ == "__main__":

@@ -31,17 +31,25 @@ class Allocation(ScenarioTest):
         def prepare(job):
             self.network = Network(self.addCleanup, job.directory, slurm.NODES, (4,))
             own = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_")
-            clean = {k: v for k, v in job.environment.items() if not k.startswith(own) or k == "HVD_PLUGIN_PATH"}
+            clean = {
+                k: v for k, v in job.environment.items() if not k.startswith(own) or k == "HVD_PLUGIN_PATH"
+            }
             self.slurm = slurm.Slurm(clean, self.network)
             self.addCleanup(self.end)
-            return self.network.enter("one") + ["env", "--chdir=" + job.directory, "SLURM_CONF=" + self.slurm.environment["SLURM_CONF"],
-                                                "salloc", "--quiet", "--no-kill", "-N", "2", "--ntasks-per-node=2",
-                                                os.path.join(BIN, "hvdrun")]
-        return Job(self, None, worker, prepare=prepare, script=False,
-                   options={"local_hosts": 0, "connect_timeout": 20 * PATIENCE, "heartbeat_timeout": 10 * PATIENCE,
-                            "agent_timeout": 3 * PATIENCE},
-                   flags=["--host-discovery-script", os.path.join(TOOLS, "hvd-hosts-slurm"),
-                          "--agent", "srun --overlap -N1 -n1 -w {host}"], **more)
+            return self.network.enter("one") + [
+                "env", "--chdir=" + job.directory, "SLURM_CONF=" + self.slurm.environment["SLURM_CONF"],
+                "salloc", "--quiet", "--no-kill", "-N", "2", "--ntasks-per-node=2",
+                os.path.join(BIN, "hvdrun")
+            ]
+
+        return Job(
+            self, None, worker, prepare=prepare, script=False, options={
+                "local_hosts": 0, "connect_timeout": 20 * PATIENCE, "heartbeat_timeout": 10 * PATIENCE,
+                "agent_timeout": 3 * PATIENCE
+            }, flags=[
+                "--host-discovery-script",
+                os.path.join(TOOLS, "hvd-hosts-slurm"), "--agent", "srun --overlap -N1 -n1 -w {host}"
+            ], **more)
 
     def test_the_batch_script(self):
         """examples/deploy/slurm/train.sbatch as it stands, on two nodes."""
@@ -50,12 +58,15 @@ class Allocation(ScenarioTest):
         self.network = Network(self.addCleanup, directory, slurm.NODES, (4,))
         own = ("HVD_", "OMPI_", "SLURM_", "SBATCH_", "PMI_", "PMIX_", "MASTER_")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(own) or k == "HVD_PLUGIN_PATH"}
-        self.slurm = slurm.Slurm({**clean, "PATH": ":".join((BIN, TOOLS, clean["PATH"])), "HVD_TEST_DIR": directory}, self.network)
+        self.slurm = slurm.Slurm(
+            {**clean, "PATH": ":".join((BIN, TOOLS, clean["PATH"])), "HVD_TEST_DIR": directory}, self.network)
         self.addCleanup(self.end)
         out = os.path.join(directory, "out")
         script = os.path.join(HERE, "..", "..", "examples", "deploy", "slurm", "train.sbatch")
-        status, said, err = self.slurm.run(["sbatch", "--wait", "-N", "2", "--chdir", directory, "-o", out, script,
-                                            os.path.join(BIN, "scenario_worker"), "steps=20", "commit=5"], timeout=120)
+        status, said, err = self.slurm.run([
+            "sbatch", "--wait", "-N", "2", "--chdir", directory, "-o", out, script,
+            os.path.join(BIN, "scenario_worker"), "steps=20", "commit=5"
+        ], timeout=120)
         with open(out) as file:
             text = file.read()
         self.assertEqual(status, 0, said + err + text)
@@ -69,11 +80,13 @@ class Allocation(ScenarioTest):
         self.assertEqual(left, [], "tasks were left behind")
 
     def node(self, name, state):
-        status, out, err = self.slurm.run(["scontrol", "update", "nodename=" + name, "state=" + state, "reason=test"])
+        status, out, err = self.slurm.run(
+            ["scontrol", "update", "nodename=" + name, "state=" + state, "reason=test"])
         self.assertEqual(status, 0, out + err)
 
     def test_a_node_is_drained_used_again_killed_and_comes_back(self):
-        job = self.start(["steps=50", "commit=1", "log=3", *("gate=%d" % step for step in (10, 20, 30, 40))], np=4, min_np=2, max_np=4)
+        job = self.start(["steps=50", "commit=1", "log=3", *("gate=%d" % step for step in (10, 20, 30, 40))],
+                         np=4, min_np=2, max_np=4)
         job.wait("gate", step=10, size=4)
         for event in job.find("train"):
             self.assertTrue(self.network.inside(event["host"], event["pid"]), event["line"])

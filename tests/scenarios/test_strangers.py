@@ -35,8 +35,10 @@ class Strangers(ScenarioTest):
         self.assertEqual(self.job.generations(), [(1, 2)])
 
     def _by_hand(self, **environment):
-        values = {"HVD_DRIVER": self.start["driver"], "HVD_SECRET": SECRET, "HVD_JOB": "mine", "HVD_HOST": "a",
-                  "HVD_SLOT": "7", "HVD_WORKER": "999", "HVD_INIT_TIMEOUT": "5", "HVD_CONNECT_TIMEOUT": "3"}
+        values = {
+            "HVD_DRIVER": self.start["driver"], "HVD_SECRET": SECRET, "HVD_JOB": "mine", "HVD_HOST": "a",
+            "HVD_SLOT": "7", "HVD_WORKER": "999", "HVD_INIT_TIMEOUT": "5", "HVD_CONNECT_TIMEOUT": "3"
+        }
         values.update(environment)
         code, events = self.job.run_worker(["steps=20", "commit=5"], values)
         self.assertNotEqual(code, 0)
@@ -161,12 +163,13 @@ class Strangers(ScenarioTest):
 
 
 class FewDescriptors(ScenarioTest):
-    """hvdrun may open few descriptors, and strangers hold what they can: a lost worker gets a successor all the same."""
+    """hvdrun may open few descriptors, and strangers hold what they can: a lost worker gets a successor all
+    the same."""
 
     def test_strangers_leave_descriptors(self):
         limited = ["sh", "-c", 'ulimit -n 56; exec "$@"', "sh", os.path.join(BIN, "hvdrun")]
-        job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2, script=False,
-                  prepare=lambda _: limited)
+        job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2,
+                  script=False, prepare=lambda _: limited)
         job.wait("gate", step=10)
         start = job.find("start")[0]
         host, port = start["driver"].rsplit(":", 1)

@@ -1,6 +1,8 @@
-"""The units in examples/deploy/systemd under a systemd of the test's own: PID 1 of namespaces on a machine's read-only files.
+"""The units in examples/deploy/systemd under a systemd of the test's own: PID 1 of namespaces on a machine's
+read-only files.
 
-Nothing of this machine can be changed by it: / is read-only there, and what systemd writes to (/run, /tmp, /var/log) is in memory.
+Nothing of this machine can be changed by it: / is read-only there, and what systemd writes to (/run, /tmp,
+/var/log) is in memory.
 """
 
 import os
@@ -21,7 +23,8 @@ from network import Network  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 UNITS = os.path.join(ROOT, "examples", "deploy", "systemd")
-SYSTEMD = next((path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if os.path.exists(path)), None)
+SYSTEMD = next(
+    (path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if os.path.exists(path)), None)
 SECRET = "s" * 40
 
 # EC2's metadata service: there is a notice once there is a file of that name.
@@ -43,7 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("169.254.169.254", 80), Handler).serve_forever()
 """
 
-# Runs as PID 1 before systemd does. $1: what the test shares; it is /run/test there. $2: the directory of the job, at its own place.
+# Runs as PID 1 before systemd does. $1: what the test shares; it is /run/test there. $2: the directory of the
+# job, at its own place.
 BEGIN = r"""
 set -e
 mount --make-rprivate /
@@ -101,13 +105,19 @@ class Machine:
         except OSError as error:
             raise unittest.SkipTest("a systemd needs a control group of its own: %s" % error)
         test.addCleanup(self.remove_groups)
-        inner = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup", "sh", self.directory + "/begin",
-                 self.directory, shared, os.path.dirname(BIN), SYSTEMD]
-        self.process = subprocess.Popen(["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.group, *network.enter(host), *inner],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        inner = [
+            "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup", "sh",
+            self.directory + "/begin", self.directory, shared,
+            os.path.dirname(BIN), SYSTEMD
+        ]
+        self.process = subprocess.Popen([
+            "sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.group, *network.enter(host), *inner
+        ], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                         start_new_session=True)
         test.addCleanup(self.close)
-        self.until("systemd begins", lambda: self.systemctl("is-system-running", check=False)[1].strip() in ("running", "degraded", "starting"))
+        self.until(
+            "systemd begins", lambda: self.systemctl("is-system-running", check=False)[1].strip() in
+            ("running", "degraded", "starting"))
 
     def write(self, name, text, mode=0o644):
         path = os.path.join(self.directory, name)
@@ -120,7 +130,8 @@ class Machine:
         while not condition():
             if self.process.poll() is not None:
                 said = self.process.communicate()[1]
-                raise unittest.SkipTest("a systemd in namespaces: %s" % said) if "begins" in what else AssertionError(what, said)
+                raise unittest.SkipTest("a systemd in namespaces: %s" %
+                                        said) if "begins" in what else AssertionError(what, said)
             if time.monotonic() > deadline:
                 raise AssertionError("%s: not within %g s" % (what, 60 * PATIENCE))
             time.sleep(0.05)
@@ -137,8 +148,10 @@ class Machine:
         first = self.first()
         if first is None:
             return 1, ""
-        done = subprocess.run(["nsenter", "--target", str(first), "--mount", "--pid", "--cgroup", "systemctl", *words],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
+        done = subprocess.run(
+            ["nsenter", "--target",
+             str(first), "--mount", "--pid", "--cgroup", "systemctl", *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60 * PATIENCE)
         assert not check or done.returncode == 0, done.stdout
         return done.returncode, done.stdout
 
@@ -179,12 +192,17 @@ class Systemd(ScenarioTest):
 
     @staticmethod
     def unit(name, shared, **variables):
-        """The example's own file, with what an administrator would say by systemctl edit, and no boot around it."""
+        """The example's own file, with what an administrator would say by systemctl edit, and no boot around
+        it."""
         with open(os.path.join(UNITS, name)) as file:
             own = file.read()
         settings = " ".join("%s=%s" % pair for pair in variables.items())
-        edit = ["[Unit]", "DefaultDependencies=no", "[Service]", "LoadCredential=", "LoadCredential=secret:/run/test/secret",
-                "BindPaths=%s" % shared, "Environment=%s" % settings, "RestartSec=1", ""]
+        edit = [
+            "[Unit]", "DefaultDependencies=no", "[Service]", "LoadCredential=",
+            "LoadCredential=secret:/run/test/secret",
+            "BindPaths=%s" % shared,
+            "Environment=%s" % settings, "RestartSec=1", ""
+        ]
         return {name: own, name + ".d/test.conf": "\n".join(edit)}
 
     @staticmethod
@@ -194,8 +212,10 @@ class Systemd(ScenarioTest):
                 "test.target": "[Unit]\nDefaultDependencies=no\nWants=%s\n" % " ".join(names)}
 
     def units(self, address, job, **variables):
-        return {**self.unit("hvd-agent.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two", **variables),
-                **self.begun("hvd-agent.service")}
+        return {
+            **self.unit("hvd-agent.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two", **variables),
+            **self.begun("hvd-agent.service")
+        }
 
     def start(self, worker, **more):
         """A driver on host one, which takes agents as they come."""
@@ -208,16 +228,20 @@ class Systemd(ScenarioTest):
             for name in os.listdir(job.directory):
                 if name.startswith("gate."):
                     os.chmod(os.path.join(job.directory, name), 0o666)
-            return self.network.enter("one") + ["env", "--chdir=" + job.directory, os.path.join(BIN, "hvdrun"), "--driver",
-                                                "--listen", "10.77.0.1", "--secret-file", secret]
+            return self.network.enter("one") + [
+                "env", "--chdir=" + job.directory,
+                os.path.join(BIN, "hvdrun"), "--driver", "--listen", "10.77.0.1", "--secret-file", secret
+            ]
         job = Job(self, None, worker, prepare=prepare, script=False, **more)
         said = job.wait("hvdrun", text=containing(r"listens at"))["text"]
         return job, re.search(r"listens at (\S+),", said).group(1)
 
     def agent(self, job, address, host):
-        agent = subprocess.Popen(self.network.enter(host) + [os.path.join(BIN, "hvdrun"), "--join", address, "--slots", "1", "--secret-file",
-                                                             os.path.join(job.directory, "secret")],
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        agent = subprocess.Popen(
+            self.network.enter(host) + [
+                os.path.join(BIN, "hvdrun"), "--join", address, "--slots", "1", "--secret-file",
+                os.path.join(job.directory, "secret")
+            ], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
         def end():
             if agent.poll() is None:
@@ -236,8 +260,8 @@ class Systemd(ScenarioTest):
                 pass
 
     def test_the_agent_s_unit(self):
-        job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=1, max_np=2,
-                                  options={"local_hosts": 0})
+        job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2,
+                                  min_np=1, max_np=2, options={"local_hosts": 0})
         first = self.agent(job, address, "one")
         machine = Machine(self, self.network, "two", job.directory, self.units(address, job))
         gate = job.wait("gate", step=10, size=2)
@@ -248,14 +272,17 @@ class Systemd(ScenarioTest):
         self.assertNotEqual(os.stat("/proc/%d" % workers[0]).st_uid, 0, "it runs as root")
 
         # To stop it drains: its worker leaves with the next commit, and nobody repeats a step.
-        stopping = subprocess.Popen(["nsenter", "--target", str(machine.first()), "--mount", "--pid", "--cgroup", "systemctl", "stop",
-                                     "hvd-agent"], stdin=subprocess.DEVNULL)
+        stopping = subprocess.Popen([
+            "nsenter", "--target",
+            str(machine.first()), "--mount", "--pid", "--cgroup", "systemctl", "stop", "hvd-agent"
+        ], stdin=subprocess.DEVNULL)
         self.addCleanup(stopping.wait)
         job.wait_interrupt(2)
         job.open("step.10")
         job.wait("gate", step=20, size=1)
         self.assertEqual(stopping.wait(60 * PATIENCE), 0)
-        self.assertEqual(machine.shows("hvd-agent", "ActiveState", "Result", "ExecMainStatus"), ("inactive", "success", "0"))
+        self.assertEqual(machine.shows("hvd-agent", "ActiveState", "Result", "ExecMainStatus"),
+                         ("inactive", "success", "0"))
         job.assert_no_step_twice()
         self.assertEqual([event["host"] for event in job.find("left")], ["two"])
 
@@ -265,14 +292,20 @@ class Systemd(ScenarioTest):
 
     def test_the_notice_s_unit(self):
         """EC2 says that the machine goes: its worker leaves, and nobody repeats a step."""
-        job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2, min_np=1, max_np=2,
-                                  options={"local_hosts": 0})
+        job, address = self.start(["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2,
+                                  min_np=1, max_np=2, options={"local_hosts": 0})
         first = self.agent(job, address, "one")
-        subprocess.run(self.network.enter("two") + ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"], check=True)
+        subprocess.run(
+            self.network.enter("two") + ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"],
+            check=True)
         notice = os.path.join(job.directory, "notice")
-        cloud = Lines(self, self.network.enter("two") + [sys.executable, "-c", METADATA, notice], dict(os.environ))
-        units = {**self.units(address, job), **self.unit("hvd-notice@.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two"),
-                 **self.begun("hvd-agent.service", "hvd-notice@aws.service")}
+        cloud = Lines(self,
+                      self.network.enter("two") + [sys.executable, "-c", METADATA, notice], dict(os.environ))
+        units = {
+            **self.units(address, job),
+            **self.unit("hvd-notice@.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two"),
+            **self.begun("hvd-agent.service", "hvd-notice@aws.service")
+        }
         machine = Machine(self, self.network, "two", job.directory, units,
                           [("hvd-notice-aws", os.path.join(ROOT, "tools", "hvd-notice"))])
         job.wait("gate", step=10, size=2)
@@ -283,7 +316,8 @@ class Systemd(ScenarioTest):
         job.wait_interrupt(2, timeout=60)
         job.open("step.10")
         job.wait("gate", step=20, size=1)
-        machine.until("the notice is over", lambda: machine.shows("hvd-notice@aws", "ActiveState") == ("inactive",))
+        machine.until("the notice is over", lambda: machine.shows("hvd-notice@aws", "ActiveState") ==
+                      ("inactive", ))
         self.assertEqual(machine.shows("hvd-notice@aws", "Result", "ExecMainStatus"), ("success", "0"))
         job.assert_no_step_twice()
         self.assertEqual([event["host"] for event in job.find("left")], ["two"])
@@ -292,7 +326,8 @@ class Systemd(ScenarioTest):
         job.verify(30, workers=1)
 
     def test_the_driver_s_unit(self):
-        """It is killed with all that it has; systemd starts it again, and it takes the job over from its journal."""
+        """It is killed with all that it has; systemd starts it again, and it takes the job over from its
+        journal."""
         directory = tempfile.mkdtemp(prefix="hvd-scenario-")
         self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
         os.chmod(directory, 0o777)
@@ -304,14 +339,24 @@ class Systemd(ScenarioTest):
         kept = os.open(sink, os.O_RDWR)
         self.addCleanup(os.close, kept)
         said = Lines(self, ["cat", sink], dict(os.environ))
-        units = {**self.unit("hvd-driver.service", directory, HVD_NP=2, HVD_MIN_NP=1, HVD_MAX_NP=2), **self.begun("hvd-driver.service")}
+        units = {
+            **self.unit("hvd-driver.service", directory, HVD_NP=2, HVD_MIN_NP=1, HVD_MAX_NP=2),
+            **self.begun("hvd-driver.service")
+        }
         machine = Machine(self, network, "one", directory, units, [("train", "/bin/true")])
         # The agent's own command wins over the unit's.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"}
-        agent = Lines(self, network.enter("two") + [
-            os.path.join(BIN, "hvdrun"), "--join", "10.77.0.1:7300", "--slots", "2", "--secret-file", secret, "--",
-            os.path.join(BIN, "scenario_worker"), "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"],
-            {**environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": directory, "HVD_TEST_SINK": sink})
+        environment = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith("HVD_") or name == "HVD_PLUGIN_PATH"
+        }
+        agent = Lines(
+            self,
+            network.enter("two") + [
+                os.path.join(BIN, "hvdrun"), "--join", "10.77.0.1:7300", "--slots", "2", "--secret-file",
+                secret, "--",
+                os.path.join(BIN, "scenario_worker"),
+                "steps=%d" % (300 * PATIENCE), "commit=1", "pace=10"
+            ], {**environment, **WORKER_ENVIRONMENT, "HVD_TEST_DIR": directory, "HVD_TEST_SINK": sink})
         said.wait('"ev":"step".*"step":20[,}]', timeout=60)
         machine.systemctl("kill", "--signal=KILL", "--kill-whom=all", "hvd-driver")
         said.wait('"ev":"event_driver_back"', timeout=60)
@@ -332,7 +377,8 @@ class Systemd(ScenarioTest):
         machine.until("started again after 75", lambda: int(machine.shows("hvd-agent", "NRestarts")[0]) >= 2)
         machine.systemctl("stop", "hvd-agent")
         machine.write("secret", "another" * 6 + "\n", 0o600)
-        with open(os.path.join(machine.directory, "run/systemd/system/hvd-agent.service.d/test.conf"), "a") as file:
+        with open(os.path.join(machine.directory, "run/systemd/system/hvd-agent.service.d/test.conf"),
+                  "a") as file:
             file.write("Environment=HVD_DRIVER_ADDRESS=%s\n" % address)
         machine.systemctl("daemon-reload")
         machine.systemctl("start", "hvd-agent")

@@ -26,15 +26,16 @@ class Timeline(ScenarioTest):
     def merged(self):
         files = sorted(glob.glob(os.path.join(self.directory, "trace.*.json")))
         target = os.path.join(self.directory, "merged")
-        subprocess.run([os.path.join(BIN, "hvdrun"), "--merge-timeline", target] + files, check=True, timeout=60,
-                       stderr=subprocess.PIPE)
+        subprocess.run([os.path.join(BIN, "hvdrun"), "--merge-timeline", target] + files, check=True,
+                       timeout=60, stderr=subprocess.PIPE)
         with open(target, encoding="utf-8") as file:
             return [{"name": "", **event} for event in json.load(file)["traceEvents"]]  # an end bears none
 
     def test_a_recovery_and_its_phases(self):
-        job = Job(self, "a:3", ["steps=15", "commit=5"], np=3, min_np=2, max_np=3, options={"restart": "false"},
-                  flags=["--timeline-filename", os.path.join(self.directory, "trace")],
-                  faults="before_allreduce:*/*/1/*/7/*=kill")
+        job = Job(self, "a:3", ["steps=15", "commit=5"], np=3, min_np=2, max_np=3,
+                  options={"restart": "false"},
+                  flags=["--timeline-filename",
+                         os.path.join(self.directory, "trace")], faults="before_allreduce:*/*/1/*/7/*=kill")
         job.finish(0)
         job.verify(15, workers=2)
 
@@ -45,7 +46,10 @@ class Timeline(ScenarioTest):
         events = self.merged()
         lanes = {pid: [e for e in events if e["pid"] == pid] for pid in {e["pid"] for e in events}}
         self.assertEqual(set(lanes), {1, 2, 3})
-        names = {pid: [e["args"]["name"] for e in lane if e["name"] == "process_name"] for pid, lane in lanes.items()}
+        names = {
+            pid: [e["args"]["name"] for e in lane if e["name"] == "process_name"]
+            for pid, lane in lanes.items()
+        }
         self.assertIn(names.pop(2), ([], ["rank 1 (host a, worker 2)"]))
         self.assertEqual(names, {1: ["rank 0 (host a, worker 1)"] * 2,
                                  3: ["rank 2 (host a, worker 3)", "rank 1 (host a, worker 3)"]})
@@ -60,8 +64,9 @@ class Timeline(ScenarioTest):
         self.assertEqual(begin["name"], "recovery")
         self.assertEqual(begin["args"]["cause"], "HVD_PEER_LOST")
         self.assertEqual(end["args"]["to_generation"], 2)
-        row = sorted((e for e in lane if e["ph"] == "X" and e["tid"] == begin["tid"] and e["ts"] >= begin["ts"]),
-                     key=lambda e: e["ts"])
+        row = sorted(
+            (e for e in lane if e["ph"] == "X" and e["tid"] == begin["tid"] and e["ts"] >= begin["ts"]),
+            key=lambda e: e["ts"])
         phases = [e["name"] for e in row]
         self.assertEqual([p for p in phases if p != "abort"],
                          ["restore", "forming", "connecting", "sync", "reset callbacks"])
@@ -86,10 +91,14 @@ class Timeline(ScenarioTest):
         for row in {e["tid"] for e in whole}:
             line = sorted((e for e in whole if e["tid"] == row), key=lambda e: e["ts"])
             for before, after in zip(line, line[1:]):
-                self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.002, "they overlap in a row")
+                self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.002,
+                                     "they overlap in a row")
         for outer in reduced:
-            inner = [e["name"] for e in slices if e["cat"] == "phase" and e["tid"] == outer["tid"] and
-                     e["ts"] >= outer["ts"] - 0.002 and e["ts"] + e["dur"] <= outer["ts"] + outer["dur"] + 0.002]
+            inner = [
+                e["name"] for e in slices
+                if e["cat"] == "phase" and e["tid"] == outer["tid"] and e["ts"] >= outer["ts"] -
+                0.002 and e["ts"] + e["dur"] <= outer["ts"] + outer["dur"] + 0.002
+            ]
             self.assertEqual([name for name in inner if name != "QUEUE"], ["NEGOTIATE", "allreduce"])
 
 

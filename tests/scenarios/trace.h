@@ -1,5 +1,6 @@
-/* One JSON line per event on stdout, or in the FIFO HVD_TEST_SINK where stdout may go away, each written by a single write(2), so that lines of several threads
- * don't mix and none is lost when the process is killed right after it. */
+/* One JSON line per event on stdout, or in the FIFO HVD_TEST_SINK where stdout may go away, each written
+ * by a single write(2), so that lines of several threads don't mix and none is lost when the process is
+ * killed right after it. */
 #ifndef HVD_TESTS_SCENARIOS_TRACE_H
 #define HVD_TESTS_SCENARIOS_TRACE_H
 

@@ -13,7 +13,7 @@
  *   noterm=1          ignore SIGTERM
  *   term=1            leave when SIGTERM comes
  *   log=LEVEL         print the library's log from this level (3 info, 4 warning ...)
- */
+ * / */
 #define _GNU_SOURCE
 #include <hvd/async.h>
 #include <hvd/hvd.h>

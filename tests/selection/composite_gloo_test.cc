@@ -1,4 +1,5 @@
-// Gloo and a double of a backend for device memory as one backend of each of several ranks (threads of this process).
+// Gloo and a double of a backend for device memory as one backend of each of several ranks (threads of this
+// process).
 #include <numeric>
 
 #include "selection/backend_double.h"

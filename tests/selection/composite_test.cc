@@ -1,5 +1,5 @@
-// Several backends as one: who gets which operation, what is agreed on between the ranks, and that what happens to one
-// of them happens to all. The backends are doubles (backend_double.h).
+// Several backends as one: who gets which operation, what is agreed on between the ranks, and that what
+// happens to one of them happens to all. The backends are doubles (backend_double.h).
 #include "selection/composite.h"
 
 #include "selection/backend_double.h"

@@ -1,5 +1,5 @@
-// Which backends are chosen, and the reasons that are given. The modules are doubles in a directory of each test's
-// own, under the names that are looked for.
+// Which backends are chosen, and the reasons that are given. The modules are doubles in a directory of each
+// test's own, under the names that are looked for.
 #include "selection/selection.h"
 
 #include <filesystem>
@@ -160,8 +160,8 @@ TEST_F(Selecting, AutoDoesWithoutADevices) {
   EXPECT_TRUE(has(choice(HVD_MEMORY_CUDA), "the device is on holiday")) << choice(HVD_MEMORY_CUDA);
 }
 
-// Two modules that know launchers, and one that serves the name of one of them where no launcher was: as `alpha`, `beta` and
-// `alpha_elastic`.
+// Two modules that know launchers, and one that serves the name of one of them where no launcher was: as
+// `alpha`, `beta` and `alpha_elastic`.
 constexpr const char* kAlpha =
     "memory host\nlauncher 10 ALPHA_SIZE ALPHA_SIZE\nlauncher 20 BOTH_RANK STEP_SIZE\nlauncher 31 COMMON_SIZE COMMON_SIZE\n";
 constexpr const char* kBeta =

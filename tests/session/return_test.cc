@@ -1,4 +1,5 @@
-// A session that outlives its driver: it misses it, dials, takes a newer one and refuses an older one (contract 14).
+// A session that outlives its driver: it misses it, dials, takes a newer one and refuses an older one
+// (contract 14).
 #include "session/core_support.h"
 #include "session/session_core.h"
 #include "wire/member.h"

@@ -1,5 +1,5 @@
-// A backend instance that copies between the host and a device that does not exist, by one stream with a thread of its
-// own, with faults on demand.
+// A backend instance that copies between the host and a device that does not exist, by one stream with a
+// thread of its own, with faults on demand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -75,7 +75,8 @@ class DeviceDouble final : public backend::Instance {
     std::lock_guard lock(mutex_);
     return asides_;
   }
-  // Which call of copy (0: the first from now on) fails at once, or later on the device; which host_alloc fails.
+  // Which call of copy (0: the first from now on) fails at once, or later on the device; which host_alloc
+  // fails.
   void fail_start(int index) { set(&fail_start_, index); }
   void fail_later(int index) { set(&fail_later_, index); }
   void fail_alloc(int index) { set(&fail_alloc_, index); }

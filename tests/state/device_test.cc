@@ -24,7 +24,8 @@ std::vector<float> ramp(float from) {
   return values;
 }
 
-/// One rank: a device with a tensor, a host tensor, a value and an object, all of which show which step they are of.
+/// One rank: a device with a tensor, a host tensor, a value and an object, all of which show which step they
+/// are of.
 struct Rank {
   explicit Rank(float step, Duration timeout = std::chrono::seconds(60))
       : copies(std::make_shared<DeviceCopies>(timeout)) {

@@ -33,7 +33,8 @@ class Fabric {
   using Forge = std::function<void(int32_t to, int index, uint8_t* gathered)>;
   void forge(Forge forge) { forge_ = std::move(forge); }
 
-  /// So many times a rank hears that an operation is done; then the generation breaks, and the others do not hear of it.
+  /// So many times a rank hears that an operation is done; then the generation breaks, and the others do not
+  /// hear of it.
   void break_after_deliveries(int count) { deliveries_left_ = count; }
   int deliveries() const;
 

@@ -1,4 +1,5 @@
-// A worker that is fed before its first sync: what it has need not move, whatever it is, and what it has wrongly moves.
+// A worker that is fed before its first sync: what it has need not move, whatever it is, and what it has
+// wrongly moves.
 #include "state/feed.h"
 
 #include <gtest/gtest.h>

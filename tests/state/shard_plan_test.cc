@@ -81,7 +81,8 @@ TEST(Shards, SourcesShareTheSendingAndLostRangesAreNamed) {
   EXPECT_EQ(plan.lost, (std::vector<ShardRange>{{0, 8, 12}}));
 }
 
-/// Ranks with what they hold, element by element: what a plan says is carried out, and compared with a reference.
+/// Ranks with what they hold, element by element: what a plan says is carried out, and compared with a
+/// reference.
 class Histories {
  public:
   explicit Histories(uint32_t seed) : random_(seed) {

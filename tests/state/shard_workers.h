@@ -31,7 +31,8 @@ inline uint32_t count_of(int64_t i, uint64_t step) {
 /// As `copies`: parity of so many shards instead.
 constexpr int32_t parity_of(int32_t shards) { return -shards; }
 
-/// A rank with two sharded keys, a tensor that all have alike, and the number of its steps, which is its revision.
+/// A rank with two sharded keys, a tensor that all have alike, and the number of its steps, which is its
+/// revision.
 struct Worker {
   Worker(std::string on, int32_t rank, int32_t size, int32_t copies, std::string name = "m",
          const Settings& settings = {})

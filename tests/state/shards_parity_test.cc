@@ -1,4 +1,5 @@
-// Shards with parity among ranks in one process: what it outlives, what it does not, and how much memory it takes.
+// Shards with parity among ranks in one process: what it outlives, what it does not, and how much memory it
+// takes.
 #include <random>
 
 #include "state/shard_workers.h"

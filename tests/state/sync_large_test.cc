@@ -1,5 +1,5 @@
-// Syncs of tensors that travel by pieces: newcomers, ranks that are a commit behind, deaths on the way; by messages and
-// by reading memory.
+// Syncs of tensors that travel by pieces: newcomers, ranks that are a commit behind, deaths on the way; by
+// messages and by reading memory.
 #include <gtest/gtest.h>
 
 #include <cstring>

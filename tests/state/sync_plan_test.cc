@@ -83,8 +83,8 @@ TEST(Plan, DividesALargeVariableAmongItsHolders) {
   }
 }
 
-// Any holdings: everyone ends with all there is, nobody receives what it has, nobody sends what it lacks, and memory is
-// read only where that can be.
+// Any holdings: everyone ends with all there is, nobody receives what it has, nobody sends what it lacks, and
+// memory is read only where that can be.
 TEST(Plan, HoldsForRandomCases) {
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);

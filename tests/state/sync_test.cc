@@ -367,7 +367,8 @@ TEST(Empty, StatesAgree) {
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message;
 }
 
-// Random generations: members die, commit, change, come anew; after each sync everybody has the newest commit.
+// Random generations: members die, commit, change, come anew; after each sync everybody has the newest
+// commit.
 TEST_F(Sync, HoldsForRandomHistories) {
   for (uint32_t seed = 0; seed < 12; ++seed) {
     workers.clear();

@@ -16,7 +16,8 @@ import threading
 import time
 import unittest
 
-TOOLS = os.environ.get("HVD_TOOLS") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools")
+TOOLS = os.environ.get("HVD_TOOLS") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..",
+                                                    "tools")
 
 
 class Fake:
@@ -50,7 +51,8 @@ class Fake:
 
 def tool(name, *arguments, timeout=60, **environment):
     done = subprocess.run([sys.executable, os.path.join(TOOLS, name), *arguments], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=timeout, env={**os.environ, **environment}, check=False)
+                          stderr=subprocess.PIPE, text=True, timeout=timeout,
+                          env={**os.environ, **environment}, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -108,7 +110,9 @@ class Notice(unittest.TestCase):
         self.assertEqual((status, out.strip()), (0, "28"), err)
 
     def test_gcp_maintenance_that_migrates_is_none(self):
-        fake = Fake(self, lambda path, headers, _: "FALSE" if path.endswith("preempted") else "MIGRATE_ON_HOST_MAINTENANCE")
+        fake = Fake(
+            self, lambda path, headers, _: "FALSE"
+            if path.endswith("preempted") else "MIGRATE_ON_HOST_MAINTENANCE")
         self.assertEqual(notice("gcp", fake, "--for", "0.3", *SHOW)[0], 3)
         self.assertIn(("GET", "/computeMetadata/v1/instance/maintenance-event"), fake.asked)
 
@@ -122,8 +126,8 @@ class Notice(unittest.TestCase):
         return Fake(self, answers)
 
     def test_azure_events_of_this_machine_alone(self):
-        soon = email.utils.format_datetime(datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=60),
-                                           usegmt=True)
+        soon = email.utils.format_datetime(
+            datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=60), usegmt=True)
         others = [{"EventType": "Preempt", "Resources": ["vm8"], "NotBefore": soon},
                   {"EventType": "Freeze", "Resources": ["vm7"], "NotBefore": soon}]
         self.assertEqual(notice("azure", self.azure(others), "--for", "0.3", *SHOW)[0], 3)
@@ -159,7 +163,8 @@ class Notice(unittest.TestCase):
 
         def answers(path, *_):
             looks.append(path)
-            return "}" if len(looks) < 6 else json.dumps({"Events": [{"EventType": "Reboot", "Resources": ["}"]}]})
+            return "}" if len(looks) < 6 else json.dumps(
+                {"Events": [{"EventType": "Reboot", "Resources": ["}"]}]})
 
         status, _, err = notice("azure", Fake(self, answers), *SHOW)
         self.assertEqual(status, 0, err)
@@ -177,21 +182,28 @@ class Slurm(unittest.TestCase):
     def allocation(self, sinfo, **environment):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        for name, text in (("scontrol", "[ \"$*\" = 'show hostnames n[1-4]' ] && printf 'n1\\nn2\\nn3\\nn4\\n'"), ("sinfo", sinfo)):
+        for name, text in (("scontrol",
+                            "[ \"$*\" = 'show hostnames n[1-4]' ] && printf 'n1\\nn2\\nn3\\nn4\\n'"),
+                           ("sinfo", sinfo)):
             path = os.path.join(directory.name, name)
             with open(path, "w") as file:
                 file.write("#!/bin/sh\n%s\n" % text)
             os.chmod(path, 0o755)
-        return tool("hvd-hosts-slurm", **{"PATH": directory.name + ":" + os.environ["PATH"], "SLURM_JOB_NODELIST": "n[1-4]",
-                                          "SLURM_TASKS_PER_NODE": "2(x3),1", **environment})
+        return tool(
+            "hvd-hosts-slurm", **{
+                "PATH": directory.name + ":" + os.environ["PATH"], "SLURM_JOB_NODELIST": "n[1-4]",
+                "SLURM_TASKS_PER_NODE": "2(x3),1", **environment
+            })
 
     def test_nodes_that_are_well_with_their_tasks(self):
         status, out, err = self.allocation("printf 'n1 allocated\\nn2 mixed\\nn3 draining\\nn4 idle\\n'")
         self.assertEqual((status, out), (0, "n1:2\nn2:2\nn4:1\n"), err)
 
     def test_states_that_leave_a_node_out(self):
-        for state in ("drained", "drng", "down", "down*", "failing", "fail", "maint", "allocated*", "unknown"):
-            status, out, err = self.allocation("printf 'n1 %s\\nn2 allocated\\nn3 allocated\\nn4 allocated\\n'" % state)
+        for state in ("drained", "drng", "down", "down*", "failing", "fail", "maint", "allocated*",
+                      "unknown"):
+            status, out, err = self.allocation(
+                "printf 'n1 %s\\nn2 allocated\\nn3 allocated\\nn4 allocated\\n'" % state)
             self.assertEqual((status, out), (0, "n2:2\nn3:2\nn4:1\n"), (state, err))
 
     def test_what_can_t_be_asked_is_an_error_and_no_answer(self):
@@ -228,8 +240,9 @@ class Dns(unittest.TestCase):
     def test_every_address_is_a_host(self):
         if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
             self.skipTest("needs root, unshare and ip")
-        done = subprocess.run(["unshare", "--mount", "--net", sys.executable, __file__, "inside"], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+        done = subprocess.run(["unshare", "--mount", "--net", sys.executable, __file__, "inside"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+                              check=False)
         if "unshare failed" in done.stdout:
             self.skipTest(done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -248,7 +261,8 @@ def inside():
         threading.Thread(target=dns_server, args=(records,), daemon=True).start()
         for words, expected in ((["workers.test"], (0, "10.0.0.1:1\n10.0.0.2:1\n10.0.0.3:1\n")),
                                 (["workers.test", "4"], (0, "10.0.0.1:4\n10.0.0.2:4\n10.0.0.3:4\n")),
-                                (["nobody.test"], (0, "")), (["empty.test"], (0, "")), (["broken.test"], (1, ""))):
+                                (["nobody.test"], (0, "")), (["empty.test"], (0, "")), (["broken.test"],
+                                                                                        (1, ""))):
             status, out, err = tool("hvd-hosts-dns", *words)
             assert (status, out) == expected, (words, status, out, err)
         assert tool("hvd-hosts-dns", "workers.test", "0")[0] == 1

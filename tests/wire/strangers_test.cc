@@ -282,7 +282,8 @@ TEST_F(StrangersTest, WhoSaysNothingLeavesDescriptors) {
   EXPECT_EQ(server.log.count("accepts no connections"), 0);
 }
 
-/// Who has finished its handshake believes that it is connected: of many that come at once nobody is hung up on.
+/// Who has finished its handshake believes that it is connected: of many that come at once nobody is hung up
+/// on.
 TEST_F(StrangersTest, ACrowdOfFriendsIsLetInWhole) {
   ChannelLimits limits;
   limits.handshake_timeout = seconds(60);
@@ -424,7 +425,8 @@ TEST_F(InsiderTest, ResetIsReportedAfterTheLastFrame) {
   EXPECT_EQ(peer->closed_calls, 1);
 }
 
-/// Peers that are refused and don't hang up would keep a descriptor each for as long as the last words may take.
+/// Peers that are refused and don't hang up would keep a descriptor each for as long as the last words may
+/// take.
 class LingeringTest : public testing::Test {
  protected:
   LingeringTest() {

@@ -1,7 +1,8 @@
 """Horovod's import names over libhvd: scripts written for Horovod run without an edit.
 
-This is no part of the Horovod project. Every module here only names what package hvd has; docs/horovod.md tells what
-differs. It takes the place of Horovod's own package in an environment, and is installed by choice alone.
+This is no part of the Horovod project. Every module here only names what package hvd has; docs/horovod.md
+tells what differs. It takes the place of Horovod's own package in an environment, and is installed by choice
+alone.
 """
 
 import hvd as _hvd

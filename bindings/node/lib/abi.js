@@ -7,7 +7,8 @@ import { HvdError, fail } from "./errors.js";
 const ABI = 1;
 const FILE = `libhvd.so.${ABI}`;
 
-// Calls that may block run on threads of Node's pool, on stacks of koffi's. 128 KiB, its default, is little for TLS.
+// Calls that may block run on threads of Node's pool, on stacks of koffi's. 128 KiB, its default, is little
+// for TLS.
 try {
   koffi.config({ async_stack_size: 1 << 20 });
 } catch {

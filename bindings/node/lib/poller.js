@@ -41,7 +41,8 @@ function done(token, outcome) {
   else watch.resolve(outcome);
 }
 
-/** A promise of true when the descriptor is readable, of false after cancel(). `keeps`: the process stays for it. */
+/** A promise of true when the descriptor is readable, of false after cancel(). `keeps`: the process stays
+ * for it. */
 export function readable(fd, { keeps = true } = {}) {
   if (!worker) start();
   const token = ++tokens;

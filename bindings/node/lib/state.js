@@ -76,7 +76,8 @@ export class State {
     return this;
   }
 
-  /** Runs in survivors when a new generation is formed and synced, before the training function. Synchronous. */
+  /** Runs in survivors when a new generation is formed and synced, before the training function.
+   * Synchronous. */
   onReset(reset) {
     if (typeof reset !== "function") throw new TypeError(`reset is ${shown(reset)}: expected a function`);
     const onReset = koffi.register(() => {
@@ -162,7 +163,8 @@ export class State {
   }
 }
 
-/** Calls `train` until it is complete: what hvd_run does. An error that is no HvdError ends the loop and is thrown. */
+/** Calls `train` until it is complete: what hvd_run does. An error that is no HvdError ends the loop and is
+ * thrown. */
 export async function run(state, train) {
   if (!(state instanceof State)) throw new TypeError(`state is ${shown(state)}: expected a State`);
   if (typeof train !== "function") throw new TypeError(`train is ${shown(train)}: expected a function`);

@@ -4,25 +4,25 @@
     hvd.init()
     total = hvd.allreduce(gradient, op=hvd.Sum)
 
-docs/python.md is the manual; hvd.elastic has the run loop and states, hvd.torch what PyTorch needs, hvd.driver the
-embedded driver.
+docs/python.md is the manual; hvd.elastic has the run loop and states, hvd.torch what PyTorch needs,
+hvd.driver the embedded driver.
 """
 
 from ._abi import LIBRARY_PATH as library_path
 from ._abi import lib as _lib
-from ._default import (abort, add_process_set, allgather, allgather_async, allgather_object, allreduce, allreduce_, allreduce_async,
-                      allreduce_async_, alltoall, alltoall_async, backend, backend_choice, barrier, barrier_async,
-                      broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
-                      broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events, has_left, leave,
-                      gather, gather_async, gather_object, generation, grouped_allgather, grouped_allgather_async,
-                      grouped_allreduce, grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_,
-                      grouped_reducescatter, grouped_reducescatter_async, init, is_initialized, join, join_async,
-                      local_rank, local_size, membership, poll, rank, receive, receive_async, recoveries, reduce,
-                      reduce_async, reducescatter, reducescatter_async, register_listener, remove_listener,
-                      remove_process_set, scatter, scatter_async, send, send_async, shutdown, size, start_timeline,
-                      stop_timeline, synchronize)
-from ._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built, mpi_enabled,
-                       mpi_threads_supported, nccl_built, rocm_built, run)
+from ._default import (
+    abort, add_process_set, allgather, allgather_async, allgather_object, allreduce, allreduce_,
+    allreduce_async, allreduce_async_, alltoall, alltoall_async, backend, backend_choice, barrier,
+    barrier_async, broadcast, broadcast_, broadcast_async, broadcast_async_, broadcast_object,
+    broadcast_variables, broadcast_variables_async, context, cross_rank, cross_size, events, has_left, leave,
+    gather, gather_async, gather_object, generation, grouped_allgather, grouped_allgather_async,
+    grouped_allreduce, grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_,
+    grouped_reducescatter, grouped_reducescatter_async, init, is_initialized, join, join_async, local_rank,
+    local_size, membership, poll, rank, receive, receive_async, recoveries, reduce, reduce_async,
+    reducescatter, reducescatter_async, register_listener, remove_listener, remove_process_set, scatter,
+    scatter_async, send, send_async, shutdown, size, start_timeline, stop_timeline, synchronize)
+from ._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
+                       mpi_enabled, mpi_threads_supported, nccl_built, rocm_built, run)
 from ._library import LibraryError, hvdrun
 from ._options import describe_options
 from ._submit import calls as _calls
@@ -30,8 +30,8 @@ from .codec import Codec, JsonCodec, PickleCodec, set_codec
 from .collectives import Adasum, Average, Max, Min, Product, Reduction, Sum
 from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
-                     HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError, RemovedError,
-                     UnavailableError, UnsupportedError, WaitTimeoutError)
+                     HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError,
+                     RemovedError, UnavailableError, UnsupportedError, WaitTimeoutError)
 from .handle import Handle
 from .process_set import ProcessSet, ProcessSetInfo, global_process_set
 from .tensors import Array
@@ -41,7 +41,8 @@ __version__ = "0.2.0"
 
 
 compiled = _calls is not None
-"""Whether operations go through the package's compiled module; else they go through ctypes, which takes longer."""
+"""Whether operations go through the package's compiled module; else they go through ctypes, which takes
+longer."""
 
 
 def version() -> str:

@@ -24,8 +24,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     """Joins the job: the context that the package's functions use from then on. Again: the same one.
 
     Again with options or process sets that the context does not have: InvalidError. `comm` and
-    process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process sets may
-    be added at any time here.
+    process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process
+    sets may be added at any time here.
     """
     global _context
     ranks = None if comm is None else _ranks_of(comm)
@@ -66,8 +66,9 @@ def _ranks_of(comm: Any) -> list[int]:
 
 def _everybody(context: Context, ranks: list[int] | None) -> None:
     if ranks and ranks != list(range(context.size())):
-        raise InvalidError(f"comm={ranks}: expected all ranks, 0 to {context.size() - 1}; hvd.ProcessSet is for some "
-                           "of them")
+        raise InvalidError(
+            f"comm={ranks}: expected all ranks, 0 to {context.size() - 1}; hvd.ProcessSet is for some "
+            "of them")
 
 
 def context() -> Context:

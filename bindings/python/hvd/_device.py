@@ -1,4 +1,5 @@
-"""Results in a GPU's memory: PyTorch allocates and scales them on the caller's stream, as the library does neither."""
+"""Results in a GPU's memory: PyTorch allocates and scales them on the caller's stream, as the library does
+neither."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def on(stream: Any) -> Any:
 
 
 def follow(stream: Any) -> None:
-    """Makes this thread's current stream wait for what that one has been given; None: there is nothing to wait for."""
+    """Makes this thread's current stream wait for what that one has been given; None: there is nothing to
+    wait for."""
     if stream is None:
         return
     import torch
@@ -56,8 +58,9 @@ def multiply(tensors: Sequence[Any], factor: float) -> None:
 
     for tensor in tensors:
         if not tensor.is_floating_point():
-            raise InvalidError(f"prescale_factor or postscale_factor {factor} of a tensor of {tensor.dtype} on {tensor.device}: "
-                               "expected one of floating point")
+            raise InvalidError(
+                f"prescale_factor or postscale_factor {factor} of a tensor of {tensor.dtype} on {tensor.device}: "
+                "expected one of floating point")
     with torch.no_grad():
         for tensor in tensors:
             tensor.mul_(factor)
@@ -93,7 +96,8 @@ numbers = _Numbers()
 
 
 class _Beginner:
-    """Begins second operations when the first ones are over: a thread that is there as long as there are any."""
+    """Begins second operations when the first ones are over: a thread that is there as long as there are any.
+    """
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -129,7 +133,8 @@ os.register_at_fork(after_in_child=_beginner.forget)
 
 
 class Sized:
-    """A handle to an operation whose output's size depends on other ranks, which are asked first, in host memory.
+    """A handle to an operation whose output's size depends on other ranks, which are asked first, in host
+    memory.
 
     begin(what the first gave) -> the handle of the second, on whichever thread comes first.
     """
@@ -203,5 +208,3 @@ class Sized:
 def words(values: Sequence[int]) -> Any:
     """Whole numbers as an array that the library takes."""
     return (ctypes.c_int64 * len(values))(*values)
-
-

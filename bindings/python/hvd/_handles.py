@@ -1,7 +1,7 @@
 """Native handles, and Python objects behind native callbacks.
 
-A handle is a ticket that the library checks at every call: one may be destroyed in any order, while other threads use it,
-and in a forked child, where the library refuses it. So nothing is counted or locked here.
+A handle is a ticket that the library checks at every call: one may be destroyed in any order, while other
+threads use it, and in a forked child, where the library refuses it. So nothing is counted or locked here.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _close_all() -> None:
             thing._at_exit()
         except Exception:
             pass
-    # Their calls are over, and threads on their way out of them: what these then free may call back into the interpreter.
+    # Their calls are over, and threads on their way out of them: what these then free may call back into the
+    # interpreter.
     deadline = time.monotonic() + 5
     while any(count() for count in _counts) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -1,4 +1,5 @@
-"""What Horovod's scripts ask for besides: which transports there are and are in use, and functions as jobs."""
+"""What Horovod's scripts ask for besides: which transports there are and are in use, and functions as jobs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def mpi_built() -> bool:
 
 def gloo_built() -> bool:
     """Whether a backend is there that needs no MPI: Gloo's, or the library's own."""
-    return any(report.usable and report.name not in ("mpi", "mpich", "nccl") for report in _reports().values())
+    return any(report.usable and report.name not in ("mpi", "mpich", "nccl")
+               for report in _reports().values())
 
 
 def nccl_built() -> int:
@@ -79,8 +81,10 @@ def is_homogeneous() -> bool:
     return len(set(sizes)) == 1
 
 
-_PLACE = {"HOROVOD_RANK": "rank", "HOROVOD_SIZE": "size", "HOROVOD_LOCAL_RANK": "local_rank",
-          "HOROVOD_LOCAL_SIZE": "local_size", "HOROVOD_CROSS_RANK": "cross_rank", "HOROVOD_CROSS_SIZE": "cross_size"}
+_PLACE = {
+    "HOROVOD_RANK": "rank", "HOROVOD_SIZE": "size", "HOROVOD_LOCAL_RANK": "local_rank",
+    "HOROVOD_LOCAL_SIZE": "local_size", "HOROVOD_CROSS_RANK": "cross_rank", "HOROVOD_CROSS_SIZE": "cross_size"
+}
 
 
 def _seconds(text: str) -> float:
@@ -102,7 +106,8 @@ def _number(text: str) -> int:
     return number
 
 
-# Horovod's variables that mean here what they mean there: the option, how its value is read, and what is expected.
+# Horovod's variables that mean here what they mean there: the option, how its value is read, and what is
+# expected.
 _READ: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "HOROVOD_FUSION_THRESHOLD": ("fusion_threshold", _number, "a number of bytes"),
     "HOROVOD_STALL_CHECK_TIME_SECONDS": ("stall_warning", _seconds, "a number of seconds"),
@@ -116,7 +121,8 @@ _SET = {*_PLACE, "HOROVOD_ELASTIC", "HOROVOD_HOSTNAME"}
 
 
 def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
-    """The options of hvd.init() that make it Horovod's, and those that Horovod's variables set; HVD_... variables come first.
+    """The options of hvd.init() that make it Horovod's, and those that Horovod's variables set; HVD_...
+    variables come first.
 
     One line names the variables that have no effect. InvalidError: a value that can't be meant.
     """
@@ -132,7 +138,8 @@ def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> di
     known = {*_READ, *_SET, *_LAUNCHERS, "HOROVOD_TIMELINE", "HOROVOD_STALL_CHECK_DISABLE"}
     idle = sorted(name for name in environment if name.startswith("HOROVOD_") and name not in known)
     if idle:
-        say(f"{', '.join(idle)}: these variables of Horovod's have no effect; docs/options.md has this library's options")
+        say(f"{', '.join(idle)}: these variables of Horovod's have no effect; docs/options.md has this library's options"
+            )
     return {option: value for option, value in found.items() if f"HVD_{option.upper()}" not in environment}
 
 
@@ -144,21 +151,24 @@ def begin_timeline(context: Context) -> None:
 
 
 def export_place(context: Context) -> None:
-    """HOROVOD_RANK and the like as Horovod's launcher sets them, for what looks there and not at hvd.rank()."""
+    """HOROVOD_RANK and the like as Horovod's launcher sets them, for what looks there and not at hvd.rank().
+    """
     member = context.membership()
     os.environ.update({name: str(getattr(member, field)) for name, field in _PLACE.items()})
     if "HVD_DRIVER" in os.environ:  # the job's driver started it, and ranks may change
         os.environ.update(HOROVOD_ELASTIC="1", HOROVOD_HOSTNAME=os.environ.get("HVD_HOST", ""))
 
 
-def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, np: int = 1, *,
-        timeout: float | None = None, environment: Mapping[str, str] | None = None, executable: str | None = None,
-        **options: Any) -> list[Any]:
-    """function(*args, **kwargs) in `np` workers of a job of this machine; its results in rank order, as horovod.run.
+def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+        np: int = 1, *, timeout: float | None = None, environment: Mapping[str, str] | None = None,
+        executable: str | None = None, **options: Any) -> list[Any]:
+    """function(*args, **kwargs) in `np` workers of a job of this machine; its results in rank order, as
+    horovod.run.
 
-    The function and what it gives travel by pickle, within a directory of this user's own; functions that pickle does not take
-    need the package cloudpickle. `executable`: the Python of the workers; `options` are the driver's (min_np, max_np,
-    hosts, ...). JobFailedError: as the driver says; the first exception of a worker is in its text.
+    The function and what it gives travel by pickle, within a directory of this user's own; functions that
+    pickle does not take need the package cloudpickle. `executable`: the Python of the workers; `options` are
+    the driver's (min_np, max_np, hosts, ...). JobFailedError: as the driver says; the first exception of a
+    worker is in its text.
     """
     if not callable(function):
         raise InvalidError(f"function: expected something to call, and not {type(function).__name__}")
@@ -174,13 +184,15 @@ def run(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
         try:
             Path(directory, "call").write_bytes(by_value.dumps((function, tuple(args), dict(kwargs or {}))))
         except Exception as error:
-            raise InvalidError(f"the function or its arguments can't be pickled ({error}); the package cloudpickle takes "
-                               "functions from anywhere") from error
+            raise InvalidError(
+                f"the function or its arguments can't be pickled ({error}); the package cloudpickle takes "
+                "functions from anywhere") from error
         package = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join([package, *sys.path])
         work = "import sys; from hvd._horovod import _work; _work(sys.argv[1])"
-        driver.run([executable or sys.executable, "-c", work, directory], np=np, timeout=timeout, environment={
-            "PYTHONPATH": path, **(environment or {})}, **{"hosts": f"localhost:{options.get('max_np') or np}", **options})
+        driver.run([executable or sys.executable, "-c", work, directory], np=np, timeout=timeout,
+                   environment={"PYTHONPATH": path, **(environment or {})},
+                   **{"hosts": f"localhost:{options.get('max_np') or np}", **options})
         found = {int(file.suffix[1:]): file for file in Path(directory).glob("result.*")}
         return [pickle.loads(found[rank].read_bytes()) for rank in sorted(found)]
 
@@ -195,7 +207,8 @@ def _work(directory: str) -> None:
     try:
         data = pickle.dumps(result)
     except Exception as error:
-        raise InvalidError(f"rank {rank}: the result, {type(result).__name__}, can't be pickled: {error}") from error
+        raise InvalidError(
+            f"rank {rank}: the result, {type(result).__name__}, can't be pickled: {error}") from error
     temporary = Path(directory, f"writing.{rank}")
     temporary.write_bytes(data)
     temporary.rename(Path(directory, f"result.{rank}"))

@@ -34,7 +34,8 @@ def _pkg_config() -> Path | None:
     import subprocess
 
     try:
-        answer = subprocess.run(["pkg-config", "--variable=libdir", "hvd"], capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(["pkg-config", "--variable=libdir", "hvd"], capture_output=True, text=True,
+                                timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     directory = answer.stdout.strip()
@@ -44,7 +45,8 @@ def _pkg_config() -> Path | None:
 def candidates() -> Iterator[str]:
     """Where the library is looked for, in this order. HVD_LIBRARY (a file, or its directory) admits no other.
 
-    What comes late costs time (pkg-config is a process), so that nothing is looked for before it is asked for.
+    What comes late costs time (pkg-config is a process), so that nothing is looked for before it is asked
+    for.
     """
     chosen = os.environ.get("HVD_LIBRARY")
     if chosen:
@@ -83,8 +85,8 @@ class _DlInfo(ctypes.Structure):
 
 
 def _mode() -> int:
-    """How to load it. Where a framework (TensorFlow) exports a TLS library of its own to the whole process, libhvd must
-    look into its own dependencies first, or its calls to OpenSSL end up there."""
+    """How to load it. Where a framework (TensorFlow) exports a TLS library of its own to the whole process,
+    libhvd must look into its own dependencies first, or its calls to OpenSSL end up there."""
     process = ctypes.CDLL(None)
     info = _DlInfo()
     try:
@@ -121,7 +123,8 @@ def hvdrun() -> str:
     from ._abi import LIBRARY_PATH
 
     if os.sep in LIBRARY_PATH:
-        for parent in Path(LIBRARY_PATH).resolve().parents[1:3]:  # lib/libhvd.so.1, or lib/<architecture>/libhvd.so.1
+        for parent in Path(
+                LIBRARY_PATH).resolve().parents[1:3]:  # lib/libhvd.so.1, or lib/<architecture>/libhvd.so.1
             if (parent / "bin" / "hvdrun").exists():
                 return str(parent / "bin" / "hvdrun")
     return "hvdrun"

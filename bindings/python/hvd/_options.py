@@ -27,7 +27,9 @@ def _to_logging() -> LogCallback:
     import logging
 
     own = logger()
-    levels = {TRACE: 5, DEBUG: logging.DEBUG, INFO: logging.INFO, WARNING: logging.WARNING, ERROR: logging.ERROR}
+    levels = {
+        TRACE: 5, DEBUG: logging.DEBUG, INFO: logging.INFO, WARNING: logging.WARNING, ERROR: logging.ERROR
+    }
     return lambda level, message: own.log(levels.get(level, logging.INFO), "%s", message)
 
 
@@ -73,7 +75,8 @@ class NativeOptions:
         elif isinstance(value, str):
             _abi.check(_lib.hvd_options_set, self._pointer, name, _abi.text(value, f"option {key}"))
         else:
-            raise InvalidError(f"option {key}: expected str, int, float or bool, and not {type(value).__name__}")
+            raise InvalidError(
+                f"option {key}: expected str, int, float or bool, and not {type(value).__name__}")
 
     def get(self, key: str) -> str:
         text = c_char_p()

@@ -1,11 +1,13 @@
-"""submit(): an operation from Python's arguments. The compiled module hvd._calls does it, or ctypes where that is missing.
+"""submit(): an operation from Python's arguments. The compiled module hvd._calls does it, or ctypes where
+that is missing.
 
     submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale, postscale, splits, set,
            timeout, wait)
 
-`inputs` and `outputs` are tuples or lists of arrays or of loans (tensors.Borrowed), or None; the same object twice is an
-operation in place. The result is an Operation. With `wait` it is None if the operation has completed and all that came
-out lies in `outputs`; then Ctrl-C is seen meanwhile, and what it ended with is raised.
+`inputs` and `outputs` are tuples or lists of arrays or of loans (tensors.Borrowed), or None; the same object
+twice is an operation in place. The result is an Operation. With `wait` it is None if the operation has
+completed and all that came out lies in `outputs`; then Ctrl-C is seen meanwhile, and what it ended with is
+raised.
 """
 
 from __future__ import annotations
@@ -114,9 +116,9 @@ def _lend(things: Sequence[Any] | None, writable: bool) -> list[Borrowed]:
 
 
 def _submit(context: int, collective: int, name: str | None, inputs: Sequence[Any] | None,
-            outputs: Sequence[Any] | None, group: bool, root: int, reduction: int, priority: int, prescale: float,
-            postscale: float, splits: Sequence[int] | None, process_set: int | None, timeout: float | None,
-            wait: bool) -> _Operation | None:
+            outputs: Sequence[Any] | None, group: bool, root: int, reduction: int, priority: int,
+            prescale: float, postscale: float, splits: Sequence[int] | None, process_set: int | None,
+            timeout: float | None, wait: bool) -> _Operation | None:
     request = _abi.Request(_REQUEST_SIZE, collective, _abi.integer(root, 32, "root_rank"))
     request.reduction = _abi.integer(reduction, 32, "op")
     request.priority = _abi.integer(priority, 32, "priority")
@@ -165,8 +167,10 @@ def _compiled() -> ModuleType | None:
     if os.environ.get("HVD_PYTHON_COMPILED", "1") == "0":
         return None
     name = "_calls.abi3.so"
-    places = [Path(__file__).resolve().parent / name,
-              *(parent / "bindings" / "python" / name for parent in Path(_abi.LIBRARY_PATH).resolve().parents[1:2])]
+    places = [
+        Path(__file__).resolve().parent / name,
+        *(parent / "bindings" / "python" / name for parent in Path(_abi.LIBRARY_PATH).resolve().parents[1:2])
+    ]
     for path in places:
         if path.exists():
             loader = importlib.machinery.ExtensionFileLoader("hvd._calls", str(path))

@@ -1,10 +1,10 @@
 """Adasum: a reduction between sum and mean, made of messages between pairs of ranks.
 
-Of two gradients a and b it is (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b: their sum where they are orthogonal, their mean
-where they are parallel. Of more it is that of two halves of the ranks, by vector halving and distance doubling, so
-that each rank sends about twice its data whatever their number: S. Maleki et al., "Scaling Distributed Training with
-Adaptive Summation", MLSys 2021 (arXiv:2006.02924), section 4.2. Ranks beyond the largest power of two first combine
-theirs with another's.
+Of two gradients a and b it is (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b: their sum where they are orthogonal,
+their mean where they are parallel. Of more it is that of two halves of the ranks, by vector halving and
+distance doubling, so that each rank sends about twice its data whatever their number: S. Maleki et al.,
+"Scaling Distributed Training with Adaptive Summation", MLSys 2021 (arXiv:2006.02924), section 4.2. Ranks
+beyond the largest power of two first combine theirs with another's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _PIECE = 1 << 16  # elements whose products are added up at a time, in double pr
 
 
 class Channel(Protocol):
-    """Messages of one operation: both ranks of a pair call exchange() with each other, and arrays are flat."""
+    """Messages of one operation: both ranks of a pair call exchange() with each other, and arrays are flat.
+    """
 
     def exchange(self, peer: int, mine: numpy.ndarray, theirs: numpy.ndarray) -> None: ...
 
@@ -34,7 +35,8 @@ class Channel(Protocol):
 
 
 def combine(channel: Channel, flat: numpy.ndarray, ends: Sequence[int], rank: int, size: int) -> None:
-    """Of flat (float32 or float64) on every rank, in place; tensor i, which has its own factors, ends at ends[i]."""
+    """Of flat (float32 or float64) on every rank, in place; tensor i, which has its own factors, ends at
+    ends[i]."""
     import numpy as np
 
     paired = 1 << (size.bit_length() - 1)
@@ -96,7 +98,8 @@ def _products(a: numpy.ndarray, b: numpy.ndarray, begin: int, ends: Sequence[int
     return sums
 
 
-def _add(a: numpy.ndarray, b: numpy.ndarray, begin: int, ends: Sequence[int], products: numpy.ndarray) -> None:
+def _add(a: numpy.ndarray, b: numpy.ndarray, begin: int, ends: Sequence[int],
+         products: numpy.ndarray) -> None:
     """Into a; products: of the whole tensors. One that is zero adds nothing to the other."""
     for index, where in _parts(begin, len(a), ends):
         aa, bb, ab = (float(product) for product in products[:, index])
@@ -114,7 +117,8 @@ def _numpy_of(loan: Borrowed) -> numpy.ndarray:
         raise InvalidError("Adasum: the tensor lies on a device; expected host memory")
     if name not in ("float16", "bfloat16", "float32", "float64"):
         raise InvalidError(f"Adasum: dtype {name}; expected float16, bfloat16, float32 or float64")
-    raw = (ctypes.c_char * (loan.count * _abi.lib.hvd_dtype_size(loan.dtype))).from_address(loan.tensor.data or 0)
+    raw = (ctypes.c_char * (loan.count * _abi.lib.hvd_dtype_size(loan.dtype))).from_address(
+        loan.tensor.data or 0)
     return np.frombuffer(raw, np.uint16 if name == "bfloat16" else name)
 
 
@@ -136,8 +140,8 @@ def _narrowed(values: numpy.ndarray, name: str) -> numpy.ndarray:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-def start(context: Any, wait: bool, tensors: Sequence[Any], name: str | None, out: Sequence[Any] | None, prescale: float,
-          postscale: float, process_set: Any, timeout: float | None) -> Any:
+def start(context: Any, wait: bool, tensors: Sequence[Any], name: str | None, out: Sequence[Any] | None,
+          prescale: float, postscale: float, process_set: Any, timeout: float | None) -> Any:
     """allreduce with op=Adasum, of several: their results, or a handle to them."""
     sources = [borrow(tensor) for tensor in tensors]
     if out is None:
@@ -156,7 +160,8 @@ def start(context: Any, wait: bool, tensors: Sequence[Any], name: str | None, ou
         _numpy_of(loan)  # what can't be reduced is refused at once
     ranks = list(range(context.size())) if not hasattr(process_set, "ranks") else process_set.ranks
     if context.rank() not in ranks:
-        raise InvalidError(f"process_set {process_set.name!r} has the ranks {ranks}, and not {context.rank()}")
+        raise InvalidError(
+            f"process_set {process_set.name!r} has the ranks {ranks}, and not {context.rank()}")
     label = _number(context) if name is None else name
     if getattr(process_set, "name", ""):
         label = f"{process_set.name}/{label}"
@@ -203,17 +208,22 @@ class _Messages:
 
 
 def _agree(context: Any, tensors: list[Any], name: str, process_set: Any, timeout: float | None) -> None:
-    """The same error on every rank if they bring different tensors: else who has no part in a pair's would wait."""
-    everybody = context.allgather_object(tensors, f"adasum {name}", "json", process_set=process_set, timeout=timeout)
+    """The same error on every rank if they bring different tensors: else who has no part in a pair's would
+    wait."""
+    everybody = context.allgather_object(tensors, f"adasum {name}", "json", process_set=process_set,
+                                         timeout=timeout)
     other = next((index for index, theirs in enumerate(everybody) if theirs != everybody[0]), None)
     if other is not None:
-        raise MismatchError(f"adasum {name!r}: {everybody[0]} on the first rank, {everybody[other]} on that of place "
-                            f"{other}")
+        raise MismatchError(
+            f"adasum {name!r}: {everybody[0]} on the first rank, {everybody[other]} on that of place "
+            f"{other}")
 
 
-def reduce(context: Any, sources: Sequence[Borrowed], targets: Sequence[Borrowed], name: str, ranks: Sequence[int],
-           prescale: float, postscale: float, process_set: Any, timeout: float | None) -> None:
-    """Of each source into its target; all as one operation. Returns when it is done, on every rank of `ranks`."""
+def reduce(context: Any, sources: Sequence[Borrowed], targets: Sequence[Borrowed], name: str,
+           ranks: Sequence[int], prescale: float, postscale: float, process_set: Any,
+           timeout: float | None) -> None:
+    """Of each source into its target; all as one operation. Returns when it is done, on every rank of
+    `ranks`."""
     import numpy as np
 
     arrays, outputs = [_numpy_of(loan) for loan in sources], [_numpy_of(loan) for loan in targets]

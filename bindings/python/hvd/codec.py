@@ -1,9 +1,10 @@
 """Python objects as bytes, by a codec that the caller chooses.
 
-"json" (the default, which set_codec changes for a whole program) executes nothing that it reads: JSON for what JSON
-knows, with tags for what scripts send besides (_TYPES below lists it), NumPy's arrays and numbers, and PyTorch's
-tensors. "pickle" takes nearly everything, and whoever can send you a pickle can run code in your process: it is for
-jobs whose every member is trusted. Any object with dumps(object) -> bytes and loads(bytes) -> object is a codec too.
+"json" (the default, which set_codec changes for a whole program) executes nothing that it reads: JSON for
+what JSON knows, with tags for what scripts send besides (_TYPES below lists it), NumPy's arrays and numbers,
+and PyTorch's tensors. "pickle" takes nearly everything, and whoever can send you a pickle can run code in
+your process: it is for jobs whose every member is trusted. Any object with dumps(object) -> bytes and
+loads(bytes) -> object is a codec too.
 """
 
 from __future__ import annotations
@@ -79,11 +80,13 @@ class JsonCodec:
         try:
             text = json.dumps(self._encode(thing, blobs, "object"), separators=(",", ":")).encode()
         except RecursionError:
-            raise InvalidError("object: it is nested too deeply for the json codec, or is part of itself") from None
+            raise InvalidError(
+                "object: it is nested too deeply for the json codec, or is part of itself") from None
         except (OverflowError, MemoryError, ValueError) as error:
             if isinstance(error, InvalidError):
                 raise
-            raise InvalidError(f"object: the json codec can't take it: {type(error).__name__}: {error}") from error
+            raise InvalidError(
+                f"object: the json codec can't take it: {type(error).__name__}: {error}") from error
         return [_MAGIC + struct.pack("<Q", len(text)) + text, *blobs.parts]
 
     def loads(self, data: bytes) -> Any:
@@ -92,7 +95,8 @@ class JsonCodec:
             raise InvalidError("these bytes were not made by the json codec: do all ranks use the same one?")
         (length,) = struct.unpack_from("<Q", data, len(_MAGIC))
         if length > len(data) - head:
-            raise InvalidError(f"the object is cut off: {len(data) - head} bytes follow, expected at least {length}")
+            raise InvalidError(
+                f"the object is cut off: {len(data) - head} bytes follow, expected at least {length}")
         try:
             tree = json.loads(bytes(data[head : head + length]))
             return self._decode(tree, memoryview(data)[head + length :])
@@ -125,29 +129,36 @@ class JsonCodec:
                                              self._encode(item, blobs, f"{where}[{key!r}]")]
                                             for key, item in thing.items()]}
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)) and thing.dtype.kind in "biufcmMUS":
+        if numpy is not None and isinstance(
+                thing, (numpy.ndarray, numpy.generic)) and thing.dtype.kind in "biufcmMUS":
             scalar = isinstance(thing, numpy.generic)
-            # An array of one, so that what tobytes() gives has the dtype that is named, all its bytes and its zeros.
+            # An array of one, so that what tobytes() gives has the dtype that is named, all its bytes and its
+            # zeros.
             raw = numpy.asarray(thing)
             tag = blobs.add("numpy scalar" if scalar else "numpy", raw.tobytes())
             return {**tag, "dtype": raw.dtype.str, "shape": list(raw.shape)}
-        if numpy is not None and isinstance(thing, numpy.dtype) and thing.names is None and thing.subdtype is None:
+        if numpy is not None and isinstance(thing,
+                                            numpy.dtype) and thing.names is None and thing.subdtype is None:
             return {_TAG: "numpy.dtype", "name": thing.str}
         if isinstance(thing, (bytes, bytearray)):
             return blobs.add("bytearray" if isinstance(thing, bytearray) else "bytes", bytes(thing))
-        raise InvalidError(f"{where}: the json codec takes no {kind.__module__}.{kind.__qualname__}; "
-                           "codec='pickle' does (hvd.set_codec('pickle') for a whole program), where every member of "
-                           "the job is trusted")
+        raise InvalidError(
+            f"{where}: the json codec takes no {kind.__module__}.{kind.__qualname__}; "
+            "codec='pickle' does (hvd.set_codec('pickle') for a whole program), where every member of "
+            "the job is trusted")
 
     @staticmethod
     def _tensor(torch: Any, thing: Any, blobs: _Blobs, where: str) -> dict:
         if thing.layout != torch.strided or thing.is_quantized:
-            raise InvalidError(f"{where}: the json codec takes dense tensors, and not one of layout {thing.layout}, "
-                               f"dtype {thing.dtype}; codec='pickle' does, where every member of the job is trusted")
+            raise InvalidError(
+                f"{where}: the json codec takes dense tensors, and not one of layout {thing.layout}, "
+                f"dtype {thing.dtype}; codec='pickle' does, where every member of the job is trusted")
         flat = thing.detach().cpu().contiguous().reshape(-1)
         raw = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-        return {**blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
-                "device": str(thing.device)}
+        return {
+            **blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
+            "device": str(thing.device)
+        }
 
     def _decode(self, tree: Any, blob: memoryview) -> Any:
         if isinstance(tree, list):
@@ -162,7 +173,8 @@ class JsonCodec:
         if kind in _BY_NAME:
             return _TYPES[_BY_NAME[kind]][1](self._decode(tree["items"], blob))
         if kind == "namedtuple":
-            return _namedtuple(tree["module"], tree["name"], tree["fields"], self._decode(tree["items"], blob))
+            return _namedtuple(tree["module"], tree["name"], tree["fields"],
+                               self._decode(tree["items"], blob))
         if kind.startswith("torch."):
             return _of_torch(kind, tree)
         if kind == "numpy.dtype":
@@ -244,13 +256,15 @@ def _of_torch(kind: str, tree: dict) -> Any:
 
 
 def _namedtuple(module: str, name: str, fields: list[str], items: list[Any]) -> Any:
-    """Of the class with this name if it is loaded here and has these fields, else of one like it. No code of it runs."""
+    """Of the class with this name if it is loaded here and has these fields, else of one like it. No code of
+    it runs."""
     if len(fields) != len(items):
         raise ValueError(f"{name}: {len(items)} values for {len(fields)} fields")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
-    if not (isinstance(found, type) and issubclass(found, tuple) and vars(found).get("_fields") == tuple(fields)):
+    if not (isinstance(found, type) and issubclass(found, tuple) and
+            vars(found).get("_fields") == tuple(fields)):
         found = collections.namedtuple(name.rpartition(".")[2], fields)  # which checks the names
     return tuple.__new__(found, items)
 
@@ -273,7 +287,8 @@ def codec_of(choice: CodecLike | None) -> Codec:
         return _default
     if isinstance(choice, str):
         if choice not in _CODECS:
-            raise InvalidError(f"codec {choice!r}: expected 'json', 'pickle' or an object with dumps and loads")
+            raise InvalidError(
+                f"codec {choice!r}: expected 'json', 'pickle' or an object with dumps and loads")
         return _CODECS[choice]
     if not (callable(getattr(choice, "dumps", None)) and callable(getattr(choice, "loads", None))):
         raise InvalidError(f"codec {choice!r}: expected 'json', 'pickle' or an object with dumps and loads")
@@ -281,6 +296,7 @@ def codec_of(choice: CodecLike | None) -> Codec:
 
 
 def set_codec(choice: CodecLike) -> None:
-    """The codec of all objects and states for which none is given from now on; every rank sets the same one."""
+    """The codec of all objects and states for which none is given from now on; every rank sets the same one.
+    """
     global _default
     _default = codec_of("json" if choice is None else choice)

@@ -120,12 +120,14 @@ class Event:
 def _plain(kind: Any, raw: Any) -> Any:
     """A dataclass from the struct with the same fields."""
     values = {field.name: getattr(raw, field.name) for field in fields(kind)}
-    return kind(**{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
+    return kind(
+        **{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
 
 
 _MEMORIES = {"host": 0, "cuda": 1}
-_COLLECTIVES = {"broadcast": 1, "allreduce": 2, "allgather": 3, "barrier": 4, "reducescatter": 5, "alltoall": 6,
-                "join": 7}
+_COLLECTIVES = {
+    "broadcast": 1, "allreduce": 2, "allgather": 3, "barrier": 4, "reducescatter": 5, "alltoall": 6, "join": 7
+}
 
 
 def _code(names: dict[str, int], name: str, what: str) -> int:
@@ -148,9 +150,10 @@ def backends(**options: OptionValue) -> list[BackendReport]:
             _abi.check(_lib.hvd_get_available_backend, native, index, byref(raw))
             name, version, path, reason = (text.decode("utf-8", "replace")
                                            for text in (raw.name, raw.version, raw.path, raw.reason))
-            found.append(BackendReport(name, version, path, bool(raw.usable), reason, _set_of(_MEMORIES, raw.memories),
-                                       _set_of(CODES, raw.dtypes), _set_of(_COLLECTIVES, raw.collectives),
-                                       bool(raw.local), raw.max_instances))
+            found.append(
+                BackendReport(name, version, path, bool(raw.usable), reason, _set_of(_MEMORIES, raw.memories),
+                              _set_of(CODES, raw.dtypes), _set_of(_COLLECTIVES, raw.collectives),
+                              bool(raw.local), raw.max_instances))
     return found
 
 
@@ -194,15 +197,17 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 
 class Context(Collectives):
-    """A worker. Options are keywords (docs/options.md); what is not given comes from the environment (HVD_...).
+    """A worker. Options are keywords (docs/options.md); what is not given comes from the environment
+    (HVD_...).
 
     `log` gets (level, line) from the library's threads; without it, lines go to logging.getLogger("hvd").
-    Several contexts may live in one process; the functions of the package use the one that hvd.init made. With
-    connect=False it has joined no job yet: listeners, states and samplers may be made from it, and connect() joins.
+    Several contexts may live in one process; the functions of the package use the one that hvd.init made.
+    With connect=False it has joined no job yet: listeners, states and samplers may be made from it, and
+    connect() joins.
     """
 
-    def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (), connect: bool = True,
-                 **options: OptionValue):
+    def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (),
+                 connect: bool = True, **options: OptionValue):
         pointer = c_void_p()
         with NativeOptions(options, log) as native:
             _abi.check(_lib.hvd_context_create, native, byref(pointer))
@@ -225,8 +230,9 @@ class Context(Collectives):
             raise
 
     def connect(self, timeout: float | None = None) -> None:
-        """Joins the job, and waits until this worker is a member of a generation: for a context that was made with
-        connect=False. None: option init_timeout. Once; another thread's close() ends it with ClosedError."""
+        """Joins the job, and waits until this worker is a member of a generation: for a context that was made
+        with connect=False. None: option init_timeout. Once; another thread's close() ends it with
+        ClosedError."""
         pointer = c_void_p()
         _abi.check(_lib.hvd_connect_begin, self._handle.pointer,
                    _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout), byref(pointer))
@@ -273,8 +279,10 @@ class Context(Collectives):
         _abi.check(_lib.hvd_get_backend, self._handle.pointer, byref(raw))
         return _plain(BackendInfo, raw)
 
-    def backend_choice(self, collective: str = "allreduce", dtype: str = "float32", memory: str = "host") -> BackendChoice:
-        """Which backend serves such an operation in the present generation, and why. UnsupportedError: none."""
+    def backend_choice(self, collective: str = "allreduce", dtype: str = "float32",
+                       memory: str = "host") -> BackendChoice:
+        """Which backend serves such an operation in the present generation, and why. UnsupportedError: none.
+        """
         raw = _abi.BackendSelection()
         codes = (_code(_MEMORIES, memory, "memory"), _code(CODES, dtype, "dtype"),
                  _code(_COLLECTIVES, collective, "collective"))
@@ -301,7 +309,8 @@ class Context(Collectives):
     def _share_process_set(self, process_set: ProcessSet) -> None:
         """For init() again: a set like one that is there is that one."""
         for mine in self._process_sets:
-            if mine._handle is not None and (mine is process_set or process_set._handle is None and process_set._same(mine)):
+            if mine._handle is not None and (mine is process_set or
+                                             process_set._handle is None and process_set._same(mine)):
                 process_set._handle, process_set.process_set_id = mine._handle, mine.process_set_id
                 return
         raise InvalidError(f"{process_set!r}: the context exists, and has no such process set: "
@@ -334,18 +343,20 @@ class Context(Collectives):
             self._shut_down = True
 
     def leave(self, timeout: float | None = None) -> None:
-        """Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
-        without it and repeat nothing, and elastic.run returns here. Past the time-out (None: option leave_timeout) it
-        is lost."""
+        """Asks that this worker may go, from any thread, and returns at once: at the next commit or check the
+        others go on without it and repeat nothing, and elastic.run returns here. Past the time-out (None:
+        option leave_timeout) it is lost."""
         nanoseconds = _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout)
         _abi.check(_lib.hvd_leave, self._handle.pointer, nanoseconds)
 
     def has_left(self) -> bool:
-        """Whether this worker has gone so: its training is not complete then, though elastic.run has returned."""
+        """Whether this worker has gone so: its training is not complete then, though elastic.run has
+        returned."""
         return not self._handle.closed and bool(_lib.hvd_has_left(self._handle.pointer))
 
     def abort(self, reason: str = "aborted by the program") -> None:
-        """Closes at once, from any thread: pending calls end with ClosedError. To the job a worker is lost."""
+        """Closes at once, from any thread: pending calls end with ClosedError. To the job a worker is lost.
+        """
         self._shut_down = True
         _abi.check(_lib.hvd_abort, self._handle.pointer, _abi.text(reason, "reason"))
 
@@ -410,8 +421,8 @@ class Context(Collectives):
     def register_listener(self, listener: Callable[[Event], None], kinds: int = EventKind.ALL) -> int:
         """Called from a thread of the library that does nothing else; gives a number to remove it by."""
         number = c_uint64()
-        _abi.check(_lib.hvd_register_listener, self._handle.pointer, int(kinds), _listen, _listeners.add(listener),
-                   _forget_listener, byref(number))
+        _abi.check(_lib.hvd_register_listener, self._handle.pointer, int(kinds), _listen,
+                   _listeners.add(listener), _forget_listener, byref(number))
         return number.value
 
     def remove_listener(self, number: int) -> None:

@@ -1,4 +1,5 @@
-"""The driver, embedded: start a job from Python, with its own discovery, launch and output where that is wanted."""
+"""The driver, embedded: start a job from Python, with its own discovery, launch and output where that is
+wanted."""
 
 from __future__ import annotations
 
@@ -137,15 +138,16 @@ def _forget(userdata):
 
 
 def _strings(values: Sequence[str]):
-    return (c_char_p * (len(values) + 1))(*[_abi.text(value, "command or environment") for value in values], None)
+    return (c_char_p * (len(values) + 1))(*[_abi.text(value, "command or environment") for value in values],
+                                          None)
 
 
 class Driver:
     """Driver(["python", "train.py"], np=2, hosts="a:1,b:1"). Options are keywords, as in docs/options.md.
 
-    environment: added to this process's, for workers of the local launcher. discover() -> {host: slots} is asked
-    every discovery_interval, in a thread of the library; launcher starts workers itself; output(rank, host, slot,
-    is_stderr, line) gets what workers of the local launcher print.
+    environment: added to this process's, for workers of the local launcher. discover() -> {host: slots} is
+    asked every discovery_interval, in a thread of the library; launcher starts workers itself; output(rank,
+    host, slot, is_stderr, line) gets what workers of the local launcher print.
     """
 
     def __init__(self, command: Sequence[str] | None = None, *, environment: Mapping[str, str] | None = None,
@@ -163,11 +165,14 @@ class Driver:
             extra = _strings([f"{name}={value}" for name, value in (environment or {}).items()])
             _abi.check(_lib.hvd_driver_set_command, self._handle.pointer, _strings(command), extra)
         if discover is not None:
-            _abi.check(_lib.hvd_driver_set_discovery, self._handle.pointer, _discover, _callbacks.add(discover), _forget)
+            _abi.check(_lib.hvd_driver_set_discovery, self._handle.pointer, _discover,
+                       _callbacks.add(discover), _forget)
         if launcher is not None:
-            _abi.check(_lib.hvd_driver_set_launcher, self._handle.pointer, _start, _stop, _callbacks.add(launcher), _forget)
+            _abi.check(_lib.hvd_driver_set_launcher, self._handle.pointer, _start, _stop,
+                       _callbacks.add(launcher), _forget)
         if output is not None:
-            _abi.check(_lib.hvd_driver_set_output, self._handle.pointer, _output, _callbacks.add(output), _forget)
+            _abi.check(_lib.hvd_driver_set_output, self._handle.pointer, _output, _callbacks.add(output),
+                       _forget)
 
     def start(self) -> None:
         """Listening, discovery and workers begin."""
@@ -207,15 +212,19 @@ class Driver:
         return plain
 
     def describe(self, format: Format = Format.TEXT) -> str:
-        """All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are in it."""
+        """All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets
+        are in it."""
         text = c_void_p()
         _abi.check(_lib.hvd_driver_describe, self._handle.pointer, Format(format), byref(text))
         return _owned(text)
 
-    def drain(self, host: str, *, timeout: float | None = None, reason: str = "drained by the program") -> None:
-        """The host's workers leave at their next commit, at most within option leave_timeout, and it gets no others."""
+    def drain(self, host: str, *, timeout: float | None = None,
+              reason: str = "drained by the program") -> None:
+        """The host's workers leave at their next commit, at most within option leave_timeout, and it gets no
+        others."""
         left = 0 if timeout is None else _abi.nanoseconds(timeout)
-        _abi.check(_lib.hvd_driver_drain, self._handle.pointer, _abi.text(host, "host"), left, _abi.text(reason, "reason"))
+        _abi.check(_lib.hvd_driver_drain, self._handle.pointer, _abi.text(host, "host"), left,
+                   _abi.text(reason, "reason"))
 
     def undrain(self, host: str) -> None:
         """The host may be used again."""
@@ -251,15 +260,17 @@ def _owned(text: c_void_p) -> str:
 
 def command(verb: str, argument: str = "", *, timeout: float | None = None, log: LogCallback | None = None,
             **options: OptionValue) -> str:
-    """Asks a driver that runs elsewhere as its operator, as hvdrun ctl does: command("status", address_file="job.addr").
+    """Asks a driver that runs elsewhere as its operator, as hvdrun ctl does: command("status",
+    address_file="job.addr").
 
-    Options address_file, or driver and secret, name it; verb "help" lists the verbs. Waits 10 seconds at most.
+    Options address_file, or driver and secret, name it; verb "help" lists the verbs. Waits 10 seconds at
+    most.
     """
     text = c_void_p()
     left = 0 if timeout is None else _abi.nanoseconds(timeout)
     with NativeOptions(options, log) as native:
-        _abi.check(_lib.hvd_driver_command, native, _abi.text(verb, "verb"), _abi.text(argument, "argument"), left,
-                   byref(text))
+        _abi.check(_lib.hvd_driver_command, native, _abi.text(verb, "verb"), _abi.text(argument, "argument"),
+                   left, byref(text))
     return _owned(text)
 
 

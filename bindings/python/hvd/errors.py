@@ -111,9 +111,9 @@ class InternalError(HvdError):
 
 BY_STATUS: dict[int, type[HvdError]] = {
     kind.status: kind
-    for kind in (HorovodInternalError, HostsUpdatedInterrupt, MismatchError, InvalidError, WaitTimeoutError, ClosedError,
-                 RemovedError, DriverLostError, RefusedError, UnavailableError, UnsupportedError, CallbackError,
-                 JobFailedError, InternalError)
+    for kind in (HorovodInternalError, HostsUpdatedInterrupt, MismatchError, InvalidError, WaitTimeoutError,
+                 ClosedError, RemovedError, DriverLostError, RefusedError, UnavailableError, UnsupportedError,
+                 CallbackError, JobFailedError, InternalError)
 }
 
 # What code of ours within another library (XLA, LightGBM) says, where nothing but a text comes out of it.

@@ -16,12 +16,15 @@ _lib = _abi.lib
 
 
 class Handle:
-    """What an asynchronous form gives. Dropping it harms nothing: the operation goes on, and its memory is kept."""
+    """What an asynchronous form gives. Dropping it harms nothing: the operation goes on, and its memory is
+    kept."""
 
     __slots__ = ("_op", "_finish", "_result", "_failure", "_done", "_lock", "name", "__weakref__")
 
-    def __init__(self, operation: Any, name: str, result: Any = None, finish: Callable[[Handle], Any] | None = None):
-        """operation: of _submit.py. The result is finish(self) once it has completed, or the one that is known before."""
+    def __init__(self, operation: Any, name: str, result: Any = None,
+                 finish: Callable[[Handle], Any] | None = None):
+        """operation: of _submit.py. The result is finish(self) once it has completed, or the one that is
+        known before."""
         self._op = operation  # every array that lies in its memory keeps it, too
         self._finish = finish
         self._result: Any = result
@@ -37,7 +40,8 @@ class Handle:
     poll = done
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Its result. After `timeout` seconds WaitTimeoutError, and it goes on; None: its own time-out bounds it."""
+        """Its result. After `timeout` seconds WaitTimeoutError, and it goes on; None: its own time-out bounds
+        it."""
         if not self._done:
             self._settle(self._op.wait(None if timeout is None else _abi.nanoseconds(timeout)))
         if self._failure is not None:
@@ -92,7 +96,8 @@ class Handle:
         return self.wait()
 
     def descriptor(self) -> int:
-        """Polls readable from its completion on; it belongs to the operation, and is not to be read or closed."""
+        """Polls readable from its completion on; it belongs to the operation, and is not to be read or
+        closed."""
         descriptor = ctypes.c_int32()
         _abi.check(_lib.hvd_op_get_fd, self._op.pointer, byref(descriptor))
         return descriptor.value
@@ -121,9 +126,11 @@ class Handle:
 
 
 class Finished:
-    """A handle, or several, with a last step: what a form gives that is made of others. It is used as they are."""
+    """A handle, or several, with a last step: what a form gives that is made of others. It is used as they
+    are."""
 
-    def __init__(self, handles: Handle | Sequence[Handle], finish: Callable[[Any], Any] = lambda result: result):
+    def __init__(self, handles: Handle | Sequence[Handle], finish: Callable[[Any],
+                                                                            Any] = lambda result: result):
         self._handles = handles if isinstance(handles, (list, tuple)) else None
         self._all: list[Handle] = list(handles) if self._handles is not None else [handles]  # type: ignore
         self._finish = finish
@@ -139,7 +146,9 @@ class Finished:
     def wait(self, timeout: float | None = None) -> Any:
         """`timeout` is for all of them together."""
         until = None if timeout is None else time.monotonic() + timeout
-        results = [handle.wait(None if until is None else max(0.0, until - time.monotonic())) for handle in self._all]
+        results = [
+            handle.wait(None if until is None else max(0.0, until - time.monotonic())) for handle in self._all
+        ]
         return self._settle(results)
 
     result = wait

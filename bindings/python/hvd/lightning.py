@@ -1,6 +1,8 @@
-"""A strategy for Lightning's Trainer: Trainer(strategy=HvdStrategy()) in workers that hvdrun or another driver starts.
+"""A strategy for Lightning's Trainer: Trainer(strategy=HvdStrategy()) in workers that hvdrun or another
+driver starts.
 
-For package lightning, or pytorch_lightning, from 2.0 on. Fixed jobs: the Trainer's loop is not restarted within a process.
+For package lightning, or pytorch_lightning, from 2.0 on. Fixed jobs: the Trainer's loop is not restarted
+within a process.
 """
 
 from __future__ import annotations
@@ -76,11 +78,12 @@ class HvdEnvironment(ClusterEnvironment):
 
 
 class HvdStrategy(ParallelStrategy):
-    """Data-parallel training by hvd: gradients are averaged over the ranks after the last backward pass of a step.
+    """Data-parallel training by hvd: gradients are averaged over the ranks after the last backward pass of a
+    step.
 
-    With accumulate_grad_batches each step reduces once. compression: of the gradients (hvd.torch.Compression). Every
-    rank must have gradients for the same parameters in a step. On GPUs a worker takes device number local_rank of the
-    Trainer's devices.
+    With accumulate_grad_batches each step reduces once. compression: of the gradients
+    (hvd.torch.Compression). Every rank must have gradients for the same parameters in a step. On GPUs a
+    worker takes device number local_rank of the Trainer's devices.
     """
 
     strategy_name = "hvd"
@@ -118,7 +121,8 @@ class HvdStrategy(ParallelStrategy):
         assert self.model is not None
         of_torch.broadcast_parameters(self.model.state_dict(), 0)
 
-    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **options: Any) -> Any:
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None,
+                       **options: Any) -> Any:
         def reduced() -> Any:
             result = closure()
             self._reduce(getattr(optimizer, "_optimizer", optimizer))
@@ -144,7 +148,8 @@ class HvdStrategy(ParallelStrategy):
         """Numbers and tensors; what is neither stays as it is."""
         operation = _reduction("mean" if reduce_op is None else reduce_op)
         if isinstance(tensor, (int, float)):
-            return type(tensor)(plain.allreduce(torch.tensor([float(tensor)], dtype=torch.float64, device="cpu"), op=operation).item())
+            return type(tensor)(plain.allreduce(
+                torch.tensor([float(tensor)], dtype=torch.float64, device="cpu"), op=operation).item())
         if not isinstance(tensor, torch.Tensor):
             return tensor
         return of_torch.allreduce(tensor.reshape(-1), op=operation).reshape(tensor.shape)

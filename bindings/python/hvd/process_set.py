@@ -34,8 +34,8 @@ class ProcessSet:
     """Ranks of the present generation, or all of this host (rule "local") or with this local rank ("cross").
 
     Every member makes the same set, with the same name, and adds it to its context (hvd.add_process_set, or
-    process_sets= of hvd.init). `rule` says who is in it when ranks have changed: "workers" (the same workers),
-    "ranks" (the same numbers), "local", "cross", "end" (nobody: it is over).
+    process_sets= of hvd.init). `rule` says who is in it when ranks have changed: "workers" (the same
+    workers), "ranks" (the same numbers), "local", "cross", "end" (nobody: it is over).
     """
 
     def __init__(self, ranks: Sequence[int] | None = None, *, name: str | None = None, rule: str = "workers"):
@@ -45,7 +45,8 @@ class ProcessSet:
             raise InvalidError(f"rule {rule!r} {'takes no' if ranks is not None else 'needs'} ranks")
         self._given = None if ranks is None else [_abi.integer(rank, 32, "ranks") for rank in ranks]
         self._rule = rule
-        self.name = name or (rule if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
+        self.name = name or (rule
+                             if ranks is None else f"set {','.join(map(str, sorted(self._given or [])))}")
         self._handle: Native | None = None
         self.process_set_id: int | None = None  # a number in its context, as in Horovod; None: not added
 
@@ -58,8 +59,8 @@ class ProcessSet:
             raise InvalidError(f"process set {self.name!r} has been added to a context already")
         pointer = c_void_p()
         ranks = None if self._given is None else (c_int32 * len(self._given))(*self._given)
-        _abi.check(_lib.hvd_process_set_create, context._handle.pointer, _abi.text(self.name, "name"), ranks, len(self._given or []),
-                   RULES[self._rule], byref(pointer))
+        _abi.check(_lib.hvd_process_set_create, context._handle.pointer, _abi.text(self.name, "name"), ranks,
+                   len(self._given or []), RULES[self._rule], byref(pointer))
         self._handle = Native(pointer.value, _lib.hvd_process_set_destroy)
 
     def _pointer(self) -> int:
@@ -77,8 +78,8 @@ class ProcessSet:
     def info(self) -> ProcessSetInfo:
         raw = _abi.ProcessSetInformation()
         _abi.check(_lib.hvd_process_set_get_info, self._pointer(), byref(raw))
-        return ProcessSetInfo(raw.rank, raw.size, raw.local_rank, raw.local_size, raw.cross_rank, raw.cross_size,
-                              raw.generation)
+        return ProcessSetInfo(raw.rank, raw.size, raw.local_rank, raw.local_size, raw.cross_rank,
+                              raw.cross_size, raw.generation)
 
     def rank(self) -> int:
         return self.info().rank

@@ -1,6 +1,7 @@
 """Jobs on a Ray cluster: workers are actors, hosts are Ray's nodes. `from hvd.ray import RayExecutor`.
 
-The driver runs in the program that calls the executor; what workers hold travels by Ray. Needs the package ray.
+The driver runs in the program that calls the executor; what workers hold travels by Ray. Needs the package
+ray.
 """
 
 from __future__ import annotations
@@ -94,32 +95,40 @@ class _Launcher(_driver.Launcher):
 class RayExecutor:
     """RayExecutor(num_workers=4), or RayExecutor(min_workers=2, max_workers=8), which is elastic.
 
-    start() makes the actors of a fixed job, which keep between calls what their process holds; an elastic job's actors
-    are made and replaced while it runs. run(function, args, kwargs) is one job: function calls hvd.init(), and its
-    results come back in rank order. Other parameters are Horovod's: cpus_per_worker, use_gpu, gpus_per_worker,
-    env_vars; num_workers_per_host together with num_hosts in place of num_workers. `options` are the driver's.
+    start() makes the actors of a fixed job, which keep between calls what their process holds; an elastic
+    job's actors are made and replaced while it runs. run(function, args, kwargs) is one job: function calls
+    hvd.init(), and its results come back in rank order. Other parameters are Horovod's: cpus_per_worker,
+    use_gpu, gpus_per_worker, env_vars; num_workers_per_host together with num_hosts in place of num_workers.
+    `options` are the driver's.
     """
 
     def __init__(self, settings: Any = None, num_workers: int | None = None, num_hosts: int | None = None,
                  num_workers_per_host: int | None = None, cpus_per_worker: float = 1, use_gpu: bool = False,
-                 gpus_per_worker: float | None = None, min_workers: int | None = None, max_workers: int | None = None,
-                 reset_limit: int | None = None, elastic_timeout: float | None = None,
-                 env_vars: Mapping[str, str] | None = None, **options: Any):
+                 gpus_per_worker: float | None = None, min_workers: int | None = None,
+                 max_workers: int | None = None, reset_limit: int | None = None,
+                 elastic_timeout: float | None = None, env_vars: Mapping[str, str] | None = None,
+                 **options: Any):
         if num_workers is None and num_hosts is not None:
             num_workers = num_hosts * (num_workers_per_host or 1)
         if (num_workers is None) == (min_workers is None):
-            raise InvalidError("expected num_workers (a fixed job) or min_workers (an elastic one), and not both")
-        for name, value in (("num_workers", num_workers), ("min_workers", min_workers), ("max_workers", max_workers)):
+            raise InvalidError(
+                "expected num_workers (a fixed job) or min_workers (an elastic one), and not both")
+        for name, value in (("num_workers", num_workers), ("min_workers", min_workers), ("max_workers",
+                                                                                         max_workers)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InvalidError(f"{name} is {value!r}: expected at least 1")
         if max_workers is not None and max_workers < (min_workers or num_workers or 1):
-            raise InvalidError(f"max_workers is {max_workers}: expected at least {min_workers or num_workers}")
+            raise InvalidError(
+                f"max_workers is {max_workers}: expected at least {min_workers or num_workers}")
         self.num_workers, self.min_workers, self.max_workers = num_workers, min_workers, max_workers
         gpus = 0 if not use_gpu else 1 if gpus_per_worker is None else gpus_per_worker
         self._resources = {"num_cpus": cpus_per_worker, "num_gpus": gpus}
         self._variables = {str(name): str(value) for name, value in (env_vars or {}).items()}
-        self._options = {name: value for name, value in {
-            "reset_limit": reset_limit, "elastic_timeout": elastic_timeout, **options}.items() if value is not None}
+        self._options = {
+            name: value for name, value in
+            {"reset_limit": reset_limit, "elastic_timeout": elastic_timeout, **options}.items()
+            if value is not None
+        }
         self._actors: list[Any] = []
         self._places: list[tuple[str, int]] = []
 
@@ -146,8 +155,9 @@ class RayExecutor:
             self._places = ray.get([actor.place.remote() for actor in self._actors], timeout=timeout)
         except ray.exceptions.GetTimeoutError:
             self.shutdown()
-            raise TimeoutError(f"{self.num_workers} workers with {self._resources} each: the cluster had no room within "
-                               f"{timeout} s; it has {ray.cluster_resources()}") from None
+            raise TimeoutError(
+                f"{self.num_workers} workers with {self._resources} each: the cluster had no room within "
+                f"{timeout} s; it has {ray.cluster_resources()}") from None
 
     def shutdown(self) -> None:
         """Ends the actors."""
@@ -176,7 +186,8 @@ class RayExecutor:
             kwargs: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
         """function(*args, **kwargs) on every worker of one job: its results in rank order.
 
-        An exception of the function is raised here, if it ended the job; JobFailedError says why else it failed.
+        An exception of the function is raised here, if it ended the job; JobFailedError says why else it
+        failed.
         """
         if not callable(function):
             raise InvalidError(f"function: expected something to call, and not {type(function).__name__}")
@@ -194,7 +205,8 @@ class RayExecutor:
             free: dict[str, list[Any]] = {}
             for actor, (node, _) in zip(self._actors, self._places):
                 free.setdefault(node, []).append(actor)
-            options.update(np=self.num_workers, hosts=",".join(f"{node}:{len(there)}" for node, there in free.items()),
+            options.update(np=self.num_workers,
+                           hosts=",".join(f"{node}:{len(there)}" for node, there in free.items()),
                            restart=False)
 
             def make(host: str, slot: int) -> Any:
@@ -258,18 +270,20 @@ def _in_variables(variables: Mapping[str, str], function: Callable[..., Any]) ->
 
 
 class ElasticRayExecutor:
-    """Horovod's earlier class: ElasticRayExecutor(settings, ...).start(), then run(function), which takes no arguments."""
+    """Horovod's earlier class: ElasticRayExecutor(settings, ...).start(), then run(function), which takes no
+    arguments."""
 
     def __init__(self, settings: Any = None, use_gpu: bool = False, cpus_per_slot: float = 1,
                  gpus_per_slot: float | None = None, env_vars: Mapping[str, str] | None = None,
-                 override_discovery: bool = True, min_workers: int | None = None, max_workers: int | None = None,
-                 **options: Any):
-        least = min_workers or getattr(settings, "min_num_proc", None) or getattr(settings, "num_proc", None) or 1
-        self._executor = RayExecutor(
-            min_workers=least, max_workers=max_workers or getattr(settings, "max_num_proc", None), use_gpu=use_gpu,
-            cpus_per_worker=cpus_per_slot, gpus_per_worker=gpus_per_slot, env_vars=env_vars,
-            reset_limit=getattr(settings, "reset_limit", None),
-            elastic_timeout=getattr(settings, "elastic_timeout", None), **options)
+                 override_discovery: bool = True, min_workers: int | None = None,
+                 max_workers: int | None = None, **options: Any):
+        least = min_workers or getattr(settings, "min_num_proc", None) or getattr(settings, "num_proc",
+                                                                                  None) or 1
+        self._executor = RayExecutor(min_workers=least, max_workers=max_workers or
+                                     getattr(settings, "max_num_proc", None), use_gpu=use_gpu,
+                                     cpus_per_worker=cpus_per_slot, gpus_per_worker=gpus_per_slot,
+                                     env_vars=env_vars, reset_limit=getattr(settings, "reset_limit", None),
+                                     elastic_timeout=getattr(settings, "elastic_timeout", None), **options)
 
     @staticmethod
     def create_settings(min_num_proc: int | None = None, max_num_proc: int | None = None,
@@ -278,14 +292,16 @@ class ElasticRayExecutor:
         from types import SimpleNamespace
 
         return SimpleNamespace(min_num_proc=min_num_proc or other.get("min_np"), reset_limit=reset_limit,
-                               max_num_proc=max_num_proc or other.get("max_np"), elastic_timeout=elastic_timeout)
+                               max_num_proc=max_num_proc or other.get("max_np"),
+                               elastic_timeout=elastic_timeout)
 
     def start(self) -> None:
         """Nothing to do: actors are made when there is a function."""
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Any = None) -> list[Any]:
         if callbacks:
-            raise InvalidError("callbacks: not served; workers report by hvd.allgather_object or by Ray's own means")
+            raise InvalidError(
+                "callbacks: not served; workers report by hvd.allgather_object or by Ray's own means")
         return self._executor.run(worker_fn)
 
 

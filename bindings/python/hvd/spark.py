@@ -1,7 +1,9 @@
-"""Jobs on a Spark cluster: each worker is a Spark task. `import hvd.spark; hvd.spark.run(function, num_proc=4)`.
+"""Jobs on a Spark cluster: each worker is a Spark task. `import hvd.spark; hvd.spark.run(function,
+num_proc=4)`.
 
-The driver runs beside Spark's. Tasks come to it by its address and a secret of the job, which travels within Spark's own
-tasks: encrypt those (spark.network.crypto.enabled) where others listen. Needs the package pyspark, and Java.
+The driver runs beside Spark's. Tasks come to it by its address and a secret of the job, which travels within
+Spark's own tasks: encrypt those (spark.network.crypto.enabled) where others listen. Needs the package
+pyspark, and Java.
 """
 
 from __future__ import annotations
@@ -49,11 +51,13 @@ def _spark_context(given: Any) -> Any:
 
     context = given if given is not None else SparkContext._active_spark_context
     if context is None:
-        raise InvalidError("there is no SparkContext: expected one, such as SparkSession.builder.getOrCreate()'s")
+        raise InvalidError(
+            "there is no SparkContext: expected one, such as SparkSession.builder.getOrCreate()'s")
     return context
 
 
-def _run(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, spark_context: Any,
+def _run(function: Callable[...,
+                            Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, spark_context: Any,
          tasks: int, env: Mapping[str, str] | None, barrier: bool, options: dict[str, Any]) -> list[Any]:
     if not callable(function):
         raise InvalidError(f"fn: expected something to call, and not {type(function).__name__}")
@@ -112,12 +116,13 @@ def run(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, A
         num_proc: int | None = None, start_timeout: float | None = None, use_mpi: bool | None = None,
         use_gloo: bool | None = None, extra_mpi_args: str | None = None, env: Mapping[str, str] | None = None,
         stdout: Any = None, stderr: Any = None, verbose: int = 1, nics: Any = None,
-        prefix_output_with_timestamp: bool = False, executable: str | None = None, *, spark_context: Any = None,
-        **options: Any) -> list[Any]:
+        prefix_output_with_timestamp: bool = False, executable: str | None = None, *,
+        spark_context: Any = None, **options: Any) -> list[Any]:
     """fn(*args, **kwargs) in num_proc tasks that start together (a barrier stage): its results in rank order.
 
-    num_proc: by default as many as Spark runs at once (defaultParallelism). `options` are the driver's. The other
-    parameters are Horovod's, and have no effect. Blocks; JobFailedError or Spark's own error says why it failed.
+    num_proc: by default as many as Spark runs at once (defaultParallelism). `options` are the driver's. The
+    other parameters are Horovod's, and have no effect. Blocks; JobFailedError or Spark's own error says why
+    it failed.
     """
     return _job(fn, args, kwargs, num_proc, None, None, start_timeout, env, True, spark_context, options)
 
@@ -125,22 +130,26 @@ def run(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, A
 def run_elastic(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
                 num_proc: int | None = None, min_num_proc: int | None = None, max_num_proc: int | None = None,
                 start_timeout: float | None = None, elastic_timeout: float | None = None,
-                reset_limit: int | None = None, env: Mapping[str, str] | None = None, *, spark_context: Any = None,
-                min_np: int | None = None, max_np: int | None = None, **options: Any) -> list[Any]:
+                reset_limit: int | None = None, env: Mapping[str, str] | None = None, *,
+                spark_context: Any = None, min_np: int | None = None, max_np: int | None = None,
+                **options: Any) -> list[Any]:
     """run() whose tasks may fail: the others go on, and Spark's next attempt of a task joins them.
 
     How often it tries is spark.task.maxFailures (in local mode local[N,F]).
     """
-    options.update({name: value for name, value in (("elastic_timeout", elastic_timeout), ("reset_limit", reset_limit))
-                    if value is not None})
+    options.update({
+        name: value for name, value in (("elastic_timeout", elastic_timeout), ("reset_limit", reset_limit))
+        if value is not None
+    })
     for name in ("stdout", "stderr", "verbose", "nics", "prefix_output_with_timestamp", "cooldown_range"):
         options.pop(name, None)  # Horovod's, without effect
-    return _job(fn, args, kwargs, num_proc, min_num_proc or min_np, max_num_proc or max_np, start_timeout, env, False,
-                spark_context, options)
+    return _job(fn, args, kwargs, num_proc, min_num_proc or min_np, max_num_proc or max_np, start_timeout,
+                env, False, spark_context, options)
 
 
 def _job(fn: Any, args: Any, kwargs: Any, num_proc: int | None, least: int | None, most: int | None,
-         start_timeout: float | None, env: Any, barrier: bool, spark_context: Any, options: dict[str, Any]) -> list[Any]:
+         start_timeout: float | None, env: Any, barrier: bool, spark_context: Any,
+         options: dict[str, Any]) -> list[Any]:
     number = num_proc if num_proc is not None else _spark_context(spark_context).defaultParallelism
     if start_timeout is not None:
         options.setdefault("elastic_timeout", float(start_timeout))

@@ -1,4 +1,5 @@
-"""What a program has (NumPy, PyTorch, DLPack, buffers) as the library's tensors, and results back. Nothing is copied."""
+"""What a program has (NumPy, PyTorch, DLPack, buffers) as the library's tensors, and results back. Nothing is
+copied."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ CODES = {name: code for code, name in NAMES.items()}
 _FORMATS = {code: entry[2] for code, entry in _DTYPES.items()}
 _BY_DLPACK = {entry[3]: code for code, entry in _DTYPES.items()}
 # A buffer's format and size of an element: 'l' has 8 bytes here and 4 elsewhere.
-_KINDS = {**dict.fromkeys("BHILQN", "uint"), **dict.fromkeys("bhilqn", "int"), **dict.fromkeys("efd", "float")}
+_KINDS = {
+    **dict.fromkeys("BHILQN", "uint"), **dict.fromkeys("bhilqn", "int"), **dict.fromkeys("efd", "float")
+}
 _NATIVE = "@=<" if sys.byteorder == "little" else "@=>!"
 _TENSOR_SIZE = ctypes.sizeof(_abi.Tensor)
 
@@ -37,8 +40,8 @@ class _PyBuffer(ctypes.Structure):
     _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
                 ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
                 ("format", ctypes.c_char_p), ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-                ("strides", ctypes.POINTER(ctypes.c_ssize_t)), ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-                ("internal", ctypes.c_void_p)]
+                ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+                ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)), ("internal", ctypes.c_void_p)]
 
 
 _get_buffer = ctypes.pythonapi.PyObject_GetBuffer
@@ -70,14 +73,16 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _capsule_pointer.restype = ctypes.c_void_p
 _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # cpu and pinned; cuda and managed
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
-# Their arrays never change: other arrays and compiled programs share the memory. Their capsules do not say so.
+# Their arrays never change: other arrays and compiled programs share the memory. Their capsules do not say
+# so.
 _IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 
 
 class Borrowed:
     """A descriptor for the library, and what keeps its memory valid. `kind` says how results are to look.
 
-    `where` tells address and bytes of the memory that the object has now, where it could get other memory meanwhile.
+    `where` tells address and bytes of the memory that the object has now, where it could get other memory
+    meanwhile.
     """
 
     __slots__ = ("tensor", "owner", "kind", "count", "where", "__weakref__")
@@ -96,8 +101,9 @@ class Borrowed:
             return
         address, size = self.where()
         if address != self.tensor.data or size < self.count * SIZES[self.dtype]:
-            raise InvalidError(f"{what} has other memory than was registered: change it in place (x[...] = value, "
-                               "x.copy_(value)), or remove it and add it again")
+            raise InvalidError(
+                f"{what} has other memory than was registered: change it in place (x[...] = value, "
+                "x.copy_(value)), or remove it and add it again")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +152,8 @@ def _from_numpy(array, writable: bool) -> Borrowed:
         if len(_numpy_codes) < 100 and array.dtype.isnative and array.dtype.name in CODES:
             dtype = _numpy_codes[array.dtype] = CODES[array.dtype.name]
     if dtype is None:
-        raise _refuse("NumPy array", f"dtype {array.dtype} is not one of {', '.join(CODES)} in native byte order")
+        raise _refuse("NumPy array",
+                      f"dtype {array.dtype} is not one of {', '.join(CODES)} in native byte order")
     flags = array.flags
     if not flags.c_contiguous:
         raise _refuse("NumPy array", f"shape {array.shape} with strides {array.strides} is not contiguous "
@@ -170,7 +177,8 @@ def _torch_storage(tensor):
 
 
 def _torch_memory(tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), _torch_storage(tensor).nbytes() - tensor.storage_offset() * tensor.element_size()
+    return tensor.data_ptr(
+    ), _torch_storage(tensor).nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def _from_torch(torch, tensor, writable: bool) -> Borrowed:
@@ -184,9 +192,11 @@ def _from_torch(torch, tensor, writable: bool) -> Borrowed:
         raise _refuse("PyTorch tensor", f"shape {tuple(tensor.shape)} with strides {tensor.stride()} is not "
                                         "contiguous; .contiguous() makes a copy that is")
     if tensor.is_conj() or getattr(tensor, "is_neg", bool)():
-        raise _refuse("PyTorch tensor", "its values are a lazy view; .resolve_conj().resolve_neg() makes them real")
+        raise _refuse("PyTorch tensor",
+                      "its values are a lazy view; .resolve_conj().resolve_neg() makes them real")
     if writable and tensor.requires_grad and not tensor.is_leaf:
-        raise _refuse("PyTorch tensor", "it is a result of autograd; the operation may only write to .detach() of it")
+        raise _refuse("PyTorch tensor",
+                      "it is a result of autograd; the operation may only write to .detach() of it")
     device = tensor.device
     memory, stream, index = _HOST, None, 0
     if device.type == "cuda":
@@ -198,7 +208,8 @@ def _from_torch(torch, tensor, writable: bool) -> Borrowed:
     storage = _torch_storage(tensor)
     have = storage.nbytes()
     if have < needed:
-        raise _refuse("PyTorch tensor", f"its storage has {have} bytes and {needed} are needed: was it freed?")
+        raise _refuse("PyTorch tensor",
+                      f"its storage has {have} bytes and {needed} are needed: was it freed?")
     described, count = _describe(tensor.data_ptr(), dtype, tensor.shape, memory, index, stream)
     # The storage, as tensor.data = other lets go of it.
     return Borrowed(described, (tensor, storage), "torch", count, lambda: _torch_memory(tensor))
@@ -284,7 +295,8 @@ def _from_buffer(thing, writable: bool) -> Borrowed:
         if dtype is None:
             raise _refuse(what, f"format {view.format!r} is not that of one of {', '.join(CODES)}")
         if not view.c_contiguous:
-            raise _refuse(what, f"shape {view.shape} with strides {view.strides} is not contiguous in row-major order")
+            raise _refuse(
+                what, f"shape {view.shape} with strides {view.strides} is not contiguous in row-major order")
         if writable and view.readonly:
             raise _refuse(what, "it is read-only, and the operation writes to it")
         shape = view.shape
@@ -294,7 +306,8 @@ def _from_buffer(thing, writable: bool) -> Borrowed:
 
 
 def register_type(kind: type, name: str) -> bool:
-    """Tells compiled code of arrays that it may read by itself. _submit.py replaces it where there is such code."""
+    """Tells compiled code of arrays that it may read by itself. _submit.py replaces it where there is such
+    code."""
     return False
 
 
@@ -325,16 +338,17 @@ def borrow(thing: Any, writable: bool = False) -> Borrowed:
     try:
         memoryview(thing).release()
     except TypeError:
-        raise TypeError(f"expected a NumPy array, a PyTorch tensor, or an object with DLPack or the buffer protocol, "
-                        f"and not {type(thing).__name__}") from None
+        raise TypeError(
+            f"expected a NumPy array, a PyTorch tensor, or an object with DLPack or the buffer protocol, "
+            f"and not {type(thing).__name__}") from None
     return _from_buffer(thing, writable)
 
 
 class Array:
     """A result whose memory the library allocated, or one for an input that is neither NumPy's nor PyTorch's.
 
-    It gives its memory to others without copying: numpy(), torch(), memoryview(), DLPack, NumPy's array interface.
-    Each of them keeps it alive.
+    It gives its memory to others without copying: numpy(), torch(), memoryview(), DLPack, NumPy's array
+    interface. Each of them keeps it alive.
     """
 
     def __init__(self, data: int | None, dtype: int, shape: tuple[int, ...], owner: object):
@@ -441,7 +455,8 @@ def new_like(thing: Any) -> tuple[Any, Any, Any]:
     if numpy is not None and type(thing) is numpy.ndarray:
         result = numpy.empty_like(thing)
         return result, thing, result
-    if torch is not None and type(thing) is getattr(torch, "Tensor", None) and thing.is_cpu and not thing.is_sparse:
+    if torch is not None and type(thing) is getattr(torch, "Tensor",
+                                                    None) and thing.is_cpu and not thing.is_sparse:
         result = torch.empty_like(thing)
         return result, thing, result
     source = borrow(thing)

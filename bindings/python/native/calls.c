@@ -1,8 +1,10 @@
-/* hvd._calls: submits operations without a detour. Arguments are checked once, the interpreter's lock is let go once.
+/* hvd._calls: submits operations without a detour. Arguments are checked once, the interpreter's lock is
+ * let go once.
  *
- * It is built against Python's stable ABI and links nothing: hvd/_submit.py gives it the functions of the libhvd that it
- * has loaded, and does the same in ctypes where this module is missing. Arrays of exactly the types that register_type
- * has been told are read here. All others, and every argument that is wrong, go to the Python code, which knows why. */
+ * It is built against Python's stable ABI and links nothing: hvd/_submit.py gives it the functions of the
+ * libhvd that it has loaded, and does the same in ctypes where this module is missing. Arrays of exactly
+ * the types that register_type has been told are read here. All others, and every argument that is wrong,
+ * go to the Python code, which knows why. */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -16,7 +18,8 @@
 
 enum { NUMPY = 1, TORCH = 2, MOST_TYPES = 8, FEW = 4 };
 
-/* ---- DLPack's table of functions, as of version 1.3, of which only what is used is named ------------------------ */
+/* ---- DLPack's table of functions, as of version 1.3, of which only what is used is named
+ * ------------------------ */
 
 typedef struct dl_tensor {
   void *data;
@@ -33,7 +36,8 @@ typedef struct dl_api {
   int (*view)(void *object, dl_tensor *out); /* borrowed: no memory is made */
 } dl_api;
 
-/* ---- What the module knows -------------------------------------------------------------------------------------- */
+/* ---- What the module knows
+ * -------------------------------------------------------------------------------------- */
 
 /* Like libhvd, which is loaded once a process: its functions, and what _submit.py gives. */
 static struct {
@@ -64,7 +68,8 @@ static Py_ssize_t inside; /* calls that threads are in; under the interpreter's 
 static PyObject *s_tensor, *s_requires_grad, *s_is_leaf, *s_is_neg, *s_untyped_storage, *s_nbytes, *s_storage_offset;
 static PyTypeObject *operation_type;
 
-/* ---- Loans: descriptors, and what keeps their memory ------------------------------------------------------------- */
+/* ---- Loans: descriptors, and what keeps their memory
+ * ------------------------------------------------------------- */
 
 typedef struct loan {
   PyObject *owner, *more; /* references */
@@ -106,7 +111,8 @@ static void loans_release(loans *l) {
   loans_init(l);
 }
 
-/* Both arrays of an operation; outputs are none if they are the inputs. They move to the heap with a handle. */
+/* Both arrays of an operation; outputs are none if they are the inputs. They move to the heap with a
+ * handle. */
 typedef struct both {
   loans inputs, outputs;
 } both;
@@ -138,7 +144,8 @@ static void let_go(void *userdata) {
   PyGILState_Release(state);
 }
 
-/* ---- Reading arrays. 1: read; 0: the Python code shall do it, or say what is wrong; -1: an exception -------------- */
+/* ---- Reading arrays. 1: read; 0: the Python code shall do it, or say what is wrong; -1: an exception
+ * -------------- */
 
 static hvd_dtype dtype_of(uint8_t code, uint8_t bits) { /* DLPack's */
   static const hvd_dtype integers[2][4] = {
@@ -299,7 +306,8 @@ static int lend_all(loans *l, PyObject *objects, int writable) {
   return 0;
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+/* ---- Errors
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* The exception of a status; NULL if another one is on its way. */
 static PyObject *exception_of(const hvd_error *error) {
@@ -315,7 +323,8 @@ static void raise_status(const hvd_error *error) {
   Py_DECREF(problem);
 }
 
-/* ---- Operations under way ---------------------------------------------------------------------------------------- */
+/* ---- Operations under way
+ * ---------------------------------------------------------------------------------------- */
 
 typedef struct operation {
   PyObject_HEAD
@@ -341,7 +350,8 @@ static PyObject *operation_new(hvd_op *op, both *memory) {
 static void operation_dealloc(PyObject *object) {
   operation *self = (operation *)object;
   PyTypeObject *type = Py_TYPE(object);
-  /* Dropped before its end it goes on. At once if it is over, and in a forked child, whose copy of the memory it is. */
+  /* Dropped before its end it goes on. At once if it is over, and in a forked child, whose copy of the
+   * memory it is. */
   if (self->op != NULL) hvd.abandon(self->op, self->memory, let_go, NULL);
   PyObject_Free(object);
   Py_DECREF((PyObject *)type);
@@ -355,7 +365,8 @@ static void operation_settle(operation *self) {
   PyMem_Free(memory);
 }
 
-/* Until it has completed, at most `left` (negative: no bound): 1, or 0 with *ret_status and *error. -1: an exception. */
+/* Until it has completed, at most `left` (negative: no bound): 1, or 0 with *ret_status and *error. -1: an
+ * exception. */
 static int operation_wait_for(operation *self, int64_t left, hvd_error *error) {
   for (;;) {
     int64_t piece = left >= 0 && left < SLICE ? left : SLICE;
@@ -437,7 +448,8 @@ static PyType_Slot operation_slots[] = {{Py_tp_dealloc, operation_dealloc},
 static PyType_Spec operation_spec = {"hvd._calls.Operation", sizeof(operation), 0,
                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots};
 
-/* ---- submit ------------------------------------------------------------------------------------------------------ */
+/* ---- submit
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* A whole number of 32 bits; the Python code refuses others, naming `what`. */
 static int read_int(PyObject *value, const char *what, int32_t *out) {
@@ -544,8 +556,9 @@ static int read_request(PyObject *const *of, hvd_request *r, both *memory, int64
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale, postscale, splits, set,
- * timeout, wait): an Operation; None if it has completed and there is nothing to ask of it. */
+/* submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale,
+ * postscale, splits, set, timeout, wait): an Operation; None if it has completed and there is nothing to
+ * ask of it. */
 static PyObject *submit(PyObject *module, PyObject *const *of, Py_ssize_t count) {
   (void)module;
   if (hvd.submit == NULL || count != ARGUMENTS) {
@@ -590,7 +603,8 @@ out:
   return result;
 }
 
-/* ---- The module -------------------------------------------------------------------------------------------------- */
+/* ---- The module
+ * -------------------------------------------------------------------------------------------------- */
 
 static PyObject *bind(PyObject *module, PyObject *arguments) {
   (void)module;

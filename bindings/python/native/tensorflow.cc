@@ -1,11 +1,13 @@
-// TensorFlow's operation HvdCollective: a collective of libhvd as a node of a graph that holds no thread of TensorFlow's.
+// TensorFlow's operation HvdCollective: a collective of libhvd as a node of a graph that holds no thread of
+// TensorFlow's.
 //
-// TensorFlow runs a graph's nodes in a pool of a few threads. A node that waits in one of them for other ranks keeps it, and
-// as soon as all threads of two ranks wait, each for another operation, nothing goes on any more. So this is an asynchronous
-// kernel: threads of its own wait, as many as operations are under way.
+// TensorFlow runs a graph's nodes in a pool of a few threads. A node that waits in one of them for other
+// ranks keeps it, and as soon as all threads of two ranks wait, each for another operation, nothing goes on
+// any more. So this is an asynchronous kernel: threads of its own wait, as many as operations are under way.
 //
-// It is written against TensorFlow's C interface for kernels, whose functions are looked up when tf.load_op_library loads it:
-// no header of TensorFlow's is needed to build it, and one file serves all versions that have them (from 2.12 on).
+// It is written against TensorFlow's C interface for kernels, whose functions are looked up when
+// tf.load_op_library loads it: no header of TensorFlow's is needed to build it, and one file serves all
+// versions that have them (from 2.12 on).
 #include <dlfcn.h>
 #include <hvd/hvd.h>
 #include <pthread.h>
@@ -76,8 +78,9 @@ struct Api {
 };
 Api tf;
 
-// The library's functions, which Python sets as it may have loaded any libhvd; the layout is repeated in _graph.py. Handles
-// are tickets that the library checks: one of a context or set that is gone gives an error.
+// The library's functions, which Python sets as it may have loaded any libhvd; the layout is repeated in
+// _graph.py. Handles are tickets that the library checks: one of a context or set that is gone gives an
+// error.
 struct Library {
   hvd_status (*submit_and_wait)(hvd_context*, const hvd_request*, int64_t, hvd_op**, hvd_error*);
   hvd_status (*output)(hvd_op*, size_t, hvd_tensor*, hvd_error*);

@@ -38,7 +38,9 @@ class Threads(hvd.driver.Launcher):
         pass
 
     def work(self, request):
-        options = {key[4:].lower(): value for key, value in request.environment.items() if key.startswith("HVD_")}
+        options = {
+            key[4:].lower(): value for key, value in request.environment.items() if key.startswith("HVD_")
+        }
         try:
             with hvd.Context(**{**options, **self.options}) as context:
                 rank = context.rank()
@@ -53,14 +55,19 @@ class Threads(hvd.driver.Launcher):
 def job():
     """job(size, function): function(context) on each rank, in threads; their results in rank order.
 
-    Hosts are discovered, so that who has lost a peer may wait for others to come: with fixed ones the job would fail.
+    Hosts are discovered, so that who has lost a peer may wait for others to come: with fixed ones the job
+    would fail.
     """
 
     def run(size, function, **options):
-        launcher = Threads(function, {"init_timeout": 30 * PATIENCE, "connect_timeout": 20 * PATIENCE,
-                                      "operation_timeout": 30 * PATIENCE, "shutdown_timeout": 20 * PATIENCE, **options})
-        with hvd.driver.Driver(launcher=launcher, np=size, min_np=size, max_np=size, discover=lambda: {"here": size},
-                               restart=False, log=lambda level, line: None) as driver:
+        launcher = Threads(
+            function, {
+                "init_timeout": 30 * PATIENCE, "connect_timeout": 20 * PATIENCE,
+                "operation_timeout": 30 * PATIENCE, "shutdown_timeout": 20 * PATIENCE, **options
+            })
+        with hvd.driver.Driver(launcher=launcher, np=size, min_np=size, max_np=size,
+                               discover=lambda: {"here": size}, restart=False,
+                               log=lambda level, line: None) as driver:
             launcher.driver = driver
             driver.start()
             for _ in range(size):

@@ -1,4 +1,5 @@
-"""A worker of test_jobs.py: adds up each sample's number, so that the end tells whether each counted once an epoch.
+"""A worker of test_jobs.py: adds up each sample's number, so that the end tells whether each counted once an
+epoch.
 
     elastic_worker.py KIND EPOCHS SAMPLES TEST [WORKERS]: KIND numpy or torch; TEST kill, grow or plain; see train().
 """
@@ -79,5 +80,6 @@ state.register_reset_callbacks([lambda: say("reset", size=hvd.size())])
 log = train(state)
 total = float(state.total[0]) if kind == "numpy" else float(state.model.weight)
 everybody = hvd.allgather_object(total)
-say("end", total=total, agree=len(set(everybody)) == 1, log=log, recoveries=[r.reason for r in hvd.recoveries()])
+say("end", total=total, agree=len(set(everybody)) == 1, log=log,
+    recoveries=[r.reason for r in hvd.recoveries()])
 hvd.shutdown()

@@ -1,4 +1,5 @@
-"""Jobs of scripts that use PyTorch: a server imports it once and forks each worker. `python forked.py MODULE...` is that server."""
+"""Jobs of scripts that use PyTorch: a server imports it once and forks each worker. `python forked.py
+MODULE...` is that server."""
 
 import importlib
 import json
@@ -16,7 +17,8 @@ ENDED = "\1ended "  # begins the server's own lines; what else it prints is its 
 
 
 def serve():
-    """Forks a worker for each line of standard input, which is JSON. It has no thread, which a fork would lose."""
+    """Forks a worker for each line of standard input, which is JSON. It has no thread, which a fork would
+    lose."""
     for module in sys.argv[1:]:
         importlib.import_module(module)
     workers, poll, rest = {}, select.poll(), b""
@@ -64,22 +66,30 @@ import hvd  # noqa: E402
 class Job(hvd.driver.Launcher):
     """Job(size, [script, arguments...]): started; its lines, and events of those that are JSON objects."""
 
-    def __init__(self, size, arguments, environment=(), preload=("torch", "torch._dynamo", "hvd.torch", "hvd.torch.distributed"), **options):
+    def __init__(self, size, arguments, environment=(),
+                 preload=("torch", "torch._dynamo", "hvd.torch", "hvd.torch.distributed"), **options):
         self._arguments = [str(argument) for argument in arguments]
         self._environment = {"HVD_INIT_TIMEOUT": str(60 * PATIENCE), **dict(environment)}
         self.lines, self.seen, self._events, self._pids = [], [], queue.Queue(), {}
-        self._server = subprocess.Popen([sys.executable, "-B", __file__, *preload], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"})
-        defaults = {"hosts": f"localhost:{size}", "restart": False, "stop_grace": 2, "elastic_timeout": 60 * PATIENCE,
-                    "start_timeout": 60 * PATIENCE}
-        self.driver = hvd.driver.Driver(launcher=self, np=size, log=lambda level, line: self.lines.append(f"driver: {line}"),
+        self._server = subprocess.Popen(
+            [sys.executable, "-B", __file__, *preload], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"})
+        defaults = {
+            "hosts": f"localhost:{size}", "restart": False, "stop_grace": 2, "elastic_timeout": 60 * PATIENCE,
+            "start_timeout": 60 * PATIENCE
+        }
+        self.driver = hvd.driver.Driver(launcher=self, np=size,
+                                        log=lambda level, line: self.lines.append(f"driver: {line}"),
                                         **{**defaults, **options})
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.driver.start()
 
     def start(self, request):
-        line = {"worker": request.worker, "environment": {**self._environment, **request.environment}, "arguments": self._arguments}
+        line = {
+            "worker": request.worker, "environment": {**self._environment, **request.environment},
+            "arguments": self._arguments
+        }
         self._server.stdin.write(json.dumps(line).encode() + b"\n")
         self._server.stdin.flush()
 

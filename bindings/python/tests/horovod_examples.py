@@ -1,7 +1,9 @@
-"""A worker of test_horovod_examples.py, in the shape of Horovod's elastic examples: horovod_examples.py FRAMEWORK FILE
+"""A worker of test_horovod_examples.py, in the shape of Horovod's elastic examples: horovod_examples.py
+FRAMEWORK FILE
 
-It trains on made-up data with the package `horovod` and nothing of hvd's own. The worker of rank 1 kills itself once (FILE
-tells that it has); those left train on alone until another one has joined, and both to the end.
+It trains on made-up data with the package `horovod` and nothing of hvd's own. The worker of rank 1 kills
+itself once (FILE tells that it has); those left train on alone until another one has joined, and both to the
+end.
 """
 
 import os
@@ -60,7 +62,8 @@ def pytorch():
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1, batch=0, total=0, joined=False)
     state.register_reset_callbacks([on_state_reset])
     train(state)
-    report(hvd, state.total, optimizer.param_groups[0]["lr"] / hvd.size(), sum(p.sum().item() for p in model.parameters()))
+    report(hvd, state.total, optimizer.param_groups[0]["lr"] / hvd.size(),
+           sum(p.sum().item() for p in model.parameters()))
 
 
 def tensorflow2():
@@ -103,7 +106,8 @@ def tensorflow2():
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, total=0, joined=False)
     state.register_reset_callbacks([on_state_reset])
     train(state)
-    report(hvd, state.total, float(optimizer.learning_rate) / hvd.size(), sum(float(tf.reduce_sum(v)) for v in model.variables))
+    report(hvd, state.total,
+           float(optimizer.learning_rate) / hvd.size(), sum(float(tf.reduce_sum(v)) for v in model.variables))
 
 
 def keras():
@@ -117,7 +121,8 @@ def keras():
     model = tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3)])
     optimizer = hvd.DistributedOptimizer(tf.optimizers.Adam(0.001 * hvd.size()))
     model.compile(loss=tf.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer=optimizer)
-    model.fit(dataset, steps_per_epoch=1, epochs=1, verbose=0)  # a newcomer meets the others' reset callback in it
+    model.fit(dataset, steps_per_epoch=1, epochs=1,
+              verbose=0)  # a newcomer meets the others' reset callback in it
     state = hvd.elastic.KerasState(model, batch=0, epoch=0, total=0, joined=False)
 
     def on_state_reset():
@@ -136,8 +141,12 @@ def keras():
         def on_epoch_end(self, epoch, logs=None):
             self.model.stop_training = state.total >= STEPS and state.joined
 
-    callbacks = [Progress(), hvd.elastic.UpdateEpochStateCallback(state), hvd.elastic.UpdateBatchStateCallback(state),
-                 hvd.elastic.CommitStateCallback(state)]
+    callbacks = [
+        Progress(),
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.CommitStateCallback(state)
+    ]
 
     @hvd.elastic.run
     def train(state):

@@ -1,10 +1,12 @@
-"""Horovod's own tests against packages hvd and horovod: horovod_own.py CHECKOUT FILE [-np N] [-k PATTERN] [--json FILE]
+"""Horovod's own tests against packages hvd and horovod: horovod_own.py CHECKOUT FILE [-np N] [-k PATTERN]
+[--json FILE]
 
-The tests of CHECKOUT/FILE (test/parallel/test_torch.py) run in jobs of N processes that hvdrun starts, by pytest. The
-framework is imported once: a server forks the workers. Several tests share a job, without the shutdown() after each; one
-that fails ends the job, runs again in a job of its own, and the rest goes on in a new one. A test that calls shutdown()
-itself is alone from the beginning. A test passes if it does on every rank, and is skipped if it skips itself on every
-rank. Nothing in Horovod's files is changed; of its inner modules horovod.runner.util.threads is given.
+The tests of CHECKOUT/FILE (test/parallel/test_torch.py) run in jobs of N processes that hvdrun starts, by
+pytest. The framework is imported once: a server forks the workers. Several tests share a job, without the
+shutdown() after each; one that fails ends the job, runs again in a job of its own, and the rest goes on in a
+new one. A test that calls shutdown() itself is alone from the beginning. A test passes if it does on every
+rank, and is skipped if it skips itself on every rank. Nothing in Horovod's files is changed; of its inner
+modules horovod.runner.util.threads is given.
 """
 
 import argparse
@@ -27,8 +29,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
-# What hvdrun starts: it hands its variables and its output to the server and ends as the forked worker does. No import
-# that takes long.
+# What hvdrun starts: it hands its variables and its output to the server and ends as the forked worker does.
+# No import that takes long.
 CLIENT = """
 import array, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -79,11 +81,13 @@ def work(tests, results):
         for name, module in [*sys.modules.items()]:
             if name.split(".")[0] in ("hvd", "horovod") and getattr(module, "shutdown", None) is end:
                 module.shutdown = hvd.shutdown
-    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-s", *tests], plugins=[Note()]) not in (0, 5))
+    return int(
+        pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-s", *tests], plugins=[Note()]) not in (0, 5))
 
 
 def serve(path, preload, directory):
-    """Forks a worker for each client, until standard input ends. One thread, as a process that forks should have."""
+    """Forks a worker for each client, until standard input ends. One thread, as a process that forks should
+    have."""
     inner_modules()
     for name in preload:
         __import__(name)
@@ -151,9 +155,10 @@ def serve(path, preload, directory):
 
 def names(file, preload):
     """The tests of a file, by pytest in a process of its own."""
-    script = ("import sys; sys.path[:0] = [%r, %r, %r]; import horovod_own, pytest; horovod_own.inner_modules()\n"
-              "sys.exit(pytest.main(['-q', '--collect-only', '-p', 'no:cacheprovider', %r]))") % (
-                  str(HERE), str(file.parent), str(file.parents[1] / "utils"), str(file))
+    script = (
+        "import sys; sys.path[:0] = [%r, %r, %r]; import horovod_own, pytest; horovod_own.inner_modules()\n"
+        "sys.exit(pytest.main(['-q', '--collect-only', '-p', 'no:cacheprovider', %r]))") % (
+            str(HERE), str(file.parent), str(file.parents[1] / "utils"), str(file))
     found = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True)
     tests = re.findall(r"^\S*?(::\S.*)$", found.stdout, re.M)
     if not tests:
@@ -166,9 +171,12 @@ def job(tests, given, path, results):
     for file in results.iterdir():
         file.unlink()
     environment = {**os.environ, "HOROVOD_OWN_TESTS": json.dumps(tests), "HOROVOD_OWN_RESULTS": str(results)}
-    command = [given.hvdrun, "-np", str(given.np), "-H", f"localhost:{given.np}", "--", sys.executable, "-S", "-E", "-c", CLIENT, path]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               start_new_session=True)
+    command = [
+        given.hvdrun, "-np",
+        str(given.np), "-H", f"localhost:{given.np}", "--", sys.executable, "-S", "-E", "-c", CLIENT, path
+    ]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=given.timeout)
     except subprocess.TimeoutExpired:
@@ -184,7 +192,8 @@ def job(tests, given, path, results):
         why = "\n".join(entry["why"] for entry in entries if entry["why"])
         if len(entries) == given.np and outcomes == {"skipped"}:
             found[test] = "skipped", why
-        elif len(entries) == given.np and outcomes <= {"passed", "skipped"} and (len(tests) > 1 or process.returncode == 0):
+        elif len(entries) == given.np and outcomes <= {"passed", "skipped"} and (len(tests) > 1 or
+                                                                                 process.returncode == 0):
             found[test] = "passed", ""
         else:
             found[test] = "failed", why + "\n" + output[-6000:]
@@ -214,7 +223,9 @@ def main():
     sys.path[:0] = [str(HERE.parent), str(ROOT / "bindings" / "horovod")]
     os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    preload = ["pytest", "numpy", "tensorflow" if "tensorflow" in given.file or "keras" in given.file else "torch"]
+    preload = [
+        "pytest", "numpy", "tensorflow" if "tensorflow" in given.file or "keras" in given.file else "torch"
+    ]
     tests = [test for test in names(file, preload) if re.search(given.k, test.rpartition("::")[2])]
     found = {}
     with tempfile.TemporaryDirectory(prefix="horovod-own.") as directory:
@@ -222,14 +233,16 @@ def main():
         results.mkdir()
         script = "import sys; sys.path.insert(0, %r); import horovod_own; horovod_own.serve(%r, %r, %r)" % (
             str(HERE), path, preload, str(file.parent))
-        server = subprocess.Popen([sys.executable, "-B", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        server = subprocess.Popen([sys.executable, "-B", "-c", script], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE)
         try:
             server.stdout.readline()
             alone = of_its_own(file)
             while tests:
                 count = 1
                 if tests[0].rpartition("::")[2] not in alone:
-                    count = next((n for n, test in enumerate(tests) if test.rpartition("::")[2] in alone), len(tests))
+                    count = next((n for n, test in enumerate(tests) if test.rpartition("::")[2] in alone),
+                                 len(tests))
                 some = job(tests[:min(count, given.together)], given, path, results)
                 failed = [test for test, (outcome, _) in some.items() if outcome == "failed"]
                 if failed and given.together > 1 and count > 1:  # of it alone, as what was before may have to do with it
@@ -237,13 +250,15 @@ def main():
                 for test, (outcome, why) in some.items():
                     name = test.rpartition("::")[2]
                     found[name] = {"outcome": outcome, "why": why}
-                    short = [line for line in why.splitlines() if line.startswith("E ")] or why.strip().splitlines() or [""]
+                    short = [line for line in why.splitlines() if line.startswith("E ")
+                             ] or why.strip().splitlines() or [""]
                     print(f"{outcome:7} {name} {short[0][:200]}", flush=True)
                 tests = tests[len(some):]
         finally:
             server.stdin.close()
             server.wait()
-    print(given.file, given.np, "ranks:", dict(collections.Counter(entry["outcome"] for entry in found.values())))
+    print(given.file, given.np, "ranks:",
+          dict(collections.Counter(entry["outcome"] for entry in found.values())))
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))
 

@@ -1,4 +1,5 @@
-"""A Horovod Elastic script for PyTorch as its users write them: for libhvd only the import below is another one.
+"""A Horovod Elastic script for PyTorch as its users write them: for libhvd only the import below is another
+one.
 
 Rank 1 waits once, in test_jobs.py, to be killed.
 """
@@ -67,5 +68,8 @@ state.register_reset_callbacks([on_state_reset])
 full_train(state)
 weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 agree = torch.equal(hvd.allreduce(weights, op=hvd.Min), hvd.allreduce(weights, op=hvd.Max))
-print(json.dumps({"event": "end", "accuracy": state.accuracy, "agree": agree, "epoch": state.epoch, "size": hvd.size(),
-                  "rate": optimizer.param_groups[0]["lr"], "recoveries": len(hvd.recoveries())}), flush=True)
+print(
+    json.dumps({
+        "event": "end", "accuracy": state.accuracy, "agree": agree, "epoch": state.epoch, "size": hvd.size(),
+        "rate": optimizer.param_groups[0]["lr"], "recoveries": len(hvd.recoveries())
+    }), flush=True)

@@ -1,4 +1,5 @@
-"""What test_ray.py and test_spark.py run as jobs. It imports nothing of the tests, which workers could not."""
+"""What test_ray.py and test_spark.py run as jobs. It imports nothing of the tests, which workers could not.
+"""
 
 import os
 

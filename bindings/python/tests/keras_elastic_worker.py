@@ -1,4 +1,5 @@
-"""A worker of test_tensorflow.py: model.fit() in an elastic run, of which one rank is killed, and a host added.
+"""A worker of test_tensorflow.py: model.fit() in an elastic run, of which one rank is killed, and a host
+added.
 
     keras_elastic_worker.py EPOCHS STEPS TEST [WORKERS]: TEST kill or grow; WORKERS: how many the job grows to.
 """
@@ -41,15 +42,23 @@ def train(state):
     while state.epoch < epochs:
         left = steps - state.batch
         inputs = data.normal(size=(4 * left, 4)).astype("f")
-        state.model.fit(inputs, inputs.sum(1, keepdims=True), batch_size=4, verbose=0, initial_epoch=0, epochs=1, callbacks=[
-            hvd.elastic.UpdateBatchStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state), Faults(),
-            hvd.elastic.CommitStateCallback(state, batches_per_commit=2)])
+        state.model.fit(
+            inputs, inputs.sum(1, keepdims=True), batch_size=4, verbose=0, initial_epoch=0, epochs=1,
+            callbacks=[
+                hvd.elastic.UpdateBatchStateCallback(state),
+                hvd.elastic.UpdateEpochStateCallback(state),
+                Faults(),
+                hvd.elastic.CommitStateCallback(state, batches_per_commit=2)
+            ])
     return state.steps
 
 
 hvd.init()
 keras.utils.set_random_seed(7)
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+model = keras.Sequential(
+    [keras.layers.Input((4, )),
+     keras.layers.Dense(3, activation="tanh"),
+     keras.layers.Dense(1)])
 model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
 state = hvd.elastic.KerasState(model, epoch=0, batch=0, steps=0)
 done = train(state)

@@ -1,4 +1,5 @@
-"""A worker of test_tensorflow.py: optimizers and callbacks of Keras on the backend that KERAS_BACKEND names."""
+"""A worker of test_tensorflow.py: optimizers and callbacks of Keras on the backend that KERAS_BACKEND names.
+"""
 
 import os
 import sys
@@ -16,7 +17,10 @@ assert hvd.allgather(np.full((1, 2), r)).shape == (n, 2)
 
 def network(seed):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.layers.Input((4, )),
+         keras.layers.Dense(3, activation="tanh"),
+         keras.layers.Dense(1)])
     return model
 
 
@@ -44,7 +48,8 @@ for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.opti
 
 if keras.backend.backend() != "jax":  # there the optimizer's own gradient_accumulation_steps does it
     model = network(1)
-    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2), loss="mse")
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2),
+                  loss="mse")
     before = model.get_weights()
     model.train_on_batch(inputs[mine][:8], targets[mine][:8])
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
@@ -74,7 +79,8 @@ assert hasattr(loaded.optimizer, "register_local_var")
 assert np.allclose(loaded.predict(inputs[:4], verbose=0), model.predict(inputs[:4], verbose=0), atol=1e-6)
 
 partial = network(1)
-partial.compile(optimizer=hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), partial.layers[0]), loss="mse")
+partial.compile(optimizer=hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), partial.layers[0]),
+                loss="mse")
 partial.train_on_batch(inputs[mine], targets[mine])
 kernels = hvd.allgather_object([w.tolist() for w in partial.get_weights()])
 assert n == 1 or not np.allclose(kernels[0][0], kernels[-1][0]), "the first layer is each rank's own"

@@ -13,7 +13,8 @@ base = np.array([1.0, 2.0, 3.0])
 
 
 def same(found, expected, what):
-    assert np.allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64)), (what, found, expected)
+    assert np.allclose(np.asarray(found, np.float64), np.asarray(expected,
+                                                                 np.float64)), (what, found, expected)
 
 
 def results(v):
@@ -21,20 +22,23 @@ def results(v):
     exchanged, received = hvd.alltoall(tf.range(n * 2, dtype=tf.float32) + 100 * r, tf.fill([n], 2))
     grouped = hvd.grouped_allreduce([v, 2 * v, tf.cast(v, tf.int32)], op=hvd.Sum)
     return {
-        "sum": hvd.allreduce(v, op=hvd.Sum), "average": hvd.allreduce(v), "average=False": hvd.allreduce(v, False),
-        "half": hvd.allreduce(v, compression=hvd.Compression.fp16), "max": hvd.allreduce(v, op=hvd.Max),
-        "scaled": hvd.allreduce(v, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5, name="scaled"),
-        "bfloat16": tf.cast(hvd.allreduce(tf.cast(v, tf.bfloat16), op=hvd.Sum), tf.float32),
-        "scalar": hvd.allreduce(v[0], op=hvd.Sum),
-        "grouped": grouped[1], "grouped int": tf.cast(grouped[2], tf.float32),
-        "allgather": hvd.allgather(tf.fill([r + 1, 2], float(r))),
-        "broadcast": hvd.broadcast(v, n - 1), "broadcast scalar": hvd.broadcast(v[0], n - 1),
-        "alltoall": exchanged, "received": tf.cast(received, tf.float32),
-        "even": hvd.alltoall(tf.range(n * 2, dtype=tf.float32) + 100 * r),
-        "reducescatter": hvd.reducescatter(tf.ones([n * 2, 3]) * (r + 1), op=hvd.Sum),
-        "size": tf.cast(hvd.size_op(), tf.float32), "rank": tf.cast(hvd.rank_op(), tf.float32),
-        "slices": tf.convert_to_tensor(hvd.allreduce(tf.IndexedSlices(
-            tf.ones([1, 2]) * (r + 1), tf.constant([r]), tf.constant([n, 2])))),
+        "sum": hvd.allreduce(v, op=hvd.Sum), "average": hvd.allreduce(v),
+        "average=False": hvd.allreduce(v, False), "half": hvd.allreduce(v, compression=hvd.Compression.fp16),
+        "max": hvd.allreduce(v, op=hvd.Max), "scaled": hvd.allreduce(v, op=hvd.Sum, prescale_factor=2.0,
+                                                                     postscale_factor=0.5, name="scaled"),
+        "bfloat16": tf.cast(hvd.allreduce(tf.cast(v, tf.bfloat16), op=hvd.Sum),
+                            tf.float32), "scalar": hvd.allreduce(v[0], op=hvd.Sum), "grouped": grouped[1],
+        "grouped int": tf.cast(grouped[2],
+                               tf.float32), "allgather": hvd.allgather(tf.fill([r + 1, 2], float(r))),
+        "broadcast": hvd.broadcast(v, n - 1), "broadcast scalar": hvd.broadcast(v[0],
+                                                                                n - 1), "alltoall": exchanged,
+        "received": tf.cast(received,
+                            tf.float32), "even": hvd.alltoall(tf.range(n * 2, dtype=tf.float32) + 100 * r),
+        "reducescatter": hvd.reducescatter(tf.ones([n * 2, 3]) * (r + 1),
+                                           op=hvd.Sum), "size": tf.cast(hvd.size_op(), tf.float32),
+        "rank": tf.cast(hvd.rank_op(), tf.float32), "slices": tf.convert_to_tensor(
+            hvd.allreduce(tf.IndexedSlices(tf.ones([1, 2]) * (r + 1), tf.constant([r]), tf.constant([n,
+                                                                                                     2])))),
     }
 
 
@@ -42,11 +46,12 @@ mine = np.arange(2 * r, 2 * r + 2)
 everybodys = np.concatenate([mine + 100 * i for i in range(n)])
 EXPECTED = {
     "sum": base * total, "average": base * total / n, "average=False": base * total, "half": base * total / n,
-    "max": base * n, "scaled": base * total, "bfloat16": base * total, "scalar": total, "grouped": 2 * base * total,
-    "grouped int": base * total, "allgather": np.concatenate([np.full((i + 1, 2), i) for i in range(n)]),
-    "broadcast": base * n, "broadcast scalar": n, "alltoall": everybodys, "received": [2] * n, "even": everybodys,
-    "reducescatter": np.full((2, 3), total), "size": n, "rank": r,
-    "slices": [[(i + 1) / n] * 2 for i in range(n)],
+    "max": base * n, "scaled": base * total, "bfloat16": base * total, "scalar": total,
+    "grouped": 2 * base * total, "grouped int": base * total,
+    "allgather": np.concatenate([np.full((i + 1, 2), i)
+                                 for i in range(n)]), "broadcast": base * n, "broadcast scalar": n,
+    "alltoall": everybodys, "received": [2] * n, "even": everybodys, "reducescatter": np.full(
+        (2, 3), total), "size": n, "rank": r, "slices": [[(i + 1) / n] * 2 for i in range(n)],
 }
 
 
@@ -65,9 +70,11 @@ def gradients(v):
     return {name: tape.gradient(value, v) for name, value in sums.items()}
 
 
-EXPECTED_GRADIENTS = {"allreduce": np.full(3, total), "grouped": np.full(3, total), "allgather": np.full(3, total / n),
-                      "broadcast": np.full(3, total / n if r == 0 else 0), "alltoall": np.full(3, total),
-                      "reducescatter": np.full(3, n * total)}
+EXPECTED_GRADIENTS = {
+    "allreduce": np.full(3, total), "grouped": np.full(3, total), "allgather": np.full(3, total / n),
+    "broadcast": np.full(3, total / n if r == 0 else 0), "alltoall": np.full(3, total),
+    "reducescatter": np.full(3, n * total)
+}
 
 for mode in (lambda function: function, tf.function):
     for name, found in mode(results)(x).items():
@@ -120,7 +127,9 @@ if pair.included():
 with tf.GradientTape() as tape:
     loss = tf.reduce_sum(v * v) * (r + 1)
 tape = hvd.DistributedGradientTape(tape, process_set=pair)
-same(tape.gradient(loss, v)[1], 4 * (sum({1, n}) / pair.size() if pair.included() else r + 1), "outside a set a rank trains alone")
+same(
+    tape.gradient(loss, v)[1], 4 * (sum({1, n}) / pair.size() if pair.included() else r + 1),
+    "outside a set a rank trains alone")
 
 with tf.Graph().as_default():
     first, second = tf.compat.v1.get_variable("first", initializer=float(r)), tf.compat.v1.get_variable(
@@ -161,8 +170,9 @@ for run in (lambda f: f(), lambda f: tf.function(f)()):
 own = np.zeros(n, np.float32)
 own[r] = r + 1
 same(hvd.allreduce(tf.constant(own), op=hvd.Adasum), np.arange(1, n + 1), "Adasum of orthogonal vectors")
-same(tf.function(lambda: hvd.grouped_allreduce([tf.fill([3], 2.0), tf.zeros(2)], op=hvd.Adasum, name="ada")[0])(), [2, 2, 2],
-     "Adasum of parallel vectors")
+same(
+    tf.function(lambda: hvd.grouped_allreduce([tf.fill([3], 2.0), tf.zeros(2)], op=hvd.Adasum, name="ada")[0])
+    (), [2, 2, 2], "Adasum of parallel vectors")
 
 # Nodes of a graph of TensorFlow 1 without names: they run in any order, and meet all the same.
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:

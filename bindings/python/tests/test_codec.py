@@ -20,14 +20,33 @@ Point = collections.namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize("thing", [
-    None, True, 1, -(2**80), 1.5, float("inf"), "text \u00fc", [], [1, [2, None]], {}, {"a": {"b": []}}, (1, (2,)), {1, 2},
-    frozenset([3]), b"\0bytes", bytearray(b"x"), {1: "a", (2, 3): "b"}, {"__hvd__": "dict"}, np.float32(1.5), np.int64(7),
-    np.bool_(True), np.complex64(1j), np.str_("n"), np.bytes_(b"n\0m"), np.datetime64("2026-11-22"), np.timedelta64(3, "s"),
-    np.dtype("f4"), 1j, range(1, 9, 2), slice(1, None), collections.deque([1, (2,)], 5),
-    collections.OrderedDict([("b", 1), (2, {"a": ()})]), argparse.Namespace(lr=0.1, path=pathlib.Path("/x")),
-    types.SimpleNamespace(a=[1]), pathlib.Path("a/b"), pathlib.PureWindowsPath("c:/x"), Point(1, [2]),
-    datetime.datetime(2026, 11, 22, 17, 5, 6, 7), datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
-    datetime.date(2026, 1, 2), datetime.time(3, 4), datetime.timedelta(days=-1, seconds=5, microseconds=6),
+    None, True, 1, -(2**80), 1.5,
+    float("inf"), "text \u00fc", [], [1, [2, None]], {}, {"a": {"b": []}}, (1, (2, )), {1, 2},
+    frozenset([3]), b"\0bytes",
+    bytearray(b"x"), {1: "a", (2, 3): "b"}, {"__hvd__": "dict"},
+    np.float32(1.5),
+    np.int64(7),
+    np.bool_(True),
+    np.complex64(1j),
+    np.str_("n"),
+    np.bytes_(b"n\0m"),
+    np.datetime64("2026-11-22"),
+    np.timedelta64(3, "s"),
+    np.dtype("f4"), 1j,
+    range(1, 9, 2),
+    slice(1, None),
+    collections.deque([1, (2, )], 5),
+    collections.OrderedDict([("b", 1), (2, {"a": ()})]),
+    argparse.Namespace(lr=0.1, path=pathlib.Path("/x")),
+    types.SimpleNamespace(a=[1]),
+    pathlib.Path("a/b"),
+    pathlib.PureWindowsPath("c:/x"),
+    Point(1, [2]),
+    datetime.datetime(2026, 11, 22, 17, 5, 6, 7),
+    datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
+    datetime.date(2026, 1, 2),
+    datetime.time(3, 4),
+    datetime.timedelta(days=-1, seconds=5, microseconds=6),
 ])
 def test_round_trip(thing):
     again = JSON.loads(JSON.dumps(thing))
@@ -35,7 +54,10 @@ def test_round_trip(thing):
 
 
 def test_arrays():
-    given = {"a": np.arange(6, dtype=np.int16).reshape(2, 3), "b": [np.ones(0), np.array(3.0)], "c": np.ones(2, ">f8")}
+    given = {
+        "a": np.arange(6, dtype=np.int16).reshape(2, 3), "b": [np.ones(0), np.array(3.0)],
+        "c": np.ones(2, ">f8")
+    }
     again = JSON.loads(JSON.dumps(given))
     assert again["a"].dtype == np.int16 and again["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     again["a"][0, 0] = 9  # it is one's own
@@ -61,7 +83,8 @@ def test_types_of_pytorch():
 
 
 def test_a_namedtuple_that_is_not_loaded_here():
-    """It has its fields, and no code comes with it; a class by that name whose fields differ is not taken for it."""
+    """It has its fields, and no code comes with it; a class by that name whose fields differ is not taken for
+    it."""
     unknown = collections.namedtuple("Unknown", "a b")
     unknown.__module__ = "nowhere"
     again = JSON.loads(JSON.dumps(unknown(1, b"x")))
@@ -87,9 +110,11 @@ def test_too_deep_and_too_large_are_invalid():
         with pytest.raises(hvd.InvalidError):
             JSON.dumps(thing)
     text = b"[" * 100_000 + b"]" * 100_000
-    for text in (text, b"9" * 5000, b'{"__hvd__":"torch","at":0,"bytes":0,"dtype":"float32","shape":[1099511627776],"device":"cpu"}',
-                 b'{"__hvd__":"numpy","at":0,"bytes":0,"dtype":"<U0","shape":[1099511627776]}',
-                 b'{"__hvd__":"timedelta","items":[1e300,0,0]}', b'{"__hvd__":"range","items":[1,2,0]}'):
+    for text in (
+            text, b"9" * 5000,
+            b'{"__hvd__":"torch","at":0,"bytes":0,"dtype":"float32","shape":[1099511627776],"device":"cpu"}',
+            b'{"__hvd__":"numpy","at":0,"bytes":0,"dtype":"<U0","shape":[1099511627776]}',
+            b'{"__hvd__":"timedelta","items":[1e300,0,0]}', b'{"__hvd__":"range","items":[1,2,0]}'):
         with pytest.raises(hvd.InvalidError, match="damaged"):
             JSON.loads(b"hvdj\x01" + len(text).to_bytes(8, "little") + text)
 
@@ -144,15 +169,18 @@ def mutated(data, dice):
         if choice == 0:
             text[at:at + 1] = bytes([dice.randrange(256)])
         elif choice == 1:
-            text[at:at] = dice.choice([b"[", b"{", b"}", b"]", b'"', b"-", b"1e999", b"9" * 40, b"null", b"true"])
+            text[at:at] = dice.choice(
+                [b"[", b"{", b"}", b"]", b'"', b"-", b"1e999", b"9" * 40, b"null", b"true"])
         elif choice == 2:
             del text[at:at + dice.randrange(9)]
         elif choice == 3:
             end = min(len(text), at + dice.randrange(40))
             text[at:at] = text[at:end]
         elif choice == 4:
-            text[at:at] = dice.choice([b'"__hvd__":"torch",', b'"__hvd__":"numpy",', b'"shape":[-1],', b'"at":-1,',
-                                       b'"bytes":1e3,', b'"dtype":"O",', b'"dtype":"<f8",', b'"device":"cuda:9",'])
+            text[at:at] = dice.choice([
+                b'"__hvd__":"torch",', b'"__hvd__":"numpy",', b'"shape":[-1],', b'"at":-1,', b'"bytes":1e3,',
+                b'"dtype":"O",', b'"dtype":"<f8",', b'"device":"cuda:9",'
+            ])
         else:
             text[at:at] = b"[" * dice.choice([3, 100000])
     length = len(text) if dice.random() < 0.8 else dice.randrange(2 * len(text) + 1)
@@ -162,8 +190,11 @@ def mutated(data, dice):
 def test_nothing_damaged_does_harm():
     """What is read is a value or InvalidError, and never anything else."""
     pytest.importorskip("numpy")
-    seeds = [JSON.dumps({"a": np.arange(10), "b": (1, 2), 3: b"xyz"}), JSON.dumps([{"__hvd__": 1}, {1}, 1.5, None]),
-             JSON.dumps(np.float32(2.5))]
+    seeds = [
+        JSON.dumps({"a": np.arange(10), "b": (1, 2), 3: b"xyz"}),
+        JSON.dumps([{"__hvd__": 1}, {1}, 1.5, None]),
+        JSON.dumps(np.float32(2.5))
+    ]
     dice = random.Random(1)
     for _ in range(6000):
         try:

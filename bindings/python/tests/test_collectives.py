@@ -9,7 +9,10 @@ import hvd
 def test_allreduce(job):
     def rank(context):
         mine = np.array([1.0, 2.0]) * (context.rank() + 1)
-        return [context.allreduce(mine, op=op).tolist() for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)]
+        return [
+            context.allreduce(mine, op=op).tolist()
+            for op in (hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product)
+        ]
 
     assert job(3, rank) == [[[6, 12], [2, 4], [1, 2], [3, 6], [6, 48]]] * 3
 
@@ -18,7 +21,8 @@ def test_factors(job):
     def rank(context):
         with pytest.raises(hvd.InvalidError, match="prescale_factor is 0"):
             context.allreduce(np.ones(1), prescale_factor=0)
-        return context.allreduce(np.ones(1), "x", hvd.Sum, prescale_factor=0.5, postscale_factor=10.0).tolist()
+        return context.allreduce(np.ones(1), "x", hvd.Sum, prescale_factor=0.5,
+                                 postscale_factor=10.0).tolist()
 
     assert job(2, rank) == [[10.0]] * 2
 
@@ -79,7 +83,8 @@ def test_what_the_root_can_not_send_is_everybodys_error(job, codec, match):
         with pytest.raises(hvd.InvalidError) as broadcast:
             context.broadcast_object(object(), 1, codec=codec)
         with pytest.raises(hvd.InvalidError) as gathered:
-            context.allgather_object(object() if context.rank() == 1 else 1, codec=codec if context.rank() == 1 else "json")
+            context.allgather_object(object() if context.rank() == 1 else 1,
+                                     codec=codec if context.rank() == 1 else "json")
         return str(broadcast.value), str(gathered.value), context.broadcast_object({"a": context.rank()}, 1)
 
     answers = job(3, rank)
@@ -89,10 +94,13 @@ def test_what_the_root_can_not_send_is_everybodys_error(job, codec, match):
 
 def test_what_fails_on_one_rank_alone_takes_no_number(job):
     def rank(context):
-        wrong = [lambda: context.allreduce([1]), lambda: context.allreduce(np.ones(1), op=99),
-                 lambda: context.allreduce(np.ones(1), process_set=3), lambda: context.allreduce(np.ones(1, complex)),
-                 lambda: context.grouped_reducescatter([np.ones(2), np.ones((2, 2))[:, 0]]),
-                 lambda: context.broadcast_object(1, 2**40), lambda: context.broadcast(np.ones(1), 9)]
+        wrong = [
+            lambda: context.allreduce([1]), lambda: context.allreduce(np.ones(1), op=99),
+            lambda: context.allreduce(np.ones(1), process_set=3),
+            lambda: context.allreduce(np.ones(1, complex)),
+            lambda: context.grouped_reducescatter([np.ones(2), np.ones((2, 2))[:, 0]]),
+            lambda: context.broadcast_object(1, 2**40), lambda: context.broadcast(np.ones(1), 9)
+        ]
         for call in wrong if context.rank() == 1 else ():
             with pytest.raises((hvd.InvalidError, TypeError)):
                 call()
@@ -140,7 +148,8 @@ def test_gather_scatter_alltoall(job):
         uneven = context.reducescatter(np.arange(4.0), "uneven", hvd.Sum, splits=[0, 1, 3])
         even = context.alltoall(np.arange(3) + 10 * me)
         rows, received = context.alltoall(np.arange(me + 1), [me + 1, 0, 0])
-        return gathered[:, 0].tolist(), share.tolist(), uneven.tolist(), even.tolist(), rows.tolist(), received
+        return gathered[:,
+                        0].tolist(), share.tolist(), uneven.tolist(), even.tolist(), rows.tolist(), received
 
     results = job(3, rank)
     assert [r[0] for r in results] == [[1, 2, 2]] * 3
@@ -243,9 +252,11 @@ def test_names_that_are_wrong(alone, name):
 
 def test_other_wrong_arguments(alone):
     for call in (lambda: hvd.broadcast_(np.ones(1), 5), lambda: hvd.allreduce(np.ones(1), op=99),
-                 lambda: hvd.alltoall(np.ones(3), [1]), lambda: hvd.allgather(np.float64(3) * np.ones(())),
-                 lambda: hvd.allreduce(np.ones(1), process_set=3), lambda: hvd.grouped_allreduce([np.ones(1)], out=[]),
-                 lambda: hvd.broadcast_object(1, codec="yaml"), lambda: hvd.init().allreduce(np.ones(1), "a\0b" * 90)):
+                 lambda: hvd.alltoall(np.ones(3), [1]), lambda: hvd.allgather(np.float64(3) * np.ones(
+                     ())), lambda: hvd.allreduce(np.ones(1), process_set=3),
+                 lambda: hvd.grouped_allreduce([np.ones(1)], out=[]),
+                 lambda: hvd.broadcast_object(1, codec="yaml"),
+                 lambda: hvd.init().allreduce(np.ones(1), "a\0b" * 90)):
         with pytest.raises(hvd.InvalidError):
             call()
 
@@ -287,7 +298,8 @@ def test_to_one_and_from_one(job):
     assert [r[0][1] for r in results] == [[[1.0, 0.0]], [[1.0, 1.0]], [[1.0, 2.0]]]
     assert [r[0][2] for r in results] == [None, [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], None]
     assert [r[0][3] for r in results] == [[[0.0, 1.0]], [[2.0, 3.0]], [[4.0, 5.0]]]
-    assert [r[0][4] for r in results] == [[0], [1, 2], [3, 4, 5]] and [r[0][5] for r in results] == [[0], [1], [2]]
+    assert [r[0][4] for r in results] == [[0], [1, 2], [3, 4, 5]] and [r[0][5]
+                                                                       for r in results] == [[0], [1], [2]]
     assert [r[1] for r in results] == [None, [{"rank": 0}, {"rank": 1}, {"rank": 2}], None]
 
 

@@ -1,5 +1,5 @@
-"""PyTorch on GPUs, over backend nccl: collectives, gradients, torch.distributed, state through a loss. Ranks share a GPU where there
-are fewer: NCCL takes them for hosts of their own (NCCL_HOSTID)."""
+"""PyTorch on GPUs, over backend nccl: collectives, gradients, torch.distributed, state through a loss. Ranks
+share a GPU where there are fewer: NCCL takes them for hosts of their own (NCCL_HOSTID)."""
 
 from contextlib import closing
 from pathlib import Path
@@ -165,9 +165,12 @@ hvd.shutdown()
 
 def on_the_device(script):
     """test_torch_distributed.py's, with tensors on the GPU."""
-    head = ('import os\nos.environ.setdefault("NCCL_HOSTID", f"hvd-{os.getpid()}")\nimport torch\nimport hvd\nhvd.init()\n'
-            'torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())\ntorch.set_default_device("cuda")\n')
-    return head + script.replace('mesh("cpu"', 'mesh("cuda"').replace('device("cpu")', 'device("cuda")').replace("Generator()", 'Generator("cuda")')
+    head = (
+        'import os\nos.environ.setdefault("NCCL_HOSTID", f"hvd-{os.getpid()}")\nimport torch\nimport hvd\nhvd.init()\n'
+        'torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())\ntorch.set_default_device("cuda")\n'
+    )
+    return head + script.replace('mesh("cpu"', 'mesh("cuda"').replace(
+        'device("cpu")', 'device("cuda")').replace("Generator()", 'Generator("cuda")')
 
 
 CASES = {"ops": (COLLECTIVES, 3), "optimizer": (OPTIMIZER, 2)}

@@ -23,9 +23,10 @@ def worker(source):
 
 def test_a_job_with_output(capfd):
     lines = []
-    hvd.driver.run(worker(SUM), np=2, hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)},
-                   output=lambda rank, host, slot, is_stderr, line: lines.append((host, slot, is_stderr, line)),
-                   timeout=60 * PATIENCE)
+    hvd.driver.run(
+        worker(SUM), np=2, hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)},
+        output=lambda rank, host, slot, is_stderr, line: lines.append(
+            (host, slot, is_stderr, line)), timeout=60 * PATIENCE)
     assert sorted(lines) == [("localhost", slot, False, "sum [3]") for slot in (0, 1)]
 
 
@@ -53,8 +54,9 @@ def test_own_launcher():
 
         def start(self, request):
             assert request.host in ("a", "b") and request.slot == 0 and "HVD_SECRET" in request.environment
-            process = subprocess.Popen(worker(SUM), env={**os.environ, **request.environment,
-                                                         "PYTHONPATH": str(PACKAGE)}, stdout=subprocess.PIPE, text=True)
+            process = subprocess.Popen(worker(SUM),
+                                       env={**os.environ, **request.environment, "PYTHONPATH": str(PACKAGE)},
+                                       stdout=subprocess.PIPE, text=True)
             self.started.append(process)
             threading.Thread(target=self.watch, args=(request.worker, process)).start()
 
@@ -86,10 +88,12 @@ def test_operators_words(tmp_path):
     """A job is described, drained and scaled from within its driver's process and from elsewhere."""
     address, log = tmp_path / "address", lambda *line: None
     with hvd.driver.Driver(worker("import hvd, time; hvd.init(); time.sleep(100)"), np=1, max_np=2,
-                           hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)}, address_file=str(address), log=log, **QUICK) as driver:
+                           hosts="localhost:2", environment={"PYTHONPATH": str(PACKAGE)},
+                           address_file=str(address), log=log, **QUICK) as driver:
         driver.start()
         assert json.loads(driver.describe(hvd.driver.Format.JSON))["phase"] in ("forming", "running")
-        assert "localhost" in driver.describe() and driver.describe(hvd.driver.Format.OPENMETRICS).endswith("# EOF\n")
+        assert "localhost" in driver.describe() and driver.describe(
+            hvd.driver.Format.OPENMETRICS).endswith("# EOF\n")
         assert json.loads(hvd.driver.command("status", "json", address_file=str(address), log=log))["hosts"]
         with pytest.raises(hvd.InvalidError, match="elsewhere"):
             driver.drain("elsewhere")
@@ -141,7 +145,8 @@ def test_callbacks_that_raise(capsys):
         def start(self, request):
             raise OSError("no such machine")
 
-    with hvd.driver.Driver(launcher=Broken(), np=1, hosts="a:1", log=lambda *line: None, **HOPELESS) as driver:
+    with hvd.driver.Driver(launcher=Broken(), np=1, hosts="a:1", log=lambda *line: None,
+                           **HOPELESS) as driver:
         driver.start()
         with pytest.raises(hvd.JobFailedError):
             driver.wait(60 * PATIENCE)

@@ -196,7 +196,10 @@ def test_run_starts_again_as_horovod_does(alone):
     assert calls == [0] and state.x == 5
 
 
-@pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt(), hvd.MismatchError("m"), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("mine"), KeyboardInterrupt(),
+     hvd.MismatchError("m"), SystemExit(3)])
 def test_an_error_of_the_function_ends_the_run(alone, error):
     @elastic.run
     def train(state):
@@ -257,9 +260,13 @@ class TestSampler:
 
     def test_padding(self, job):
         def rank(context):
-            return [len(list(elastic.ElasticSampler(10, padding=how, context=context)))
-                    for how in ("repeat", "none", "drop")] + [
-                        len(elastic.ElasticSampler(10, padding=how, context=context)) for how in ("repeat", "none", "drop")]
+            return [
+                len(list(elastic.ElasticSampler(10, padding=how, context=context)))
+                for how in ("repeat", "none", "drop")
+            ] + [
+                len(elastic.ElasticSampler(10, padding=how, context=context))
+                for how in ("repeat", "none", "drop")
+            ]
 
         assert job(3, rank) == [[4, 4, 3, 4, 4, 3], [4, 3, 3, 4, 3, 3], [4, 3, 3, 4, 3, 3]]
 
@@ -275,8 +282,8 @@ class TestSampler:
             sampler.record_batch(2, 3)
 
     def test_wrong(self, alone):
-        for wrong in ({"dataset": 0}, {"dataset": -1}, {"dataset": 5, "batch_size": 0}, {"dataset": 5, "padding": "x"},
-                      {"dataset": 5, "seed": -1}):
+        for wrong in ({"dataset": 0}, {"dataset": -1}, {"dataset": 5, "batch_size": 0},
+                      {"dataset": 5, "padding": "x"}, {"dataset": 5, "seed": -1}):
             with pytest.raises(hvd.InvalidError):
                 elastic.ElasticSampler(**wrong)
         sampler = elastic.ElasticSampler(5)

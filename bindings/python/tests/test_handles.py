@@ -164,7 +164,8 @@ def test_dropped_handles_are_freed_by_several_threads(job):
 
 
 def test_others_run_while_one_waits(job):
-    """The interpreter's lock is free during a wait: rank 1 comes only when the counting thread has counted."""
+    """The interpreter's lock is free during a wait: rank 1 comes only when the counting thread has counted.
+    """
 
     def rank(context):
         if context.rank() == 0:

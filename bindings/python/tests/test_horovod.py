@@ -49,26 +49,33 @@ def test_its_variables_are_read_or_named_once_and_the_place_is_exported(python, 
         hvd.shutdown()
     """, environment={"HOROVOD_TIMELINE": str(timeline), "HOROVOD_CYCLE_TIME": "1", "HOROVOD_AUTOTUNE": "1",
                       "HOROVOD_FUSION_THRESHOLD": "0"})
-    assert done.stderr.count("HOROVOD_AUTOTUNE, HOROVOD_CYCLE_TIME: these variables of Horovod's have no effect") == 1
-    assert "HOROVOD_TIMELINE" not in done.stderr and (tmp_path / "timeline.0.json").read_text().startswith("[")
+    assert done.stderr.count(
+        "HOROVOD_AUTOTUNE, HOROVOD_CYCLE_TIME: these variables of Horovod's have no effect") == 1
+    assert "HOROVOD_TIMELINE" not in done.stderr and (tmp_path /
+                                                      "timeline.0.json").read_text().startswith("[")
     assert "'HOROVOD_CROSS_RANK': '0'" in done.stdout and "'HOROVOD_RANK': '0', 'HOROVOD_SIZE': '1'" in done.stdout
 
-@pytest.mark.parametrize("variables, options", [
-    ({"HOROVOD_FUSION_THRESHOLD": "4096", "HOROVOD_LOG_LEVEL": "FATAL"}, {"fusion_threshold": 4096, "log_level": "error"}),
-    ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "2.5"}, {"stall_warning": 2.5}),
-    ({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "3"}, {"stall_warning": 0.0}),
-    ({"HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_RANK": "7", "HOROVOD_ELASTIC": "1"}, {"interface": "eth0"}),
-    ({"HOROVOD_FUSION_THRESHOLD": "1", "HVD_FUSION_THRESHOLD": "2"}, {}),
-])
+
+@pytest.mark.parametrize(
+    "variables, options",
+    [({"HOROVOD_FUSION_THRESHOLD": "4096", "HOROVOD_LOG_LEVEL": "FATAL"
+       }, {"fusion_threshold": 4096, "log_level": "error"}),
+     ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "2.5"}, {"stall_warning": 2.5}),
+     ({"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "3"}, {"stall_warning": 0.0}),
+     ({"HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_RANK": "7", "HOROVOD_ELASTIC": "1"}, {"interface": "eth0"}),
+     ({"HOROVOD_FUSION_THRESHOLD": "1", "HVD_FUSION_THRESHOLD": "2"}, {}), ])
 def test_what_its_variables_mean(variables, options):
     said = []
     assert _horovod.options_of(variables, said.append) == {**_horovod.DEFAULTS, **options} and not said
     with hvd._options.NativeOptions(options):  # each of them is one that there is
         pass
 
-@pytest.mark.parametrize("name, value, expected", [
-    ("HOROVOD_FUSION_THRESHOLD", "much", "a number of bytes"), ("HOROVOD_FUSION_THRESHOLD", "-1", "a number of bytes"),
-    ("HOROVOD_STALL_CHECK_TIME_SECONDS", "nan", "a number of seconds"), ("HOROVOD_LOG_LEVEL", "7", "trace, debug")])
+
+@pytest.mark.parametrize("name, value, expected",
+                         [("HOROVOD_FUSION_THRESHOLD", "much", "a number of bytes"),
+                          ("HOROVOD_FUSION_THRESHOLD", "-1", "a number of bytes"),
+                          ("HOROVOD_STALL_CHECK_TIME_SECONDS", "nan", "a number of seconds"),
+                          ("HOROVOD_LOG_LEVEL", "7", "trace, debug")])
 def test_a_variable_that_cannot_be_meant(name, value, expected):
     with pytest.raises(hvd.InvalidError, match=f"{name}='{value}': expected {expected}"):
         _horovod.options_of({name: value}, print)
@@ -80,8 +87,9 @@ def test_sets_and_join_on_three_ranks(tmp_path):
     script, lines = tmp_path / "worker.py", []
     script.write_text(THREE)
     try:
-        hvd.driver.run([sys.executable, str(script)], np=3, hosts="localhost:3", restart=False, elastic_timeout=60 * PATIENCE,
-                       environment={"PYTHONPATH": str(PACKAGE)}, timeout=60 * PATIENCE,
+        hvd.driver.run([sys.executable, str(script)], np=3, hosts="localhost:3", restart=False,
+                       elastic_timeout=60 * PATIENCE, environment={"PYTHONPATH": str(PACKAGE)},
+                       timeout=60 * PATIENCE,
                        output=lambda rank, host, slot, is_stderr, line: lines.append(line))
     except hvd.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
@@ -100,7 +108,8 @@ def test_a_function_as_a_job(monkeypatch):
     assert hvd.run(os.getcwd, np=1) == [os.getcwd()]  # a function that knows nothing of it
     with pytest.raises(hvd.JobFailedError):
         hvd.run(fails, np=1, restart=False, output=lambda *line: None)
-    for function, match in ((3, "something to call"), ((lambda: (lambda lock: lock)(1), 1), "something to call")):
+    for function, match in ((3, "something to call"), ((lambda: (lambda lock: lock)
+                                                        (1), 1), "something to call")):
         with pytest.raises(hvd.InvalidError, match=match):
             hvd.run(function)
     import threading
@@ -120,7 +129,10 @@ def test_checkpoints_of_its_sampler(alone):
     sampler.record_batch(0, 4)
     sampler.load_state_dict(saved)
     assert sampler.processed_num == 4
-    for state, match in (({}, "with nothing"), ({"epoch": 1}, "expected 'saved'"), ({"epoch": 0, "processed_num": 7}, "whole rounds"),
-                         ({"epoch": 0, "processed_num": 21}, "of 20 samples"), ({"epoch": -1, "processed_num": 0}, "epoch -1")):
+    for state, match in (({}, "with nothing"), ({"epoch": 1}, "expected 'saved'"),
+                         ({"epoch": 0, "processed_num": 7}, "whole rounds"),
+                         ({"epoch": 0,
+                           "processed_num": 21}, "of 20 samples"), ({"epoch": -1,
+                                                                     "processed_num": 0}, "epoch -1")):
         with pytest.raises(hvd.InvalidError, match=match):
             sampler.load_state_dict(state)

@@ -32,7 +32,8 @@ def words(line, environment=None):
     ("-np 1 -hostfile h --blacklist-cooldown-range 1 30 --reset-limit 3 --elastic-timeout 60 a",
      "--np 1 --hostfile h --elastic-timeout 60 --reset-limit 3 --blocklist-cooldown-range 1 30 -- a"),
     ("-np 1 --fusion-threshold-mb 32 --no-stall-check --log-level FATAL --start-timeout 9 --mpi --gloo-timeout-seconds 3 a",
-     "--np 1 --set start_timeout=9s --set fusion_threshold=33554432 --set stall_warning=0s --set log_level=error --backend mpi -- a"),
+     "--np 1 --set start_timeout=9s --set fusion_threshold=33554432 --set stall_warning=0s --set log_level=error --backend mpi -- a"
+     ),
     ("-np 1 --network-interfaces eth0,eth1 --stall-check-shutdown-time-seconds 7 --timeline-filename t.json --gloo a",
      "--np 1 --timeline-filename t.json --set stall_shutdown=7s --network-interface eth0 -- a"),
     ("-cb", "--check-build"),
@@ -49,12 +50,13 @@ def test_options_without_effect_are_named():
         "--np 1 --elastic-timeout 8 --set start_timeout=7s -- a")
 
 
-@pytest.mark.parametrize("line, said", [
-    ("-np x a", "invalid int value: 'x'"), ("-np 2", "no command"), ("a b", "-np: expected the number"),
-    ("-np 1 --reset-limit 0 a", "expected 1 or more"), ("-np 1 --gloo --mpi a", "expected one of them"),
-    ("-np 1 --fusion-threshold-mb -3 a", "expected 0 or more"), ("-np 1 --log-level LOUD a", "invalid choice"),
-    ("-np 1 --config-file /nowhere a", "No such file|PyYAML"),
-])
+@pytest.mark.parametrize("line, said", [("-np x a", "invalid int value: 'x'"), ("-np 2", "no command"),
+                                        ("a b", "-np: expected the number"),
+                                        ("-np 1 --reset-limit 0 a", "expected 1 or more"),
+                                        ("-np 1 --gloo --mpi a", "expected one of them"),
+                                        ("-np 1 --fusion-threshold-mb -3 a", "expected 0 or more"),
+                                        ("-np 1 --log-level LOUD a", "invalid choice"),
+                                        ("-np 1 --config-file /nowhere a", "No such file|PyYAML"), ])
 def test_wrong_options_end_with_status_2(line, said, capsys):
     with pytest.raises(SystemExit) as ended:
         words(line)
@@ -64,14 +66,18 @@ def test_wrong_options_end_with_status_2(line, said, capsys):
 def test_a_configuration_file(tmp_path, capsys):
     pytest.importorskip("yaml")
     path = tmp_path / "config.yaml"
-    path.write_text("controller: mpi\nparams:\n  fusion_threshold_mb: 4\n  cycle_time_ms: 2\nstall_check:\n  enabled: false\n"
-                    "timeline:\n  filename: x.json\nlogging:\n  level: INFO\n")
+    path.write_text(
+        "controller: mpi\nparams:\n  fusion_threshold_mb: 4\n  cycle_time_ms: 2\nstall_check:\n  enabled: false\n"
+        "timeline:\n  filename: x.json\nlogging:\n  level: INFO\n")
     line = f"-np 1 --config-file {path}"
-    assert words(f"{line} a") == ("--np 1 --timeline-filename x.json --set fusion_threshold=4194304 --set stall_warning=0s "
-                                  "--set log_level=info --backend mpi -- a", ["--cycle-time-ms"])
-    assert "fusion_threshold=8388608" in words(f"{line} --fusion-threshold-mb 8 a")[0]  # the command line comes first
-    for text, said in (("- a", "sections"), ("params:\n  speed: 1", "speed: no such entry"), ("else: 1", "else: expected one of"),
-                       ("controller: smoke", "gloo or mpi"), ("params: {", "config.yaml")):
+    assert words(f"{line} a") == (
+        "--np 1 --timeline-filename x.json --set fusion_threshold=4194304 --set stall_warning=0s "
+        "--set log_level=info --backend mpi -- a", ["--cycle-time-ms"])
+    assert "fusion_threshold=8388608" in words(f"{line} --fusion-threshold-mb 8 a")[
+        0]  # the command line comes first
+    for text, said in (("- a", "sections"), ("params:\n  speed: 1", "speed: no such entry"),
+                       ("else: 1", "else: expected one of"), ("controller: smoke",
+                                                              "gloo or mpi"), ("params: {", "config.yaml")):
         path.write_text(text)
         with pytest.raises(SystemExit):
             words(f"{line} a")
@@ -81,7 +87,8 @@ def test_a_configuration_file(tmp_path, capsys):
 def horovodrun(*arguments, **environment):
     command = [sys.executable, "-m", "horovod.runner.launch", *map(str, arguments)]
     path = os.pathsep.join([str(ALIAS), str(PACKAGE)])
-    return subprocess.run(command, capture_output=True, text=True, timeout=280 * PATIENCE, stdin=subprocess.DEVNULL,
+    return subprocess.run(command, capture_output=True, text=True, timeout=280 * PATIENCE,
+                          stdin=subprocess.DEVNULL,
                           env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment})
 
 
@@ -162,27 +169,33 @@ def test_a_script_for_pytorch_runs_as_it_is_through_a_kill(tmp_path):
     script.write_text(TORCH)
     hosts.write_text("#!/bin/sh\necho localhost:2\n")
     hosts.chmod(hosts.stat().st_mode | stat.S_IEXEC)
-    done = horovodrun("-np", 2, "--min-np", 1, "--max-np", 2, "--host-discovery-script", hosts, "--cycle-time-ms", 1,
-                      sys.executable, script, "--epochs", 3, ONCE=str(tmp_path / "once"))
+    done = horovodrun("-np", 2, "--min-np", 1, "--max-np", 2, "--host-discovery-script", hosts,
+                      "--cycle-time-ms", 1, sys.executable, script, "--epochs", 3,
+                      ONCE=str(tmp_path / "once"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "without effect here: --cycle-time-ms" in done.stderr
     assert "variables are those of now" in done.stdout, done.stdout + done.stderr
-    assert (tmp_path / "once").exists() and re.search(r"trained 3 [12]", done.stdout), done.stdout + done.stderr
+    assert (tmp_path / "once").exists() and re.search(r"trained 3 [12]",
+                                                      done.stdout), done.stdout + done.stderr
 
 
 PAGE = (PACKAGE.parents[1] / "docs" / "horovod.md").read_text()
 
 
-@pytest.mark.parametrize("title, module, alias", [
-    ("PyTorch", "torch", "hvd.torch"), ("TensorFlow", "tensorflow", "hvd.tensorflow"), ("Keras", "keras", "hvd.keras")])
+@pytest.mark.parametrize("title, module, alias", [("PyTorch", "torch", "hvd.torch"),
+                                                  ("TensorFlow", "tensorflow", "hvd.tensorflow"),
+                                                  ("Keras", "keras", "hvd.keras")])
 def test_the_examples_of_the_page(title, module, alias, tmp_path):
     """Once with this project's import, once with Horovod's."""
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     (block,) = re.findall(rf"```python\n(# from Horovod: {title}\n.*?)```", PAGE, flags=re.S)
     assert f"import {alias} as hvd" in block and f"# import {alias.replace('hvd', 'horovod')} as hvd" in block
-    for name, text in (("ours", block), ("theirs", block.replace(f"import {alias} as", f"import {alias.replace('hvd', 'horovod')} as"))):
+    for name, text in (("ours", block), ("theirs",
+                                         block.replace(f"import {alias} as",
+                                                       f"import {alias.replace('hvd', 'horovod')} as"))):
         script = tmp_path / f"{name}.py"
         script.write_text(text)
-        done = horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+        done = horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, TF_CPP_MIN_LOG_LEVEL="3",
+                          CUDA_VISIBLE_DEVICES="-1")
         assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout + done.stderr

@@ -24,7 +24,8 @@ def run_ranks(tmp_path, source, size, **options):
     try:
         plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu"},
-                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=150 * PATIENCE,
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line),
+                         timeout=150 * PATIENCE,
                          **{"hosts": f"localhost:{size}", "restart": False, **options})
     except plain.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
@@ -47,7 +48,8 @@ def test_without_a_compiler_it_says_so(python, tmp_path):
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float16", "bfloat16", "float32", "bool"])
 def test_dtypes(alone, dtype):
     given = jnp.array([1, 0, 1], dtype)
-    for result in (hvd.allreduce(given, op=hvd.Max), jax.jit(hvd.broadcast)(given), jax.jit(hvd.allgather)(given)):
+    for result in (hvd.allreduce(given,
+                                 op=hvd.Max), jax.jit(hvd.broadcast)(given), jax.jit(hvd.allgather)(given)):
         assert result.dtype == given.dtype and result.tolist() == given.tolist()
 
 
@@ -58,8 +60,9 @@ def test_nothing_is_written_into_an_argument(alone):
     for call in (times5, jax.jit(times5), lambda x: jax.jit(times5, donate_argnums=0)(x + 0)):
         assert call(given).tolist() == [0, 5, 10]
         assert given.tolist() == alias.tolist() == [0, 1, 2]
-    for write in (lambda: plain.allreduce_(given, op=plain.Sum, prescale_factor=5.0), lambda: plain.broadcast_(given),
-                  lambda: plain.broadcast_variables([given]), lambda: plain.elastic.ArrayState(w=given)):
+    for write in (lambda: plain.allreduce_(given, op=plain.Sum, prescale_factor=5.0),
+                  lambda: plain.broadcast_(given), lambda: plain.broadcast_variables([given]),
+                  lambda: plain.elastic.ArrayState(w=given)):
         with pytest.raises(hvd.InvalidError, match="immutable"):
             write()
     assert given.tolist() == alias.tolist() == [0, 1, 2]
@@ -68,24 +71,28 @@ def test_nothing_is_written_into_an_argument(alone):
 
 def test_control_flow_vmap_and_remat(alone):
     x = jnp.arange(4.0)
-    assert jax.jit(lambda x: jax.lax.scan(lambda c, _: (hvd.allreduce(c) + 1, None), x, None, length=5)[0])(x).tolist() == [
-        5, 6, 7, 8]
+    assert jax.jit(lambda x: jax.lax.scan(lambda c, _: (hvd.allreduce(c) + 1, None), x, None, length=5)[0])(
+        x).tolist() == [5, 6, 7, 8]
     assert jax.vmap(hvd.allreduce)(jnp.ones((2, 3))).tolist() == [[1] * 3] * 2
     with pytest.raises(NotImplementedError, match="vmap of hvd.jax.allgather"):
         jax.vmap(hvd.allgather)(jnp.ones((2, 3)))
-    assert jax.jit(lambda x: jax.lax.cond(x[0] == 0, hvd.allreduce, lambda x: -x, x))(x).tolist() == [0, 1, 2, 3]
+    assert jax.jit(lambda x: jax.lax.cond(x[0] == 0, hvd.allreduce, lambda x: -x, x))(x).tolist() == [
+        0, 1, 2, 3
+    ]
 
 
 def test_wrong_arguments(alone):
-    for call, match in ((lambda: hvd.allreduce(jnp.ones(2, jnp.complex64)), "dtype complex64"),
-                        (lambda: hvd.allreduce(jnp.ones(1), op=9), "op 9"),
-                        (lambda: hvd.allreduce(jnp.ones(1), prescale_factor=0), "prescale_factor is 0"),
-                        (lambda: hvd.allgather(jnp.ones(())), "expected 1 to 8 dimensions"),
-                        (lambda: hvd.allgather(jnp.ones(1), rows=-1), "rows is -1"),
-                        (lambda: hvd.broadcast(jnp.ones(1), -1), "root_rank is -1"),
-                        (lambda: hvd.allreduce(jnp.ones(1), name=""), "name ''"),
-                        (lambda: hvd.alltoall(jnp.ones(1), jnp.ones(1)), "splits: float32"),
-                        (lambda: jax.grad(lambda x: hvd.allreduce(x, op=hvd.Max).sum())(jnp.ones(1)), "MAX has no gradient")):
+    for call, match in ((lambda: hvd.allreduce(jnp.ones(2, jnp.complex64)),
+                         "dtype complex64"), (lambda: hvd.allreduce(jnp.ones(1), op=9), "op 9"),
+                        (lambda: hvd.allreduce(jnp.ones(1), prescale_factor=0),
+                         "prescale_factor is 0"), (lambda: hvd.allgather(jnp.ones(
+                             ())), "expected 1 to 8 dimensions"),
+                        (lambda: hvd.allgather(jnp.ones(1), rows=-1),
+                         "rows is -1"), (lambda: hvd.broadcast(jnp.ones(1), -1), "root_rank is -1"),
+                        (lambda: hvd.allreduce(jnp.ones(1), name=""),
+                         "name ''"), (lambda: hvd.alltoall(jnp.ones(1), jnp.ones(1)), "splits: float32"),
+                        (lambda: jax.grad(lambda x: hvd.allreduce(x, op=hvd.Max).sum())
+                         (jnp.ones(1)), "MAX has no gradient")):
         with pytest.raises(hvd.InvalidError, match=match):
             call()
 
@@ -93,8 +100,10 @@ def test_wrong_arguments(alone):
 def test_what_fails_within_a_program_is_hvds_error(alone):
     """And the program after it runs."""
     good = jax.jit(hvd.allreduce)
-    for call, match in ((lambda x: hvd.broadcast(x, 5), "root"), (lambda x: hvd.allreduce(x, name="hvd.mine"), "hvd.mine"),
-                        (lambda x: hvd.allgather(x, rows=2), "3 rows came, and the program was compiled for 2"),
+    for call, match in ((lambda x: hvd.broadcast(x, 5),
+                         "root"), (lambda x: hvd.allreduce(x, name="hvd.mine"),
+                                   "hvd.mine"), (lambda x: hvd.allgather(x, rows=2),
+                                                 "3 rows came, and the program was compiled for 2"),
                         (lambda x: hvd.alltoall(x, jnp.array([2])), "splits")):
         with pytest.raises(hvd.InvalidError, match=match), hvd.errors():
             jax.block_until_ready(jax.jit(call)(jnp.ones(3)))
@@ -103,7 +112,10 @@ def test_what_fails_within_a_program_is_hvds_error(alone):
 
 
 def test_a_state_of_trees(alone):
-    tree = {"w": jnp.arange(3.0), "layers": [jnp.ones((2, 2), jnp.bfloat16), np.arange(2), 7, None], "s": jnp.float32(2)}
+    tree = {
+        "w": jnp.arange(3.0), "layers": [jnp.ones((2, 2), jnp.bfloat16),
+                                         np.arange(2), 7, None], "s": jnp.float32(2)
+    }
     state = hvd.elastic.JaxState(params=tree, key=jax.random.key(5), step=0, name="x")
     before = jax.random.normal(state.key)
     state.restore()
@@ -248,8 +260,10 @@ hvd.shutdown()
 
 
 def test_a_jitted_step_through_the_loss_of_a_worker(tmp_path):
-    """Four workers become three by SIGKILL: the numbers are those of one that is never killed, and nothing is compiled again."""
-    lines = run_ranks(tmp_path, TRAINING, 4, hosts=None, discover=lambda: {"localhost": 4}, min_np=3, max_np=4)
+    """Four workers become three by SIGKILL: the numbers are those of one that is never killed, and nothing is
+    compiled again."""
+    lines = run_ranks(tmp_path, TRAINING, 4, hosts=None, discover=lambda: {"localhost": 4}, min_np=3,
+                      max_np=4)
     ends = [line for line in lines if line.startswith("same")]
     assert len(ends) == 3 and len(set(ends)) == 1, "\n".join(lines)
 

@@ -21,11 +21,16 @@ try:
 except ImportError:
     torch = None
 WORKER = Path(__file__).with_name("elastic_worker.py")
-KINDS = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(torch is None, reason="PyTorch is not installed"))]
+KINDS = [
+    "numpy",
+    pytest.param("torch", marks=pytest.mark.skipif(torch is None, reason="PyTorch is not installed"))
+]
 EPOCHS, SAMPLES = 3, 200
 TOTAL = float(EPOCHS * sum(range(SAMPLES)))
-OPTIONS = {"heartbeat_interval": 0.5, "heartbeat_timeout": 10, "restart_delay_min": 0.05, "discovery_interval": 0.05,
-           "join_settle": 10, "elastic_timeout": 40, "start_timeout": 40, "stop_grace": 2}
+OPTIONS = {
+    "heartbeat_interval": 0.5, "heartbeat_timeout": 10, "restart_delay_min": 0.05, "discovery_interval": 0.05,
+    "join_settle": 10, "elastic_timeout": 40, "start_timeout": 40, "stop_grace": 2
+}
 
 
 class Job:
@@ -45,10 +50,12 @@ class Job:
         command += ["--", sys.executable, str(worker), *map(str, arguments)]
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
             command = ["setpriv", "--pdeathsig", "TERM", *command]
-        environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
-                       "HVD_OPERATION_TIMEOUT": "60"}
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
+        environment = {
+            **os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
+            "HVD_OPERATION_TIMEOUT": "60"
+        }
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines, self.events, self.seen = [], queue.Queue(), []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -121,7 +128,8 @@ def test_without_losses(start, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_9(start, kind):
-    """Each sample counts once an epoch though a worker is killed in the middle and another one takes its place."""
+    """Each sample counts once an epoch though a worker is killed in the middle and another one takes its
+    place."""
     job = start(3, [kind, EPOCHS, SAMPLES, "kill"], min_np=2, max_np=3)
     victim = job.wait("ready")["pid"]
     os.kill(victim, signal.SIGKILL)

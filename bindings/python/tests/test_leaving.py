@@ -19,7 +19,8 @@ def test_sigterm_costs_the_others_no_step(start):  # noqa: F811
     assert [end["result"] for end in ends if not end["left"]] == ["complete"] * 2
     steps = [(event["pid"], event["step"]) for event in job.seen if event["event"] == "step"]
     assert len(steps) == len(set(steps)), "a step was repeated"
-    assert len({event["pid"] for event in job.seen if event["event"] == "train"}) == 3  # nobody was started in its place
+    assert len({event["pid"]
+                for event in job.seen if event["event"] == "train"}) == 3  # nobody was started in its place
 
 
 def test_a_handler_that_was_there_before_is_put_back():

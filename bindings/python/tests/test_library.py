@@ -54,7 +54,8 @@ def test_version_and_options():
 
 def test_backends(alone):
     found = {backend.name: backend for backend in hvd.backends()}
-    assert found["self"].usable and "allreduce" in found["self"].collectives and "float32" in found["self"].dtypes
+    assert found["self"].usable and "allreduce" in found["self"].collectives and "float32" in found[
+        "self"].dtypes
     for backend in found.values():
         assert backend.usable or backend.reason
     choice = hvd.backend_choice("broadcast", "int8")

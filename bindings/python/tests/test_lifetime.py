@@ -40,8 +40,8 @@ def test_after_shutdown():
     hvd.shutdown()
     hvd.shutdown()
     assert not hvd.is_initialized()
-    for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(np.ones(2)), hvd.membership, state.commit, members.size,
-                 sampler.next, lambda: hvd.broadcast_object(1), context.backend):
+    for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(np.ones(2)), hvd.membership, state.commit,
+                 members.size, sampler.next, lambda: hvd.broadcast_object(1), context.backend):
         with pytest.raises(hvd.ClosedError):
             call()
     assert handle.wait().tolist() == [1, 1] and handle.done()
@@ -89,14 +89,15 @@ def test_abort_frees_who_waits(job):
 
 def test_a_fork_has_no_context(alone):
     values = np.ones(2)
-    handle, state, sampler = hvd.allreduce_async(values), hvd.elastic.ObjectState(a=1), hvd.elastic.ElasticSampler(4)
+    handle, state, sampler = hvd.allreduce_async(values), hvd.elastic.ObjectState(
+        a=1), hvd.elastic.ElasticSampler(4)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             said = []
-            for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(values), handle.wait, handle.done, state.commit,
-                         sampler.next, alone.shutdown, alone.abort):
+            for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(values), handle.wait, handle.done,
+                         state.commit, sampler.next, alone.shutdown, alone.abort):
                 try:
                     call()
                     said.append("no exception")
@@ -285,7 +286,8 @@ def test_a_context_that_nobody_holds_leaves_the_job():
 
 
 def test_leaving_everything_to_the_interpreter(python):
-    """Contexts, states, handles, listeners and daemon threads at the end of a script: status 0, nothing on stderr."""
+    """Contexts, states, handles, listeners and daemon threads at the end of a script: status 0, nothing on
+    stderr."""
     done = python("""
         import threading, hvd
         hvd.init()
@@ -306,7 +308,8 @@ def test_leaving_everything_to_the_interpreter(python):
     assert done.stdout == "end\n"
 
 
-# At the end of the interpreter, after what atexit calls: time for threads of the library to call into it, if there are any.
+# At the end of the interpreter, after what atexit calls: time for threads of the library to call into it, if
+# there are any.
 LAST = """
         class Last:
             def __del__(self, write=__import__("os").write, sleep=__import__("time").sleep):
@@ -318,7 +321,8 @@ LAST = """
 
 
 def test_a_driver_ends_with_the_interpreter(python):
-    """Without that, a line of a worker's would be brought by a thread of the library: the end of the process by a signal."""
+    """Without that, a line of a worker's would be brought by a thread of the library: the end of the process
+    by a signal."""
     done = python(f"""
         import threading, hvd
         gate = None
@@ -392,10 +396,11 @@ def test_a_context_manager_shuts_down_or_aborts():
     assert context.closed
 
 
-@pytest.mark.parametrize("options, match", [
-    ({"no_such_option": 1}, "no_such_option"), ({"rank": "many"}, "rank"), ({"init_timeout": -1.0}, "init_timeout"),
-    ({"operation_timeout": [1]}, "expected str, int"), ({"rank": 2**70}, "64-bit"), ({"host": "a\0b"}, "NUL"),
-])
+@pytest.mark.parametrize("options, match", [({"no_such_option": 1}, "no_such_option"),
+                                            ({"rank": "many"}, "rank"),
+                                            ({"init_timeout": -1.0}, "init_timeout"),
+                                            ({"operation_timeout": [1]}, "expected str, int"),
+                                            ({"rank": 2**70}, "64-bit"), ({"host": "a\0b"}, "NUL"), ])
 def test_options_that_are_wrong(options, match):
     with pytest.raises(hvd.InvalidError, match=match):
         hvd.Context(**options)
@@ -403,7 +408,8 @@ def test_options_that_are_wrong(options, match):
 
 def test_nobody_at_the_rendezvous():
     with pytest.raises(hvd.HvdError) as caught:
-        hvd.Context(rank=1, size=2, rendezvous="127.0.0.1:1", secret="s" * 40, init_timeout=1.0, connect_timeout=0.5)
+        hvd.Context(rank=1, size=2, rendezvous="127.0.0.1:1", secret="s" * 40, init_timeout=1.0,
+                    connect_timeout=0.5)
     assert caught.value.status in (hvd.errors.TIMEOUT, hvd.errors.DRIVER_LOST, hvd.errors.UNAVAILABLE)
 
 

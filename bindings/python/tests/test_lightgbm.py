@@ -37,7 +37,8 @@ def run_ranks(tmp_path, source, size, **options):
     try:
         plain.driver.run([sys.executable, str(script)], np=size, elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
-                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=150 * PATIENCE,
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line),
+                         timeout=150 * PATIENCE,
                          **{"hosts": f"localhost:{size}", "restart": False, **options})
     except plain.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
@@ -49,14 +50,16 @@ def test_alone_it_is_lightgbm(alone):
     exec(DATA, names)
     booster = hvd.elastic_train(names["parameters"], names["mine"], 20)
     reference = lightgbm.train(names["parameters"], names["mine"](0, 1), 20)
-    assert booster.num_trees() == 20 and np.allclose(booster.predict(names["rows"]), reference.predict(names["rows"]))
+    assert booster.num_trees() == 20 and np.allclose(booster.predict(names["rows"]),
+                                                     reference.predict(names["rows"]))
 
 
 EQUAL = DATA + """
 hvd.init()
 for learner in ("data", "voting"):
     booster = hvd.elastic_train({**parameters, "tree_learner": learner}, mine, 30)
-    # A voting learner's inner nodes bear local sums, on LightGBM's own network, too: what they predict is the same.
+    # A voting learner's inner nodes bear local sums, on LightGBM's own network, too: what they predict is the
+    # same.
     model = booster.model_to_string() if learner == "data" else booster.predict(rows).tobytes()
     assert len(set(hvd.allgather_object(model))) == 1, learner
     assert booster.num_trees() == 30, (learner, booster.num_trees())
@@ -135,13 +138,16 @@ def test_a_lost_peer_within_a_round_is_an_error_of_lightgbm(tmp_path):
         plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False,
                          environment={"PYTHONPATH": str(PACKAGE)}, timeout=100 * PATIENCE,
                          output=lambda rank, host, slot, is_stderr, line: lines.append(line))
-    assert sorted(line for line in lines if "[Info]" not in line) == ["ClosedError", "HorovodInternalError"], "\n".join(lines)
+    assert sorted(line for line in lines
+                  if "[Info]" not in line) == ["ClosedError", "HorovodInternalError"], "\n".join(lines)
 
 
 def test_wrong_arguments(alone):
-    for options, match in (({"params": {"machines": "a:1,b:2"}}, "machines='a:1,b:2'"), ({"commit_rounds": 0}, "commit_rounds is 0"),
-                           ({"params": {"num_machines": 2}}, "num_machines=2"), ({"init_model": "x"}, "init_model"),
-                           ({"num_boost_round": 1.5}, "num_boost_round is 1.5")):
+    for options, match in (({"params": {"machines": "a:1,b:2"}}, "machines='a:1,b:2'"),
+                           ({"commit_rounds": 0}, "commit_rounds is 0"), ({"params": {"num_machines": 2}},
+                                                                          "num_machines=2"),
+                           ({"init_model": "x"}, "init_model"), ({"num_boost_round": 1.5},
+                                                                 "num_boost_round is 1.5")):
         with pytest.raises(hvd.InvalidError, match=re.escape(match)):
             hvd.elastic_train(**{"params": {}, "data": lambda rank, size: None, **options})
     with pytest.raises(TypeError, match="data: expected a function"):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ray = pytest.importorskip("ray")
-os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
 
 import hvd  # noqa: E402
 import job_functions  # noqa: E402
@@ -33,7 +34,8 @@ def test_a_fixed_job():
         results = executor.run(job_functions.total, (0.5,))
         assert [(rank, found) for rank, found, _ in results] == [(0, 6.5), (1, 6.5), (2, 6.5)]
         again = executor.run(job_functions.total, kwargs={"plus": 0})
-        assert sorted(pid for *_, pid in again) == sorted(executor.execute(job_functions.kept))  # the same processes
+        assert sorted(pid for *_, pid in again) == sorted(executor.execute(
+            job_functions.kept))  # the same processes
         assert executor.execute_single(job_functions.kept) in [pid for *_, pid in results]
         assert len(executor.run_remote(job_functions.total, (1,)).result(200)) == 3
         with pytest.raises(KeyError, match="mine of rank"):
@@ -49,26 +51,29 @@ def test_an_elastic_job_survives_a_kill(tmp_path):
 
     results = executor.run(partial(job_functions.elastic, str(tmp_path / "mark"), 6))
     assert (tmp_path / "mark").exists()
-    assert [step for step, _ in results] == [6, 6] and min(generation for _, generation in results) > 1, results
+    assert [step for step, _ in results] == [6, 6] and min(generation
+                                                           for _, generation in results) > 1, results
 
 
 def test_actors_that_join_by_address():
     """examples/deploy/ray: one of three actors is killed. Ray starts it anew, the others' processes go on."""
     example = Path(__file__).parents[3] / "examples" / "deploy" / "ray" / "train.py"
     package = os.path.dirname(os.path.dirname(__file__))
-    done = subprocess.run([sys.executable, example, "--workers", "3", "--lose"], capture_output=True, text=True, timeout=600, env={
-        **os.environ, "PYTHONPATH": package, "RAY_ADDRESS": ray.get_runtime_context().gcs_address})
+    done = subprocess.run(
+        [sys.executable, example, "--workers", "3", "--lose"], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": package, "RAY_ADDRESS": ray.get_runtime_context().gcs_address})
     assert done.returncode == 0, done.stdout + done.stderr
     ends = re.findall(r"rank (\d): (\d+) steps, value (\S+), generation (\d+), (.*)", done.stdout)
-    assert [(rank, steps, value) for rank, steps, value, *_ in ends] == [(rank, "500", "125250") for rank in "012"], done.stdout
+    assert [(rank, steps, value) for rank, steps, value, *_ in ends] == [(rank, "500", "125250")
+                                                                         for rank in "012"], done.stdout
     assert [how for *_, how in ends].count("started anew") == 1, done.stdout
     assert min(int(generation) for *_, generation, _ in ends) > 1, done.stdout
 
 
-@pytest.mark.parametrize("options, said", [
-    ({}, "num_workers"), ({"num_workers": 2, "min_workers": 1}, "not both"), ({"num_workers": 0}, "at least 1"),
-    ({"min_workers": 3, "max_workers": 2}, "at least 3"),
-])
+@pytest.mark.parametrize("options, said", [({}, "num_workers"),
+                                           ({"num_workers": 2, "min_workers": 1}, "not both"),
+                                           ({"num_workers": 0}, "at least 1"),
+                                           ({"min_workers": 3, "max_workers": 2}, "at least 3"), ])
 def test_wrong_parameters(options, said):
     with pytest.raises(hvd.InvalidError, match=said):
         RayExecutor(**options)

@@ -9,7 +9,8 @@ import pytest
 pyspark = pytest.importorskip("pyspark")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
     pytest.skip("Java is not installed", allow_module_level=True)
-os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 import hvd  # noqa: E402
@@ -19,8 +20,9 @@ import job_functions as functions  # noqa: E402
 
 @pytest.fixture(scope="module")
 def spark():
-    context = pyspark.SparkContext(master="local[3,4]", conf=pyspark.SparkConf().set("spark.ui.enabled", "false")
-                                   .set("spark.driver.memory", "512m"))
+    context = pyspark.SparkContext(
+        master="local[3,4]", conf=pyspark.SparkConf().set("spark.ui.enabled",
+                                                          "false").set("spark.driver.memory", "512m"))
     context.setLogLevel("ERROR")
     yield context
     context.stop()
@@ -38,7 +40,8 @@ def test_a_task_that_fails_is_tried_again_and_joins(spark, tmp_path):
 
 
 def test_a_task_that_comes_too_late_harms_nobody(spark, tmp_path):
-    results = hvd.spark.run_elastic(functions.elastic, (str(tmp_path / "mark"), 6), num_proc=2, min_num_proc=1)
+    results = hvd.spark.run_elastic(functions.elastic, (str(tmp_path / "mark"), 6), num_proc=2,
+                                    min_num_proc=1)
     assert (tmp_path / "mark").exists() and {step for step, _ in results} == {6}, results
 
 

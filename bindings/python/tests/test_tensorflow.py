@@ -1,4 +1,5 @@
-"""TensorFlow and Keras: operations, gradients, optimizers, callbacks; elastic training through a kill and a join."""
+"""TensorFlow and Keras: operations, gradients, optimizers, callbacks; elastic training through a kill and a
+join."""
 
 import os
 import re
@@ -15,7 +16,10 @@ from test_jobs import Job
 
 pytest.importorskip("keras", exc_type=ImportError)
 HERE = Path(__file__).parent
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1"
+}
 
 
 def has(module):
@@ -32,7 +36,8 @@ BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(not has(module), reason=
 def run(ranks, worker, *arguments, **environment):
     command = [hvd.hvdrun(), "-np", str(ranks), "--set", "restart=false", "--set", "start_timeout=200", "--",
                sys.executable, str(HERE / worker), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300 * PATIENCE, stdin=subprocess.DEVNULL,
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300 * PATIENCE,
+                          stdin=subprocess.DEVNULL,
                           env={**os.environ, "PYTHONPATH": str(PACKAGE), **QUIET, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -81,21 +86,22 @@ def test_keras(backend, tmp_path):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("source, error, said", [
-    ("hvd.allreduce(tf.constant('text'))", "InvalidError", "dtype string"),
-    ("hvd.allreduce(tf.constant([1 + 2j]))", "InvalidError", "complex"),
-    ("hvd.allreduce(tf.ones(2), average=True, op=hvd.Sum)", "InvalidError", "op or average"),
-    ("hvd.allgather(tf.constant(1.0))", "InvalidError", "scalar"),
-    ("hvd.broadcast_variables([tf.ones(2)], 0)", "TypeError", "tf.Variable"),
-    ("hvd.broadcast(tf.ones(2), 7)", "InvalidError", "7"),
-    ("hvd.DistributedGradientTape(tf.ones(2))", "TypeError", "GradientTape"),
-    ("hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0)", "InvalidError", "0"),
-    ("hvd.DistributedOptimizer(7)", "TypeError", "optimizer"),
-    ("hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), backward_passes_per_step=0)", "InvalidError", "0"),
-    ("hvd.elastic.TensorFlowState()", "InvalidError", "tf.Variables"),
-    ("hvd.elastic.TensorFlowState([tf.ones(2)])", "TypeError", "entry 0"),
-    ("hvd.elastic.TensorFlowKerasState(tf.keras.Sequential([tf.keras.layers.Dense(1)]))", "InvalidError", "built"),
-])
+@pytest.mark.parametrize(
+    "source, error, said",
+    [("hvd.allreduce(tf.constant('text'))", "InvalidError", "dtype string"),
+     ("hvd.allreduce(tf.constant([1 + 2j]))", "InvalidError", "complex"),
+     ("hvd.allreduce(tf.ones(2), average=True, op=hvd.Sum)", "InvalidError", "op or average"),
+     ("hvd.allgather(tf.constant(1.0))", "InvalidError", "scalar"),
+     ("hvd.broadcast_variables([tf.ones(2)], 0)", "TypeError", "tf.Variable"),
+     ("hvd.broadcast(tf.ones(2), 7)", "InvalidError", "7"),
+     ("hvd.DistributedGradientTape(tf.ones(2))", "TypeError", "GradientTape"),
+     ("hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0)", "InvalidError", "0"),
+     ("hvd.DistributedOptimizer(7)", "TypeError", "optimizer"),
+     ("hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), backward_passes_per_step=0)", "InvalidError", "0"),
+     ("hvd.elastic.TensorFlowState()", "InvalidError", "tf.Variables"),
+     ("hvd.elastic.TensorFlowState([tf.ones(2)])", "TypeError", "entry 0"),
+     ("hvd.elastic.TensorFlowKerasState(tf.keras.Sequential([tf.keras.layers.Dense(1)]))", "InvalidError",
+      "built"), ])
 def test_bad_input_names_value_and_expectation(python, source, error, said):
     done = python(f"""
         import tensorflow as tf, hvd.tensorflow as hvd

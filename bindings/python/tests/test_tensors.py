@@ -86,9 +86,10 @@ def test_immutable_producers_are_read_and_never_written(alone):
     values = np.arange(3.0)
     for array in (theirs(values), type("Mine", (theirs,), {})(values)):
         assert hvd.allreduce(array, op=hvd.Sum, prescale_factor=5.0).tolist() == [0, 5, 10]
-        for write in (lambda: hvd.allreduce_(array, op=hvd.Sum, prescale_factor=5.0), lambda: hvd.broadcast_(array),
-                      lambda: hvd.grouped_allreduce_([np.ones(1), array]), lambda: hvd.broadcast_variables([array]),
-                      lambda: hvd.allreduce(np.ones(3), out=array), lambda: hvd.elastic.ArrayState(w=array)):
+        for write in (lambda: hvd.allreduce_(array, op=hvd.Sum, prescale_factor=5.0),
+                      lambda: hvd.broadcast_(array), lambda: hvd.grouped_allreduce_([np.ones(1), array]),
+                      lambda: hvd.broadcast_variables([array]), lambda: hvd.allreduce(np.ones(3), out=array),
+                      lambda: hvd.elastic.ArrayState(w=array)):
             with pytest.raises(hvd.InvalidError, match="immutable"):
                 write()
     assert values.tolist() == [0, 1, 2]
@@ -204,8 +205,9 @@ def test_what_a_state_holds_stays_where_it_is(alone):
 
 @pytest.mark.parametrize("call", [
     lambda: hvd.broadcast_(bytearray(1), 2**32), lambda: hvd.broadcast_object(1, 2**32),
-    lambda: hvd.allreduce(bytearray(1), op=hvd.Sum + 2**32), lambda: hvd.allreduce(bytearray(1), priority=2**40),
-    lambda: hvd.alltoall(bytearray(1), [2**64 + 1]), lambda: hvd.ProcessSet([2**32]), lambda: hvd.barrier(timeout=-1),
+    lambda: hvd.allreduce(bytearray(1), op=hvd.Sum + 2**32),
+    lambda: hvd.allreduce(bytearray(1), priority=2**40), lambda: hvd.alltoall(bytearray(1), [2**64 + 1]),
+    lambda: hvd.ProcessSet([2**32]), lambda: hvd.barrier(timeout=-1),
     lambda: hvd.barrier(timeout=float("nan")), lambda: hvd.barrier_async().wait(-1),
 ])
 def test_numbers_that_c_would_cut(alone, call):
@@ -229,7 +231,8 @@ def test_results_outlive_their_operation_and_context(job):
 def test_out(job):
     def rank(context):
         room = np.full((8, 2), -1.0)
-        result = context.allgather(np.full((context.rank() + 1, 2), context.rank(), np.float64), "g", out=room)
+        result = context.allgather(np.full((context.rank() + 1, 2), context.rank(), np.float64), "g",
+                                   out=room)
         assert result.base is room and result.shape == (3, 2)
         with pytest.raises(hvd.InvalidError, match="rows"):
             context.allgather(np.ones((2, 2)), "h", out=np.empty((1, 2)))
@@ -265,8 +268,9 @@ class TestTorch:
         assert hvd.allreduce_(values, op=hvd.Sum, postscale_factor=2.0) is values
         assert values.tolist() == [0, 2, 4, 6]
 
-    @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-                                       "float64", "bool"])
+    @pytest.mark.parametrize(
+        "dtype",
+        ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"])
     def test_dtypes(self, alone, dtype):
         values = torch.tensor([1, 0, 1]).to(getattr(torch, dtype))
         for result in (hvd.allreduce(values, op=hvd.Max), hvd.allgather(values), hvd.broadcast(values)):
@@ -277,10 +281,10 @@ class TestTorch:
         hvd.broadcast_(parameter)
         assert hvd.allreduce(parameter).tolist() == [1, 1]
 
-    @pytest.mark.parametrize("make, match", [
-        (lambda: torch.ones(4, 4).t()[1:], "not contiguous"), (lambda: torch.ones(2, dtype=torch.complex64), "dtype"),
-        (lambda: torch.ones(2, 2).to_sparse(), "layout"), (lambda: torch.ones(2, device="meta"), "device meta"),
-    ])
+    @pytest.mark.parametrize("make, match", [(lambda: torch.ones(4, 4).t()[1:], "not contiguous"),
+                                             (lambda: torch.ones(2, dtype=torch.complex64), "dtype"),
+                                             (lambda: torch.ones(2, 2).to_sparse(), "layout"),
+                                             (lambda: torch.ones(2, device="meta"), "device meta"), ])
     def test_what_does_not_fit(self, alone, make, match):
         with pytest.raises(ValueError, match=match):
             hvd.allgather(make())
@@ -314,7 +318,8 @@ class TestTorch:
         kept = parameter.data
         move(parameter)
         trained = []
-        for call in (state.commit, state.save, state.restore, state.sync, lambda: hvd.elastic.run(trained.append)(state)):
+        for call in (state.commit, state.save, state.restore, state.sync,
+                     lambda: hvd.elastic.run(trained.append)(state)):
             with pytest.raises(hvd.InvalidError, match="'weights' has other memory"):
                 call()
         assert not trained

@@ -101,9 +101,11 @@ hvd.shutdown()
 """)
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False, elastic_timeout=60 * PATIENCE,
+        plain.driver.run([sys.executable, str(script)], np=2, hosts="localhost:2", restart=False,
+                         elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
-                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line),
+                         timeout=100 * PATIENCE)
     except plain.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
     assert lines.count("fine") == 2, lines
@@ -218,9 +220,11 @@ def run_ranks(tmp_path, source, size):
     script.write_text(source + "\nprint('fine', flush=True)\nhvd.shutdown()\n")
     lines = []
     try:
-        plain.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False, elastic_timeout=60 * PATIENCE,
+        plain.driver.run([sys.executable, str(script)], np=size, hosts=f"localhost:{size}", restart=False,
+                         elastic_timeout=60 * PATIENCE,
                          environment={"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
-                         output=lambda rank, host, slot, is_stderr, line: lines.append(line), timeout=100 * PATIENCE)
+                         output=lambda rank, host, slot, is_stderr, line: lines.append(line),
+                         timeout=100 * PATIENCE)
     except plain.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
     assert lines == ["fine"] * size, "\n".join(lines)
@@ -237,7 +241,8 @@ def test_groups(worker, groups):
     expected = train(reference, torch.optim.SGD(reference.parameters(), lr=0.1), 3)
     if groups.get("groups") == "lists":
         groups = {"groups": [list(model[0].parameters()), [model[2].weight]]}
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), **groups)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                                         model.named_parameters(), **groups)
     for mine, theirs in zip(train(model, optimizer, 3), expected):
         assert torch.allclose(mine, theirs, atol=1e-6)
 
@@ -245,13 +250,14 @@ def test_groups(worker, groups):
 def test_wrong_use(worker):
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    for options, match in (({"named_parameters": [("a", p) for p in model.parameters()]}, "more than once"),
-                           ({"named_parameters": list(model.named_parameters())[:2]}, "have no name"),
-                           ({"named_parameters": list(model.parameters())}, "expected model.named_parameters"),
-                           ({"backward_passes_per_step": 0}, "at least 1"),
+    for options, match in (({"named_parameters": [
+        ("a", p) for p in model.parameters()
+    ]}, "more than once"), ({"named_parameters": list(model.named_parameters())[:2]}, "have no name"), ({
+            "named_parameters": list(model.parameters())
+    }, "expected model.named_parameters"), ({"backward_passes_per_step": 0}, "at least 1"),
                            ({"groups": 0}, "at least 1"), ({"num_groups": -1}, "0 or more"),
-                           ({"groups": [[inner.param_groups[0]["params"][0]] * 2]}, "more than one place"),
-                           ({"groups": [["weight"]]}, "lists of parameters"),
+                           ({"groups": [[inner.param_groups[0]["params"][0]] * 2]},
+                            "more than one place"), ({"groups": [["weight"]]}, "lists of parameters"),
                            ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "op=Average only")):
         with pytest.raises(hvd.InvalidError, match=match):
             hvd.DistributedOptimizer(inner, **options)
@@ -272,16 +278,19 @@ def test_wrong_use(worker):
 
 def test_state_is_restored_bit_for_bit(worker):
     model = network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01),
+                                         model.named_parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     sampler = hvd.elastic.ElasticSampler(100, batch_size=10)
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler, epoch=1)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler,
+                                   epoch=1)
     state.commit()
     fresh = copy.deepcopy(model.state_dict())
     train(model, optimizer, 3)
     schedule.step()
     state.restore()
-    assert not optimizer.state_dict()["state"] and all(torch.equal(v, fresh[k]) for k, v in model.state_dict().items())
+    assert not optimizer.state_dict()["state"] and all(
+        torch.equal(v, fresh[k]) for k, v in model.state_dict().items())
     train(model, optimizer, 2)
     schedule.step()
     sampler.record_batch(0, 10)
@@ -380,7 +389,8 @@ def test_attributes_of_a_state_may_be_replaced(worker):
     state.step += 1
     state.restore()
     assert all(torch.equal(v, kept[k]) for k, v in state.model.state_dict().items())
-    assert not state.optimizer.state_dict()["state"] and state.step.item() == 1 and state.sampler.info().samples == 20
+    assert not state.optimizer.state_dict()["state"] and state.step.item() == 1 and state.sampler.info(
+    ).samples == 20
     old = state.model
     with pytest.raises(hvd.InvalidError, match="dtype"):
         state.model = torch.nn.Linear(2, 2).to(torch.complex64)

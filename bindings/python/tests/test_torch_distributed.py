@@ -345,7 +345,10 @@ dist.destroy_process_group()
 NEW_ENOUGH = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # for fully_shard
 
 
-PAGES = [PACKAGE.parents[1] / "docs" / name for name in ("torch-distributed.md", "from-torchrun.md", "from-torchft.md")]
+PAGES = [
+    PACKAGE.parents[1] / "docs" / name
+    for name in ("torch-distributed.md", "from-torchrun.md", "from-torchft.md")
+]
 
 
 def examples(launcher=""):
@@ -369,7 +372,8 @@ def test_on_several_ranks(tmp_path, source, size):
     with closing(Job(size, [script])) as job:
         job.end()
         lines = [line for line in job.lines if not line.startswith("driver:")]
-    told = " ".join(line for line in lines if "Warning" not in line and "warn" not in line).replace("finefine", "fine fine").split()
+    told = " ".join(line for line in lines
+                    if "Warning" not in line and "warn" not in line).replace("finefine", "fine fine").split()
     assert told == ["fine"] * size, "\n".join(lines)
 
 
@@ -378,8 +382,11 @@ def test_under_torchrun(tmp_path, source):
     """The ranks meet by torch's own store, and end by themselves."""
     script = tmp_path / "worker.py"
     script.write_text(source + "\nprint('fine', flush=True)\n")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HVD_DRIVER", "HVD_SECRET"))}
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
-                          env={**environment, "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          timeout=300 * PATIENCE)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HVD_DRIVER", "HVD_SECRET"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         str(script)], env={**environment, "PYTHONPATH": str(PACKAGE),
+                            "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300 * PATIENCE)
     assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""torch.distributed's groups in elastic jobs: a worker of DDP's or FSDP2's is killed, and those left go on."""
+"""torch.distributed's groups in elastic jobs: a worker of DDP's or FSDP2's is killed, and those left go on.
+"""
 
 from contextlib import closing
 from pathlib import Path
@@ -26,7 +27,8 @@ def test_which_pytorch_reconfigures():
 @pytest.mark.parametrize("backend", ["hvd", "gloo"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_is_killed(kind, backend):
-    """The last commit comes back, two go on, and the result is that of one model which saw all data of every step once."""
+    """The last commit comes back, two go on, and the result is that of one model which saw all data of every
+    step once."""
     with closing(Job(3, [WORKER, backend, kind, 12], min_np=2)) as job:
         ready = {event["rank"]: event for event in (job.wait("ready") for _ in range(3))}
         job.kill(ready[0 if backend == "gloo" else 1]["pid"])  # rank 0 has torch's store

@@ -14,9 +14,10 @@ from conftest import PACKAGE, PATIENCE  # noqa: E402
 def test_batch_norm_and_adasum():
     ranks, lines = 3, []
     try:
-        hvd.driver.run([sys.executable, str(Path(__file__).with_name("torch_horovod_worker.py"))], np=ranks,
-                       hosts=f"localhost:{ranks}", restart=False, environment={"PYTHONPATH": str(PACKAGE)},
-                       timeout=280 * PATIENCE, output=lambda rank, host, slot, is_stderr, line: lines.append(line))
+        hvd.driver.run(
+            [sys.executable, str(Path(__file__).with_name("torch_horovod_worker.py"))], np=ranks,
+            hosts=f"localhost:{ranks}", restart=False, environment={"PYTHONPATH": str(PACKAGE)},
+            timeout=280 * PATIENCE, output=lambda rank, host, slot, is_stderr, line: lines.append(line))
     except hvd.HvdError as error:
         pytest.fail(f"{error}\n" + "\n".join(lines))
     assert lines.count("fine") == ranks, "\n".join(lines)

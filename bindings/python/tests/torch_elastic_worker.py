@@ -65,7 +65,8 @@ def train(state):
         size, rank = dist.get_world_size(), dist.get_rank()
         say("train", rank=rank, size=size, step=state.step, kept=group.reconfigures)
         assert (rank, size) == (hvd.rank(), hvd.size())
-        module, optimizer = (torch.nn.parallel.DistributedDataParallel(model), state.optimizer) if kind == "ddp" else shards.deal()
+        module, optimizer = (torch.nn.parallel.DistributedDataParallel(model),
+                             state.optimizer) if kind == "ddp" else shards.deal()
         pair = dist.new_group(list(range(size)))
         while state.step < steps:
             learn(module, optimizer, data(state.step)[rank::size])
@@ -90,6 +91,7 @@ optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
 for step in range(steps):
     learn(reference, optimizer, data(step))
 expected = torch.cat([p.detach().flatten() for p in reference.parameters()])
-say("end", rank=hvd.rank(), error=(values - expected).abs().max().item(), sizes=list(state.sizes), step=state.step)
+say("end", rank=hvd.rank(), error=(values - expected).abs().max().item(), sizes=list(state.sizes),
+    step=state.step)
 group.close()
 hvd.shutdown()

@@ -52,11 +52,13 @@ mine = torch.zeros(size)
 mine[rank] = rank + 1.0
 close(hvd.allreduce(mine, op=hvd.Adasum), torch.arange(1.0, size + 1), "orthogonal")
 for dtype in (torch.float16, torch.bfloat16, torch.float64):
-    alike, zero = hvd.grouped_allreduce([torch.full((5,), 3.0, dtype=dtype), torch.zeros(2, 2)], op=hvd.Adasum)
+    alike, zero = hvd.grouped_allreduce([torch.full(
+        (5, ), 3.0, dtype=dtype), torch.zeros(2, 2)], op=hvd.Adasum)
     assert alike.dtype == dtype and alike.tolist() == [3.0] * 5 and zero.tolist() == [[0, 0], [0, 0]], alike
 model = torch.nn.Linear(size, 1, bias=False)
 torch.nn.init.ones_(model.weight)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), op=hvd.Adasum)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(),
+                                     op=hvd.Adasum)
 model(mine).sum().backward()
 optimizer.step()
 close(model.weight.detach()[0], 1 - 0.5 * torch.arange(1.0, size + 1), "a step with Adasum")
@@ -67,7 +69,8 @@ except hvd.MismatchError as error:
     assert "'differs'" in str(error) and "['float32', 2]" in str(error)
 
 # An optimizer that has not stepped yet: gradients are there after its broadcast, as in Horovod.
-hvd.broadcast_optimizer_state(torch.optim.SGD(fresh := list(torch.nn.Linear(2, 2).parameters()), momentum=0.9, lr=1.0))
+hvd.broadcast_optimizer_state(
+    torch.optim.SGD(fresh := list(torch.nn.Linear(2, 2).parameters()), momentum=0.9, lr=1.0))
 assert all(p.grad is not None and not p.grad.any() for p in fresh)
 print("fine", flush=True)
 hvd.shutdown()

@@ -1,7 +1,9 @@
-"""PyTorch's own tests for process groups (torch.testing, in its wheel) against backend hvd: torch_own.py [PATTERN]... [--json FILE]
+"""PyTorch's own tests for process groups (torch.testing, in its wheel) against backend hvd: torch_own.py
+[PATTERN]... [--json FILE]
 
-Four forked processes a test, which meet by the file that PyTorch's tests meet by. What is asked of its Gloo backend alone is
-asked of this one, too (_LikeGloo). Status 1 if a test fails that is not in DIFFERENT, or one passes that is.
+Four forked processes a test, which meet by the file that PyTorch's tests meet by. What is asked of its Gloo
+backend alone is asked of this one, too (_LikeGloo). Status 1 if a test fails that is not in DIFFERENT, or one
+passes that is.
 """
 
 import argparse
@@ -20,7 +22,8 @@ sys.path.insert(0, str(PACKAGE))
 
 
 class _LikeGloo(str):
-    """The backend's name to the tests: Gloo's where one asks what to expect, and where it is for Gloo or MPI alone."""
+    """The backend's name to the tests: Gloo's where one asks what to expect, and where it is for Gloo or MPI
+    alone."""
 
     def __eq__(self, other):
         return str.__eq__(self, other) or other == "gloo"
@@ -34,8 +37,8 @@ class _LikeGloo(str):
 
 os.environ.update(WORLD_SIZE="4", OMP_NUM_THREADS="1", TEMP_DIR=tempfile.mkdtemp(prefix="hvd-torch-own."))
 process = os.environ
-os.environ = collections.ChainMap({"BACKEND": _LikeGloo("hvd"), "INIT_METHOD": "file://" + os.environ["TEMP_DIR"] + "/again"},
-                                  process)
+os.environ = collections.ChainMap(
+    {"BACKEND": _LikeGloo("hvd"), "INIT_METHOD": "file://" + os.environ["TEMP_DIR"] + "/again"}, process)
 import torch  # noqa: E402
 from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
 
@@ -48,8 +51,9 @@ os.environ["BACKEND"] = "mpi"  # of which no group is too small for a test
 import hvd.torch.distributed  # noqa: E402,F401
 
 # Tests that differ, and why. docs/torch-distributed.md has the list.
-DIFFERENT = dict.fromkeys(("test_barrier_timeout_full_group", "test_barrier_timeout_global", "test_barrier_timeout_group"),
-                          "reads Gloo's words; here the sentence names the ranks that have not come")
+DIFFERENT = dict.fromkeys(
+    ("test_barrier_timeout_full_group", "test_barrier_timeout_global", "test_barrier_timeout_group"),
+    "reads Gloo's words; here the sentence names the ranks that have not come")
 
 
 class Own(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
@@ -71,8 +75,9 @@ class Result(unittest.TestResult):
     def note(self, test, outcome, why=""):
         name = test.id().split(".")[-1]
         self.found[name] = {"outcome": outcome, "why": why}
-        print(f"{outcome:7} {name} {time.monotonic() - self.began:.1f} s {why.strip().splitlines()[-1][:300] if why else ''}",
-              flush=True)
+        print(
+            f"{outcome:7} {name} {time.monotonic() - self.began:.1f} s {why.strip().splitlines()[-1][:300] if why else ''}",
+            flush=True)
 
     def addSuccess(self, test):
         self.note(test, "passed")
@@ -101,7 +106,9 @@ def main():
     print(collections.Counter(entry["outcome"] for entry in result.found.values()))
     if given.json:
         Path(given.json).write_text(json.dumps(result.found, indent=1))
-    surprises = [name for name, entry in result.found.items() if (entry["outcome"] == "failed") != (name in DIFFERENT)]
+    surprises = [
+        name for name, entry in result.found.items() if (entry["outcome"] == "failed") != (name in DIFFERENT)
+    ]
     print("unexpected:", surprises)
     return 1 if surprises else 0
 

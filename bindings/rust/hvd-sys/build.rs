@@ -1,5 +1,5 @@
-//! Finds libhvd: the file or directory that HVD_LIBRARY names, and then no other; else by pkg-config; else in the directory
-//! that HVD_LIB_DIR names.
+//! Finds libhvd: the file or directory that HVD_LIBRARY names, and then no other; else by pkg-config; else in
+//! the directory that HVD_LIB_DIR names.
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,8 +21,8 @@ fn pkg_config() -> Result<PathBuf, String> {
     }
 }
 
-/// The directory of what HVD_LIBRARY names. The linker looks for libhvd.so, programs for libhvd.so.1: a package of run-time
-/// files alone has no more than the second, so the first is made in OUT_DIR.
+/// The directory of what HVD_LIBRARY names. The linker looks for libhvd.so, programs for libhvd.so.1: a
+/// package of run-time files alone has no more than the second, so the first is made in OUT_DIR.
 fn named(library: &Path) -> PathBuf {
     let file = if library.is_dir() { library.join("libhvd.so.1") } else { library.to_path_buf() };
     let file = file.canonicalize().unwrap_or_else(|e| {

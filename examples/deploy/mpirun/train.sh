@@ -1,6 +1,6 @@
 #!/bin/sh
-# mpirun as a mere launcher: it starts the workers where it will. Each joins the driver by its address, and its rank is the
-# driver's word; when one dies the others go on. train.sh WORKERS COMMAND...
+# mpirun as a mere launcher: it starts the workers where it will. Each joins the driver by its address, and
+# its rank is the driver's word; when one dies the others go on. train.sh WORKERS COMMAND...
 #   TRAIN_AT        host:port of the driver, as the workers reach it; default: this machine, port 7300
 #   MPIRUN_FLAGS  other flags of mpirun's, such as --hostfile hosts
 set -eu

@@ -1,9 +1,11 @@
-"""An elastic job whose workers are Ray actors, each of which joins by the driver's address: an actor a worker.
+"""An elastic job whose workers are Ray actors, each of which joins by the driver's address: an actor a
+worker.
 
     python train.py [--workers 4] [--steps 500] [--lose]
 
-The driver runs in this program and starts nobody. Ray starts an actor anew whose process has died (max_restarts) and calls its
-method again (max_task_retries): it joins the next generation. --lose kills one of them, to see that.
+The driver runs in this program and starts nobody. Ray starts an actor anew whose process has died
+(max_restarts) and calls its method again (max_task_retries): it joins the next generation. --lose kills one
+of them, to see that.
 """
 
 import argparse
@@ -61,8 +63,8 @@ def main():
     ray.init(log_to_driver=False)
     here, secret = ray.util.get_node_ip_address(), secrets.token_hex(32)
     # discover_agents: no hosts are named, and nobody is started; who knows the secret may come.
-    with hvd.driver.Driver(discover_agents=True, np=arguments.workers, min_np=1, max_np=arguments.workers, listen=here,
-                           secret=secret) as driver:
+    with hvd.driver.Driver(discover_agents=True, np=arguments.workers, min_np=1, max_np=arguments.workers,
+                           listen=here, secret=secret) as driver:
         driver.start()
         actors = [Worker.remote() for _ in range(arguments.workers)]
         pids = ray.get([actor.pid.remote() for actor in actors])

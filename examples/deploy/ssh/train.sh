@@ -1,12 +1,14 @@
 #!/bin/sh
 # An elastic job on machines that ssh reaches: train.sh HOSTS COMMAND...
 #   train.sh node1:2,node2:2 ./train          # or a file of hosts, which may change: train.sh hosts.txt ./train
-# Each has hvdrun and the program at the same path, and takes a key without asking (ssh-copy-id). TRAIN_SSH is another way there.
+# Each has hvdrun and the program at the same path, and takes a key without asking (ssh-copy-id). TRAIN_SSH is
+# another way there.
 set -eu
 hosts=$1
 shift
 if [ -f "$hosts" ]; then
-  # Lines "node1 slots=2". The file is read every second: a line that goes drains its host, one that comes is used.
+  # Lines "node1 slots=2". The file is read every second: a line that goes drains its host, one that comes is
+  # used.
   script=$(mktemp)
   trap 'rm -f "$script"' EXIT
   printf '#!/bin/sh\nsed -n "s/#.*//; s/^ *\\([^ ]*\\) *slots=\\([0-9]*\\).*/\\1:\\2/p" "%s"\n' "$(realpath "$hosts")" > "$script"

@@ -1,5 +1,5 @@
-// Allgather: one or more tensors of each rank, joined along their first dimension, to all. Ranks may bring different
-// numbers of rows.
+// Allgather: one or more tensors of each rank, joined along their first dimension, to all. Ranks may bring
+// different numbers of rows.
 #include <fmt/format.h>
 
 #include <algorithm>

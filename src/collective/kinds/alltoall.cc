@@ -1,5 +1,5 @@
-// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank. Gather and scatter:
-// the same with one rank that gets or has them all.
+// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank. Gather and
+// scatter: the same with one rank that gets or has them all.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype. Send: to one other rank.
+// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype. Send: to one other
+// rank.
 #include <cstring>
 
 #include "collective/decision.h"

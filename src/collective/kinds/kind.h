@@ -1,6 +1,6 @@
-// One row a collective: what a call of it must look like, what becomes of one that all ranks have called, and how
-// a rank carries that out. What tells one collective from another stands in its file in this folder, and nowhere
-// else in the engine; docs/architecture.md says how to add one.
+// One row a collective: what a call of it must look like, what becomes of one that all ranks have called, and
+// how a rank carries that out. What tells one collective from another stands in its file in this folder, and
+// nowhere else in the engine; docs/architecture.md says how to add one.
 #pragma once
 
 #include <cstddef>
@@ -51,24 +51,25 @@ struct Row {
 
   /// This rank's own submission, beyond what is common to all. HVD_INVALID or HVD_UNSUPPORTED.
   Status (*validate)(const Validation&) = nullptr;
-  /// Another rank's call, from the network: what is wrong with it, or NULL. Without this it must have no tensors.
+  /// Another rank's call, from the network: what is wrong with it, or NULL. Without this it must have no
+  /// tensors.
   const char* (*inspect)(const Signature& call, size_t members) = nullptr;
   /// Rank 0: what becomes of an operation that all ranks have called, in agreement. Pure.
   void (*decide)(Decision&) = nullptr;
-  /// Each rank: could rank 0 have meant this operation by that outcome? Without this it is complete with any outcome
-  /// that needs no backend.
+  /// Each rank: could rank 0 have meant this operation by that outcome? Without this it is complete with any
+  /// outcome that needs no backend.
   Fit (*misfit)(const Answer&) = nullptr;
-  /// Where results go that have a shape of their own. `discard`: the others need this rank's part even if it has no
-  /// room for its result. Without this the outputs are the results.
+  /// Where results go that have a shape of their own. `discard`: the others need this rank's part even if it
+  /// has no room for its result. Without this the outputs are the results.
   Status (*place)(Answer&, bool discard) = nullptr;
   /// The operations of the backend that carry it out.
   Status (*plan)(Plan&, Answer&) = nullptr;
-  /// Its tensors as the backend gets them, for those that travel together with others of their kind, scaled if that
-  /// is asked for. Without this it travels alone.
+  /// Its tensors as the backend gets them, for those that travel together with others of their kind, scaled
+  /// if that is asked for. Without this it travels alone.
   void (*parts)(const Operation&, std::vector<backend::Part>* ret_parts) = nullptr;
-  /// The same result as decide and the outcome give, from what has travelled: `data` by rank, each rank's tensors as
-  /// they lie in a message. For those whose shapes are the same on all ranks and whose outputs are the results. Without
-  /// this, ranks do not meet for it on the board.
+  /// The same result as decide and the outcome give, from what has travelled: `data` by rank, each rank's
+  /// tensors as they lie in a message. For those whose shapes are the same on all ranks and whose outputs are
+  /// the results. Without this, ranks do not meet for it on the board.
   void (*exchange)(const Submission&, int32_t rank, std::span<const uint8_t* const> data) = nullptr;
 };
 

@@ -16,7 +16,8 @@ using hvd::widen;
 
 namespace {
 
-// In bytes: up to which few rounds matter more than the overlap of transfers and reductions, and than few peers at a time.
+// In bytes: up to which few rounds matter more than the overlap of transfers and reductions, and than few
+// peers at a time.
 constexpr size_t kDoubling = size_t{512} << 10;
 constexpr size_t kDirect = size_t{8} << 20;
 constexpr int kFew = 16;  // ranks that may all have a connection to each other
@@ -74,7 +75,8 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
 
 // The array in n chunks, each in segments. What a rank receives is a fixed sequence of units: n - 1 steps of
 // partial sums, then n - 1 steps of finished chunks. Each unit is passed on as soon as it is worked in, so
-// the steps overlap. A chunk's sum is formed along the ring in one order and then copied: same bits everywhere.
+// the steps overlap. A chunk's sum is formed along the ring in one order and then copied: same bits
+// everywhere.
 class Ring {
  public:
   Ring(Party& party, const Work& work, const void* input, void* output)
@@ -117,8 +119,8 @@ class Ring {
     size_t from_result = 0;
     for (size_t unit = 0; unit < std::min(kSlots, total); ++unit) post(unit);
     size_t next = 0;  // to be sent
-    // What is sent is a few units ahead of what was received, on all ranks alike: more would fill the sockets' buffers, and
-    // leave the processor's caches before the peer takes it.
+    // What is sent is a few units ahead of what was received, on all ranks alike: more would fill the
+    // sockets' buffers, and leave the processor's caches before the peer takes it.
     const auto send_up_to = [&](size_t end) {
       for (; next < std::min(end, total); ++next) {
         const Piece piece = sent(next);

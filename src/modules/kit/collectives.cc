@@ -88,8 +88,8 @@ void allgather_direct(Party& party, Region& region, const std::vector<size_t>& o
   for (int step = 1; step < n && own > 0; ++step) region.wait_sent(party.rank((party.me + step) % n));
 }
 
-// Bruck's scheme (1997) without its rotation: after each step a rank has twice as many parts, its own and those
-// before it; they are one piece of the output, or two where they run over its end.
+// Bruck's scheme (1997) without its rotation: after each step a rank has twice as many parts, its own and
+// those before it; they are one piece of the output, or two where they run over its end.
 void allgather_doubling(Party& party, Region& region, const std::vector<size_t>& offsets,
                         const std::vector<size_t>& sizes) {
   const int n = party.size();

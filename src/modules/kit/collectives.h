@@ -29,8 +29,8 @@ constexpr double cost(double bytes) { return 40000.0 + 0.35 * bytes; }
 /// root: index into the party's ranks. Binomial tree for little data, pipelined chain for much.
 void broadcast(Party& party, int root, void* data, size_t bytes);
 
-/// Each member's part to all members: directly for little data, in doubling steps where members are many, around
-/// the ring for much.
+/// Each member's part to all members: directly for little data, in doubling steps where members are many,
+/// around the ring for much.
 /// sizes: bytes of each part. `input` may be this rank's part of `output`.
 void allgather(Party& party, const void* input, void* output, const std::vector<size_t>& sizes);
 

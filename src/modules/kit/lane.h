@@ -1,6 +1,6 @@
-// Bulk data between ranks: a lane has a connection to each peer that it has sent to, one from each peer that has
-// sent to it, and serves one operation at a time. Whoever waits for the operation moves its data, so that there
-// is no thread between it and the sockets; receives are posted, and what comes is received into place.
+// Bulk data between ranks: a lane has a connection to each peer that it has sent to, one from each peer that
+// has sent to it, and serves one operation at a time. Whoever waits for the operation moves its data, so that
+// there is no thread between it and the sockets; receives are posted, and what comes is received into place.
 //
 // Operations run on a lane in the same order on every rank, so that what comes early on a connection belongs
 // to this rank's next one and may wait in the socket: nothing is buffered for want of a receiver, and nobody
@@ -35,8 +35,8 @@ struct PieceHeader {
 
 class Lane {
  public:
-  /// size: number of ranks. checked: whether this end sends checksums where a connection is not encrypted. ask:
-  /// asks for a connection to a peer, which comes by attach; called once for each. Throws
+  /// size: number of ranks. checked: whether this end sends checksums where a connection is not encrypted.
+  /// ask: asks for a connection to a peer, which comes by attach; called once for each. Throws
   /// Failure(HVD_UNAVAILABLE) without descriptors.
   Lane(int size, bool checked, std::function<void(int peer)> ask);
   Lane(const Lane&) = delete;

@@ -26,7 +26,8 @@ void prepare(int fd) {
     (void)setsockopt(fd, level, option, &value, sizeof(value));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // For what lies between: firewalls forget connections on which nothing passes. Who is lost is known from elsewhere.
+  // For what lies between: firewalls forget connections on which nothing passes. Who is lost is known from
+  // elsewhere.
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 60);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 60);
@@ -202,8 +203,8 @@ void Links::handle(const ConnectionPtr& connection, uint32_t events) {
     socklen_t length = sizeof(error);
     getsockopt(connection->socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error == ECONNRESET) return broke(connection, "closed its link");
-    // Nobody listens there. Of one that did so a moment ago nothing is known but that: it may have given up, and
-    // rank 0 is about to say so.
+    // Nobody listens there. Of one that did so a moment ago nothing is known but that: it may have given up,
+    // and rank 0 is about to say so.
     const bool later = connection->dial.asked != Clock::time_point{};
     if (error == ECONNREFUSED && later && Clock::now() < connection->dial.asked + kLastWord)
       return broke(connection, "can't be reached");
@@ -401,7 +402,8 @@ void Links::flush(const ConnectionPtr& connection) {
   if (!connection->dead) flush_locked(*connection);
 }
 
-// A connection that ended before both ends had greeted. Strangers may have crowded it out: no word about its peer.
+// A connection that ended before both ends had greeted. Strangers may have crowded it out: no word about its
+// peer.
 void Links::broke(const ConnectionPtr& connection, const std::string& why) {
   if (!connection->handshake.dials()) return forget(connection);
   if (connection->deadline != Clock::time_point{} && connection->deadline <= Clock::now())

@@ -1,7 +1,7 @@
-// TCP connections between ranks. Over links ranks tell what the module wants to tell and send the core's small
-// messages: one write in the sender's thread, one read in the receiver's, and the end of a peer's process seen
-// at once. Streams, for a module's bulk data, are its own once both ends have greeted each other on them
-// (handshake.h).
+// TCP connections between ranks. Over links ranks tell what the module wants to tell and send the core's
+// small messages: one write in the sender's thread, one read in the receiver's, and the end of a peer's
+// process seen at once. Streams, for a module's bulk data, are its own once both ends have greeted each other
+// on them (handshake.h).
 //
 // Ranks either greet all others, which is a link for each pair, or meet: each has a link to rank 0, and every
 // other link, and every stream, is made when it is first used. Whoever wants to send dials. So two that dial
@@ -34,7 +34,8 @@ struct LinkHooks {  // called from the links' thread
   std::function<void(int source, const void* data, size_t size)> message;
   std::function<void(int peer, const std::string& text)> failure;  // peer -1: nobody to blame
   std::function<void(const std::string& text)> log;
-  /// A stream is there, to `peer` if this rank has asked for it, from it otherwise. May be called before open.
+  /// A stream is there, to `peer` if this rank has asked for it, from it otherwise. May be called before
+  /// open.
   std::function<void(int peer, uint32_t stream, bool outward, Socket socket)> stream = {};
 };
 
@@ -47,14 +48,14 @@ class Links {
   Links& operator=(const Links&) = delete;
   const Blob& blob() const { return blob_; }
 
-  /// Links to every rank: dials the lower ones and is dialed by the higher ones; sends greetings[peer] to each and
-  /// gives theirs. Blocks until all are there. A connection that is closed before it has greeted is dialed
-  /// again until the deadline. Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST when a
-  /// peer is gone or after abort.
+  /// Links to every rank: dials the lower ones and is dialed by the higher ones; sends greetings[peer] to
+  /// each and gives theirs. Blocks until all are there. A connection that is closed before it has greeted is
+  /// dialed again until the deadline. Throws Failure: HVD_TIMEOUT that names who is missing; HVD_PEER_LOST
+  /// when a peer is gone or after abort.
   std::vector<Greeting> greet(LinkGroup group, const std::vector<Greeting>& greetings,
                               Clock::time_point deadline);
-  /// Links to rank 0 alone. Blocks until rank 0 has its links to all, and says so. Throws as greet does; rank 0
-  /// alone can name who is missing, and the others wait a moment longer for its word.
+  /// Links to rank 0 alone. Blocks until rank 0 has its links to all, and says so. Throws as greet does; rank
+  /// 0 alone can name who is missing, and the others wait a moment longer for its word.
   void meet(LinkGroup group, Clock::time_point deadline);
   /// After meet: dials a stream to `peer`, unless that was asked before; 1 to kMaxStreams. The hook gets it.
   void ask(int peer, uint32_t stream);
@@ -68,8 +69,8 @@ class Links {
   /// From here on messages are delivered and failures reported. Throws if a peer is lost already.
   void open();
 
-  /// Never blocks: what the socket does not take is copied and follows later, and all of it if there is no link
-  /// yet. Throws HVD_PEER_LOST.
+  /// Never blocks: what the socket does not take is copied and follows later, and all of it if there is no
+  /// link yet. Throws HVD_PEER_LOST.
   void send(int destination, const void* data, size_t size);
 
   /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment

@@ -167,8 +167,8 @@ Token random_token() {
 }
 
 bool encrypts(const Blob& a, const Blob& b) {
-  // kAuto: where it costs less than a quarter of the throughput. It costs half and more on every machine that was
-  // measured (docs/backends.md), none of which encrypts in the kernel or the network card.
+  // kAuto: where it costs less than a quarter of the throughput. It costs half and more on every machine that
+  // was measured (docs/backends.md), none of which encrypts in the kernel or the network card.
   return std::max(a.encrypt, b.encrypt) == Encrypt::kOn;
 }
 

@@ -53,8 +53,9 @@ class Kept {
 
 void keep(std::unique_ptr<Slot> slot) { Kept::get().keep(std::move(slot)); }
 
-// Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends when that
-// one's MPI has looked at it: so MPI is kept going here, until the peers meet again or would have to.
+// Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends
+// when that one's MPI has looked at it: so MPI is kept going here, until the peers meet again or would have
+// to.
 void free_calls(const std::vector<MPI_Comm>& comms, uint64_t generation) {
   for (MPI_Comm comm : comms) revoke(comm);
   const Clock::time_point deadline = Clock::now() + kAnswering;
@@ -205,8 +206,8 @@ MPI_Comm Engine::comm_of(const Operation& operation) {
   return parties_[ranks] = comm;
 }
 
-// Calls of one communicator have to be made in the same order on every rank: one op after the other, and of an op
-// one chunk after the other. They overlap all the same.
+// Calls of one communicator have to be made in the same order on every rank: one op after the other, and of
+// an op one chunk after the other. They overlap all the same.
 bool Engine::begin() {
   bool moved = false;
   while (!broken_ && !waiting_.empty()) {

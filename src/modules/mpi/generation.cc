@@ -184,8 +184,8 @@ void Generation::perform(Joining& joining, const std::string& what, std::functio
 }
 
 MPI_Comm Generation::form(Joining& joining) {
-  // Two tags a generation, each lower than all before it: see make_group. What MPI allows is known when it has begun,
-  // which in a newcomer may be a moment from now.
+  // Two tags a generation, each lower than all before it: see make_group. What MPI allows is known when it
+  // has begun, which in a newcomer may be a moment from now.
   const auto tag_of = [number = number_] {
     const int bound = Runtime::get().tag_bound() / 2;
     return 2 * (bound - 1 - static_cast<int>(number % static_cast<uint64_t>(bound - 1)));

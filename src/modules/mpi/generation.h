@@ -1,4 +1,5 @@
-// What one generation has: links to its peers, a communicator of its own, and the engine that runs its collectives.
+// What one generation has: links to its peers, a communicator of its own, and the engine that runs its
+// collectives.
 #pragma once
 
 #include <atomic>
@@ -53,8 +54,8 @@ class Generation {
     std::vector<Team> teams;
   };
 
-  /// Has the teams, of which there are several, join until they are one, which gets *comm. Before, *comm is that of this rank's
-  /// team. Only for processes that were started apart.
+  /// Has the teams, of which there are several, join until they are one, which gets *comm. Before, *comm is
+  /// that of this rank's team. Only for processes that were started apart.
   virtual void join_teams(Joining& joining, const std::shared_ptr<MPI_Comm>& comm);
   /// Once the members have their communicator.
   virtual void formed() {}

@@ -95,8 +95,8 @@ void acquaint(MPI_Comm comm) {
 #ifdef OPEN_MPI
   static_cast<void>(comm);
 #else
-  // MPICH makes a connection as there is something to send, and waits for it inside whatever call that is, under its
-  // lock. Alltoallv is the one that has every pair talk to each other directly.
+  // MPICH makes a connection as there is something to send, and waits for it inside whatever call that is,
+  // under its lock. Alltoallv is the one that has every pair talk to each other directly.
   int size = 0;
   MPI_Comm_size(comm, &size);
   const auto count = static_cast<size_t>(size);

@@ -38,11 +38,11 @@ size_t team_of(const std::vector<Team>& teams, int member);
 
 /// Blocks, for ever if a peer dies meanwhile: in a Call. The communicator returns errors.
 ///
-/// tag: of two attempts on one parent the later has the lower one. Open MPI and MPICH let the attempt with the lowest
-/// number go first, and an attempt that hangs would keep all higher ones waiting.
+/// tag: of two attempts on one parent the later has the lower one. Open MPI and MPICH let the attempt with
+/// the lowest number go first, and an attempt that hangs would keep all higher ones waiting.
 MPI_Comm make_group(MPI_Comm parent, const std::vector<int>& ranks, int tag);
-/// Has every two members of a new communicator exchange a byte, where a first message to a peer that makes no progress
-/// would hold the sender up in the middle of a collective. Blocks like make_group.
+/// Has every two members of a new communicator exchange a byte, where a first message to a peer that makes no
+/// progress would hold the sender up in the middle of a collective. Blocks like make_group.
 void acquaint(MPI_Comm comm);
 
 }  // namespace hvdmpi

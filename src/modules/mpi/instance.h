@@ -1,5 +1,5 @@
-// An instance over generations of MPI: what the two modules have in common of it. A module's Kind brings kName,
-// prepare(config) before MPI begins, which may refuse, and make(config, host).
+// An instance over generations of MPI: what the two modules have in common of it. A module's Kind brings
+// kName, prepare(config) before MPI begins, which may refuse, and make(config, host).
 #pragma once
 
 #include <memory>

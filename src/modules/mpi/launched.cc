@@ -14,10 +14,11 @@ namespace {
 constexpr std::chrono::hours kFinalize{1};    // some ranks have work to do when others are done
 constexpr std::chrono::seconds kClosing{10};  // for ranks that may be gone
 
-// A rank must not be sent anything before it has registered what is called as a message comes in, which it does within
-// MPI_Init, or it calls through a null pointer. MPI_Init ends with a fence for that. Under Slurm (22.05) the fence does not
-// hold: PMIx's fences that carry no data, as this one, go through on all nodes but the first before all have come. Those that
-// do carry data hold: so here is one. It asks the libpmix that MPI uses, if that is a library of its own.
+// A rank must not be sent anything before it has registered what is called as a message comes in, which it
+// does within MPI_Init, or it calls through a null pointer. MPI_Init ends with a fence for that. Under Slurm
+// (22.05) the fence does not hold: PMIx's fences that carry no data, as this one, go through on all nodes but
+// the first before all have come. Those that do carry data hold: so here is one. It asks the libpmix that MPI
+// uses, if that is a library of its own.
 void wait_until_all_have_begun() {
 #if defined(OPEN_MPI) && __has_include(<pmix.h>)
   void* const library = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);

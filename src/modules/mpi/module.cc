@@ -1,5 +1,5 @@
-// The module mpi (mpich): collectives by MPI among processes that mpirun or srun started together. It expects nothing but
-// the launcher's own variables.
+// The module mpi (mpich): collectives by MPI among processes that mpirun or srun started together. It expects
+// nothing but the launcher's own variables.
 #include <cstring>
 #include <memory>
 #include <vector>

@@ -183,8 +183,8 @@ void Runtime::wait_for_others(Clock::time_point deadline) {
       "a call into MPI for an operation that was given up does not return: this process has to be started anew");
 }
 
-// MPICH gives out the numbers of communicators from two stocks, each of which a call that makes one holds until all its
-// members have answered. Two that hang may hold both.
+// MPICH gives out the numbers of communicators from two stocks, each of which a call that makes one holds
+// until all its members have answered. Two that hang may hold both.
 void Runtime::check_usable(Clock::time_point deadline) {
 #ifdef OPEN_MPI
   static_cast<void>(deadline);

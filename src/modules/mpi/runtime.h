@@ -1,5 +1,6 @@
-// MPI in this process: begun once, in a thread of its own. What two modules have in common: `mpi`, whose processes a
-// launcher started together, and `mpi_elastic`, whose processes were started apart. Each brings its own kind of Runtime.
+// MPI in this process: begun once, in a thread of its own. What two modules have in common: `mpi`, whose
+// processes a launcher started together, and `mpi_elastic`, whose processes were started apart. Each brings
+// its own kind of Runtime.
 #pragma once
 
 #include <mpi.h>
@@ -29,8 +30,8 @@ void check(int code, const char* what);
 /// "Open MPI 4.1.4": what the module was built with.
 const char* library_version();
 
-/// Whether an MPI launcher has started this process in a group. A worker that a driver has started is in none, though
-/// the driver may itself use srun or mpirun to start it.
+/// Whether an MPI launcher has started this process in a group. A worker that a driver has started is in
+/// none, though the driver may itself use srun or mpirun to start it.
 bool started_by_launcher();
 
 /// The text of an environment variable; "" if it is not set.
@@ -57,13 +58,14 @@ class Runtime {
   /// Begins it and waits. Throws Failure.
   void ready(Clock::time_point deadline);
 
-  /// Throws Failure(HVD_UNAVAILABLE) if teams of these sizes can't be joined to one, as far as this process can tell
-  /// before MPI has begun.
+  /// Throws Failure(HVD_UNAVAILABLE) if teams of these sizes can't be joined to one, as far as this process
+  /// can tell before MPI has begun.
   virtual void check_teams(const std::vector<size_t>& teams) const = 0;
   /// The same, once MPI has begun.
   virtual void check_joining(const std::vector<size_t>& /*teams*/) {}
 
-  /// A communicator that is used no more and on which nothing is left behind. MPICH has 2048 for a process's life.
+  /// A communicator that is used no more and on which nothing is left behind. MPICH has 2048 for a process's
+  /// life.
   void discard(MPI_Comm comm);
   /// Frees those: what is under way in MPI blocks it.
   void sweep();
@@ -76,8 +78,8 @@ class Runtime {
   /// A generation's thread begins and ends to call MPI.
   void enter();
   void leave();
-  /// Until no thread of earlier generations calls MPI. Throws Failure(HVD_UNAVAILABLE): a call that does not return keeps
-  /// MPI's progress from all others in this process.
+  /// Until no thread of earlier generations calls MPI. Throws Failure(HVD_UNAVAILABLE): a call that does not
+  /// return keeps MPI's progress from all others in this process.
   void wait_for_others(Clock::time_point deadline);
 
   /// The newest generation whose members have met: none of them is in a call of an earlier one.
@@ -100,8 +102,8 @@ class Runtime {
 
   /// MPI_Init_thread, and what belongs around it. In the call's thread.
   virtual void initialize(int* ret_level) = 0;
-  /// Once MPI has begun, with MPI_THREAD_MULTIPLE and before anything is sent. In the call's thread. Gives the
-  /// communicator of the processes that this one begins with.
+  /// Once MPI has begun, with MPI_THREAD_MULTIPLE and before anything is sent. In the call's thread. Gives
+  /// the communicator of the processes that this one begins with.
   virtual MPI_Comm begun() = 0;
 
   /// Whether MPI was begun here, and nothing is left behind in it.

@@ -5,8 +5,9 @@
 
 namespace hvdmpi {
 
-/// As setenv and unsetenv, but for readers: what they look at stays as it is, in memory that is never freed. The C
-/// library's own functions move the table under a getenv of another thread, which then crashes. Writers wait for each other.
+/// As setenv and unsetenv, but for readers: what they look at stays as it is, in memory that is never freed.
+/// The C library's own functions move the table under a getenv of another thread, which then crashes. Writers
+/// wait for each other.
 void set_variable(const std::string& name, const std::string& value, bool overwrite);
 void unset_variable(const std::string& name);
 

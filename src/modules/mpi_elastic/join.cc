@@ -70,8 +70,8 @@ MPI_Comm join(MPI_Comm team, bool accepts, const std::string& port) {
   MPI_Comm both = MPI_COMM_NULL;
   MPI_Info info = MPI_INFO_NULL;
 #ifndef OPEN_MPI
-  // While it waits for the other side MPICH keeps its lock, and with it all calls of this process. Both sides are here
-  // at the same time, but for one that dies.
+  // While it waits for the other side MPICH keeps its lock, and with it all calls of this process. Both sides
+  // are here at the same time, but for one that dies.
   MPI_Info_create(&info);
   MPI_Info_set(info, "timeout", kPatience);
 #endif

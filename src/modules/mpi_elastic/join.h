@@ -17,8 +17,8 @@ std::vector<Team> joined(const std::vector<Team>& teams, uint64_t generation);
 
 /// These two block, for ever if a peer dies meanwhile: in a Call.
 std::string open_port();
-/// Both sides' processes in one communicator: first those that accept, each side in its order. `port` is looked at
-/// by each side's rank 0.
+/// Both sides' processes in one communicator: first those that accept, each side in its order. `port` is
+/// looked at by each side's rank 0.
 MPI_Comm join(MPI_Comm team, bool accepts, const std::string& port);
 
 }  // namespace hvdmpi

@@ -19,16 +19,16 @@ namespace {
 
 bool starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
-// The driver takes away much of the same before it starts a worker: see helper/rules.cc. This is about what a launcher
-// between the two has left.
+// The driver takes away much of the same before it starts a worker: see helper/rules.cc. This is about what a
+// launcher between the two has left.
 bool of_a_launcher(const std::string& name) {
   if (starts(name, "PMIX_MCA_") || name == "OMPI_MCA_orte_tmpdir_base") return false;
   for (const char* prefix :
        {"PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_MCA_ess", "OMPI_MCA_orte_"}) {
     if (starts(name, prefix)) return true;
   }
-  // Open MPI knows Slurm by the older two of its names for job and nodes, and a step of srun by its number: programs
-  // that want to know their job have the newer ones.
+  // Open MPI knows Slurm by the older two of its names for job and nodes, and a step of srun by its number:
+  // programs that want to know their job have the newer ones.
   for (const char* exact : {"OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "SLURM_JOBID", "SLURM_NODELIST",
                             "SLURM_STEP_ID", "SLURM_STEPID"}) {
     if (name == exact) return true;

@@ -1,5 +1,6 @@
-// The module mpi_elastic (mpich_elastic): collectives by MPI among processes that a driver started one by one. It changes the
-// process that loads it: docs/mpi.md says how, and its manifest says in which jobs it is loaded.
+// The module mpi_elastic (mpich_elastic): collectives by MPI among processes that a driver started one by
+// one. It changes the process that loads it: docs/mpi.md says how, and its manifest says in which jobs it is
+// loaded.
 #include <memory>
 
 #include "modules/mpi/instance.h"

@@ -12,8 +12,8 @@
 namespace hvdmpi {
 namespace {
 
-// Limits of MPICH (5.0): 1024 processes that were started apart, where it does not look, and 99 of them on one side of a
-// join, where it ends the process.
+// Limits of MPICH (5.0): 1024 processes that were started apart, where it does not look, and 99 of them on
+// one side of a join, where it ends the process.
 constexpr int kMostMet = 1000;
 constexpr size_t kMostInATeam = 100;
 
@@ -67,8 +67,8 @@ class Mpich final : public ElasticRuntime {
 
  protected:
   void set_variables(const std::string&, const std::string& links) override {
-    // Over UCX it does not connect all who join one after the other (5.0.2), and its ports are longer than they may be
-    // on a host with several interfaces.
+    // Over UCX it does not connect all who join one after the other (5.0.2), and its ports are longer than
+    // they may be on a host with several interfaces.
     set_default("MPIR_CVAR_CH4_NETMOD", "ofi");
     set_default("FI_PROVIDER", "tcp");
     if (const std::string name = interface_of(links); !name.empty()) set_default("FI_TCP_IFACE", name);

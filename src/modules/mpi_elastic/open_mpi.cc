@@ -1,8 +1,10 @@
-// Open MPI in a process that was started apart. What it expects of its environment: OMPI_MCA_pmix_server_uri says where the
-// job's ompi-server is ("file:<path>" or its URI), and orted is in PATH or beside libmpi. From Open MPI 5 on HVD_PMIX_SERVER
-// says how to reach hvd-pmix-server (see pmix_client.h), and HVD_WORKER who this is.
+// Open MPI in a process that was started apart. What it expects of its environment: OMPI_MCA_pmix_server_uri
+// says where the job's ompi-server is ("file:<path>" or its URI), and orted is in PATH or beside libmpi. From
+// Open MPI 5 on HVD_PMIX_SERVER says how to reach hvd-pmix-server (see pmix_client.h), and HVD_WORKER who
+// this is.
 //
-// Processes started apart talk over TCP, on one host too: Open MPI finds out who shares a host only for those of one launch.
+// Processes started apart talk over TCP, on one host too: Open MPI finds out who shares a host only for those
+// of one launch.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -21,7 +23,8 @@ namespace {
 constexpr bool kPmixServer = OMPI_MAJOR_VERSION >= 5;
 constexpr const char* kServer = kPmixServer ? "HVD_PMIX_SERVER" : "OMPI_MCA_pmix_server_uri";
 
-// Open MPI 4 starts its daemon beside a process that no launcher has started, and ends the process if it can't.
+// Open MPI 4 starts its daemon beside a process that no launcher has started, and ends the process if it
+// can't.
 bool daemon_found() {
   std::string folders = environment("PATH");
   if (folders.empty()) folders = "/usr/local/bin:/usr/bin";
@@ -77,14 +80,14 @@ class OpenMpi final : public ElasticRuntime {
     set_default("OMPI_MCA_pml", "ob1");                        // the one that lives through a peer's death
     if (kPmixServer) set_default("OMPI_MCA_btl", "self,tcp");  // the ones from which deaths are kept
     set_default("OMPI_MCA_memory", "^patcher");
-    // A process that dies as it joins keeps others waiting for what it did not tell, and with them all joining in their
-    // processes: 7 s with these, 5 minutes or for ever without. Open MPI 4's daemon looks every max_wait seconds, takes
-    // twice that off what is left (10 s for addresses, exchange_timeout for all else), and sees only a second step that
-    // ends at 0 or below.
+    // A process that dies as it joins keeps others waiting for what it did not tell, and with them all
+    // joining in their processes: 7 s with these, 5 minutes or for ever without. Open MPI 4's daemon looks
+    // every max_wait seconds, takes twice that off what is left (10 s for addresses, exchange_timeout for all
+    // else), and sees only a second step that ends at 0 or below.
     set_default("OMPI_MCA_pmix_server_max_wait", "7");
     set_default("OMPI_MCA_pmix_base_exchange_timeout", "14");
-    // By name: large messages hang where Open MPI 4.1 is given the address alone. The driver names the loopback where it is
-    // enough.
+    // By name: large messages hang where Open MPI 4.1 is given the address alone. The driver names the
+    // loopback where it is enough.
     if (const std::string name = interface_of(interface); !name.empty()) {
       set_default("OMPI_MCA_btl_tcp_if_include", name);
       set_default("OMPI_MCA_oob_tcp_if_include", name);

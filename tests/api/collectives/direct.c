@@ -43,7 +43,8 @@ static void ring(void) {
   free(theirs.data);
 }
 
-/* hvd_submit_and_wait: over and over, so that the ranks come to meet without messages; and with results to ask for. */
+/* hvd_submit_and_wait: over and over, so that the ranks come to meet without messages; and with results to
+ * ask for. */
 static void submitted_and_awaited(void) {
   hvd_tensor t = vector(HVD_DTYPE_INT32, 5), rows = HVD_TENSOR_INIT;
   hvd_request sum = request(HVD_COLLECTIVE_ALLREDUCE, "at once"), all = request(HVD_COLLECTIVE_ALLGATHER, "all rows");

@@ -1,4 +1,5 @@
-/* Allgather, reducescatter, alltoall: rows that differ between ranks, memory of the caller and of the library. */
+/* Allgather, reducescatter, alltoall: rows that differ between ranks, memory of the caller and of the
+ * library. */
 #include "job.h"
 
 /* Rows that `of_rank` gives to an allgather. */

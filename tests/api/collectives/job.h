@@ -57,7 +57,8 @@ hvd_request request(hvd_collective collective, const char* name);
 /* Submits, waits (HVD_OK expected) and destroys the op, or gives it out. */
 void submit_and_wait(const hvd_request* request, hvd_op** ret_op);
 
-/* Submits and waits: HVD_MISMATCH on every rank. The last one to call it may be told at once, without an op. */
+/* Submits and waits: HVD_MISMATCH on every rank. The last one to call it may be told at once, without an
+ * op. */
 void submit_mismatch(const hvd_request* request);
 
 /* All ranks have the same text in the error of the last CHECK_STATUS. */

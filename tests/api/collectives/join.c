@@ -101,8 +101,8 @@ static void called_all_the_same(void) {
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
     hvd_op_destroy(op);
   } else {
-    /* They wait for nobody who has joined, and try again until rank 0 has called it: it must not find that all have
-     * joined, and its first join complete, before it tries the second. */
+    /* They wait for nobody who has joined, and try again until rank 0 has called it: it must not find that
+     * all have joined, and its first join complete, before it tries the second. */
     hvd_status status;
     do status = hvd_broadcast(context, "of who has joined", &t, 0, &error);
     while (status == HVD_MISMATCH);

@@ -1,4 +1,5 @@
-/* Many operations under way at once: in another order on every rank, from several threads, with priorities. */
+/* Many operations under way at once: in another order on every rank, from several threads, with
+ * priorities. */
 #include <poll.h>
 #include <pthread.h>
 #include <unistd.h>

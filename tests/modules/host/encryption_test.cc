@@ -1,4 +1,5 @@
-// What someone in the middle of every connection sees and can do, with option encrypt on and off (contract 17).
+// What someone in the middle of every connection sees and can do, with option encrypt on and off (contract
+// 17).
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

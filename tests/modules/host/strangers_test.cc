@@ -95,7 +95,8 @@ void sums_are_right(const Workers& workers) {
 
 class Scan : public testing::TestWithParam<Does> {};
 
-// One rank comes late, so that the others are connecting while the scanner goes from port to port, again and again.
+// One rank comes late, so that the others are connecting while the scanner goes from port to port, again and
+// again.
 TEST_P(Scan, OfEveryPortWhileConnectingDisturbsNobody) {
   constexpr int kSize = 4;
   Workers workers = make_workers(kSize);
@@ -135,7 +136,8 @@ TEST_P(Scan, OfEveryPortWhileConnectingDisturbsNobody) {
 INSTANTIATE_TEST_SUITE_P(Strangers, Scan,
                          testing::Values(Does::kReset, Does::kGarbage, Does::kNothing, Does::kHalfAHello));
 
-// 300 connections that say nothing stand before the peers at every port, more than are kept; one rank is slow.
+// 300 connections that say nothing stand before the peers at every port, more than are kept; one rank is
+// slow.
 TEST(Strangers, IdleConnectionsByTheHundredsGiveWay) {
   constexpr int kSize = 3;
   constexpr int kIdle = 300;

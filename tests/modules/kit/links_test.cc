@@ -188,7 +188,8 @@ LinkGroup group_of_two(int rank) {
   return group;
 }
 
-// Both ends of a greeting, with `change` made to the bytes of the n-th message. True if both came to their end.
+// Both ends of a greeting, with `change` made to the bytes of the n-th message. True if both came to their
+// end.
 template <class Change>
 bool greets(int changed, Change change) {
   const LinkGroup zero = group_of_two(0), one = group_of_two(1);

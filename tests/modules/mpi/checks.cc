@@ -160,7 +160,8 @@ class Checks {
     for (int i = 0; i < 10; ++i) must(op);
   }
 
-  // Even and odd ranks, each with its own ops, while the numbers of the other group's pass by; and all but the last.
+  // Even and odd ranks, each with its own ops, while the numbers of the other group's pass by; and all but
+  // the last.
   void subsets() {
     for (int round = 0; round < 5; ++round) {
       std::vector<int> group;

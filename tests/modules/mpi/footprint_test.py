@@ -1,5 +1,6 @@
-"""Under a launcher libhvd leaves the process as a program that uses MPI itself would: footprint_test.py MPI BARE FOOTPRINT
-HVDRUN MODULES LAUNCHER... In an elastic job it does not, which shows that the programs would see it."""
+"""Under a launcher libhvd leaves the process as a program that uses MPI itself would: footprint_test.py MPI
+BARE FOOTPRINT HVDRUN MODULES LAUNCHER... In an elastic job it does not, which shows that the programs would
+see it."""
 import os
 import subprocess
 import sys
@@ -13,13 +14,18 @@ FOREIGN = ("HVD_", "OMPI_", "SLURM_", "PMI_", "PMIX_", "PRTE_", "MASTER_", "MPIR
 
 def run(command, **variables):
     """Lines of the first process that has said all, and the exit status."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in ("RANK", "WORLD_SIZE")}
-    clean.update({"HVD_PLUGIN_PATH": MODULES, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}, **variables)
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in ("RANK", "WORLD_SIZE")
+    }
+    clean.update(
+        {"HVD_PLUGIN_PATH": MODULES, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        **variables)
     with tempfile.TemporaryDirectory(prefix="hvd-footprint-") as directory:
         outputs = os.path.join(directory, "lines.")
         script = 'exec "$0" > "$1$$"'
-        process = subprocess.run([*command[:-1], "sh", "-c", script, command[-1], outputs], stdin=subprocess.DEVNULL,
-                                 capture_output=True, text=True, timeout=200, env=clean | {"TMPDIR": directory})
+        process = subprocess.run([*command[:-1], "sh", "-c", script, command[-1], outputs],
+                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200,
+                                 env=clean | {"TMPDIR": directory})
         said = []
         for name in sorted(os.listdir(directory)):
             if name.startswith("lines."):
@@ -46,9 +52,13 @@ class Footprint(unittest.TestCase):
         module = "libhvd_%s_elastic.so" % MPI
         if not os.path.exists(os.path.join(MODULES, module)) or MPI != "mpi":
             self.skipTest("no %s that can be used" % module)
-        for lines in self.lines([HVDRUN, "-np", "2", "--backend", MPI, "--set", "restart=false", "--set", "local=off", "--", FOOTPRINT]):
+        for lines in self.lines([
+                HVDRUN, "-np", "2", "--backend", MPI, "--set", "restart=false", "--set", "local=off", "--",
+                FOOTPRINT
+        ]):
             self.assertIn("env+ OMPI_MCA_pml", lines)
-            self.assertTrue([line for line in lines if line.startswith("patched ") and line.endswith(" writev")], lines)
+            self.assertTrue(
+                [line for line in lines if line.startswith("patched ") and line.endswith(" writev")], lines)
 
 
 if __name__ == "__main__":

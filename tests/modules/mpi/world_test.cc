@@ -94,8 +94,8 @@ int launched(const fs::path& folder) {
   return 0;
 }
 
-// Two processes of a fault-tolerant run. Rank 0 begins an op to which rank 1 does not come, and gives it up at many moments:
-// the call within MPI blocks, and nothing but a revoke ends it.
+// Two processes of a fault-tolerant run. Rank 0 begins an op to which rank 1 does not come, and gives it up
+// at many moments: the call within MPI blocks, and nothing but a revoke ends it.
 int revoking(const fs::path& folder) {
   const Options options;
   std::shared_ptr<Module> module;

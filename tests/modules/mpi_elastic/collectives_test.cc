@@ -1,4 +1,5 @@
-// Every collective, dtype, reduction and number of ranks, on staged and on the user's memory, in one chunk and many.
+// Every collective, dtype, reduction and number of ranks, on staged and on the user's memory, in one chunk
+// and many.
 #include "hvd/hvd.h"
 #include "modules/mpi_elastic/ranks.h"
 

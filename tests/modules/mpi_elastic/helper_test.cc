@@ -1,4 +1,5 @@
-// What runs beside an elastic job on Open MPI: hvd-mpi-helper, its rules, the server that it starts, nothing left behind.
+// What runs beside an elastic job on Open MPI: hvd-mpi-helper, its rules, the server that it starts, nothing
+// left behind.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -128,7 +129,8 @@ TEST(MpiSessions, DaemonsThatStayAreEndedAndThoseOfOthersAreNot) {
 
 // ---- the programs ----
 
-/// Runs it with `variables` until it has ended or said a line that begins with `until`, and ends it then; all that it said.
+/// Runs it with `variables` until it has ended or said a line that begins with `until`, and ends it then; all
+/// that it said.
 std::string run(const std::vector<std::string>& words, const Strings& variables,
                 const std::string& until = "\n") {
   std::array<int, 2> ends{};

@@ -133,7 +133,8 @@ TEST_F(MpiProcesses, ANewcomerMayDieWhileItConnects) {
   }
 }
 
-// An op is given up at many moments while the others' data are on their way. They arrive in the next generation.
+// An op is given up at many moments while the others' data are on their way. They arrive in the next
+// generation.
 TEST_F(MpiProcesses, NothingIsWrittenToTheUsersMemoryAfterAnAbort) {
   MpiJob job;
   const std::vector<RankPtr> ranks = start(job, 3);
@@ -159,7 +160,8 @@ TEST_F(MpiProcesses, LeaveTheProgramsSignalsAlone) {
   expect_all(all_of(ranks), "signals");
 }
 
-// What MPI's TCP does when it learns of a death depends on the moment, and on most moments nothing bad comes of it.
+// What MPI's TCP does when it learns of a death depends on the moment, and on most moments nothing bad comes
+// of it.
 TEST_F(MpiProcesses, KeepDeathsFromMpi) {
   MpiJob job;
   const std::vector<RankPtr> ranks = start(job, 2);
@@ -167,7 +169,8 @@ TEST_F(MpiProcesses, KeepDeathsFromMpi) {
   expect_all(all_of(ranks), "shielded");
 }
 
-// The call on the user's memory blocks, and nothing can end it: the op ends all the same, and so does the process.
+// The call on the user's memory blocks, and nothing can end it: the op ends all the same, and so does the
+// process.
 TEST_F(MpiProcesses, GiveUpAnOpOnTheUsersMemoryThatNobodyElseComesTo) {
   MpiJob job;
   const std::vector<RankPtr> ranks = start(job, 2, {.elastic = false});

@@ -57,7 +57,8 @@ class Rank {
     };
     handlers.kv_get = [this](uint64_t generation, const std::string& key, Duration timeout,
                              std::vector<uint8_t>* value) {
-      // The store is a folder, so that a rank that is killed leaves nothing locked; nothing tells of a new file.
+      // The store is a folder, so that a rank that is killed leaves nothing locked; nothing tells of a new
+      // file.
       const auto deadline = std::chrono::steady_clock::now() + timeout;
       while (!fs::exists(path_of(generation, key))) {
         if (std::chrono::steady_clock::now() > deadline) return Status(HVD_TIMEOUT, "no key " + key);

@@ -215,8 +215,8 @@ std::vector<std::string> form(MpiJob& job, const Ranks& ranks, int timeout_ms) {
 }
 
 void must_form(MpiJob& job, const Ranks& ranks) {
-  // A join may fail that waits within MPI for one who died in an earlier one; a driver forms another generation then, and so
-  // does this.
+  // A join may fail that waits within MPI for one who died in an earlier one; a driver forms another
+  // generation then, and so does this.
   constexpr int kAttempts = 3;
   for (int attempt = 1;; ++attempt) {
     const std::vector<std::string> answers = form(job, ranks);

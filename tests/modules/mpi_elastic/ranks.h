@@ -1,6 +1,6 @@
-// Ranks of the MPI module as processes of this program, started by no launcher: MPI allows one instance a process,
-// and what is tested is that processes die. The parent stands in for the driver: an ompi-server, the generations'
-// members, and the keys they tell each other.
+// Ranks of the MPI module as processes of this program, started by no launcher: MPI allows one instance a
+// process, and what is tested is that processes die. The parent stands in for the driver: an ompi-server, the
+// generations' members, and the keys they tell each other.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ struct RankOptions {
   size_t segment_bytes = size_t{1} << 20;
 };
 
-/// A folder, with a server through which ranks meet as long as it lives: that of the Open MPI which the module is built with.
+/// A folder, with a server through which ranks meet as long as it lives: that of the Open MPI which the
+/// module is built with.
 class MpiJob {
  public:
   MpiJob();
@@ -97,7 +98,8 @@ class StartedApart : public testing::Test {
   }
 };
 
-/// The rank's own side: to be called first in main. True if this process is one; *ret_status is main's result.
+/// The rank's own side: to be called first in main. True if this process is one; *ret_status is main's
+/// result.
 bool run_as_rank(int argc, char** argv, int* ret_status);
 
 }  // namespace hvd::backend::test

@@ -1,5 +1,5 @@
-// What goes wrong: peers that are missing, libraries that fail at any call, aborts that hang. Each has an end, an
-// error that says what happened, and nothing left behind.
+// What goes wrong: peers that are missing, libraries that fail at any call, aborts that hang. Each has an
+// end, an error that says what happened, and nothing left behind.
 #include "modules/host/values.h"
 #include "modules/nccl/cluster.h"
 
@@ -61,8 +61,8 @@ TEST(NcclAbort, WhileAPeerIsMissingFromTheCommunicator) {
   expect_sums(cluster, 1);
 }
 
-// An operation that is queued on the device, where the peer's kernel never comes. Its op is done already: the stream
-// is let go by the abort, and the loss is the next operation's status.
+// An operation that is queued on the device, where the peer's kernel never comes. Its op is done already: the
+// stream is let go by the abort, and the loss is the next operation's status.
 TEST(NcclAbort, WhileAPeerIsMissingOnTheDevice) {
   NcclCluster cluster(3);
   expect_sums(cluster, 1);
@@ -104,7 +104,8 @@ TEST(NcclAbort, OfSeveralCommunicators) {
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "ncclGroupStart"), 2);
 }
 
-// Bounded: an abort that NCCL does not give back holds up neither abort nor close, and the operation has its end.
+// Bounded: an abort that NCCL does not give back holds up neither abort nor close, and the operation has its
+// end.
 TEST(NcclAbort, ThatHangsInTheLibrary) {
   {
     NcclCluster cluster(2, false);

@@ -1,9 +1,10 @@
-// The module's own declarations against the real headers: what does not agree does not compile. CMake builds it where
-// cuda.h and nccl.h are found (HVD_CUDA_INCLUDE_DIR, HVD_NCCL_INCLUDE_DIR).
+// The module's own declarations against the real headers: what does not agree does not compile. CMake builds
+// it where cuda.h and nccl.h are found (HVD_CUDA_INCLUDE_DIR, HVD_NCCL_INCLUDE_DIR).
 #include <cuda.h>
 #include <gtest/gtest.h>
 
-// Of the runtime's headers nccl.h uses two names, and these headers need compiler headers that come separately.
+// Of the runtime's headers nccl.h uses two names, and these headers need compiler headers that come
+// separately.
 #define __CUDA_RUNTIME_H__
 #define __CUDA_FP16_H__
 using cudaStream_t = CUstream;

@@ -1,5 +1,5 @@
-// Jobs of several workers with tensors in device memory, through the public API: Gloo for the messages, module nccl over
-// the doubles of its libraries for the data.
+// Jobs of several workers with tensors in device memory, through the public API: Gloo for the messages,
+// module nccl over the doubles of its libraries for the data.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

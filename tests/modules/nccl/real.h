@@ -1,5 +1,5 @@
-// A rank of the tests with the real libraries, in a process of its own: the GPU as a program uses it, and the store of the
-// ranks' processes.
+// A rank of the tests with the real libraries, in a process of its own: the GPU as a program uses it, and the
+// store of the ranks' processes.
 #pragma once
 
 #include <dlfcn.h>
@@ -112,7 +112,8 @@ class Gpu {
   CuStream stream = nullptr;
 };
 
-/// One rank, in a process of its own. Whatever goes wrong is an exception, whose text ends up in the test's output.
+/// One rank, in a process of its own. Whatever goes wrong is an exception, whose text ends up in the test's
+/// output.
 struct Rank {
   Rank(int rank, int size, const fs::path& directory) : rank(rank), size(size), files(directory) {
     if (const std::string why = gpu.open(); !why.empty()) throw std::runtime_error(why);

@@ -1,7 +1,7 @@
-// Module nccl with the real libraries, on a machine with a GPU: ranks are processes of this program. With fewer GPUs
-// than ranks they share one, which NCCL allows from 2.30 on (NCCL_MULTI_RANK_GPU_ENABLE); an earlier one takes ranks
-// with different NCCL_HOSTID for ranks on different hosts. HVD_NCCL_LIBRARY and HVD_CUDA_LIBRARY name libraries that
-// are not found by themselves.
+// Module nccl with the real libraries, on a machine with a GPU: ranks are processes of this program. With
+// fewer GPUs than ranks they share one, which NCCL allows from 2.30 on (NCCL_MULTI_RANK_GPU_ENABLE); an
+// earlier one takes ranks with different NCCL_HOSTID for ranks on different hosts. HVD_NCCL_LIBRARY and
+// HVD_CUDA_LIBRARY name libraries that are not found by themselves.
 #include "modules/nccl/real.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,8 @@ std::vector<uint8_t> reduced(hvd_dtype dtype, hvd_reduction reduction, int size,
   return data;
 }
 
-/// An average of floats: NCCL multiplies each value by 1/n, rounded, so that the result may be off in the last bits.
+/// An average of floats: NCCL multiplies each value by 1/n, rounded, so that the result may be off in the
+/// last bits.
 bool is_rounded(hvd_dtype dtype, hvd_reduction reduction) {
   return reduction == HVD_REDUCTION_AVERAGE && dtype >= HVD_DTYPE_FLOAT16 && dtype <= HVD_DTYPE_FLOAT64;
 }
@@ -370,7 +371,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NcclReal,
                            return std::get<0>(info.param) + std::to_string(std::get<1>(info.param));
                          });
 
-// 0: the module opens and there is a device, with their number and NCCL's version in a file; 77: not, with the reason.
+// 0: the module opens and there is a device, with their number and NCCL's version in a file; 77: not, with
+// the reason.
 int probe(const fs::path& path) {
   Gpu gpu;
   std::string why = gpu.open();

@@ -1,4 +1,5 @@
-// Module nccl and what is around it, over the doubles of its libraries: the caller's stream, context, device and memory.
+// Module nccl and what is around it, over the doubles of its libraries: the caller's stream, context, device
+// and memory.
 #include <set>
 
 #include "modules/nccl/cluster.h"
@@ -7,8 +8,8 @@
 namespace hvd::backend::test {
 namespace {
 
-// contract of an op on device memory: after what the stream was given before, before what it is given after, and the
-// host waits for nothing.
+// contract of an op on device memory: after what the stream was given before, before what it is given after,
+// and the host waits for nothing.
 TEST(NcclStreams, TheCallersStreamIsRespectedAndTheHostIsNotBlocked) {
   NcclCluster cluster(2);
   std::vector<std::unique_ptr<DeviceMemory>> in, out;
@@ -85,8 +86,8 @@ bool is_two_of(const std::string& one, const std::string& mixed) {
   return mixed.size() == 2 * one.size() && !firsts.empty();
 }
 
-// In the order of the real calls: the caller's stream is marked at submit, the group begins after the wait for it, and
-// the caller's stream waits for what comes after the group is on the stream.
+// In the order of the real calls: the caller's stream is marked at submit, the group begins after the wait
+// for it, and the caller's stream waits for what comes after the group is on the stream.
 TEST(NcclStreams, EventsStandAroundTheGroup) {
   NcclCluster cluster(2);
   const auto all = [&](uint64_t sequence) {

@@ -1,5 +1,6 @@
-// Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it runs, and may be
-// of other languages: examples/fashion_mnist.cc and the Rust binding's example train the same model.
+// Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it
+// runs, and may be of other languages: examples/fashion_mnist.cc and the Rust binding's example train the
+// same model.
 //
 //	hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh fashion_mnist
 package main
@@ -97,7 +98,8 @@ func (j *job) evaluate(ctx context.Context) (accuracy float64, err error) {
 	return float64(correct[0]) / float64(j.test.count), err
 }
 
-// compareModels asks whether all workers hold the same model, bit for bit, by the FNV-1a hash of the parameters.
+// compareModels asks whether all workers hold the same model, bit for bit, by the FNV-1a hash of the
+// parameters.
 func (j *job) compareModels(ctx context.Context) error {
 	hash := uint64(14695981039346656037)
 	for _, value := range j.parameters {

@@ -7,8 +7,9 @@ import (
 	"math/rand/v2"
 )
 
-// mlp is a multilayer perceptron with one hidden layer whose parameters lie in one flat buffer, so that one allreduce
-// carries a whole gradient. The layout is that of the C++ example: w1, b1, w2, b2, matrices column by column.
+// mlp is a multilayer perceptron with one hidden layer whose parameters lie in one flat buffer, so that one
+// allreduce carries a whole gradient. The layout is that of the C++ example: w1, b1, w2, b2, matrices column
+// by column.
 type mlp struct{ inputs, hidden, outputs int }
 
 func (m mlp) parameterCount() int { return m.hidden*(m.inputs+1) + m.outputs*(m.hidden+1) }
@@ -56,7 +57,8 @@ func (m mlp) forward(parameters, x, h, y []float32) {
 	}
 }
 
-// gradient gives the sum over the samples of the cross entropy with labels, and writes the gradient of that sum.
+// gradient gives the sum over the samples of the cross entropy with labels, and writes the gradient of that
+// sum.
 func (m mlp) gradient(parameters, samples []float32, labels []uint8, gradient []float32) float32 {
 	_, _, w2, _ := m.layers(parameters)
 	clear(gradient[:m.parameterCount()])

@@ -1,4 +1,8 @@
 """hvd.keras.callbacks."""
 
-from hvd.keras.callbacks import (BestModelCheckpoint, BroadcastGlobalVariablesCallback,  # noqa: F401
-                                 LearningRateScheduleCallback, LearningRateWarmupCallback, MetricAverageCallback)
+from hvd.keras.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,  # noqa: F401
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback)

@@ -10,7 +10,9 @@ from .. import __version__
 from . import options
 
 # Variables that Horovod's launcher reads where the option is not given.
-_VARIABLES = {"HOROVOD_START_TIMEOUT": ("start_timeout", int), "HOROVOD_ELASTIC_TIMEOUT": ("elastic_timeout", int)}
+_VARIABLES = {
+    "HOROVOD_START_TIMEOUT": ("start_timeout", int), "HOROVOD_ELASTIC_TIMEOUT": ("elastic_timeout", int)
+}
 
 
 def read_config(path: str) -> Mapping[str, Any]:
@@ -24,12 +26,14 @@ def read_config(path: str) -> Mapping[str, Any]:
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"--config-file {path}: {error}") from error
     if not isinstance(config, Mapping):
-        raise ValueError(f"--config-file {path}: expected sections of options, and not {type(config).__name__}")
+        raise ValueError(
+            f"--config-file {path}: expected sections of options, and not {type(config).__name__}")
     return config
 
 
 def command_line(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """hvdrun's arguments for horovodrun's, and the flags without effect. Wrong ones end with status 2, as argparse does."""
+    """hvdrun's arguments for horovodrun's, and the flags without effect. Wrong ones end with status 2, as
+    argparse does."""
     parser = options.parser(__version__)
     given = parser.parse_args(arguments)
     try:

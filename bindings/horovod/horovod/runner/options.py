@@ -39,55 +39,56 @@ OPTIONS = (
     Option(("--max-np", "--max-num-proc"), "max_num_proc", int, "--max-np"),
     Option(("-H", "--hosts"), "hosts", str, "--hosts"),
     Option(("-hostfile", "--hostfile"), "hostfile", str, "--hostfile"),
-    Option(("--host-discovery-script",), "host_discovery_script", str, "--host-discovery-script"),
-    Option(("--slots-per-host",), "slots", int, "--slots-per-host"),
-    Option(("--elastic-timeout",), "elastic_timeout", int, "--elastic-timeout"),
-    Option(("--reset-limit",), "reset_limit", int, "--reset-limit"),
-    Option(("--blacklist-cooldown-range",), "cooldown_range", int, "--blocklist-cooldown-range", count=2),
-    Option(("--output-filename",), "output_filename", str, "--output-filename"),
-    Option(("--start-timeout",), "start_timeout", int, "start_timeout=", _seconds),
-    Option(("--timeline-filename",), "timeline_filename", str, "--timeline-filename"),
-    Option(("--fusion-threshold-mb",), "fusion_threshold_mb", int, "fusion_threshold=",
+    Option(("--host-discovery-script", ), "host_discovery_script", str, "--host-discovery-script"),
+    Option(("--slots-per-host", ), "slots", int, "--slots-per-host"),
+    Option(("--elastic-timeout", ), "elastic_timeout", int, "--elastic-timeout"),
+    Option(("--reset-limit", ), "reset_limit", int, "--reset-limit"),
+    Option(("--blacklist-cooldown-range", ), "cooldown_range", int, "--blocklist-cooldown-range", count=2),
+    Option(("--output-filename", ), "output_filename", str, "--output-filename"),
+    Option(("--start-timeout", ), "start_timeout", int, "start_timeout=", _seconds),
+    Option(("--timeline-filename", ), "timeline_filename", str, "--timeline-filename"),
+    Option(("--fusion-threshold-mb", ), "fusion_threshold_mb", int, "fusion_threshold=",
            lambda value: int(value) * 1024 * 1024),
-    Option(("--stall-check-warning-time-seconds",), "stall_check_warning_time_seconds", int, "stall_warning=", _seconds),
-    Option(("--stall-check-shutdown-time-seconds",), "stall_check_shutdown_time_seconds", int, "stall_shutdown=",
-           _seconds),
-    Option(("--no-stall-check",), "no_stall_check", bool, "stall_warning=", lambda value: "0s"),
-    Option(("--stall-check",), "no_stall_check", False, ""),
-    Option(("--log-level",), "log_level", str, "log_level=",
-           lambda value: "error" if value.upper() == "FATAL" else value.lower(), choices=_LEVELS),
-    Option(("--verbose",), "verbose", bool, "--verbose"),
-    Option(("--mpi",), "use_mpi", bool, "--backend mpi"),
-    Option(("--gloo",), "use_gloo", bool, ""),  # no MPI, which is so without it, too
+    Option(("--stall-check-warning-time-seconds", ), "stall_check_warning_time_seconds", int,
+           "stall_warning=", _seconds),
+    Option(("--stall-check-shutdown-time-seconds", ), "stall_check_shutdown_time_seconds", int,
+           "stall_shutdown=", _seconds),
+    Option(("--no-stall-check", ), "no_stall_check", bool, "stall_warning=", lambda value: "0s"),
+    Option(("--stall-check", ), "no_stall_check", False, ""),
+    Option(("--log-level", ), "log_level", str, "log_level=", lambda value: "error"
+           if value.upper() == "FATAL" else value.lower(), choices=_LEVELS),
+    Option(("--verbose", ), "verbose", bool, "--verbose"),
+    Option(("--mpi", ), "use_mpi", bool, "--backend mpi"),
+    Option(("--gloo", ), "use_gloo", bool, ""),  # no MPI, which is so without it, too
     # Of machinery that is not here: there is no cycle, no cache of responses, and nothing to tune.
-    Option(("--jsrun",), "use_jsrun", bool),
-    Option(("--disable-cache",), "disable_cache", bool),
-    Option(("--cycle-time-ms",), "cycle_time_ms", float),
-    Option(("--cache-capacity",), "cache_capacity", int),
-    Option(("--hierarchical-allreduce",), "hierarchical_allreduce", bool),
-    Option(("--no-hierarchical-allreduce",), "hierarchical_allreduce", False),
-    Option(("--hierarchical-allgather",), "hierarchical_allgather", bool),
-    Option(("--no-hierarchical-allgather",), "hierarchical_allgather", False),
-    Option(("--torus-allreduce",), "torus_allreduce", bool),
-    Option(("--no-torus-allreduce",), "torus_allreduce", False),
-    Option(("--autotune",), "autotune", bool),
-    Option(("--no-autotune",), "autotune", False),
-    Option(("--autotune-log-file",), "autotune_log_file", str),
-    Option(("--autotune-warmup-samples",), "autotune_warmup_samples", int),
-    Option(("--autotune-steps-per-sample",), "autotune_steps_per_sample", int),
-    Option(("--autotune-bayes-opt-max-samples",), "autotune_bayes_opt_max_samples", int),
-    Option(("--autotune-gaussian-process-noise",), "autotune_gaussian_process_noise", float),
-    Option(("--timeline-mark-cycles",), "timeline_mark_cycles", bool),
-    Option(("--no-timeline-mark-cycles",), "timeline_mark_cycles", False),
-    Option(("--mpi-threads-disable",), "mpi_threads_disable", bool),
-    Option(("--no-mpi-threads-disable",), "mpi_threads_disable", False),
-    Option(("--mpi-args",), "mpi_args", str),
-    Option(("--tcp",), "tcp_flag", bool),
-    Option(("--binding-args",), "binding_args", str),
-    Option(("--num-nccl-streams",), "num_nccl_streams", int),
-    Option(("--thread-affinity",), "thread_affinity", int),
-    Option(("--gloo-timeout-seconds",), "gloo_timeout_seconds", int),
-    Option(("--log-with-timestamp",), "log_with_timestamp", bool),
+    Option(("--jsrun", ), "use_jsrun", bool),
+    Option(("--disable-cache", ), "disable_cache", bool),
+    Option(("--cycle-time-ms", ), "cycle_time_ms", float),
+    Option(("--cache-capacity", ), "cache_capacity", int),
+    Option(("--hierarchical-allreduce", ), "hierarchical_allreduce", bool),
+    Option(("--no-hierarchical-allreduce", ), "hierarchical_allreduce", False),
+    Option(("--hierarchical-allgather", ), "hierarchical_allgather", bool),
+    Option(("--no-hierarchical-allgather", ), "hierarchical_allgather", False),
+    Option(("--torus-allreduce", ), "torus_allreduce", bool),
+    Option(("--no-torus-allreduce", ), "torus_allreduce", False),
+    Option(("--autotune", ), "autotune", bool),
+    Option(("--no-autotune", ), "autotune", False),
+    Option(("--autotune-log-file", ), "autotune_log_file", str),
+    Option(("--autotune-warmup-samples", ), "autotune_warmup_samples", int),
+    Option(("--autotune-steps-per-sample", ), "autotune_steps_per_sample", int),
+    Option(("--autotune-bayes-opt-max-samples", ), "autotune_bayes_opt_max_samples", int),
+    Option(("--autotune-gaussian-process-noise", ), "autotune_gaussian_process_noise", float),
+    Option(("--timeline-mark-cycles", ), "timeline_mark_cycles", bool),
+    Option(("--no-timeline-mark-cycles", ), "timeline_mark_cycles", False),
+    Option(("--mpi-threads-disable", ), "mpi_threads_disable", bool),
+    Option(("--no-mpi-threads-disable", ), "mpi_threads_disable", False),
+    Option(("--mpi-args", ), "mpi_args", str),
+    Option(("--tcp", ), "tcp_flag", bool),
+    Option(("--binding-args", ), "binding_args", str),
+    Option(("--num-nccl-streams", ), "num_nccl_streams", int),
+    Option(("--thread-affinity", ), "thread_affinity", int),
+    Option(("--gloo-timeout-seconds", ), "gloo_timeout_seconds", int),
+    Option(("--log-with-timestamp", ), "log_with_timestamp", bool),
     Option(("--log-without-timestamp", "--log-hide-timestamp"), "log_with_timestamp", False),
     Option(("-prefix-timestamp", "--prefix-output-with-timestamp"), "prefix_output_with_timestamp", bool),
 )
@@ -104,7 +105,8 @@ def parser(version: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="horovodrun", allow_abbrev=False, description=(
         "Starts a job as Horovod's horovodrun does: its options under their names, carried out by hvdrun."))
     made.add_argument("-v", "--version", action="version", version=version)
-    made.add_argument("-cb", "--check-build", action="store_true", help="no job, but which backends can be used")
+    made.add_argument("-cb", "--check-build", action="store_true",
+                      help="no job, but which backends can be used")
     made.add_argument("--config-file", help="YAML file of options; those of the command line come first")
     made.add_argument("-p", "--ssh-port", type=int, help="port of ssh on the other hosts")
     made.add_argument("-i", "--ssh-identity-file", help="private key for ssh")
@@ -125,7 +127,8 @@ def parser(version: str) -> argparse.ArgumentParser:
 
 
 def merge(given: argparse.Namespace, config: Mapping[str, Any]) -> None:
-    """Puts what a configuration file says where the command line says nothing. ValueError: what it can't mean."""
+    """Puts what a configuration file says where the command line says nothing. ValueError: what it can't
+    mean."""
     known = {option.dest for option in OPTIONS}
     found: dict[str, Any] = {}
     for section, entries in config.items():
@@ -138,7 +141,8 @@ def merge(given: argparse.Namespace, config: Mapping[str, Any]) -> None:
             for entry, value in entries.items():
                 dest = _SECTIONS[section] + entry
                 if entry == "enabled" and section in ("autotune", "stall_check"):
-                    dest, value = ("autotune", value) if section == "autotune" else ("no_stall_check", not value)
+                    dest, value = ("autotune", value) if section == "autotune" else ("no_stall_check",
+                                                                                     not value)
                 found[dest] = value
         elif section in known | {*_OWN}:
             found[section] = entries
@@ -152,7 +156,8 @@ def merge(given: argparse.Namespace, config: Mapping[str, Any]) -> None:
 
 
 def translate(given: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """hvdrun's words for these options, and the flags that have no effect. ValueError: what can't be meant."""
+    """hvdrun's words for these options, and the flags that have no effect. ValueError: what can't be meant.
+    """
     words: list[str] = []
     idle: list[str] = []
     done: set[str] = set()
@@ -181,7 +186,8 @@ def translate(given: argparse.Namespace) -> tuple[list[str], list[str]]:
             ssh += ["-p", str(given.ssh_port)]
         if given.ssh_identity_file is not None:
             if any(c.isspace() for c in given.ssh_identity_file):
-                raise ValueError(f"--ssh-identity-file {given.ssh_identity_file!r}: expected a path without blanks")
+                raise ValueError(
+                    f"--ssh-identity-file {given.ssh_identity_file!r}: expected a path without blanks")
             ssh += ["-i", given.ssh_identity_file]
         words += ["--agent", " ".join([*ssh, "{host}"])]
     return words, idle

@@ -1,4 +1,5 @@
-"""Elastic training in Horovod's words: run, states, sampler, and the two exceptions that make the loop go round."""
+"""Elastic training in Horovod's words: run, states, sampler, and the two exceptions that make the loop go
+round."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from .state import ArrayState, ObjectState, State
 if TYPE_CHECKING:
     from ..torch.elastic import TorchState
 
-__all__ = ["ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Shard",
-           "State", "TorchState", "leave_on_signal", "run", "shard_range"]
+__all__ = [
+    "ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Shard",
+    "State", "TorchState", "leave_on_signal", "run", "shard_range"
+]
 
 
 def __getattr__(name: str) -> Any:

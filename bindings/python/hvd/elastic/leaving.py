@@ -15,16 +15,17 @@ from ..errors import HvdError
 
 def leave_on_signal(number: int = signal.SIGTERM, timeout: float | None = None,
                     context: Context | None = None) -> Callable[[], None]:
-    """From here on the signal makes this worker leave (Context.leave), also while the main thread is in a collective.
+    """From here on the signal makes this worker leave (Context.leave), also while the main thread is in a
+    collective.
 
-    Call it in the main thread, after hvd.init. Other signals keep their handlers, and a wakeup descriptor that was
-    set before (asyncio sets one) gets what it got. Returns a function that undoes it all.
+    Call it in the main thread, after hvd.init. Other signals keep their handlers, and a wakeup descriptor
+    that was set before (asyncio sets one) gets what it got. Returns a function that undoes it all.
     """
     leaving = context or _default.context()
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    # Python runs handlers in the main thread alone, which may be in C for long: what tells us is the byte that
-    # the interpreter's own handler writes at once.
+    # Python runs handlers in the main thread alone, which may be in C for long: what tells us is the byte
+    # that the interpreter's own handler writes at once.
     handler_before = signal.signal(number, lambda *_: None)
     try:
         fd_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

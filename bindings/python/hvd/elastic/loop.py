@@ -22,9 +22,9 @@ S = TypeVar("S", bound=State)
 def run(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Decorator: function(state, ...) is called until it returns; its result is the call's.
 
-    HorovodInternalError out of it: the last commit is restored, the next generation joined, the state synced, and
-    the reset callbacks called before it is called again. HostsUpdatedInterrupt: the same with the live values.
-    Any other exception ends the run.
+    HorovodInternalError out of it: the last commit is restored, the next generation joined, the state synced,
+    and the reset callbacks called before it is called again. HostsUpdatedInterrupt: the same with the live
+    values. Any other exception ends the run.
     """
 
     @wraps(function)
@@ -85,7 +85,8 @@ def _run(state: State, train: Callable[[], R]) -> R:
 
 
 def _end(state: State, loop: Native, status: int) -> None:
-    """Tells the loop that the function failed for good: its own exception says why, and the loop's answer adds nothing."""
+    """Tells the loop that the function failed for good: its own exception says why, and the loop's answer
+    adds nothing."""
     try:
         _advance(state, loop, status)
     except HvdError:

@@ -1,4 +1,5 @@
-"""The library's sampler in the shape of Horovod's: it deals each sample out once an epoch, whoever comes and goes."""
+"""The library's sampler in the shape of Horovod's: it deals each sample out once an epoch, whoever comes and
+goes."""
 
 from __future__ import annotations
 
@@ -40,10 +41,11 @@ class Batch:
 class ElasticSampler:
     """ElasticSampler(dataset): an iterable of this rank's indices of what is left of the epoch.
 
-    `dataset` is anything with a length, or a number. All ranks take the epoch's order from the front, in rounds of
-    batch_size samples a rank; what was processed is recorded in rounds, alike on every rank, and is part of a
-    state (TorchState(sampler=sampler)). Give batch_size where it is known: recording then costs one call a batch.
-    padding: "repeat" (every rank gets equally many, as in Horovod), "none" (each sample exactly once), "drop".
+    `dataset` is anything with a length, or a number. All ranks take the epoch's order from the front, in
+    rounds of batch_size samples a rank; what was processed is recorded in rounds, alike on every rank, and is
+    part of a state (TorchState(sampler=sampler)). Give batch_size where it is known: recording then costs one
+    call a batch. padding: "repeat" (every rank gets equally many, as in Horovod), "none" (each sample exactly
+    once), "drop".
     """
 
     def __init__(self, dataset: Sized | int, shuffle: bool = True, seed: int = 0, *, batch_size: int = 1,
@@ -61,8 +63,8 @@ class ElasticSampler:
         for what, value in (("samples", samples), ("batch_size", batch_size), ("seed", seed)):
             if not 0 <= value < 2**64:
                 raise InvalidError(f"{what} is {value}: expected 0 to 2^64-1")
-        options = _abi.SamplerOptions(samples=samples, batch_size=batch_size, seed=seed, in_order=int(not shuffle),
-                                      padding=PADDINGS[padding])
+        options = _abi.SamplerOptions(samples=samples, batch_size=batch_size, seed=seed,
+                                      in_order=int(not shuffle), padding=PADDINGS[padding])
         pointer = c_void_p()
         _abi.check(_lib.hvd_sampler_create, self._context._handle.pointer, byref(options), byref(pointer))
         self._handle = Native(pointer.value, _lib.hvd_sampler_destroy)
@@ -71,10 +73,11 @@ class ElasticSampler:
     # ---- rounds ----
 
     def next(self, after: Batch | None = None) -> Batch:
-        """The first round that is not recorded, or the one that follows `after`. total 0: the epoch is over."""
+        """The first round that is not recorded, or the one that follows `after`. total 0: the epoch is over.
+        """
         batch = _abi.SamplerBatch()
-        _abi.check(_lib.hvd_sampler_next, self._handle.pointer, None if after is None else byref(after.native), self._room,
-                   self.batch_size, byref(batch))
+        _abi.check(_lib.hvd_sampler_next, self._handle.pointer,
+                   None if after is None else byref(after.native), self._room, self.batch_size, byref(batch))
         return Batch(self._room[: batch.count], batch.total, batch.epoch, batch)
 
     def record(self, batch: Batch) -> None:
@@ -111,8 +114,9 @@ class ElasticSampler:
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """The batch_idx-th batch of this iteration, of batch_size samples a rank, was processed."""
         if batch_size % self.batch_size:
-            raise InvalidError(f"record_batch: batches of {batch_size} samples are no multiple of the sampler's "
-                               f"batch_size {self.batch_size}")
+            raise InvalidError(
+                f"record_batch: batches of {batch_size} samples are no multiple of the sampler's "
+                f"batch_size {self.batch_size}")
         until = (batch_idx + 1) * batch_size // self.batch_size
         while self._recorded < until:
             batch = self.next()
@@ -138,11 +142,14 @@ class ElasticSampler:
 
     def _load_horovods(self, state: dict[str, Any]) -> None:
         if not {"epoch", "processed_num"} <= set(state):
-            raise InvalidError(f"state of a sampler with {', '.join(map(str, state)) or 'nothing'}: expected 'saved', or Horovod's 'epoch' "
-                               "and 'processed_num'")
+            raise InvalidError(
+                f"state of a sampler with {', '.join(map(str, state)) or 'nothing'}: expected 'saved', or Horovod's 'epoch' "
+                "and 'processed_num'")
         epoch, processed = (_abi.integer(state[key], 64, key) for key in ("epoch", "processed_num"))
         if not 0 <= processed <= self.info().samples or epoch < 0:
-            raise InvalidError(f"state of a sampler: epoch {epoch}, processed_num {processed} of {self.info().samples} samples")
+            raise InvalidError(
+                f"state of a sampler: epoch {epoch}, processed_num {processed} of {self.info().samples} samples"
+            )
         if self.info().epoch == epoch and self.info().processed:
             self.set_epoch(epoch + 1)  # which begins anew
         self.set_epoch(epoch)
@@ -151,8 +158,9 @@ class ElasticSampler:
             batch = self.next()
             done += batch.total
             if not batch.total or done > processed:
-                raise InvalidError(f"state of a sampler: processed_num {processed} is no number of whole rounds of "
-                                   f"{self.batch_size} samples on {self._context.size()} ranks")
+                raise InvalidError(
+                    f"state of a sampler: processed_num {processed} is no number of whole rounds of "
+                    f"{self.batch_size} samples on {self._context.size()} ranks")
             self.record(batch)
         self._recorded = 0
 
@@ -194,10 +202,12 @@ class ElasticSampler:
         return {"saved": room.raw, "epoch": info.epoch, "processed_num": info.processed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """One of state_dict(), or of Horovod's: an epoch and a number, of samples in this sampler's own order."""
+        """One of state_dict(), or of Horovod's: an epoch and a number, of samples in this sampler's own
+        order."""
         if "saved" not in state:
             self._load_horovods(state)
             return
         saved = state["saved"]
-        _abi.check(_lib.hvd_sampler_load, self._handle.pointer, ctypes.create_string_buffer(saved, len(saved)), len(saved))
+        _abi.check(_lib.hvd_sampler_load, self._handle.pointer,
+                   ctypes.create_string_buffer(saved, len(saved)), len(saved))
         self._recorded = 0

@@ -1,4 +1,5 @@
-"""Sharded keys of a state: one range of a flat vector on each rank, with copies in the commit memory of others."""
+"""Sharded keys of a state: one range of a flat vector on each rank, with copies in the commit memory of
+others."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def _forget_loss(userdata):
 
 
 def shard_range(elements: int, rank: int, size: int) -> tuple[int, int]:
-    """(offset, length) of a rank's part of an even split; the first ranks have one element more where it does not come out
-    even."""
+    """(offset, length) of a rank's part of an even split; the first ranks have one element more where it does
+    not come out even."""
     offset, length = c_int64(), c_int64()
     _abi.check(_lib.hvd_shard_range, elements, rank, size, byref(offset), byref(length))
     return offset.value, length.value
@@ -48,8 +49,8 @@ def shard_range(elements: int, rank: int, size: int) -> tuple[int, int]:
 class Shard:
     """This rank's range of a sharded key, as State.add_shard() gives it.
 
-    `array` is its memory and `offset` its first element in the whole vector. After a change of ranks both are others:
-    look them up when the training function begins, and at each use.
+    `array` is its memory and `offset` its first element in the whole vector. After a change of ranks both are
+    others: look them up when the training function begins, and at each use.
     """
 
     def __init__(self, problem: Any, key: str, elements: int, allocate: Callable[[int], Any],
@@ -70,8 +71,9 @@ class Shard:
         array = self._allocate(length)
         loan = borrow(array, writable=True)
         if loan.count != length or loan.tensor.ndim != 1:
-            raise InvalidError(f"shard {self.key!r}: allocate({length}) gave an array of {loan.count} elements in "
-                               f"{loan.tensor.ndim} dimensions: expected {length} in one")
+            raise InvalidError(
+                f"shard {self.key!r}: allocate({length}) gave an array of {loan.count} elements in "
+                f"{loan.tensor.ndim} dimensions: expected {length} in one")
         self.array, self.offset, self._loan = array, offset, loan
 
     def _reshard(self, asked: _abi.Shard) -> int:

@@ -85,7 +85,8 @@ def _written(refused: int) -> None:
 
 
 class _Memory:
-    """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or sync brings."""
+    """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or
+    sync brings."""
 
     def __init__(self, problem: _Problem, get: Callable[[], Any], put: Callable[[memoryview], None]):
         self.problem, self.get, self.put = problem, get, put
@@ -119,7 +120,8 @@ def _address(piece: bytes | memoryview) -> Any:
 class _Object:
     """Bytes that `pieces` gives, one after the other, and `put` takes."""
 
-    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | memoryview]], put: Callable[[bytes], None]):
+    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | memoryview]],
+                 put: Callable[[bytes], None]):
         self.problem, self.pieces, self.put = problem, pieces, put
 
     def get(self) -> bytes:
@@ -158,15 +160,16 @@ class State:
 
     Arrays stay where they are: a restore or a sync writes into them. A state is used by one thread at a time.
 
-    A subclass registers what it keeps (add_array, add_object), or does as in Horovod: it overrides save, restore and
-    sync, and reset if it likes. commit() then calls its save(); the run loop calls its restore() when a peer was lost
-    and its reset() and sync() before the function is called. (bcast_object, get_rank) are for such classes.
+    A subclass registers what it keeps (add_array, add_object), or does as in Horovod: it overrides save,
+    restore and sync, and reset if it likes. commit() then calls its save(); the run loop calls its restore()
+    when a peer was lost and its reset() and sync() before the function is called. (bcast_object, get_rank)
+    are for such classes.
     """
 
     _handle: Native
 
-    def __init__(self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, *,
-                 context: Context | None = None):
+    def __init__(self, bcast_object: Callable[..., Any] | None = None,
+                 get_rank: Callable[[], int] | None = None, *, context: Context | None = None):
         base = object.__setattr__
         base(self, "_context", context or default_context())
         base(self, "_bcast_object", bcast_object or self._context.broadcast_object)
@@ -191,57 +194,64 @@ class State:
         """Memory that is committed, restored and synced in place; it stays borrowed."""
         loan = borrow(array, writable=True)
         with self._in_use("add_array"):
-            _abi.check(_lib.hvd_state_add_tensor, self._handle.pointer, _abi.text(key, "key"), byref(loan.tensor))
+            _abi.check(_lib.hvd_state_add_tensor, self._handle.pointer, _abi.text(key, "key"),
+                       byref(loan.tensor))
         self._memory[key] = loan
 
     def add_value(self, key: str, memory: Any) -> None:
-        """A little plain data in memory that stays borrowed, 1 to 65536 bytes: what other languages keep in a variable."""
+        """A little plain data in memory that stays borrowed, 1 to 65536 bytes: what other languages keep in a
+        variable."""
         loan = borrow(memory, writable=True)
         with self._in_use("add_value"):
-            _abi.check(_lib.hvd_state_add_value, self._handle.pointer, _abi.text(key, "key"), loan.tensor.data,
-                       loan.count * _lib.hvd_dtype_size(loan.tensor.dtype))
+            _abi.check(_lib.hvd_state_add_value, self._handle.pointer, _abi.text(key, "key"),
+                       loan.tensor.data, loan.count * _lib.hvd_dtype_size(loan.tensor.dtype))
         self._memory[key] = loan
 
     def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
                    codec: CodecLike | None = None) -> None:
         """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
         translator = codec_of(codec)
-        pieces = translator.pieces if isinstance(translator, JsonCodec) else lambda thing: [translator.dumps(thing)]
-        self._add_native(key, _Object(self._problem, lambda: pieces(get()), lambda data: put(translator.loads(data))))
+        pieces = translator.pieces if isinstance(translator,
+                                                 JsonCodec) else lambda thing: [translator.dumps(thing)]
+        self._add_native(
+            key, _Object(self._problem, lambda: pieces(get()), lambda data: put(translator.loads(data))))
 
     def _add_native(self, key: str, thing: _Object) -> None:
         with self._in_use("add_object"):
-            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load, _objects.add(thing),
-                       _forget_object)
+            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load,
+                       _objects.add(thing), _forget_object)
         self._memory[key] = thing
 
     def add_memory(self, key: str, get: Callable[[], Any], put: Callable[[memoryview], None]) -> None:
         """An array whose memory may be another one at each commit: what frameworks that copy on write have.
 
-        get() gives the array for a commit, of which the library copies the bytes; put(bytes) takes those of a restore
-        or sync, and must copy them before it returns. The same number of bytes on every rank.
+        get() gives the array for a commit, of which the library copies the bytes; put(bytes) takes those of a
+        restore or sync, and must copy them before it returns. The same number of bytes on every rank.
         """
         thing = _Memory(self._problem, get, put)
         with self._in_use("add_memory"):
-            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load, _objects.add(thing),
-                       _forget_object)
+            _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load,
+                       _objects.add(thing), _forget_object)
 
     def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
         with self._in_use("add_sampler"):
-            _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"), sampler._handle.pointer)
+            _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"),
+                       sampler._handle.pointer)
         self._memory[key] = sampler
 
     def add_shard(self, key: str, elements: int, dtype: Any = "float32", *, copies: int | None = None,
                   parity: int | None = None,
                   allocate: Callable[[int], Any] | None = None,
                   split: Callable[[int, int], tuple[int, int]] | None = None) -> Shard:
-        """This rank's range of a flat vector of so many `elements`, which outlives the loss of `copies` workers at once
-        (default 1; 0: of none). With `parity`=m instead, for 1/m of the memory of a copy, workers are in groups of m + 1
-        or more, and one of each group may be lost at once (hvd_state_add_shard_with_parity).
+        """This rank's range of a flat vector of so many `elements`, which outlives the loss of `copies`
+        workers at once (default 1; 0: of none). With `parity`=m instead, for 1/m of the memory of a copy,
+        workers are in groups of m + 1 or more, and one of each group may be lost at once
+        (hvd_state_add_shard_with_parity).
 
-        allocate(length) gives memory for a range: a one-dimensional array in host memory with its initial values; by
-        default NumPy's zeros of `dtype`. It is asked now, and again after each change of ranks. split(rank, size) gives
-        (offset, length); by default an even split. With shards all ranks take part in each commit and save.
+        allocate(length) gives memory for a range: a one-dimensional array in host memory with its initial
+        values; by default NumPy's zeros of `dtype`. It is asked now, and again after each change of ranks.
+        split(rank, size) gives (offset, length); by default an even split. With shards all ranks take part in
+        each commit and save.
         """
         def zeros(length: int) -> Any:
             import numpy
@@ -250,19 +260,21 @@ class State:
 
         if copies is not None and parity is not None:
             raise InvalidError(f"shard {key!r} has copies={copies} and parity={parity}: expected one of them")
-        shard = Shard(self._problem, key, elements, allocate or zeros, split, (self._context.rank(), self._context.size()))
+        shard = Shard(self._problem, key, elements, allocate or zeros, split,
+                      (self._context.rank(), self._context.size()))
         with self._in_use("add_shard"):
             add, kept = _lib.hvd_state_add_shard, 1 if copies is None else copies or NO_COPIES
             if parity is not None:
                 add, kept = _lib.hvd_state_add_shard_with_parity, parity
-            _abi.check(add, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor), elements, shard.offset,
-                       kept, _reshard, _shards.add(shard), _forget_shard)
+            _abi.check(add, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor), elements,
+                       shard.offset, kept, _reshard, _shards.add(shard), _forget_shard)
         self._memory[key] = shard
         return shard
 
     def on_lost(self, load: Callable[[str], None]) -> None:
-        """If more workers are lost than there are copies: load(sentence) is called on every rank, and loads everything that is
-        registered from the program's own checkpoint. Without it the job ends with that sentence."""
+        """If more workers are lost than there are copies: load(sentence) is called on every rank, and loads
+        everything that is registered from the program's own checkpoint. Without it the job ends with that
+        sentence."""
         with self._in_use("on_lost"):
             number = _losses.add(lambda sentence: self._problem.guard(lambda: load(sentence)))
             _abi.check(_lib.hvd_state_on_lost, self._handle.pointer, _lost, number, _forget_loss)
@@ -273,9 +285,9 @@ class State:
         self._memory.pop(key, None)
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Called in this order when a new generation is formed, by those that were members before: with option
-        reset_before_sync, which hvd.init() sets, before the state is synced, else after that. HOROVOD_RANK and the
-        like are the new generation's then, if the context is hvd.init()'s."""
+        """Called in this order when a new generation is formed, by those that were members before: with
+        option reset_before_sync, which hvd.init() sets, before the state is synced, else after that.
+        HOROVOD_RANK and the like are the new generation's then, if the context is hvd.init()'s."""
         for callback in callbacks:
             with self._in_use("register_reset_callbacks"):
                 number = _resets.add(partial(self._problem.guard, partial(_placed, self._context, callback)))
@@ -295,10 +307,12 @@ class State:
         self.check_host_updates()
 
     def commit_begin(self) -> None:
-        """Begins a commit that is copied while the program computes. Values and objects are saved when it returns; arrays
-        that are registered must not be written before commit_end(), the next commit, restore or sync."""
+        """Begins a commit that is copied while the program computes. Values and objects are saved when it
+        returns; arrays that are registered must not be written before commit_end(), the next commit, restore
+        or sync."""
         if self._overrides("save"):
-            raise InvalidError("commit_begin: the state overrides save(): expected one whose arrays the library copies")
+            raise InvalidError(
+                "commit_begin: the state overrides save(): expected one whose arrays the library copies")
         self._call("commit_begin", _lib.hvd_state_commit_begin)
 
     def commit_end(self) -> None:
@@ -349,7 +363,8 @@ class State:
     @contextmanager
     def _in_use(self, what: str) -> Iterator[None]:
         if not self._user.acquire(blocking=False):
-            raise InvalidError(f"{what}: another call on this state is under way, in another thread or around this one")
+            raise InvalidError(
+                f"{what}: another call on this state is under way, in another thread or around this one")
         try:
             yield
         finally:
@@ -398,7 +413,8 @@ class State:
                 item.put(value)
 
     def _check_memory(self) -> None:
-        """What is registered must still be where it was: else a commit would keep, and a restore change, what nobody sees."""
+        """What is registered must still be where it was: else a commit would keep, and a restore change, what
+        nobody sees."""
         for key, loan in self._memory.items():
             if isinstance(loan, (Borrowed, Shard)):
                 loan.check(f"{key!r}")
@@ -413,13 +429,15 @@ class State:
 
 
 class ObjectState(State):
-    """Python values as attributes: ObjectState(epoch=0, batch=0). Each travels by the codec, and only if it differs.
+    """Python values as attributes: ObjectState(epoch=0, batch=0). Each travels by the codec, and only if it
+    differs.
 
     Only attributes that are given here are kept.
     """
 
-    def __init__(self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, *,
-                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
+    def __init__(self, bcast_object: Callable[..., Any] | None = None,
+                 get_rank: Callable[[], int] | None = None, *, codec: CodecLike | None = None,
+                 context: Context | None = None, **values: Any):
         super().__init__(bcast_object, get_rank, context=context)
         object.__setattr__(self, "_codec", codec)
         object.__setattr__(self, "_fixed", set())
@@ -438,8 +456,8 @@ class ObjectState(State):
             return
         object.__setattr__(self, name, value)
         mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
-        self.add_object(name, lambda: getattr(mine(), name), lambda new: object.__setattr__(mine(), name, new),
-                        self._codec)
+        self.add_object(name, lambda: getattr(mine(), name),
+                        lambda new: object.__setattr__(mine(), name, new), self._codec)
 
     @staticmethod
     def _check_name(name: str) -> None:
@@ -452,7 +470,8 @@ class ObjectState(State):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._fixed and value is not getattr(self, name):
-            raise AttributeError(f"{name!r} is registered by its memory: change it in place (state.{name}[...] = value)")
+            raise AttributeError(
+                f"{name!r} is registered by its memory: change it in place (state.{name}[...] = value)")
         object.__setattr__(self, name, value)
 
 
@@ -475,8 +494,9 @@ def _is_array(value: Any) -> bool:
 class ArrayState(ObjectState):
     """Arrays and values: ArrayState(weights=w, layers=[a, b], step=0).
 
-    Arrays (NumPy, PyTorch, DLPack, writable buffers), and lists, tuples and dictionaries of nothing but arrays, are
-    kept in place: assign to their elements, never to the attribute. Anything else is a value as in ObjectState.
+    Arrays (NumPy, PyTorch, DLPack, writable buffers), and lists, tuples and dictionaries of nothing but
+    arrays, are kept in place: assign to their elements, never to the attribute. Anything else is a value as
+    in ObjectState.
     """
 
     def _add(self, name: str, value: Any) -> None:

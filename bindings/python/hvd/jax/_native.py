@@ -1,4 +1,5 @@
-"""The compiled handlers behind hvd.jax: built once with the machine's compiler, else Python callbacks do their work."""
+"""The compiled handlers behind hvd.jax: built once with the machine's compiler, else Python callbacks do
+their work."""
 
 from __future__ import annotations
 
@@ -26,14 +27,17 @@ TARGETS = {"hvd_collective": "hvd_jax_collective", "hvd_allgather_gradient": "hv
 class _Library(ctypes.Structure):
     """Library of handlers.cc."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("submit", "wait", "output", "received", "destroy", "membership",
-                                                     "status_name")]
+    _fields_ = [(name, ctypes.c_void_p)
+                for name in ("submit", "wait", "output", "received", "destroy", "membership", "status_name")]
 
 
 def _header_directory() -> Path | None:
     """Where hvd/hvd.h is: in a wheel, beside the library's installation, in a checkout."""
-    places = [HERE.parent / "_native" / "include", *(parent / "include" for parent in Path(LIBRARY_PATH).parents[1:3]),
-              *(parent / "include" for parent in HERE.parents)]
+    places = [
+        HERE.parent / "_native" / "include",
+        *(parent / "include" for parent in Path(LIBRARY_PATH).parents[1:3]),
+        *(parent / "include" for parent in HERE.parents)
+    ]
     return next((place for place in places if (place / "hvd" / "hvd.h").exists()), None)
 
 
@@ -55,7 +59,8 @@ def _build() -> Path:
         raise OSError("hvd/hvd.h is not to be found")
     includes = jax.ffi.include_dir()
     digest = hashlib.sha256()
-    for source in (HERE / "handlers.cc", headers / "hvd" / "hvd.h", *sorted(Path(includes).glob("xla/ffi/api/*.h"))):
+    for source in (HERE / "handlers.cc", headers / "hvd" / "hvd.h",
+                   *sorted(Path(includes).glob("xla/ffi/api/*.h"))):
         digest.update(source.read_bytes())
     result = _cache_directory() / f"jax-{digest.hexdigest()[:20]}.so"
     if result.exists():
@@ -64,12 +69,16 @@ def _build() -> Path:
         raise OSError("there is no C++ compiler (c++, g++, clang++, or what CXX names)")
     descriptor, temporary = tempfile.mkstemp(".so", "building-", result.parent)
     os.close(descriptor)
-    command = [compiler, "-std=c++17", "-O2", "-DNDEBUG", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}",
-               "-isystem", includes, str(HERE / "handlers.cc"), "-o", temporary]
+    command = [
+        compiler, "-std=c++17", "-O2", "-DNDEBUG", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}",
+        "-isystem", includes,
+        str(HERE / "handlers.cc"), "-o", temporary
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode:
-            raise OSError(f"{compiler}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else 'failed'}")
+            raise OSError(
+                f"{compiler}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else 'failed'}")
         os.replace(temporary, result)  # several workers of a host may build at once
     finally:
         if os.path.exists(temporary):
@@ -94,7 +103,8 @@ class Native:
             self.reason = str(error)
             return
         for target, symbol in TARGETS.items():
-            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(self.handlers, symbol)), platform="cpu")
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(self.handlers, symbol)),
+                                        platform="cpu")
         self.handlers.hvd_jax_set_context.argtypes = [ctypes.POINTER(_Library), ctypes.c_void_p]
         self.handlers.hvd_jax_set_context.restype = None
 

@@ -86,10 +86,10 @@ def _is_leaf_array(leaf: Any) -> bool:
 class JaxState(ObjectState):
     """JaxState(params=params, opt_state=opt_state, sampler=sampler, step=0).
 
-    Attributes that are trees with arrays in them (JAX's or NumPy's) are kept leaf by leaf: a sync moves the leaves that
-    differ. Assign new trees, of any structure, as functional code does: state.params = params. A restore or a sync assigns
-    a tree of new arrays, on the devices of the ones before. Arrays are never written into. Other attributes are
-    values as in ObjectState.
+    Attributes that are trees with arrays in them (JAX's or NumPy's) are kept leaf by leaf: a sync moves the
+    leaves that differ. Assign new trees, of any structure, as functional code does: state.params = params. A
+    restore or a sync assigns a tree of new arrays, on the devices of the ones before. Arrays are never
+    written into. Other attributes are values as in ObjectState.
     """
 
     def __init__(self, *, codec: CodecLike | None = None, context: Context | None = None, **values: Any):
@@ -106,7 +106,9 @@ class JaxState(ObjectState):
             return
         self._check_name(name)
         if any(isinstance(leaf, jax.core.Tracer) for _, leaf in flat):
-            raise InvalidError(f"{name!r}: a traced value can't be part of a state: assign what the compiled function returned")
+            raise InvalidError(
+                f"{name!r}: a traced value can't be part of a state: assign what the compiled function returned"
+            )
         object.__setattr__(self, name, value)
         keys: list[str] = []
         self._trees[name] = (structure, [leaf for _, leaf in flat], keys)
@@ -148,8 +150,9 @@ class JaxState(ObjectState):
             structure, leaves, keys = self._trees[name]
             now, found = jax.tree_util.tree_flatten(value)
             if any(isinstance(leaf, jax.core.Tracer) for leaf in now):
-                raise InvalidError(f"{name!r}: a traced value can't be part of a state: assign what the compiled "
-                                   "function returned")
+                raise InvalidError(
+                    f"{name!r}: a traced value can't be part of a state: assign what the compiled "
+                    "function returned")
             if found != structure or any(_is_leaf_array(a) != _is_leaf_array(b) for a, b in zip(now, leaves)):
                 for key in keys:
                     self.remove(key)
@@ -159,4 +162,7 @@ class JaxState(ObjectState):
         super().__setattr__(name, value)
 
 
-__all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
+__all__ = [
+    "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State",
+    "run"
+]

@@ -1,4 +1,5 @@
-"""What an operation within a compiled program raises comes out of JAX as JAX's error: here it becomes hvd's again."""
+"""What an operation within a compiled program raises comes out of JAX as JAX's error: here it becomes hvd's
+again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def forget_programs() -> None:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """`with hvd.jax.errors():` waits for the programs that are under way, and raises what failed in them as hvd's."""
+    """`with hvd.jax.errors():` waits for the programs that are under way, and raises what failed in them as
+    hvd's."""
     try:
         yield
         jax.effects_barrier()

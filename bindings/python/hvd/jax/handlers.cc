@@ -1,9 +1,9 @@
 // XLA's typed FFI handlers for hvd.jax: each runs one operation of libhvd in place of a custom call.
 //
-// Built from jaxlib's header-only FFI and hvd.h by _native.py; it links neither. The library's functions and the context
-// are set by Python, as it may have loaded any libhvd, and may replace the context. All handlers of a program run in
-// the program's order (Python gives each the token of the one before), so that unnamed operations are numbered alike
-// on every rank.
+// Built from jaxlib's header-only FFI and hvd.h by _native.py; it links neither. The library's functions and
+// the context are set by Python, as it may have loaded any libhvd, and may replace the context. All handlers
+// of a program run in the program's order (Python gives each the token of the one before), so that unnamed
+// operations are numbered alike on every rank.
 #include <hvd/hvd.h>
 
 #include <cstdint>
@@ -144,7 +144,8 @@ struct Call {
   }
 };
 
-// Rows of an operation whose number is known afterwards, into a result of the size that was compiled in; the rest zero.
+// Rows of an operation whose number is known afterwards, into a result of the size that was compiled in; the
+// rest zero.
 ffi::Error fill(const hvd_tensor& got, ffi::AnyBuffer& room, std::string_view what) {
   const hvd_tensor have = tensor_of(room);
   const int64_t rows = got.shape[0];
@@ -163,8 +164,8 @@ ffi::Error fill(const hvd_tensor& got, ffi::AnyBuffer& room, std::string_view wh
 constexpr std::string_view kKinds[] = {"",        "broadcast",     "allreduce", "allgather",
                                        "barrier", "reducescatter", "alltoall"};
 
-// Operands: the tensors, alltoall's splits if there are any, a token. Results: as many tensors, alltoall's received
-// splits, a token.
+// Operands: the tensors, alltoall's splits if there are any, a token. Results: as many tensors, alltoall's
+// received splits, a token.
 ffi::Error collective(ffi::RemainingArgs args, ffi::RemainingRets rets, std::string_view given_name, int32_t kind,
                       int32_t reduction, int32_t root, double prescale, double postscale, bool has_splits, bool trim) {
   Call call;
@@ -227,8 +228,8 @@ ffi::Error collective(ffi::RemainingArgs args, ffi::RemainingRets rets, std::str
   return ffi::Error::Success();
 }
 
-// The gradient of an allgather: the average over the ranks of what they have of this rank's rows. How many rows each
-// rank gave is asked for first.
+// The gradient of an allgather: the average over the ranks of what they have of this rank's rows. How many
+// rows each rank gave is asked for first.
 ffi::Error allgather_gradient(ffi::AnyBuffer gradient, ffi::Token, ffi::Result<ffi::AnyBuffer> result,
                               ffi::Result<ffi::Token>, std::string_view given_name) {
   Call call;

@@ -1,7 +1,8 @@
 """The collectives on JAX's arrays and trees of them: in eager code, under jit and under grad.
 
-Each is a custom call of XLA with an ordered effect: the operations of a program run in the program's order, on every
-rank alike, so that they need no names. Results are new arrays; nothing is ever written into an argument.
+Each is a custom call of XLA with an ordered effect: the operations of a program run in the program's order,
+on every rank alike, so that they need no names. Results are new arrays; nothing is ever written into an
+argument.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from ..tensors import CODES
 from ._native import native
 
 _BROADCAST, _ALLREDUCE, _ALLGATHER, _REDUCESCATTER, _ALLTOALL = 1, 2, 3, 5, 6
-_KINDS = {_BROADCAST: "broadcast", _ALLREDUCE: "allreduce", _ALLGATHER: "allgather", _REDUCESCATTER: "reducescatter",
-          _ALLTOALL: "alltoall"}
+_KINDS = {
+    _BROADCAST: "broadcast", _ALLREDUCE: "allreduce", _ALLGATHER: "allgather",
+    _REDUCESCATTER: "reducescatter", _ALLTOALL: "alltoall"
+}
 
 
 class _Ordered(_effects.Effect):
@@ -67,8 +70,9 @@ class _TooManyRows(InvalidError):
 
 def _filled(got: Any, aval: Any, what: str) -> np.ndarray:
     if len(got) > aval.shape[0]:
-        raise _TooManyRows(f"{what}: {len(got)} rows came, and the program was compiled for {aval.shape[0]}: compile it "
-                           "anew, or give rows= a number that is always enough")
+        raise _TooManyRows(
+            f"{what}: {len(got)} rows came, and the program was compiled for {aval.shape[0]}: compile it "
+            "anew, or give rows= a number that is always enough")
     result = np.zeros(aval.shape, aval.dtype)
     result[: len(got)] = got
     return result
@@ -93,17 +97,20 @@ def _in_python(function: Any) -> Any:
     def call(*arrays: Any) -> Any:
         before = dict(_numbers)
         try:
-            return tuple(np.asarray(result) for result in function(*[_plain_array(array) for array in arrays]))
+            return tuple(
+                np.asarray(result) for result in function(*[_plain_array(array) for array in arrays]))
         except HvdError as error:
             if isinstance(error, (InvalidError, UnsupportedError)) and not isinstance(error, _TooManyRows):
                 _numbers.clear()
                 _numbers.update(before)  # wrong on this rank alone: the number does not count
-            raise RuntimeError(f"{error.message} [hvd {error.status} {error.rank} {error.generation}]") from error
+            raise RuntimeError(
+                f"{error.message} [hvd {error.status} {error.rank} {error.generation}]") from error
 
     return call
 
 
-def _collective_in_python(*arrays, name, kind, reduction, root, prescale, postscale, has_splits, trim, avals, rows=None):
+def _collective_in_python(*arrays, name, kind, reduction, root, prescale, postscale, has_splits, trim, avals,
+                          rows=None):
     name = _name(name, _KINDS[kind])
     tensors, splits = (arrays[:-1], np.asarray(arrays[-1]).tolist()) if has_splits else (arrays, None)
     factors = dict(prescale_factor=prescale or 1.0, postscale_factor=postscale or 1.0)
@@ -112,14 +119,16 @@ def _collective_in_python(*arrays, name, kind, reduction, root, prescale, postsc
         plain.broadcast_variables(results, root, name)
         return results
     if kind == _ALLREDUCE:
-        return plain.grouped_allreduce(tensors, name, Reduction(reduction), **factors) if len(tensors) > 1 else [
-            plain.allreduce(tensors[0], name, Reduction(reduction), **factors)]
+        return plain.grouped_allreduce(tensors, name, Reduction(reduction), **
+                                       factors) if len(tensors) > 1 else [
+                                           plain.allreduce(tensors[0], name, Reduction(reduction), **factors)
+                                       ]
     if kind == _ALLGATHER:
         return [_filled(np.asarray(plain.allgather(tensors[0], name)), avals[0], name)]
     if kind == _REDUCESCATTER:
         got = plain.reducescatter(tensors[0], name, Reduction(reduction), **factors)
         return [_filled(np.asarray(got), avals[0], name)]
-    tensor = _plain_array(np.asarray(tensors[0])[: sum(splits)]) if trim and splits is not None else tensors[0]
+    tensor = _plain_array(np.asarray(tensors[0])[:sum(splits)]) if trim and splits is not None else tensors[0]
     handle = plain.alltoall_async(tensor, splits, name)
     result = handle.wait() if splits is None else handle.wait()[0]
     rows = [_filled(np.asarray(result), avals[0], name)]
@@ -156,7 +165,8 @@ def _primitive(name: str, target: str, in_python: Any, results: Any) -> Primitiv
         token = ctx.tokens_in.get(_ordered)
         inner = ctx.replace(avals_in=[*ctx.avals_in, _core.abstract_token],
                             avals_out=[*ctx.avals_out, _core.abstract_token])
-        *values, token = jax.ffi.ffi_lowering(target, has_side_effect=True)(inner, *operands, token, **dict(attributes))
+        *values, token = jax.ffi.ffi_lowering(target, has_side_effect=True)(inner, *operands, token,
+                                                                            **dict(attributes))
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_ordered: token})))
         return values
 
@@ -167,7 +177,8 @@ def _primitive(name: str, target: str, in_python: Any, results: Any) -> Primitiv
         given = {key: value for key, value in given.items() if value is not None}
         function = _in_python(partial(in_python, **given, avals=ctx.avals_out))
         values, token, _ = _callback.emit_python_callback(ctx, function, token, list(operands), ctx.avals_in,
-                                                          ctx.avals_out, has_side_effect=True, returns_token=True)
+                                                          ctx.avals_out, has_side_effect=True,
+                                                          returns_token=True)
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_ordered: token})))
         return values
 
@@ -181,7 +192,10 @@ def _primitive(name: str, target: str, in_python: Any, results: Any) -> Primitiv
 def _collective_results(*avals, attributes, rows):
     has_splits = dict(attributes)["has_splits"]
     tensors = avals[:-1] if has_splits else avals
-    results = [_core.ShapedArray(aval.shape if rows is None else (rows, *aval.shape[1:]), aval.dtype) for aval in tensors]
+    results = [
+        _core.ShapedArray(aval.shape if rows is None else (rows, *aval.shape[1:]), aval.dtype)
+        for aval in tensors
+    ]
     return [*results, _core.ShapedArray(avals[-1].shape, np.dtype(np.int32))] if has_splits else results
 
 
@@ -204,12 +218,13 @@ def _batched(arguments, dimensions, *, attributes, rows):
 batching.primitive_batchers[_collective_p] = _batched
 
 
-def _run(kind: int, arrays: Any, *, name: str | None = None, reduction: int = 0, root: int = 0, prescale: float = 0.0,
-         postscale: float = 0.0, splits: Any = None, rows: int | None = None, trim: bool = False) -> list[Any]:
+def _run(kind: int, arrays: Any, *, name: str | None = None, reduction: int = 0, root: int = 0,
+         prescale: float = 0.0, postscale: float = 0.0, splits: Any = None, rows: int | None = None,
+         trim: bool = False) -> list[Any]:
     native.use_context()
     attributes = (("name", name or ""), ("kind", np.int32(kind)), ("reduction", np.int32(reduction)),
-                  ("root", np.int32(root)), ("prescale", np.float64(prescale)), ("postscale", np.float64(postscale)),
-                  ("has_splits", splits is not None), ("trim", trim))
+                  ("root", np.int32(root)), ("prescale", np.float64(prescale)),
+                  ("postscale", np.float64(postscale)), ("has_splits", splits is not None), ("trim", trim))
     operands = arrays if splits is None else [*arrays, splits]
     return _collective_p.bind(*operands, attributes=attributes, rows=rows)
 
@@ -279,7 +294,8 @@ def _back(of, _, gradients):
         return ([jnp.where(here, gradient, jnp.zeros_like(gradient)) for gradient in averaged],)
     if options["reduction"] not in (Sum, Average):
         raise InvalidError(f"allreduce with {Reduction(options['reduction']).name} has no gradient")
-    return (_differentiable((kind, tuple({**options, "name": _backward(options["name"])}.items())), gradients),)
+    return (_differentiable((kind, tuple({**options, "name": _backward(options["name"])}.items())),
+                            gradients), )
 
 
 _differentiable.defvjp(_forward, _back)
@@ -314,7 +330,8 @@ def allreduce(tree: Any, op: Reduction = Average, name: str | None = None, *, pr
 
 
 def broadcast(tree: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """The root's arrays on every rank, as one operation. Differentiable: the root's gradient is the ranks' average."""
+    """The root's arrays on every rank, as one operation. Differentiable: the root's gradient is the ranks'
+    average."""
     if not isinstance(root_rank, (int, np.integer)) or not 0 <= root_rank < 2**31:
         raise InvalidError(f"root_rank is {root_rank!r}: expected a rank")
     return _tree(_BROADCAST, tree, name=_checked_name(name), root=int(root_rank))
@@ -341,9 +358,10 @@ _allgather.defvjp(lambda of, array: (_allgather(of, array), None), _allgather_ba
 def allgather(array: Any, name: str | None = None, *, rows: int | None = None) -> Any:
     """All ranks' rows (first dimension), in rank order. First dimensions may differ if `rows` is given.
 
-    `rows`: of the result, as it is compiled in; what comes stands first, the rest is zero, and more is an error. With
-    it a program that was compiled for the largest size serves every size. None: this rank's rows times the size at the time
-    of tracing. Differentiable: the gradient is the average over the ranks of what they have for these rows.
+    `rows`: of the result, as it is compiled in; what comes stands first, the rest is zero, and more is an
+    error. With it a program that was compiled for the largest size serves every size. None: this rank's rows
+    times the size at the time of tracing. Differentiable: the gradient is the average over the ranks of what
+    they have for these rows.
     """
     array = _array(array, "allgather", 1)
     rows = _whole(rows, "rows")
@@ -378,8 +396,9 @@ def reducescatter(array: Any, op: Reduction = Average, name: str | None = None, 
                   prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
     """This rank's share of the rows of the reduction: rows / size, and the first rows % size ranks one more.
 
-    `rows` as in allgather; None: the share at the size and rank of the time of tracing. Differentiable for Sum and
-    Average, without `rows`: the gradient is gathered, and for Sum it is Horovod's, `size` times the shares'.
+    `rows` as in allgather; None: the share at the size and rank of the time of tracing. Differentiable for
+    Sum and Average, without `rows`: the gradient is gathered, and for Sum it is Horovod's, `size` times the
+    shares'.
     """
     array = _array(array, "reducescatter", 1)
     rows = _whole(rows, "rows")
@@ -413,25 +432,29 @@ _alltoall.defvjp(_alltoall_forward, _alltoall_back)
 
 
 def alltoall(array: Any, splits: Any = None, name: str | None = None, *, rows: int | None = None) -> Any:
-    """splits[i] rows go to rank i, and what comes stands in rank order; without splits evenly, and the result alone.
+    """splits[i] rows go to rank i, and what comes stands in rank order; without splits evenly, and the result
+    alone.
 
-    With splits (int32, one for each rank): (result, rows from each rank). `rows` as in allgather; None: as many as
-    `array` has. Differentiable: gradients go back the way that the rows came.
+    With splits (int32, one for each rank): (result, rows from each rank). `rows` as in allgather; None: as
+    many as `array` has. Differentiable: gradients go back the way that the rows came.
     """
     array = _array(array, "alltoall", 1)
     rows = _whole(rows, "rows")
     if splits is not None:
         splits = jnp.asarray(splits)
         if splits.ndim != 1 or not jnp.issubdtype(splits.dtype, jnp.integer):
-            raise InvalidError(f"splits: {splits.dtype} of shape {splits.shape}: expected integers of one dimension")
+            raise InvalidError(
+                f"splits: {splits.dtype} of shape {splits.shape}: expected integers of one dimension")
         splits = splits.astype(jnp.int32)
-    results = _alltoall((_checked_name(name), array.shape[0] if rows is None else rows, array.shape[0]), array, splits)
+    results = _alltoall((_checked_name(name), array.shape[0] if rows is None else rows, array.shape[0]),
+                        array, splits)
     return results[0] if splits is None else tuple(results)
 
 
 # ---- where this worker stands ----
 
 def place() -> Any:
-    """[rank, size] as int32, read each time a program runs: hvd.jax.rank() and size() are constants of a compiled one."""
+    """[rank, size] as int32, read each time a program runs: hvd.jax.rank() and size() are constants of a
+    compiled one."""
     native.use_context()
     return _place_p.bind(attributes=())[0]

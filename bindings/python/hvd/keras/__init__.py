@@ -5,14 +5,15 @@ Keras 3 on TensorFlow, PyTorch or JAX, and the Keras 2 of package tf_keras (TF_U
 
 from __future__ import annotations
 
-from .._default import (abort, add_process_set, allgather_object, barrier, broadcast_object, context, cross_rank,
-                        cross_size, events, generation, init, is_initialized, join, local_rank, local_size, membership,
-                        rank, recoveries, remove_process_set, shutdown, size, start_timeline, stop_timeline)
+from .._default import (abort, add_process_set, allgather_object, barrier, broadcast_object, context,
+                        cross_rank, cross_size, events, generation, init, is_initialized, join, local_rank,
+                        local_size, membership, rank, recoveries, remove_process_set, shutdown, size,
+                        start_timeline, stop_timeline)
 from .._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
                         mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
 from ..collectives import Adasum, Average, Max, Min, Product, Sum
-from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
-                      WaitTimeoutError)
+from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError,
+                      RemovedError, WaitTimeoutError)
 from ..process_set import ProcessSet, global_process_set
 from .functions import (allgather, allreduce, broadcast, broadcast_model, broadcast_variables, load_model,
                         reducescatter)
@@ -21,7 +22,8 @@ from . import callbacks, elastic
 
 
 def __getattr__(name):
-    if name in ("Compression", "SyncBatchNormalization", "broadcast_global_variables"):  # TensorFlow is loaded when it is asked for
+    if name in ("Compression", "SyncBatchNormalization",
+                "broadcast_global_variables"):  # TensorFlow is loaded when it is asked for
         from .. import tensorflow
 
         return getattr(tensorflow, name)

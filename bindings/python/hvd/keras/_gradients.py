@@ -16,10 +16,12 @@ class _Plain:
 
     def __init__(self, prefix: str, *, compression: Any = None, sparse_as_dense: bool = False,
                  op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                 groups: Any = None, process_set: Any = global_process_set, scale_local_gradients: bool = True):
+                 groups: Any = None, process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
         self.op = Reduction(op)
         if gradient_predivide_factor != 1.0 and self.op != Average:
-            raise InvalidError(f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
+            raise InvalidError(
+                f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
         self.prefix, self.process_set, self.predivide = prefix, process_set, gradient_predivide_factor
         self.scale_local_gradients, self.local = scale_local_gradients, set()
 
@@ -79,8 +81,10 @@ class _PythonAggregation:
             apply(list(gradients))
             return
         sums = self._sums
-        self._sums = [g if s is None else s if g is None else s + g for s, g in zip(sums or [None] * len(gradients),
-                                                                                  gradients)]
+        self._sums = [
+            g if s is None else s if g is None else s + g
+            for s, g in zip(sums or [None] * len(gradients), gradients)
+        ]
         self._count += 1
         if self._count == self.passes:
             whole, self._sums, self._count = self._sums, None, 0
@@ -99,12 +103,14 @@ def reduction_and_aggregation(prefix: str, passes: int, average: bool, **options
         return GradientReduction(prefix, **options), LocalAggregation(passes, average)
     compression = options.pop("compression", None)
     if compression is not None and compression.__name__ != "NoneCompressor":
-        raise InvalidError(f"compression {compression.__name__}: served where Keras runs on TensorFlow, and it runs on "
-                           f"{kind}")
+        raise InvalidError(
+            f"compression {compression.__name__}: served where Keras runs on TensorFlow, and it runs on "
+            f"{kind}")
     if kind == "torch":
         return _OnTorch(prefix, **options), _PythonAggregation(passes, average)
     if kind == "jax":
         if passes > 1:
-            raise InvalidError("backward_passes_per_step: on JAX give the optimizer gradient_accumulation_steps instead")
+            raise InvalidError(
+                "backward_passes_per_step: on JAX give the optimizer gradient_accumulation_steps instead")
         return _OnJax(prefix, **options), _PythonAggregation(1, average)
     raise InvalidError(f"Keras runs on {kind}: expected tensorflow, torch or jax")

@@ -1,4 +1,5 @@
-"""Which Keras it is, and what differs: Keras 3 on TensorFlow, PyTorch or JAX, or the Keras 2 of package tf_keras."""
+"""Which Keras it is, and what differs: Keras 3 on TensorFlow, PyTorch or JAX, or the Keras 2 of package
+tf_keras."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ _Callback = _keras.keras.callbacks.Callback
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
-    """Broadcasts the model and its optimizer from root_rank once, after the first batch, when everything is built.
+    """Broadcasts the model and its optimizer from root_rank once, after the first batch, when everything is
+    built.
 
     local_variables: those of the model that stay each rank's own.
     """
@@ -36,7 +37,8 @@ class BroadcastGlobalVariablesCallback(_Callback):
 
 
 class MetricAverageCallback(_Callback):
-    """Puts the ranks' mean in the place of each metric at the end of an epoch: list it before what reads metrics."""
+    """Puts the ranks' mean in the place of each metric at the end of an epoch: list it before what reads
+    metrics."""
 
     def __init__(self, device: str = "", process_set: Any = global_process_set):
         super().__init__()
@@ -59,8 +61,9 @@ def _momentum(optimizer: Any) -> float | None:
 class LearningRateScheduleCallback(_Callback):
     """Sets the learning rate to initial_lr * multiplier(epoch) from start_epoch on, until end_epoch.
 
-    staircase: once an epoch; otherwise before each batch, with a fraction of the epoch (steps_per_epoch is taken from
-    fit() where it knows). momentum_correction: scales the velocity of an optimizer with momentum along with the rate.
+    staircase: once an epoch; otherwise before each batch, with a fraction of the epoch (steps_per_epoch is
+    taken from fit() where it knows). momentum_correction: scales the velocity of an optimizer with momentum
+    along with the rate.
     """
 
     def __init__(self, initial_lr: float, multiplier: float | Callable[[float], float], start_epoch: int = 0,
@@ -107,13 +110,15 @@ class LearningRateScheduleCallback(_Callback):
         _keras.live(self.model)
         optimizer.learning_rate = rate
         if self.momentum_correction and before > 0 and _momentum(optimizer) is not None:
-            # Goyal et al., 2017: Keras keeps the rate within the velocity, which therefore goes along with it.
+            # Goyal et al., 2017: Keras keeps the rate within the velocity, which therefore goes along with
+            # it.
             for velocity in getattr(optimizer, "momentums", []) or []:
                 velocity.assign(velocity * (rate / before))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the rate from initial_lr / size to initial_lr in the first warmup_epochs (Goyal et al., 2017)."""
+    """Raises the rate from initial_lr / size to initial_lr in the first warmup_epochs (Goyal et al., 2017).
+    """
 
     def __init__(self, initial_lr: float, warmup_epochs: int = 5, momentum_correction: bool = True,
                  steps_per_epoch: int | None = None, verbose: int = 0):
@@ -139,7 +144,8 @@ class BestModelCheckpoint(_keras.keras.callbacks.ModelCheckpoint):
 
     def __init__(self, filepath: Any, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto",
                  **options: Any):
-        super().__init__(filepath, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode, **options)
+        super().__init__(filepath, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode,
+                         **options)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if plain.rank() == 0:

@@ -1,4 +1,5 @@
-"""hvd.keras.elastic: states for Keras models, the run loop, and the callbacks that keep a state up to date."""
+"""hvd.keras.elastic: states for Keras models, the run loop, and the callbacks that keep a state up to date.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +45,13 @@ def _add(state: State, key: str, variable: Any) -> None:
 
 
 class KerasState(ObjectState):
-    """KerasState(model, optimizer=None, epoch=0, batch=0): weights, the optimizer's variables, values as attributes.
+    """KerasState(model, optimizer=None, epoch=0, batch=0): weights, the optimizer's variables, values as
+    attributes.
 
-    Each variable is committed, restored and synced by itself, from and to the framework's own memory. The model must be
-    built; the optimizer (the model's, if none is given) is built here, so that its slots are there from the beginning.
-    Weights are the model's `weights`: what metrics and random seeds count stays each rank's own.
+    Each variable is committed, restored and synced by itself, from and to the framework's own memory. The
+    model must be built; the optimizer (the model's, if none is given) is built here, so that its slots are
+    there from the beginning. Weights are the model's `weights`: what metrics and random seeds count stays
+    each rank's own.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, *, codec: CodecLike = "json",
@@ -123,7 +126,8 @@ class UpdateBatchStateCallback(_Callback):
 
 
 class UpdateEpochStateCallback(_Callback):
-    """Keeps state.epoch at the number of epochs that are done, over all resets. List it before CommitStateCallback."""
+    """Keeps state.epoch at the number of epochs that are done, over all resets. List it before
+    CommitStateCallback."""
 
     def __init__(self, state: Any):
         super().__init__()
@@ -136,6 +140,8 @@ class UpdateEpochStateCallback(_Callback):
         self.state.epoch = self._first + epoch + 1
 
 
-__all__ = ["CommitStateCallback", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "KerasState",
-           "ObjectState", "State", "TensorFlowKerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback",
-           "run"]
+__all__ = [
+    "CommitStateCallback", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "KerasState",
+    "ObjectState", "State", "TensorFlowKerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback",
+    "run"
+]

@@ -44,8 +44,10 @@ def reducescatter(value: Any, name: str | None = None, op: Reduction = Average) 
     return plain.reducescatter(_array(value), name, op)
 
 
-def broadcast_model(model: Any, root_rank: int = 0, optimizer: Any = None, local_variables: Sequence[Any] = ()) -> None:
-    """The root's weights, and the state of its optimizer, on every rank, as one operation; but for local_variables."""
+def broadcast_model(model: Any, root_rank: int = 0, optimizer: Any = None,
+                    local_variables: Sequence[Any] = ()) -> None:
+    """The root's weights, and the state of its optimizer, on every rank, as one operation; but for
+    local_variables."""
     _keras.live(model)
     optimizer = optimizer or getattr(model, "optimizer", None)
     local = {id(variable) for variable in local_variables}
@@ -62,7 +64,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | No
         return
     arrays = [np.array(_array(variable), order="C") for variable in variables]
     # A scalar as one element: some backends hand out scalars that are no arrays.
-    plain.broadcast_variables([array.reshape(-1) for array in arrays], root_rank, name or "broadcast_variables")
+    plain.broadcast_variables([array.reshape(-1) for array in arrays], root_rank, name or
+                              "broadcast_variables")
     if plain.rank() != root_rank:
         for variable, array in zip(variables, arrays):
             variable.assign(array)

@@ -24,12 +24,14 @@ class _Distributed:
 
 class _Distributed3(_Distributed):
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        variables = list(self._trainable_variables if trainable_variables is None  # type: ignore[attr-defined]
-                         else trainable_variables)
+        variables = list(
+            self._trainable_variables if trainable_variables is None  # type: ignore[attr-defined]
+            else trainable_variables)
         if trainable_variables is not None and not self.built:  # type: ignore[attr-defined]
             self.build(variables)  # type: ignore[attr-defined]  # not within a branch of the aggregation
         step = super().apply  # type: ignore[misc]
-        self._hvd_aggregation(list(grads), lambda sums: step(self._hvd_reduction(sums, variables), trainable_variables))
+        self._hvd_aggregation(list(grads),
+                              lambda sums: step(self._hvd_reduction(sums, variables), trainable_variables))
 
 
 class _Distributed2(_Distributed):
@@ -43,17 +45,17 @@ class _Distributed2(_Distributed):
             zip(self._hvd_reduction(sums, variables), variables), *arguments, **options))
 
 
-def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: str = "", device_sparse: str = "",
-                         compression: Any = None, sparse_as_dense: bool = False,
+def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: str = "",
+                         device_sparse: str = "", compression: Any = None, sparse_as_dense: bool = False,
                          gradient_predivide_factor: float = 1.0, op: Reduction = Average,
                          backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
                          num_groups: int = 0, groups: Any = None, process_set: Any = global_process_set,
                          scale_local_gradients: bool = True) -> Any:
     """An optimizer of the same class and with the same state, whose updates use the gradients of all ranks.
 
-    It is saved with a model under its own class, so that whoever loads the model needs no hvd; load_model wraps it
-    again. With backward_passes_per_step = n, gradients add up over n steps on this rank (their sum, or their mean with
-    average_aggregated_gradients) before they are reduced and applied.
+    It is saved with a model under its own class, so that whoever loads the model needs no hvd; load_model
+    wraps it again. With backward_passes_per_step = n, gradients add up over n steps on this rank (their sum,
+    or their mean with average_aggregated_gradients) before they are reduced and applied.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidError("the optimizer is a DistributedOptimizer already")
@@ -62,8 +64,9 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
     if not _keras.IS_KERAS_3 and hasattr(_keras.keras.optimizers, "legacy"):
         kinds.append(_keras.keras.optimizers.legacy.Optimizer)
     if not isinstance(optimizer, tuple(kinds)):
-        raise TypeError(f"expected an optimizer of {_keras.keras.__name__} {_keras.keras.__version__}, and not "
-                        f"{base.__module__}.{base.__qualname__}")
+        raise TypeError(
+            f"expected an optimizer of {_keras.keras.__name__} {_keras.keras.__version__}, and not "
+            f"{base.__module__}.{base.__qualname__}")
     reduction, aggregation = reduction_and_aggregation(
         name or f"Distributed{base.__name__}", backward_passes_per_step, average_aggregated_gradients,
         compression=compression, sparse_as_dense=sparse_as_dense, op=op,
@@ -72,7 +75,8 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
     kind: Any = type(base.__name__, (_Distributed3 if _keras.IS_KERAS_3 else _Distributed2, base),
                      {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapped = kind.__new__(kind)
-    object.__setattr__(wrapped, "__dict__", optimizer.__dict__)  # one state: whoever holds the original sees it, too
+    object.__setattr__(wrapped, "__dict__",
+                       optimizer.__dict__)  # one state: whoever holds the original sees it, too
     # Past Keras' tracking of attributes, which would take these for something to save.
     wrapped.__dict__["_hvd_reduction"], wrapped.__dict__["_hvd_aggregation"] = reduction, aggregation
     return wrapped
@@ -81,7 +85,8 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
 def PartialDistributedOptimizer(optimizer: Any, local_layers: Any = None, **options: Any) -> Any:
     """A DistributedOptimizer that leaves the gradients of local_layers (one, or several) to each rank."""
     wrapped = DistributedOptimizer(optimizer, **options)
-    layers = local_layers if isinstance(local_layers, (list, tuple)) else [local_layers] if local_layers else []
+    layers = local_layers if isinstance(local_layers,
+                                        (list, tuple)) else [local_layers] if local_layers else []
     for layer in layers:
         for variable in layer.trainable_weights:
             wrapped.register_local_var(variable)

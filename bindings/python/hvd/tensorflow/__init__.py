@@ -1,21 +1,24 @@
-"""hvd for TensorFlow, in the shape of horovod.tensorflow: `import hvd.tensorflow as hvd` takes the place of its import."""
+"""hvd for TensorFlow, in the shape of horovod.tensorflow: `import hvd.tensorflow as hvd` takes the place of
+its import."""
 
 from __future__ import annotations
 
 import tensorflow as _tensorflow  # noqa: F401: says clearly that TensorFlow is missing
 
-from .._default import (abort, add_process_set, backend, context, cross_rank, cross_size, events, generation, init,
-                        is_initialized, join, local_rank, local_size, membership, rank, recoveries, register_listener,
-                        remove_listener, remove_process_set, shutdown, size, start_timeline, stop_timeline)
+from .._default import (abort, add_process_set, backend, context, cross_rank, cross_size, events, generation,
+                        init, is_initialized, join, local_rank, local_size, membership, rank, recoveries,
+                        register_listener, remove_listener, remove_process_set, shutdown, size,
+                        start_timeline, stop_timeline)
 from .._horovod import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, is_homogeneous, mpi_built,
                         mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
 from ..collectives import Adasum, Average, Max, Min, Product, Sum
-from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError, RemovedError,
-                      WaitTimeoutError)
+from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError,
+                      RemovedError, WaitTimeoutError)
 from ..process_set import ProcessSet, global_process_set
 from .compression import Compression
-from .functions import (BroadcastGlobalVariablesHook, allgather_object, broadcast_, broadcast_global_variables,
-                        broadcast_object, broadcast_object_fn, broadcast_variables)
+from .functions import (BroadcastGlobalVariablesHook, allgather_object, broadcast_,
+                        broadcast_global_variables, broadcast_object, broadcast_object_fn,
+                        broadcast_variables)
 from .gradients import DistributedGradientTape, PartialDistributedGradientTape
 from .ops import (allgather, allreduce, alltoall, barrier, broadcast, grouped_allgather, grouped_allreduce,
                   grouped_reducescatter, local_rank_op, local_size_op, process_set_included_op, rank_op,

@@ -1,8 +1,9 @@
-"""Between TensorFlow and the library: tensors as NumPy arrays without a copy, calls from within graphs, errors out of them.
+"""Between TensorFlow and the library: tensors as NumPy arrays without a copy, calls from within graphs,
+errors out of them.
 
-In eager mode a tensor's memory is borrowed as it is. Within tf.function an operation is a node of the compiled operation
-(_graph.py), or where that is missing of tf.numpy_function. Both are stateful, so that TensorFlow keeps the nodes of a
-function in program order, and every rank calls them in the same one.
+In eager mode a tensor's memory is borrowed as it is. Within tf.function an operation is a node of the
+compiled operation (_graph.py), or where that is missing of tf.numpy_function. Both are stateful, so that
+TensorFlow keeps the nodes of a function in program order, and every rank calls them in the same one.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The memory of an eager tensor or a variable's present value; a copy where TensorFlow's layout needs one."""
+    """The memory of an eager tensor or a variable's present value; a copy where TensorFlow's layout needs
+    one."""
     if isinstance(tensor, tf.Variable):
         tensor = tensor.read_value()
     array = tensor.numpy() if hasattr(tensor, "numpy") else tensor
@@ -60,7 +62,8 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def label(name: str | None, kind: str, tensor: Any) -> str | None:
-    """A graph of TensorFlow 1 runs its nodes in any order: there an operation without a name has that of its input."""
+    """A graph of TensorFlow 1 runs its nodes in any order: there an operation without a name has that of its
+    input."""
     if name is not None or tf.executing_eagerly() or tf.inside_function():
         return name
     return tensor.graph.unique_name(f"Hvd{kind}_{tensor.op.name}")
@@ -116,7 +119,8 @@ _both: dict[type, type] = {}  # by class of ours: one that is TensorFlow's, too
 def _also_tensorflows(error: HvdError) -> HvdError:
     """The error as one that `except tf.errors...` takes as well, as scripts for Horovod expect."""
     kind = type(error)
-    theirs = tf.errors.FailedPreconditionError if isinstance(error, MismatchError) else tf.errors.InvalidArgumentError
+    theirs = tf.errors.FailedPreconditionError if isinstance(
+        error, MismatchError) else tf.errors.InvalidArgumentError
     if kind not in _both:
         _both[kind] = type(kind.__name__, (kind, theirs), {"__module__": kind.__module__})
     both = _both[kind].__new__(_both[kind])
@@ -127,7 +131,8 @@ def _also_tensorflows(error: HvdError) -> HvdError:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """Raises the exception that a node of a graph ended with in place of the tf.errors.OpError that it became."""
+    """Raises the exception that a node of a graph ended with in place of the tf.errors.OpError that it
+    became."""
     _last.take()
     try:
         yield

@@ -18,7 +18,8 @@ from .functions import name_of, value_of
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """hvd.elastic.run for functions that run graphs: the error of an operation within one is seen as what it is."""
+    """hvd.elastic.run for functions that run graphs: the error of an operation within one is seen as what it
+    is."""
 
     @wraps(function)
     def looked_through(*arguments: Any, **options: Any) -> Any:
@@ -31,8 +32,8 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 class TensorFlowState(ObjectState):
     """TensorFlowState(variables, epoch=0, batch=0): tf.Variables, each by itself, and values as attributes.
 
-    variables: the same on every rank in the same order; by default all global variables of a TensorFlow 1 graph.
-    session: for graphs of TensorFlow 1, where the variables live; None: eager mode.
+    variables: the same on every rank in the same order; by default all global variables of a TensorFlow 1
+    graph. session: for graphs of TensorFlow 1, where the variables live; None: eager mode.
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, *,
@@ -41,7 +42,8 @@ class TensorFlowState(ObjectState):
             session = tf.compat.v1.get_default_session()
         if variables is None:
             if tf.executing_eagerly():
-                raise InvalidError("variables: expected the tf.Variables to keep; only graphs of TensorFlow 1 know all")
+                raise InvalidError(
+                    "variables: expected the tf.Variables to keep; only graphs of TensorFlow 1 know all")
             variables = tf.compat.v1.global_variables()
         super().__init__(codec=codec, context=context, **values)
         object.__setattr__(self, "variables", list(variables))
@@ -49,8 +51,9 @@ class TensorFlowState(ObjectState):
         for index, variable in enumerate(variables):
             target = value_of(variable)
             if not isinstance(target, tf.Variable):
-                raise TypeError(f"variables, entry {index}: expected a tf.Variable or a Keras variable, and not "
-                                f"{type(variable).__name__}")
+                raise TypeError(
+                    f"variables, entry {index}: expected a tf.Variable or a Keras variable, and not "
+                    f"{type(variable).__name__}")
             add_variable(self, f"variables.{index}.{name_of(variable)}", target, session)
 
 

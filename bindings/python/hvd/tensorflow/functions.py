@@ -27,16 +27,19 @@ def name_of(variable: Any) -> str:
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: Any = global_process_set,
                         inplace: bool = False, name: str | None = None) -> Any:
-    """The root's values into every rank's variables, as one operation. In a graph: the operation that does it.
+    """The root's values into every rank's variables, as one operation. In a graph: the operation that does
+    it.
 
-    Variables of TensorFlow and of Keras, the same on every rank in the same order. `inplace` is taken for Horovod's
-    sake: values are assigned either way, so that no other tensor that shares a variable's memory changes.
+    Variables of TensorFlow and of Keras, the same on every rank in the same order. `inplace` is taken for
+    Horovod's sake: values are assigned either way, so that no other tensor that shares a variable's memory
+    changes.
     """
     targets = [value_of(variable) for variable in variables]
     for index, target in enumerate(targets):
         if not isinstance(target, tf.Variable):
-            raise TypeError(f"broadcast_variables, entry {index}: expected a tf.Variable or a Keras variable, and not "
-                            f"{type(variables[index]).__name__}")
+            raise TypeError(
+                f"broadcast_variables, entry {index}: expected a tf.Variable or a Keras variable, and not "
+                f"{type(variables[index]).__name__}")
     if not targets:
         return tf.no_op() if not tf.executing_eagerly() else None
     label = name or "broadcast_variables"
@@ -54,8 +57,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
             if plain.rank() != root_rank:
                 target.assign(array)
         return None
-    values = _bridge.call(send, [target.read_value() for target in targets], [target.dtype for target in targets],
-                          [target.shape for target in targets], "HvdBroadcastVariables",
+    values = _bridge.call(send, [target.read_value() for target in targets],
+                          [target.dtype for target in targets], [target.shape for target in targets],
+                          "HvdBroadcastVariables",
                           dict(kind=_graph.BROADCAST, key=label, root=root_rank, process_set=process_set))
     operation = tf.group(*[target.assign(value) for target, value in zip(targets, values)])
     return None if tf.inside_function() else operation  # tf.function runs its assignments by itself
@@ -110,7 +114,8 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None,
                      process_set: Any = global_process_set, codec: CodecLike | None = None) -> list[Any]:
     """Every rank's object, in rank order."""
     _only_without(session)
-    return plain.allgather_object(obj, name, process_set=process_set, **({} if codec is None else {"codec": codec}))
+    return plain.allgather_object(obj, name, process_set=process_set,
+                                  **({} if codec is None else {"codec": codec}))
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

@@ -22,18 +22,21 @@ def _key(variable: Any) -> Any:
 class GradientReduction:
     """Reduces a list of gradients over the ranks: one operation a group, named by its first variable.
 
-    num_groups is taken for Horovod's sake (one operation is the fastest here); groups are lists of variables whose
-    gradients go together, the others by themselves.
+    num_groups is taken for Horovod's sake (one operation is the fastest here); groups are lists of variables
+    whose gradients go together, the others by themselves.
     """
 
     def __init__(self, prefix: str, compression: Any = Compression.none, sparse_as_dense: bool = False,
                  op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                 groups: Any = None, process_set: Any = global_process_set, scale_local_gradients: bool = True):
+                 groups: Any = None, process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
         op = Reduction(op)
         if gradient_predivide_factor != 1.0 and op != Average:
-            raise InvalidError(f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
+            raise InvalidError(
+                f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
         if gradient_predivide_factor <= 0:
-            raise InvalidError(f"gradient_predivide_factor is {gradient_predivide_factor}: expected more than 0")
+            raise InvalidError(
+                f"gradient_predivide_factor is {gradient_predivide_factor}: expected more than 0")
         if num_groups < 0:
             raise InvalidError(f"num_groups is {num_groups}: expected at least 0")
         if groups is not None and not isinstance(groups, int) and not all(
@@ -69,7 +72,8 @@ class GradientReduction:
                 results[index] = self._local(gradient)
                 continue
             group = next((number for number, members in enumerate(self.groups) if key in members), None)
-            parts.setdefault(group if group is not None or not self.groups else ("alone", index), []).append(index)
+            parts.setdefault(group if group is not None or not self.groups else ("alone", index),
+                             []).append(index)
         for indices in parts.values():
             reduced = self._reduce([gradients[i] for i in indices], name_of(variables[indices[0]]))
             for index, gradient in zip(indices, reduced):
@@ -77,7 +81,8 @@ class GradientReduction:
         return results
 
     def _local(self, gradient: Any) -> Any:
-        """With an average of the others' gradients goes a local one by the number of ranks: the loss is a mean, too."""
+        """With an average of the others' gradients goes a local one by the number of ranks: the loss is a
+        mean, too."""
         if not self.scale_local_gradients or self.op != Average:
             return gradient
         values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -92,7 +97,8 @@ class GradientReduction:
         name = f"{self.prefix}.{first}.{len(gradients)}"
         scale = {}
         if self.predivide != 1.0:
-            # The sum is divided once before and once after: together by the number of ranks, as the average does.
+            # The sum is divided once before and once after: together by the number of ranks, as the average
+            # does.
             scale = {"prescale_factor": 1.0 / self.predivide, "postscale_factor": self.predivide}
         return ops.grouped_allreduce(gradients, op=self.op, compression=self.compression, name=name,
                                      process_set=self.process_set, **scale)
@@ -105,8 +111,12 @@ class _DistributedTape:
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE, **options: Any) -> Any:
-        found = super().gradient(target, sources, output_gradients, unconnected_gradients,  # type: ignore[misc]
-                                 **options)
+        found = super().gradient(
+            target,
+            sources,
+            output_gradients,
+            unconnected_gradients,  # type: ignore[misc]
+            **options)
         flat_sources, flat = tf.nest.flatten(sources), tf.nest.flatten(found, expand_composites=False)
         return tf.nest.pack_sequence_as(sources, self._hvd(flat, flat_sources))
 
@@ -117,13 +127,14 @@ class _DistributedTape:
 
 def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", device_sparse: str = "",
                             compression: Any = Compression.none, sparse_as_dense: bool = False,
-                            op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                            groups: Any = None, process_set: Any = global_process_set,
+                            op: Reduction = Average, gradient_predivide_factor: float = 1.0,
+                            num_groups: int = 0, groups: Any = None, process_set: Any = global_process_set,
                             scale_local_gradients: bool = True) -> Any:
-    """A tape like `gradtape`, and with its records, whose gradient() gives the gradients of all ranks together.
+    """A tape like `gradtape`, and with its records, whose gradient() gives the gradients of all ranks
+    together.
 
-    It may be made before or after what it records. Sources are variables (they name the operation); gradients that
-    are None stay None.
+    It may be made before or after what it records. Sources are variables (they name the operation); gradients
+    that are None stay None.
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise TypeError(f"expected a tf.GradientTape, and not {type(gradtape).__name__}")
@@ -134,7 +145,8 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
     tape = wrapped.__new__(wrapped)
     tape.__dict__ = gradtape.__dict__  # one record: what the original sees, this one sees
     tape._hvd = GradientReduction("DistributedGradientTape", compression, sparse_as_dense, op,
-                                  gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients)
+                                  gradient_predivide_factor, num_groups, groups, process_set,
+                                  scale_local_gradients)
     return tape
 
 
@@ -146,11 +158,14 @@ def _variables_of(local_layers: Any) -> list[Any]:
 def PartialDistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", device_sparse: str = "",
                                    compression: Any = Compression.none, sparse_as_dense: bool = False,
                                    op: Reduction = Average, gradient_predivide_factor: float = 1.0,
-                                   num_groups: int = 0, groups: Any = None, process_set: Any = global_process_set,
-                                   local_layers: Any = None, scale_local_gradients: bool = True) -> Any:
-    """A DistributedGradientTape that leaves the gradients of local_layers (a Keras layer, or several) to each rank."""
+                                   num_groups: int = 0, groups: Any = None,
+                                   process_set: Any = global_process_set, local_layers: Any = None,
+                                   scale_local_gradients: bool = True) -> Any:
+    """A DistributedGradientTape that leaves the gradients of local_layers (a Keras layer, or several) to each
+    rank."""
     tape = DistributedGradientTape(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op,
-                                   gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients)
+                                   gradient_predivide_factor, num_groups, groups, process_set,
+                                   scale_local_gradients)
     tape._hvd.register_local(_variables_of(local_layers or []))
     return tape
 
@@ -170,11 +185,14 @@ class LocalAggregation:
             return
         with tf.init_scope():
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="hvd_passes")
-            self._sums = [None if g is None else tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False,
-                                                             name=f"hvd_sum_{i}") for i, g in enumerate(gradients)]
+            self._sums = [
+                None if g is None else tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False,
+                                                   name=f"hvd_sum_{i}") for i, g in enumerate(gradients)
+            ]
 
     def __call__(self, gradients: Sequence[Any], apply: Callable[[list[Any]], Any]) -> Any:
-        """Adds them; when it is time, calls apply with the sums (or their means). Whether it did, as a tensor."""
+        """Adds them; when it is time, calls apply with the sums (or their means). Whether it did, as a
+        tensor."""
         if self.passes == 1:
             apply(list(gradients))
             return tf.constant(True)
@@ -182,7 +200,8 @@ class LocalAggregation:
         self._prepare(dense)
         assert self._count is not None
         if [s is None for s in self._sums] != [g is None for g in dense]:
-            raise InvalidError("backward_passes_per_step: other variables have gradients than in the first pass")
+            raise InvalidError(
+                "backward_passes_per_step: other variables have gradients than in the first pass")
         for total, gradient in zip(self._sums, dense):
             if total is not None:
                 total.assign_add(gradient)

@@ -1,8 +1,8 @@
 """The collectives on TensorFlow's tensors, with horovod.tensorflow's parameters and gradients.
 
-Each works in eager mode, within tf.function and in graphs of TensorFlow 1. `device_dense` and `device_sparse` are taken
-for Horovod's sake: tensors on a device travel through host memory here. `ignore_name_scope` is taken too: names are
-what the caller gives.
+Each works in eager mode, within tf.function and in graphs of TensorFlow 1. `device_dense` and `device_sparse`
+are taken for Horovod's sake: tensors on a device travel through host memory here. `ignore_name_scope` is
+taken too: names are what the caller gives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def _members(process_set: Any) -> tuple[int, int]:
 
 
 def _derived(name: str | None, what: str) -> str | None:
-    """A name for a part of an operation. A graph of TensorFlow 1 may have several gradients of one, which run at once."""
+    """A name for a part of an operation. A graph of TensorFlow 1 may have several gradients of one, which run
+    at once."""
     if name is None:
         return None
     if tf.executing_eagerly() or tf.inside_function():
@@ -48,8 +49,9 @@ def _derived(name: str | None, what: str) -> str | None:
 
 # ---- allreduce ----
 
-def _allreduce_many(tensors: Sequence[tf.Tensor], name: str | None, op: Reduction, prescale: float, postscale: float,
-                    process_set: Any) -> list[tf.Tensor]:
+
+def _allreduce_many(tensors: Sequence[tf.Tensor], name: str | None, op: Reduction, prescale: float,
+                    postscale: float, process_set: Any) -> list[tf.Tensor]:
     """One operation for all of them, differentiable for Sum and Average."""
 
     def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -67,21 +69,22 @@ def _allreduce_many(tensors: Sequence[tf.Tensor], name: str | None, op: Reductio
 
     @tf.custom_gradient
     def differentiable(*inputs: tf.Tensor) -> Any:
-        outputs = _bridge.call(reduce, inputs, [t.dtype for t in inputs], [t.shape for t in inputs], "HvdAllreduce",
-                               native)
+        outputs = _bridge.call(reduce, inputs, [t.dtype for t in inputs], [t.shape for t in inputs],
+                               "HvdAllreduce", native)
 
         def gradient(*upstream: tf.Tensor) -> Any:
             if op not in (Sum, Average):
                 raise InvalidError(f"allreduce with {op.name} has no gradient")
-            return _allreduce_many([tf.convert_to_tensor(g) for g in upstream], _derived(name, "gradient"), op,
-                                   prescale, postscale, process_set)
+            return _allreduce_many([tf.convert_to_tensor(g) for g in upstream], _derived(name, "gradient"),
+                                   op, prescale, postscale, process_set)
 
         return outputs, gradient
 
     return list(differentiable(*tensors))
 
 
-def _reduce_slices(slices: tf.IndexedSlices, name: str | None, op: Reduction, process_set: Any) -> tf.IndexedSlices:
+def _reduce_slices(slices: tf.IndexedSlices, name: str | None, op: Reduction,
+                   process_set: Any) -> tf.IndexedSlices:
     """All ranks' rows with their indices: adding up is left to whoever applies them."""
     if op not in (Sum, Average):
         raise NotImplementedError(f"allreduce of IndexedSlices with {op.name}: expected Sum or Average")
@@ -110,10 +113,10 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
 
 
 def grouped_allreduce(tensors: Sequence[Any], average: bool | None = None, device_dense: str = "",
-                      device_sparse: str = "", compression: Any = Compression.none, op: Reduction | None = None,
-                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                      process_set: Any = global_process_set, ignore_name_scope: bool = False,
-                      name: str | None = None) -> list[Any]:
+                      device_sparse: str = "", compression: Any = Compression.none,
+                      op: Reduction | None = None, prescale_factor: float = 1.0,
+                      postscale_factor: float = 1.0, process_set: Any = global_process_set,
+                      ignore_name_scope: bool = False, name: str | None = None) -> list[Any]:
     """Several tensors as one operation. IndexedSlices among them are gathered, each by itself."""
     operation = _operation(average, op)
     results: list[Any] = list(tensors)
@@ -144,7 +147,8 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_na
     inputs = [_bridge.check(tensor, f"allgather, tensor {index}") for index, tensor in enumerate(tensors)]
     for index, tensor in enumerate(inputs):
         if tensor.shape.rank == 0:
-            raise InvalidError(f"allgather, tensor {index}: a scalar has no rows; expected at least 1 dimension")
+            raise InvalidError(
+                f"allgather, tensor {index}: a scalar has no rows; expected at least 1 dimension")
     if not inputs:
         return []
     name = _bridge.label(name, "Allgather", inputs[0])
@@ -162,9 +166,10 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_na
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
             # As in Horovod: the mean over the ranks, of which each takes its own rows.
-            means = _allreduce_many([tf.convert_to_tensor(g) for g in upstream], _derived(name, "gradient"), Average,
-                                    1.0, 1.0, process_set)
-            counts = allgather(tf.expand_dims(tf.stack(rows), 0), _derived(name, "rows"), process_set=process_set)
+            means = _allreduce_many([tf.convert_to_tensor(g) for g in upstream], _derived(name, "gradient"),
+                                    Average, 1.0, 1.0, process_set)
+            counts = allgather(tf.expand_dims(tf.stack(rows), 0), _derived(name, "rows"),
+                               process_set=process_set)
             before = tf.reduce_sum(counts[:rank_op(process_set)], 0)
             return [mean[before[i]:before[i] + rows[i]] for i, mean in enumerate(means)]
 
@@ -181,7 +186,8 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
               process_set: Any = global_process_set) -> tf.Tensor:
-    """The root's tensor on every rank; differentiable. root_rank: a rank of the job, also with a process set."""
+    """The root's tensor on every rank; differentiable. root_rank: a rank of the job, also with a process set.
+    """
     tensor = _bridge.check(tensor, "broadcast")
     name = _bridge.label(name, "Broadcast", tensor)
 
@@ -193,12 +199,13 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_
 
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
-        (output,) = _bridge.call(send, [value], [value.dtype], [value.shape], "HvdBroadcast",
-                                 dict(kind=_graph.BROADCAST, key=name, root=root_rank, process_set=process_set))
+        (output, ) = _bridge.call(
+            send, [value], [value.dtype], [value.shape], "HvdBroadcast",
+            dict(kind=_graph.BROADCAST, key=name, root=root_rank, process_set=process_set))
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            (mean,) = _allreduce_many([tf.convert_to_tensor(upstream)], _derived(name, "gradient"), Average, 1.0, 1.0,
-                                      process_set)
+            (mean, ) = _allreduce_many([tf.convert_to_tensor(upstream)], _derived(name, "gradient"), Average,
+                                       1.0, 1.0, process_set)
             return tf.where(tf.equal(rank_op(), root_rank), mean, tf.zeros_like(mean))
 
         return output, gradient
@@ -228,9 +235,9 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
 
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
-        output, received = _bridge.call(exchange, [value, wanted], [value.dtype, tf.int64],
-                                        [_first_free(value), [None]], "HvdAlltoall",
-                                        dict(kind=_graph.ALLTOALL, key=name, has_splits=True, process_set=process_set))
+        output, received = _bridge.call(
+            exchange, [value, wanted], [value.dtype, tf.int64], [_first_free(value), [None]], "HvdAlltoall",
+            dict(kind=_graph.ALLTOALL, key=name, has_splits=True, process_set=process_set))
 
         def gradient(upstream: tf.Tensor, _: Any = None) -> tf.Tensor:
             return alltoall(upstream, received, _derived(name, "gradient"), process_set=process_set)[0]
@@ -258,9 +265,10 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
 
     @tf.custom_gradient
     def differentiable(value: tf.Tensor) -> Any:
-        (output,) = _bridge.call(reduce, [value], [value.dtype], [_first_free(value)], "HvdReducescatter",
-                                 dict(kind=_graph.REDUCESCATTER, key=name, reduction=operation, prescale=prescale_factor,
-                                      postscale=postscale_factor, process_set=process_set))
+        (output, ) = _bridge.call(
+            reduce, [value], [value.dtype], [_first_free(value)], "HvdReducescatter",
+            dict(kind=_graph.REDUCESCATTER, key=name, reduction=operation, prescale=prescale_factor,
+                 postscale=postscale_factor, process_set=process_set))
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             if operation not in (Sum, Average):
@@ -293,7 +301,8 @@ def barrier(process_set: Any = global_process_set) -> None:
 def _number(read: Any, name: str | None) -> tf.Tensor:
     if tf.executing_eagerly():
         return tf.constant(read(), tf.int32)
-    (result,) = _bridge.call(lambda: [np.asarray(read(), np.int32)], [], [tf.int32], [[]], name or "HvdNumber")
+    (result, ) = _bridge.call(lambda: [np.asarray(read(), np.int32)], [], [tf.int32], [[]], name or
+                              "HvdNumber")
     return result
 
 

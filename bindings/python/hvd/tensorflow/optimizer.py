@@ -38,7 +38,8 @@ class _DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         gradients, variables = zip(*pairs)
 
         def apply(sums: list[Any]) -> None:
-            self._optimizer.apply_gradients(zip(self._reduction(sums, variables), variables), *arguments, **options)
+            self._optimizer.apply_gradients(zip(self._reduction(sums, variables), variables), *arguments,
+                                            **options)
 
         return self._aggregation(gradients, apply)
 
@@ -52,25 +53,26 @@ class _DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         return self._optimizer.variables(*arguments, **options)
 
 
-def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: bool = False, device_dense: str = "",
-                         device_sparse: str = "", compression: Any = Compression.none,
-                         sparse_as_dense: bool = False, backward_passes_per_step: int = 1, op: Reduction = Average,
-                         gradient_predivide_factor: float = 1.0, average_aggregated_gradients: bool = False,
-                         num_groups: int = 0, groups: Any = None, process_set: Any = global_process_set,
-                         scale_local_gradients: bool = True) -> Any:
+def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: bool = False,
+                         device_dense: str = "", device_sparse: str = "", compression: Any = Compression.none,
+                         sparse_as_dense: bool = False, backward_passes_per_step: int = 1,
+                         op: Reduction = Average, gradient_predivide_factor: float = 1.0,
+                         average_aggregated_gradients: bool = False, num_groups: int = 0, groups: Any = None,
+                         process_set: Any = global_process_set, scale_local_gradients: bool = True) -> Any:
     """An optimizer of the same class, whose updates use the gradients of all ranks.
 
-    A Keras optimizer is wrapped as by hvd.keras.DistributedOptimizer. With backward_passes_per_step = n, gradients add
-    up over n calls on this rank before they are reduced and applied.
+    A Keras optimizer is wrapped as by hvd.keras.DistributedOptimizer. With backward_passes_per_step = n,
+    gradients add up over n calls on this rank before they are reduced and applied.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if isinstance(optimizer, _DistributedV1Optimizer):
             raise InvalidError("the optimizer is a DistributedOptimizer already")
-        reduction = GradientReduction(name or f"Distributed{type(optimizer).__name__}", compression, sparse_as_dense,
-                                      op, gradient_predivide_factor, num_groups, groups, process_set,
-                                      scale_local_gradients)
-        return _DistributedV1Optimizer(optimizer, name, use_locking, reduction,
-                                       LocalAggregation(backward_passes_per_step, average_aggregated_gradients))
+        reduction = GradientReduction(name or f"Distributed{type(optimizer).__name__}", compression,
+                                      sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
+                                      process_set, scale_local_gradients)
+        return _DistributedV1Optimizer(
+            optimizer, name, use_locking, reduction,
+            LocalAggregation(backward_passes_per_step, average_aggregated_gradients))
     from .. import keras as of_keras
 
     return of_keras.DistributedOptimizer(

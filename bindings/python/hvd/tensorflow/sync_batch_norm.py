@@ -15,9 +15,9 @@ from . import ops
 class SyncBatchNormalization(_keras.keras.layers.BatchNormalization):
     """BatchNormalization whose mean and variance in training are those of all ranks' batches together.
 
-    Batches may differ in size. Gradients go through the sums over the ranks; those of gamma and beta are this rank's
-    share, which DistributedOptimizer and DistributedGradientTape reduce. All ranks (of process_set) call it in the
-    same order. Keras on TensorFlow alone.
+    Batches may differ in size. Gradients go through the sums over the ranks; those of gamma and beta are this
+    rank's share, which DistributedOptimizer and DistributedGradientTape reduce. All ranks (of process_set)
+    call it in the same order. Keras on TensorFlow alone.
     """
 
     def __init__(self, *arguments: Any, process_set: Any = global_process_set, **options: Any):

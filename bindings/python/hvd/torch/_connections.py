@@ -1,5 +1,5 @@
-"""Ends the connections of torch's Gloo groups: its abort() does nothing, and whoever waits for a rank that lives, but has learned
-of a loss, would wait until the time-out."""
+"""Ends the connections of torch's Gloo groups: its abort() does nothing, and whoever waits for a rank that
+lives, but has learned of a loss, would wait until the time-out."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def listeners() -> set[int]:
 
 
 def cut(but: set[int]) -> int:
-    """Shuts down what came in at the ports that this process listens on, but for these ones; how many that were.
+    """Shuts down what came in at the ports that this process listens on, but for these ones; how many that
+    were.
 
-    Every connection among Gloo's ranks has come in at one of its ends, so if each rank does this all waits end.
+    Every connection among Gloo's ranks has come in at one of its ends, so if each rank does this all waits
+    end.
     """
     ports = listeners() - but
     count = 0

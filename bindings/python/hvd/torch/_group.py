@@ -20,7 +20,8 @@ from ._work import HvdWork, Several
 class HvdProcessGroup(dist.ProcessGroup):
     """The context's ranks, or some of them."""
 
-    def __init__(self, rank: int, size: int, name: str, members: ProcessSet | None, timeout: timedelta, owns: bool = False):
+    def __init__(self, rank: int, size: int, name: str, members: ProcessSet | None, timeout: timedelta,
+                 owns: bool = False):
         super().__init__(rank, size)
         self._members = members
         self._name = name
@@ -39,7 +40,8 @@ class HvdProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """None while torch makes the group: its flight recorder would ask for backends, of which there are none."""
+        """None while torch makes the group: its flight recorder would ask for backends, of which there are
+        none."""
         if self not in dist.distributed_c10d._world.pg_map:
             return []
         return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
@@ -58,13 +60,15 @@ class HvdProcessGroup(dist.ProcessGroup):
     def _within(self, opts: Any) -> float:
         """The call's own time-out in seconds, or the group's."""
         given = getattr(opts, "timeout", None)
-        return given.total_seconds() if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
+        return given.total_seconds() if isinstance(given,
+                                                   timedelta) and given > timedelta(0) else self._timeout
 
     def _options(self, opts: Any = None) -> dict[str, Any]:
         return {"process_set": self._members, "timeout": self._within(opts)}
 
     @staticmethod
-    def _work(tensor: torch.Tensor, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1) -> HvdWork:
+    def _work(tensor: torch.Tensor, handle: Any, finish: Callable[[Any], Any],
+              source: Callable[[], int] = lambda: -1) -> HvdWork:
         """Of an operation on tensors where this one is."""
         return HvdWork(handle, finish, source, stream_of(tensor))
 
@@ -79,19 +83,24 @@ class HvdProcessGroup(dist.ProcessGroup):
             return self._sparse(tensor, opts)
         op, sent = self._op(opts, tensor), flat(tensor, True)
         if op.fold is not None:
-            handle = plain.allgather_async(sent, None, out=rows_of(sent, sent.numel() * self.size()), **self._options(opts))
+            handle = plain.allgather_async(sent, None, out=rows_of(sent,
+                                                                   sent.numel() * self.size()),
+                                           **self._options(opts))
             return self._work(tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size())))
-        handle = plain.allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale, **self._options(opts))
+        handle = plain.allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale,
+                                        **self._options(opts))
         return self._work(tensor, handle, lambda _: deliver(tensor, sent))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
         if len({tensor.dtype for tensor in tensors}) > 1 or not tensors:
-            raise InvalidError(f"allreduce_coalesced: tensors of {sorted({str(tensor.dtype) for tensor in tensors})}: expected at "
-                               "least one, all of one dtype")
+            raise InvalidError(
+                f"allreduce_coalesced: tensors of {sorted({str(tensor.dtype) for tensor in tensors})}: expected at "
+                "least one, all of one dtype")
         op, sent = self._op(opts, tensors[0]), [flat(tensor, True) for tensor in tensors]
         if op.fold is not None:
             return self._all([self.allreduce([tensor], opts) for tensor in tensors], list(tensors))
-        handle = plain.grouped_allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale, **self._options(opts))
+        handle = plain.grouped_allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale,
+                                                **self._options(opts))
 
         def finish(_: Any) -> list[torch.Tensor]:
             for tensor, result in zip(tensors, sent):
@@ -106,7 +115,8 @@ class HvdProcessGroup(dist.ProcessGroup):
             raise UnsupportedError(f"backend hvd: {opts.reduceOp} of a sparse tensor: expected SUM")
         mine = tensor.detach().coalesce()
         places, values = mine.indices(), mine.values()
-        handle = plain.grouped_allgather_async([places.t().contiguous(), values.contiguous()], None, **self._options(opts))
+        handle = plain.grouped_allgather_async(
+            [places.t().contiguous(), values.contiguous()], None, **self._options(opts))
 
         def finish(found: Any) -> list[torch.Tensor]:
             result = torch.sparse_coo_tensor(found[0].t(), found[1].to(values.dtype), mine.size()).coalesce()
@@ -121,39 +131,49 @@ class HvdProcessGroup(dist.ProcessGroup):
         op, sent, root = self._op(opts, tensor), hosted(flat(tensor, True)), self._ranks[opts.rootRank]
         if op.fold is not None:
             handle = plain.gather_async(sent, root, None, **self._options(opts))
-            return self._work(tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size())) if here else [tensor])
-        handle = plain.reduce_async(sent, root, None, op.reduction, out=sent if here else None, prescale_factor=op.prescale,
-                                    **self._options(opts))
+            return self._work(
+                tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size()))
+                if here else [tensor])
+        handle = plain.reduce_async(sent, root, None, op.reduction, out=sent if here else None,
+                                    prescale_factor=op.prescale, **self._options(opts))
         return self._work(tensor, handle, lambda _: deliver(tensor, sent) if here else [tensor])
 
     def _reduce_scatter(self, output: torch.Tensor, shares: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         op = self._op(opts, output)
-        sent = torch.cat([flat(share, True) for share in shares]) if len(shares) > 1 else flat(shares[0], True)
-        rows = [flat(share, True).numel() for share in shares] if len(shares) > 1 else [sent.numel() // self.size()] * self.size()
+        sent = torch.cat([flat(share, True)
+                          for share in shares]) if len(shares) > 1 else flat(shares[0], True)
+        rows = [flat(share, True).numel()
+                for share in shares] if len(shares) > 1 else [sent.numel() // self.size()] * self.size()
         if op.fold is not None:
-            handle = plain.alltoall_async(sent, rows, None, out=rows_of(sent, rows[self.rank()] * self.size()), **self._options(opts))
+            handle = plain.alltoall_async(sent, rows, None, out=rows_of(sent,
+                                                                        rows[self.rank()] * self.size()),
+                                          **self._options(opts))
             return self._work(output, handle, lambda found: deliver(output, op.folded(found[0], self.size())))
         room = flat(output, True)
-        handle = plain.reducescatter_async(apart(sent, room), None, op.reduction, splits=rows, out=room, prescale_factor=op.prescale,
-                                           **self._options(opts))
+        handle = plain.reducescatter_async(apart(sent, room), None, op.reduction, splits=rows, out=room,
+                                           prescale_factor=op.prescale, **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
 
-    def reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any = None) -> HvdWork:
+    def reduce_scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
+                       opts: Any = None) -> HvdWork:
         output, shares = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
         if len(shares) != self.size() or shares[self.rank()].numel() != output.numel():
-            raise InvalidError(f"reduce_scatter: inputs of {[share.numel() for share in shares]} elements: expected {self.size()} "
-                               f"of them, the one of rank {self.rank()} with the output's {output.numel()}")
+            raise InvalidError(
+                f"reduce_scatter: inputs of {[share.numel() for share in shares]} elements: expected {self.size()} "
+                f"of them, the one of rank {self.rank()} with the output's {output.numel()}")
         return self._reduce_scatter(output, shares, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HvdWork:
         if input.numel() != output.numel() * self.size():
-            raise InvalidError(f"reduce_scatter_tensor: input has {input.numel()} elements: expected {self.size()} times "
-                               f"the output's {output.numel()}")
+            raise InvalidError(
+                f"reduce_scatter_tensor: input has {input.numel()} elements: expected {self.size()} times "
+                f"the output's {output.numel()}")
         return self._reduce_scatter(output, [input], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
                                         opts: Any = None) -> HvdWork:
-        return self._all([self._reduce_scatter_base(o, i, opts) for o, i in zip(outputs, inputs)], list(outputs))
+        return self._all([self._reduce_scatter_base(o, i, opts) for o, i in zip(outputs, inputs)],
+                         list(outputs))
 
     # ---- from one, and everybody's ----
 
@@ -177,16 +197,19 @@ class HvdProcessGroup(dist.ProcessGroup):
             raise InvalidError(f"{what}: {len(tensors)} tensors: expected {self.size()}, one for each rank")
         return tensors
 
-    def allgather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
-        rooms, sent = self._one_for_each(one(outputs, "all_gather"), "all_gather: outputs"), flat(one(inputs, "all_gather"))
+    def allgather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
+                  opts: Any = None) -> HvdWork:
+        rooms, sent = self._one_for_each(one(outputs, "all_gather"),
+                                         "all_gather: outputs"), flat(one(inputs, "all_gather"))
         whole = rows_of(sent, sum(flat(room).numel() for room in rooms) if sent.is_cuda else 0)
         handle = plain.allgather_async(sent, None, out=whole, **self._options(opts))
         return self._work(sent, handle, lambda rows: self._spread(rooms, rows))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HvdWork:
         if output.numel() != input.numel() * self.size() or output.dtype != input.dtype:
-            raise InvalidError(f"all_gather_into_tensor: output has {output.numel()} elements of {output.dtype}: expected "
-                               f"{self.size()} times the input's {input.numel()} of {input.dtype}")
+            raise InvalidError(
+                f"all_gather_into_tensor: output has {output.numel()} elements of {output.dtype}: expected "
+                f"{self.size()} times the input's {input.numel()} of {input.dtype}")
         room = flat(output)
         handle = plain.allgather_async(apart(flat(input), room), None, out=room, **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
@@ -198,10 +221,14 @@ class HvdProcessGroup(dist.ProcessGroup):
     def allgather_coalesced(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
                             opts: Any = None) -> HvdWork:
         """outputs[rank][i] of inputs[i]."""
-        works = [self.allgather([[ranks[i] for ranks in outputs]], [tensor], opts) for i, tensor in enumerate(inputs)]
+        works = [
+            self.allgather([[ranks[i] for ranks in outputs]], [tensor], opts)
+            for i, tensor in enumerate(inputs)
+        ]
         return self._all(works, [list(ranks) for ranks in outputs])
 
-    def gather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any) -> HvdWork:
+    def gather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor],
+               opts: Any) -> HvdWork:
         here = self.rank() == opts.rootRank
         rooms = self._one_for_each(one(outputs, "gather"), "gather: outputs") if here else []
         sent = flat(one(inputs, "gather"))
@@ -210,26 +237,31 @@ class HvdProcessGroup(dist.ProcessGroup):
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> HvdWork:
         here = self.rank() == opts.rootRank
-        handle = plain.gather_async(hosted(flat(input)), self._ranks[opts.rootRank], None, **self._options(opts))
+        handle = plain.gather_async(hosted(flat(input)), self._ranks[opts.rootRank], None,
+                                    **self._options(opts))
         return self._work(input, handle, lambda rows: self._spread([output], rows) if here else [])
 
-    def scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any) -> HvdWork:
+    def scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
+                opts: Any) -> HvdWork:
         output = one(outputs, "scatter")
         room, sent, splits = room_of(output), None, None
         if self.rank() == opts.rootRank:
             shares = [flat(share) for share in self._one_for_each(one(inputs, "scatter"), "scatter: inputs")]
             sent, splits = apart(hosted(torch.cat(shares)), room), [share.numel() for share in shares]
-        handle = plain.scatter_async(sent, self._ranks[opts.rootRank], None, splits=splits, out=room, **self._options(opts))
+        handle = plain.scatter_async(sent, self._ranks[opts.rootRank], None, splits=splits, out=room,
+                                     **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
 
     # ---- alltoall ----
 
-    def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HvdWork:
+    def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                 opts: Any = None) -> HvdWork:
         self._one_for_each(outputs, "all_to_all: outputs")
         sent = [flat(tensor) for tensor in self._one_for_each(inputs, "all_to_all: inputs")]
         rows = torch.cat(sent)
         whole = rows_of(rows, sum(flat(output).numel() for output in outputs) if rows.is_cuda else 0)
-        handle = plain.alltoall_async(rows, [tensor.numel() for tensor in sent], None, out=whole, **self._options(opts))
+        handle = plain.alltoall_async(rows, [tensor.numel() for tensor in sent], None, out=whole,
+                                      **self._options(opts))
         return self._work(rows, handle, lambda found: self._spread(outputs, found[0]))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: Sequence[int],
@@ -238,12 +270,15 @@ class HvdProcessGroup(dist.ProcessGroup):
         rows = self._splits(list(input_splits), input, "input")
         expected = self._splits(list(output_splits), output, "output")
         width = sent.numel() // input.shape[0] if input.dim() and input.shape[0] else 1
-        handle = plain.alltoall_async(apart(sent, room), [row * width for row in rows], None, out=room, **self._options(opts))
+        handle = plain.alltoall_async(apart(sent, room), [row * width for row in rows], None, out=room,
+                                      **self._options(opts))
 
         def finish(found: Any) -> list[torch.Tensor]:
             wide = room.numel() // output.shape[0] if output.dim() and output.shape[0] else 1
             if list(found[1]) != [row * wide for row in expected]:
-                raise InvalidError(f"all_to_all_single: output_split_sizes {expected}: elements that came are {list(found[1])}")
+                raise InvalidError(
+                    f"all_to_all_single: output_split_sizes {expected}: elements that came are {list(found[1])}"
+                )
             return deliver(output, room)
 
         return self._work(output, handle, finish)
@@ -253,8 +288,10 @@ class HvdProcessGroup(dist.ProcessGroup):
         if not given and rows % self.size() == 0:
             return [rows // self.size()] * self.size()
         if len(given) != self.size() or sum(given) != rows or min(given) < 0:
-            raise InvalidError(f"all_to_all_single: {what} of {rows} rows, {what}_split_sizes {given or None}: expected "
-                               f"{self.size()} that add up to its rows" + ("" if given else ", as they are no multiple of that"))
+            raise InvalidError(
+                f"all_to_all_single: {what} of {rows} rows, {what}_split_sizes {given or None}: expected "
+                f"{self.size()} that add up to its rows" +
+                ("" if given else ", as they are no multiple of that"))
         return given
 
     # ---- the rest ----
@@ -263,14 +300,16 @@ class HvdProcessGroup(dist.ProcessGroup):
         return HvdWork(plain.barrier_async(None, **self._options(opts)), lambda _: [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        self._letters.monitored_barrier(self._timeout if timeout is None else timeout.total_seconds(), wait_all_ranks)
+        self._letters.monitored_barrier(self._timeout if timeout is None else timeout.total_seconds(),
+                                        wait_all_ranks)
 
     def _all(self, works: Sequence[HvdWork], result: list[Any]) -> HvdWork:
         return HvdWork(Several(works), lambda _: result, stream=works[0]._stream if works else None)
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "send")
-        return HvdWork(self._letters.send(hosted(flat(tensor)), rank, tag, self._timeout), lambda _: list(tensors))
+        return HvdWork(self._letters.send(hosted(flat(tensor)), rank, tag, self._timeout),
+                       lambda _: list(tensors))
 
     def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "recv")

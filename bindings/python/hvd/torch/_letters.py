@@ -1,4 +1,5 @@
-"""Messages between two ranks of a group: send, recv, recv from anybody, and the barrier that names who is missing."""
+"""Messages between two ranks of a group: send, recv, recv from anybody, and the barrier that names who is
+missing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _NUMBERS = 4096  # of a tag and direction between two ranks at once
 _LOOK_S = 0.05   # a thread that waits looks again, as another one may have taken what came
 _TEXT = 256      # bytes of a verdict
 _GRACE_S = 1.0   # within which rank 0's verdict arrives
-_LATE = (WaitTimeoutError, MismatchError)  # the latter at a time-out, too: if every rank waits, each for something else
+_LATE = (WaitTimeoutError, MismatchError
+         )  # the latter at a time-out, too: if every rank waits, each for something else
 
 
 class _Posted:
@@ -32,7 +34,8 @@ class _Posted:
 
     def is_late(self) -> bool:
         """Whether its time was over before anything came."""
-        return self.handle.done() and self.until <= time.monotonic() and isinstance(self.handle.exception(), _LATE)
+        return self.handle.done() and self.until <= time.monotonic() and isinstance(
+            self.handle.exception(), _LATE)
 
 
 class Letters:
@@ -41,12 +44,15 @@ class Letters:
     def __init__(self, group: str, rank: int, ranks: Sequence[int]):
         self._group, self._rank, self._ranks = group, rank, ranks
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[bool, int, int]] = Counter()  # so far: whether sent, the other's rank, tag
+        self._counts: Counter[tuple[bool, int,
+                                    int]] = Counter()  # so far: whether sent, the other's rank, tag
         self._posted: dict[tuple[int, int], _Posted] = {}  # by the sender's rank and tag
 
     def _name(self, sends: bool, rank: int, tag: int) -> str:
         if not 0 <= rank < len(self._ranks) or rank == self._rank:
-            raise InvalidError(f"{'send to' if sends else 'recv from'} rank {rank}: expected another rank of 0 to {len(self._ranks) - 1}")
+            raise InvalidError(
+                f"{'send to' if sends else 'recv from'} rank {rank}: expected another rank of 0 to {len(self._ranks) - 1}"
+            )
         number = self._counts[sends, rank, tag]
         self._counts[sends, rank, tag] += 1
         return f"torch {self._group} {tag} {number % _NUMBERS}"
@@ -64,8 +70,9 @@ class Letters:
                 name = self._name(False, rank, tag)
             elif (posted.room.dtype, posted.room.numel()) != (room.dtype, room.numel()):
                 self._posted[rank, tag] = posted
-                raise InvalidError(f"recv from rank {rank}, tag {tag}: {room.numel()} of {room.dtype}, but a recv from any "
-                                   f"source has begun to receive {posted.room.numel()} of {posted.room.dtype}")
+                raise InvalidError(
+                    f"recv from rank {rank}, tag {tag}: {room.numel()} of {room.dtype}, but a recv from any "
+                    f"source has begun to receive {posted.room.numel()} of {posted.room.dtype}")
             else:
                 return posted.handle
         return plain.receive_async(room, self._ranks[rank], name, timeout=timeout)
@@ -91,8 +98,9 @@ class Letters:
     def _is_over(posted: _Posted, asked: _FromAnybody) -> bool:
         """Whether it has ended with the time of whoever began it, before anything came."""
         if (posted.room.dtype, posted.room.numel()) != (asked.like.dtype, asked.like.numel()):
-            raise InvalidError(f"recv from any source, tag {asked.tag}: {asked.like.numel()} of {asked.like.dtype}, but an earlier "
-                               f"one has begun to receive {posted.room.numel()} of {posted.room.dtype}")
+            raise InvalidError(
+                f"recv from any source, tag {asked.tag}: {asked.like.numel()} of {asked.like.dtype}, but an earlier "
+                f"one has begun to receive {posted.room.numel()} of {posted.room.dtype}")
         return posted.until < asked.until and posted.is_late()
 
     def _take(self, tag: int) -> tuple[int, _Posted] | None:
@@ -105,7 +113,9 @@ class Letters:
 
     def _descriptors(self, tag: int) -> list[int]:
         with self._lock:
-            return [posted.handle.descriptor() for (_, theirs), posted in self._posted.items() if theirs == tag]
+            return [
+                posted.handle.descriptor() for (_, theirs), posted in self._posted.items() if theirs == tag
+            ]
 
     # ---- monitored_barrier ----
 
@@ -119,19 +129,26 @@ class Letters:
         if self._rank:
             number = secrets.randbits(62)
             try:
-                _Insisting(until, lambda left: plain.send_async(torch.tensor([number], device="cpu"), self._ranks[0], name, timeout=left)).wait()
+                _Insisting(
+                    until, lambda left: plain.send_async(torch.tensor([number], device="cpu"), self._ranks[0],
+                                                         name, timeout=left)).wait()
                 plain.receive(text, self._ranks[0], f"{name} {number}", timeout=timeout + _GRACE_S)
             except HvdError as problem:
-                raise type(problem)(f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
-                                    f"for send/recv from rank 0: {problem}") from problem
+                raise type(
+                    problem
+                )(f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
+                  f"for send/recv from rank 0: {problem}") from problem
             verdict = bytes(text.tolist()).rstrip(b"\0").decode("utf-8", "replace")
             if verdict:
-                raise WaitTimeoutError(f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
-                                       f"for send/recv from rank 0: {verdict}")
+                raise WaitTimeoutError(
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
+                    f"for send/recv from rank 0: {verdict}")
             return
         if timeout <= 0:
             raise WaitTimeoutError(f"Rank 0 timed out in monitoredBarrier after {timeout * 1000:.0f} ms")
-        numbers = {rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in range(1, len(self._ranks))}
+        numbers = {
+            rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in range(1, len(self._ranks))
+        }
 
         def ask(rank: int, left: float) -> Handle:
             return plain.receive_async(numbers[rank], self._ranks[rank], name, timeout=left)
@@ -145,13 +162,17 @@ class Letters:
                 missing.append(rank)
                 cause = cause or problem
         told = missing if wait_all_ranks else missing[:1]
-        verdict = "" if not told else (f"Rank{'s' if len(told) > 1 else ''} {', '.join(map(str, told))} failed to pass "
-                                       f"monitoredBarrier in {timeout * 1000:.0f} ms")
-        text[: len(verdict[:_TEXT])] = torch.tensor(list(verdict.encode()[:_TEXT]), dtype=torch.uint8, device="cpu")
+        verdict = "" if not told else (
+            f"Rank{'s' if len(told) > 1 else ''} {', '.join(map(str, told))} failed to pass "
+            f"monitoredBarrier in {timeout * 1000:.0f} ms")
+        text[:len(verdict[:_TEXT])] = torch.tensor(list(verdict.encode()[:_TEXT]), dtype=torch.uint8,
+                                                   device="cpu")
         answers = []
         for rank in (rank for rank in asked if rank not in missing):
             try:
-                answers.append(plain.send_async(text, self._ranks[rank], f"{name} {int(numbers[rank])}", timeout=timeout + _GRACE_S))
+                answers.append(
+                    plain.send_async(text, self._ranks[rank], f"{name} {int(numbers[rank])}",
+                                     timeout=timeout + _GRACE_S))
             except _LATE:  # whoever asked has given up
                 if not told:
                     raise
@@ -162,8 +183,8 @@ class Letters:
 
 
 class _Insisting:
-    """An operation that is begun again when it ends before its time: whoever was missing at an earlier one of its name is told of
-    that one's end at its next call."""
+    """An operation that is begun again when it ends before its time: whoever was missing at an earlier one of
+    its name is told of that one's end at its next call."""
 
     def __init__(self, until: float, begin: Callable[[float], Handle]):
         self._until, self._begin = until, begin
@@ -215,7 +236,8 @@ class _FromAnybody:
         until = None if timeout is None else time.monotonic() + timeout
         while not self.done():
             if until is not None and time.monotonic() >= until:
-                raise WaitTimeoutError(f"recv from any source, tag {self.tag}: nothing came within {timeout} s")
+                raise WaitTimeoutError(
+                    f"recv from any source, tag {self.tag}: nothing came within {timeout} s")
             descriptors = self._letters._descriptors(self.tag)
             poll = select.poll()
             for descriptor in descriptors:

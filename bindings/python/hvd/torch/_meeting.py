@@ -1,4 +1,5 @@
-"""A job among processes that torchrun, or anybody else, has started: they find each other by torch's own store."""
+"""A job among processes that torchrun, or anybody else, has started: they find each other by torch's own
+store."""
 
 from __future__ import annotations
 
@@ -32,12 +33,15 @@ def _invite(store: Any, size: int) -> dict[str, str]:
     """Where rank 0 will listen: on loopback if all are on its machine."""
     here = all(store.get(f"hvd/machine/{rank}").decode() == _machine() for rank in range(1, size))
     host = "127.0.0.1" if here else os.environ.get("MASTER_ADDR") or socket.gethostname()
-    return {"rendezvous": f"{host}:{_free_port('127.0.0.1' if here else '')}", "secret": secrets.token_hex(32)}
+    return {
+        "rendezvous": f"{host}:{_free_port('127.0.0.1' if here else '')}", "secret": secrets.token_hex(32)
+    }
 
 
 def meet(store: Any, rank: int, size: int, timeout: float) -> None:
-    """hvd.init() as `rank` of `size`: in the job of hvdrun if it started this process, else in one of the store's ranks,
-    which rank 0 serves. Whoever reads the store reads the job's secret: it is as private as torch's own addresses.
+    """hvd.init() as `rank` of `size`: in the job of hvdrun if it started this process, else in one of the
+    store's ranks, which rank 0 serves. Whoever reads the store reads the job's secret: it is as private as
+    torch's own addresses.
     """
     if os.environ.get("HVD_DRIVER"):
         plain.init()

@@ -28,13 +28,15 @@ def one(tensors: Sequence[Any], what: str) -> Any:
 
 
 def flat(tensor: torch.Tensor, reduced: bool = False) -> torch.Tensor:
-    """Its elements in one dimension: its own memory if it is contiguous, else a copy. Of complex numbers the parts; what is
-    only moved is bytes if the library does not know its dtype."""
+    """Its elements in one dimension: its own memory if it is contiguous, else a copy. Of complex numbers the
+    parts; what is only moved is bytes if the library does not know its dtype."""
     if tensor.layout != torch.strided:
-        raise UnsupportedError(f"backend hvd: a tensor of layout {tensor.layout}: expected a dense one (all_reduce with SUM "
-                               "takes sparse ones)")
+        raise UnsupportedError(
+            f"backend hvd: a tensor of layout {tensor.layout}: expected a dense one (all_reduce with SUM "
+            "takes sparse ones)")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise UnsupportedError(f"backend hvd: a tensor on {tensor.device}: expected one in host memory or on a CUDA device")
+        raise UnsupportedError(
+            f"backend hvd: a tensor on {tensor.device}: expected one in host memory or on a CUDA device")
     rows = tensor.detach().resolve_conj().contiguous().view(-1)
     if tensor.dtype in _PARTS:
         return rows.view(_PARTS[tensor.dtype])
@@ -46,12 +48,14 @@ def flat(tensor: torch.Tensor, reduced: bool = False) -> torch.Tensor:
 def apart(sent: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
     """What is sent, as a copy if it lies in the memory that is received into (FSDP gathers in place)."""
     begin, other = sent.data_ptr(), room.data_ptr()
-    overlap = begin < other + room.numel() * room.element_size() and other < begin + sent.numel() * sent.element_size()
+    overlap = begin < other + room.numel() * room.element_size() and other < begin + sent.numel(
+    ) * sent.element_size()
     return sent.clone() if overlap else sent
 
 
 def hosted(rows: torch.Tensor) -> torch.Tensor:
-    """Flat values in host memory, for operations that no backend has for a device's: themselves, or a copy."""
+    """Flat values in host memory, for operations that no backend has for a device's: themselves, or a copy.
+    """
     return rows.cpu() if rows.is_cuda else rows
 
 
@@ -75,7 +79,8 @@ def put(target: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class Op:
-    """A ReduceOp for tensors of one dtype: `reduction` and `prescale` for the library, or `fold` where it has none."""
+    """A ReduceOp for tensors of one dtype: `reduction` and `prescale` for the library, or `fold` where it has
+    none."""
 
     def __init__(self, op: Any, tensor: torch.Tensor):
         name = next((ours for theirs, ours in _BY_OP if op == theirs), None)
@@ -90,13 +95,17 @@ class Op:
         elif name == "PREMUL_SUM":
             factor = op.__getstate__()[1]
             if not isinstance(factor, (int, float)):
-                raise UnsupportedError(f"backend hvd: PREMUL_SUM by a {type(factor).__name__}: expected a number")
+                raise UnsupportedError(
+                    f"backend hvd: PREMUL_SUM by a {type(factor).__name__}: expected a number")
             self.prescale = float(factor)
-        elif name in _REDUCTIONS and kind is not torch.bool and not (kind.is_complex and name not in ("SUM", "AVG")):
+        elif name in _REDUCTIONS and kind is not torch.bool and not (kind.is_complex and
+                                                                     name not in ("SUM", "AVG")):
             self.reduction = _REDUCTIONS[name]
         else:
-            raise UnsupportedError(f"backend hvd has no reduction {name or op} of {kind}: expected SUM, AVG, PRODUCT, MIN, MAX "
-                                   "or PREMUL_SUM of numbers; BAND, BOR or BXOR of integers or bools; SUM or AVG of complex ones")
+            raise UnsupportedError(
+                f"backend hvd has no reduction {name or op} of {kind}: expected SUM, AVG, PRODUCT, MIN, MAX "
+                "or PREMUL_SUM of numbers; BAND, BOR or BXOR of integers or bools; SUM or AVG of complex ones"
+            )
 
     def folded(self, rows: torch.Tensor, size: int) -> torch.Tensor:
         """The ranks' rows, one after the other, reduced."""

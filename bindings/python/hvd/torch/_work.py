@@ -1,4 +1,5 @@
-"""torch.distributed's Work over the library's operations: waiting, futures, and what is done when the data have come."""
+"""torch.distributed's Work over the library's operations: waiting, futures, and what is done when the data
+have come."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _LINGER_S = 5.0  # a program that trains asks for futures all the time
 
 
 class _Completer:
-    """Sets the futures of operations under way, from a thread that is there as long as there are any, and a little longer."""
+    """Sets the futures of operations under way, from a thread that is there as long as there are any, and a
+    little longer."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -60,9 +62,10 @@ _MOST = 4096  # that nobody has waited for
 class HvdWork(dist._Work):
     """An operation under way: wait(), is_completed(), get_future(), result().
 
-    `handle` has wait(timeout) and done(); `finish(what it gave)` puts the data where they belong and gives the result, in
-    the thread that waits first. An operation whose handle is None is over. One on tensors of a device has been queued when it is
-    complete: finish works on the `stream` that it was called on, for which the streams of all who wait do.
+    `handle` has wait(timeout) and done(); `finish(what it gave)` puts the data where they belong and gives
+    the result, in the thread that waits first. An operation whose handle is None is over. One on tensors of a
+    device has been queued when it is complete: finish works on the `stream` that it was called on, for which
+    the streams of all who wait do.
     """
 
     def __init__(self, handle: Any, finish: Callable[[Any], Any], source: Callable[[], int] = lambda: -1,
@@ -142,7 +145,8 @@ class HvdWork(dist._Work):
             if self._future is not None:
                 return self._future
             # With the device it has its callbacks, and whoever waits, wait for what the stream has.
-            self._future = torch.futures.Future(devices=None if self._stream is None else [self._stream.device])
+            self._future = torch.futures.Future(
+                devices=None if self._stream is None else [self._stream.device])
             if self._settled:
                 with on(self._stream):
                     self._tell(self._future)

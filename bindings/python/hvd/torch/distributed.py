@@ -1,8 +1,9 @@
 """A backend of torch.distributed: `import hvd.torch.distributed` and dist.init_process_group("hvd", ...).
 
-DDP, FSDP, DeviceMesh, new_group and object collectives then run over libhvd, on tensors in host memory. The group's ranks are those
-of the context of hvd.init in its present generation: after a reset the group is to be made anew (hvd.torch.elastic says when).
-Without hvd.init, as under torchrun, the ranks find each other by torch's own store. docs/torch-distributed.md is the manual.
+DDP, FSDP, DeviceMesh, new_group and object collectives then run over libhvd, on tensors in host memory. The
+group's ranks are those of the context of hvd.init in its present generation: after a reset the group is to be
+made anew (hvd.torch.elastic says when). Without hvd.init, as under torchrun, the ranks find each other by
+torch's own store. docs/torch-distributed.md is the manual.
 """
 
 from __future__ import annotations
@@ -31,18 +32,22 @@ def _create(about: Any, options: Any = None) -> HvdProcessGroup:
             raise InvalidError(f"new_group({ranks}): expected the ranks ascending")
         members = plain.add_process_set(ProcessSet(ranks, name=f"torch {about.group_id}", rule="end"))
     elif not ranks and (about.group_rank, about.group_size) != (plain.rank(), plain.size()):
-        raise InvalidError(f"rank {about.group_rank} of {about.group_size}: expected hvd.rank() and hvd.size(), "
-                           f"{plain.rank()} of {plain.size()}")
-    return HvdProcessGroup(about.group_rank, about.group_size, str(about.group_id), members, about.timeout, owns)
+        raise InvalidError(
+            f"rank {about.group_rank} of {about.group_size}: expected hvd.rank() and hvd.size(), "
+            f"{plain.rank()} of {plain.size()}")
+    return HvdProcessGroup(about.group_rank, about.group_size, str(about.group_id), members, about.timeout,
+                           owns)
 
 
 def init_process_group(**options: Any) -> None:
-    """dist.init_process_group with backend "hvd" and the context's ranks; hvd.init() if it has not been called.
+    """dist.init_process_group with backend "hvd" and the context's ranks; hvd.init() if it has not been
+    called.
 
     The store is this process's own: nothing of the group goes through it.
     """
     plain.init()
-    dist.init_process_group("hvd", store=dist.HashStore(), rank=plain.rank(), world_size=plain.size(), **options)
+    dist.init_process_group("hvd", store=dist.HashStore(), rank=plain.rank(), world_size=plain.size(),
+                            **options)
 
 
 if not hasattr(dist.Backend, "HVD"):

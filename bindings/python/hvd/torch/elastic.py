@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 class TorchState(ObjectState):
     """TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0).
 
-    Parameters and buffers of modules are kept in place: each is committed, restored and synced by itself. Optimizers
-    and anything else with state_dict and load_state_dict (schedulers, scalers) go through the codec, and so do
-    tensors that are attributes themselves; "json" knows them. ElasticSamplers are handled by the library. The rest
-    are values. Any attribute may be replaced; a module or sampler that is new is part of the state from then on, and
-    has a commit of its own with the next one.
+    Parameters and buffers of modules are kept in place: each is committed, restored and synced by itself.
+    Optimizers and anything else with state_dict and load_state_dict (schedulers, scalers) go through the
+    codec, and so do tensors that are attributes themselves; "json" knows them. ElasticSamplers are handled by
+    the library. The rest are values. Any attribute may be replaced; a module or sampler that is new is part
+    of the state from then on, and has a commit of its own with the next one.
 
-    hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next step() of
-    any optimizer that is an attribute, which then raises what commit() would have (HostsUpdatedInterrupt). In between
-    nothing else may write parameters; buffers (batch normalization's) and all other attributes may change, since they
-    are copied at once.
+    hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next
+    step() of any optimizer that is an attribute, which then raises what commit() would have
+    (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch normalization's) and
+    all other attributes may change, since they are copied at once.
     """
 
-    def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, *,
-                 codec: CodecLike | None = None, context: Context | None = None, hidden_commits: bool = False,
-                 **values: Any):
+    def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
+                 *, codec: CodecLike | None = None, context: Context | None = None,
+                 hidden_commits: bool = False, **values: Any):
         given: dict[str, Any] = {}
         if model is not None:
             given["model"] = model
@@ -65,7 +65,8 @@ class TorchState(ObjectState):
             try:
                 self.commit_end()
             except HostsUpdatedInterrupt:
-                # All leave at this commit, and the loop may have gone on since: its counters are put back, too.
+                # All leave at this commit, and the loop may have gone on since: its counters are put back,
+                # too.
                 State.restore(self)
                 raise
 
@@ -99,12 +100,15 @@ class TorchState(ObjectState):
         if kind == "module":
             self._add_module(name, value)
         elif kind == "optimizer":
-            self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new), self._codec)
+            self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new),
+                            self._codec)
             self._hook(name, value)
         elif kind == "stateful":
-            self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new), self._codec)
+            self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new),
+                            self._codec)
         elif kind == "tensor":
-            self.add_object(name, lambda: now().detach(), lambda new: mine()._put_tensor(name, new), self._codec)
+            self.add_object(name, lambda: now().detach(), lambda new: mine()._put_tensor(name, new),
+                            self._codec)
         else:
             super()._add(name, value)
         if kind not in ("value", "sampler"):
@@ -114,7 +118,8 @@ class TorchState(ObjectState):
 
     def _add_module(self, name: str, module: torch.nn.Module) -> None:
         for key, tensor in module.state_dict(keep_vars=True).items():
-            if self._hidden and isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
+            if self._hidden and isinstance(tensor,
+                                           torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
                 self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
             elif isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
                 self.add_array(f"{name}.{key}", tensor)
@@ -124,7 +129,8 @@ class TorchState(ObjectState):
                 prefix, _, last = key.rpartition(".")
                 owner = module.get_submodule(prefix)
                 if last == "_extra_state":
-                    self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state, self._codec)
+                    self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state,
+                                    self._codec)
 
     def _put_tensor(self, name: str, values: torch.Tensor) -> None:
         """In place if it fits: others may hold the tensor, too."""
@@ -148,7 +154,8 @@ class TorchState(ObjectState):
         try:
             self._replace(name, value, keys)
         except BaseException:
-            self._replace(name, old, [key for key in self._memory if key == name or key.startswith(f"{name}.")])
+            self._replace(name, old,
+                          [key for key in self._memory if key == name or key.startswith(f"{name}.")])
             raise
 
     def _replace(self, name: str, value: Any, keys: list[str]) -> None:
@@ -189,5 +196,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["ArrayState", "ElasticSampler", "Group", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "Sharded",
-           "State", "TorchState", "run"]
+__all__ = [
+    "ArrayState", "ElasticSampler", "Group", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState",
+    "Sharded", "State", "TorchState", "run"
+]

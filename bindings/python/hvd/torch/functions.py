@@ -24,7 +24,8 @@ def allgather_object(obj: Any, name: str | None = None, process_set: Any = None,
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0,
                          process_set: Any = None) -> None:
-    """model.state_dict(), named_parameters() or parameters(): the root's values into every rank's tensors, as one operation."""
+    """model.state_dict(), named_parameters() or parameters(): the root's values into every rank's tensors, as
+    one operation."""
     if isinstance(params, Mapping):
         items = sorted(params.items())
     elif isinstance(params, Iterable):
@@ -32,7 +33,8 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
         if all(name for name, _ in items):
             items.sort(key=lambda item: item[0])
     else:
-        raise InvalidError(f"params: expected model.state_dict() or named_parameters(), and not {type(params).__name__}")
+        raise InvalidError(
+            f"params: expected model.state_dict() or named_parameters(), and not {type(params).__name__}")
     tensors = [value.data for _, value in items if isinstance(value, torch.Tensor)]
     dense = [tensor.contiguous() for tensor in tensors]
     if dense:
@@ -44,12 +46,14 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None,
                               codec: CodecLike | None = None) -> None:
-    """The root's state_dict() into every rank's optimizer, also where it has no state yet. `model` is Horovod's.
+    """The root's state_dict() into every rank's optimizer, also where it has no state yet. `model` is
+    Horovod's.
 
     As in Horovod, parameters that have no gradient yet get one of zeros.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise InvalidError("broadcast_optimizer_state: LBFGS keeps closures and histories of its own: it can't be sent")
+        raise InvalidError(
+            "broadcast_optimizer_state: LBFGS keeps closures and histories of its own: it can't be sent")
     mine = optimizer.state_dict() if plain.rank() == root_rank else None
     state = plain.broadcast_object(mine, root_rank, "broadcast_optimizer_state", codec)
     if plain.rank() != root_rank:

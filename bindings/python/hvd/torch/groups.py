@@ -1,5 +1,5 @@
-"""torch.distributed's default group in elastic training: of each generation's ranks, by any backend, while libhvd looks after the
-job's members and its state."""
+"""torch.distributed's default group in elastic training: of each generation's ranks, by any backend, while
+libhvd looks after the job's members and its state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from ._connections import cut, listeners
 
 
 def can_reconfigure() -> bool:
-    """Whether this PyTorch has groups that take other members (2.14 and later): then `Group` keeps one group."""
-    return all(hasattr(c10d, name) for name in ("_reconfigure", "_get_reconfigure_handle", "_supports_reconfigure"))
+    """Whether this PyTorch has groups that take other members (2.14 and later): then `Group` keeps one group.
+    """
+    return all(
+        hasattr(c10d, name) for name in ("_reconfigure", "_get_reconfigure_handle", "_supports_reconfigure"))
 
 
 class _Store(dist.Store):
-    """A TCPStore of the present generation's rank 0: where a group made once looks for each generation's addresses."""
+    """A TCPStore of the present generation's rank 0: where a group made once looks for each generation's
+    addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,15 +63,15 @@ def _forward(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("set", "get", "add", "check", "wait", "compare_set", "delete_key", "num_keys", "append", "multi_get", "multi_set",
-              "has_extended_api", "set_timeout"):
+for _name in ("set", "get", "add", "check", "wait", "compare_set", "delete_key", "num_keys", "append",
+              "multi_get", "multi_set", "has_extended_api", "set_timeout"):
     if hasattr(dist.Store, _name):
         setattr(_Store, _name, _forward(_name))
 
 
 class Group:
-    """Group("hvd"), Group("gloo"), Group("cpu:gloo,cuda:nccl"): the default group of torch.distributed, in a `with` within the
-    function that hvd.elastic.run runs:
+    """Group("hvd"), Group("gloo"), Group("cpu:gloo,cuda:nccl"): the default group of torch.distributed, in a
+    `with` within the function that hvd.elastic.run runs:
 
         group = hvd.torch.elastic.Group("gloo")
 
@@ -78,15 +81,16 @@ class Group:
                 parallel = torch.nn.parallel.DistributedDataParallel(model)
                 ...
 
-    With a backend that can, one group is kept from generation to generation and takes the new members (`reconfigures` tells;
-    reconfigure=False: never). Otherwise, and with backend hvd, each generation makes its own. When a member is lost the group is
-    aborted at once, and the error that the backend then raises in the block comes out of it as HorovodInternalError, so that
-    the run loop goes on; any other error comes out as it is. `patience`: seconds that such an error waits to hear of a loss.
-    Groups of new_group and DeviceMesh, DDP's wrappers and FSDP's modules are of one generation: make them in the block.
+    With a backend that can, one group is kept from generation to generation and takes the new members
+    (`reconfigures` tells; reconfigure=False: never). Otherwise, and with backend hvd, each generation makes
+    its own. When a member is lost the group is aborted at once, and the error that the backend then raises in
+    the block comes out of it as HorovodInternalError, so that the run loop goes on; any other error comes out
+    as it is. `patience`: seconds that such an error waits to hear of a loss. Groups of new_group and
+    DeviceMesh, DDP's wrappers and FSDP's modules are of one generation: make them in the block.
     """
 
-    def __init__(self, backend: str = "hvd", *, timeout: float = 600.0, reconfigure: bool | None = None, patience: float = 15.0,
-                 **options: Any):
+    def __init__(self, backend: str = "hvd", *, timeout: float = 600.0, reconfigure: bool | None = None,
+                 patience: float = 15.0, **options: Any):
         self._backend, self._options = backend, options
         self._timeout, self._patience = timedelta(seconds=timeout), patience
         self._reconfigure = reconfigure
@@ -134,7 +138,10 @@ class Group:
             raise self._why(problem) from problem
 
     def _make_or_change(self, store: _Store) -> None:
-        place = {"store": store, "rank": plain.rank(), "world_size": plain.size(), "timeout": self._timeout, **self._options}
+        place = {
+            "store": store, "rank": plain.rank(), "world_size": plain.size(), "timeout": self._timeout,
+            **self._options
+        }
         if not self.reconfigures:
             wanted = can_reconfigure() if self._reconfigure is None else self._reconfigure
             if wanted:
@@ -143,14 +150,18 @@ class Group:
             self.reconfigures = wanted and c10d._supports_reconfigure()
             if self._reconfigure and not self.reconfigures:
                 dist.destroy_process_group()
-                raise InvalidError(f"backend {self._backend} has no groups that take other members: expected reconfigure=False")
+                raise InvalidError(
+                    f"backend {self._backend} has no groups that take other members: expected reconfigure=False"
+                )
         # Whoever keeps a group and whoever makes one (it has just joined) do this together.
-        handles = plain.allgather_object(c10d._get_reconfigure_handle() if self.reconfigures else None, name="torch group handles")
+        handles = plain.allgather_object(c10d._get_reconfigure_handle() if self.reconfigures else None,
+                                         name="torch group handles")
         if not self.reconfigures:
             return
         if None in handles:
-            raise InvalidError(f"ranks {[rank for rank, handle in enumerate(handles) if handle is None]} have a group that does "
-                               "not take other members: expected the same PyTorch and the same arguments on all ranks")
+            raise InvalidError(
+                f"ranks {[rank for rank, handle in enumerate(handles) if handle is None]} have a group that does "
+                "not take other members: expected the same PyTorch and the same arguments on all ranks")
         c10d._reconfigure(uuid=self._generation, handles=handles, timeout=self._timeout).wait()
         group = dist.group.WORLD
         c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(plain.size())}
@@ -158,7 +169,8 @@ class Group:
     # ---- and ends ----
 
     def _hear(self, event: Event) -> None:
-        """In a thread of the library's: operations of the group would wait for the lost one until their time is over."""
+        """In a thread of the library's: operations of the group would wait for the lost one until their time
+        is over."""
         with self._news:
             self._lost = max(self._lost, event.generation)
             self._news.notify_all()
@@ -169,7 +181,8 @@ class Group:
             if "nccl" in self._backend:
                 dist.group.WORLD.abort()
         except Exception as problem:
-            warnings.warn(f"torch's group could not be aborted, and ends with its time-out: {problem}", stacklevel=1)
+            warnings.warn(f"torch's group could not be aborted, and ends with its time-out: {problem}",
+                          stacklevel=1)
 
     def _is_lost(self) -> bool:
         with self._news:
@@ -177,9 +190,11 @@ class Group:
 
     def _why(self, problem: BaseException) -> BaseException:
         """HorovodInternalError if the problem's cause is that a member was lost; else the problem."""
-        if isinstance(problem, HvdError) or not isinstance(problem, (RuntimeError, ValueError)) or not self._is_lost():
+        if isinstance(problem, HvdError) or not isinstance(problem,
+                                                           (RuntimeError, ValueError)) or not self._is_lost():
             return problem
-        return HorovodInternalError(f"torch's group of generation {self._generation} has lost a member: {problem}")
+        return HorovodInternalError(
+            f"torch's group of generation {self._generation} has lost a member: {problem}")
 
     def _drop(self) -> None:
         self.reconfigures, self._ours = False, set()
@@ -195,9 +210,11 @@ class Group:
             try:
                 dist.destroy_process_group(group)
             except Exception as problem:
-                warnings.warn(f"a group of the last generation could not be destroyed: {problem}", stacklevel=1)
+                warnings.warn(f"a group of the last generation could not be destroyed: {problem}",
+                              stacklevel=1)
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None,
+                 trace: TracebackType | None) -> None:
         why = None if problem is None else self._why(problem)
         # After its last step a program may look at the group no more than at another one's.
         if self.reconfigures and isinstance(why, HvdError):
@@ -224,8 +241,8 @@ def _on_host(value: Any) -> Any:
 
 
 class Sharded:
-    """What fully_shard has dealt out among the ranks, as an attribute of a TorchState: commits hold it whole, on every rank, and
-    each generation deals it out anew.
+    """What fully_shard has dealt out among the ranks, as an attribute of a TorchState: commits hold it whole,
+    on every rank, and each generation deals it out anew.
 
         shards = hvd.torch.elastic.Sharded(make)  # make() -> (module, optimizer), sharded among the group there is
         state = hvd.torch.elastic.TorchState(shards=shards, step=0)
@@ -235,8 +252,9 @@ class Sharded:
             with group:
                 module, optimizer = shards.deal()
 
-    A commit gathers the model and its optimizer's state (all ranks commit at once), so each rank's host memory needs
-    room for them; what is committed survives every loss but that of all ranks. Parameters may not be shared between modules.
+    A commit gathers the model and its optimizer's state (all ranks commit at once), so each rank's host
+    memory needs room for them; what is committed survives every loss but that of all ranks. Parameters may
+    not be shared between modules.
     """
 
     def __init__(self, make: Callable[[], tuple[torch.nn.Module, torch.optim.Optimizer]]):
@@ -245,12 +263,14 @@ class Sharded:
         self._dealt: tuple[torch.nn.Module, torch.optim.Optimizer] | None = None
 
     def deal(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """The module and optimizer of this generation's ranks, with what was committed, restored or synced last."""
+        """The module and optimizer of this generation's ranks, with what was committed, restored or synced
+        last."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
         module, optimizer = self._make()
         if self._whole:
-            set_state_dict(module, optimizer, model_state_dict=self._whole["model"], optim_state_dict=self._whole["optimizer"],
+            set_state_dict(module, optimizer, model_state_dict=self._whole["model"],
+                           optim_state_dict=self._whole["optimizer"],
                            options=StateDictOptions(full_state_dict=True))
         self._dealt = module, optimizer
         return self._dealt

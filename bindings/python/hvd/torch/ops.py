@@ -1,7 +1,7 @@
 """The collectives with horovod.torch's parameters, and gradients through all that compute something.
 
-Gradients are Horovod's: that of allgather and broadcast is the average over the ranks of what they have, so that a
-loss which every rank computes alike, from the same gathered values, has the gradient of one.
+Gradients are Horovod's: that of allgather and broadcast is the average over the ranks of what they have, so
+that a loss which every rank computes alike, from the same gathered values, has the gradient of one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _backward_name(name: str | None) -> str | None:
     return None if name is None else f"{name}.gradient"
 
 
-# Each function below is given `call`, the operation on plain tensors: the same with a gradient and without, as another
-# rank may need none.
+# Each function below is given `call`, the operation on plain tensors: the same with a gradient and without,
+# as another rank may need none.
 
 
 class _Allreduce(torch.autograd.Function):
@@ -57,7 +57,8 @@ class _Allreduce(torch.autograd.Function):
         name, op, factors, process_set = ctx.of
         if op not in (Sum, Average):
             raise InvalidError(f"allreduce with {Reduction(op).name} has no gradient")
-        results = grouped_allreduce(gradients, None, _backward_name(name), None, op, process_set=process_set, **factors)
+        results = grouped_allreduce(gradients, None, _backward_name(name), None, op, process_set=process_set,
+                                    **factors)
         return None, None, None, None, None, *results
 
 
@@ -72,7 +73,8 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx, *gradients):
         name, process_set, rows = ctx.of
         name = _backward_name(name)
-        shares = plain.allgather(torch.tensor([rows], device="cpu"), name and f"{name}.rows", process_set=process_set)
+        shares = plain.allgather(torch.tensor([rows], device="cpu"), name and f"{name}.rows",
+                                 process_set=process_set)
         handles = [plain.reducescatter_async(_plain(gradient), name and f"{name}.{index}", Average,
                                              splits=shares[:, index].tolist(), process_set=process_set)
                    for index, gradient in enumerate(gradients)]
@@ -123,7 +125,8 @@ class _Reducescatter(torch.autograd.Function):
         scale = factors["prescale_factor"] * factors["postscale_factor"]
         if op == Sum:
             scale *= _members(process_set).size()
-        results = grouped_allgather([gradient * scale for gradient in gradients], _backward_name(name), process_set)
+        results = grouped_allgather([gradient * scale for gradient in gradients], _backward_name(name),
+                                    process_set)
         return None, None, None, None, None, *results
 
 
@@ -158,9 +161,9 @@ def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str
                                  **_factors(prescale_factor, postscale_factor))
 
 
-def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, compression: Any = None,
-              op: Reduction | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-              process_set: Any = None) -> torch.Tensor:
+def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+              compression: Any = None, op: Reduction | None = None, prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0, process_set: Any = None) -> torch.Tensor:
     """A new tensor; differentiable for Sum and Average."""
     operation, factors = _operation(average, op), _factors(prescale_factor, postscale_factor)
 
@@ -184,11 +187,13 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
     return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
-def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-                            op: Reduction | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None,
+                            name: str | None = None, op: Reduction | None = None,
+                            prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                             process_set: Any = None) -> Handle:
-    return plain.grouped_allreduce_async([_plain(t) for t in tensors], name, _operation(average, op),
-                                         process_set=process_set, **_factors(prescale_factor, postscale_factor))
+    return plain.grouped_allreduce_async([_plain(t) for t in tensors], name,
+                                         _operation(average, op), process_set=process_set,
+                                         **_factors(prescale_factor, postscale_factor))
 
 
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
@@ -204,22 +209,26 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = No
         _Allreduce, call, packed, name, operation, factors, process_set))
 
 
-def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-                             op: Reduction | None = None, prescale_factor: float = 1.0,
-                             postscale_factor: float = 1.0, process_set: Any = None) -> Handle:
-    return plain.grouped_allreduce_async(tensors, name, _operation(average, op), out=tensors, process_set=process_set,
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | None = None,
+                             name: str | None = None, op: Reduction | None = None,
+                             prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                             process_set: Any = None) -> Handle:
+    return plain.grouped_allreduce_async(tensors, name, _operation(average, op),
+                                         out=tensors, process_set=process_set,
                                          **_factors(prescale_factor, postscale_factor))
 
 
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-                       op: Reduction | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                       process_set: Any = None) -> list[torch.Tensor]:
-    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+                       op: Reduction | None = None, prescale_factor: float = 1.0,
+                       postscale_factor: float = 1.0, process_set: Any = None) -> list[torch.Tensor]:
+    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor,
+                                    process_set).wait()
 
 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str | None = None, op: Reduction = Average,
                            process_set: Any = None) -> Handle:
-    """Of a sparse COO tensor: the ranks' entries one after the other, not coalesced; for Average divided by their number.
+    """Of a sparse COO tensor: the ranks' entries one after the other, not coalesced; for Average divided by
+    their number.
 
     The handle's result, and what calling the handle gives, is a sparse tensor of the same shape.
     """
@@ -274,22 +283,26 @@ def grouped_allgather(tensors: Sequence[torch.Tensor], name: str | None = None,
     return _with_gradient(_Allgather, call, tensors, name, process_set)
 
 
-def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+                    process_set: Any = None) -> Handle:
     return plain.broadcast_async(_plain(tensor), root_rank, name, process_set=process_set)
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> torch.Tensor:
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+              process_set: Any = None) -> torch.Tensor:
     """The root's tensor; differentiable."""
     if _wants_gradient(tensor):
         return _Broadcast.apply(tensor, root_rank, name, process_set)
     return broadcast_async(tensor, root_rank, name, process_set).wait()
 
 
-def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+                     process_set: Any = None) -> Handle:
     return plain.broadcast_async_(tensor, root_rank, name, process_set=process_set)
 
 
-def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> torch.Tensor:
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+               process_set: Any = None) -> torch.Tensor:
     return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
@@ -319,7 +332,8 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
     return Finished(handle, finish)
 
 
-def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: Any = None) -> Any:
+def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
+             process_set: Any = None) -> Any:
     """With splits: (rows received, how many from each rank: int32), else the rows; differentiable."""
     if _wants_gradient(tensor):
         result = _Alltoall.apply(tensor, _rows(splits), name, process_set)
@@ -335,8 +349,9 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: Reduc
                                      **_factors(prescale_factor, postscale_factor))
 
 
-def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: Any = None, op: Reduction = Average,
-                  process_set: Any = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> torch.Tensor:
+def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: Any = None,
+                  op: Reduction = Average, process_set: Any = None, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> torch.Tensor:
     """This rank's share of the rows of the reduction; differentiable for Sum and Average."""
     factors = _factors(prescale_factor, postscale_factor)
 
@@ -347,9 +362,9 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: An
         _Reducescatter, call, packed, name, op, factors, process_set))[0]
 
 
-def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | None = None, op: Reduction = Average,
-                                process_set: Any = None, prescale_factor: float = 1.0,
-                                postscale_factor: float = 1.0) -> Handle:
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | None = None,
+                                op: Reduction = Average, process_set: Any = None,
+                                prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Handle:
     return plain.grouped_reducescatter_async([_plain(t) for t in tensors], name, op, process_set=process_set,
                                              **_factors(prescale_factor, postscale_factor))
 
@@ -373,7 +388,8 @@ def barrier(process_set: Any = None) -> None:
 
 
 def join(device: Any = -1) -> int:
-    """hvd.join. `device` is Horovod's, of the zeros that this rank would give; here they are the library's own."""
+    """hvd.join. `device` is Horovod's, of the zeros that this rank would give; here they are the library's
+    own."""
     if not isinstance(device, (int, str, torch.device)):
         raise TypeError(f"join: device is a {type(device).__name__}: expected a device's number")
     return plain.join()

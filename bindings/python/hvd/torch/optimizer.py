@@ -31,9 +31,10 @@ class _Unit:
 class _Gradients:
     """The reductions under way of one optimizer."""
 
-    def __init__(self, param_groups: list[dict], named: Iterable[tuple[str, torch.Tensor]] | None, compression: Any,
-                 passes: int, op: Reduction, predivide: float, groups: int | Sequence[Sequence[torch.Tensor]] | None,
-                 sparse_as_dense: bool, process_set: Any):
+    def __init__(self, param_groups: list[dict], named: Iterable[tuple[str, torch.Tensor]] | None,
+                 compression: Any, passes: int, op: Reduction, predivide: float,
+                 groups: int | Sequence[Sequence[torch.Tensor]] | None, sparse_as_dense: bool,
+                 process_set: Any):
         self.compression, self.op, self.process_set = compression, op, process_set
         self.passes = _passes(passes)
         if predivide != 1.0 and op != Average:
@@ -44,18 +45,21 @@ class _Gradients:
         self.names = self._names(param_groups, named)
         self.units = self._units(groups)
         self.unit_of = {p: unit for unit in self.units for p in unit.parameters}
-        self.sparse: dict[torch.Tensor, int] = {}  # sparse dimensions of those that have had a sparse gradient
+        self.sparse: dict[torch.Tensor,
+                          int] = {}  # sparse dimensions of those that have had a sparse gradient
         self.left: dict[torch.Tensor, int] = {}
         self.generation = plain.generation()
         self.included = process_set is None or process_set.included()
         self.synchronized = False
         self.forget()
-        self.roots: list[Any] = []  # nodes of the graph: they go if nobody keeps them, and the hooks with them
+        self.roots: list[Any] = [
+        ]  # nodes of the graph: they go if nobody keeps them, and the hooks with them
         for p in self.parameters:
             self._hook(p)
 
     @staticmethod
-    def _names(groups: list[dict], named: Iterable[tuple[str, torch.Tensor]] | None) -> dict[torch.Tensor, str]:
+    def _names(groups: list[dict],
+               named: Iterable[tuple[str, torch.Tensor]] | None) -> dict[torch.Tensor, str]:
         if named is None:
             return {p: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups)
                     for j, p in enumerate(group["params"])}
@@ -69,7 +73,8 @@ class _Gradients:
         known = {p: name for name, p in pairs}
         unnamed = [p for group in groups for p in group["params"] if p not in known]
         if unnamed:
-            raise InvalidError(f"named_parameters: {len(unnamed)} of the optimizer's parameters have no name in it")
+            raise InvalidError(
+                f"named_parameters: {len(unnamed)} of the optimizer's parameters have no name in it")
         return known
 
     def _units(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> list[_Unit]:
@@ -127,8 +132,9 @@ class _Gradients:
         if not self.included:  # it trains alone
             return
         if self.left[p] <= 0:
-            raise InvalidError(f"gradient of {self.names[p]!r}: more than backward_passes_per_step={self.passes} "
-                               "backward passes without step()")
+            raise InvalidError(
+                f"gradient of {self.names[p]!r}: more than backward_passes_per_step={self.passes} "
+                "backward passes without step()")
         self.left[p] -= 1
         if self.left[p] == 0:
             unit = self.unit_of[p]
@@ -161,9 +167,11 @@ class _Gradients:
         if self.predivide != 1.0:
             options.update(prescale_factor=1.0 / self.predivide, postscale_factor=self.predivide)
         if len(dense) == 1:
-            handle = plain.allreduce_async_(packed[0], f"allreduce.{self.names[dense[0]]}", self.op, **options)
+            handle = plain.allreduce_async_(packed[0], f"allreduce.{self.names[dense[0]]}", self.op,
+                                            **options)
         else:
-            handle = plain.grouped_allreduce_async_(packed, f"grouped_allreduce.{unit.name}", self.op, **options)
+            handle = plain.grouped_allreduce_async_(packed, f"grouped_allreduce.{unit.name}", self.op,
+                                                    **options)
         unit.handles.append((handle, dense, packed, contexts, _device.stream_of(packed[0])))
 
     def synchronize(self) -> None:
@@ -179,7 +187,8 @@ class _Gradients:
                     result = handle.wait()
                     _device.follow(stream)  # backward had one of its own
                     for p, tensor, context in zip(parameters, packed, contexts):
-                        self._take(p, result if tensor is None else self.compression.decompress(tensor, context))
+                        self._take(p,
+                                   result if tensor is None else self.compression.decompress(tensor, context))
         finally:
             self.forget()
 
@@ -210,7 +219,8 @@ class _Distributed:
     _hvd_synchronize = True
 
     def synchronize(self) -> None:
-        """Waits for the gradients, to clip them before step(); step() then goes `with optimizer.skip_synchronize()`."""
+        """Waits for the gradients, to clip them before step(); step() then goes `with
+        optimizer.skip_synchronize()`."""
         self._hvd.synchronize()
         self._hvd.synchronized = True
 
@@ -233,9 +243,10 @@ class _Distributed:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if self._hvd_synchronize:
             if self._hvd.synchronized:
-                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() context after "
-                              "optimizer.synchronize(): it reduces again the gradients that are reduced already",
-                              stacklevel=2)
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): it reduces again the gradients that are reduced already",
+                    stacklevel=2)
             self._hvd.synchronize()
         self._hvd.synchronized = False
         return super().step(closure)  # type: ignore[misc]
@@ -248,7 +259,8 @@ class _Distributed:
 
 
 class _DistributedDeltas:
-    """What a DistributedOptimizer with op=Adasum has: steps are taken alone, and what they changed is combined.
+    """What a DistributedOptimizer with op=Adasum has: steps are taken alone, and what they changed is
+    combined.
 
     So Adasum sees the direction that the optimizer's own rule gives, with its momentum, as in Horovod.
     """
@@ -260,8 +272,9 @@ class _DistributedDeltas:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        raise InvalidError("skip_synchronize() is not for op=Adasum: gradients stay this rank's own, and step() combines "
-                           "what it changed")
+        raise InvalidError(
+            "skip_synchronize() is not for op=Adasum: gradients stay this rank's own, and step() combines "
+            "what it changed")
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -305,20 +318,20 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
                          op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
-                         groups: int | Sequence[Sequence[torch.Tensor]] | None = None, sparse_as_dense: bool = False,
-                         process_set: Any = None) -> Any:
+                         groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+                         sparse_as_dense: bool = False, process_set: Any = None) -> Any:
     """An optimizer of the same class and with the same state, whose step() uses the gradients of all ranks.
 
-    A gradient's reduction begins as soon as its last backward pass has made it; the library fuses what is ready
-    together. With backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once:
-    divide the loss by n for their mean.
+    A gradient's reduction begins as soon as its last backward pass has made it; the library fuses what is
+    ready together. With backward_passes_per_step = n, gradients add up over n backward passes and are then
+    reduced once: divide the loss by n for their mean.
 
-    `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups (which
-    num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones. A rank that is
-    not in `process_set` trains alone.
+    `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups
+    (which num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones.
+    A rank that is not in `process_set` trains alone.
 
-    With op=Adasum (hvd/adasum.py) step() is this rank's own, and what it changed is combined; gradients are not reduced,
-    and groups, num_groups and sparse_as_dense have no effect.
+    With op=Adasum (hvd/adasum.py) step() is this rank's own, and what it changed is combined; gradients are
+    not reduced, and groups, num_groups and sparse_as_dense have no effect.
     """
     if num_groups < 0:
         raise InvalidError(f"num_groups is {num_groups}: expected 0 or more")
@@ -339,6 +352,6 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     if op == Adasum:
         wrapped._hvd = _Deltas(optimizer.param_groups, named_parameters, compression, process_set)
         return wrapped
-    wrapped._hvd = _Gradients(optimizer.param_groups, named_parameters, compression, backward_passes_per_step, op,
-                              gradient_predivide_factor, groups, sparse_as_dense, process_set)
+    wrapped._hvd = _Gradients(optimizer.param_groups, named_parameters, compression, backward_passes_per_step,
+                              op, gradient_predivide_factor, groups, sparse_as_dense, process_set)
     return wrapped

@@ -1,8 +1,8 @@
 //! The C API of libhvd as it is: `hvd.h` and `driver.h`, which document every name here. Programs use the
 //! safe crate `hvd`.
 //!
-//! The bindings are made from the headers by libhvd's `scripts/api/make.py` and committed: building needs no bindgen.
-//! Their layout tests run with `cargo test`.
+//! The bindings are made from the headers by libhvd's `scripts/api/make.py` and committed: building needs no
+//! bindgen. Their layout tests run with `cargo test`.
 #![allow(non_camel_case_types, non_snake_case)]
 
 mod bindings {

@@ -1,5 +1,6 @@
-//! One rank of the benchmark of languages (bindings/tests/bench.py): the protocol of tests/bench/ranks.h, with
-//! allreduce through this crate. Its `unsafe` is the barrier's, which all languages' ranks have in shared memory.
+//! One rank of the benchmark of languages (bindings/tests/bench.py): the protocol of tests/bench/ranks.h,
+//! with allreduce through this crate. Its `unsafe` is the barrier's, which all languages' ranks have in
+//! shared memory.
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;

@@ -69,7 +69,8 @@ pub struct BackendChoice {
     pub reason: String,
 }
 
-/// What there is to choose from, in the order in which it is searched. The modules are loaded for it, and stay loaded.
+/// What there is to choose from, in the order in which it is searched. The modules are loaded for it, and
+/// stay loaded.
 pub fn backends(options: Option<&Options>) -> Result<Vec<BackendReport>> {
     let options = options.map_or(ptr::null(), |o| o.ptr.cast_const());
     let mut count = 0;

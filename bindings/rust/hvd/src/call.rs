@@ -29,11 +29,11 @@ pub enum Reduction {
 /// let gradient = Call::named("gradient").average().priority(3).timeout(Duration::from_secs(30));
 /// ```
 ///
-/// [`Call::default`] has no name: such operations are numbered in the order in which they are made, which must be the
-/// same on all ranks.
+/// [`Call::default`] has no name: such operations are numbered in the order in which they are made, which
+/// must be the same on all ranks.
 ///
-/// All ranks (of the generation, or of the process set) make each call under the same name. What a collective does
-/// not use must be left at its default.
+/// All ranks (of the generation, or of the process set) make each call under the same name. What a collective
+/// does not use must be left at its default.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Call<'a> {

@@ -38,8 +38,8 @@ macro_rules! collectives {
                                         inputs: $inputs, outputs: $outputs, count: $count })
             }
         )* }
-        /// Each is the [`Context`]'s method of that name, started: what is lent to it stays borrowed until the
-        /// scope ends.
+        /// Each is the [`Context`]'s method of that name, started: what is lent to it stays borrowed until
+        /// the scope ends.
         impl<'scope, 'env> Scope<'scope, 'env> { $(
             #[doc = concat!("Starts [`Context::", stringify!($name), "`].")]
             pub fn $name<'a>(&'scope self, call: impl Into<Call<'a>>, $($arg: collectives!(@type $kind 'scope)),*)
@@ -118,7 +118,8 @@ collectives! {
     fn alltoall_into(input: input, output: output) -> Exchange<Rows> {
         (sys::HVD_COLLECTIVE_ALLTOALL, 0, input, output, 1)
     }
-    /// Sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and shape agree.
+    /// Sends a tensor to one rank, which receives it under the same name. The two match alone; dtype and
+    /// shape agree.
     fn send(data: input, to: root) -> () {
         (sys::HVD_COLLECTIVE_SEND, to, data, NO_OUTPUTS, 1)
     }
@@ -130,13 +131,13 @@ collectives! {
     fn reduce(input: input, output: output, root: root) -> () {
         (sys::HVD_COLLECTIVE_REDUCE, root, input, output, 1)
     }
-    /// Concatenates all ranks' inputs on root, in rank order, and says how many rows came from each. The others get
-    /// nothing: no rows.
+    /// Concatenates all ranks' inputs on root, in rank order, and says how many rows came from each. The
+    /// others get nothing: no rows.
     fn gather(input: input, root: root) -> Exchange {
         (sys::HVD_COLLECTIVE_GATHER, root, input, NO_OUTPUTS, 1)
     }
-    /// Deals the rows of root's input out to all ranks, evenly or as root's [`Call::splits`] says. The others' input is
-    /// not looked at: it may be empty.
+    /// Deals the rows of root's input out to all ranks, evenly or as root's [`Call::splits`] says. The
+    /// others' input is not looked at: it may be empty.
     fn scatter(input: input, output: output, root: root) -> Rows {
         (sys::HVD_COLLECTIVE_SCATTER, root, input, output, 1)
     }
@@ -144,9 +145,9 @@ collectives! {
     fn barrier() -> () {
         (sys::HVD_COLLECTIVE_BARRIER, 0, NO_INPUTS, NO_OUTPUTS, 0)
     }
-    /// For ranks that run out of data before the others: until every rank has joined, the others' operations do
-    /// without this one. The call's name is not used; the wait is bounded by a day unless [`Call::timeout`] is
-    /// given.
+    /// For ranks that run out of data before the others: until every rank has joined, the others' operations
+    /// do without this one. The call's name is not used; the wait is bounded by a day unless
+    /// [`Call::timeout`] is given.
     fn join() -> LastJoined {
         (sys::HVD_COLLECTIVE_JOIN, 0, NO_INPUTS, NO_OUTPUTS, 0)
     }
@@ -164,7 +165,8 @@ fn same_count<'a>(inputs: &'a [View<'a>], outputs: &[ViewMut<'_>]) -> Result<&'a
 }
 
 impl Context {
-    /// Broadcasts bytes whose length only the root knows: what is in `data` on root, and replaces it on the others.
+    /// Broadcasts bytes whose length only the root knows: what is in `data` on root, and replaces it on the
+    /// others.
     pub fn broadcast_object(&self, name: &str, data: &mut Vec<u8>, root: i32) -> Result<()> {
         let (context, name) = (self.get(), Name::new("name", name)?);
         let is_root = self.rank()? == root;

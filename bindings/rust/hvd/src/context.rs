@@ -12,8 +12,9 @@ use crate::options::Options;
 use crate::raw::{self, c_string};
 
 /// One worker of a job. Clones are the same worker. It may be used from any thread, several may live in one
-/// process, and when the last clone is gone (its states, sets and listeners have one each) it leaves the job; without
-/// [`Context::shutdown`] that is the loss of a worker. What is left of it then is [`crate::Status::Closed`].
+/// process, and when the last clone is gone (its states, sets and listeners have one each) it leaves the job;
+/// without [`Context::shutdown`] that is the loss of a worker. What is left of it then is
+/// [`crate::Status::Closed`].
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(crate) inner: Arc<Inner>,
@@ -107,14 +108,15 @@ impl Context {
         Ok(Context { inner: Arc::new(Inner { ptr }) })
     }
 
-    /// A worker that has joined no job yet: what needs one is [`crate::Status::Invalid`] until [`Context::connect`] has
-    /// succeeded. Never blocks. A clone in another thread can [`Context::abort`] it from here on.
+    /// A worker that has joined no job yet: what needs one is [`crate::Status::Invalid`] until
+    /// [`Context::connect`] has succeeded. Never blocks. A clone in another thread can [`Context::abort`] it
+    /// from here on.
     pub fn unconnected(options: &Options) -> Result<Context> {
         Context::create(options.ptr)
     }
 
-    /// Joins the job, at most `timeout` (None: option `init_timeout`). Once; [`crate::Status::Closed`] as soon as another
-    /// thread aborts it.
+    /// Joins the job, at most `timeout` (None: option `init_timeout`). Once; [`crate::Status::Closed`] as
+    /// soon as another thread aborts it.
     pub fn connect(&self, timeout: Option<Duration>) -> Result<()> {
         let context = self.get();
         // SAFETY: any handle may be given. Likewise below.
@@ -125,18 +127,18 @@ impl Context {
         self.inner.ptr
     }
 
-    /// Says that this worker is done, with success, and leaves; waits until every member is done, at most `timeout`
-    /// (None: option `shutdown_timeout`). If the last run failed it leaves without saying that it is done. After it every
-    /// call is [`crate::Status::Closed`].
+    /// Says that this worker is done, with success, and leaves; waits until every member is done, at most
+    /// `timeout` (None: option `shutdown_timeout`). If the last run failed it leaves without saying that it
+    /// is done. After it every call is [`crate::Status::Closed`].
     pub fn shutdown(&self, timeout: Option<Duration>) -> Result<()> {
         let context = self.get();
         // SAFETY: the handle lives as long as self. Likewise below.
         check(|e| unsafe { sys::hvd_shutdown(context, raw::timeout(timeout), e) })
     }
 
-    /// Asks that this worker may go, from any thread, and returns at once: at the next commit or check the others go on
-    /// without it and repeat nothing. `run` then ends here with [`crate::Status::Closed`], and [`Context::has_left`] is
-    /// true. Past the time-out (None: option `leave_timeout`) the worker is lost.
+    /// Asks that this worker may go, from any thread, and returns at once: at the next commit or check the
+    /// others go on without it and repeat nothing. `run` then ends here with [`crate::Status::Closed`], and
+    /// [`Context::has_left`] is true. Past the time-out (None: option `leave_timeout`) the worker is lost.
     pub fn leave(&self, timeout: Option<Duration>) -> Result<()> {
         let context = self.get();
         // SAFETY: as above.
@@ -149,7 +151,8 @@ impl Context {
         unsafe { sys::hvd_has_left(self.get()) != 0 }
     }
 
-    /// A descriptor for signal handlers: a byte written to it does what `leave(None)` does. It belongs to the context.
+    /// A descriptor for signal handlers: a byte written to it does what `leave(None)` does. It belongs to the
+    /// context.
     pub fn leave_fd(&self) -> Result<std::os::fd::RawFd> {
         let context = self.get();
         let mut fd = -1;
@@ -158,8 +161,8 @@ impl Context {
         Ok(fd)
     }
 
-    /// Closes at once, from any thread: every pending and later call is [`crate::Status::Closed`]. To the job this is
-    /// the loss of a worker.
+    /// Closes at once, from any thread: every pending and later call is [`crate::Status::Closed`]. To the job
+    /// this is the loss of a worker.
     pub fn abort(&self, reason: &str) -> Result<()> {
         let (context, reason) = (self.get(), c_string("reason", reason)?);
         // SAFETY: as above.
@@ -233,8 +236,8 @@ impl Context {
             .collect()
     }
 
-    /// Records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in `path` stand for worker, host
-    /// and process.
+    /// Records what this worker does into a file for ui.perfetto.dev; %w, %h and %p in `path` stand for
+    /// worker, host and process.
     pub fn start_timeline(&self, path: &str) -> Result<()> {
         let (context, path) = (self.get(), c_string("path", path)?);
         // SAFETY: as above.

@@ -13,8 +13,8 @@ use crate::error::{check, Result};
 use crate::options::{drop_box, Options};
 use crate::raw::{self, c_string, text_of};
 
-/// A driver: discovers hosts, starts one worker per slot, gives them ranks generation by generation, notices those
-/// that are lost, and says how the job ended. Dropping it stops the job.
+/// A driver: discovers hosts, starts one worker per slot, gives them ranks generation by generation, notices
+/// those that are lost, and says how the job ended. Dropping it stops the job.
 #[derive(Debug)]
 pub struct Driver {
     ptr: *mut sys::hvd_driver,
@@ -171,7 +171,8 @@ unsafe extern "C" fn discover(userdata: *mut c_void, add: sys::hvd_add_host_fn, 
 }
 
 unsafe extern "C" fn start_worker(userdata: *mut c_void, launch: *const sys::hvd_launch) -> i32 {
-    // SAFETY: userdata is the box given with this function, called from one thread; launch is valid during the call.
+    // SAFETY: userdata is the box given with this function, called from one thread; launch is valid during
+    // the call.
     let (launcher, launch) = unsafe { (&mut *userdata.cast::<Box<dyn Launcher>>(), &*launch) };
     let mut environment = HashMap::new();
     let mut entry = launch.environment;
@@ -231,7 +232,8 @@ impl Driver {
         check(|e| function(self.ptr, e))
     }
 
-    /// The program that the local launcher starts for each worker, with variables added to this process's environment.
+    /// The program that the local launcher starts for each worker, with variables added to this process's
+    /// environment.
     pub fn command(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
         let arguments: Result<Vec<_>> = arguments.iter().map(|a| c_string("argument", a)).collect();
         let environment: Result<Vec<_>> =
@@ -242,8 +244,9 @@ impl Driver {
         self.call(|d, e| unsafe { sys::hvd_driver_set_command(d, argv.as_ptr(), envp.as_ptr(), e) })
     }
 
-    /// Hosts by this function instead of options `hosts` or `discovery_script`. Called every `discovery_interval` from
-    /// a thread of its own. An error (or a panic) is fatal at the first call, later it is tried again.
+    /// Hosts by this function instead of options `hosts` or `discovery_script`. Called every
+    /// `discovery_interval` from a thread of its own. An error (or a panic) is fatal at the first call, later
+    /// it is tried again.
     pub fn discovery(
         &self,
         function: impl FnMut() -> std::result::Result<Vec<Host>, Failed> + Send + 'static,
@@ -301,8 +304,8 @@ impl Driver {
         self.call(|d, e| unsafe { sys::hvd_driver_start(d, e) })
     }
 
-    /// Waits until the job has ended: Ok if it succeeded, [`JobFailed`](crate::Status::JobFailed) with the sentence that says why,
-    /// [`Timeout`](crate::Status::Timeout) if it goes on.
+    /// Waits until the job has ended: Ok if it succeeded, [`JobFailed`](crate::Status::JobFailed) with the
+    /// sentence that says why, [`Timeout`](crate::Status::Timeout) if it goes on.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         // SAFETY: as above.
         self.call(|d, e| unsafe { sys::hvd_driver_wait(d, raw::nanoseconds(timeout), e) })
@@ -347,7 +350,8 @@ impl Driver {
         })
     }
 
-    /// All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets are in it.
+    /// All that is known of the job: hosts, workers, generations and their recoveries, goodput. No secrets
+    /// are in it.
     pub fn describe(&self, format: Format) -> Result<String> {
         let format = match format {
             Format::Text => sys::HVD_DRIVER_FORMAT_TEXT,
@@ -361,8 +365,8 @@ impl Driver {
         Ok(owned(text))
     }
 
-    /// Has a host's workers leave at their next commit, at most within this time (None: option leave_timeout), and gives
-    /// it no others.
+    /// Has a host's workers leave at their next commit, at most within this time (None: option
+    /// leave_timeout), and gives it no others.
     pub fn drain(&self, host: &str, timeout: Option<Duration>, reason: &str) -> Result<()> {
         let (host, reason) = (c_string("host", host)?, c_string("reason", reason)?);
         let timeout = raw::timeout(timeout);
@@ -389,8 +393,8 @@ impl Driver {
     }
 }
 
-/// Asks a driver that runs elsewhere as its operator, as `hvdrun ctl` does: options `address_file`, or `driver` and
-/// `secret`, name it. Verb "help" lists the verbs. None: 10 seconds.
+/// Asks a driver that runs elsewhere as its operator, as `hvdrun ctl` does: options `address_file`, or
+/// `driver` and `secret`, name it. Verb "help" lists the verbs. None: 10 seconds.
 pub fn command(options: &Options, verb: &str, argument: &str, timeout: Option<Duration>) -> Result<String> {
     let (verb, argument) = (c_string("verb", verb)?, c_string("argument", argument)?);
     let mut text = ptr::null_mut();

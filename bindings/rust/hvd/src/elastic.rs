@@ -34,12 +34,12 @@ fn interrupted(status: Option<Status>) -> bool {
     matches!(status, Some(Status::PeerLost | Status::HostsUpdated))
 }
 
-/// Calls `train` until it is complete: sync, train; when a peer is lost restore, rejoin, sync, reset callbacks, train
-/// again; when hosts have changed the same without restore. Blocks.
+/// Calls `train` until it is complete: sync, train; when a peer is lost restore, rejoin, sync, reset
+/// callbacks, train again; when hosts have changed the same without restore. Blocks.
 ///
-/// `train` passes on [`Status::PeerLost`] and [`Status::HostsUpdated`] as it got them (with `?`). Any other error ends
-/// the run, as does a panic; the worker then leaves the job without having said that it is done. Collectives are called
-/// on the context, commits on the state.
+/// `train` passes on [`Status::PeerLost`] and [`Status::HostsUpdated`] as it got them (with `?`). Any other
+/// error ends the run, as does a panic; the worker then leaves the job without having said that it is done.
+/// Collectives are called on the context, commits on the state.
 pub fn run<S, T, E: Failure>(
     state: &mut State<S>,
     mut train: impl FnMut(&mut State<S>) -> std::result::Result<T, E>,

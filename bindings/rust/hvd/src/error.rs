@@ -10,7 +10,8 @@ use crate::raw;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
-    /// A worker of this generation is gone: restore the last commit and rejoin. Pass it on to [`crate::elastic::run`].
+    /// A worker of this generation is gone: restore the last commit and rejoin. Pass it on to
+    /// [`crate::elastic::run`].
     PeerLost,
     /// Hosts were added or removed: keep live values and rejoin. Pass it on to [`crate::elastic::run`].
     HostsUpdated,
@@ -160,8 +161,8 @@ impl fmt::Display for Error {
 
 impl StdError for Error {}
 
-/// What [`crate::elastic::run`] must know of a training function's error: whether it came from this library, and as
-/// what. Implemented for [`Error`] and for boxed errors, in which it is looked for along the sources.
+/// What [`crate::elastic::run`] must know of a training function's error: whether it came from this library,
+/// and as what. Implemented for [`Error`] and for boxed errors, in which it is looked for along the sources.
 pub trait Failure: From<Error> {
     /// The status to end or to go on with; None if the error is the program's own.
     fn status(&self) -> Option<Status>;

@@ -129,15 +129,16 @@ impl Drop for Listener {
 type Listen = Box<dyn FnMut(&Event) + Send>;
 
 unsafe extern "C" fn on_event(userdata: *mut c_void, event: *const sys::hvd_event) {
-    // SAFETY: userdata is the box given with this function; one call at a time, so that the borrow is exclusive.
+    // SAFETY: userdata is the box given with this function; one call at a time, so that the borrow is
+    // exclusive.
     let (listen, event) = unsafe { (&mut *userdata.cast::<Listen>(), Event::from_raw(&*event)) };
     // There is nobody to tell of a panic in a listener; it stays registered.
     let _ = raw::caught(|| listen(&event));
 }
 
 impl Context {
-    /// Calls `listener` from a thread that does nothing else, one call at a time. It may use the context, but a blocking
-    /// call holds up later events, and [`Context::shutdown`] is [`Status::Invalid`] there.
+    /// Calls `listener` from a thread that does nothing else, one call at a time. It may use the context, but
+    /// a blocking call holds up later events, and [`Context::shutdown`] is [`Status::Invalid`] there.
     pub fn listen(&self, kinds: Kinds, listener: impl FnMut(&Event) + Send + 'static) -> Result<Listener> {
         let context = self.get();
         let userdata = Box::into_raw(Box::new(Box::new(listener) as Listen)).cast();
@@ -157,8 +158,8 @@ impl Context {
         Ok(EventStream { receiver, _listener: listener })
     }
 
-    /// A descriptor that polls readable while [`Context::next_event`] has something to give. Events are queued from this
-    /// call on.
+    /// A descriptor that polls readable while [`Context::next_event`] has something to give. Events are
+    /// queued from this call on.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>> {
         let context = self.get();
         let mut fd = -1;

@@ -2,8 +2,8 @@
 //! of workers, in the same processes, without losing committed work.
 //!
 //! A worker opens a [`Context`], puts what must survive into a [`State`] and gives its training function to
-//! [`elastic::run`]. When a peer dies, the last commit is restored and the function is called again with whoever is
-//! left; when hosts come or go the same happens with live values.
+//! [`elastic::run`]. When a peer dies, the last commit is restored and the function is called again with
+//! whoever is left; when hosts come or go the same happens with live values.
 //!
 //! ```no_run
 //! use hvd::{elastic, Call, Context, Fields, State, Variables};
@@ -35,10 +35,13 @@
 //! ```
 //!
 //! # Memory
-//! No `unsafe` is needed (but to say where a device's memory is), and no safe program can make the library touch memory that is not there:
+//! No `unsafe` is needed (but to say where a device's memory is), and no safe program can make the library
+//! touch memory that is not there:
 //!
-//! - **Blocking** collectives borrow their buffers for the call, and return only when the library is done with them.
-//! - **Asynchronous** ones outlive a call. A handle that borrowed could be leaked by `mem::forget`, which ends the
+//! - **Blocking** collectives borrow their buffers for the call, and return only when the library is done
+//! with them.
+//! - **Asynchronous** ones outlive a call. A handle that borrowed could be leaked by `mem::forget`, which
+//! ends the
 //!   borrow while the library still writes. So operations on borrowed buffers live in a [`Context::scope`], which
 //!   waits for all of them before it returns, as `std::thread::scope` does; the others ([`Pending`]) own
 //!   their buffers, and a leaked one leaks them too.

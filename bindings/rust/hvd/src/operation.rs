@@ -41,7 +41,8 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn is_done(&self) -> bool {
         let mut done = 0;
-        // SAFETY: any handle may be given. Likewise below. In a forked child, where it is refused, nobody works on it.
+        // SAFETY: any handle may be given. Likewise below. In a forked child, where it is refused, nobody
+        // works on it.
         unsafe { sys::hvd_op_test(self.op.ptr, &mut done, ptr::null_mut()) != sys::HVD_OK || done != 0 }
     }
 
@@ -69,8 +70,8 @@ impl Handle {
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Returns when the library is done with the operation's memory, whatever became of it. The operation's own time-out
-    /// bounds that.
+    /// Returns when the library is done with the operation's memory, whatever became of it. The operation's
+    /// own time-out bounds that.
     fn settle(&self) {
         while !self.is_done() {
             // SAFETY: as above.
@@ -227,7 +228,8 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
     }
     request.timeout_ns = s.call.timeout.map_or(0, raw::nanoseconds);
     let mut op = ptr::null_mut();
-    // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until completion.
+    // SAFETY: names, splits and descriptors are copied; the caller keeps the tensors' memory until
+    // completion.
     check(|e| unsafe { sys::hvd_submit(handle, &request, &mut op, e) })?;
     Ok(Handle { op: Arc::new(Operation { ptr: op }) })
 }
@@ -258,8 +260,8 @@ impl<R: Outcome> Op<'_, R> {
         self.handle.is_done()
     }
 
-    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a duplicate of it in
-    /// tokio's `AsyncFd`). It is not to be read from or written to.
+    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a
+    /// duplicate of it in tokio's `AsyncFd`). It is not to be read from or written to.
     pub fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
         self.handle.completion_fd()
     }
@@ -270,17 +272,19 @@ impl<R: Outcome> Op<'_, R> {
         R::of(&Completed(&self.handle, self.count))
     }
 
-    /// The same with a bound: [`Status::Timeout`], naming the ranks that have not called it, while it goes on.
+    /// The same with a bound: [`Status::Timeout`], naming the ranks that have not called it, while it goes
+    /// on.
     pub fn wait_for(&self, timeout: Duration) -> Result<R> {
         self.handle.wait(Some(timeout))?;
         R::of(&Completed(&self.handle, self.count))
     }
 }
 
-/// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the library
-/// keeps its memory until it has completed; leaked, its memory is leaked too.
+/// An operation that owns its memory `B` and gives `R`. Dropped while it is pending, it goes on, and the
+/// library keeps its memory until it has completed; leaked, its memory is leaked too.
 ///
-/// Its memory can't be had before [`Pending::wait`] gives it back, and the operation can't be used after that:
+/// Its memory can't be had before [`Pending::wait`] gives it back, and the operation can't be used after
+/// that:
 ///
 /// ```compile_fail,E0382
 /// # fn f(context: &hvd::Context) -> hvd::Result<()> {
@@ -307,13 +311,14 @@ impl<B: Send + 'static, R: Outcome> Pending<B, R> {
         self.handle.is_done()
     }
 
-    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a duplicate of it in
-    /// tokio's `AsyncFd`). It is not to be read from or written to.
+    /// A descriptor that polls readable from the moment it has completed, for an event loop (mio, or a
+    /// duplicate of it in tokio's `AsyncFd`). It is not to be read from or written to.
     pub fn completion_fd(&self) -> Result<BorrowedFd<'_>> {
         self.handle.completion_fd()
     }
 
-    /// Waits at most that long: [`Status::Timeout`], naming the ranks that have not called it, while it goes on.
+    /// Waits at most that long: [`Status::Timeout`], naming the ranks that have not called it, while it goes
+    /// on.
     pub fn wait_for(&self, timeout: Duration) -> Result<()> {
         self.handle.wait(Some(timeout))
     }
@@ -361,10 +366,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl Context {
-    /// Runs `function`, in which operations on borrowed memory can be started that overlap with each other and with
-    /// whatever else it does. Returns when all of them have completed, also if the function panics: until then
-    /// their memory stays borrowed. Operations whose result nobody asked for are waited for as well; their failure is
-    /// the failure of the generation, which the next call tells.
+    /// Runs `function`, in which operations on borrowed memory can be started that overlap with each other
+    /// and with whatever else it does. Returns when all of them have completed, also if the function panics:
+    /// until then their memory stays borrowed. Operations whose result nobody asked for are waited for as
+    /// well; their failure is the failure of the generation, which the next call tells.
     ///
     /// ```no_run
     /// # fn f(context: &hvd::Context) -> hvd::Result<()> {

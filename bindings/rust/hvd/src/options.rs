@@ -47,7 +47,8 @@ pub trait OptionValue {
 }
 
 /// Typed options by key, listed by [`Options::describe`]. Each can also be given in the environment as
-/// `HVD_<KEY IN CAPITALS>`; a value that was set wins. A duration is a [`Duration`], or text: seconds, or with a unit ("250ms").
+/// `HVD_<KEY IN CAPITALS>`; a value that was set wins. A duration is a [`Duration`], or text: seconds, or
+/// with a unit ("250ms").
 #[derive(Debug)]
 pub struct Options {
     pub(crate) ptr: *mut sys::hvd_options,
@@ -96,8 +97,8 @@ impl Options {
         Ok(unsafe { raw::text_of(text) })
     }
 
-    /// Where log lines of at least `level` go. Called from any of the library's threads, one call at a time per context;
-    /// it must not call back into the context.
+    /// Where log lines of at least `level` go. Called from any of the library's threads, one call at a time
+    /// per context; it must not call back into the context.
     pub fn set_log(
         &mut self,
         level: LogLevel,

@@ -78,8 +78,8 @@ pub struct SamplerInfo {
     pub rounds: u64,
 }
 
-/// Deals the samples `0 .. samples` out to the ranks, each exactly once in an epoch, also when the number of ranks changes
-/// on the way.
+/// Deals the samples `0 .. samples` out to the ranks, each exactly once in an epoch, also when the number of
+/// ranks changes on the way.
 #[derive(Debug)]
 pub struct Sampler {
     ptr: *mut sys::hvd_sampler,
@@ -111,8 +111,8 @@ impl Sampler {
         self.ptr
     }
 
-    /// The first round that is not recorded (the same until it is), or with `after` the one that follows that, to load data
-    /// ahead. `indices` gets this rank's samples.
+    /// The first round that is not recorded (the same until it is), or with `after` the one that follows
+    /// that, to load data ahead. `indices` gets this rank's samples.
     pub fn next(&self, after: Option<&Batch>, indices: &mut Vec<u64>) -> Result<Batch> {
         indices.resize(self.batch_size, 0);
         let after = after.map_or(ptr::null(), |batch| ptr::from_ref(&batch.raw));

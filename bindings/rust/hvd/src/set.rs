@@ -24,8 +24,8 @@ pub enum SetRule {
     End = sys::HVD_SET_RULE_END,
 }
 
-/// A subset of the ranks, for collectives among them ([`crate::Call::on`]). Each member makes it by itself, with the
-/// same name and members.
+/// A subset of the ranks, for collectives among them ([`crate::Call::on`]). Each member makes it by itself,
+/// with the same name and members.
 #[derive(Debug)]
 pub struct ProcessSet {
     ptr: *mut sys::hvd_process_set,
@@ -55,7 +55,8 @@ pub struct SetInfo {
 }
 
 impl ProcessSet {
-    /// `ranks`: of the current generation, in any order; must be empty for [`SetRule::Local`] and [`SetRule::Cross`].
+    /// `ranks`: of the current generation, in any order; must be empty for [`SetRule::Local`] and
+    /// [`SetRule::Cross`].
     pub fn new(context: &Context, name: &str, ranks: &[i32], rule: SetRule) -> Result<ProcessSet> {
         let name = c_string("name", name)?;
         let handle = context.get();

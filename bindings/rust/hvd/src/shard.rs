@@ -10,7 +10,8 @@ use crate::error::{check, Result};
 use crate::raw::Name;
 use crate::tensor::{Element, ViewMut};
 
-/// (offset, length) of a rank's part of an even split: the first ranks have one element more where it does not come out even.
+/// (offset, length) of a rank's part of an even split: the first ranks have one element more where it does
+/// not come out even.
 pub fn shard_range(elements: i64, rank: i32, size: i32) -> Result<(i64, i64)> {
     let (mut offset, mut length) = (0, 0);
     // SAFETY: places for the results.
@@ -42,13 +43,15 @@ struct Range<T> {
     offset: i64,
 }
 
-/// This rank's range of a sharded key: a slice, which is another one, of another length, after a change of ranks.
+/// This rank's range of a sharded key: a slice, which is another one, of another length, after a change of
+/// ranks.
 ///
 /// Name it in a state by [`crate::Fields::shard`]. All elements are `T::default()` at first.
 pub struct Shard<T: Element + Default> {
     elements: i64,
     kept: Kept,
-    // The library's callback replaces what is within, during a call on the state, when nobody has a reference to it.
+    // The library's callback replaces what is within, during a call on the state, when nobody has a reference
+    // to it.
     range: Box<UnsafeCell<Range<T>>>,
 }
 
@@ -62,14 +65,14 @@ impl<T: Element + Default> std::fmt::Debug for Shard<T> {
 }
 
 impl<T: Element + Default> Shard<T> {
-    /// This rank's part of an even split of a vector of so many elements, which outlives the loss of `copies` workers at
-    /// once (0: none).
+    /// This rank's part of an even split of a vector of so many elements, which outlives the loss of `copies`
+    /// workers at once (0: none).
     pub fn new(context: &Context, elements: i64, copies: u8) -> Result<Shard<T>> {
         let copies = if copies == 0 { sys::HVD_NO_COPIES } else { i32::from(copies) };
         Shard::keeping(context, elements, Kept::Copies(copies))
     }
-    /// The same for 1 / `parity` (2 to 64) of a copy's memory: workers are in groups of `parity` + 1 or more, which keep each
-    /// other's parity, and one of each group may be lost at once.
+    /// The same for 1 / `parity` (2 to 64) of a copy's memory: workers are in groups of `parity` + 1 or more,
+    /// which keep each other's parity, and one of each group may be lost at once.
     pub fn with_parity(context: &Context, elements: i64, parity: u8) -> Result<Shard<T>> {
         Shard::keeping(context, elements, Kept::Parity(i32::from(parity)))
     }
@@ -104,7 +107,8 @@ impl<T: Element + Default> DerefMut for Shard<T> {
 }
 
 unsafe extern "C" fn reshard<T: Element + Default>(userdata: *mut c_void, asked: *mut sys::hvd_shard) -> i32 {
-    // SAFETY: userdata is the range of a shard that the state's value owns; the library has no use for the old memory.
+    // SAFETY: userdata is the range of a shard that the state's value owns; the library has no use for the
+    // old memory.
     let (range, asked) = unsafe { (&mut *userdata.cast::<Range<T>>(), &mut *asked) };
     let Ok(length) = usize::try_from(asked.elements) else { return 1 };
     range.data = vec![T::default(); length];

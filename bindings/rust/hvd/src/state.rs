@@ -19,8 +19,8 @@ use crate::tensor::{bytes_of, Element, ViewMut};
 
 /// Names what of a value must survive. Every rank names the same keys with the same kinds, dtypes and shapes.
 ///
-/// It is asked at the beginning, and again before each commit, restore and sync: the fields named must be the same ones,
-/// in the same memory.
+/// It is asked at the beginning, and again before each commit, restore and sync: the fields named must be the
+/// same ones, in the same memory.
 pub trait Variables {
     /// Calls a method of `fields` for each field.
     fn variables<'a>(&'a mut self, fields: &mut Fields<'a>);
@@ -210,8 +210,8 @@ struct Lost<S> {
 }
 
 unsafe extern "C" fn lost<S>(userdata: *mut c_void, sentence: *const std::ffi::c_char) -> i32 {
-    // SAFETY: userdata lives as long as the state; a call on the state has the exclusive borrow of the value, and looks at
-    // it by address alone.
+    // SAFETY: userdata lives as long as the state; a call on the state has the exclusive borrow of the value,
+    // and looks at it by address alone.
     let (lost, sentence) =
         unsafe { (&mut *userdata.cast::<Lost<S>>(), std::ffi::CStr::from_ptr(sentence).to_string_lossy()) };
     let value = lost.value;
@@ -224,11 +224,12 @@ unsafe extern "C" fn lost<S>(userdata: *mut c_void, sentence: *const std::ffi::c
 
 type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
 
-/// A value of the program's and what of it must survive. It is used through the state (`state.step += 1`); the
-/// memory of its tensors must stay where it is: write into a `Vec` of a state, but don't replace or resize it.
+/// A value of the program's and what of it must survive. It is used through the state (`state.step += 1`);
+/// the memory of its tensors must stay where it is: write into a `Vec` of a state, but don't replace or
+/// resize it.
 ///
-/// Ranks commit at the same points. A change of hosts or a loss that a commit or a check tells is returned as an
-/// error, which the training function passes on.
+/// Ranks commit at the same points. A change of hosts or a loss that a commit or a check tells is returned as
+/// an error, which the training function passes on.
 ///
 /// It is one thread's, as its callbacks run in the thread that calls:
 ///
@@ -366,14 +367,15 @@ impl<S> State<S> {
         &self.context
     }
 
-    /// Runs `reset` after a new generation is formed and synced, before the training function is called again (not
-    /// before its first call), in order of registration. All ranks may call collectives from it.
+    /// Runs `reset` after a new generation is formed and synced, before the training function is called again
+    /// (not before its first call), in order of registration. All ranks may call collectives from it.
     pub fn on_reset(&mut self, reset: impl FnMut(&mut S, &Context) -> Result<()> + 'static) {
         self.resets.push(Box::new(reset));
     }
 
-    /// If more workers are lost than shards have copies: `load` is called on every rank, with a sentence that says what is
-    /// lost, and loads every field from the program's own checkpoint, in place. Without it the job ends with that sentence.
+    /// If more workers are lost than shards have copies: `load` is called on every rank, with a sentence that
+    /// says what is lost, and loads every field from the program's own checkpoint, in place. Without it the
+    /// job ends with that sentence.
     pub fn on_lost(&mut self, load: impl FnMut(&mut S, &str) -> Result<()> + 'static) -> Result<()> {
         let mut kept = Box::new(Lost { load: Box::new(load), value: ptr::from_mut(&mut *self.value) });
         let userdata = ptr::from_mut::<Lost<S>>(&mut kept).cast();
@@ -416,25 +418,28 @@ impl<S> State<S> {
         }
     }
 
-    /// Copies everything as the next revision, then [`State::check_host_updates`]. All ranks call it at the same point.
-    /// [`Status::HostsUpdated`] and [`Status::PeerLost`] mean that the copy was made, and must be passed on.
+    /// Copies everything as the next revision, then [`State::check_host_updates`]. All ranks call it at the
+    /// same point. [`Status::HostsUpdated`] and [`Status::PeerLost`] mean that the copy was made, and must be
+    /// passed on.
     pub fn commit(&mut self) -> Result<()> {
         // SAFETY: the handle is ours, and `call` has checked the memory. Likewise below.
         self.call(|state, e| unsafe { sys::hvd_state_commit(state, e) })
     }
 
-    /// Begins a commit that is copied while the program computes. Values and objects are saved when it returns.
+    /// Begins a commit that is copied while the program computes. Values and objects are saved when it
+    /// returns.
     ///
     /// # Safety
     ///
-    /// Another thread reads the tensors of the state until [`State::commit_end`], or the next commit, restore or sync,
-    /// has returned: nothing may write them, replace them or free them before.
+    /// Another thread reads the tensors of the state until [`State::commit_end`], or the next commit, restore
+    /// or sync, has returned: nothing may write them, replace them or free them before.
     pub unsafe fn commit_begin(&mut self) -> Result<()> {
         // SAFETY: as above, and the caller's promise.
         self.call(|state, e| unsafe { sys::hvd_state_commit_begin(state, e) })
     }
 
-    /// Waits for what is left of the commit that was begun, and then does what [`State::commit`] does after its copy.
+    /// Waits for what is left of the commit that was begun, and then does what [`State::commit`] does after
+    /// its copy.
     pub fn commit_end(&mut self) -> Result<()> {
         // SAFETY: as above.
         self.call(|state, e| unsafe { sys::hvd_state_commit_end(state, e) })
@@ -446,7 +451,8 @@ impl<S> State<S> {
         self.call(|state, e| unsafe { sys::hvd_state_save(state, e) })
     }
 
-    /// Asks all ranks, at the same point, whether hosts have changed: [`Status::HostsUpdated`] on all of them, or Ok.
+    /// Asks all ranks, at the same point, whether hosts have changed: [`Status::HostsUpdated`] on all of
+    /// them, or Ok.
     pub fn check_host_updates(&mut self) -> Result<()> {
         // SAFETY: as above.
         self.call(|state, e| unsafe { sys::hvd_state_check_host_updates(state, e) })
@@ -458,8 +464,8 @@ impl<S> State<S> {
         self.call(|state, e| unsafe { sys::hvd_state_restore(state, e) })
     }
 
-    /// Makes all ranks' state that of the survivor with the highest revision. [`crate::elastic::run`] does so for each
-    /// generation.
+    /// Makes all ranks' state that of the survivor with the highest revision. [`crate::elastic::run`] does so
+    /// for each generation.
     pub fn sync(&mut self) -> Result<()> {
         // SAFETY: as above.
         self.call(|state, e| unsafe { sys::hvd_state_sync(state, e) })

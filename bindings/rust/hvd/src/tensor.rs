@@ -149,8 +149,8 @@ impl Bf16 {
     }
 }
 
-/// A truth value of one byte, of which any but 0 is true: other languages' workers may send any byte, and a Rust
-/// `bool` must be 0 or 1.
+/// A truth value of one byte, of which any but 0 is true: other languages' workers may send any byte, and a
+/// Rust `bool` must be 0 or 1.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
 pub struct Bool(pub u8);
@@ -265,7 +265,8 @@ impl DeviceMemory {
     }
 }
 
-/// Strides, in elements, must be those of a dense row-major tensor; where there is one index they don't matter.
+/// Strides, in elements, must be those of a dense row-major tensor; where there is one index they don't
+/// matter.
 fn check_strides(shape: &[usize], strides: &[usize]) -> Result<()> {
     let mut expected = vec![0; shape.len()];
     let mut product = 1usize;
@@ -299,8 +300,8 @@ impl<'a> View<'a> {
     /// A tensor that a device reads.
     ///
     /// # Safety
-    /// `memory` holds as many elements as `shape` says, and is neither freed nor written until what runs on its stream
-    /// after the operation has begun: nothing but the program knows who uses it.
+    /// `memory` holds as many elements as `shape` says, and is neither freed nor written until what runs on
+    /// its stream after the operation has begun: nothing but the program knows who uses it.
     pub unsafe fn on_device(memory: DeviceMemory, shape: &[usize]) -> Result<View<'a>> {
         Ok(View { raw: memory.describe(shape)?, memory: PhantomData })
     }
@@ -333,8 +334,8 @@ impl<'a> ViewMut<'a> {
     /// A tensor that a device writes.
     ///
     /// # Safety
-    /// As for [`View::on_device`]; nobody else reads or writes it meanwhile. In a [`crate::State`] it stays where it is
-    /// until the state is dropped, as does the stream.
+    /// As for [`View::on_device`]; nobody else reads or writes it meanwhile. In a [`crate::State`] it stays
+    /// where it is until the state is dropped, as does the stream.
     pub unsafe fn on_device(memory: DeviceMemory, shape: &[usize]) -> Result<ViewMut<'a>> {
         Ok(ViewMut { raw: memory.describe(shape)?, memory: PhantomData })
     }
@@ -423,6 +424,7 @@ pub(crate) fn slice_of<'a, T: Element>(tensor: &sys::hvd_tensor) -> Result<&'a [
     if length == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the library's memory, aligned for every dtype, of as many elements as it says; any bytes are a T.
+    // SAFETY: the library's memory, aligned for every dtype, of as many elements as it says; any bytes are a
+    // T.
     Ok(unsafe { std::slice::from_raw_parts(tensor.data.cast::<T>(), length) })
 }

@@ -1,12 +1,12 @@
-// hvd-mpi-helper: what the driver runs beside an elastic job on Open MPI (the manifest of mpi_elastic names it). It runs the
-// server through which the workers' MPI processes find each other: Open MPI's ompi-server, or hvd-pmix-server, which lies beside
-// this program, where Open MPI (5 and later) has none. HVD_OMPI_SERVER names another file; with "off", or where the environment
-// names a server already, none is run.
+// hvd-mpi-helper: what the driver runs beside an elastic job on Open MPI (the manifest of mpi_elastic names
+// it). It runs the server through which the workers' MPI processes find each other: Open MPI's ompi-server,
+// or hvd-pmix-server, which lies beside this program, where Open MPI (5 and later) has none. HVD_OMPI_SERVER
+// names another file; with "off", or where the environment names a server already, none is run.
 //
-// Arguments KEY=VALUE: directory and memory, private directories of the job; listen, where the driver listens; interface;
-// local, 1 if the workers are processes of this machine. Its environment is what the workers' would be. It says on stdout
-// what they need, then "ready"; it ends, with the reason on stderr, when the server does. SIGTERM ends it, the server, and the
-// daemons of workers that are gone.
+// Arguments KEY=VALUE: directory and memory, private directories of the job; listen, where the driver
+// listens; interface; local, 1 if the workers are processes of this machine. Its environment is what the
+// workers' would be. It says on stdout what they need, then "ready"; it ends, with the reason on stderr, when
+// the server does. SIGTERM ends it, the server, and the daemons of workers that are gone.
 #include <mpi.h>  // for its version alone
 #include <poll.h>
 #include <signal.h>

@@ -15,8 +15,8 @@ std::string find_program(const std::string& name);
 
 class Program {
  public:
-  /// Starts it, with stdout and stderr in one pipe and /dev/null as stdin. It gets SIGKILL when this process ends.
-  /// False, and errno, if it can't be started.
+  /// Starts it, with stdout and stderr in one pipe and /dev/null as stdin. It gets SIGKILL when this process
+  /// ends. False, and errno, if it can't be started.
   bool start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
   /// To wait for its words; -1 when there are no more.
   int output() const { return output_; }

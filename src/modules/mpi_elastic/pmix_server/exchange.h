@@ -1,5 +1,5 @@
-// What MPI processes tell each other as they join: values under keys, of which the other side waits for one. Who waits for a
-// process that has died is told so at once. Pure: time comes in, answers come out.
+// What MPI processes tell each other as they join: values under keys, of which the other side waits for one.
+// Who waits for a process that has died is told so at once. Pure: time comes in, answers come out.
 #pragma once
 
 #include <chrono>
@@ -27,9 +27,10 @@ struct Answer {
 };
 using Answers = std::vector<Answer>;
 
-/// Two processes that join publish and look up keys "<port>:<what>", port itself having one colon in it ("12.0:345"). All who
-/// have done so for one port are partners: if one of them dies, the others' look-ups under this port end. What one process can
-/// make it remember is bounded, since a process may be wrong or wild: its oldest ports are forgotten, and further values refused.
+/// Two processes that join publish and look up keys "<port>:<what>", port itself having one colon in it
+/// ("12.0:345"). All who have done so for one port are partners: if one of them dies, the others' look-ups
+/// under this port end. What one process can make it remember is bounded, since a process may be wrong or
+/// wild: its oldest ports are forgotten, and further values refused.
 class Exchange {
  public:
   static constexpr size_t kMostPorts = 64;    // that a process is partner of; joins come one after the other
@@ -41,7 +42,8 @@ class Exchange {
   /// once: goes with the first look-up that finds it. nullopt: it has published too
   /// much, or the key is another's.
   std::optional<Answers> publish(const std::string& process, const std::string& key, Value value, bool once);
-  /// waits: for the value to come, until `patience` is over. One that waits for too much is told that it is absent.
+  /// waits: for the value to come, until `patience` is over. One that waits for too much is told that it is
+  /// absent.
   Answers look_up(const std::string& process, const std::string& key, uint64_t ticket, bool waits, Time now);
   void unpublish(const std::string& process, const std::string& key);
   /// What it has published goes as well.

@@ -1,13 +1,15 @@
-// hvd-pmix-server LIBRARY SESSIONS [ADDRESS [elsewhere]]: a PMIx server for the workers of one elastic job, through which
-// MPI processes that were started apart find each other (Open MPI 5 and later, which has no ompi-server). It starts nobody
-// and tells nobody of anybody's end. When it serves it prints one line for the module mpi to stderr:
+// hvd-pmix-server LIBRARY SESSIONS [ADDRESS [elsewhere]]: a PMIx server for the workers of one elastic job,
+// through which MPI processes that were started apart find each other (Open MPI 5 and later, which has no
+// ompi-server). It starts nobody and tells nobody of anybody's end. When it serves it prints one line for the
+// module mpi to stderr:
 //   hvd-pmix: PMIX_NAMESPACE=<job>|PMIX_RANK=0|PMIX_SERVER_URI41=...|...
-// where worker number N is process 0 of the namespace <job>@N, and <job> has 128 random bits: who was not told it is refused.
-// So is whoever connects over the loopback as another user. SIGTERM ends it.
+// where worker number N is process 0 of the namespace <job>@N, and <job> has 128 random bits: who was not
+// told it is refused. So is whoever connects over the loopback as another user. SIGTERM ends it.
 //
-// LIBRARY: a file that is libpmix, or needs it (the module mpi does): so that the server is of the same version as its clients,
-// and this program needs PMIx's headers alone. SESSIONS: a directory of the job's. ADDRESS: where it listens, "any" for whatever
-// is no loopback; without it, the loopback. elsewhere: workers are on other hosts, whose directories are their own affair.
+// LIBRARY: a file that is libpmix, or needs it (the module mpi does): so that the server is of the same
+// version as its clients, and this program needs PMIx's headers alone. SESSIONS: a directory of the job's.
+// ADDRESS: where it listens, "any" for whatever is no loopback; without it, the loopback. elsewhere: workers
+// are on other hosts, whose directories are their own affair.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -32,7 +34,8 @@
 namespace hvd::pmix_server {
 namespace {
 
-// Namespaces that are ready beyond the highest number that has been seen: a worker's has to be there when it connects.
+// Namespaces that are ready beyond the highest number that has been seen: a worker's has to be there when it
+// connects.
 constexpr uint64_t kAhead = 512;
 constexpr size_t kLargest = size_t{64} << 10;  // value; MPI's have some hundred bytes
 constexpr std::chrono::seconds kPatience{7};   // of who waits for one that does not come: as with ompi-server

@@ -1,5 +1,5 @@
-/* A program that uses the API's core: built against recorded headers (tests/abi/recorded/<version>, of which this file
- * becomes a part), it must run on every later library of the same ABI. */
+/* A program that uses the API's core: built against recorded headers (tests/abi/recorded/<version>, of
+ * which this file becomes a part), it must run on every later library of the same ABI. */
 #include <hvd/driver.h>
 #include <hvd/hvd.h>
 #include <stdio.h>

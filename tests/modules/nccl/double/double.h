@@ -1,7 +1,8 @@
-// Doubles of libcuda.so.1 and libnccl.so.2 for the tests of module nccl: no device is needed, what looks like device
-// memory is host memory, streams are threads, and the collectives really move and add up data among the ranks of this
-// process. They note the calls, and what a program of the real ones must not do; and they can fail at any call.
-// libcuda_double.so has the functions here; the tests link it and give its path to the module.
+// Doubles of libcuda.so.1 and libnccl.so.2 for the tests of module nccl: no device is needed, what looks like
+// device memory is host memory, streams are threads, and the collectives really move and add up data among
+// the ranks of this process. They note the calls, and what a program of the real ones must not do; and they
+// can fail at any call. libcuda_double.so has the functions here; the tests link it and give its path to the
+// module.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ HVD_DOUBLE void reset();
 /// The calls since reset, in their order, one line each: "cuEventRecord", "ncclAllReduce".
 HVD_DOUBLE std::vector<std::string> calls();
 HVD_DOUBLE int64_t call_count();
-/// The call with this number (the first after reset is 0) gives its library's error instead. What frees something does
-/// so all the same.
+/// The call with this number (the first after reset is 0) gives its library's error instead. What frees
+/// something does so all the same.
 HVD_DOUBLE void fail_call(int64_t number);
 /// Every call of this function fails with `result`; "": none.
 HVD_DOUBLE void fail_function(const std::string& name, int result);

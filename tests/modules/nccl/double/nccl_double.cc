@@ -1,5 +1,5 @@
-// libnccl_double.so: communicators among the ranks of this process. The data are read when all ranks' streams have come
-// to an operation, and written then, as on devices.
+// libnccl_double.so: communicators among the ranks of this process. The data are read when all ranks' streams
+// have come to an operation, and written then, as on devices.
 #include "modules/nccl/double/nccl_double.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-//! Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it runs, and
-//! may be of other languages: `examples/fashion_mnist.cc` and the Go binding's example train the same model.
+//! Trains a small network on Fashion-MNIST with whoever is there: workers may die, leave and join while it
+//! runs, and may be of other languages: `examples/fashion_mnist.cc` and the Go binding's example train the
+//! same model.
 //!
 //!     hvdrun -np 3 --min-np 2 --max-np 4 --host-discovery-script ./hosts.sh fashion_mnist
 mod idx_file;

@@ -1,5 +1,6 @@
-//! A multilayer perceptron with one hidden layer whose parameters lie in one flat buffer, so that one allreduce
-//! carries a whole gradient. The layout is that of the C++ example: w1, b1, w2, b2, matrices column by column.
+//! A multilayer perceptron with one hidden layer whose parameters lie in one flat buffer, so that one
+//! allreduce carries a whole gradient. The layout is that of the C++ example: w1, b1, w2, b2, matrices column
+//! by column.
 
 #[derive(Clone, Copy)]
 pub struct Mlp {
@@ -69,8 +70,8 @@ impl Mlp {
         (h, y)
     }
 
-    /// Sum over the samples (`inputs` numbers each) of the cross entropy with `labels`; the gradient of that sum goes to
-    /// `gradient`.
+    /// Sum over the samples (`inputs` numbers each) of the cross entropy with `labels`; the gradient of that
+    /// sum goes to `gradient`.
     pub fn gradient(self, parameters: &[f32], samples: &[f32], labels: &[u8], gradient: &mut [f32]) -> f32 {
         gradient[..self.parameter_count()].fill(0.0);
         let (_, _, w2, _) = split(self, parameters);

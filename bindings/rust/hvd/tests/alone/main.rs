@@ -1,5 +1,5 @@
-//! A worker that is alone, or two in one process: every collective, operations under way, states, and bad input, which
-//! is an error and never a crash.
+//! A worker that is alone, or two in one process: every collective, operations under way, states, and bad
+//! input, which is an error and never a crash.
 mod collectives;
 mod operations;
 mod states;

@@ -7,9 +7,9 @@
  * number of times, and at last abort (after a failure) or disconnect (in peace); close ends it.
  * The core calls open, address, connect, disconnect and close one at a time; submit and send_message
  * may come from several threads at once (the core keeps them in the same order on every rank per
- * instance); abort may come at any moment from any thread, also during connect. Time-outs are nanoseconds, more
- * than 0.
- */
+ * instance); abort may come at any moment from any thread, also during connect. Time-outs are nanoseconds,
+ * more than 0.
+ * / */
 #ifndef HVD_BACKEND_H
 #define HVD_BACKEND_H
 
@@ -91,18 +91,19 @@ typedef struct hvd_backend_op {
   hvd_reduction reduction;
   int32_t root;              /* broadcast: rank (in the generation) */
   const void *input;         /* allgather: this rank's part; allreduce may have input == output */
-  void *output;              /* broadcast: the tensor, on every rank; reducescatter: may be this rank's part of input */
+  void *output;              /* broadcast: the tensor, on every rank; reducescatter: may be this rank's
+                                part of input */
   size_t count;              /* elements of the input (broadcast, allreduce: of the output as well) */
-  /* Elements of the parts, in the order of `ranks`; any of them may be 0. One for each rank: allgather (count is
-   * this rank's), reducescatter (what each rank gets; their sum is count; the output has this rank's). Two for each
-   * rank: alltoall (what goes to each rank, the sum being count, then what comes from each, which is the output;
-   * parts lie one after the other). Others: unused. */
+  /* Elements of the parts, in the order of `ranks`; any of them may be 0. One for each rank: allgather
+   * (count is this rank's), reducescatter (what each rank gets; their sum is count; the output has this
+   * rank's). Two for each rank: alltoall (what goes to each rank, the sum being count, then what comes
+   * from each, which is the output; parts lie one after the other). Others: unused. */
   const size_t *counts;
   const int32_t *ranks;      /* members that take part, ascending; NULL: all */
   int32_t rank_count;
-  /* Device memory: the op runs after what `stream` of `device` has been given when submit is called, and `done` means
-   * that it is queued there and that what `stream` is given later runs after it: the host waits for nothing. A
-   * failure that comes later is told by `failure`. */
+  /* Device memory: the op runs after what `stream` of `device` has been given when submit is called, and
+   * `done` means that it is queued there and that what `stream` is given later runs after it: the host
+   * waits for nothing. A failure that comes later is told by `failure`. */
   hvd_memory memory;
   int32_t device;
   void *stream;
@@ -113,8 +114,9 @@ typedef struct hvd_backend_op {
    * lock then that its `done` takes. */
   void (*done)(void *done_context, hvd_status status, const hvd_error *error);
   void *done_context;
-  /* Device memory, broadcast and allreduce: tensors of the op's dtype that travel together, as many with the same
-   * counts on every rank. input and output are unused then, and count is the sum. 0: the op's own. */
+  /* Device memory, broadcast and allreduce: tensors of the op's dtype that travel together, as many with
+   * the same counts on every rank. input and output are unused then, and count is the sum. 0: the op's
+   * own. */
   const hvd_backend_part *parts;
   size_t part_count;
 } hvd_backend_op;
@@ -133,19 +135,22 @@ typedef struct hvd_backend_table {
   hvd_status (*open)(const hvd_backend_host *host, const hvd_backend_option *options, size_t option_count,
                      void **ret_instance, hvd_error *error);
   /* Writes the blob by which peers reach this instance in the next generation; the previous one may
-   * still be connected and is left alone (members of it may not all be out yet). *size: room, then length; HVD_INVALID with *size set if the room is too small (4096 is always offered). */
+   * still be connected and is left alone (members of it may not all be out yet). *size: room, then length;
+   * HVD_INVALID with *size set if the room is too small (4096 is always offered). */
   hvd_status (*address)(void *instance, void *data, size_t *size, hvd_error *error);
-  /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ns: HVD_TIMEOUT; HVD_PEER_LOST if a peer can't
-   * be reached or abort was called. On failure the instance can connect again, after `address`. */
+  /* Joins the generation, after abort or disconnect of the previous one. Blocks at most group->timeout_ns:
+   * HVD_TIMEOUT; HVD_PEER_LOST if a peer can't be reached or abort was called. On failure the instance can
+   * connect again, after `address`. */
   hvd_status (*connect)(void *instance, const hvd_backend_group *group, hvd_error *error);
-  /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. Ops begin in the order of
-   * their submission, may overlap, and end in any order: they don't share memory that one of them writes. */
+  /* Queues the op and returns. On failure `done` is not called. HVD_PEER_LOST after abort. Ops begin in
+   * the order of their submission, may overlap, and end in any order: they don't share memory that one of
+   * them writes. */
   hvd_status (*submit)(void *instance, const hvd_backend_op *op, hvd_error *error);
   /* Sends up to 1 MiB to another rank, in order per destination. Copies `data`; returns at once. */
   hvd_status (*send_message)(void *instance, int32_t destination, const void *data, size_t size,
                              hvd_error *error);
-  /* Gives the generation up: returns within 100 ms, and every op pending completes with HVD_PEER_LOST within as
-   * much. Never frees a buffer under an operation. Idempotent. A later generation may connect. */
+  /* Gives the generation up: returns within 100 ms, and every op pending completes with HVD_PEER_LOST
+   * within as much. Never frees a buffer under an operation. Idempotent. A later generation may connect. */
   void (*abort)(void *instance, uint64_t generation);
   /* Leaves the generation when nothing is pending and all members are known to be out. */
   void (*disconnect)(void *instance);
@@ -156,28 +161,30 @@ typedef struct hvd_backend_table {
 
   /* All that follows may be NULL.
    *
-   * The group that a launcher of the module's own library (mpirun, srun) has started this process in. Needs no
-   * instance and may come before open. HVD_UNAVAILABLE if the process was not started so. */
+   * The group that a launcher of the module's own library (mpirun, srun) has started this process in.
+   * Needs no instance and may come before open. HVD_UNAVAILABLE if the process was not started so. */
   hvd_status (*world)(int64_t timeout_ns, int32_t *rank, int32_t *size, hvd_error *error);
-  /* Gives every rank of that group the `size` bytes that its rank 0 has in `data`. Collective over the group, after
-   * world; one call at a time. */
+  /* Gives every rank of that group the `size` bytes that its rank 0 has in `data`. Collective over the
+   * group, after world; one call at a time. */
   hvd_status (*world_broadcast)(void *data, size_t size, int64_t timeout_ns, hvd_error *error);
 
-  /* For modules that serve device memory: host memory that the device reads and writes at full speed. Freed by
-   * host_free, also after abort; close frees what is left. */
+  /* For modules that serve device memory: host memory that the device reads and writes at full speed.
+   * Freed by host_free, also after abort; close frees what is left. */
   hvd_status (*host_alloc)(void *instance, size_t size, void **ret_memory, hvd_error *error);
   void (*host_free)(void *instance, void *memory);
-  /* Starts copies from the device to the host (to_device 0) or back (1). They run after what `stream` has been given
-   * so far, and what it is given later runs after them; the host is not blocked. Every source and target on one
-   * side is memory of `device`, on the other host memory. The list is borrowed for the call. */
-  hvd_status (*copy)(void *instance, int32_t device, void *stream, int32_t to_device, const hvd_backend_copy *copies,
-                     size_t count, void **ret_ticket, hvd_error *error);
-  /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the ticket. */
+  /* Starts copies from the device to the host (to_device 0) or back (1). They run after what `stream` has
+   * been given so far, and what it is given later runs after them; the host is not blocked. Every source
+   * and target on one side is memory of `device`, on the other host memory. The list is borrowed for the
+   * call. */
+  hvd_status (*copy)(void *instance, int32_t device, void *stream, int32_t to_device,
+                     const hvd_backend_copy *copies, size_t count, void **ret_ticket, hvd_error *error);
+  /* Waits until the copies are done (HVD_TIMEOUT: they may still run, and the ticket stays) and frees the
+   * ticket. */
   hvd_status (*copy_wait)(void *instance, void *ticket, int64_t timeout_ns, hvd_error *error);
-  /* As copy to the host, but what `stream` is given later does not wait for it: nothing writes the sources before
-   * copy_wait has said that the copies are done. NULL: copy is called instead. */
-  hvd_status (*copy_aside)(void *instance, int32_t device, void *stream, const hvd_backend_copy *copies, size_t count,
-                           void **ret_ticket, hvd_error *error);
+  /* As copy to the host, but what `stream` is given later does not wait for it: nothing writes the sources
+   * before copy_wait has said that the copies are done. NULL: copy is called instead. */
+  hvd_status (*copy_aside)(void *instance, int32_t device, void *stream, const hvd_backend_copy *copies,
+                           size_t count, void **ret_ticket, hvd_error *error);
 } hvd_backend_table;
 
 /* Fills in at most table->struct_size bytes and returns HVD_OK, or says why it can't serve

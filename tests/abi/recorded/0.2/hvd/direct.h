@@ -1,9 +1,10 @@
-/* direct.h: what goes between two ranks, to one rank or from one, and objects of all ranks. The rules of hvd.h hold here
- * too, those of its collectives among them: names, process sets, device memory, errors.
+/* direct.h: what goes between two ranks, to one rank or from one, and objects of all ranks. The rules of
+ * hvd.h hold here too, those of its collectives among them: names, process sets, device memory, errors.
  *
- * Any of these may also be submitted as an hvd_request: asynchronously, on a process set, with a time-out of its own.
- * Then `root` is the rank that the collective below says; `inputs` is what goes in, on the root alone where it alone has
- * something; `outputs` what comes out, likewise, and may be NULL where the library allocates it. */
+ * Any of these may also be submitted as an hvd_request: asynchronously, on a process set, with a time-out
+ * of its own. Then `root` is the rank that the collective below says; `inputs` is what goes in, on the
+ * root alone where it alone has something; `outputs` what comes out, likewise, and may be NULL where the
+ * library allocates it. */
 #ifndef HVD_DIRECT_H
 #define HVD_DIRECT_H
 
@@ -15,12 +16,13 @@ extern "C" {
 
 /* Further values of hvd_collective. */
 enum {
-  HVD_COLLECTIVE_BROADCAST_OBJECT = 8, /* hvd_broadcast_object: inputs on the root, its bytes as one dimension of uint8.
-                                          hvd_op_get_output gives them on every rank */
+  HVD_COLLECTIVE_BROADCAST_OBJECT = 8, /* hvd_broadcast_object: inputs on the root, its bytes as one
+                                          dimension of uint8. hvd_op_get_output gives them on every rank */
   HVD_COLLECTIVE_SEND = 9,             /* root: who gets it */
   HVD_COLLECTIVE_RECEIVE = 10,         /* root: who sends it */
   HVD_COLLECTIVE_REDUCE = 11,
-  HVD_COLLECTIVE_GATHER = 12,          /* hvd_op_get_received_splits: on the root, the rows that came from each rank */
+  HVD_COLLECTIVE_GATHER = 12,          /* hvd_op_get_received_splits: on the root, the rows that came from
+                                          each rank */
   HVD_COLLECTIVE_SCATTER = 13          /* splits on the root, as many as members */
 };
 

@@ -115,19 +115,22 @@ typedef struct hvd_options hvd_options;
 HVD_API hvd_status hvd_options_create(hvd_options **ret_options, hvd_error *error);
 HVD_API void hvd_options_destroy(hvd_options *options);
 
-/* Sets an option from text, parsed as the option's type; or from a value of that very type. Unknown key, wrong
- * type, value out of range: HVD_INVALID, with the key, the value and what was expected. A duration's text is a
- * number of seconds, or one with a unit: ns, us, ms, s, m, h or d ("250ms", "1.5s", "2m"). */
+/* Sets an option from text, parsed as the option's type; or from a value of that very type. Unknown key,
+ * wrong type, value out of range: HVD_INVALID, with the key, the value and what was expected. A duration's
+ * text is a number of seconds, or one with a unit: ns, us, ms, s, m, h or d ("250ms", "1.5s", "2m"). */
 HVD_API hvd_status hvd_options_set(hvd_options *options, const char *key, const char *text, hvd_error *error);
-HVD_API hvd_status hvd_options_set_int(hvd_options *options, const char *key, int64_t value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_int(hvd_options *options, const char *key, int64_t value,
+                                       hvd_error *error);
 HVD_API hvd_status hvd_options_set_duration(hvd_options *options, const char *key, int64_t value_ns,
                                             hvd_error *error);
-HVD_API hvd_status hvd_options_set_bool(hvd_options *options, const char *key, int32_t value, hvd_error *error);
+HVD_API hvd_status hvd_options_set_bool(hvd_options *options, const char *key, int32_t value,
+                                        hvd_error *error);
 
 /* Value in force (set, else environment, else default) as text; a duration as its number of seconds. The text
  * belongs to the options and is valid until the next call on them. HVD_INVALID if the key is unknown or the
  * environment's is unfit. */
-HVD_API hvd_status hvd_options_get(hvd_options *options, const char *key, const char **ret_text, hvd_error *error);
+HVD_API hvd_status hvd_options_get(hvd_options *options, const char *key, const char **ret_text,
+                                   hvd_error *error);
 
 /* One line per option: key, type, default, environment variable, meaning. Static. */
 HVD_API const char *hvd_options_describe(void);
@@ -144,11 +147,12 @@ HVD_API hvd_status hvd_options_set_log(hvd_options *options, hvd_log_level level
 typedef struct hvd_context hvd_context;
 
 /* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
- * With option `driver` (hvdrun sets it) the driver gives ranks. A worker that no driver started names it there, and the
- * job's secret by secret_file: it is let in, with an identity, or waits as a spare (docs/deploy.md). Without `driver`, rank and size come from
- * HVD_RANK and HVD_SIZE, else from torchrun's, Open MPI's, PMI's or Slurm's variables, and rank 0
- * serves the others at option `rendezvous`; with none of them the worker is alone: rank 0 of 1.
- * `options` may be NULL (environment only); it is read during the call and not kept.
+ * With option `driver` (hvdrun sets it) the driver gives ranks. A worker that no driver started names it
+ * there, and the job's secret by secret_file: it is let in, with an identity, or waits as a spare
+ * (docs/deploy.md). Without `driver`, rank and size come from HVD_RANK and HVD_SIZE, else from torchrun's,
+ * Open MPI's, PMI's or Slurm's variables, and rank 0 serves the others at option `rendezvous`; with none
+ * of them the worker is alone: rank 0 of 1. `options` may be NULL (environment only); it is read during
+ * the call and not kept.
  * Errors: HVD_INVALID, HVD_TIMEOUT, HVD_REFUSED, HVD_DRIVER_LOST, HVD_UNAVAILABLE, HVD_REMOVED,
  * HVD_JOB_FAILED. */
 HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_context, hvd_error *error);
@@ -160,23 +164,23 @@ HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_contex
  * HVD_TIMEOUT: closed all the same, but not everybody was done. A second call gives HVD_OK. */
 HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
-/* Asks that this worker may go, from any thread, and returns at once. At the next commit or check all ranks get
- * HVD_HOSTS_UPDATED, as on any change of hosts: those who stay go on with live values, and no step is repeated. On this
- * worker hvd_run then returns HVD_OK, hvd_has_left gives 1, and but for its states every call on the context gives
- * HVD_CLOSED, as after hvd_shutdown. Its slot gets no other worker until the host is undrained.
- * It stays as long as the others would be fewer than min_np without it. Who is still there after timeout_ns (0: option
- * leave_timeout) is lost, as if it had died. Asked again: the earlier deadline holds. The same happens to the workers of
- * a host that is drained (hvd_driver_drain).
+/* Asks that this worker may go, from any thread, and returns at once. At the next commit or check all
+ * ranks get HVD_HOSTS_UPDATED, as on any change of hosts: those who stay go on with live values, and no
+ * step is repeated. On this worker hvd_run then returns HVD_OK, hvd_has_left gives 1, and but for its
+ * states every call on the context gives HVD_CLOSED, as after hvd_shutdown. Its slot gets no other worker
+ * until the host is undrained. It stays as long as the others would be fewer than min_np without it. Who
+ * is still there after timeout_ns (0: option leave_timeout) is lost, as if it had died. Asked again: the
+ * earlier deadline holds. The same happens to the workers of a host that is drained (hvd_driver_drain).
  * HVD_UNSUPPORTED: this worker is the rank 0 that serves a job without a driver. HVD_CLOSED; HVD_INVALID. */
 HVD_API hvd_status hvd_leave(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
-/* 1 if this worker has left in this way, also after hvd_shutdown; else 0, also if the context is NULL. So a program that
- * stores a model after hvd_run knows whether training is complete. Never blocks. */
+/* 1 if this worker has left in this way, also after hvd_shutdown; else 0, also if the context is NULL. So
+ * a program that stores a model after hvd_run knows whether training is complete. Never blocks. */
 HVD_API int32_t hvd_has_left(hvd_context *context);
 
-/* A descriptor for signal handlers, which may not call hvd_leave: a byte written to it (any, by write) does what
- * hvd_leave(context, 0) does. It does not block. It belongs to the context until hvd_destroy: don't close it. The library
- * installs no handler; with this one SIGTERM makes a worker leave:
+/* A descriptor for signal handlers, which may not call hvd_leave: a byte written to it (any, by write)
+ * does what hvd_leave(context, 0) does. It does not block. It belongs to the context until hvd_destroy:
+ * don't close it. The library installs no handler; with this one SIGTERM makes a worker leave:
  *   static int leave_fd;
  *   static void on_term(int number) { (void)!write(leave_fd, "", 1); }
  *   hvd_get_leave_fd(context, &leave_fd, NULL);  signal(SIGTERM, on_term); */
@@ -200,9 +204,11 @@ typedef struct hvd_membership_info {
   uint64_t generation;              /* counts from 1; 0 for a worker that is alone without a driver */
   uint64_t membership_epoch;        /* changes of hosts that this generation takes into account */
   uint64_t worker;                  /* identity of this worker, kept through all generations */
-  uint64_t term;                    /* of the driver, from 1 on: grows when another one takes over; 0: nobody takes over */
+  uint64_t term;                    /* of the driver, from 1 on: grows when another one takes over; 0:
+                                       nobody takes over */
 } hvd_membership_info;
-HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership_info *ret_membership, hvd_error *error);
+HVD_API hvd_status hvd_get_membership(hvd_context *context, hvd_membership_info *ret_membership,
+                                      hvd_error *error);
 
 /* Shorthands for the above; -1 if the context is NULL or closed. */
 HVD_API int32_t hvd_rank(hvd_context *context);
@@ -213,8 +219,8 @@ HVD_API int32_t hvd_cross_rank(hvd_context *context);
 HVD_API int32_t hvd_cross_size(hvd_context *context);
 HVD_API uint64_t hvd_generation(hvd_context *context); /* 0 if NULL or closed */
 
-/* The backend in use for host memory; hvd_get_backend_choice tells of each operation. Strings are NUL-terminated; a longer
- * one is cut. */
+/* The backend in use for host memory; hvd_get_backend_choice tells of each operation. Strings are
+ * NUL-terminated; a longer one is cut. */
 typedef struct hvd_backend_info {
   size_t struct_size;
   char name[16];        /* "gloo"; "self" for a worker that is alone */
@@ -230,11 +236,14 @@ HVD_API hvd_status hvd_get_backend(hvd_context *context, hvd_backend_info *ret_i
 
 /* Element types. Values are stable. */
 typedef int32_t hvd_dtype;
-enum { HVD_DTYPE_UINT8 = 1, HVD_DTYPE_INT8 = 2, HVD_DTYPE_UINT16 = 3, HVD_DTYPE_INT16 = 4, HVD_DTYPE_UINT32 = 5, HVD_DTYPE_INT32 = 6,
-       HVD_DTYPE_UINT64 = 7, HVD_DTYPE_INT64 = 8, HVD_DTYPE_FLOAT16 = 9, HVD_DTYPE_BFLOAT16 = 10, HVD_DTYPE_FLOAT32 = 11,
-       HVD_DTYPE_FLOAT64 = 12, HVD_DTYPE_BOOL = 13,
-       /* 8 bits: sign, exponent, mantissa; FN: no infinities, UZ: one zero, as in ml_dtypes and PyTorch. Pairs of floats. */
-       HVD_DTYPE_FLOAT8_E4M3FN = 14, HVD_DTYPE_FLOAT8_E5M2 = 15, HVD_DTYPE_FLOAT8_E4M3FNUZ = 16, HVD_DTYPE_FLOAT8_E5M2FNUZ = 17,
+enum { HVD_DTYPE_UINT8 = 1, HVD_DTYPE_INT8 = 2, HVD_DTYPE_UINT16 = 3, HVD_DTYPE_INT16 = 4,
+       HVD_DTYPE_UINT32 = 5, HVD_DTYPE_INT32 = 6, HVD_DTYPE_UINT64 = 7, HVD_DTYPE_INT64 = 8,
+       HVD_DTYPE_FLOAT16 = 9, HVD_DTYPE_BFLOAT16 = 10, HVD_DTYPE_FLOAT32 = 11, HVD_DTYPE_FLOAT64 = 12,
+       HVD_DTYPE_BOOL = 13,
+       /* 8 bits: sign, exponent, mantissa; FN: no infinities, UZ: one zero, as in ml_dtypes and PyTorch. */
+       HVD_DTYPE_FLOAT8_E4M3FN = 14, HVD_DTYPE_FLOAT8_E5M2 = 15, HVD_DTYPE_FLOAT8_E4M3FNUZ = 16,
+       HVD_DTYPE_FLOAT8_E5M2FNUZ = 17,
+       /* Pairs of floats. */
        HVD_DTYPE_COMPLEX64 = 18, HVD_DTYPE_COMPLEX128 = 19 };
 
 /* Bytes of one element, or 0 if the dtype is unknown. */
@@ -250,9 +259,10 @@ enum { HVD_MEMORY_HOST = 0, HVD_MEMORY_CUDA = 1 };
 /* Dense, row-major, borrowed: the library never frees `data`. It must stay valid and, for an output,
  * unread until the operation has completed. Zero elements are allowed (data may then be NULL).
  *
- * Device memory is served where a backend in use serves it (else HVD_UNSUPPORTED), and only by what `stream` of
- * `device` is given: the library's work runs after what the stream has been given so far, what the stream is
- * given later runs after that work, and the host waits for none of it. See the collectives and hvd_state_add_tensor. */
+ * Device memory is served where a backend in use serves it (else HVD_UNSUPPORTED), and only by what
+ * `stream` of `device` is given: the library's work runs after what the stream has been given so far, what
+ * the stream is given later runs after that work, and the host waits for none of it. See the collectives
+ * and hvd_state_add_tensor. */
 typedef struct hvd_tensor {
   size_t struct_size;
   void *data;
@@ -280,7 +290,8 @@ typedef struct hvd_process_set hvd_process_set;
 typedef int32_t hvd_set_rule;
 enum {
   HVD_SET_RULE_WORKERS = 1, /* the same workers, whatever their ranks are then; those that are gone are out */
-  HVD_SET_RULE_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows again */
+  HVD_SET_RULE_RANKS = 2,   /* the same rank numbers; those beyond the new size are out until it grows
+                               again */
   HVD_SET_RULE_LOCAL = 3,   /* all ranks of this worker's host; `ranks` must be NULL */
   HVD_SET_RULE_CROSS = 4,   /* all ranks with this worker's local rank, on all hosts; `ranks` must be NULL */
   HVD_SET_RULE_END = 5      /* none: in a later generation every call on it gives HVD_INVALID */
@@ -331,13 +342,14 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
  * it must hold the result, and output->shape[0] is set to the rows written; too small a room gives
  * HVD_INVALID on this rank alone, naming the rows needed.
  *
- * Device memory: all tensors of a call lie in the same kind of memory, on the same device, for the same stream
- * (HVD_INVALID); the kind must agree between ranks (HVD_MISMATCH), device and stream are each rank's own. The
- * operation is complete, and a blocking form returns, when it is queued on the stream: it is like a kernel that the
- * program has launched itself. What fails on the device later loses the generation: HVD_PEER_LOST from every
- * operation and commit from then on, and what the stream made of the outputs meanwhile is undefined, as they are.
- * The library neither allocates device memory for outputs (HVD_UNSUPPORTED) nor scales it (prescale and postscale:
- * HVD_UNSUPPORTED); too small a room for rows that depend on other ranks gives HVD_INVALID on every rank. */
+ * Device memory: all tensors of a call lie in the same kind of memory, on the same device, for the same
+ * stream (HVD_INVALID); the kind must agree between ranks (HVD_MISMATCH), device and stream are each
+ * rank's own. The operation is complete, and a blocking form returns, when it is queued on the stream: it
+ * is like a kernel that the program has launched itself. What fails on the device later loses the
+ * generation: HVD_PEER_LOST from every operation and commit from then on, and what the stream made of the
+ * outputs meanwhile is undefined, as they are. The library neither allocates device memory for outputs
+ * (HVD_UNSUPPORTED) nor scales it (prescale and postscale: HVD_UNSUPPORTED); too small a room for rows
+ * that depend on other ranks gives HVD_INVALID on every rank. */
 
 /* What an operation does. Values are stable. */
 typedef int32_t hvd_collective;
@@ -346,12 +358,13 @@ enum { HVD_COLLECTIVE_BROADCAST = 1, HVD_COLLECTIVE_ALLREDUCE = 2, HVD_COLLECTIV
        HVD_COLLECTIVE_JOIN = 7 };
 
 typedef int32_t hvd_reduction;
-enum { HVD_REDUCTION_SUM = 1, HVD_REDUCTION_AVERAGE = 2, HVD_REDUCTION_MIN = 3, HVD_REDUCTION_MAX = 4, HVD_REDUCTION_PRODUCT = 5 };
+enum { HVD_REDUCTION_SUM = 1, HVD_REDUCTION_AVERAGE = 2, HVD_REDUCTION_MIN = 3, HVD_REDUCTION_MAX = 4,
+       HVD_REDUCTION_PRODUCT = 5 };
 
 /* output[i] = reduction over ranks of input[i]. input and output have the same dtype and shape and are
- * either the same memory or disjoint. float16 and bfloat16 are added up in float32; how often a partial sum is
- * rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way). HVD_REDUCTION_AVERAGE of an
- * integer type rounds towards zero. Same bits on every rank. */
+ * either the same memory or disjoint. float16 and bfloat16 are added up in float32; how often a partial
+ * sum is rounded on its way between ranks is up to the backend (in device memory all of it is NCCL's way).
+ * HVD_REDUCTION_AVERAGE of an integer type rounds towards zero. Same bits on every rank. */
 HVD_API hvd_status hvd_allreduce(hvd_context *context, const char *name, const hvd_tensor *input,
                                  hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
 
@@ -433,22 +446,25 @@ typedef struct hvd_request {
   const int64_t *splits;         /* alltoall: rows to each member; reducescatter: rows that each member
                                     gets, the same on every rank. NULL: evenly, as above */
   size_t split_count;            /* members of the set if splits is given */
-  hvd_process_set *process_set;  /* who takes part; NULL: all ranks. Not for join. May be destroyed meanwhile */
+  hvd_process_set *process_set;  /* who takes part; NULL: all ranks. Not for join. May be destroyed
+                                    meanwhile */
   int64_t timeout_ns;            /* wait for ranks that do not call; 0: option operation_timeout */
 } hvd_request;
 #define HVD_REQUEST_INIT {sizeof(hvd_request), 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0}
 
-/* Submits it and returns at once. The request, tensors' descriptors, splits and names are copied; tensors' memory is
- * borrowed until the operation has completed. What is known to be wrong at once is the return value, and there is no
- * op then. Descriptors are not written to: hvd_op_get_output gives an output's data and shape. */
+/* Submits it and returns at once. The request, tensors' descriptors, splits and names are copied; tensors'
+ * memory is borrowed until the operation has completed. What is known to be wrong at once is the return
+ * value, and there is no op then. Descriptors are not written to: hvd_op_get_output gives an output's data
+ * and shape. */
 HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, hvd_op **ret_op,
                               hvd_error *error);
 
-/* hvd_submit and hvd_op_wait in one, for a caller that would wait at once: small operations that the ranks repeat so take
- * the shortest way (docs/architecture.md), and there is no handle to free. Waits until the operation has completed, at
- * most timeout_ns (0: until it completes, which its own time-out bounds), and returns its status.
- * HVD_OK sets *ret_op: to NULL if it has completed and all that came out lies where the request says; else to the
- * operation, which has results to ask for (hvd_op_get_output and the like), or goes on (hvd_op_test tells). */
+/* hvd_submit and hvd_op_wait in one, for a caller that would wait at once: small operations that the ranks
+ * repeat so take the shortest way (docs/architecture.md), and there is no handle to free. Waits until the
+ * operation has completed, at most timeout_ns (0: until it completes, which its own time-out bounds), and
+ * returns its status. HVD_OK sets *ret_op: to NULL if it has completed and all that came out lies where
+ * the request says; else to the operation, which has results to ask for (hvd_op_get_output and the like),
+ * or goes on (hvd_op_test tells). */
 HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *request, int64_t timeout_ns,
                                        hvd_op **ret_op, hvd_error *error);
 
@@ -460,9 +476,10 @@ HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
  * time-out bounds; hvd_op_test is what asks without waiting. May be called again, and by several threads. */
 HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ns, hvd_error *error);
 
-/* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv, asyncio). It belongs to
- * the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives on. HVD_UNAVAILABLE: none is to be had.
- * Never blocks. While nobody is in hvd_op_wait the library's threads alone drive it: some microseconds more if it is small. */
+/* A descriptor that polls readable from the moment it has completed, for event loops (epoll, libuv,
+ * asyncio). It belongs to the op, until hvd_op_destroy: don't read, write or close it; a dup of it lives
+ * on. HVD_UNAVAILABLE: none is to be had. Never blocks. While nobody is in hvd_op_wait the library's
+ * threads alone drive it: some microseconds more if it is small. */
 HVD_API hvd_status hvd_op_get_fd(hvd_op *op, int32_t *ret_fd, hvd_error *error);
 
 /* Status and details of a completed operation without waiting; HVD_INVALID while it is pending. */
@@ -475,7 +492,8 @@ HVD_API hvd_status hvd_op_get_error(hvd_op *op, hvd_error *error);
 HVD_API hvd_status hvd_op_get_output(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
 /* alltoall: rows that came from each member. *count is the room of `ret_splits` in entries, and then their
  * number; ret_splits NULL asks for the number alone. Too small a room: HVD_INVALID. */
-HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count, hvd_error *error);
+HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count,
+                                              hvd_error *error);
 /* join: the rank that joined last. */
 HVD_API hvd_status hvd_op_get_last_joined(hvd_op *op, int32_t *ret_rank, hvd_error *error);
 
@@ -495,8 +513,8 @@ HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). It stays borrowed until the key is
  * removed or the state destroyed, and so does the stream of a tensor in device memory. A key used twice is
- * HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1 .. 65536 bytes.
- * Ranks may hold a tensor in different memories. */
+ * HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1 .. 65536
+ * bytes. Ranks may hold a tensor in different memories. */
 HVD_API hvd_status hvd_state_add_tensor(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                         hvd_error *error);
 HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *value, size_t size,
@@ -506,8 +524,8 @@ HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *
  * times; load gets what save wrote, of this or another rank. Both return 0 for success; anything else
  * makes the calling commit, restore or sync fail with HVD_CALLBACK_FAILED, the last commit untouched.
  * load must be able to undo a partial load by another load. Called in the thread that calls commit,
- * restore, sync or hvd_run, with no lock held. `write` returns 0, or nonzero if it can't take the bytes (no memory,
- * data is NULL): save may return then, and the call fails whatever it returns. */
+ * restore, sync or hvd_run, with no lock held. `write` returns 0, or nonzero if it can't take the bytes
+ * (no memory, data is NULL): save may return then, and the call fails whatever it returns. */
 typedef int32_t (*hvd_write_fn)(void *sink, const void *data, size_t size);
 typedef int32_t (*hvd_save_fn)(void *userdata, hvd_write_fn write, void *sink);
 typedef int32_t (*hvd_load_fn)(void *userdata, const void *data, size_t size);
@@ -517,9 +535,9 @@ HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_s
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
 /* Runs after a new generation is formed and synced, before the training function is called again (not
- * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED. A worker
- * that is new in that generation runs none: collectives may be called from it only where the newcomers call them too,
- * at the beginning of their training function. */
+ * before its first call), in order of registration. Nonzero: hvd_run ends with HVD_CALLBACK_FAILED. A
+ * worker that is new in that generation runs none: collectives may be called from it only where the
+ * newcomers call them too, at the beginning of their training function. */
 typedef int32_t (*hvd_reset_fn)(void *userdata);
 HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void *userdata,
                                       hvd_destroy_fn destroy, hvd_error *error);
@@ -528,22 +546,23 @@ HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void
  * point. HVD_HOSTS_UPDATED and HVD_PEER_LOST mean that the copy was made and the function must
  * return that status. HVD_CALLBACK_FAILED, HVD_INTERNAL (memory): nothing changed.
  *
- * With tensors in device memory it returns when the copy is queued on their streams: it takes the values after
- * what the streams have been given so far, and what they are given later runs after it. The commit replaces the one
- * before it when the copy has arrived; the next commit, restore and sync wait for that. Until then the one before it
- * is in force: it stays the last one if the copy fails (told by the next commit or restore, HVD_INTERNAL) or the
- * generation is lost meanwhile. Host memory is needed for two commits then. HVD_PEER_LOST may then also mean that no
- * copy was begun. */
+ * With tensors in device memory it returns when the copy is queued on their streams: it takes the values
+ * after what the streams have been given so far, and what they are given later runs after it. The commit
+ * replaces the one before it when the copy has arrived; the next commit, restore and sync wait for that.
+ * Until then the one before it is in force: it stays the last one if the copy fails (told by the next
+ * commit or restore, HVD_INTERNAL) or the generation is lost meanwhile. Host memory is needed for two
+ * commits then. HVD_PEER_LOST may then also mean that no copy was begun. */
 HVD_API hvd_status hvd_state_commit(hvd_state *state, hvd_error *error);
 
-/* The same in two halves, for a program that goes on computing while the commit is copied. begin returns at once, with
- * objects saved and values copied; a thread copies tensors. end waits for what is left of that and then does what
- * hvd_state_commit does after its copy. Between the two the program may read what is registered and must not write
- * tensors of it, which the option check_commits checks. All ranks call both at the same points. The commit replaces the
- * one before it when all of it is copied, so that after a loss one or the other is in force, the same on all ranks. The
- * next begin, commit, save, restore and sync wait for it, too, so end may be left out where hosts need not be checked.
- * Host memory is needed for two commits. end gives HVD_INVALID if none was begun, or if check_commits found that a
- * tensor was written, which the message names. */
+/* The same in two halves, for a program that goes on computing while the commit is copied. begin returns
+ * at once, with objects saved and values copied; a thread copies tensors. end waits for what is left of
+ * that and then does what hvd_state_commit does after its copy. Between the two the program may read what
+ * is registered and must not write tensors of it, which the option check_commits checks. All ranks call
+ * both at the same points. The commit replaces the one before it when all of it is copied, so that after a
+ * loss one or the other is in force, the same on all ranks. The next begin, commit, save, restore and sync
+ * wait for it, too, so end may be left out where hosts need not be checked. Host memory is needed for two
+ * commits. end gives HVD_INVALID if none was begun, or if check_commits found that a tensor was written,
+ * which the message names. */
 HVD_API hvd_status hvd_state_commit_begin(hvd_state *state, hvd_error *error);
 HVD_API hvd_status hvd_state_commit_end(hvd_state *state, hvd_error *error);
 
@@ -554,9 +573,9 @@ HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
  * on every rank (or HVD_PEER_LOST). */
 HVD_API hvd_status hvd_state_check_host_updates(hvd_state *state, hvd_error *error);
 
-/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. Returns when device memory has it, too.
- * HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before it was put back; or
- * device memory can't be written. */
+/* Puts back the last commit, bit for bit. HVD_INVALID if there is none. Returns when device memory has it,
+ * too. HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before it was
+ * put back; or device memory can't be written. */
 HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
 
 /* Makes all ranks' state equal to that of the root: the survivor with the highest revision, lowest rank
@@ -564,8 +583,8 @@ HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
  * for each generation. HVD_MISMATCH if the registered keys differ. */
 HVD_API hvd_status hvd_state_sync(hvd_state *state, hvd_error *error);
 
-/* Number of the last commit, one whose copy is still under way included: 0 before the first. Never blocks. 0 if
- * NULL. */
+/* Number of the last commit, one whose copy is still under way included: 0 before the first. Never blocks.
+ * 0 if NULL. */
 HVD_API uint64_t hvd_state_revision(hvd_state *state);
 
 typedef struct hvd_state_info {
@@ -576,11 +595,13 @@ typedef struct hvd_state_info {
   uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
   uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
-  uint64_t written_bytes;         /* of host tensors and values that all commits had to write, since they had changed, in
-                                     pieces of 1 MiB */
+  uint64_t written_bytes;         /* of host tensors and values that all commits had to write, since they
+                                     had changed, in pieces of 1 MiB */
   uint64_t shard_bytes;           /* of this rank's ranges of sharded keys, in one commit; part of `bytes` */
-  uint64_t copy_bytes;            /* of the copies of other ranks' ranges, and of parity, that this rank holds */
-  uint64_t fed_bytes;             /* that this worker had been fed before it joined, and its first sync need not move */
+  uint64_t copy_bytes;            /* of the copies of other ranks' ranges, and of parity, that this rank
+                                     holds */
+  uint64_t fed_bytes;             /* that this worker had been fed before it joined, and its first sync
+                                     need not move */
 } hvd_state_info;
 HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
 
@@ -592,9 +613,10 @@ typedef hvd_status (*hvd_train_fn)(void *userdata);
 
 /* Calls `train` until it is complete: sync, train; on HVD_PEER_LOST restore, rejoin, sync, reset
  * callbacks, train again; on HVD_HOSTS_UPDATED the same without restore. Blocks the calling thread.
- * `state` may be NULL (nothing to keep). Returns HVD_OK (complete, or this worker has left: hvd_has_left), the function's own status, or why the job
- * can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED, HVD_TIMEOUT, HVD_CALLBACK_FAILED,
- * HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case. One at a time per context. */
+ * `state` may be NULL (nothing to keep). Returns HVD_OK (complete, or this worker has left: hvd_has_left),
+ * the function's own status, or why the job can't go on: HVD_REMOVED, HVD_DRIVER_LOST, HVD_JOB_FAILED,
+ * HVD_TIMEOUT, HVD_CALLBACK_FAILED, HVD_MISMATCH, HVD_CLOSED. The state keeps its last commit in any case.
+ * One at a time per context. */
 HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn train, void *userdata,
                            hvd_error *error);
 
@@ -602,8 +624,9 @@ HVD_API hvd_status hvd_run(hvd_context *context, hvd_state *state, hvd_train_fn 
  *   hvd_run_begin(ctx, state, &loop, &e);  s = HVD_OK; int32_t again;
  *   while ((r = hvd_run_next(loop, s, &again, &e)) == HVD_OK && again) s = train();
  *   hvd_run_end(loop);
- * hvd_run_next does everything between two calls of the training function. The first call ignores `last`. *ret_again
- * = 1: call the function; 0: training is complete, or this worker has left. Any status but HVD_OK ends the loop. */
+ * hvd_run_next does everything between two calls of the training function. The first call ignores `last`.
+ * *ret_again = 1: call the function; 0: training is complete, or this worker has left. Any status but
+ * HVD_OK ends the loop. */
 typedef struct hvd_run_loop hvd_run_loop;
 HVD_API hvd_status hvd_run_begin(hvd_context *context, hvd_state *state, hvd_run_loop **ret_loop,
                                  hvd_error *error);
@@ -628,7 +651,8 @@ typedef struct hvd_recovery_info {
   int64_t total_ns;        /* from began_at_ns until the training function is called again */
   uint64_t sync_bytes;     /* payload received and sent by this rank */
   char reason[256];        /* "rank 2 on host b lost: connection closed" */
-  int32_t spares;          /* of the new generation's members, those that had waited as spares (option spares) */
+  int32_t spares;          /* of the new generation's members, those that had waited as spares (option
+                              spares) */
 } hvd_recovery_info;
 
 /* How many recoveries there were, and the index-th of them (0 = oldest; the last 1024 are kept). */
@@ -644,11 +668,12 @@ enum {
   HVD_EVENT_PEER_LOST = 1 << 1,         /* the generation is lost */
   HVD_EVENT_GENERATION = 1 << 2,        /* a new generation is formed and connected */
   HVD_EVENT_JOB_ENDED = 1 << 3,         /* the driver ended the job */
-  HVD_EVENT_DRIVER_LOST = 1 << 4,       /* no driver; training goes on, for option driver_timeout the worker looks for one */
+  HVD_EVENT_DRIVER_LOST = 1 << 4,       /* no driver; training goes on, for option driver_timeout the
+                                           worker looks for one */
   HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
   HVD_EVENT_STALLED = 1 << 6,           /* rank 0: an operation waits for ranks that the message names */
-  HVD_EVENT_DIVERGED = 1 << 7,          /* `rank` committed other bytes than most (option divergence_every); the message
-                                           names key and revision */
+  HVD_EVENT_DIVERGED = 1 << 7,          /* `rank` committed other bytes than most (option
+                                           divergence_every); the message names key and revision */
   HVD_EVENT_DRIVER_BACK = 1 << 8        /* there is a driver again, the same one or one that has taken over */
 };
 #define HVD_EVENT_ALL ((hvd_event_kind)0xffffffffu)
@@ -686,11 +711,12 @@ HVD_API hvd_status hvd_next_event(hvd_context *context, hvd_event *ret_event, in
 
 /* ---- Timeline -------------------------------------------------------------------------------- */
 
-/* Records what this worker does (operations and their phases, commits, restores, syncs, recoveries) into a trace
- * for ui.perfetto.dev and chrome://tracing; option `timeline` does so from hvd_init on. See docs/timeline.md.
- * In `path`, %w, %h and %p stand for worker, host and process; without %w and %p, ".<worker>.json" is added.
- * An existing file is replaced. HVD_INVALID: it is on already, or the path is no good. HVD_UNAVAILABLE: the file
- * can't be had. What can't be written later (a full disk) is a warning in the log and no failure of training. */
+/* Records what this worker does (operations and their phases, commits, restores, syncs, recoveries) into a
+ * trace for ui.perfetto.dev and chrome://tracing; option `timeline` does so from hvd_init on. See
+ * docs/timeline.md. In `path`, %w, %h and %p stand for worker, host and process; without %w and %p,
+ * ".<worker>.json" is added. An existing file is replaced. HVD_INVALID: it is on already, or the path is
+ * no good. HVD_UNAVAILABLE: the file can't be had. What can't be written later (a full disk) is a warning
+ * in the log and no failure of training. */
 HVD_API hvd_status hvd_timeline_start(hvd_context *context, const char *path, hvd_error *error);
 /* Writes the rest and closes the file; HVD_OK if there is none. HVD_UNAVAILABLE: not all could be written.
  * hvd_shutdown and hvd_destroy do so as well. */
@@ -698,12 +724,13 @@ HVD_API hvd_status hvd_timeline_stop(hvd_context *context, hvd_error *error);
 
 /* ---- Backends -------------------------------------------------------------------------------- */
 
-/* What there is to choose from, without a context: the built-in backend and every module that is found beside the
- * library, where it was installed and in option plugin_path (docs/backends.md). Strings are NUL-terminated; a longer
- * one is cut. */
+/* What there is to choose from, without a context: the built-in backend and every module that is found
+ * beside the library, where it was installed and in option plugin_path (docs/backends.md). Strings are
+ * NUL-terminated; a longer one is cut. */
 typedef struct hvd_backend_report {
   size_t struct_size;
-  char name[16];          /* as the module says; of one that can't be loaded, as its file says: libhvd_<name>.so */
+  char name[16];          /* as the module says; of one that can't be loaded, as its file says:
+                             libhvd_<name>.so */
   char version[64];       /* of the library underneath */
   char path[512];         /* file of the module; "" for what is built in */
   int32_t usable;         /* 1: it loads and says that it can serve here */
@@ -711,16 +738,18 @@ typedef struct hvd_backend_report {
   uint64_t memories;      /* bit 1 << hvd_memory for each supported one */
   uint64_t dtypes;        /* bit 1 << hvd_dtype */
   uint64_t collectives;   /* bit 1 << hvd_collective */
-  int32_t local;          /* 1: fast inside a host by itself; else ranks of a host share memory before it is asked */
+  int32_t local;          /* 1: fast inside a host by itself; else ranks of a host share memory before it
+                             is asked */
   int32_t max_instances;  /* contexts in one process that can use it; 0: any number */
   char reason[512];       /* why it is not usable */
 } hvd_backend_report;
 
-/* How many, and the index-th of them, in the order in which they are searched. `options` may be NULL. The modules are
- * loaded for it, and stay loaded. */
-HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count, hvd_error *error);
-HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index, hvd_backend_report *ret_report,
-                                   hvd_error *error);
+/* How many, and the index-th of them, in the order in which they are searched. `options` may be NULL. The
+ * modules are loaded for it, and stay loaded. */
+HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count,
+                                                   hvd_error *error);
+HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index,
+                                             hvd_backend_report *ret_report, hvd_error *error);
 
 /* Which backend of this context serves an operation in the current generation. */
 typedef struct hvd_backend_choice_info {
@@ -729,8 +758,8 @@ typedef struct hvd_backend_choice_info {
   char reason[512];       /* why this one: "auto: gloo, since no launcher started this process" */
 } hvd_backend_choice_info;
 
-/* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two generations. Never
- * blocks. The dtype of a barrier is not looked at. */
+/* HVD_UNSUPPORTED: none does; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between two
+ * generations. Never blocks. The dtype of a barrier is not looked at. */
 HVD_API hvd_status hvd_get_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
                                       hvd_collective collective, hvd_backend_choice_info *ret_selection,
                                       hvd_error *error);

@@ -1,5 +1,5 @@
-/* sampler.h: which rank trains on which samples of a data set, through every change of ranks. The rules of hvd.h hold
- * here too. */
+/* sampler.h: which rank trains on which samples of a data set, through every change of ranks. The rules of
+ * hvd.h hold here too. */
 #ifndef HVD_SAMPLER_H
 #define HVD_SAMPLER_H
 
@@ -30,9 +30,10 @@ typedef struct hvd_sampler hvd_sampler;
 /* What becomes of a last round that the ranks can't share evenly. */
 typedef int32_t hvd_padding;
 enum {
-  HVD_PADDING_NONE = 0,    /* dealt as it is: each sample exactly once. Some ranks have one sample less than others, and
-                              with fewer samples than ranks some have none (count 0, total > 0): such a rank
-                              contributes zeros to the round's collectives, or records and calls hvd_join */
+  HVD_PADDING_NONE = 0,    /* dealt as it is: each sample exactly once. Some ranks have one sample less
+                              than others, and with fewer samples than ranks some have none (count 0, total
+                              > 0): such a rank contributes zeros to the round's collectives, or records
+                              and calls hvd_join */
   HVD_PADDING_REPEAT = 1,  /* filled up with the first samples of the epoch: every rank has equally many */
   HVD_PADDING_DROP = 2     /* the last samples, fewer than there are ranks, are left out of this epoch */
 };
@@ -46,7 +47,8 @@ typedef struct hvd_sampler_options {
   hvd_padding padding;
 } hvd_sampler_options;
 
-/* All ranks give the same options. Must be destroyed before its context; a state keeps what it needs of it. */
+/* All ranks give the same options. Must be destroyed before its context; a state keeps what it needs of
+ * it. */
 HVD_API hvd_status hvd_sampler_create(hvd_context *context, const hvd_sampler_options *options,
                                       hvd_sampler **ret_sampler, hvd_error *error);
 HVD_API void hvd_sampler_destroy(hvd_sampler *sampler);
@@ -73,12 +75,13 @@ typedef struct hvd_sampler_batch {
 HVD_API hvd_status hvd_sampler_next(hvd_sampler *sampler, const hvd_sampler_batch *after, uint64_t *indices,
                                     size_t room, hvd_sampler_batch *ret_batch, hvd_error *error);
 
-/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too. HVD_INVALID,
- * and nothing changes, if it is not the first one that is not recorded, or was dealt in another generation. */
+/* The round of `batch` was processed: every rank calls it at the same point, one with count 0 too.
+ * HVD_INVALID, and nothing changes, if it is not the first one that is not recorded, or was dealt in
+ * another generation. */
 HVD_API hvd_status hvd_sampler_record(hvd_sampler *sampler, const hvd_sampler_batch *batch, hvd_error *error);
 
-/* Begins another epoch (at first it is 0), nothing of it processed. The epoch that it is in changes nothing, so
- * that a training function may set the epoch whenever it is called. */
+/* Begins another epoch (at first it is 0), nothing of it processed. The epoch that it is in changes
+ * nothing, so that a training function may set the epoch whenever it is called. */
 HVD_API hvd_status hvd_sampler_set_epoch(hvd_sampler *sampler, uint64_t epoch, hvd_error *error);
 
 typedef struct hvd_sampler_info {

@@ -1,7 +1,7 @@
 /* The collectives, run by a thread of their own one after the other. See plain.h.
  *
- * All ranks run the ops of a group in one order, and a link keeps the order of what is sent: the next piece from a
- * rank is always the one that is wanted next from it. */
+ * All ranks run the ops of a group in one order, and a link keeps the order of what is sent: the next
+ * piece from a rank is always the one that is wanted next from it. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,10 @@
-/* plain: a backend over plain TCP, as small as one can be that keeps every promise of hvd/backend.h. It needs that
- * header and POSIX, nothing else. It is made to be read: collectives are naive, data is copied, one op runs at a time.
+/* plain: a backend over plain TCP, as small as one can be that keeps every promise of hvd/backend.h. It
+ * needs that header and POSIX, nothing else. It is made to be read: collectives are naive, data is copied,
+ * one op runs at a time.
  *
- * Each generation is a group with a socket to each peer and two threads. The carrier moves bytes: it hands messages to
- * the core and keeps what other ranks send for ops until it is wanted. The executor runs the ops one after the other.
- */
+ * Each generation is a group with a socket to each peer and two threads. The carrier moves bytes: it hands
+ * messages to the core and keeps what other ranks send for ops until it is wanted. The executor runs the
+ * ops one after the other. / */
 #ifndef PLAIN_H
 #define PLAIN_H
 
@@ -19,7 +20,8 @@
 
 enum { PLAIN_MESSAGE = 1, PLAIN_PIECE = 2, PLAIN_BYE = 3 };
 
-/* Something that travels: a message, a piece of an op's data, or the last word of a peer that leaves in peace. */
+/* Something that travels: a message, a piece of an op's data, or the last word of a peer that leaves in
+ * peace. */
 typedef struct frame {
   struct frame* next;
   int kind;
