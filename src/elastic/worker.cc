@@ -248,6 +248,8 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     // A rank that compares at another commit than the others would wait for them.
     ready.settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", divergence_every_});
     ready.settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", on_divergence_});
+    // Large operations take their divisor from each rank's own option.
+    ready.settings.push_back({"option join_counts (HVD_JOIN_COUNTS)", join_counts_ ? "true" : "false"});
     if (!status.ok()) return status;
     ready.backends = backend::describe_choices(*instance_);
     ready.feeds = true;

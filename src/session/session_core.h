@@ -26,7 +26,7 @@ struct CoreConfig {
   int64_t pid = 0;
   Duration driver_timeout = seconds(60);  // silence of a driver whose connection is open
   int32_t life = -1;                      // descriptor of this process' life (base/life.h), -1: it has none
-  Digest life_token;
+  Digest life_token{};
 };
 
 // ---- actions ----

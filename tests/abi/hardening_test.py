@@ -1,5 +1,4 @@
 """What is built is hardened against mistakes in it: hardening_test.py FILE..."""
-import re
 import subprocess
 import sys
 import unittest

@@ -18,7 +18,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import time
 
 WORKERS = 4

@@ -85,6 +85,7 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
     std::vector<Setting> settings = selection::settings_of(offers);
     settings.push_back({"option divergence_every (HVD_DIVERGENCE_EVERY)", "0"});
     settings.push_back({"option on_divergence (HVD_ON_DIVERGENCE)", "report"});
+    settings.push_back({"option join_counts (HVD_JOIN_COUNTS)", "false"});
     for (Offer& offer : offers) {
       if (GetParam() == "garbage") offer.address.assign(offer.address.size(), 0x5a);
       if (GetParam() == "truncated" && !offer.address.empty()) offer.address.pop_back();

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-import unittest
 
 from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main, wait_for_exit
 

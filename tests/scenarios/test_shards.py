@@ -1,8 +1,7 @@
 """Shards with copies on peers: S1, as many workers as copies are killed at every point; S2, one more."""
 
-import signal
 
-from harness import Job, ScenarioTest, containing, main
+from harness import Job, ScenarioTest, main
 
 NO_RESTART = {"restart": "false"}
 ELEMENTS = 10007
@@ -125,7 +124,7 @@ class Shards(ScenarioTest):
     def test_S2_more_are_lost_than_there_are_copies(self):
         job = Job(self, "a:2,b:2", ["steps=12", "commit=4", "shards=%d" % ELEMENTS], np=4, min_np=1, max_np=4,
                   options=NO_RESTART,
-                  faults="before_allreduce:*/*/0/*/6/*=kill,before_allreduce:*/*/2/*/6/*=kill")
+                  faults="before_allreduce:*/*/0/*/6/*=kill,restore:*/*/2/*/*/*=kill")
         job.finish(1)
         ends = [e for e in job.find("end") if e["status"] == "HVD_JOB_FAILED"]
         self.assertTrue(ends)

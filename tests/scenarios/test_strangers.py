@@ -216,6 +216,10 @@ class Newcomers(ScenarioTest):
         self.run_with({"HVD_DIVERGENCE_EVERY": "3"},
                       r"option divergence_every \(HVD_DIVERGENCE_EVERY\) is 3, on the other workers 0")
 
+    def test_U1_another_way_to_average(self):
+        self.run_with({"HVD_JOIN_COUNTS": "true"},
+                      r"option join_counts \(HVD_JOIN_COUNTS\) is true, on the other workers false")
+
     def test_U1_another_backend(self):
         modules = os.environ.get("HVD_TEST_MODULES")
         if not modules:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 TOOLS = os.environ.get("HVD_TOOLS") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..",
