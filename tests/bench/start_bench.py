@@ -14,10 +14,10 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scenarios"))
-import test_agents  # noqa: E402
+import test_ssh  # noqa: E402
 
 
-class Round(test_agents.Ssh):
+class Round(test_ssh.Ssh):
     def runTest(self):
         pass
 
