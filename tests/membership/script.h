@@ -53,7 +53,11 @@ class Script {
   Script& offered(uint64_t worker, const FeedOffer& offer) {
     return took(membership.feed_offered(worker, membership.generation(), offer, now));
   }
-  Script& fed(uint64_t worker, uint64_t source) { return fed_with(worker, {source}); }
+  Script& fed(uint64_t worker, uint64_t source) {
+    FedEvent event;
+    event.source = source;
+    return fed_with(worker, event);
+  }
   Script& fed_with(uint64_t worker, const FedEvent& event) {
     return took(membership.worker_fed(worker, event, now));
   }

@@ -347,7 +347,10 @@ TEST(FeedProgress, GoesOnAsLongAsItComesCloser) {
   FeedProgress progress(Duration(0));
   uint64_t lacking = 1'000'000'000;
   EXPECT_FALSE(progress.may_join(lacking, 0, Duration(0)));
-  for (int i = 0; i < 20; ++i) EXPECT_FALSE(progress.may_join(lacking /= 2, lacking, seconds(1))) << i;
+  for (int i = 0; i < 20; ++i) {
+    lacking /= 2;
+    EXPECT_FALSE(progress.may_join(lacking, lacking, seconds(1))) << i;
+  }
 }
 
 FeedItem item(const std::string& key, uint64_t bytes, uint64_t digests) {
