@@ -254,7 +254,9 @@ void Supervisor::discovered(const Status& status, std::vector<membership::HostSl
 // ---- actions ----
 
 void Supervisor::apply(std::vector<membership::Action> actions) {
-  // Messages to workers go first; a slow reader of the log delays none of them (contract 3).
+  // Whoever takes the job over must know of a generation before its members do (contract 14).
+  write_journal();
+  // Then messages to workers; a slow reader of the log delays none of them (contract 3).
   for (membership::Action& action : actions) {
     std::visit([this](auto& a) { perform(a); }, action);
   }
@@ -265,7 +267,6 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
     tick_.cancel();
   }
   server_->set_epoch(membership_->epoch());
-  write_journal();
   if (gathering_ && !membership_->gathering()) gathered();
   publish();
 }
