@@ -64,7 +64,7 @@ void Engine::execute(Work& work) {
   bool all = true;
   const auto take = [&](uint64_t ticket) {
     const auto it = ops_.find(ticket);
-    if (it == ops_.end() || it->second->submission.kind != Kind::kAgree) checks_.answered(ticket);
+    if (it == ops_.end() || !is_question(it->second->submission)) checks_.answered(ticket);
     if (it == ops_.end()) {
       all = false;
     } else {

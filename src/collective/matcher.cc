@@ -14,8 +14,6 @@ namespace {
 constexpr size_t kMaxTombstones = 1024;  // per rank; the oldest is forgotten
 constexpr size_t kSpare = 64;
 
-bool is_question(const Signature& call) { return call.kind == Kind::kAgree && call.name == kCheckName; }
-
 std::string question_key(uint64_t check) { return std::string(kCheckName) + '\0' + std::to_string(check); }
 }  // namespace
 

@@ -24,6 +24,11 @@ namespace hvd::collective {
 
 /// Under this name ranks ask for the agreement on a check that they can't tell by themselves.
 inline constexpr const char* kCheckName = "hvd.check_host_updates";
+/// What is called is such a question: a Submission or its Signature. There are agreements on other things.
+template <class Call>
+bool is_question(const Call& call) {
+  return call.kind == Kind::kAgree && call.name == kCheckName;
+}
 
 struct MatcherConfig {
   std::vector<std::string> hosts;  // by rank

@@ -70,7 +70,7 @@ void Engine::granted(const Operation& op, const Grant& grant) {
 
 std::optional<Engine::Met> Engine::arrive(Submission& s) {
   const Row& row = row_of(s.kind);
-  const bool check = s.kind == Kind::kAgree && s.name == kCheckName;
+  const bool check = is_question(s);
   if (board_ == nullptr || !(check || row.exchange != nullptr)) return {};
   if (!s.members.empty() || s.timeout < kLeastTimeout) return {};
   if (is_on(config_.timeline) || current_process() != process_) return {};

@@ -137,18 +137,7 @@ impl<T: Element + Default> AnyShard for Shard<T> {
         let tensor = view.raw();
         // SAFETY: the range lives as long as the state, which is destroyed before its value.
         check(|e| unsafe {
-            add(
-                state,
-                key.as_ptr(),
-                &tensor,
-                elements,
-                offset,
-                number,
-                Some(reshard::<T>),
-                userdata,
-                None,
-                e,
-            )
+            add(state, key.as_ptr(), &tensor, elements, offset, number, Some(reshard::<T>), userdata, None, e)
         })
     }
 }
