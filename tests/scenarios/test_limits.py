@@ -82,7 +82,7 @@ class Limits(ScenarioTest):
                   script=False, environment={"HVD_LOCAL": "on"}, prepare=lambda _: full)
         job.wait("gate", step=10)
         job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
-        job.wait("hvdrun", text=containing("lost: killed by signal 9"))
+        job.wait("hvdrun", text=containing("lost: (connection closed|killed by signal 9)"))
         job.finish(0)
         job.verify(20)
 
