@@ -3,16 +3,26 @@
 # build/release: scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax
 # and lightgbm if none is named). A version has an environment of its own, build/frameworks-torch-VERSION: the
 # newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
+# `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
 [ $# -gt 0 ] || frameworks=(jax lightgbm)
+if [ "${frameworks[*]}" = burn ]; then
+  release=$PWD/build/release
+  [ -x "$release/bin/hvdrun" ] || { echo "$0: build the release preset first" >&2; exit 1; }
+  export HVD_LIBRARY=$release/lib HVD_PLUGIN_PATH=$release/lib/hvd/1 HVD_TEST_BIN=$release/bin
+  export LD_LIBRARY_PATH=$release/lib CARGO_TARGET_DIR=$PWD/build/burn
+  cd bindings/rust/burn
+  exec cargo test --locked
+fi
 environment=build/frameworks pinned=()
 if [ $# -eq 1 ] && [[ $1 == torch==* ]]; then environment+=-torch-${1#*==} frameworks=(torch) pinned=("$1" 'numpy<2.3'); fi
 for framework in "${frameworks[@]}"; do
   case $framework in
     jax | lightgbm | lightning | ray | spark | tensorflow | torch) ;;
-    *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow, torch, or torch==VERSION alone" >&2; exit 2 ;;
+    *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow, torch," \
+            "or alone burn or torch==VERSION" >&2; exit 2 ;;
   esac
 done
 [ -d build/release ] || { echo "$0: build the release preset first" >&2; exit 1; }
