@@ -77,10 +77,11 @@ hvd_status hvdgo_add_shard(hvd_state *state, const char *key, const hvdgo_tensor
   return hvd_state_add_shard(state, key, (const hvd_tensor *)tensor, elements, offset, copies, on_reshard,
                              (void *)handle, destroy, error);
 }
-hvd_status hvdgo_add_shard_with_parity(hvd_state *state, const char *key, const hvdgo_tensor *tensor, int64_t elements,
-                                       int64_t offset, int32_t parity, uintptr_t handle, hvd_error *error) {
-  return hvd_state_add_shard_with_parity(state, key, (const hvd_tensor *)tensor, elements, offset, parity, on_reshard,
-                                         (void *)handle, destroy, error);
+hvd_status hvdgo_add_shard_with_parity(hvd_state *state, const char *key, const hvdgo_tensor *tensor,
+                                       int64_t elements, int64_t offset, int32_t parity, uintptr_t handle,
+                                       hvd_error *error) {
+  return hvd_state_add_shard_with_parity(state, key, (const hvd_tensor *)tensor, elements, offset, parity,
+                                         on_reshard, (void *)handle, destroy, error);
 }
 void hvdgo_set_shard_data(hvd_shard *shard, uintptr_t data) { shard->data = (void *)data; }
 static int32_t on_lost(void *userdata, const char *sentence) {

@@ -44,8 +44,9 @@ hvd_status hvdgo_submit(hvd_context *context, hvdgo_call *call, const char *name
 hvd_status hvdgo_set_log(hvd_options *options, hvd_log_level level, uintptr_t handle, hvd_error *error);
 hvd_status hvdgo_add_shard(hvd_state *state, const char *key, const hvdgo_tensor *tensor, int64_t elements,
                            int64_t offset, int32_t copies, uintptr_t handle, hvd_error *error);
-hvd_status hvdgo_add_shard_with_parity(hvd_state *state, const char *key, const hvdgo_tensor *tensor, int64_t elements,
-                                       int64_t offset, int32_t parity, uintptr_t handle, hvd_error *error);
+hvd_status hvdgo_add_shard_with_parity(hvd_state *state, const char *key, const hvdgo_tensor *tensor,
+                                       int64_t elements, int64_t offset, int32_t parity, uintptr_t handle,
+                                       hvd_error *error);
 hvd_status hvdgo_on_lost(hvd_state *state, uintptr_t handle, hvd_error *error);
 void hvdgo_set_shard_data(hvd_shard *shard, uintptr_t data);
 hvd_status hvdgo_add_object(hvd_state *state, const char *key, uintptr_t handle, hvd_error *error);

@@ -102,8 +102,8 @@ func addShard[T Element](s *State, key string, elements int64, copies int, parit
 	err = s.add(key, memory, func(key *C.char, e *C.hvd_error) C.hvd_status {
 		handle := cgo.NewHandle(sharded{s, shard})
 		if parity != nil {
-			return C.hvdgo_add_shard_with_parity(s.c, key, &c, C.int64_t(elements), C.int64_t(offset), C.int32_t(*parity),
-				C.uintptr_t(handle), e)
+			return C.hvdgo_add_shard_with_parity(s.c, key, &c, C.int64_t(elements), C.int64_t(offset),
+				C.int32_t(*parity), C.uintptr_t(handle), e)
 		}
 		return C.hvdgo_add_shard(s.c, key, &c, C.int64_t(elements), C.int64_t(offset), C.int32_t(copies), C.uintptr_t(handle), e)
 	})

@@ -1,4 +1,4 @@
-// What a handle of hvd.h is: not an address but a ticket, checked at every call. It names a slot of a table,
+// A handle of hvd.h is not an address but a ticket, checked at every call. It names a slot of a table,
 // which counts the calls that are using the object, and the owner of the slot at the time; so a call on a
 // handle that was destroyed, by whatever thread and however long ago, is an error and never an access to
 // freed memory.

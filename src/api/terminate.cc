@@ -1,5 +1,5 @@
-// What a static libstdc++ does when an exception ends the process: says which. Its own handler would bring a
-// demangler.
+// Names the exception that ends the process, where libstdc++ is linked statically. That library's own handler
+// would bring a demangler.
 #include <cxxabi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -428,8 +428,8 @@ class Job {
     return status;
   }
 
-  /// Whoever was told twice to end does so, though nobody reads what there is to be written: hvd-guard ends
-  /// what is left.
+  /// Ends this process within 15 s of a second signal, even if nobody reads its output: hvd-guard ends what
+  /// is left.
   void end_soon(int status) const {
     static constexpr std::chrono::seconds kPatience{15};
     static std::once_flag once;

@@ -56,7 +56,7 @@ struct EngineConfig {
   size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
   /// This rank's current epoch word: see check. Called with the engine's lock held; it must not call back.
   std::function<uint64_t()> word;
-  /// What an agreed word means to ranks that have joined: their join completes with it unless it is HVD_OK.
+  /// The status that an agreed word means for ranks that have joined. Unless it is HVD_OK their join ends.
   /// On rank 0, with the engine's lock held; it must not call back.
   std::function<Status(uint64_t word)> interrupts;
   /// Rank 0's stall report: one line, as logged; the ranks that have not come, ascending, none for a join,
@@ -85,7 +85,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// after fail() one that is complete with that status.
   std::shared_ptr<Operation> submit(Submission submission);
 
-  /// What became of a call for which all ranks have met: over, or an operation that the backend runs.
+  /// The result of a call for which all ranks have met: it is over, or an operation runs in the backend.
   struct Concluded {
     Status status;  // without an operation
     std::shared_ptr<Operation> operation;

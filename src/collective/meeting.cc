@@ -8,11 +8,11 @@
 // time-outs, losses and late ranks are dealt with as ever. The word of its slot decides between both for all
 // ranks alike.
 //
-// What is too large for the slot runs in the backend once all have met. Its place in the order of operations
-// is fixed by rank 0 as it arrives: it leaves the number in its note. A rank arrives only when none of its
-// operations is under way; while it waits it closes the slot before it begins another, and runs no other
-// before this one. So whatever got a lower number is over on every rank that is part of it, and whatever gets
-// a higher one comes later on all.
+// A tensor that is too large for the slot moves in the backend once all have met. Its place in the order of
+// operations is fixed by rank 0 as it arrives: it leaves the number in its note. A rank arrives only when
+// none of its operations is under way; while it waits it closes the slot before it begins another, and runs
+// no other before this one. So whatever got a lower number is over on every rank that is part of it, and
+// whatever gets a higher one comes later on all.
 //
 // Contract 1: every rank that meets has the word of the grant, which rank 0 had heard before. If all have
 // begun the same number of checks, that word is proposed for the next one, by every rank to itself and by

@@ -88,8 +88,8 @@ class Encoder {
  public:
   Encoder();
   ~Encoder();
-  // What these give is valid until the next. An outcome that goes to several ranks, one after the other, is
-  // written once.
+  // The bytes returned are valid until the next call. An outcome that goes to several ranks, one after the
+  // other, is written once.
   /// id with `in_full` false: the other end knows the call by it. `payload` in the request is not read: fill
   /// writes `payload_size` bytes, at an address aligned to 16, if that is not 0.
   template <class Fill>

@@ -1,9 +1,12 @@
 // An older driver that is still there: who has heard of a newer one gets nothing from it, and it ends
 // (contract 14).
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "driver/job_fixture.h"
+#include "driver/journal_file.h"
 
 namespace hvd::driver {
 namespace {
@@ -37,6 +40,28 @@ class Fencing : public test::JobTest {
 
   std::string directory_;
 };
+
+/// Reads the journal when the log tells of a generation: its members may have been told by then.
+struct JournalWhenLogged {
+  std::string directory;
+  std::atomic<uint64_t> generation{0};  // of the journal, when the first generation was logged
+
+  static void line(void* self, hvd_log_level, const char* text) {
+    auto& at = *static_cast<JournalWhenLogged*>(self);
+    if (std::string_view(text).starts_with("generation 1 formed"))
+      at.generation = JournalFile::find(at.directory).journal.job.generation;
+  }
+};
+
+TEST_F(Fencing, TheJournalHasAGenerationBeforeAnybodyIsTold) {
+  JournalWhenLogged found{directory_};
+  options.logger =
+      std::make_shared<Logger>(HVD_LOG_INFO, Callback<hvd_log_fn>(&JournalWhenLogged::line, &found, nullptr));
+  start();
+  form(2);
+  EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_PHASE_RUNNING; }));
+  EXPECT_EQ(found.generation, 1u);
+}
 
 TEST_F(Fencing, WhoNamesANewerTermIsNotHeard) {
   start();

@@ -135,8 +135,8 @@ class Succession(ByHand):
         def driver():
             return Job(self, None, ["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3,
                        script=False, sink=True, environment={"HVD_SECRET_FILE": self.secret},
-                       options={"job": "two",
-                                "takeover": "true"}, flags=["--journal", "off", "--listen", address],
+                       options={"job": "two", "takeover": "true"},
+                       flags=["--journal", "off", "--listen", address],
                        prepare=lambda job: [HVDRUN, "--driver"])
         first = driver()
         first.wait("hvdrun", text=containing("listens at"))

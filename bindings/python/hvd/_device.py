@@ -59,8 +59,8 @@ def multiply(tensors: Sequence[Any], factor: float) -> None:
     for tensor in tensors:
         if not tensor.is_floating_point():
             raise InvalidError(
-                f"prescale_factor or postscale_factor {factor} of a tensor of {tensor.dtype} on {tensor.device}: "
-                "expected one of floating point")
+                f"prescale_factor or postscale_factor {factor} of a tensor of {tensor.dtype} on "
+                f"{tensor.device}: expected one of floating point")
     with torch.no_grad():
         for tensor in tensors:
             tensor.mul_(factor)

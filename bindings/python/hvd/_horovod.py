@@ -138,8 +138,8 @@ def options_of(environment: Mapping[str, str], say: Callable[[str], None]) -> di
     known = {*_READ, *_SET, *_LAUNCHERS, "HOROVOD_TIMELINE", "HOROVOD_STALL_CHECK_DISABLE"}
     idle = sorted(name for name in environment if name.startswith("HOROVOD_") and name not in known)
     if idle:
-        say(f"{', '.join(idle)}: these variables of Horovod's have no effect; docs/options.md has this library's options"
-            )
+        say(f"{', '.join(idle)}: these variables of Horovod's have no effect; "
+            "docs/options.md has this library's options")
     return {option: value for option, value in found.items() if f"HVD_{option.upper()}" not in environment}
 
 
