@@ -1,10 +1,10 @@
-/* async.h: the collectives of hvd.h that return at once, as inline shorthands for hvd_submit. Nothing here
- * is exported by the library: a language that can't include C submits an hvd_request.
+/* async.h: hvd.h's collectives in forms that return at once, as inline shorthands for hvd_submit. The
+ * library exports none of them: a language that can't include C submits an hvd_request.
  *
  * Tensors' descriptors, splits and names are copied; tensors' memory is borrowed until the operation has
- * completed. What is known to be wrong at once is the return value, and there is no op then. Descriptors
- * are not written to: hvd_op_get_output gives an output's data and shape. An output that is NULL, or whose
- * data is, is allocated by the library and belongs to the op. */
+ * completed. Errors that show at once are returned, and there is no op then. Descriptors are not written
+ * to: hvd_op_get_output returns an output's data and shape. If an output or its data is NULL, the library
+ * allocates the memory, which belongs to the op. */
 #ifndef HVD_ASYNC_H
 #define HVD_ASYNC_H
 

@@ -1,6 +1,6 @@
-/* A backend's module from one C++ class: the table of backend.h is filled with its methods, what the
- * core's C calls bring is checked, exceptions become statuses. C++17, of the standard library alone;
- * nothing to link. */
+/* backend.hpp: a backend's module from one C++ class. Module fills the table of backend.h with the class's
+ * methods, checks the arguments of the core's C calls, and turns exceptions into statuses. C++17 with the
+ * standard library alone; nothing to link. */
 #ifndef HVD_BACKEND_HPP
 #define HVD_BACKEND_HPP
 
@@ -22,8 +22,7 @@
 
 namespace hvdkit {
 
-/// What goes wrong inside a module, as an exception until it reaches the C boundary. `rank`: who is to blame,
-/// -1: nobody.
+/// A failure inside a module, thrown until it reaches the C boundary. `rank`: the rank that caused it, or -1.
 struct Failure : std::runtime_error {
   Failure(hvd_status s, const std::string& text, int32_t r = -1, int64_t vendor = 0)
       : std::runtime_error(text), status(s), rank(r), vendor_code(vendor) {}
@@ -47,7 +46,7 @@ inline void write_error(const char* backend, hvd_error* error, const Failure& fa
   std::memcpy(error, &full, std::min(error->struct_size, sizeof(full)));
 }
 
-/// Nothing but a status may leave through the C functions.
+/// Runs `function` for a C function, out of which nothing but a status may come.
 template <class Function>
 hvd_status guarded(const char* backend, hvd_error* error, uint64_t generation, Function function) noexcept {
   try {
@@ -85,8 +84,8 @@ class Options {
     const auto found = values_.find(key);
     return found != values_.end() ? found->second : fallback;
   }
-  /// 0, 1, false or true. These two throw Failure(HVD_INVALID) that names the key, the value and what was
-  /// expected.
+  /// 0, 1, false or true. flag and integer throw Failure(HVD_INVALID), naming the key, the value and what
+  /// was expected.
   bool flag(const std::string& key, bool fallback) const {
     const auto found = values_.find(key);
     if (found == values_.end()) return fallback;
@@ -142,7 +141,7 @@ inline void check_message(int32_t destination, int rank, int size, const void* d
   }
 }
 
-/// The result of `address`. Sets *size also where the room is too small.
+/// Returns the result of `address`. Sets *size also if the room is too small.
 inline void give_address(const void* blob, size_t bytes, void* data, size_t* size) {
   const size_t room = std::exchange(*size, bytes);
   if (room < bytes) {
@@ -152,7 +151,7 @@ inline void give_address(const void* blob, size_t bytes, void* data, size_t* siz
   std::memcpy(data, blob, bytes);
 }
 
-/// The result of `detail`: NUL-terminated, cut to `size`.
+/// Returns the result of `detail`: NUL-terminated, cut to `size`.
 inline void give_text(const std::string& line, char* text, size_t size) noexcept {
   if (text == nullptr || size == 0) return;
   const size_t length = std::min(size - 1, line.size());
@@ -160,7 +159,7 @@ inline void give_text(const std::string& line, char* text, size_t size) noexcept
   text[length] = 0;
 }
 
-/// Bytes of one element; 0 for what no module serves.
+/// Bytes of one element; 0 for a dtype that no module serves.
 inline size_t element_size(hvd_dtype dtype) noexcept {
   switch (dtype) {
     case HVD_DTYPE_UINT8:
@@ -195,7 +194,7 @@ inline hvd_backend_description description_of(const char* name, const char* vers
   return d;
 }
 
-/// When a call that was given `timeout_ns` must have returned: at least 1 ms from now, at most a day.
+/// The deadline of a call with `timeout_ns`: at least 1 ms from now, at most a day.
 inline Clock::time_point deadline_of(int64_t timeout_ns) {
   constexpr int64_t kLong = int64_t{24} * 3600 * HVD_SECOND;
   return Clock::now() + std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, HVD_MILLISECOND, kLong));
@@ -203,8 +202,8 @@ inline Clock::time_point deadline_of(int64_t timeout_ns) {
 
 /// The table of a module whose instances are of class Instance. It has
 ///
-///   static constexpr const char* kName;                   the module's name, as errors bear it
-///   static hvd_backend_description describe();            throws Failure(HVD_UNAVAILABLE) if it can't serve here
+///   static constexpr const char* kName;                   the module's name, as errors give it
+///   static hvd_backend_description describe();            throws Failure(HVD_UNAVAILABLE) if it can't serve
 ///   Instance(const hvd_backend_host&, const Options&);    open; the destructor is close
 ///   std::vector<uint8_t> address();
 ///   void connect(const hvd_backend_group&);               rank and size are checked
@@ -213,7 +212,7 @@ inline Clock::time_point deadline_of(int64_t timeout_ns) {
 ///   void disconnect();
 ///   std::string detail() const;                           one line for people
 ///
-/// and what it serves of
+/// and, as far as it serves them,
 ///
 ///   void send_message(int32_t destination, const void* data, size_t size);
 ///   static void world(int32_t* rank, int32_t* size, Clock::time_point deadline);   these two together
@@ -378,7 +377,7 @@ class Module {
 
 }  // namespace hvdkit
 
-/// The one symbol that a module exports. Once, outside of any namespace, in one of its sources.
+/// Defines the one symbol that a module exports. Use it once, outside of any namespace, in one source.
 #define HVDKIT_EXPORT_MODULE(Instance)                                           \
   extern "C" __attribute__((visibility("default"))) hvd_status hvd_backend_init( \
       uint32_t abi_version, hvd_backend_table* table, hvd_error* error) {        \

@@ -1,10 +1,9 @@
-/* direct.h: what goes between two ranks, to one rank or from one, and objects of all ranks. The rules of
- * hvd.h hold here too, those of its collectives among them: names, process sets, device memory, errors.
+/* direct.h: operations between two ranks, to one rank or from one, and objects of all ranks. The rules of
+ * hvd.h hold here too, with those of its collectives: names, process sets, device memory, errors.
  *
- * Any of these may also be submitted as an hvd_request: asynchronously, on a process set, with a time-out
- * of its own. Then `root` is the rank that the collective below says; `inputs` is what goes in, on the
- * root alone where it alone has something; `outputs` what comes out, likewise, and may be NULL where the
- * library allocates it. */
+ * All of them may also be submitted as an hvd_request: asynchronously, on a process set, with a time-out of
+ * their own. `root` is then the rank that the collective names below. `inputs` and `outputs` are given on
+ * the root alone where only the root has any; `outputs` may be NULL where the library allocates. */
 #ifndef HVD_DIRECT_H
 #define HVD_DIRECT_H
 
@@ -18,47 +17,49 @@ extern "C" {
 enum {
   HVD_COLLECTIVE_BROADCAST_OBJECT = 8, /* hvd_broadcast_object: inputs on the root, its bytes as one
                                           dimension of uint8. hvd_op_get_output gives them on every rank */
-  HVD_COLLECTIVE_SEND = 9,             /* root: who gets it */
-  HVD_COLLECTIVE_RECEIVE = 10,         /* root: who sends it */
+  HVD_COLLECTIVE_SEND = 9,             /* root: the receiver */
+  HVD_COLLECTIVE_RECEIVE = 10,         /* root: the sender */
   HVD_COLLECTIVE_REDUCE = 11,
-  HVD_COLLECTIVE_GATHER = 12,          /* hvd_op_get_received_splits: on the root, the rows that came from
+  HVD_COLLECTIVE_GATHER = 12,          /* hvd_op_get_received_splits: on the root, the rows received from
                                           each rank */
   HVD_COLLECTIVE_SCATTER = 13          /* splits on the root, as many as members */
 };
 
-/* Gathers every rank's bytes, of any length each, in rank order: on all ranks, or on root alone. *ret_data
- * is set to memory of all of them, one after the other (hvd_free); NULL if they are none. ret_sizes has
- * room for `count` entries, one a rank (HVD_INVALID if that is too few): how many bytes came from each. On
- * ranks other than the root of a gather *ret_data is NULL and ret_sizes all 0. */
+/* Gathers every rank's bytes, of any length each, in rank order: on all ranks, or on the root alone.
+ * *ret_data is set to memory of all of them, one after the other (hvd_free), or to NULL if there are
+ * none. ret_sizes has room for `count` entries, one a rank (HVD_INVALID if that is too few), and gets the
+ * number of bytes from each. On ranks other than the root of a gather, *ret_data is NULL and ret_sizes is
+ * all 0. */
 HVD_API hvd_status hvd_allgather_object(hvd_context *context, const char *name, const void *data, size_t size,
                                         void **ret_data, size_t *ret_sizes, size_t count, hvd_error *error);
 HVD_API hvd_status hvd_gather_object(hvd_context *context, const char *name, const void *data, size_t size,
                                      void **ret_data, size_t *ret_sizes, size_t count, int32_t root,
                                      hvd_error *error);
 
-/* Sends a tensor to one rank, which receives it under the same name. The two of them match alone: other
- * pairs, and the other direction, may use the same name at the same time. dtype and shape must agree
- * (HVD_MISMATCH). Both return when the tensor is there. HVD_INVALID: the other is this rank itself, or no
- * rank. */
+/* Sends a tensor to one rank, which receives it under the same name. Only these two match: other pairs,
+ * and the other direction, may use the same name at the same time. dtype and shape must agree
+ * (HVD_MISMATCH). Both calls return when the tensor has arrived. HVD_INVALID: the other rank is this rank
+ * itself, or does not exist. */
 HVD_API hvd_status hvd_send(hvd_context *context, const char *name, const hvd_tensor *tensor, int32_t to,
                             hvd_error *error);
 HVD_API hvd_status hvd_receive(hvd_context *context, const char *name, hvd_tensor *tensor, int32_t from,
                                hvd_error *error);
 
-/* hvd_allreduce whose result root alone gets. On other ranks `output` is not looked at and may be NULL.
- * Host memory. */
+/* hvd_allreduce whose result only the root gets. On other ranks `output` is ignored and may be NULL. Host
+ * memory. */
 HVD_API hvd_status hvd_reduce(hvd_context *context, const char *name, const hvd_tensor *input,
                               hvd_tensor *output, hvd_reduction reduction, int32_t root, hvd_error *error);
 
-/* hvd_allgather whose result root alone gets. On other ranks `output` is not looked at and may be NULL. On
- * root it may be allocated; it does not overlap the input. Host memory. */
+/* hvd_allgather whose result only the root gets. On other ranks `output` is ignored and may be NULL. On
+ * the root the library may allocate it; it must not overlap the input. Host memory. */
 HVD_API hvd_status hvd_gather(hvd_context *context, const char *name, const hvd_tensor *input,
                               hvd_tensor *output, int32_t root, hvd_error *error);
 
-/* Deals the rows of root's input (first dimension, ndim >= 1) out to all ranks, in rank order: splits[i]
- * rows to rank i; NULL: rows / size each, and the first rows % size ranks one more. On other ranks input
- * and splits are not looked at and may be NULL. `output` tells dtype and the other dimensions on every
- * rank; its data may be NULL (allocated: then its first dimension does not matter). Host memory. */
+/* Deals the rows of the root's input (first dimension, ndim >= 1) out to all ranks, in rank order:
+ * splits[i] rows to rank i. NULL: rows / size each, and one more to the first rows % size ranks. On other
+ * ranks input and splits are ignored and may be NULL. `output` gives dtype and the other dimensions on
+ * every rank. Its data may be NULL: the library then allocates it and ignores its first dimension. Host
+ * memory. */
 HVD_API hvd_status hvd_scatter(hvd_context *context, const char *name, const hvd_tensor *input,
                                const int64_t *splits, hvd_tensor *output, int32_t root, hvd_error *error);
 

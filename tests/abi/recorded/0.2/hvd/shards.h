@@ -1,6 +1,6 @@
-/* shards.h: sharded state. A flat global vector (what ZeRO and FSDP2 flatten parameters and moments to) of
- * which each rank holds one range, and of which others keep copies or parity, so that the loss of workers
- * loses none of it. docs/shards.md has the whole story; the rules of hvd.h hold here too. */
+/* shards.h: sharded state. Each rank holds one range of a flat global vector (ZeRO and FSDP2 flatten
+ * parameters and moments to such vectors). Other ranks keep copies or parity of the range, so that no data is
+ * lost with a worker. docs/shards.md tells the rest; the rules of hvd.h hold here too. */
 #ifndef HVD_SHARDS_H
 #define HVD_SHARDS_H
 
@@ -18,73 +18,74 @@ typedef struct hvd_shard {
   int32_t rank, size;      /* of this worker in the new generation */
   int32_t reserved;
   int64_t global_elements;
-  int64_t offset;          /* in: of an even split (hvd_shard_range); the program may write another */
-  int64_t elements;        /* the same */
-  void *data;              /* in: the memory that the old range has; out: that of the new range, host
-                              memory of `elements` */
+  int64_t offset;          /* in: of an even split (hvd_shard_range); the program may set another */
+  int64_t elements;        /* likewise */
+  void *data;              /* in: memory of the old range; out: memory of the new range, in host memory,
+                              with room for `elements` */
 } hvd_shard;
 
-/* Tells the program its new range, and asks for memory for it, in a sync after which this worker's rank or
- * the number of workers is another than when it got its range. What is in `data` afterwards counts only if
- * nothing was ever synced (then it holds the program's initial values); else the sync fills it. The old
- * memory is not used any more, and may be freed or given again. It is called in the thread that calls
- * hvd_run or sync, with no lock held, and maybe several times until a sync succeeds. Nonzero: the sync
- * fails with HVD_CALLBACK_FAILED on this rank. */
+/* Tells the program its new range and asks for memory for it. A sync calls it if this worker's rank or
+ * the number of workers has changed since the worker got its range. The sync fills `data`, unless nothing
+ * was ever synced: then `data` holds the program's initial values. The old memory is no longer used, and
+ * may be freed or given again. It is called in the thread that calls hvd_run or sync, with no lock held,
+ * possibly several times until a sync succeeds. Nonzero: the sync fails with HVD_CALLBACK_FAILED on this
+ * rank. */
 typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
 
-/* As number of copies: none. */
+/* As a number of copies: none. */
 #define HVD_NO_COPIES (-1)
 
-/* Registers this rank's range of a sharded key: `tensor`, of one dimension and in host memory, borrowed as
- * in hvd_state_add_tensor, is elements `offset` and following of a vector of `global_elements`. All ranks
- * register the same keys with the same dtype, length and number of copies, and ranges that cover the
- * vector, each element once (checked by sync and commit: HVD_MISMATCH, which names what overlaps or is
- * missing). A range may be empty.
+/* Registers this rank's range of a sharded key. `tensor` has one dimension and lies in host memory,
+ * borrowed as in hvd_state_add_tensor. It holds the elements from `offset` on of a vector of
+ * `global_elements`. All ranks register the same keys with the same dtype, length and number of copies.
+ * Their ranges cover the vector, each element once; sync and commit check that (HVD_MISMATCH, naming the
+ * elements that overlap or are missing). A range may be empty.
  *
  * copies: a commit also places the shard in the commit memory of that many other workers, on other hosts
- * wherever there are any; 0 is one copy, HVD_NO_COPIES none, at most 16. As many workers may be lost at
+ * where there are any. 0 means one copy, HVD_NO_COPIES none; at most 16. As many workers may be lost at
  * once without loss of data.
  *
- * reshard: see above; NULL where the split never changes (a sync that needs another is HVD_INVALID then,
- * unless the range of an even split is the one that it has). `destroy` runs when the key is removed or the
- * state destroyed, and on failure.
+ * reshard: see above; NULL where the split never changes. A sync that needs another split then gives
+ * HVD_INVALID, unless the even split gives this rank the range that it has. `destroy` runs when the key
+ * is removed or the state destroyed, and on failure.
  *
- * With shards every commit is collective: hvd_state_commit, hvd_state_save and the thread of
- * hvd_state_commit_begin place the copies and agree that all have done so, and fail on all ranks or on
- * none but for the loss of a worker: HVD_PEER_LOST means that this commit or the one before it is
- * restored, the same on all ranks. Host memory is needed for 2 x (1 + copies) times this rank's shards.
- * hvd_state_sync takes the last commit, if there is one, and not the live values. A rank that has joined
- * (hvd_join) can't commit: HVD_MISMATCH. HVD_UNSUPPORTED: tensor in device memory. */
+ * With shards every commit is collective. hvd_state_commit, hvd_state_save and the thread of
+ * hvd_state_commit_begin place the copies, and agree that all ranks have done so. They fail on all ranks
+ * or on none, except when a worker is lost: after HVD_PEER_LOST all ranks restore this commit, or all the
+ * one before it. Host memory is needed for 2 x (1 + copies) times this rank's shards. hvd_state_sync
+ * takes the last commit, if there is one, instead of the live values. A rank that has joined (hvd_join)
+ * can't commit: HVD_MISMATCH. HVD_UNSUPPORTED: the tensor lies in device memory. */
 HVD_API hvd_status hvd_state_add_shard(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                        int64_t global_elements, int64_t offset, int32_t copies,
                                        hvd_reshard_fn reshard, void *userdata, hvd_destroy_fn destroy,
                                        hvd_error *error);
 
-/* The same with parity instead of copies, for less memory. Workers are put into groups of `parity` + 1,
- * larger ones by a few where that does not come out even, and a single one if they are fewer. Each keeps a
- * block of the others' parity (exclusive or) beside its own shard, at most 1 / `parity` of the longest
- * shard of its group. One worker of each group may be lost at once without loss of data: its block and its
- * shard are made again from the others'. The workers of one host are in different groups wherever there
- * are enough of these, so that a host may be lost if none has more workers than there are groups.
+/* hvd_state_add_shard with parity instead of copies, for less memory. Workers are put into groups of
+ * `parity` + 1; some groups are larger if the numbers do not divide, and there is one group if workers
+ * are fewer. Each worker keeps a block of the others' parity (exclusive or) beside its own shard, at most
+ * 1 / `parity` of the longest shard of the group. One worker of each group may be lost at once without
+ * loss of data: its block and its shard are rebuilt from the others'. Workers of one host are in
+ * different groups where there are enough groups. So a host may be lost if it has no more workers than
+ * there are groups.
  *
  * parity: 2 to 64, the same on all ranks. Host memory is needed for 2 x (1 + 1 / `parity`) times this
- * rank's shards, and while a lost one is made again for as much as was lost. Everything else as above.
- * Taking one key away leaves others with the same parity without it until the next commit. */
+ * rank's shards; rebuilding a lost shard takes its size in addition. Everything else is as above. When a
+ * key is removed, others with the same parity have none until the next commit. */
 HVD_API hvd_status hvd_state_add_shard_with_parity(hvd_state *state, const char *key,
                                                    const hvd_tensor *tensor, int64_t global_elements,
                                                    int64_t offset, int32_t parity, hvd_reshard_fn reshard,
                                                    void *userdata, hvd_destroy_fn destroy, hvd_error *error);
 
-/* Range of `rank` in an even split over `size` ranks: the first ones have one element more if it does not
- * come out even. HVD_INVALID. Never blocks. */
+/* Returns the range of `rank` in an even split over `size` ranks. The first global_elements % size ranks
+ * have one element more. HVD_INVALID. Never blocks. */
 HVD_API hvd_status hvd_shard_range(int64_t global_elements, int32_t rank, int32_t size, int64_t *ret_offset,
                                    int64_t *ret_elements, hvd_error *error);
 
-/* What to do if more workers were lost than there are copies. Without it hvd_run ends with HVD_JOB_FAILED
- * and a sentence on every rank that names a key, the elements that are lost and who held them. With it on
- * all ranks, each rank is given that sentence instead, and loads everything that is registered, shards in
- * their new ranges, from where the program keeps it (its own checkpoint), the same step on all ranks. Then
- * training goes on as after a sync. Nonzero: HVD_CALLBACK_FAILED. NULL takes it back. */
+/* Sets what to do if more workers were lost than there are copies. Without it hvd_run ends with
+ * HVD_JOB_FAILED on every rank; the sentence names a key, the elements that are lost and who held them.
+ * With it, set on all ranks, each rank is called with that sentence instead. It loads everything that is
+ * registered, with shards in their new ranges, from the program's own checkpoint: the same step on all
+ * ranks. Then training goes on as after a sync. Nonzero: HVD_CALLBACK_FAILED. NULL takes it back. */
 typedef int32_t (*hvd_lost_fn)(void *userdata, const char *sentence);
 HVD_API hvd_status hvd_state_on_lost(hvd_state *state, hvd_lost_fn lost, void *userdata,
                                      hvd_destroy_fn destroy, hvd_error *error);
