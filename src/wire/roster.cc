@@ -59,7 +59,7 @@ class References {
   }
 
  private:
-  const Blob none_;
+  const Blob none_{};
   std::vector<std::pair<std::string, const Blob*>> last_;
 };
 
