@@ -13,6 +13,7 @@
 #include "agent/fleet.h"
 #include "base/secret.h"
 #include "base/text.h"
+#include "launch/process.h"
 
 namespace hvd::agent {
 namespace {
@@ -60,7 +61,10 @@ AgentSettings read_agent_settings(const Options& o) {
   return s;
 }
 
-Agent::Agent(const Options& options) : settings_(read_agent_settings(options)), logger_(options.logger) {}
+Agent::Agent(const Options& options) : settings_(read_agent_settings(options)), logger_(options.logger) {
+  if (const int64_t soft = options.integer("children_descriptors"); soft > 0)
+    launch::limit_descriptors_of_children(soft);
+}
 
 Agent::~Agent() { close(); }
 

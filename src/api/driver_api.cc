@@ -201,7 +201,9 @@ hvd_status hvd_driver_set_output(hvd_driver* driver, hvd_output_fn output, void*
     if (!callback) throw Error(HVD_INVALID, "output is NULL");
     use->core->driver.set_output([callback, core = use->core.get()](const hvd::launch::OutputLine& line) {
       const InCallback here(core);
-      callback(line.rank, line.host.c_str(), line.slot, line.is_stderr ? 1 : 0, line.text.c_str());
+      std::string text = line.text;
+      std::erase(text, '\0');  // it would end the line
+      callback(line.rank, line.host.c_str(), line.slot, line.is_stderr ? 1 : 0, text.c_str());
     });
   });
 }

@@ -171,6 +171,8 @@ constexpr OptionSpec kSpecs[] = {
      "its journal in option journal or a private directory; job and secret must be that driver's"},
     {"keeper", kInt, "-1", -1, kMany, kHere,
      "descriptor of the program that keeps this driver; hvdrun sets it"},
+    {"children_descriptors", kInt, "0", 0, kMany, kHere,
+     "soft limit of descriptors (RLIMIT_NOFILE) of what a driver or an agent starts; 0: its own; hvdrun sets it"},
     {"guard", kString, "", 0, 0, kHere,
      "path of hvd-guard, which ends the workers if the driver is killed; absent: beside the library"},
 };

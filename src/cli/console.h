@@ -6,64 +6,22 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <csignal>
-#include <cstddef>
-#include <deque>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <utility>
 
 #include "cli/screen.h"
 
 namespace hvd::cli {
 
-/// Lines for stderr, written by a thread of its own: a terminal that is stopped must not hold up the driver.
+/// Lines for stderr. They wait for nobody: a terminal that is stopped must not hold up the driver.
 class ErrorOutput {
  public:
-  ErrorOutput() : thread_([this] { run(); }) {}
   /// Where stderr is, with its status line.
   Screen& screen() { return screen_; }
-  ~ErrorOutput() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  void line(std::string text) {
-    {
-      std::lock_guard lock(mutex_);
-      if (lines_.size() >= kMost) return;  // a reader that takes nothing gets the first ones
-      lines_.push_back("hvdrun: " + std::move(text) + "\n");
-    }
-    changed_.notify_all();
-  }
+  void line(const std::string& text) { screen_.post("hvdrun: " + text + "\n"); }
 
  private:
-  static constexpr size_t kMost = 100000;
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return stopping_ || !lines_.empty(); });
-      if (lines_.empty()) return;
-      const std::string text = std::move(lines_.front());
-      lines_.pop_front();
-      lock.unlock();
-      screen_.write(STDERR_FILENO, text);
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::string> lines_;
-  bool stopping_ = false;
   Screen screen_;
-  std::thread thread_;
 };
 
 // A signal handler can do nothing but this.

@@ -1,4 +1,6 @@
 // hvdrun: starts an elastic job. A thin user of hvd/driver.h.
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -40,6 +42,8 @@ using hvd::cli::StatusLine;
 
 // What a scheduler can act on (docs/leaving.md); the numbers are those of sysexits.h where it has one.
 constexpr int kUsage = 2, kTryAgain = 75, kGiveUp = 76;
+// A signal is to end the job, though a reader of its output (a stopped terminal, a pager) takes nothing.
+constexpr std::chrono::seconds kForReaders{5};
 
 struct Arguments {
   std::vector<std::pair<std::string, std::string>> options;  // of hvd_options
@@ -262,6 +266,19 @@ int merge(const std::vector<std::string>& files) {
   }
 }
 
+/// A driver has a connection for each worker, and pipes for those that it starts: the soft limit that most
+/// systems give, 1,024, is for programs that use select(2). What is started has it still.
+void raise_descriptors(Arguments* arguments) {
+  constexpr rlim_t kEnough = rlim_t{1} << 20;  // where there is no hard limit
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
+  if (limit.rlim_cur <= before || ::setrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  // The first, so that --set has the last word.
+  arguments->options.emplace(arguments->options.begin(), "children_descriptors", std::to_string(before));
+}
+
 struct Deleter {
   void operator()(hvd_options* options) const { hvd_options_destroy(options); }
   void operator()(hvd_driver* driver) const { hvd_driver_destroy(driver); }
@@ -302,7 +319,7 @@ class Job {
     static_cast<Job*>(userdata)->errors_->line(std::string(prefix) + message);
   }
 
-  /// As the library does by itself, but above the status line.
+  /// As the library does by itself, but above the status line, and until nobody takes it any more.
   static void output(void* userdata, int32_t rank, const char* host, int32_t slot, int32_t is_stderr,
                      const char* line) {
     const std::string from =
@@ -388,10 +405,8 @@ class Job {
     if (status = hvd_driver_create(options, &driver, error); status != HVD_OK) return status;
     driver_.reset(driver);
     if (status = serve(error); status != HVD_OK) return status;
-    if (arguments_.status_line && Screen::has_terminal()) {
-      if (status = hvd_driver_set_output(driver, &Job::output, this, nullptr, error); status != HVD_OK)
-        return status;
-    }
+    if (status = hvd_driver_set_output(driver, &Job::output, this, nullptr, error); status != HVD_OK)
+      return status;
     if (arguments_.command.empty()) return HVD_OK;
     return hvd_driver_set_command(driver, pointers(arguments_.command).data(),
                                   pointers(arguments_.environment).data(), error);
@@ -451,10 +466,14 @@ class Job {
       } while (status == HVD_TIMEOUT);
       Signals::wake();
     });
-    if (first != 0) hvd_driver_stop(driver_.get(), "stopped as it took over", nullptr);
+    if (first != 0) {
+      errors_->screen().give_up_after(kForReaders);
+      hvd_driver_stop(driver_.get(), "stopped as it took over", nullptr);
+    }
     while (const int number = signals.next()) {
       // The second one does not wait for stop_grace.
       const std::string reason = (first == 0 ? "stopped by " : "killed by a second ") + signal_name(number);
+      errors_->screen().give_up_after(kForReaders);
       if (first != 0) end_soon(128 + first);
       if (first == 0) first = number;
       hvd_driver_stop(driver_.get(), reason.c_str(), nullptr);
@@ -499,6 +518,7 @@ int main(int argc, char** argv) {
   if (const int status = parse(argc, argv, &arguments); status >= 0) return status;
   if (!arguments.timelines.empty()) return merge(arguments.timelines);
   if (arguments.check_build) return hvd::cli::check_build(arguments.options);
+  raise_descriptors(&arguments);
   // An agent ends when its driver does not come back; it has no driver to keep.
   if (arguments.join) {
     ErrorOutput errors;

@@ -51,6 +51,7 @@ int wait(hvd_agent* agent, const Signals& signals, ErrorOutput* errors) {
       hvd_agent_stop(agent, ("stopped by " + name).c_str(), nullptr);
     }
     if (first == 0) first = number;
+    errors->screen().give_up_after(std::chrono::seconds(5));
   }
   waiter.join();
   if (status == HVD_OK) return 0;

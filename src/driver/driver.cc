@@ -29,6 +29,8 @@ Driver::Driver(Options options)
     : options_(std::move(options)),
       logger_(LogTail::around(options_.logger, log_tail_)),
       succession_(options_, logger_) {
+  if (const int64_t soft = options_.integer("children_descriptors"); soft > 0)
+    launch::limit_descriptors_of_children(soft);
   fixed_hosts();  // checked
   if (options_.is_set("hosts") && options_.is_set("hostfile")) {
     throw Error(HVD_INVALID,

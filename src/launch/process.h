@@ -30,6 +30,10 @@ struct SpawnSpec {
   int umask = -1;         // -1: this process's
 };
 
+/// The soft limit of descriptors (RLIMIT_NOFILE) of whatever this process starts from now on; 0: its own. Of
+/// the whole process, as the limit is: one that has raised its own hands on what it had.
+void limit_descriptors_of_children(int64_t soft);
+
 /// Starts a program with default signal mask and dispositions. Throws Error(HVD_UNAVAILABLE).
 pid_t spawn(const SpawnSpec& spec);
 

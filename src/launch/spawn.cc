@@ -1,11 +1,14 @@
 // Starts programs, and what is known about them before and after.
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -27,6 +30,18 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
+}
+
+std::atomic<int64_t> children_descriptors{0};
+
+/// posix_spawn has no limits. A child that is held has not begun yet; another one may see the old limit for a
+/// moment.
+void limit_descriptors(pid_t pid) {
+  const int64_t soft = children_descriptors;
+  rlimit limit{};
+  if (soft <= 0 || ::prlimit(pid, RLIMIT_NOFILE, nullptr, &limit) != 0) return;
+  limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(soft));
+  ::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr);
 }
 
 /// inherit: a descriptor that the child keeps under its number, or -1.
@@ -68,10 +83,13 @@ pid_t spawn_with(const SpawnSpec& spec, int inherit) {
     status.vendor_code = error;
     throw Error(status);
   }
+  limit_descriptors(pid);
   return pid;
 }
 
 }  // namespace
+
+void limit_descriptors_of_children(int64_t soft) { children_descriptors = soft; }
 
 pid_t spawn(const SpawnSpec& spec) { return spawn_with(spec, -1); }
 

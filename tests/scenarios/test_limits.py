@@ -3,11 +3,15 @@
 import array
 import fcntl
 import os
+import pty
+import resource
 import signal
 import subprocess
+import tempfile
 import termios
 import time
 import unittest
+from unittest import mock
 
 from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
 
@@ -86,28 +90,94 @@ class Limits(ScenarioTest):
         job.finish(0)
         job.verify(20)
 
-    def test_who_is_told_twice_ends_though_nobody_reads_its_output(self):
-        hvdrun = subprocess.Popen(
-            [os.path.join(BIN, "hvdrun"), "-np", "1", "-H", "localhost:1", "--set", "stop_grace=1", "yes"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(hvdrun.stdout.close)
+    def _start(self, command, stdout, stderr=subprocess.STDOUT, prepare=None, options=()):
+        hvdrun = subprocess.Popen([
+            os.path.join(BIN, "hvdrun"), "-np", "1", "-H", "localhost:1", "--set", "stop_grace=1", *options
+        ] + command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, preexec_fn=prepare)
 
         def end():
             if hvdrun.poll() is None:
                 hvdrun.kill()
             hvdrun.wait()
         self.addCleanup(end)
-        waiting, before = array.array("i", [0]), -1
+        return hvdrun
+
+    def _directory(self):
+        directory = tempfile.TemporaryDirectory(prefix="hvd-limits-")
+        self.addCleanup(directory.cleanup)
+        return directory.name
+
+    def _until(self, what, done):
         deadline = time.monotonic() + 30 * PATIENCE
-        while before < 4096 or waiting[0] != before:  # nothing more fits into the pipe
-            self.assertLess(time.monotonic(), deadline)
-            before = waiting[0]
-            time.sleep(0.5)
-            fcntl.ioctl(hvdrun.stdout, termios.FIONREAD, waiting)
+        while not done():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.05)
+
+    def _until_full(self, reader):
+        """Until what waits there has not grown for half a second."""
+        waiting, before, since = array.array("i", [0]), -1, time.monotonic()
+
+        def full():
+            nonlocal before, since
+            fcntl.ioctl(reader, termios.FIONREAD, waiting)
+            if waiting[0] != before:
+                before, since = waiting[0], time.monotonic()
+            return before >= 1024 and time.monotonic() > since + 0.5
+        self._until("the output takes more and more", full)
+
+    def test_who_is_told_twice_ends_though_nobody_reads_its_output(self):
+        hvdrun = self._start(["yes"], subprocess.PIPE)
+        self.addCleanup(hvdrun.stdout.close)
+        self._until_full(hvdrun.stdout)
         hvdrun.send_signal(signal.SIGTERM)
         hvdrun.send_signal(signal.SIGINT)  # of two of a kind that wait at a time one would be lost
         self.assertIn(hvdrun.wait(60 * PATIENCE),
                       (128 + signal.SIGTERM, 128 + signal.SIGINT))  # whichever was first
+
+    def _hears_the_first_signal(self, reader, stdout, stderr):
+        """Its worker is told to leave while all of its output waits, and it ends when that has gone."""
+        told = os.path.join(self._directory(), "told")
+        program = "yes & trap 'echo told > %s; kill $!; exit 0' TERM; while :; do sleep 0.1; done" % told
+        hvdrun = self._start(["sh", "-c", program], stdout, stderr)
+        self._until_full(reader)
+        hvdrun.send_signal(signal.SIGTERM)
+        self._until("the worker was not told", lambda: os.path.exists(told))
+        self.assertEqual(hvdrun.wait(60 * PATIENCE), 128 + signal.SIGTERM)
+
+    def test_the_first_signal_is_heard_though_nobody_reads_a_pipe(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        self._hears_the_first_signal(reader, writer, writer)
+        os.close(writer)
+
+    def test_the_first_signal_is_heard_though_nobody_reads_the_terminal(self):
+        reader, terminal = pty.openpty()
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, terminal)
+        with mock.patch.dict(os.environ, TERM="xterm"):
+            self._hears_the_first_signal(reader, terminal, terminal)
+
+    def test_a_nul_that_a_worker_prints_does_not_end_its_line(self):
+        hvdrun = self._start(["printf", r"one\0two\nthree\n"], subprocess.PIPE, subprocess.DEVNULL)
+        said, _ = hvdrun.communicate(timeout=60 * PATIENCE)
+        self.assertRegex(said, rb"(?m)^\[\S+\] onetwo\n\[\S+\] three$")
+
+    def test_hvdrun_takes_the_descriptors_it_may_have_and_its_worker_has_what_was_set(self):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most < 512:
+            self.skipTest("the hard limit of descriptors is %d: no room between it and a soft one" % most)
+
+        def prepare():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (200, 512))
+
+        seen = os.path.join(self._directory(), "seen")
+        own = "s=$(ulimit -Sn) h=$(ulimit -Hn); echo $s $h"
+        hvdrun = self._start(["sh", "-c", own + " > %s.new; mv %s.new %s; sleep 600" % (seen, seen, seen)],
+                             subprocess.DEVNULL, prepare=prepare)
+        self._until("no worker", lambda: os.path.exists(seen))
+        with open(seen) as file:
+            self.assertEqual(file.read().split(), ["200", "512"])
+        self.assertEqual(resource.prlimit(hvdrun.pid, resource.RLIMIT_NOFILE), (512, 512))
 
 
 if __name__ == "__main__":
