@@ -75,7 +75,9 @@ bool JournalCopy::take(const JournalPart& answer) {
 }
 
 Follower::Follower(std::vector<DriverAddress> drivers, Duration patience, LoggerPtr logger)
-    : drivers_(std::move(drivers)), patience_(patience), logger_(std::move(logger)) {}
+    : drivers_(std::move(drivers)), patience_(patience), logger_(std::move(logger)) {
+  for (const DriverAddress& driver : drivers_) lines_.push_back(std::make_unique<Operator>(driver));
+}
 
 std::string Follower::where() const {
   std::string all;
@@ -88,8 +90,11 @@ JournalFile::Look Follower::look() {
   for (size_t turn = 0; turn < drivers_.size(); ++turn) {
     const size_t which = (last_ + turn) % drivers_.size();
     try {
-      while (copy_.take(
-          read_answer(command(drivers_[which], "journal", question_for(copy_.wanted()), patience_)))) {}
+      bool more = true;
+      while (more) {
+        const std::string answer = lines_[which]->ask("journal", question_for(copy_.wanted()), patience_);
+        more = copy_.take(read_answer(answer));
+      }
       last_ = which;
       ++answers_;
       trouble_.clear();
@@ -125,13 +130,16 @@ Fence::~Fence() {
 }
 
 void Fence::run() {
+  std::vector<std::unique_ptr<Operator>> lines;
+  for (const DriverAddress& other : others_) lines.push_back(std::make_unique<Operator>(other));
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    for (const DriverAddress& other : others_) {
+    for (size_t i = 0; i < others_.size(); ++i) {
+      const DriverAddress& other = others_[i];
       if (ending_) return;
       lock.unlock();
       try {
-        const std::string answer = command(other, "yield", std::to_string(term_), kFencePatience);
+        const std::string answer = lines[i]->ask("yield", std::to_string(term_), kFencePatience);
         const uint64_t term = numbers<1>(answer, "a term")[0];
         if (term > term_) {
           overtaken_();

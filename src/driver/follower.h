@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -59,6 +60,7 @@ class Follower {
 
  private:
   const std::vector<DriverAddress> drivers_;
+  std::vector<std::unique_ptr<Operator>> lines_;  // to each
   const Duration patience_;
   const LoggerPtr logger_;
   JournalCopy copy_;

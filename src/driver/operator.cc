@@ -1,4 +1,4 @@
-// Finds a driver, connects as its operator, asks and waits for the answer.
+// Finds a driver, connects as its operator, asks and waits for answers.
 #include "driver/operator.h"
 
 #include <fcntl.h>
@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
@@ -32,42 +33,64 @@ constexpr Duration kLastWord = std::chrono::milliseconds(200);
   throw Error(HVD_UNAVAILABLE, fmt::format("{} {}: {}", what, path, std::strerror(errno)));
 }
 
-/// One question over a connection of its own. All on the loop's thread, but for `wait`.
-class Question : public std::enable_shared_from_this<Question> {
+}  // namespace
+
+/// All on the loop's thread, but for `ask`.
+class Operator::Line : public std::enable_shared_from_this<Operator::Line> {
  public:
-  Question(Loop& loop, const DriverAddress& address, std::string verb, std::string argument)
-      : loop_(loop), address_(address), verb_(std::move(verb)), argument_(std::move(argument)) {}
+  Line(Loop& loop, const DriverAddress& address) : loop_(loop), address_(address) {}
 
-  void ask(Duration timeout) {
-    wire::ChannelLimits limits;
-    limits.first_frame = limits.max_frame;  // the driver has proved that it knows the key
-    wire::connect_channel(
-        loop_, address_.endpoint, address_.key, wire::kOperatorIdentity, limits, timeout,
-        [self = shared_from_this()](std::shared_ptr<wire::Channel> channel, const Status& why) {
-          if (!channel) return self->end(why, "");
-          self->connected(std::move(channel));
-        });
-  }
-
-  std::string wait(Duration timeout) {
-    std::unique_lock lock(mutex_);
-    if (!told_.wait_for(lock, timeout, [&] { return end_.has_value(); })) {
-      throw Error(HVD_TIMEOUT, fmt::format("the driver at {} has not answered within {} s", address_.endpoint,
-                                           seconds_text(timeout)));
+  std::string ask(const std::string& verb, const std::string& argument, Duration timeout) {
+    const Time deadline = now() + timeout;
+    {
+      std::lock_guard lock(mutex_);
+      end_.reset();
+      text_.clear();
+      ++id_;
     }
-    if (!end_->ok()) throw Error(*end_);
-    return text_;
+    loop_.post(
+        [self = shared_from_this(), verb, argument, timeout] { self->begin(verb, argument, timeout); });
+    std::unique_lock lock(mutex_);
+    // Connecting says by itself, at the deadline, why it has not come about.
+    if (!told_.wait_until(lock, deadline + kLastWord, [&] { return end_.has_value(); })) {
+      end_ = Status(HVD_TIMEOUT, fmt::format("the driver at {} has not answered within {} s",
+                                             address_.endpoint, seconds_text(timeout)));
+    }
+    if (end_->ok()) return text_;
+    throw Error(*end_);
   }
 
+  /// Whatever is under way is not waited for any more.
   void close() {
+    ++id_;
     if (channel_) channel_->close(Duration(0));
     channel_.reset();
   }
 
  private:
+  void begin(const std::string& verb, const std::string& argument, Duration timeout) {
+    begun_ = id_;
+    if (channel_) return command(verb, argument);
+    wire::ChannelLimits limits;
+    limits.first_frame = limits.max_frame;  // the driver has proved that it knows the key
+    wire::connect_channel(loop_, address_.endpoint, address_.key, wire::kOperatorIdentity, limits, timeout,
+                          [weak = weak_from_this(), id = id_.load(), verb, argument](
+                              std::shared_ptr<wire::Channel> channel, const Status& why) {
+                            const auto self = weak.lock();
+                            if (!self || self->id_ != id) {  // nobody waits any more
+                              if (channel) channel->close(Duration(0));
+                              return;
+                            }
+                            if (!channel) return self->end(why, "");
+                            self->connected(std::move(channel));
+                            self->command(verb, argument);
+                          });
+  }
+
   void connected(std::shared_ptr<wire::Channel> channel) {
     channel_ = std::move(channel);
-    const std::weak_ptr<Question> weak = weak_from_this();
+    sequence_ = {};
+    const std::weak_ptr<Line> weak = weak_from_this();
     channel_->set_handlers({[weak](std::span<const uint8_t> frame) {
                               if (const auto self = weak.lock()) self->received(frame);
                             },
@@ -78,10 +101,13 @@ class Question : public std::enable_shared_from_this<Question> {
     hello.protocol = wire::kProtocol;
     hello.library = HVD_VERSION_STRING;
     send(std::move(hello));
+  }
+
+  void command(const std::string& verb, const std::string& argument) {
     wire::CommandT command;
-    command.id = 1;
-    command.verb = verb_;
-    command.argument = argument_;
+    command.id = id_;
+    command.verb = verb;
+    command.argument = argument;
     send(std::move(command));
   }
 
@@ -103,13 +129,14 @@ class Question : public std::enable_shared_from_this<Question> {
                    "");
       }
       const auto* answer = message.body.AsCommandAnswer();
-      if (answer == nullptr || answer->id != 1) return;
+      if (answer == nullptr || answer->id != id_) return;
       if (answer->status == HVD_OK) return end(Status(), answer->text);
       end(Status(answer->status, printable(answer->text)), "");
     } catch (const Error& error) { end(error.status(), ""); }
   }
 
   void closed(const Status& why) {
+    channel_.reset();
     end(Status(HVD_DRIVER_LOST,
                fmt::format("the driver at {} hung up without an answer: {}", address_.endpoint, why.message)),
         "");
@@ -117,7 +144,7 @@ class Question : public std::enable_shared_from_this<Question> {
 
   void end(const Status& why, const std::string& text) {
     std::lock_guard lock(mutex_);
-    if (end_) return;
+    if (end_ || begun_ != id_) return;
     end_ = why;
     text_ = text;
     told_.notify_all();
@@ -125,16 +152,40 @@ class Question : public std::enable_shared_from_this<Question> {
 
   Loop& loop_;
   const DriverAddress address_;
-  const std::string verb_, argument_;
   std::shared_ptr<wire::Channel> channel_;
   wire::Sequence sequence_;
   std::mutex mutex_;
   std::condition_variable told_;
-  std::optional<Status> end_;
+  std::atomic<uint64_t> id_{0};  // of the newest question
+  uint64_t begun_ = 0;           // of the one that the loop has heard of
+  std::optional<Status> end_ = Status();
   std::string text_;
 };
 
-}  // namespace
+Operator::Operator(const DriverAddress& address)
+    : loop_(std::make_unique<Loop>("hvd-operator")), line_(std::make_shared<Line>(*loop_, address)) {}
+
+Operator::~Operator() { hang_up(); }
+
+void Operator::hang_up() {
+  std::promise<void> closed;
+  loop_->post([&] {
+    line_->close();
+    closed.set_value();
+  });
+  closed.get_future().wait();
+}
+
+std::string Operator::ask(const std::string& verb, const std::string& argument, Duration timeout) {
+  if (verb.empty()) throw Error(HVD_INVALID, "no verb: expected one, such as help");
+  try {
+    return line_->ask(verb, argument, timeout);
+  } catch (const Error& error) {
+    // What was asked over it may be answered yet: the next question gets a connection of its own.
+    hang_up();
+    throw;
+  }
+}
 
 void write_address_file(const std::string& path, const DriverAddress& address) {
   const std::string text = fmt::format(
@@ -204,28 +255,7 @@ DriverAddress address_of(const Options& options) {
 
 std::string command(const DriverAddress& address, const std::string& verb, const std::string& argument,
                     Duration timeout) {
-  if (verb.empty()) throw Error(HVD_INVALID, "no verb: expected one, such as help");
-  const Time deadline = now() + timeout;
-  Loop loop("hvd-operator");
-  const auto question = std::make_shared<Question>(loop, address, verb, argument);
-  question->ask(timeout);
-  const auto close = [&] {
-    std::promise<void> closed;
-    loop.post([&] {
-      question->close();
-      closed.set_value();
-    });
-    closed.get_future().wait();
-  };
-  try {
-    // Connecting says by itself, at the deadline, why it has not come about.
-    std::string text = question->wait(deadline - now() + kLastWord);
-    close();
-    return text;
-  } catch (...) {
-    close();
-    throw;
-  }
+  return Operator(address).ask(verb, argument, timeout);
 }
 
 }  // namespace hvd::driver

@@ -1,9 +1,11 @@
 // The other end of a driver's commands: whoever asks and steers a job that runs.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/clock.h"
+#include "base/loop.h"
 #include "base/options.h"
 
 namespace hvd::driver {
@@ -25,8 +27,25 @@ DriverAddress read_address_file(const std::string& path);
 /// From options driver, secret and job, or else from the file of option address_file. Throws Error.
 DriverAddress address_of(const Options& options);
 
-/// Asks the driver and waits for its answer. Throws Error: HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT, or what
-/// the driver says.
+/// Keeps its connection from one question to the next one. One thread at a time.
+class Operator {
+ public:
+  explicit Operator(const DriverAddress& address);
+  ~Operator();
+  Operator(const Operator&) = delete;
+  Operator& operator=(const Operator&) = delete;
+  /// Asks the driver and waits for its answer; connects first if there is no connection. Throws Error:
+  /// HVD_DRIVER_LOST, HVD_REFUSED, HVD_TIMEOUT, or what the driver says.
+  std::string ask(const std::string& verb, const std::string& argument, Duration timeout);
+
+ private:
+  class Line;
+  void hang_up();
+  const std::unique_ptr<Loop> loop_;
+  const std::shared_ptr<Line> line_;
+};
+
+/// One question over a connection of its own.
 std::string command(const DriverAddress& address, const std::string& verb, const std::string& argument,
                     Duration timeout);
 
