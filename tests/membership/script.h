@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "membership/membership.h"
+#include "membership/takeover.h"
 
 namespace hvd::membership::test {
 
 class Script {
  public:
   explicit Script(MembershipConfig config) : membership(config, now) {}
+  /// Of a job that goes on already.
+  Script(MembershipConfig config, const KnownJob& known, Duration settle)
+      : membership(config, known, settle, now) {}
 
   Script& hosts(std::vector<HostSlots> list) { return took(membership.hosts_changed(std::move(list), now)); }
   Script& ready(uint64_t worker, uint64_t left = 0, bool has_state = false, uint64_t revision = 0) {

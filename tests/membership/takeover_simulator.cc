@@ -23,6 +23,7 @@ TakeoverSimulator::TakeoverSimulator(uint64_t seed, TakeoverTally* tally, bool t
   config_.restart_delay_max = seconds(8);
   config_.blocklist_after = 100;
   only_drivers_die_ = random_.chance(40);
+  shared_ = only_drivers_die_ || random_.chance(50);
   last_revision_ = random_.chance(40) ? 1 + static_cast<uint64_t>(random_.below(12)) : UINT64_MAX;
   note(fmt::format("np {} min {} max {}, done at revision {}{}", config_.np, config_.min_np, config_.max_np,
                    last_revision_, only_drivers_die_ ? ", only drivers die" : ""));
@@ -48,6 +49,8 @@ std::optional<std::string> TakeoverSimulator::run() {
       crash();
     } else if (random_.chance(mischief)) {
       disturb();
+    } else if (older_ && random_.chance(15)) {
+      older_step();
     } else if (random_.chance(only_drivers_die_ ? 2 : 5)) {
       pass_time(!only_drivers_die_ && random_.chance(25));
     } else if (!processes_.empty()) {
@@ -60,9 +63,102 @@ std::optional<std::string> TakeoverSimulator::run() {
   return broken_;
 }
 
+void TakeoverSimulator::exchange_drivers() {
+  std::swap(driver_, older_->driver);
+  std::swap(term_, older_->term);
+  std::swap(offset_, older_->offset);
+  std::swap(journal_, older_->journal);
+  std::swap(ends_, older_->ends);
+  older_acts_ = !older_acts_;
+}
+
+template <class Act>
+auto TakeoverSimulator::as_older(Act act) {
+  note(fmt::format("the driver of term {}:", older_->term));
+  exchange_drivers();
+  const auto result = act();
+  exchange_drivers();
+  return result;
+}
+
+/// The driver is stopped, or cut off from some of its workers, and not dead.
+void TakeoverSimulator::leave_behind() {
+  end_older();
+  ++tally_.two_drivers;
+  const int32_t cut = random_.below(101);
+  for (auto& [id, p] : processes_) p.cut = p.term == term_ && random_.chance(cut);
+  older_.emplace(Older{std::move(driver_), term_, offset_, journal_, ends_});
+}
+
+/// It has learnt of the newer one, or it is dead after all. What it had sent may still arrive.
+void TakeoverSimulator::end_older() {
+  if (!older_) return;
+  note(fmt::format("---- the driver of term {} ends", older_->term));
+  for (auto& [id, p] : processes_) {
+    if (!has_older(p)) continue;
+    for (size_t lost = static_cast<size_t>(random_.below(p.down.size() + 1)); lost > 0; --lost)
+      p.down.pop_back();
+    while (!p.down.empty() && p.where != Where::kGone) deliver_down(p);
+    p.up.clear();
+    p.term = 0;
+    p.cut = false;
+  }
+  older_.reset();
+}
+
+void TakeoverSimulator::older_step() {
+  const int32_t what = random_.below(100);
+  if (what < 4) return end_older();  // by who followed it, or by the journal
+  auto p = processes_.begin();
+  if (what < 60 && !processes_.empty()) {
+    std::advance(p, random_.below(processes_.size()));
+    Process& q = p->second;
+    if (has_older(q) && what < 25) {
+      q.cut = true;
+      if (shared_) return;
+      as_older([&] {
+        if (driver_->expects(q.id))
+          take(driver_->worker_lost(q.id, LossKind::kConnectionClosed, "cut off", driver_time()));
+        return 0;
+      });
+      return;
+    }
+    if (q.newest_term > older_->term) {
+      if (q.term == 0 && what < 30) end_older();  // it has dialled the older one, which hears of the newer
+      return;
+    }
+    if (!has_older(q) || q.cut || q.up.empty()) return;
+    if (shared_) return end_older();
+    ++tally_.acts_of_older;
+    as_older([&] { return deliver_up(q); });
+    return;
+  }
+  if (shared_) return end_older();
+  ++tally_.acts_of_older;
+  as_older([&] {
+    take(driver_->tick(driver_time()));
+    return 0;
+  });
+}
+
+KnownJob TakeoverSimulator::know(const Journal& journal, bool told) {
+  KnownJob known = journal.job;
+  known.told = known.told && told;
+  // As the driver does, which knows its term even so: nobody tells which identities were used.
+  if (!known.told) known.next_worker = std::max(known.next_worker, term_ * 1'000'000);
+  return known;
+}
+
+void TakeoverSimulator::begin(const KnownJob& known) {
+  driver_.emplace(config_, known, kSettle, driver_time());
+  journal_ = encode(TermBegan{term_, "job", ""}) + encode(driver_->known());
+  ends_ = {journal_.size()};
+}
+
 /// The driver dies after any event; the next one has what is left of its journal.
 void TakeoverSimulator::crash() {
   ++tally_.takeovers;
+  const bool lives_on = random_.chance(25);
   std::string bytes = journal_;
   const int32_t what = only_drivers_die_ ? 0 : random_.below(100);
   if (what >= 95) {
@@ -83,12 +179,14 @@ void TakeoverSimulator::crash() {
   before_ = driver_->generation();
   // Whatever is left in the journal, its name tells the term; without any, the workers do, or who keeps the
   // driver.
+  if (lives_on) leave_behind();
   ++term_;
   offset_ = seconds(random_.below(100000)) - seconds(50000);  // another machine's clock, or one that was set
   note(fmt::format("---- driver of term {}: {} records, {}", term_, journal.records,
                    journal.job.told ? "whole" : "not whole"));
   driver_.reset();
   for (auto& [id, p] : processes_) {
+    if (has_older(p)) continue;
     // What was under way may still arrive, or not.
     for (size_t lost = static_cast<size_t>(random_.below(p.down.size() + 1)); lost > 0; --lost)
       p.down.pop_back();
@@ -101,11 +199,22 @@ void TakeoverSimulator::crash() {
     finished_ = true;  // it only tells
     return;
   }
-  KnownJob known = journal.job;
-  known.told = known.told && what < 50;  // else the machine may have stopped with it
+  // Else the machine may have stopped with it.
+  const bool told = what < 50 && !older_;
   lossy_ = lossy_ || what >= 50;
-  // As the driver does, which knows its term even so: nobody tells which identities were used.
-  if (!known.told) known.next_worker = std::max(known.next_worker, term_ * 1'000'000);
+  const bool both = !older_ && !shared_ && random_.chance(10);
+  if (both) {  // somebody stands by and somebody follows, and each takes over
+    begin(know(journal, false));
+    older_.emplace(Older{std::move(driver_), term_, offset_, journal_, ends_});
+    ++tally_.two_drivers;
+    ++term_;
+    as_older([&] {
+      take(driver_->hosts_changed(hosts_, driver_time()));
+      return 0;
+    });
+    if (!active()) return;
+  }
+  KnownJob known = know(journal, told && !both);
   if (tracing_) {
     std::string line =
         fmt::format("  known: generation {}{}, members", known.generation, known.aborted ? ", aborted" : "");
@@ -116,9 +225,7 @@ void TakeoverSimulator::crash() {
     for (const uint64_t id : known.done) line += fmt::format(" {}", id);
     note(line);
   }
-  driver_.emplace(config_, known, kSettle, driver_time());
-  journal_ = encode(TermBegan{term_, "job", ""}) + encode(driver_->known());
-  ends_ = {journal_.size()};
+  begin(known);
   for (auto& [id, p] : processes_)
     p.forgotten = p.forgotten || !driver_->expects(id) || p.where == Where::kDone;
   // Whose process has ended is told by whoever is its parent.
@@ -184,14 +291,19 @@ void TakeoverSimulator::pass_time(bool to_next_tick) {
 
 bool TakeoverSimulator::move(Process& p) {
   const int32_t what = random_.below(3);
+  if (has_older(p) && !p.cut) {
+    if (!shared_ && !p.up.empty() && random_.chance(60)) return as_older([&] { return deliver_up(p); });
+    return deliver_down(p) || step(p);
+  }
   if (what == 0 && deliver_up(p)) return true;
   if (what <= 1 && deliver_down(p)) return true;
   return step(p) || connect(p) || deliver_up(p) || deliver_down(p);
 }
 
 bool TakeoverSimulator::connect(Process& p) {
-  if (p.where == Where::kGone || p.term == term_) return false;
+  if (p.where == Where::kGone || p.term == term_ || (has_older(p) && !p.cut)) return false;
   p.term = p.newest_term = term_;
+  p.cut = false;
   p.up.clear();
   p.down.clear();
   if (!driver_->expects(p.id) && !driver_->may_come_back() &&
@@ -319,7 +431,7 @@ bool TakeoverSimulator::step(Process& p) {
   Generation& g = generations_[p.instance];
   switch (p.where) {
     case Where::kStarting:
-      if (p.term != term_) return false;  // its first hello
+      if (!is_linked(p)) return false;  // its first hello
       say_ready(p);
       return true;
     case Where::kConnecting:
@@ -334,15 +446,17 @@ bool TakeoverSimulator::step(Process& p) {
             const Process& q = processes_.at(id);
             return q.where != Where::kGone && !q.told_end && q.term == term_ && q.instance == instance;
           });
-          require(instance == p.instance || instance.first != p.instance.first || !other.trained || !lives ||
-                      lossy_,
-                  "contract 11: two generations of one number were at work");
+          const bool split =
+              instance != p.instance && instance.first == p.instance.first && other.trained && lives;
+          tally_.split += split;
+          // Two drivers that know nothing of each other have each a part of the workers (docs/driver-loss.md).
+          require(!split || lossy_ || !shared_, "contract 11: two generations of one number were at work");
         }
       }
       p.synced = p.ever_synced = true;
       p.revision = g.revision;
       p.where = Where::kTraining;
-      if (p.term == term_) p.up.push_back({ToDriver::kSynced, p.instance.first, {}, {}, p.revision});
+      if (is_linked(p)) p.up.push_back({ToDriver::kSynced, p.instance.first, {}, {}, p.revision});
       return true;
     case Where::kTraining:
       if (last_revision_ == UINT64_MAX && calm_ && p.round > 3 && p.round >= g.rounds.size() &&
@@ -361,7 +475,7 @@ bool TakeoverSimulator::step(Process& p) {
       } else if (p.revision >= last_revision_) {
         p.where = Where::kDone;
         any_done_ = true;
-        if (p.term == term_) p.up.push_back({ToDriver::kDone, p.instance.first});
+        if (is_linked(p)) p.up.push_back({ToDriver::kDone, p.instance.first});
       } else {
         ++p.round;
         p.where = Where::kTraining;
@@ -378,7 +492,7 @@ bool TakeoverSimulator::step(Process& p) {
     if (processes_.at(g.members[i]).where == Where::kGone) rank = static_cast<int32_t>(i);
   }
   p.failure = rank;
-  if (p.term == term_) p.up.push_back({ToDriver::kFailedLink, p.instance.first, {}, {}, 0, rank});
+  if (is_linked(p)) p.up.push_back({ToDriver::kFailedLink, p.instance.first, {}, {}, 0, rank});
   leave(p);
   return true;
 }
@@ -389,7 +503,7 @@ void TakeoverSimulator::say_ready(Process& p) {
   p.left = true;
   p.last_ready = ready;
   p.where = Where::kWaiting;
-  if (p.term == term_) p.up.push_back({ToDriver::kReady, 0, {}, ready});
+  if (is_linked(p)) p.up.push_back({ToDriver::kReady, 0, {}, ready});
 }
 
 void TakeoverSimulator::leave(Process& p) {
@@ -425,7 +539,9 @@ void TakeoverSimulator::act(const StartWorker& a) {
   require(!processes_.contains(a.worker), "contract 11: an identity was used twice");
   for (const auto& [id, p] : processes_) {
     // Whom no journal told of, and who came too late, is refused when it comes.
-    const bool lives = p.where != Where::kGone && !p.told_end && !p.forgotten;
+    // Of two drivers none knows what the other one starts.
+    const bool lives =
+        p.where != Where::kGone && !p.told_end && !p.forgotten && driver_->expects(id) && id != a.worker;
     require(!lives || p.host != a.host || p.slot != a.slot, "a worker was started in a slot where one lives");
   }
   Process& p = processes_[a.worker];
@@ -442,10 +558,10 @@ void TakeoverSimulator::act(const StopWorker& a) {
           "contract 14: a worker was stopped though nothing but drivers died");
   Process* p = find(a.worker);
   if (p == nullptr) return;  // its start was its driver's last word
-  p->told_end = true;
+  p->told_end = p->told_end || !older_acts_ || p->term == term_;
   if (p->term == term_) {
     p->down.push_back({ToWorker::kEnd});
-  } else if (p->where != Where::kGone) {
+  } else if (p->where != Where::kGone && !older_acts_) {
     die(*p, false);  // its process is ended
   }
 }
@@ -467,8 +583,11 @@ void TakeoverSimulator::act(const Assign& a) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
     Process* p = find(m.worker);
-    require(p != nullptr && p->term == term_, "contract 11: a place for a worker that is not there");
+    const bool there = p != nullptr && p->term == term_;
+    // An older driver that goes on may not have read yet who has left it.
+    require(there || older_acts_, "contract 11: a place for a worker that is not there");
     if (broken_) return;
+    if (!there) continue;
     require(a.generation > p->instance.first, "contract 11: a number that a member has used already");
     p->down.push_back({ToWorker::kAssign, instance, a.epoch});
   }
@@ -501,6 +620,7 @@ void TakeoverSimulator::act(const Refuse& a) {
   note(fmt::format("  refuse worker {}: {}", a.worker, a.reason));
   require(!only_drivers_die_, "contract 14: a worker was refused though nothing but drivers died");
   if (Process* p = find(a.worker)) {
+    if (p->term != term_) return;
     p->told_end = true;
     p->down.push_back({ToWorker::kEnd});
   }
@@ -508,6 +628,12 @@ void TakeoverSimulator::act(const Refuse& a) {
 
 void TakeoverSimulator::act(const Finish& a) {
   note(fmt::format("  finish {}: {}", a.success, a.sentence));
+  if (older_acts_) {  // it tells those that it has
+    for (auto& [id, p] : processes_) {
+      if (p.term == term_ && p.where != Where::kGone) p.down.push_back({ToWorker::kEnd});
+    }
+    return;
+  }
   finished_ = true;
   (a.success ? tally_.successes : tally_.failures)++;
   if (a.success) require(any_done_, "contract 8: success though nobody is done");
@@ -515,7 +641,9 @@ void TakeoverSimulator::act(const Finish& a) {
 }
 
 void TakeoverSimulator::calm_down() {
+  end_older();
   note("---- calm ----");
+  if (!active()) return;
   if (!only_drivers_die_) set_hosts({{"a", 1}, {"z", config_.np + 1}});
   calm_ = true;
   size_t ticks = 0;

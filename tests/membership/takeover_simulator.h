@@ -1,6 +1,6 @@
 // A job whose driver dies again and again: real Memberships one after another, each with what its
-// predecessor's journal holds (whole, cut or damaged) and what workers say that come back. One seed is one
-// history.
+// predecessor's journal holds (whole, cut or damaged) and what workers say that come back. An older driver
+// may live on for a while, stopped or cut off. One seed is one history.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace hvd::membership::test {
 
 struct TakeoverTally {
   uint64_t histories = 0, takeovers = 0, same_generation = 0, quiet = 0, torn = 0, damaged = 0, empty = 0,
-           worker_died_too = 0, generations = 0, unheard_of = 0, successes = 0, failures = 0, at_rest = 0;
+           worker_died_too = 0, two_drivers = 0, acts_of_older = 0, split = 0, generations = 0, unheard_of = 0, successes = 0, failures = 0, at_rest = 0;
 };
 
 class TakeoverSimulator {
@@ -54,6 +54,7 @@ class TakeoverSimulator {
     Where where = Where::kStarting;
     uint64_t term = 0;  // of the driver it is connected to; 0: none
     uint64_t newest_term = 0;
+    bool cut = false;  // off from the driver that it is connected to
     bool forgotten = false;  // no driver knows of it until it is back
     bool told_end = false;   // some driver wants it gone
     std::deque<ToDriver> up;
@@ -80,7 +81,27 @@ class TakeoverSimulator {
     std::vector<Round> rounds;
   };
 
+  /// A driver that lives on beside the newest one. What is here and in the members below of the same name
+  /// changes places while it acts.
+  struct Older {
+    std::optional<Membership> driver;
+    uint64_t term = 0;
+    Duration offset{0};
+    std::string journal;
+    std::vector<size_t> ends;
+  };
+
   void crash();
+  KnownJob know(const Journal& journal, bool told);
+  void begin(const KnownJob& known);
+  void leave_behind();
+  void end_older();
+  void older_step();
+  bool has_older(const Process& p) const { return older_ && p.term != 0 && p.term == older_->term; }
+  bool is_linked(const Process& p) const { return p.term != 0 && (p.term == term_ || has_older(p)); }
+  template <class Act>
+  auto as_older(Act act);
+  void exchange_drivers();
   void disturb();
   void calm_down();
   bool move(Process& p);
@@ -131,6 +152,9 @@ class TakeoverSimulator {
   std::optional<Membership> driver_;
   std::string journal_;
   std::vector<size_t> ends_;  // of its records
+  std::optional<Older> older_;
+  bool older_acts_ = false;
+  bool shared_ = false;  // one directory of journals: an older driver sees the newer one's before it acts
   std::map<uint64_t, Process> processes_;
   std::map<Instance, Generation> generations_;
   std::vector<HostSlots> hosts_;

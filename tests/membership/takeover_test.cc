@@ -30,16 +30,19 @@ TEST(TakeoverHistories, KeepEveryRuleOfTheContract) {
   }
   std::cout << tally.histories << " histories: " << tally.takeovers << " takeovers (" << tally.torn
             << " torn, " << tally.damaged << " damaged, " << tally.empty << " empty journals; "
-            << tally.worker_died_too << " with a worker), " << tally.same_generation
-            << " back in the same generation, " << tally.unheard_of << " workers that no journal told of, "
-            << tally.generations << " generations; ended " << tally.successes << " well, " << tally.failures
-            << " badly, " << tally.at_rest << " at rest\n";
+            << tally.worker_died_too << " with a worker; " << tally.two_drivers << " with two drivers, "
+            << tally.acts_of_older << " acts of the older one, " << tally.split << " split), "
+            << tally.same_generation << " back in the same generation, " << tally.unheard_of
+            << " workers that no journal told of, " << tally.generations << " generations; ended "
+            << tally.successes << " well, " << tally.failures << " badly, " << tally.at_rest << " at rest\n";
   if (histories < 10'000) return;
   EXPECT_GT(tally.takeovers, histories);
   EXPECT_GT(tally.torn, histories / 10);
   EXPECT_GT(tally.damaged, histories / 100);
   EXPECT_GT(tally.empty, histories / 100);
   EXPECT_GT(tally.worker_died_too, histories / 20);
+  EXPECT_GT(tally.two_drivers, histories / 10);
+  EXPECT_GT(tally.acts_of_older, histories / 10);
   EXPECT_GT(tally.same_generation, histories / 2);
   EXPECT_GT(tally.unheard_of, histories / 100);
   EXPECT_GT(tally.successes, histories / 20);
