@@ -127,6 +127,7 @@ void Agent::Impl::received(std::span<const uint8_t> frame) {
                                 message.term, term));
       }
       term = message.term;
+      term_proof = message.term_proof;
       return welcome_from_driver(*welcome, message.job);
     }
     std::optional<Order> order;

@@ -58,6 +58,7 @@ struct Agent::Impl {
     wire::EnvelopeT message = wire::envelope(settings.job, 0, 0, std::move(body));
     sequence.number(message);
     message.term = term;
+    if (message.body.type == wire::Body::AgentHello) message.term_proof = term_proof;
     channel->send(wire::encode(message));
   }
 
@@ -88,7 +89,8 @@ struct Agent::Impl {
   Duration interval = seconds(1), timeout = seconds(10), delay = kFirstDelay, attempt = kFirstAttempt;
   size_t next_driver = 0, refused_by = 0;
   std::string endpoint, job;
-  uint64_t term = 0;  // the newest that any driver has named
+  uint64_t term = 0;       // the newest that any driver has named
+  std::string term_proof;  // and that driver's
   Loop::Timer dial_timer, beat, tick;
   std::map<uint64_t, std::unique_ptr<Worker>> workers;
   std::shared_ptr<int> alive = std::make_shared<int>(0);

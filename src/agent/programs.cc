@@ -113,7 +113,11 @@ void Server::program_gone(const std::string& host, const std::string& command, i
   const std::string said = last_lines(*found->second);
   const std::shared_ptr<Program> kept = found->second;  // called from within it
   programs_.erase(found);
-  if (retired_) return let_go_of(host);
+  if (retired_) {
+    let_go_of(host);
+    if (hosts_changed_) later(hosts_changed_);
+    return;
+  }
   const std::string text = fmt::format("the agent of host {} can't be started: {} {}{}", host, command,
                                        launch::exit_text(status), said);
   if (!connections_.contains(host) && !ending_) logger_->warning("{}", text);

@@ -26,6 +26,8 @@ void Server::send(wire::Channel& channel, wire::Sequence& sequence, Body body) {
   wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
   sequence.number(message);
   message.term = term_ ? term_() : 0;
+  if (message.body.type == wire::Body::AgentWelcome && message.term > 0)
+    message.term_proof = wire::term_proof(config_.secret, config_.job, message.term);
   channel.send(wire::encode(message));
 }
 
@@ -109,7 +111,7 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   }
   // Terms are a job's own: an agent may have been of another one before.
   const bool of_this_job = said->of_job.empty() || said->of_job == config_.job;
-  if (retired_ || (of_this_job && fence_ && fence_(message.term))) {
+  if (retired_ || (of_this_job && fence_ && fence_(message.term, message.term_proof))) {
     refuse(channel, wire::Refusal::Superseded,
            fmt::format("another driver has taken over from this one, which is of term {}", term_()));
     return true;

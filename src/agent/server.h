@@ -58,8 +58,9 @@ class Server {
       std::function<void(const std::string& host, Duration timeout, const std::string& why)> drain) {
     drain_ = std::move(drain);
   }
-  /// term: of this driver. fence: an agent names this one; true if this driver must not have it.
-  void set_terms(std::function<uint64_t()> term, std::function<bool(uint64_t)> fence) {
+  /// term: of this driver. fence: an agent names this one, and shows this proof of it; true if this driver
+  /// must not have the agent.
+  void set_terms(std::function<uint64_t()> term, std::function<bool(uint64_t, const std::string&)> fence) {
     term_ = std::move(term);
     fence_ = std::move(fence);
   }
@@ -74,7 +75,8 @@ class Server {
   void expect(const std::string& host, int32_t slots);
   void expect(uint64_t worker, const std::string& host, int32_t slot);
   void hurry(Duration patience);
-  bool awaits() const { return fleet_.awaits(); }
+  /// An agent of an earlier driver; or, once retired, the end of a program that was started here.
+  bool awaits() const { return retired_ ? !programs_.empty() : fleet_.awaits(); }
   void forget(uint64_t worker);
   /// Another driver has taken over: its are the agents now. Those that were started here are watched until
   /// they end.
@@ -145,7 +147,7 @@ class Server {
   std::function<void(const std::string&, Duration, const std::string&)> drain_;
   std::function<void(uint64_t, const std::string&, int32_t)> found_;
   std::function<uint64_t()> term_;
-  std::function<bool(uint64_t)> fence_;
+  std::function<bool(uint64_t, const std::string&)> fence_;
   std::function<void()> lost_;
   Fleet fleet_;
   std::vector<std::string> endpoints_;

@@ -86,7 +86,9 @@ void Driver::meet_agents() {
     if (supervisor_) supervisor_->look_for_successor();
   });
   agent_server_->set_terms([this] { return supervisor_ ? supervisor_->term() : succession_.term(); },
-                           [this](uint64_t term) { return supervisor_ && supervisor_->fence(term); });
+                           [this](uint64_t term, const std::string& proof) {
+                             return supervisor_ && supervisor_->fence(term, proof);
+                           });
   agent_server_->inherit_programs();
   // Each host of such a job has had an agent, which may come back.
   if (!succession_.known() || !options_.boolean("discover_agents")) return;

@@ -19,9 +19,10 @@ struct RendezvousServer::Connection {
   uint64_t worker = 0;   // 0 until its hello was accepted
   uint64_t claimed = 0;  // whom it says to be
   std::string host;
-  std::string backends;   // as it told last
-  uint64_t assigned = 0;  // the last generation that it was given a place in
-  uint64_t roster = 0;    // the generation whose members it knows
+  std::string backends;    // as it told last
+  uint64_t assigned = 0;   // the last generation that it was given a place in
+  uint64_t told_term = 0;  // which term it can prove
+  uint64_t roster = 0;     // the generation whose members it knows
   bool takes_rosters = false;
   uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
   uint64_t recovered = 0;   // the generation that it has told its recovery into
@@ -45,6 +46,7 @@ void RendezvousServer::send(Connection& connection, uint64_t generation, Body bo
   wire::EnvelopeT message = wire::envelope(config_.job, connection.claimed, generation, std::move(body));
   connection.sequence.number(message);
   message.term = term_;
+  if (std::exchange(connection.told_term, term_) != term_) message.term_proof = term_proof_;
   connection.channel->send(wire::encode(message));
 }
 

@@ -185,19 +185,25 @@ membership::ReadyEvent RendezvousServer::ready_event(const Connection& connectio
 }
 
 /// contract 14: who has heard of a newer driver listens to this one no more.
-bool RendezvousServer::fence(uint64_t named) {
+bool RendezvousServer::fence(uint64_t named, const std::string& proof) {
   if (named <= term_) return false;
   if (term_ == 0) return false;  // terms mean nothing to it
-  const uint64_t term = events_.newer_term ? events_.newer_term(named) : 0;
+  const bool proved = wire::proves_term(proof, config_.secret, config_.job, named);
+  const uint64_t term = events_.newer_term ? events_.newer_term(named, proved) : 0;
   if (term <= named) return true;
-  term_ = term;
+  begin_term(term);
   return false;
+}
+
+void RendezvousServer::begin_term(uint64_t term) {
+  term_ = term;
+  term_proof_ = term == 0 ? "" : wire::term_proof(config_.secret, config_.job, term);
 }
 
 bool RendezvousServer::fenced(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   if (connection->worker == 0 && connection->channel->identity() != wire::worker_identity(message.worker))
     return false;
-  if (!fence(message.term)) return false;
+  if (!fence(message.term, message.term_proof)) return false;
   if (connection->worker == 0) {
     reject(connection, wire::Refusal::Superseded,
            fmt::format("this driver is of term {}, and there is one of term {}", term_, message.term));

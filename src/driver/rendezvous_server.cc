@@ -31,7 +31,7 @@ RendezvousServer::RendezvousServer(Loop& loop, RendezvousConfig config, LoggerPt
       logger_(std::move(logger)),
       events_(std::move(events)),
       timer_(loop) {
-  term_ = config_.term;
+  begin_term(config_.term);
   const auto on_accepted = [this](std::shared_ptr<wire::Channel> channel) { accepted(std::move(channel)); };
   listener_ = config_.socket >= 0 ? std::make_unique<wire::Listener>(loop_, config_.socket, config_.secret,
                                                                      config_.limits, logger_, on_accepted)

@@ -64,9 +64,9 @@ class RendezvousServer {
     std::function<void(uint64_t worker, const membership::BackEvent& event)> back;
     /// Whether a worker that is unknown may say that first.
     std::function<bool(uint64_t worker)> may_be_known;
-    /// Somebody has heard of a newer driver. The term that this one has from now on; 0: it is over for this
-    /// one.
-    std::function<uint64_t(uint64_t term)> newer_term;
+    /// Somebody has heard of a newer driver; `proved`: for certain. The term that this one has from now on;
+    /// 0: the same one, and who said so is not heard.
+    std::function<uint64_t(uint64_t term, bool proved)> newer_term;
     /// The first message of a connection is another role's than a worker's: true if somebody takes the
     /// channel over, by handlers of its own. It has checked the channel's identity. Absent: refused.
     std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
@@ -124,9 +124,9 @@ class RendezvousServer {
   void retire();
   int descriptor() const { return listener_->descriptor(); }
   uint64_t term() const { return term_; }
-  /// contract 14: somebody of the job has named this term. True if it is a newer driver's, so that this one
-  /// must not have him.
-  bool fence(uint64_t term);
+  /// contract 14: somebody of the job has named this term, with a proof of it or "". True if it is newer than
+  /// this driver's, which must not have him then.
+  bool fence(uint64_t term, const std::string& proof);
   /// Tells everybody how the job ended. Connections stay until their workers close them.
   void end(bool success, const std::string& sentence);
   /// Of a worker that is connected: since its last message, whether that is too long, and what it told last.
@@ -163,6 +163,7 @@ class RendezvousServer {
   void resumed(const ConnectionPtr& connection, wire::EnvelopeT& message);
   membership::ReadyEvent ready_event(const Connection& connection, uint64_t generation,
                                      const wire::ReadyT& ready) const;
+  void begin_term(uint64_t term);
   bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
@@ -185,6 +186,7 @@ class RendezvousServer {
   const LoggerPtr logger_;
   const Events events_;
   uint64_t epoch_ = 0, term_ = 0;
+  std::string term_proof_;
   std::optional<std::pair<bool, std::string>> ended_;
   std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
   std::list<ConnectionPtr> strangers_;             // before it, oldest first

@@ -121,9 +121,17 @@ void Succession::begin_journal(const std::string& directory) {
                        journal.damaged, journal.records);
     }
   }
+  journal_ = std::make_shared<JournalFile>(directory, term_, logger_);
+  // An older driver that still lives writes, looks for this file and tells its workers then: whatever it has
+  // told is read here.
+  if (known_) {
+    const bool told = known_->told;
+    if (const membership::Journal newest = JournalFile::find(directory).journal; newest.began.term > 0)
+      known_ = newest.job;
+    known_->told = told && known_->told;
+  }
   // Which identities were in use nobody can tell: these were not.
   if (known_ && !known_->told) known_->next_worker = std::max(known_->next_worker, term_ * kIdentitiesOfTerm);
-  journal_ = std::make_shared<JournalFile>(directory, term_, logger_);
   JournalFile::remove_older(directory, term_);
 }
 

@@ -109,7 +109,7 @@ void Supervisor::listen() {
   RendezvousServer::Events events;
   events.back = [this](uint64_t worker, const membership::BackEvent& event) { worker_back(worker, event); };
   events.may_be_known = [this](uint64_t) { return membership_->may_come_back() && !finish_; };
-  events.newer_term = [this](uint64_t term) { return newer_term(term); };
+  events.newer_term = [this](uint64_t term, bool proved) { return newer_term(term, proved); };
   events.admit = [this](uint64_t worker) { return admit(worker); };
   events.connected = [this](uint64_t worker, int64_t process) {
     launcher_->set_process(worker, process);
@@ -255,7 +255,7 @@ void Supervisor::discovered(const Status& status, std::vector<membership::HostSl
 
 void Supervisor::apply(std::vector<membership::Action> actions) {
   // Whoever takes the job over must know of a generation before its members do (contract 14).
-  write_journal();
+  if (!write_journal()) return superseded();
   // Then messages to workers; a slow reader of the log delays none of them (contract 3).
   for (membership::Action& action : actions) {
     std::visit([this](auto& a) { perform(a); }, action);
@@ -510,7 +510,9 @@ void Supervisor::stop(const std::string& reason) {
 }
 
 bool Supervisor::over() const {
-  return finish_ && (superseded_ || !launcher_->awaits()) &&
+  // A superseded driver that is told to end does so: what runs is another one's.
+  if (superseded_ && stopped_) return true;
+  return finish_ && !launcher_->awaits() &&
          std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; });
 }
 

@@ -73,7 +73,7 @@ class Supervisor {
   void worker_found(uint64_t worker, const std::string& host, int32_t slot);
   void agents_changed();
   /// As RendezvousServer has it.
-  bool fence(uint64_t term);
+  bool fence(uint64_t term, const std::string& proof);
   /// Another driver is newer: this one ends (contract 14).
   void yield() { superseded(); }
   /// Somebody stands by for this driver, and has to learn of the job's end from it.
@@ -149,9 +149,9 @@ class Supervisor {
   void know(const std::vector<launch::InheritedWorker>& kept);
   void inherit(const std::vector<launch::InheritedWorker>& kept);
   void worker_back(uint64_t worker, const membership::BackEvent& event);
-  uint64_t newer_term(uint64_t term);
+  uint64_t newer_term(uint64_t term, bool proved);
   void superseded();
-  void write_journal();
+  bool write_journal();
   void gathered();
   void end_unheard_of();
   void beat();

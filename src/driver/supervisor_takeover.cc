@@ -163,7 +163,9 @@ void Supervisor::agents_changed() {
   discover_now();
 }
 
-bool Supervisor::fence(uint64_t term) { return server_ && server_->fence(term); }
+bool Supervisor::fence(uint64_t term, const std::string& proof) {
+  return server_ && server_->fence(term, proof);
+}
 
 uint64_t Supervisor::term() const { return server_ ? server_->term() : config_.term; }
 
@@ -211,12 +213,12 @@ void Supervisor::gathered() {
                        : membership_->waiting_for());
 }
 
-/// A worker has heard of a driver of a newer term. One that has only its workers to tell it takes a newer one
-/// yet.
-uint64_t Supervisor::newer_term(uint64_t term) {
+/// A worker or an agent has heard of a driver of a newer term: it shows a proof of that driver's, or else the
+/// journal's directory must say so as well. The word of a worker alone does not end a driver. One that has
+/// only its workers to tell it takes a newer term yet.
+uint64_t Supervisor::newer_term(uint64_t term, bool proved) {
+  if (!proved && !(config_.journal && config_.journal->superseded())) return 0;
   if (gathering_ && !config_.journal && config_.known && !config_.known->told) return term + 1;
-  // With a journal the directory says so as well: a worker alone can't end a driver.
-  if (config_.journal && !config_.journal->superseded()) return 0;
   loop_.post([this] { superseded(); });
   return 0;
 }
@@ -284,17 +286,22 @@ void Supervisor::command_yield(const std::string& argument, const CommandReply& 
   if (named > term()) loop_.post([this] { superseded(); });
 }
 
-void Supervisor::write_journal() {
+/// False: another driver has taken over, and nobody is to be told what was decided here. It makes its own
+/// file first and reads this one then, so of two at once either this one sees its file or it reads these
+/// records.
+bool Supervisor::write_journal() {
   std::vector<membership::Record> records;
   membership_->take_records(&records);
-  if (!config_.journal || records.empty() || superseded_) return;
+  if (!config_.journal || records.empty() || superseded_) return !superseded_;
   config_.journal->write(records);
   tell_followers(false);
   const bool formed = std::any_of(records.begin(), records.end(), [](const membership::Record& r) {
     return std::holds_alternative<membership::KnownJob>(r) ||
            std::holds_alternative<membership::JobFinished>(r);
   });
-  if (formed) config_.journal->sync();
+  if (!formed) return true;
+  config_.journal->sync();
+  return finish_ || !config_.journal->superseded();
 }
 
 }  // namespace hvd::driver

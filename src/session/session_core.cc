@@ -124,6 +124,7 @@ SessionCore::Actions SessionCore::received(const wire::EnvelopeT& message, Time 
   }
   link_.seen = message.sequence;
   if (outlives_driver()) term_ = std::max(term_, message.term);
+  if (!message.term_proof.empty()) term_proof_ = message.term_proof;
   dispatch(message, now);
   return take();
 }

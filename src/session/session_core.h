@@ -238,7 +238,8 @@ class SessionCore {
   std::vector<PendingGet> gets_;
 
   // A driver that is missed, and what a new one has to be told (session_return.cc).
-  uint64_t term_ = 0;  // newest known
+  uint64_t term_ = 0;       // newest known
+  std::string term_proof_;  // its driver's
   std::optional<Time> missed_since_;
   std::string missed_why_;
   Dialling dialling_ = Dialling::kNo;

@@ -83,6 +83,7 @@ SessionCore::Actions SessionCore::dialled(Time now) {
   wire::EnvelopeT e = wire::envelope(config_.job, config_.worker, 0, hello());
   e.sequence = ++candidate_.sent;
   e.term = term_;
+  e.term_proof = term_proof_;
   actions_.emplace_back(Send{std::move(e), true});
   return take();
 }
@@ -133,6 +134,7 @@ SessionCore::Actions SessionCore::candidate_received(const wire::EnvelopeT& mess
     end(Status(ended->success ? HVD_OK : HVD_JOB_FAILED, ended->reason));
   } else if (const wire::WelcomeT* welcome = body.AsWelcome()) {
     if (welcome->term >= term_) {
+      term_proof_ = message.term_proof;
       adopt(*welcome, now);
     } else {
       // contract 14: of two drivers the older one is refused. It has read our term, and ends.
@@ -152,6 +154,7 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   if (linked_) {
     // An older driver that wakes up reads this before it sees that the connection is closed.
     send(generation_, wire::HeartbeatT{});
+    std::get<Send>(actions_.back()).envelope.term_proof = term_proof_;
   }
   actions_.emplace_back(Adopt{});
   link_ = candidate_;

@@ -74,13 +74,11 @@ void check_secret(const std::string& secret) {
                             is_key(secret) ? " and is a worker's key" : "", kShortestSecret, kLongestSecret));
 }
 
-// HKDF with SHA-256 (RFC 5869): a secret of any length becomes a key of 32 bytes that serves this identity
-// alone.
-void derive(const std::string& secret, std::string_view identity, Key* ret_key) {
+// HKDF with SHA-256 (RFC 5869): a secret of any length becomes 32 bytes that serve this purpose alone.
+void derive_for(const std::string& secret, std::string info, Key* ret_key) {
   Owned<EVP_KDF> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
   Owned<EVP_KDF_CTX> context(kdf ? EVP_KDF_CTX_new(kdf.get()) : nullptr);
   char digest[] = "SHA256", salt[] = "libhvd";
-  std::string info = fmt::format("control channel, TLS 1.3 pre-shared key of {}", identity);
   std::string input = secret;
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
@@ -92,6 +90,10 @@ void derive(const std::string& secret, std::string_view identity, Key* ret_key) 
       context && EVP_KDF_derive(context.get(), ret_key->bytes.data(), ret_key->bytes.size(), parameters) == 1;
   OPENSSL_cleanse(input.data(), input.size());
   if (!derived) throw openssl_error("derive a key from the job's secret");
+}
+
+void derive(const std::string& secret, std::string_view identity, Key* ret_key) {
+  derive_for(secret, fmt::format("control channel, TLS 1.3 pre-shared key of {}", identity), ret_key);
 }
 
 /// "hvd-key:worker/7:<64 digits>" to its key; throws Error(HVD_INVALID), which shows no digit.
@@ -231,6 +233,22 @@ std::string key_text(const std::string& secret, const std::string& identity) {
   std::string text = fmt::format("{}{}:", kKeyPrefix, identity);
   for (const unsigned char byte : key.bytes) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+std::string term_proof(const std::string& secret, const std::string& job, uint64_t term) {
+  check_secret(secret);
+  Key key;
+  derive_for(secret, fmt::format("term {} of job {}", term, job), &key);
+  std::string text;
+  for (const unsigned char byte : key.bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+bool proves_term(const std::string& proof, const std::string& secret, const std::string& job, uint64_t term) {
+  if (proof.empty()) return false;
+  const std::string expected = term_proof(secret, job, term);
+  return proof.size() == expected.size() &&
+         CRYPTO_memcmp(proof.data(), expected.data(), expected.size()) == 0;
 }
 
 bool is_key(const std::string& text) { return text.starts_with(kKeyPrefix); }

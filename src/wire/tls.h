@@ -35,6 +35,13 @@ std::string key_text(const std::string& secret, const std::string& identity);
 /// Whether a text is such a key, and so no job's secret.
 bool is_key(const std::string& text);
 
+/// What shows that somebody who holds the job's secret has named this term, as a driver does and no worker
+/// can: 64 hexadecimal digits. `secret`: as for key_text.
+std::string term_proof(const std::string& secret, const std::string& job, uint64_t term);
+
+/// Whether it is that proof; takes as long for any `proof` of its length.
+bool proves_term(const std::string& proof, const std::string& secret, const std::string& job, uint64_t term);
+
 struct FreeTlsContext {
   void operator()(ssl_ctx_st* context) const;
 };

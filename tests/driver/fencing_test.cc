@@ -7,6 +7,7 @@
 
 #include "driver/job_fixture.h"
 #include "driver/journal_file.h"
+#include "driver/operator.h"
 
 namespace hvd::driver {
 namespace {
@@ -103,6 +104,83 @@ TEST_F(Fencing, TheOlderDriverEndsWithOneSentence) {
   EXPECT_EQ(workers[0]->count(wire::Body::Abort) + workers[1]->count(wire::Body::Abort), 0u);
   EXPECT_EQ(workers[0]->count(wire::Body::JobEnded) + workers[1]->count(wire::Body::JobEnded), 0u);
   EXPECT_TRUE(stopped.all().empty());  // they are the other one's
+  EXPECT_EQ(end(), "another driver has taken job j over: this one, of term 1, ends");
+}
+
+TEST_F(Fencing, TheProofOfANewerDriverEndsItWhereverThatHasItsJournal) {
+  set("heartbeat_interval", "10");
+  start();
+  form(2);
+  for (const uint64_t proved : {1, 3}) {  // of another term: of none
+    workers[0]->term = 2;
+    workers[0]->term_proof = wire::term_proof(test::kSecret, "j", proved);
+    workers[0]->say(wire::HeartbeatT{});
+  }
+  workers[0]->term_proof = wire::term_proof(test::kSecret, "another", 2);
+  workers[0]->say(wire::HeartbeatT{});
+  workers[0]->term = 1;
+  workers[0]->say(wire::HeartbeatT{});
+  ASSERT_NE(workers[0]->await(&wire::BodyUnion::AsHeartbeatAck), nullptr) << log.text();
+  EXPECT_EQ(workers[0]->count(wire::Body::HeartbeatAck), 1u);
+  workers[0]->term = 2;
+  workers[0]->term_proof = wire::term_proof(test::kSecret, "j", 2);
+  workers[0]->say(wire::HeartbeatT{});
+  EXPECT_TRUE(workers[0]->hung_up());
+  EXPECT_TRUE(workers[1]->hung_up());
+  EXPECT_EQ(end(), "another driver has taken job j over: this one, of term 1, ends");
+}
+
+TEST_F(Fencing, AWelcomeProvesItsTerm) {
+  start();
+  ScriptedWorker& worker = join(1);
+  worker.say(wire::HeartbeatT{});
+  ASSERT_NE(worker.await(&wire::BodyUnion::AsHeartbeatAck), nullptr);
+  EXPECT_EQ(worker.received.all().at(0)->term_proof, wire::term_proof(test::kSecret, "j", 1));
+  EXPECT_EQ(worker.received.all().at(1)->term_proof, "");
+}
+
+/// Without a journal its workers alone tell a driver that takes over how far terms have come.
+TEST_F(Fencing, ATermWithoutProofIsNotBelievedByWhoTakesOver) {
+  set("journal", "off");
+  set("takeover", "true");
+  set("address_file", directory_ + "/address");
+  start();
+  const auto come = [&](uint64_t id, const std::string& proof) -> ScriptedWorker& {
+    workers.push_back(
+        std::make_unique<ScriptedWorker>(loop, test::Launched{id, "a", static_cast<int32_t>(id), {}}));
+    ScriptedWorker& worker = *workers.back();
+    worker.driver = read_address_file(directory_ + "/address").endpoint;
+    worker.job = "j";
+    worker.secret = wire::key_text(test::kSecret, wire::worker_identity(id));
+    EXPECT_TRUE(worker.connect().ok());
+    worker.term = 7;
+    worker.term_proof = proof;
+    wire::HelloT hello;
+    hello.protocol = wire::kProtocol;
+    hello.library = "test";
+    hello.host = "a";
+    hello.resumes = true;
+    worker.say(std::move(hello));
+    return worker;
+  };
+  expect_refused(come(1, "7"), wire::Refusal::Superseded,
+                 "this driver is of term 1, and there is one of term 7");
+  ScriptedWorker& worker = come(2, wire::term_proof(test::kSecret, "j", 7));
+  ASSERT_NE(worker.await(&wire::BodyUnion::AsWelcome), nullptr) << log.text();
+  EXPECT_EQ(worker.await(&wire::BodyUnion::AsWelcome)->term, 8u);
+  EXPECT_EQ(worker.received.all().at(0)->term_proof, wire::term_proof(test::kSecret, "j", 8));
+}
+
+TEST_F(Fencing, NobodyIsToldAGenerationOfTheOlderDriver) {
+  set("heartbeat_interval", "10");
+  start();
+  ScriptedWorker &first = join(1), &second = join(2);
+  first.ready();
+  take_over(2);
+  second.ready();
+  EXPECT_TRUE(first.hung_up());
+  EXPECT_TRUE(second.hung_up());
+  EXPECT_EQ(first.count(wire::Body::Assignment) + second.count(wire::Body::Assignment), 0u);
   EXPECT_EQ(end(), "another driver has taken job j over: this one, of term 1, ends");
 }
 

@@ -62,6 +62,7 @@ class ScriptedWorker {
     wire::EnvelopeT message = wire::envelope(job, worker, generation, std::move(body));
     message.sequence = ++sequence;
     message.term = term;
+    message.term_proof = term_proof;
     send(wire::encode(message));
   }
   void send(wire::Bytes bytes) {
@@ -134,6 +135,7 @@ class ScriptedWorker {
   std::string driver, job, secret, host;
   std::string identity;  // "": the worker's own
   uint64_t sequence = 0, term = 0;
+  std::string term_proof;
   struct Messages : Recorder<std::shared_ptr<wire::EnvelopeT>> {
     using Recorder::add;
     void add(wire::EnvelopeT message) { add(std::make_shared<wire::EnvelopeT>(std::move(message))); }

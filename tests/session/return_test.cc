@@ -98,6 +98,34 @@ TEST_F(Return, AnOlderDriverIsRefused) {
   EXPECT_EQ(of<Dial>(core.tick(time)).size(), 1u);
 }
 
+TEST_F(Return, AnOlderDriverIsShownWhatProvesTheNewer) {
+  become_member_under(1);
+  time += seconds(9);  // the first one stands still, its connection is there
+  core.tick(time);
+  core.dialled(time);
+  const auto show = [](wire::WelcomeT body, uint64_t term, std::string proof) {
+    body.term = term;
+    auto e = wire::envelope("job", kWorker, 0, std::move(body));
+    e.sequence = 1;
+    e.term_proof = std::move(proof);
+    return e;
+  };
+  Actions actions = core.candidate_received(show(welcome(), 2, "proof of 2"), time);
+  ASSERT_EQ(of<Adopt>(actions).size(), 1u);
+  const auto sent = of<Send>(actions);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_NE(sent[0].envelope.body.AsHeartbeat(), nullptr);  // over the connection to the first one
+  EXPECT_EQ(sent[0].envelope.term, 2u);
+  EXPECT_EQ(sent[0].envelope.term_proof, "proof of 2");
+  // And whoever it dials next.
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  EXPECT_EQ(of<Send>(core.dialled(time)).at(0).envelope.term_proof, "proof of 2");
+  core.candidate_received(show(welcome(), 1, "proof of 1"), time);  // the older one's says nothing
+  time += seconds(1);
+  core.tick(time);
+  EXPECT_EQ(of<Send>(core.dialled(time)).at(0).envelope.term_proof, "proof of 2");
+}
+
 TEST_F(Return, WhoAnswersForAnotherJobIsNoDriver) {
   become_member_under(1);
   core.channel_closed(Status(HVD_CLOSED, "closed"), time);
