@@ -109,8 +109,10 @@ class RecoveryPoints(ScenarioTest):
 
     def _second(self, point, workers):
         """Worker 2 of four dies in training, and then worker 1 at a point of the recovery."""
-        job = Job(self, "a:4", ["steps=12", "commit=4"], np=4, min_np=1, max_np=4, options=NO_RESTART,
-                  faults="before_allreduce:*/*/2/*/6/*=kill,%s=kill" % point)
+        job = Job(self, "a:4", ["steps=12", "commit=4", "gate=9"], np=4, min_np=1, max_np=4,
+                  options=NO_RESTART, faults="before_allreduce:*/*/2/*/6/*=kill,%s=kill" % point)
+        # Listeners are called in a thread of their own: training must not end before it has come to this.
+        job.wait("fault", point=point.split(":")[0])
         job.finish(0)
         self.assertEqual(len(job.find("fault", action="kill")), 2)
         job.verify(12, workers=workers)
@@ -130,8 +132,10 @@ class RecoveryPoints(ScenarioTest):
         self._second("reset:*/*/0/*/*/*", 2)
 
     def test_F4_as_the_generation_is_announced(self):
-        job = Job(self, "a:3,b:1", ["steps=12", "commit=4"], np=4, min_np=1, max_np=4, options=NO_RESTART,
+        job = Job(self, "a:3,b:1", ["steps=12", "commit=4", "gate=9"], np=4, min_np=1, max_np=4,
+                  options=NO_RESTART,
                   faults="before_allreduce:b/*/*/*/6/*=kill,event_generation:a/1/*/*/*/*=kill")
+        job.wait("fault", point="event_generation")
         job.finish(0)
         job.verify(12, workers=2)
 
