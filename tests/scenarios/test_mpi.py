@@ -112,6 +112,15 @@ class Mpi(ScenarioTest):
         job.verify(20, workers=2)
         self.assertEqual(len(job.find("start")), 3, "nobody could join: nobody is started")
 
+    def test_MPI_moves_no_environment_under_its_readers(self):
+        """MPI begins in a thread of its own. A getenv of another thread crashed while setenv moved the table."""
+        job = Job(self, "a:3", ["steps=5", "commit=5"], np=3, options=NO_RESTART,
+                  wrapper=["env", "LD_PRELOAD=" + os.environ["HVD_TEST_MOVED_ENVIRONMENT"]])
+        job.finish(0)
+        job.verify(5, workers=3)
+        moved = [e["text"] for e in job.find("raw") if "the table was moved" in e["text"]]
+        self.assertEqual(moved, [])
+
     def test_an_absent_server_is_said(self):
         job = Job(self, "a:2", ["steps=5"], np=2, environment={"HVD_OMPI_SERVER": "/nonesuch/server"})
         job.finish(1, sentence=PACKAGE)

@@ -9,7 +9,8 @@
 namespace hvdkit {
 namespace {
 constexpr std::chrono::milliseconds kNews{10};
-constexpr std::chrono::seconds kLeastPatience{10};  // with a peer that is dialed later
+constexpr std::chrono::seconds kLeastPatience{
+    10};  // with a peer that is dialed later, or whose link is to be read
 }  // namespace
 
 Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(std::move(hooks)) {
@@ -244,7 +245,7 @@ Failure Links::blame(int peer, const std::string& text) {
   // it, and blames nobody.
   const bool reads = std::this_thread::get_id() == reader_.load();
   if (!reads) {
-    changed_.wait_for(lock, known ? kLastWord : kNews,
+    changed_.wait_for(lock, known ? std::chrono::nanoseconds(kLeastPatience) : kNews,
                       [&] { return aborted_ || failed_ || state() != Peer::kThere; });
   }
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <vector>
+
+#include "modules/mpi_elastic/calls.h"
 
 namespace hvdmpi {
 namespace {
@@ -50,6 +53,44 @@ void set_variable(const std::string& name, const std::string& value, bool overwr
 void unset_variable(const std::string& name) {
   const std::lock_guard<std::mutex> lock(writers());
   replace(name, nullptr);
+}
+
+namespace {
+
+bool is_name(const char* name) {
+  const bool valid = name != nullptr && *name != '\0' && std::strchr(name, '=') == nullptr;
+  if (!valid) errno = EINVAL;
+  return valid;
+}
+
+int kept_setenv(const char* name, const char* value, int overwrite) {
+  if (!is_name(name)) return -1;
+  set_variable(name, value == nullptr ? "" : value, overwrite != 0);
+  return 0;
+}
+
+int kept_unsetenv(const char* name) {
+  if (!is_name(name)) return -1;
+  unset_variable(name);
+  return 0;
+}
+
+// POSIX: the string itself becomes part of the environment.
+int kept_putenv(char* entry) {
+  const char* const equals = std::strchr(entry, '=');
+  const std::string name(entry, equals == nullptr ? std::strlen(entry) : static_cast<size_t>(equals - entry));
+  const std::lock_guard<std::mutex> lock(writers());
+  replace(name, equals == nullptr ? nullptr : entry);
+  return 0;
+}
+
+}  // namespace
+
+void keep_readers(const char* component) {
+  for (const Replacement& one :
+       {Replacement{"setenv", address_of(&kept_setenv)}, Replacement{"unsetenv", address_of(&kept_unsetenv)},
+        Replacement{"putenv", address_of(&kept_putenv)}})
+    replace_calls(component, {one});  // a library may have none of them
 }
 
 }  // namespace hvdmpi

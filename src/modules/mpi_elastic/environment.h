@@ -11,4 +11,8 @@ namespace hvdmpi {
 void set_variable(const std::string& name, const std::string& value, bool overwrite);
 void unset_variable(const std::string& name);
 
+/// From here on setenv, unsetenv and putenv of the library whose file name begins with `component` do the
+/// same: MPI sets variables of its own as it begins, in a thread beside the program's.
+void keep_readers(const char* component);
+
 }  // namespace hvdmpi

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 
+#include "modules/mpi_elastic/calls.h"
+#include "modules/mpi_elastic/environment.h"
 #include "modules/mpi_elastic/launch.h"
 #include "modules/mpi_elastic/pmix_client.h"
 #include "modules/mpi_elastic/runtime.h"
@@ -46,6 +48,23 @@ bool daemon_found() {
     begin = end + 1;
   }
   return false;
+}
+
+// Those of Open MPI's libraries that set variables. Version 4 loads libpmix with a component as it begins.
+void keep_readers_from_loaded() {
+  for (const char* component : {"libopen-pal.so", "libopen-rte.so", "libpmix.so", "mca_pmix_"})
+    keep_readers(component);
+}
+
+void* kept_dlopen(const char* file, int flags) {
+  void* const library = dlopen(file, flags);
+  if (library != nullptr) keep_readers_from_loaded();
+  return library;
+}
+
+void keep_readers_from_open_mpi() {
+  keep_readers_from_loaded();
+  replace_calls("libopen-pal.so", {{"dlopen", address_of(&kept_dlopen)}});
 }
 
 class OpenMpi final : public ElasticRuntime {
@@ -95,6 +114,7 @@ class OpenMpi final : public ElasticRuntime {
   }
 
   void initialize(int* ret_level) override {
+    keep_readers_from_open_mpi();
     const SessionHold hold;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, ret_level), "MPI_Init_thread");
   }
