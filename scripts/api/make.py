@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reads the public headers into scripts/api/api.json, and makes from that what would else be written a second
-time: make.py [--check]: says what is out of date, and writes nothing.
+time: make.py [--check]: says what is out of date, and writes nothing. The build runs it with --check.
 
 The headers keep to a small part of C, and this reads no more: object-like macros, integer typedefs,
 enumerations whose values are written out, opaque and plain structs, function pointers and functions. What it
@@ -340,12 +340,26 @@ def made():
             ROOT / "bindings/rust/hvd-sys/src/bindings.rs": rust(api)}
 
 
+def unlisted(api):
+    """What the export map of the library says otherwise than the headers."""
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / "src/api/hvd.map").read_text(), flags=re.S)
+    exported = re.findall(r"\b(hvd_\w+);", text)
+    declared = {function["name"] for function in api["functions"]}
+    return ([f"src/api/hvd.map does not export {name}" for name in sorted(declared - set(exported))] +
+            [f"src/api/hvd.map exports {name}, which no header declares"
+             for name in sorted(set(exported) - declared)] +
+            [f"src/api/hvd.map exports {name} twice"
+             for name in sorted(set(exported)) if exported.count(name) > 1])
+
+
 def main():
     stale = [path for path, text in made().items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv[1:]:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is not what the headers say: run scripts/api/make.py")
-        return 1 if stale else 0
+        wrong = unlisted(read())
+        print("".join(line + "\n" for line in wrong), end="")
+        return 1 if stale or wrong else 0
     for path, text in made().items():
         if path in stale:
             path.write_text(text)
