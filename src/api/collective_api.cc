@@ -50,7 +50,8 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
   });
 }
 
-Status finish(elastic::Worker& worker, Call call, std::shared_ptr<Operation>* ret_operation = nullptr) {
+[[gnu::always_inline]] inline Status finish(elastic::Worker& worker, Call call,
+                                            std::shared_ptr<Operation>* ret_operation = nullptr) {
   return worker.operations().run(std::move(call.submission), ret_operation, call.set.get(), call.timeout);
 }
 

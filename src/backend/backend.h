@@ -72,6 +72,9 @@ class Instance {
   /// borrowed for the call alone.
   virtual Status submit(const hvd_backend_op& op, std::span<const Part> parts) = 0;
   Status submit(const hvd_backend_op& op) { return submit(op, {}); }
+  /// The instance that carries messages, of several behind this one: small operations go straight to it, by
+  /// the four functions that follow. The same as long as this instance lives.
+  virtual Instance& carrier() { return *this; }
   virtual Status send_message(int32_t destination, std::span<const uint8_t> data) = 0;
   /// The calling thread waits for `done` and lends itself to the backend meanwhile: carries messages and
   /// runs operations. Returns when done is true, at the deadline, or earlier when there is no use in it:

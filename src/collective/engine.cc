@@ -39,6 +39,7 @@ MatcherConfig matcher_config(const EngineConfig& config, const backend::Descript
 Engine::Engine(EngineConfig config, backend::Instance& instance)
     : config_(std::move(config)),
       instance_(instance),
+      carrier_(instance.carrier()),
       log_(*config_.logger),
       matcher_(matcher_config(config_, instance.description())),
       received_(config_.hosts.size()) {}
@@ -300,7 +301,7 @@ void Engine::close() {
 
 void Engine::progress(const std::atomic<bool>& done, Time deadline) {
   ++lent_;
-  if (!closing_) instance_.progress(done, deadline);
+  if (!closing_) carrier_.progress(done, deadline);
   if (--lent_ == 0 && closing_) {
     const Lock lock(mutex_);
     idle_.notify_all();

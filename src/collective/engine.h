@@ -159,7 +159,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     Proposal proposal;
     std::vector<int32_t> missing;
     Duration waited{0};
-    std::unique_ptr<Encoder> message;  // kMessage: ready to be sent to rank 0
+    std::unique_ptr<Encoder> message;  // kMessage: ready to be sent
     std::string line;
   };
   /// Operations that run in the backend as one.
@@ -195,7 +195,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void arm(Time when);
   void drain(Lock& lock);
   void perform(Work& work) noexcept;
-  void send(int32_t rank, std::span<const uint8_t> bytes);
+  void unsent(int32_t rank, Status status);
 
   // meeting.cc
   /// A call that the ranks repeat, and meet for.
@@ -229,6 +229,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   const EngineConfig config_;
   backend::Instance& instance_;
+  backend::Instance& carrier_;  // of messages
   Logger& log_;
   std::atomic<int> lent_{0};  // threads in the backend's progress
   std::atomic<bool> closing_{false};

@@ -39,7 +39,7 @@ constexpr uint32_t kTry = 64;                                       // meetings
 
 /// Under the lock, once the backend is connected.
 void Engine::take_board() {
-  board_ = instance_.board();
+  board_ = carrier_.board();
   if (board_ == nullptr) return;
   process_ = current_process();
   if (coordinator()) matcher_.use_board();
@@ -149,9 +149,9 @@ Engine::Concluded Engine::run_together(Met& met, Submission& s) {
   ++in_backend_;
   if (coordinator()) matcher_.runs();
   lock.unlock();
-  instance_.lends(met.wait);
+  carrier_.lends(met.wait);
   run({op}, outcome);
-  instance_.lends(Duration::zero());
+  carrier_.lends(Duration::zero());
   return {Status(), std::move(op)};
 }
 

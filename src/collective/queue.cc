@@ -61,26 +61,30 @@ void Engine::drain(Lock& lock) {
 
 void Engine::perform(Work& work) noexcept {
   try {
+    std::span<const uint8_t> bytes;  // of a message to work.rank; none is empty
     switch (work.type) {
-      case Work::Type::kMessage: send(0, work.message->bytes()); break;
+      case Work::Type::kMessage: bytes = work.message->bytes(); break;
       case Work::Type::kOutcome:
         if (work.rank == config_.rank) {
           execute(work);
         } else {
-          send(work.rank, encoder_.encode(OutcomeMessage{work.ticket, std::move(work.more),
-                                                         std::move(work.outcome), work.proposal}));
+          bytes = encoder_.encode(
+              OutcomeMessage{work.ticket, std::move(work.more), std::move(work.outcome), work.proposal});
         }
         break;
       case Work::Type::kStall:
-        send(work.rank, encoder_.encode(StallMessage{work.ticket, std::move(work.missing)}));
+        bytes = encoder_.encode(StallMessage{work.ticket, std::move(work.missing)});
         break;
-      case Work::Type::kResend: send(work.rank, encoder_.encode(ResendMessage{work.ticket})); break;
+      case Work::Type::kResend: bytes = encoder_.encode(ResendMessage{work.ticket}); break;
       case Work::Type::kLog: log_.warning("{}", work.line); break;
       case Work::Type::kStallReport:
         log_.warning("{}", work.line);
         if (config_.stalled) config_.stalled(work.line, work.missing, work.waited);
         break;
     }
+    if (bytes.empty()) return;
+    Status status = carrier_.send_message(work.rank, bytes);
+    if (!status.ok()) unsent(work.rank, std::move(status));
   } catch (const std::exception& error) {
     try {
       break_generation(Status(HVD_INTERNAL, error.what()), true);
@@ -89,10 +93,8 @@ void Engine::perform(Work& work) noexcept {
   }
 }
 
-void Engine::send(int32_t rank, std::span<const uint8_t> bytes) {
-  Status status = instance_.send_message(rank, bytes);
-  if (status.ok()) return;
-  // Without this message some rank would wait in vain.
+/// Without this message some rank would wait in vain.
+void Engine::unsent(int32_t rank, Status status) {
   const bool lost = status.code == HVD_PEER_LOST;
   if (status.rank < 0) status.rank = rank;
   break_generation(std::move(status), !lost);

@@ -9,7 +9,8 @@ std::shared_ptr<collective::Operation> Submitter::submit(collective::Submission 
                                                          Duration timeout) {
   EngineUse use = current_.engine();
   complete(&submission, set, timeout, use);
-  return begin(std::move(submission), use);
+  if (submission.name.empty()) return submit_unnamed(std::move(submission), use);
+  return use->submit(std::move(submission));
 }
 
 std::shared_ptr<collective::Operation> Submitter::meet_or_submit(collective::Submission submission,
@@ -17,17 +18,16 @@ std::shared_ptr<collective::Operation> Submitter::meet_or_submit(collective::Sub
                                                                  ProcessSet* set, Duration timeout) {
   EngineUse use = current_.engine();
   complete(&submission, set, timeout, use);
-  if (!submission.name.empty()) {
-    if (std::optional<collective::Engine::Concluded> met = use->meet(submission, wait)) {
-      *ret_met = std::move(met->status);
-      return std::move(met->operation);
-    }
+  if (submission.name.empty()) return submit_unnamed(std::move(submission), use);
+  if (std::optional<collective::Engine::Concluded> met = use->meet(submission, wait)) {
+    *ret_met = std::move(met->status);
+    return std::move(met->operation);
   }
-  return begin(std::move(submission), use);
+  return use->submit(std::move(submission));
 }
 
-std::shared_ptr<collective::Operation> Submitter::begin(collective::Submission submission, EngineUse& use) {
-  if (!submission.name.empty()) return use->submit(std::move(submission));
+std::shared_ptr<collective::Operation> Submitter::submit_unnamed(collective::Submission submission,
+                                                                 EngineUse& use) {
   // A number is spent only on what the others will see as well: what fails on this rank alone must not put it
   // out of step.
   const uint64_t generation = current_.generation();

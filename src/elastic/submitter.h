@@ -36,7 +36,7 @@ class Submitter {
   Duration patience(collective::Kind kind, Duration timeout) const;
   void complete(collective::Submission* submission, ProcessSet* set, Duration timeout,
                 const EngineUse& use) const;
-  std::shared_ptr<collective::Operation> begin(collective::Submission submission, EngineUse& use);
+  std::shared_ptr<collective::Operation> submit_unnamed(collective::Submission submission, EngineUse& use);
 
   CurrentGeneration& current_;
   const Duration operation_timeout_;

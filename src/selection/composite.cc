@@ -97,12 +97,10 @@ class Composite final : public backend::Instance {
     // Served after all: the generation has changed meanwhile.
     return status.ok() ? given_up(0) : status;
   }
+  Instance& carrier() override { return host().carrier(); }
   Status send_message(int32_t destination, std::span<const uint8_t> data) override {
     return host().send_message(destination, data);
   }
-  std::shared_ptr<backend::Board> board() override { return host().board(); }
-  void progress(const std::atomic<bool>& done, Time deadline) override { host().progress(done, deadline); }
-  void lends(Duration wait) override { host().lends(wait); }
 
   Status host_alloc(hvd_memory memory, size_t size, void** ret_memory) override {
     backend::Instance* const backend = of_memory(memory);

@@ -71,7 +71,7 @@ TEST(Composite, OperationsGoWhereTheirMemoryIsAndMessagesToTheHosts) {
   EXPECT_TRUE(run(*rank.instance, op_on(b, HVD_MEMORY_CUDA, 2), b).ok());
   EXPECT_TRUE(rank.instance->send_message(3, std::vector<uint8_t>(5)).ok());
   std::atomic<bool> done{true};
-  rank.instance->progress(done, now());
+  rank.instance->carrier().progress(done, now());
   EXPECT_EQ(rank.diary->take(),
             (Lines{"host op 1", "device op 2", "host message to 3 of 5", "host progress"}));
   EXPECT_EQ(reason_of(*rank.instance, HVD_MEMORY_CUDA), "device: the test wants device");
