@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/board.h"
 #include "matching_generated.h"
 #include "numeric/dtype.h"
 
@@ -141,22 +140,17 @@ SignaturePtr decode_call(const wire::Call& from, int32_t source, int32_t size) {
 RequestMessage decode_request(const wire::Request& from, int32_t source, int32_t size) {
   RequestMessage message;
   message.id = from.id();
-  require(message.id <= kSignatures, "request with an id out of range");
-  message.digest = from.digest();
   Request& request = message.request;
   request.ticket = from.ticket();
-  if (from.call() != nullptr) request.call = decode_call(*from.call(), source, size);
+  request.call = decode_call(*from.call(), source, size);
   request.checks = from.checks();
-  require(request.checks < std::numeric_limits<uint64_t>::max() / 2, "request with an impossible check");
   request.epoch = from.epoch();
   request.word = from.word();
   request.object_size = from.object_size();
   request.carries = from.carries();
   request.meets = from.meets();
-  if (from.payload() != nullptr) {
-    require(from.payload()->size() <= kMaxPayload, "request with too much data");
-    request.payload = to_bytes(from.payload());
-  }
+  request.payload = to_bytes(from.payload());
+  check_fields(message);
   return message;
 }
 
@@ -178,14 +172,10 @@ OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
   require(ascending(outcome->participants, size), "outcome with participants that are not ascending");
   outcome->object_size = from.object_size();
   outcome->carries = from.carries();
-  if (from.payload() != nullptr) {
-    require(from.payload()->size() <= kMaxPayload, "outcome with too much data");
-    outcome->payload = to_bytes(from.payload());
-  }
+  outcome->payload = to_bytes(from.payload());
   outcome->checks = from.checks();
-  require(from.slot() < backend::kBoardSlots && from.grant() <= backend::Board::kMostGrants,
-          "outcome with a grant out of range");
   outcome->grant = {from.slot(), from.grant(), from.grant_word()};
+  check_fields(*outcome);
   return {from.ticket(), to_vector(from.more()), std::move(outcome), {from.check(), from.check_word()}};
 }
 
@@ -204,8 +194,6 @@ const char* memory_name(hvd_memory memory) {
 struct Encoder::Impl {
   flatbuffers::FlatBufferBuilder builder{1024};
   flatbuffers::Offset<flatbuffers::Vector<uint8_t>> payload;
-  OutcomePtr outcome;  // which the builder holds, with that proposal
-  Proposal proposal;
   std::vector<uint8_t> dtypes, ndims;
   std::vector<int64_t> dims;
 
@@ -248,7 +236,8 @@ uint8_t* Encoder::begin(size_t payload_size) {
   auto& builder = impl_->builder;
   builder.Clear();
   impl_->payload = 0;
-  impl_->outcome = nullptr;
+  outcome_ = nullptr;
+  is_known_ = false;
   if (payload_size == 0) return nullptr;
   // Aligned in the message as well as here: the reader may work on it in place.
   builder.ForceVectorAlignment(payload_size, 1, 16);
@@ -257,15 +246,12 @@ uint8_t* Encoder::begin(size_t payload_size) {
   return room;
 }
 
-std::span<const uint8_t> Encoder::end(const Request& request, uint32_t id, bool in_full, size_t) {
-  auto& builder = impl_->builder;
-  flatbuffers::Offset<wire::Call> call = 0;
-  if (in_full) call = impl_->call(*request.call);
-  return impl_->finish(
-      wire::Body::Request,
-      wire::CreateRequest(builder, request.ticket, id, in_full ? 0 : request.call->digest, call,
-                          request.checks, request.epoch, request.word, request.object_size, request.carries,
-                          request.meets, impl_->payload));
+std::span<const uint8_t> Encoder::end(const Request& request, uint32_t id) {
+  const flatbuffers::Offset<wire::Call> call = impl_->call(*request.call);
+  return last_ = impl_->finish(wire::Body::Request,
+                               wire::CreateRequest(impl_->builder, request.ticket, id, call, request.checks,
+                                                   request.epoch, request.word, request.object_size,
+                                                   request.carries, request.meets, impl_->payload));
 }
 
 std::span<const uint8_t> Encoder::encode(const Request& request, uint32_t id, bool in_full) {
@@ -273,29 +259,44 @@ std::span<const uint8_t> Encoder::encode(const Request& request, uint32_t id, bo
                 [&](uint8_t* room) { std::memcpy(room, request.payload.data(), request.payload.size()); });
 }
 
-std::span<const uint8_t> Encoder::bytes() const {
-  return {impl_->builder.GetBufferPointer(), impl_->builder.GetSize()};
-}
-
 bool Encoder::readdress(const OutcomeMessage& message) {
-  Impl& impl = *impl_;
-  if (impl.outcome == nullptr || impl.outcome != message.outcome) return false;
-  if (impl.proposal.check != message.proposal.check || impl.proposal.word != message.proposal.word)
-    return false;
-  // The tables are written to in place, as generated code of mutable schemas does it.
-  auto* root = flatbuffers::GetMutableRoot<flatbuffers::Table>(impl.builder.GetBufferPointer());
-  auto* table = root->GetPointer<flatbuffers::Table*>(wire::Message::VT_BODY);
-  auto* more = table->GetPointer<flatbuffers::Vector<uint64_t>*>(wire::Outcome::VT_MORE);
-  if ((more == nullptr ? 0 : more->size()) != message.more.size()) return false;
-  if (!table->SetField<uint64_t>(wire::Outcome::VT_TICKET, message.ticket, 0)) return false;
-  for (size_t i = 0; i < message.more.size(); ++i) {
-    more->Mutate(static_cast<flatbuffers::uoffset_t>(i), message.more[i]);
+  if (outcome_ == nullptr || outcome_ != message.outcome) return false;
+  if (proposal_.check != message.proposal.check || proposal_.word != message.proposal.word) return false;
+  if (more_ != message.more.size()) return false;
+  if (is_known_) {
+    readdress_known(message);
+  } else {
+    readdress_table(message);
   }
   return true;
 }
 
+/// Writes to the tables in place, as generated code of mutable schemas does it.
+void Encoder::readdress_table(const OutcomeMessage& message) {
+  auto* root = flatbuffers::GetMutableRoot<flatbuffers::Table>(impl_->builder.GetBufferPointer());
+  auto* table = root->GetPointer<flatbuffers::Table*>(wire::Message::VT_BODY);
+  auto* more = table->GetPointer<flatbuffers::Vector<uint64_t>*>(wire::Outcome::VT_MORE);
+  table->SetField<uint64_t>(wire::Outcome::VT_TICKET, message.ticket, 0);
+  for (size_t i = 0; i < message.more.size(); ++i) {
+    more->Mutate(static_cast<flatbuffers::uoffset_t>(i), message.more[i]);
+  }
+}
+
 std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
   if (readdress(message)) return bytes();
+  const Outcome& outcome = *message.outcome;
+  if (is_known(outcome)) {
+    encode_known(message);
+  } else {
+    encode_table(message);
+  }
+  outcome_ = message.outcome;
+  proposal_ = message.proposal;
+  more_ = message.more.size();
+  return bytes();
+}
+
+void Encoder::encode_table(const OutcomeMessage& message) {
   const Outcome& outcome = *message.outcome;
   if (uint8_t* room = begin(outcome.payload.size())) {
     std::memcpy(room, outcome.payload.data(), outcome.payload.size());
@@ -307,31 +308,28 @@ std::span<const uint8_t> Encoder::encode(const OutcomeMessage& message) {
   const auto more_at = vector_or_none(builder, message.more);
   const auto rows_at = vector_or_none(builder, outcome.rows);
   const auto participants_at = vector_or_none(builder, outcome.participants);
-  impl_->finish(
+  last_ = impl_->finish(
       wire::Body::Outcome,
       wire::CreateOutcome(builder, message.ticket, more_at, outcome.status.code, outcome.status.rank, text,
                           outcome.sequence, outcome.word, rows_at, participants_at, outcome.object_size,
                           outcome.carries, impl_->payload, message.proposal.check, message.proposal.word,
                           outcome.checks, outcome.grant.slot, outcome.grant.number, outcome.grant.word));
-  impl_->outcome = message.outcome;
-  impl_->proposal = message.proposal;
-  return bytes();
 }
 
 std::span<const uint8_t> Encoder::encode(const StallMessage& message) {
   begin(0);
   const auto missing = vector_or_none(impl_->builder, message.missing);
-  return impl_->finish(wire::Body::Stall, wire::CreateStall(impl_->builder, message.ticket, missing));
+  return last_ = impl_->finish(wire::Body::Stall, wire::CreateStall(impl_->builder, message.ticket, missing));
 }
 
 std::span<const uint8_t> Encoder::encode(const ResendMessage& message) {
   begin(0);
-  return impl_->finish(wire::Body::Resend, wire::CreateResend(impl_->builder, message.ticket));
+  return last_ = impl_->finish(wire::Body::Resend, wire::CreateResend(impl_->builder, message.ticket));
 }
 
 std::span<const uint8_t> Encoder::encode(const FinishMessage&) {
   begin(0);
-  return impl_->finish(wire::Body::Finished, wire::CreateFinished(impl_->builder));
+  return last_ = impl_->finish(wire::Body::Finished, wire::CreateFinished(impl_->builder));
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
@@ -362,6 +360,7 @@ Message decode(std::span<const uint8_t> data, int32_t source, int32_t size) {
   require(source >= 0 && source < size, "message from a rank that does not exist");
   require(data.size() >= 16, "bytes that are no message");
   require(data.size() <= kMaxMessage, "message that is too long");
+  if (is_known(data)) return decode_known(data);
   // FlatBuffers reads in place, at the alignment of its fields.
   std::vector<uint64_t> aligned;
   if (reinterpret_cast<uintptr_t>(data.data()) % alignof(uint64_t) != 0) {

@@ -1,4 +1,5 @@
-// What ranks tell each other about operations, as plain values, and their encoding (matching.fbs).
+// What ranks tell each other about operations, as plain values, and their encoding: that of matching.fbs
+// (messages.cc), and a shorter one for what comes over and over (known_messages.cc).
 #pragma once
 
 #include <cstdint>
@@ -95,9 +96,9 @@ class Encoder {
   template <class Fill>
   std::span<const uint8_t> encode(const Request& request, uint32_t id, bool in_full, size_t payload_size,
                                   Fill fill) {
-    uint8_t* room = begin(payload_size);
+    uint8_t* room = in_full ? begin(payload_size) : begin_known(request, id, payload_size);
     if (payload_size > 0) fill(room);
-    return end(request, id, in_full, payload_size);
+    return in_full ? end(request, id) : bytes();
   }
   std::span<const uint8_t> encode(const Request& request, uint32_t id = 0, bool in_full = true);
   std::span<const uint8_t> encode(const OutcomeMessage& message);
@@ -105,15 +106,30 @@ class Encoder {
   std::span<const uint8_t> encode(const ResendMessage& message);
   std::span<const uint8_t> encode(const FinishMessage& message);
   /// The last message.
-  std::span<const uint8_t> bytes() const;
+  std::span<const uint8_t> bytes() const { return last_; }
 
  private:
   /// The last message was this one, but for the tickets.
   bool readdress(const OutcomeMessage& message);
+  void encode_table(const OutcomeMessage& message);
+  void readdress_table(const OutcomeMessage& message);
   uint8_t* begin(size_t payload_size);
-  std::span<const uint8_t> end(const Request& request, uint32_t id, bool in_full, size_t payload_size);
+  std::span<const uint8_t> end(const Request& request, uint32_t id);
+
+  // known_messages.cc
+  uint8_t* begin_known(const Request& request, uint32_t id, size_t payload_size);
+  void encode_known(const OutcomeMessage& message);
+  void readdress_known(const OutcomeMessage& message);
+  uint8_t* room_for(size_t bytes);
+
   struct Impl;
   const std::unique_ptr<Impl> impl_;
+  std::vector<uint64_t> known_;  // its room, aligned to 16
+  std::span<const uint8_t> last_;
+  OutcomePtr outcome_;  // of the last message, with that proposal
+  Proposal proposal_;
+  size_t more_ = 0;
+  bool is_known_ = false;  // the last message, in the shorter encoding
 };
 
 /// Reads and checks a message from rank `source` of `size`; throws Error(HVD_INVALID) that says what is
@@ -121,5 +137,16 @@ class Encoder {
 /// validate has to see once its call is known.
 Message decode(std::span<const uint8_t> data, int32_t source, int32_t size);
 void validate(const Request& request, int32_t source, int32_t size);
+
+// known_messages.cc
+/// Whether the shorter encoding has all of it.
+bool is_known(const Outcome& outcome);
+/// Whether the bytes are in the shorter encoding, as far as their beginning says.
+bool is_known(std::span<const uint8_t> data);
+/// Of bytes in the shorter encoding: decode.
+Message decode_known(std::span<const uint8_t> data);
+/// What both encodings promise of these.
+void check_fields(const RequestMessage& message);
+void check_fields(const Outcome& outcome);
 
 }  // namespace hvd::collective

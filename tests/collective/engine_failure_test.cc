@@ -244,6 +244,9 @@ TEST(EngineFailure, BadBytes) {
   outcome.participants = {0, 2};
   outcome.status.message = "text";
   seeds.push_back(encode(OutcomeMessage{1, {2, 3}, std::make_shared<Outcome>(outcome), {3, 4}}));
+  Outcome plain;
+  plain.payload = {1, 2, 3};
+  seeds.push_back(encode(OutcomeMessage{1, {2, 3}, std::make_shared<Outcome>(plain), {3, 4}}));
   seeds.push_back(encode(StallMessage{1, {0, 2}}));
   seeds.push_back(encode(ResendMessage{1}));
   for (int i = 0; i < 20000; ++i) {
@@ -317,6 +320,106 @@ TEST(EngineFailure, BadBytes) {
   cluster.engine(0).deliver(1, {});
   EXPECT_EQ(cluster.lines().size(), 5u);
   expect_all(cluster.submit([](int32_t) { return barrier("fine"); }));
+}
+
+// Nothing is lost on the way, in either encoding.
+TEST(Messages, WhatIsKnownTravelsWithoutATable) {
+  Encoder encoder;
+  testing::Call call = testing::call("sum", Kind::kAllreduce);
+  call.reduction = HVD_REDUCTION_SUM;
+  call.specs = {{HVD_DTYPE_FLOAT32, {2}}};
+  call.carries = true;
+  call.bytes.assign(8, 5);
+  Request request(call);
+  request.ticket = 3;
+  request.checks = 4;
+  request.epoch = 5;
+  request.word = 6;
+  request.object_size = 7;
+  request.meets = true;
+  size_t table = 0;
+  for (const bool in_full : {true, false}) {
+    const auto bytes = encoder.encode(request, 9, in_full);
+    if (in_full) table = bytes.size();
+    EXPECT_TRUE(in_full || bytes.size() == 64 + 8) << bytes.size() << " bytes, a table has " << table;
+    const auto read = std::get<RequestMessage>(decode(bytes, 1, 3));
+    EXPECT_EQ(read.request.call != nullptr, in_full);
+    EXPECT_EQ(read.digest, in_full ? 0 : request.call->digest);
+    EXPECT_EQ(read.id, 9u);
+    EXPECT_EQ(read.request.ticket, 3u);
+    EXPECT_EQ(read.request.checks, 4u);
+    EXPECT_EQ(read.request.epoch, 5u);
+    EXPECT_EQ(read.request.word, 6u);
+    EXPECT_EQ(read.request.object_size, 7u);
+    EXPECT_TRUE(read.request.meets && read.request.carries);
+    EXPECT_EQ(read.request.payload, request.payload);
+  }
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->sequence = 2;
+  outcome->word = 3;
+  outcome->object_size = 4;
+  outcome->carries = true;
+  outcome->payload = {1, 2, 3};
+  outcome->checks = 5;
+  outcome->grant = {6, 7, 8};
+  for (const bool known : {true, false}) {
+    if (!known) outcome->participants = {0, 2};
+    for (const auto& more : {std::vector<uint64_t>{}, {11}, {11, 12}}) {
+      const auto bytes =
+          encoder.encode(OutcomeMessage{10, more, std::make_shared<Outcome>(*outcome), {13, 14}});
+      const auto read = std::get<OutcomeMessage>(decode(bytes, 0, 3));
+      EXPECT_EQ(read.ticket, 10u);
+      EXPECT_EQ(read.more, more);
+      EXPECT_EQ(read.proposal.check, 13u);
+      EXPECT_EQ(read.proposal.word, 14u);
+      EXPECT_EQ(read.outcome->sequence, 2u);
+      EXPECT_EQ(read.outcome->word, 3u);
+      EXPECT_EQ(read.outcome->object_size, 4u);
+      EXPECT_TRUE(read.outcome->carries);
+      EXPECT_EQ(read.outcome->payload, outcome->payload);
+      EXPECT_EQ(read.outcome->checks, 5u);
+      EXPECT_EQ(read.outcome->grant.slot, 6u);
+      EXPECT_EQ(read.outcome->grant.number, 7u);
+      EXPECT_EQ(read.outcome->grant.word, 8u);
+      EXPECT_EQ(read.outcome->participants, outcome->participants);
+    }
+  }
+}
+
+// Lengths, kinds and flags of the shorter encoding are checked like those of tables.
+TEST(Messages, ShortOnesThatLieAreRefused) {
+  Encoder encoder;
+  const auto bytes_of = [](std::span<const uint8_t> data) { return std::vector(data.begin(), data.end()); };
+  const auto refused = [](std::vector<uint8_t> bytes, size_t at, uint8_t value) {
+    if (at < bytes.size()) {
+      bytes[at] = value;
+    } else {
+      bytes.resize(value);
+    }
+    EXPECT_THROW((void)decode(bytes, 1, 3), Error) << "byte " << at << " is " << int{value};
+  };
+  constexpr size_t kCut = 1000;  // not a byte, but how many there are
+  const testing::Call call = testing::call("x", Kind::kBarrier);
+  const auto request = bytes_of(encoder.encode(Request(call), 1, false));
+  (void)decode(request, 1, 3);
+  refused(request, 0, 3);         // type
+  refused(request, 24 + 7, 255);  // checks
+  refused(request, 56, 0);        // no id
+  refused(request, 56 + 3, 1);    // id
+  refused(request, 60, 4);        // flags
+  refused(request, kCut, 63);
+  const auto outcome = bytes_of(encoder.encode(OutcomeMessage{1, {2}, std::make_shared<Outcome>(), {}}));
+  (void)decode(outcome, 0, 3);
+  refused(outcome, 72 + 3, 1);    // slot
+  refused(outcome, 76 + 3, 255);  // grant
+  refused(outcome, 80, 2);        // more
+  refused(outcome, 80 + 3, 255);
+  refused(outcome, 84, 2);  // flags
+  refused(outcome, kCut, 95);
+  refused(outcome, kCut, 103);
+  std::vector<uint8_t> long_one = outcome;
+  long_one.resize(112 + kMaxPayload + 1);
+  EXPECT_THROW((void)decode(long_one, 0, 3), Error);
 }
 
 TEST(Messages, AnOutcomeForSeveralRanksIsWrittenOnce) {

@@ -67,6 +67,7 @@ std::vector<Bytes> seeds() {
     signature->seal();
     request.call = signature;
     result.push_back(framed(1, encoder.encode(request, 1, true)));
+    result.push_back(framed(1, encoder.encode(request, 1, false)));
   }
   collective::OutcomeMessage outcome;
   auto decided = std::make_shared<collective::Outcome>();
@@ -76,6 +77,11 @@ std::vector<Bytes> seeds() {
   outcome.ticket = 4;
   outcome.more = {5, 6};
   outcome.outcome = decided;
+  result.push_back(framed(0, encoder.encode(outcome)));
+  auto plain = std::make_shared<collective::Outcome>();
+  plain->carries = true;
+  plain->payload = {1, 2, 3, 4};
+  outcome.outcome = plain;
   result.push_back(framed(0, encoder.encode(outcome)));
   result.push_back(framed(0, encoder.encode(collective::StallMessage{4, {1, 2}})));
   result.push_back(framed(0, encoder.encode(collective::ResendMessage{4})));
