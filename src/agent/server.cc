@@ -15,6 +15,8 @@ namespace {
 constexpr Duration kLinger = std::chrono::seconds(5);
 constexpr int32_t kMaxSlots = kMostSlotsOfAnAgent;
 constexpr size_t kLongestName = 253;
+// Workers of one heartbeat: those in its slots, and some that are about to end.
+constexpr size_t kMostTold = size_t{2} * kMostSlotsOfAnAgent;
 // Output of one agent that is not acknowledged: it may keep 4 MiB, and a piece of each worker may be under
 // way beside that.
 constexpr size_t kMostUnread = size_t{16} << 20;
@@ -201,6 +203,9 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
         return fleet_.acknowledged(connection->host, message.body.AsAgentAck()->received);
       case wire::Body::AgentHeartbeat: {
         const wire::AgentHeartbeatT& heartbeat = *message.body.AsAgentHeartbeat();
+        if (const size_t told = heartbeat.running.size() + heartbeat.stopped.size(); told > kMostTold)
+          throw Error(HVD_INVALID,
+                      fmt::format("{} workers in a heartbeat: expected at most {}", told, kMostTold));
         fleet_.acknowledged(connection->host, heartbeat.received);
         const auto see = [&](const std::vector<uint64_t>& ids, launch::Life life) {
           for (const uint64_t id : ids) {
@@ -291,6 +296,9 @@ void Server::drop(const ConnectionPtr& connection, const std::string& why) {
 void Server::drain(const ConnectionPtr& connection, const wire::AgentDrainT& said) {
   constexpr int64_t kLongestMs = 24 * 3600 * 1000;
   if (!drain_ || ending_) return;
+  // Each wish is a line of the log. One that came before is for another driver.
+  uint64_t& heard = drained_[connection->host];
+  if (std::exchange(heard, connection->instance) == connection->instance) return;
   const std::string reason = printable(said.reason, kLongestLine);
   drain_(connection->host, milliseconds(std::clamp<int64_t>(said.timeout_ms, 0, kLongestMs)),
          fmt::format("host {} is about to go{}{}", connection->host, reason.empty() ? "" : ": ", reason));
@@ -306,6 +314,7 @@ void Server::left(const ConnectionPtr& connection, const std::string& why) {
       found != connections_.end() && found->second == connection)
     connections_.erase(found);
   connection->channel->close(kLinger);
+  drained_.erase(connection->host);
   apply(fleet_.left(connection->host, connection->instance));
 }
 

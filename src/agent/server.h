@@ -154,7 +154,8 @@ class Server {
   std::map<std::string, ConnectionPtr> connections_;  // by host
   std::map<std::string, std::shared_ptr<Program>> programs_;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
-  std::map<std::string, size_t> unread_;  // bytes of output by host that were not acknowledged
+  std::map<std::string, size_t> unread_;     // bytes of output by host that were not acknowledged
+  std::map<std::string, uint64_t> drained_;  // instance of the agent that has said so, by host
   RateLimit notes_{20, seconds(1)};
   Loop::Timer tick_, silence_;
   bool waiting_for_output_ = false, ending_ = false, closed_ = false, retired_ = false;

@@ -236,6 +236,10 @@ void JournalFile::write(const std::vector<membership::Record>& records) {
     failed_ = true;  // what a next driver needs its workers can tell: no reason to end the job
     logger_->warning("the journal in {} can't be written, the job goes on without: {}", directory_,
                      std::strerror(errno));
+    // A next driver must not take it for whole, and workers that it does not tell of for strangers.
+    struct stat info {};
+    if (::fstat(fd_, &info) != 0 || info.st_size == 0 || ::ftruncate(fd_, info.st_size - 1) != 0)
+      ::unlink(file_of(directory_, term_).c_str());
   }
   size_ += bytes.size();
 }

@@ -97,6 +97,7 @@ struct Membership::Impl {
   bool all_back();
   /// No journal tells who else was started: somebody may still come back of whom nobody has heard.
   bool may_come_back() const { return !told && (gathering || now < gather_until); }
+  std::optional<std::string> lie_of(uint64_t id, const BackEvent& e) const;
   void gather();
   std::string abort_reason() const;
   KnownJob known() const;

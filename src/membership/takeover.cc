@@ -16,6 +16,10 @@ namespace {
 // no journal tells of, and no identity may be used twice.
 constexpr uint64_t kIdentities = 1000;
 
+// A worker may know of so many more generations and epochs than a journal that has lost some. One that lies
+// must not take the numbers that are left.
+constexpr uint64_t kMostUnheardOf = uint64_t{1} << 40;
+
 }  // namespace
 
 Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settle, Time t)
@@ -90,7 +94,24 @@ KnownJob Membership::Impl::known() const {
   return job;
 }
 
+/// What is wrong with what a worker says of the job, or nothing: who lies is refused, and nobody else pays.
+std::optional<std::string> Membership::Impl::lie_of(uint64_t id, const BackEvent& e) const {
+  // A journal that is whole tells of every generation that anybody was told of.
+  const bool may_be_newer = gathering && !told && e.generation <= generation + kMostUnheardOf;
+  if (e.generation > generation && !may_be_newer) {
+    return fmt::format("worker {} says that it is in generation {}, but the newest is {}", id, e.generation,
+                       generation);
+  }
+  // Who has had one driver alone has every epoch from it.
+  if (e.epoch > epoch + (inherited ? kMostUnheardOf : 0)) {
+    return fmt::format("worker {} says that it knows epoch {} of the hosts, but the newest is {}", id,
+                       e.epoch, epoch);
+  }
+  return std::nullopt;
+}
+
 void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
+  if (const std::optional<std::string> lie = lie_of(id, e)) return refuse(id, *lie);
   Worker* w = workers.find(id);
   if (workers.ending(id) == Ending::kDone) {  // it waits for the word that the job has ended
     // A journal of which only this part is left does not say in which generation it was.
@@ -116,10 +137,6 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
     const auto seat = std::find(members.begin(), members.end(), id);
     if (seat != members.end()) w->rank = static_cast<int32_t>(seat - members.begin());
   }
-  if (e.generation > generation && !gathering) {
-    return refuse(id, fmt::format("worker {} says that it is in generation {}, but the newest is {}", id,
-                                  e.generation, generation));
-  }
   if (e.generation > 0 && (e.rank < 0 || e.rank >= e.size)) {
     return refuse(id, fmt::format("worker {} says that it is rank {} of {}", id, e.rank, e.size));
   }
@@ -130,9 +147,9 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   w->absent = false;
   w->at_work = !e.left && e.generation == generation;
   w->event = e.last;
-  // Its word that it was synced may have been lost with the connection; who never had a place was not
-  // (contract 11).
-  w->ever_synced = w->ever_synced || (e.has_state && (inherited || may_come_back() || w->member()));
+  // Its word that it was synced may have been lost with the connection, or with a journal; who never had a
+  // place was not (contract 11).
+  w->ever_synced = w->ever_synced || (e.has_state && ((inherited && !told) || w->member()));
   w->has_state = w->ever_synced;
   if (w->has_state) w->revision = std::max(w->revision, e.revision);
   if (w->ever_synced) {

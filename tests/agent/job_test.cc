@@ -285,6 +285,32 @@ TEST_F(AgentJob, AnAgentThatFloodsADriverWhoseReaderIsSlowIsCutOff) {
   EXPECT_NE(liar.refused().find("beyond what was acknowledged"), std::string::npos) << liar.refused();
 }
 
+TEST_F(AgentJob, AnAgentThatTellsOfMoreWorkersThanItCanHaveIsCutOff) {
+  start_driver({"sleep", "1000"}, "1");
+  Liar liar(address(), "x", hello("x"));
+  liar.started();
+  wire::AgentHeartbeatT heartbeat;
+  heartbeat.running.assign(9000, 1);
+  liar.say(heartbeat);
+  EXPECT_NE(liar.refused().find("9000 workers in a heartbeat: expected at most 8192"), std::string::npos)
+      << liar.refused();
+}
+
+TEST_F(AgentJob, AnAgentThatSaysTheSameAgainAndAgainDoesNotFillTheLog) {
+  start_driver({"sleep", "1000"}, "1");
+  Liar liar(address(), "x", hello("x"));
+  liar.started();
+  wire::AgentDrainT drain;
+  drain.timeout_ms = 1000;
+  for (int i = 0; i < 2000; ++i) {
+    drain.reason = "for the " + std::to_string(i) + "th time";
+    liar.say(drain);
+  }
+  liar.say(wire::AgentStartT{});  // which an agent may not send: all before it was heard
+  EXPECT_NE(liar.refused().find("an agent may not send AgentStart"), std::string::npos) << liar.refused();
+  EXPECT_LT(log_.count("host x"), 200);
+}
+
 TEST_F(AgentJob, ASecondAgentOfAHostWaitsAndGivesUp) {
   start_driver({"sh", "-c", "echo here; exec sleep 1000"}, "1");
   auto a = agent("a");

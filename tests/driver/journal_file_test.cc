@@ -2,8 +2,10 @@
 #include "driver/journal_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -66,6 +68,29 @@ TEST_F(Journals, LinksAreNotFollowed) {
   const JournalFile::Found found = JournalFile::find(ours);
   EXPECT_EQ(found.term, 1u) << "the number is taken";
   EXPECT_EQ(found.journal.began.term, 0u) << "and what it leads to is not believed";
+}
+
+// A next driver would take workers that it does not tell of for strangers.
+TEST_F(Journals, OneThatCouldNotBeWrittenIsNotWhole) {
+  membership::KnownJob job;
+  job.told = true;
+  {
+    JournalFile file(folder.path(""), 1, std::make_shared<Logger>());
+    file.write({membership::TermBegan{1, "j", ""}, job});
+    ASSERT_TRUE(JournalFile::find(folder.path("")).journal.job.told);
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit full{fs::file_size(folder.path(kFirst)), before.rlim_max};
+    auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+    file.write({membership::WorkerSynced{7}});
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+  }
+  const JournalFile::Found found = JournalFile::find(folder.path(""));
+  EXPECT_EQ(found.term, 1u);
+  EXPECT_EQ(found.journal.began.job, "j");
+  EXPECT_FALSE(found.journal.job.told);
 }
 
 TEST_F(Journals, APipeHoldsNobodyUp) {

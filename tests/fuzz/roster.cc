@@ -34,7 +34,7 @@ uint32_t count(Decisions& d) { return d.upto(15) == 15 ? d.upto(70'000) : d.upto
 void change(Decisions& d, RosterT* roster) {
   switch (d.upto(9)) {
     case 0: roster->base = d.number(); break;
-    case 1: roster->runs.emplace_back(static_cast<int32_t>(small(d)) - 1, count(d)); break;
+    case 1: roster->runs.emplace_back(static_cast<int32_t>(small(d) - 1), count(d)); break;
     case 2: roster->workers.push_back(d.number()); break;
     case 3: roster->hosts.push_back(d.text(4)); break;
     case 4: roster->host_of.push_back(small(d)); break;

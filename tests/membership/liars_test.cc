@@ -1,0 +1,115 @@
+// Workers that lie about the job when they come back, to their driver or to one that takes over: the liar is
+// refused, and nobody else pays (contract 11, 14).
+#include <limits>
+
+#include "membership/journal.h"
+#include "membership/script.h"
+
+namespace hvd::membership::test {
+namespace {
+
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+
+/// Workers 1 and 2 run in generation 1; worker 3 was started and has not come yet.
+Script job() {
+  Script s(sizes(2, 1, 3));
+  s.hosts({{"a", 2}});
+  s.ready(1).ready(2).all_synced({1, 2});
+  s.hosts({{"a", 2}, {"b", 1}});
+  return s;
+}
+
+BackEvent member(const Script& s, uint64_t worker) {
+  BackEvent event;
+  event.generation = s.membership.generation();
+  event.rank = s.membership.rank_of(worker);
+  event.size = s.membership.size();
+  event.synced = event.has_state = true;
+  event.epoch = s.membership.epoch();
+  event.slot_host = "a";
+  event.slot = event.rank;
+  return event;
+}
+
+BackEvent newcomer() {
+  BackEvent event;
+  event.slot_host = "b";
+  return event;
+}
+
+/// The next driver, with a journal that is whole or not.
+Script taken_over(const Script& before, bool whole) {
+  KnownJob known = before.membership.known();
+  known.told = whole;
+  return {sizes(2, 1, 3), known, seconds(10)};
+}
+
+void expect_refused(const Script& s, uint64_t worker, const std::string& part) {
+  const Refuse refused = s.one<Refuse>();
+  EXPECT_EQ(refused.worker, worker);
+  EXPECT_NE(refused.reason.find(part), std::string::npos) << refused.reason;
+}
+
+TEST(Liars, NobodyKnowsANewerEpochThanTheOnlyDriver) {
+  Script s = job();
+  const uint64_t epoch = s.membership.epoch();
+  BackEvent lie = member(s, 2);
+  lie.epoch = epoch + 1;
+  s.back(2, lie);
+  expect_refused(s, 2, "worker 2 says that it knows epoch " + std::to_string(epoch + 1));
+  EXPECT_EQ(s.membership.epoch(), epoch);
+  s.back(1, member(s, 1));
+  EXPECT_TRUE(s.none<Refuse>());
+}
+
+TEST(Liars, NobodyIsInANewerGenerationThanAWholeJournal) {
+  Script s = taken_over(job(), true);
+  BackEvent lie = member(s, 2);
+  ++lie.generation;
+  lie.rank = 0;
+  lie.size = 1;
+  s.back(2, lie);
+  expect_refused(s, 2, "worker 2 says that it is in generation 2, but the newest is 1");
+  EXPECT_EQ(s.membership.generation(), 1u);
+  s.back(1, member(s, 1));
+  EXPECT_TRUE(s.none<Abort>());
+}
+
+TEST(Liars, WhatAJournalHasLostIsNotEverything) {
+  const Script before = job();
+  for (const bool generation : {true, false}) {
+    Script s = taken_over(before, false);
+    BackEvent lie = member(s, 2);
+    (generation ? lie.generation : lie.epoch) = uint64_t{1} << 62;
+    s.back(2, lie);
+    expect_refused(s, 2, std::to_string(uint64_t{1} << 62));
+    EXPECT_EQ(s.membership.generation(), 1u);
+    EXPECT_EQ(s.membership.epoch(), before.membership.epoch());
+  }
+  Script s = taken_over(before, false);
+  BackEvent newer = member(s, 2);
+  newer.generation += 5;
+  ++newer.epoch;
+  s.back(2, newer);
+  EXPECT_TRUE(s.none<Refuse>());
+  EXPECT_EQ(s.membership.generation(), 6u);
+}
+
+TEST(Liars, ANewcomerDoesNotLeadTheGenerationAfterATakeover) {
+  Script s = taken_over(job(), true);
+  BackEvent lie = newcomer();
+  lie.has_state = true;
+  lie.revision = kMost;
+  s.back(3, lie).back(1, member(s, 1)).back(2, member(s, 2));
+  s.wait(0);
+  s.ready(3, 0, true, kMost);
+  s.wait(60);
+  s.ready(1, 1, true, 7).ready(2, 1, true, 7);
+  const Assign assign = s.one<Assign>();
+  ASSERT_EQ(assign.members.size(), 3u);
+  EXPECT_NE(assign.members.at(static_cast<size_t>(assign.root)).worker, 3u);
+  EXPECT_FALSE(assign.members.at(2).has_state);
+}
+
+}  // namespace
+}  // namespace hvd::membership::test
