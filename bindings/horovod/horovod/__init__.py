@@ -6,7 +6,7 @@ alone.
 """
 
 import hvd as _hvd
-from hvd import _horovod
+from hvd import _default, _horovod
 
 from .runner import run
 
@@ -14,5 +14,6 @@ __version__ = f"0.28.1+hvd.{_hvd.__version__}"
 """The release of Horovod whose names these are, and the package behind them."""
 
 _horovod.DEFAULTS["join_counts"] = True  # averages after a join are over all ranks
+_default.keeps_place = True  # init() after a shutdown() joins again
 
 __all__ = ["run"]

@@ -16,6 +16,8 @@ from .process_set import ProcessSet, _Everybody
 P = ParamSpec("P")
 R = TypeVar("R")
 _context: Context | None = None
+_parked: Context | None = None  # shut down with keep_place, and a member of its job
+keeps_place = False  # what shutdown() does unless it is told. Package `horovod` sets it.
 _followers: list[Callable[[Context], None]] = []
 
 
@@ -23,11 +25,12 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
          log: LogCallback | None = None, **options: OptionValue) -> Context:
     """Joins the job: the context that the package's functions use from then on. Again: the same one.
 
-    Again with options or process sets that the context does not have: InvalidError. `comm` and
+    Again with options or process sets that the context does not have: InvalidError. After
+    shutdown(keep_place=True): the place in the job that was kept, without process sets. `comm` and
     process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process
     sets may be added at any time here.
     """
-    global _context
+    global _context, _parked
     ranks = None if comm is None else _ranks_of(comm)
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise InvalidError(f"process_sets={process_sets!r}: expected process sets, or 'dynamic'")
@@ -41,14 +44,22 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         return _context
     from ._horovod import begin_timeline, export_place, options_of
 
-    chosen = {**options_of(os.environ, logger().warning), **options}
-    context = Context(log=log, process_sets=sets, **chosen)
-    try:
+    context = _parked if _parked is not None and _is_open(_parked) else None
+    if context is not None:
+        context._check_same(options)
         _everybody(context, ranks)
+        context._return(sets)
+        _parked = None
         begin_timeline(context)
-    except BaseException:
-        context.close()
-        raise
+    else:
+        chosen = {**options_of(os.environ, logger().warning), **options}
+        context = Context(log=log, process_sets=sets, **chosen)
+        try:
+            _everybody(context, ranks)
+            begin_timeline(context)
+        except BaseException:
+            context.close()
+            raise
     export_place(context)
     _context = context
     for use in _followers:
@@ -74,7 +85,7 @@ def _everybody(context: Context, ranks: list[int] | None) -> None:
 def context() -> Context:
     """The context of hvd.init; InvalidError before, ClosedError after shutdown."""
     if _context is None:
-        raise InvalidError("hvd.init() has not been called")
+        raise InvalidError("hvd.init() has not been called" + (" since hvd.shutdown()" if _parked else ""))
     return _context
 
 
@@ -89,13 +100,30 @@ def is_default(context: Context) -> bool:
     return context is _context
 
 
+def _is_open(context: Context) -> bool:
+    return not context.closed and context._handle.ours
+
+
 def is_initialized() -> bool:
-    return _context is not None and not _context.closed and _context._handle.process == os.getpid()
+    return _context is not None and _is_open(_context)
 
 
-def shutdown(timeout: float | None = None) -> None:
-    """Says that this worker is done, waits for the others, and closes."""
-    if _context is not None:
+def shutdown(timeout: float | None = None, *, keep_place: bool | None = None) -> None:
+    """Says that this worker is done, waits for the others, and closes.
+
+    With keep_place (None: False, and True with package `horovod`), on every rank alike, it waits until all
+    have called it, and says that it is done when the process ends: until then init() joins again. Only a
+    worker that the job's driver started, in its own main process, keeps its place; any other closes.
+    """
+    global _context, _parked
+    if _context is None:
+        # What was kept is given up by a shutdown() that keeps nothing.
+        if _parked is not None and keep_place is False:
+            _parked, context = None, _parked
+            context.shutdown(timeout)
+    elif (keeps_place if keep_place is None else keep_place) and _context._park(timeout):
+        _context, _parked = None, _context
+    else:
         _context.shutdown(timeout)
 
 

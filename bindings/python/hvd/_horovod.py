@@ -212,4 +212,4 @@ def _work(directory: str) -> None:
     temporary = Path(directory, f"writing.{rank}")
     temporary.write_bytes(data)
     temporary.rename(Path(directory, f"result.{rank}"))
-    _default.shutdown()
+    _default.shutdown(keep_place=False)

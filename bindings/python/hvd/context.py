@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -20,6 +21,9 @@ from .process_set import ProcessSet
 from .tensors import CODES
 
 _lib = _abi.lib
+_PARKING = "shutdown that keeps the place"  # where all ranks meet
+_PATIENCE = 60.0  # seconds for the others to come there
+_LAST_WORD = 1.0  # seconds for the word that a worker is done, where nobody is waited for
 
 
 
@@ -214,6 +218,7 @@ class Context(Collectives):
         self._handle = Native(pointer.value, _lib.hvd_destroy)
         self._shut_down = False
         self._run_failed = False
+        self._parked = False
         self._options = dict(options)
         self._before_close: list[Callable[[], None]] = []  # of whoever else uses the native context
         self._process_sets: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
@@ -342,6 +347,37 @@ class Context(Collectives):
         finally:
             self._shut_down = True
 
+    def _park(self, timeout: float | None) -> bool:
+        """A shutdown after which the place in the job is kept. False: it can't be, and nothing was done.
+
+        All ranks meet, so that none is in an operation of the life that ends. Who has lost a peer, or is to
+        leave, is shut down for good.
+        """
+        import multiprocessing
+
+        stays = "HVD_DRIVER" in os.environ and multiprocessing.parent_process() is None
+        if self.closed or not self._handle.ours or not stays or self._run_failed or self.has_left():
+            return False
+        try:
+            self.barrier(_PARKING, timeout=_PATIENCE if timeout is None else timeout)
+        except HvdError:
+            return False
+        for process_set in [*self._process_sets]:
+            self.remove_process_set(process_set)
+        self._process_set_count = 0
+        try:
+            self.stop_timeline()
+        except HvdError:  # there is none, or its file is full
+            pass
+        self._parked = True
+        return True
+
+    def _return(self, process_sets: Iterable[ProcessSet]) -> None:
+        """Once more in use after _park."""
+        for process_set in process_sets:
+            self.add_process_set(process_set)
+        self._parked = False
+
     def leave(self, timeout: float | None = None) -> None:
         """Asks that this worker may go, from any thread, and returns at once: at the next commit or check the
         others go on without it and repeat nothing, and elastic.run returns here. Past the time-out (None:
@@ -392,11 +428,16 @@ class Context(Collectives):
             self.close()
 
     def _at_exit(self) -> None:
-        """A script that ends normally is done; one that ends by an exception is a worker lost."""
+        """A script that ends normally is done; one that ends by an exception is a worker lost.
+
+        One that had been shut down, and had kept its place, was done then: its exit status says the rest.
+        """
         if self._handle.closed or not self._handle.ours:
             return
         try:
-            if not self._shut_down and not self._run_failed and getattr(sys, "last_value", None) is None:
+            if self._parked:
+                self.shutdown(_LAST_WORD)
+            elif not self._shut_down and not self._run_failed and getattr(sys, "last_value", None) is None:
                 self.shutdown()
         except HvdError:
             pass

@@ -35,8 +35,7 @@ class _Actor:
                 hvd.init()  # it has shut down, or never asked: the rank is this job's
             return hvd.rank(), result
         finally:
-            if hvd.is_initialized():
-                hvd.shutdown()
+            hvd.shutdown(keep_place=False)
             for name in environment:
                 os.environ.pop(name, None)
 

@@ -30,7 +30,7 @@ def _work(environment: Mapping[str, str], function: Callable[..., Any], argument
             if not hvd.is_initialized():
                 hvd.init()  # it never asked: the rank is this job's
             rank = hvd.rank()
-            hvd.shutdown()
+            hvd.shutdown(keep_place=False)
             return iter([(rank, result)])
         except BaseException as problem:
             if hvd.is_initialized():

@@ -179,6 +179,67 @@ def test_a_script_for_pytorch_runs_as_it_is_through_a_kill(tmp_path):
                                                       done.stdout), done.stdout + done.stderr
 
 
+AGAIN = """
+import os, sys
+import hvd
+if sys.argv[1] == "kept":
+    import horovod
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+for life in range(3):
+    odd = hvd.add_process_set([1])
+    assert odd.process_set_id == 1 and hvd.global_process_set.size() == size
+    assert hvd.allreduce(bytearray([rank + life]), op=hvd.Sum)[0] == sum(range(size)) + size * life
+    if rank == 1:
+        hvd.barrier(process_set=odd)
+    hvd.shutdown()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    try:
+        hvd.rank()
+        raise SystemExit("a rank after shutdown")
+    except (hvd.InvalidError, hvd.ClosedError) as error:
+        assert "shut" in str(error), error
+    if life == 1:
+        try:
+            hvd.init(init_timeout=7)
+            raise SystemExit("other options")
+        except hvd.InvalidError as error:
+            assert "init_timeout" in str(error), error
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (rank, size)
+if sys.argv[2:3] == [str(rank)]:
+    hvd.shutdown()
+    sys.exit(3)
+if sys.argv[2:3] != ["quietly"] or rank == 1:  # or with no word at all
+    hvd.shutdown()
+print("fine", flush=True)
+"""
+
+
+def again(tmp_path, *arguments):
+    script = tmp_path / "again.py"
+    script.write_text(AGAIN)
+    return horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, *arguments)
+
+
+@pytest.mark.parametrize("how", [["kept"], ["kept", "quietly"]])
+def test_init_after_shutdown(tmp_path, how):
+    done = again(tmp_path, *how)
+    assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stdout + done.stderr
+
+
+def test_the_end_of_a_worker_that_kept_its_place_counts(tmp_path):
+    done = again(tmp_path, "kept", 1)
+    assert done.returncode != 0 and "exited with status 3 after it had said that it was done" in done.stderr, (
+        done.stdout + done.stderr)
+
+
+def test_no_place_is_kept_unasked(tmp_path):
+    done = again(tmp_path, "not")
+    assert done.returncode != 0 and "the job has ended" in done.stderr, done.stdout + done.stderr
+
+
 PAGE = (PACKAGE.parents[1] / "docs" / "horovod.md").read_text()
 
 

@@ -327,7 +327,7 @@ class HvdProcessGroup(dist.ProcessGroup):
             self._members = None
         if self._owns and plain.is_initialized():
             self._owns = False
-            plain.shutdown(min(self._timeout, 60.0))
+            plain.shutdown(min(self._timeout, 60.0), keep_place=False)
 
     def abort(self) -> None:
         """Whatever is under way ends with an error, where the context is this group's own."""
