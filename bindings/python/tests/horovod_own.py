@@ -2,15 +2,13 @@
 [--json FILE]
 
 The tests of CHECKOUT/FILE (test/parallel/test_torch.py) run in jobs of N processes that hvdrun starts, by
-pytest. The framework is imported once: a server forks the workers. Several tests share a job, without the
-shutdown() after each; one that fails ends the job, runs again in a job of its own, and the rest goes on in a
-new one. A test that calls shutdown() itself is alone from the beginning. A test passes if it does on every
-rank, and is skipped if it skips itself on every rank. Nothing in Horovod's files is changed; of its inner
-modules horovod.runner.util.threads is given.
+pytest. The framework is imported once: a server forks the workers. Several tests share a job; one that fails
+ends the job, runs again in a job of its own, and the rest goes on in a new one. A test passes if it does on
+every rank, and is skipped if it skips itself on every rank. Nothing in Horovod's files is changed; of its
+inner modules horovod.runner.util.threads is given.
 """
 
 import argparse
-import ast
 import collections
 import json
 import os
@@ -71,16 +69,10 @@ def work(tests, results):
             if report.when == "teardown":
                 Path(results, str(os.getpid())).write_text(json.dumps(found))
 
-    if len(tests) > 1:
-        import hvd
+    import horovod  # noqa: F401: whose shutdown() keeps the place for the next test's init()
+    import hvd
 
-        hvd.shutdown, end = lambda timeout=None: None, hvd.shutdown
-        for name in ("horovod.torch", "horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras"):
-            if name.split(".")[1] in sys.modules or name == "horovod.torch" and "torch" in sys.modules:
-                __import__(name)
-        for name, module in [*sys.modules.items()]:
-            if name.split(".")[0] in ("hvd", "horovod") and getattr(module, "shutdown", None) is end:
-                module.shutdown = hvd.shutdown
+    hvd.init()  # HOROVOD_RANK is there, as Horovod's launcher has it
     return int(
         pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-s", *tests], plugins=[Note()]) not in (0, 5))
 
@@ -201,13 +193,6 @@ def job(tests, given, path, results):
     return found
 
 
-def of_its_own(file):
-    """Names of tests that call shutdown() themselves, or ask whether they have."""
-    text = file.read_text()
-    return {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
-            and re.search(r"hvd\.(shutdown|is_initialized)\(", ast.get_source_segment(text, node) or "")}
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("checkout", type=Path)
@@ -237,15 +222,10 @@ def main():
                                   stdout=subprocess.PIPE)
         try:
             server.stdout.readline()
-            alone = of_its_own(file)
             while tests:
-                count = 1
-                if tests[0].rpartition("::")[2] not in alone:
-                    count = next((n for n, test in enumerate(tests) if test.rpartition("::")[2] in alone),
-                                 len(tests))
-                some = job(tests[:min(count, given.together)], given, path, results)
+                some = job(tests[:given.together], given, path, results)
                 failed = [test for test, (outcome, _) in some.items() if outcome == "failed"]
-                if failed and given.together > 1 and count > 1:  # of it alone, as what was before may have to do with it
+                if failed and len(some) > 1:  # of it alone, as what was before may have to do with it
                     some.update(job(failed, given, path, results))
                 for test, (outcome, why) in some.items():
                     name = test.rpartition("::")[2]
