@@ -184,7 +184,8 @@ def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: st
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
                op: Reduction | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                process_set: Any = None) -> torch.Tensor:
-    return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+    return plain.allreduce_(tensor, name, _operation(average, op), prescale_factor=prescale_factor,
+                            postscale_factor=postscale_factor, process_set=process_set)
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None,
@@ -221,8 +222,8 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | No
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
                        op: Reduction | None = None, prescale_factor: float = 1.0,
                        postscale_factor: float = 1.0, process_set: Any = None) -> list[torch.Tensor]:
-    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor,
-                                    process_set).wait()
+    return plain.grouped_allreduce_(tensors, name, _operation(average, op), prescale_factor=prescale_factor,
+                                    postscale_factor=postscale_factor, process_set=process_set)
 
 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str | None = None, op: Reduction = Average,
@@ -293,7 +294,7 @@ def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
     """The root's tensor; differentiable."""
     if _wants_gradient(tensor):
         return _Broadcast.apply(tensor, root_rank, name, process_set)
-    return broadcast_async(tensor, root_rank, name, process_set).wait()
+    return plain.broadcast(_plain(tensor), root_rank, name, process_set=process_set)
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
@@ -303,7 +304,7 @@ def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = No
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                process_set: Any = None) -> torch.Tensor:
-    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+    return plain.broadcast_(tensor, root_rank, name, process_set=process_set)
 
 
 # ---- alltoall, reducescatter ----
