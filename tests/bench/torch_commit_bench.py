@@ -1,0 +1,93 @@
+"""A commit of a model with Adam over a memcpy of the same bytes by the same number of threads, in turns, in one
+process.
+
+hvdrun -np 1 -H localhost:1 -- python tests/bench/torch_commit_bench.py
+build/release/tests/bench/libbench_call_loop.so [--rounds 21] [--million 9.5] [--layers 40] [--json FILE]
+
+Between two commits an Adam step changes every element, as training does; the step is not in the time. Each
+side has memory of its own that was touched before. Printed: the ratio's median and range over the rounds.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import time
+
+import torch
+
+import hvd.torch as hvd
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("loops", help="libbench_call_loop.so")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--million", type=float, default=9.5, help="parameters")
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--json")
+    given = parser.parse_args()
+    hvd.init()
+    loops = ctypes.CDLL(given.loops)
+    side = int((given.million * 1e6 / given.layers) ** 0.5)
+    model = torch.nn.Sequential(*[torch.nn.Linear(side, side) for _ in range(given.layers)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step():
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+    state.sync()
+    tensors = [*model.parameters()]
+    for moments in optimizer.state.values():
+        tensors += [moments["exp_avg"], moments["exp_avg_sq"]]
+    copies = [torch.empty_like(tensor).fill_(1) for tensor in tensors]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    threads = min(len(os.sched_getaffinity(0)), 16)
+
+    def addresses(of):
+        return (ctypes.c_void_p * len(of))(*[tensor.data_ptr() for tensor in of])
+
+    sizes = (ctypes.c_size_t * len(tensors))(*[t.numel() * t.element_size() for t in tensors])
+    to, source = addresses(copies), addresses(tensors)
+
+    def copy():
+        if loops.copy_all(to, source, sizes, len(tensors), threads):
+            raise SystemExit("no threads")
+
+    def timed(function):
+        began = time.perf_counter()
+        function()
+        return time.perf_counter() - began
+
+    state.commit()
+    copy()
+    ratios, rates, unchanged = [], [], []
+    for turn in range(given.rounds):
+        step()
+        assert addresses(tensors)[:] == source[:]
+        calls = {"copy": copy, "commit": state.commit}
+        took = {name: timed(calls[name]) for name in (calls if turn % 2 else reversed(calls))}
+        ratios.append(took["commit"] / took["copy"])
+        rates.append(size / took["copy"] / 1e9)
+        unchanged.append(timed(state.commit) / took["copy"])
+    found = {"megabytes": size / 1e6, "threads": threads}
+    for name, values in (("commit", ratios), ("unchanged", unchanged)):
+        found[name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    print(f"{size / 1e6:.0f} MB in {len(tensors)} tensors, {threads} threads, "
+          f"memcpy {statistics.median(rates):.1f} GB/s: " +
+          ", ".join(f"{name} {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})"
+                    for name, r in found.items() if isinstance(r, dict)), flush=True)
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump(found, file, indent=1)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
