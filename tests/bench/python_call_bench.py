@@ -1,5 +1,5 @@
-"""What a call from Python costs over the same call from C: allreduces of 8 B, groups of 200 tensors, checks for
-host updates.
+"""What a call from Python costs over one from C: allreduces of 8 B, groups of 200 tensors, checks for host
+updates.
 
 hvdrun -np 2 -H localhost:2 -- python tests/bench/python_call_bench.py
 build/release/tests/bench/libbench_call_loop.so [--rounds 15] [--json FILE]
@@ -28,8 +28,10 @@ except ImportError:
     torch = None
 
 WEIGHTS = (1, 256, 4, 1024, 16, 64, 1, 512, 2, 128)  # of tensors as uneven as a network's
-BYTES = {"8 B": 8, "200 tensors, 1 MiB": 1 << 20, "200 tensors, 8 MiB": 1 << 23, "200 tensors, 64 MiB": 1 << 26}
-CALLS = {"8 B": 400, "200 tensors, 1 MiB": 20, "200 tensors, 8 MiB": 8, "200 tensors, 64 MiB": 2, "check": 400}
+# What, bytes, calls in a round.
+REDUCTIONS = {"8 B": (8, 400), "200 tensors, 1 MiB": (1 << 20, 20), "200 tensors, 8 MiB": (1 << 23, 8),
+              "200 tensors, 64 MiB": (1 << 26, 2)}
+CHECKS = 400
 
 
 def uneven(total, count=200):
@@ -120,12 +122,13 @@ def main():
     loops = ctypes.CDLL(given.loops)
     if torch is not None:
         torch.set_num_threads(1)
-    for what in CALLS:
+    for what in (*REDUCTIONS, "check"):
         if what == "check":
-            ways = checks(loops)
+            ways, calls = checks(loops), CHECKS
         else:
-            ways = reductions(loops, context, uneven(BYTES[what] // 4, 200 if "200" in what else 1), what)
-        took = measured(ways, CALLS[what], given.rounds)
+            size, calls = REDUCTIONS[what]
+            ways = reductions(loops, context, uneven(size // 4, 200 if "200" in what else 1), what)
+        took = measured(ways, calls, given.rounds)
         found[what] = {"C": {"us": middle(took["C"])}}
         for way in list(ways)[1:]:
             pairs = list(zip(took[way], took["C"]))

@@ -1,5 +1,4 @@
-"""A commit of a model with Adam over a memcpy of the same bytes by the same number of threads, in turns, in one
-process.
+"""A commit of a model with Adam over a memcpy of the same bytes by as many threads, in turns, in one process.
 
 hvdrun -np 1 -H localhost:1 -- python tests/bench/torch_commit_bench.py
 build/release/tests/bench/libbench_call_loop.so [--rounds 21] [--million 9.5] [--layers 40] [--json FILE]
