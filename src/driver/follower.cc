@@ -17,6 +17,10 @@
 namespace hvd::driver {
 namespace {
 
+// Of a journal that is copied. A driver writes its own anew long before; whoever says more lies, and would
+// fill memory or use up the terms.
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+constexpr uint64_t kMostTerm = uint64_t{1} << 62;
 constexpr Duration kFenceEvery = std::chrono::seconds(1), kFencePatience = std::chrono::seconds(2);
 
 /// Numbers that a space separates, and nothing else.
@@ -55,6 +59,10 @@ JournalPart read_answer(std::string_view text) {
 
 bool JournalCopy::take(const JournalPart& answer) {
   const bool same = answer.term == term_ && answer.file == file_;
+  if (answer.term > kMostTerm || answer.size > kMostBytes) {
+    throw Error(HVD_INVALID, fmt::format("a journal of {} bytes and term {}: expected at most {} and {}",
+                                         answer.size, answer.term, kMostBytes, kMostTerm));
+  }
   if (answer.term == 0 || answer.term < term_ ||
       (same ? answer.offset != next_.size() : answer.offset != 0) ||
       answer.size < answer.offset + answer.bytes.size()) {

@@ -52,6 +52,8 @@ TEST(JournalCopy, TakesNothingThatDoesNotFit) {
   EXPECT_THROW(copy.take({5, 1, 3, 4, "x"}), Error) << "the middle of another file";
   EXPECT_THROW(copy.take({5, 0, 3, 3, "x"}), Error) << "more than there is";
   EXPECT_THROW(copy.take({0, 0, 0, 0, ""}), Error);
+  EXPECT_THROW(copy.take({~uint64_t{0}, 0, 0, 1, "x"}), Error) << "there would be no next term";
+  EXPECT_THROW(copy.take({6, 0, 0, ~uint64_t{0}, "x"}), Error) << "without end";
   EXPECT_EQ(copy.bytes(), "abc");
 }
 
