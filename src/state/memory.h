@@ -16,12 +16,7 @@ class Memory {
  public:
   Memory() = default;
   /// Uninitialised, and without pages: see get_pages. Throws std::bad_alloc.
-  explicit Memory(size_t size) : size_(size) {
-    if (size == 0) return;
-    const size_t alignment = size >= 2 * kHugePage ? kHugePage : kSmall;
-    data_ = Pointer(static_cast<uint8_t*>(::operator new(size, std::align_val_t(alignment))),
-                    Delete{alignment, nullptr, HVD_MEMORY_HOST});
-  }
+  explicit Memory(size_t size);
 
   /// For copies of `memory`.
   static Status allocate(const std::shared_ptr<DeviceCopies>& copies, hvd_memory memory, size_t size,
@@ -30,7 +25,7 @@ class Memory {
     if (size > 0) {
       void* data = nullptr;
       if (Status status = copies->allocate(memory, size, &data); !status.ok()) return status;
-      result.data_ = Pointer(static_cast<uint8_t*>(data), Delete{kSmall, copies, memory});
+      result.data_ = Pointer(static_cast<uint8_t*>(data), Delete{0, copies, memory});
       result.size_ = size;
     }
     *ret_memory = std::move(result);
@@ -39,6 +34,9 @@ class Memory {
 
   uint8_t* data() const { return data_.get(); }
   size_t size() const { return size_; }
+  /// Memory of another size from this, where both are large, with the pages that are there: only what it gains
+  /// has none. It may move, and what it holds is undefined. False: it can't be, and this may be empty.
+  bool remake(size_t size);
   /// Nobody frees it any more.
   void leak() noexcept {
     static_cast<void>(data_.release());
@@ -46,22 +44,14 @@ class Memory {
   }
 
  private:
-  static constexpr size_t kHugePage = 2 << 20;
-  static constexpr size_t kSmall = 64;  // a cache line
   struct Delete {
-    size_t alignment;
+    size_t mapped;                         // bytes of a mapping of its own; 0: from the heap
     std::shared_ptr<DeviceCopies> copies;  // whose memory it is; none: this program's
     hvd_memory memory;
-    void operator()(uint8_t* p) const {
-      if (copies != nullptr) {
-        copies->free(memory, p);
-      } else {
-        ::operator delete(p, std::align_val_t(alignment));
-      }
-    }
+    void operator()(uint8_t* p) const;
   };
   using Pointer = std::unique_ptr<uint8_t, Delete>;
-  Pointer data_{nullptr, Delete{kSmall, nullptr, HVD_MEMORY_HOST}};
+  Pointer data_{nullptr, Delete{0, nullptr, HVD_MEMORY_HOST}};
   size_t size_ = 0;
 };
 

@@ -22,6 +22,9 @@ constexpr size_t kChunk = 8 << 20;
 // Huge pages at hand come at 1 GB/s and more, small ones at half of that.
 constexpr Duration kSlow = std::chrono::milliseconds(24);
 constexpr int kStrikes = 2;  // a thread may have been put aside once
+// By one huge page: compaction that takes its time is 2 to 5 ms each, which adds up to seconds.
+constexpr Duration kSlowPage = std::chrono::microseconds(2500);
+constexpr int kPageStrikes = 4;
 
 void populate(uintptr_t first, uintptr_t last, int before) {
   auto* const start = reinterpret_cast<void*>(first);  // NOLINT: whole pages
@@ -36,10 +39,10 @@ void populate_large(uintptr_t first, uintptr_t last) {
   const uintptr_t begin = (first + kHugePage - 1) / kHugePage * kHugePage, end = last / kHugePage * kHugePage;
   if (first < begin) populate(first, begin, 0);
   uintptr_t at = begin;
-  for (; at < end && slow.load(std::memory_order_relaxed) < kStrikes; at += kHugePage) {
+  for (; at < end && slow.load(std::memory_order_relaxed) < kPageStrikes; at += kHugePage) {
     const Time began = now();
     populate(at, at + kHugePage, MADV_HUGEPAGE);
-    if (now() - began > kSlow / 4) ++slow;
+    if (now() - began > kSlowPage) ++slow;
   }
   if (at < last) populate(at, last, 0);
 }

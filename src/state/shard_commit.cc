@@ -14,8 +14,6 @@
 namespace hvd::state {
 namespace {
 
-// What is shorter is not worth a look into another's memory.
-constexpr uint64_t kReadFrom = 1 << 20;
 constexpr size_t kReadPiece = 4 << 20;
 
 }  // namespace

@@ -10,10 +10,11 @@
 
 #include "base/text.h"
 #include "state/flight.h"
+#include "state/pages.h"
+#include "state/shard_move.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
-#include "state/sync_plan.h"
 
 namespace hvd::state {
 namespace {
@@ -45,75 +46,6 @@ bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
 
 bool has_block(const std::vector<Digest>& blocks, const Digest& block) {
   return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
-}
-
-/// Moves that travel as one.
-struct Freight {
-  std::vector<size_t> moves;
-  uint64_t bytes = 0;
-};
-
-std::vector<Freight> pack(const std::vector<ShardMove>& moves, const std::vector<uint64_t>& element_bytes) {
-  std::vector<Freight> all;
-  std::map<std::pair<int32_t, std::vector<int32_t>>, size_t> open;
-  for (size_t i = 0; i < moves.size(); ++i) {
-    const uint64_t bytes =
-        static_cast<uint64_t>(moves[i].range.elements()) * element_bytes[moves[i].range.key];
-    if (bytes < kPackBelow) {
-      const std::pair ends(moves[i].source, moves[i].receivers);
-      const auto found = open.find(ends);
-      if (found != open.end() && all[found->second].bytes + bytes <= kPackLimit) {
-        all[found->second].moves.push_back(i);
-        all[found->second].bytes += bytes;
-        continue;
-      }
-      open[ends] = all.size();
-    }
-    all.push_back({{i}, bytes});
-  }
-  return all;
-}
-
-/// Carries moves out, from what this rank has to what it is to have.
-Status carry(const std::vector<ShardMove>& moves, const std::vector<uint64_t>& element_bytes,
-             const std::vector<ParcelPtr>& from, const std::vector<ParcelPtr>& to, int32_t rank,
-             collective::Engine& engine, Time deadline, SyncResult* result) {
-  struct Unpack {
-    const uint8_t* from;
-    uint8_t* to;
-    size_t bytes;
-  };
-  std::vector<Unpack> packed;
-  Flight flight(engine, deadline);
-  for (const auto* parcels : {&from, &to}) {
-    for (const ParcelPtr& parcel : *parcels) flight.keep(parcel);
-  }
-  for (const Freight& freight : pack(moves, element_bytes)) {
-    const ShardMove& first = moves[freight.moves[0]];
-    const bool sends = first.source == rank;
-    if (!sends && !std::binary_search(first.receivers.begin(), first.receivers.end(), rank)) continue;
-    const bool single = freight.moves.size() == 1;
-    uint8_t* data = single ? nullptr : flight.room(freight.bytes);
-    size_t at = 0;
-    for (const size_t i : freight.moves) {
-      const ShardRange& range = moves[i].range;
-      const size_t bytes = static_cast<size_t>(range.elements()) * element_bytes[range.key];
-      const ShardSpot spot = find(sends ? from : to, range, element_bytes[range.key]);
-      if (spot.data == nullptr) return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
-      if (single) data = spot.data;
-      if (!single && sends) std::memcpy(data + at, spot.data, bytes);
-      if (!single && !sends) packed.push_back({data + at, spot.data, bytes});
-      at += bytes;
-    }
-    std::vector<int32_t> members = first.receivers;
-    members.insert(std::upper_bound(members.begin(), members.end(), first.source), first.source);
-    flight.submit(one_to_some(fmt::format("hvd.shards.move.{}", freight.moves[0]), first.source,
-                              std::move(members), data, freight.bytes));
-    (sends ? result->sent_bytes : result->received_bytes) += freight.bytes;
-  }
-  if (Status status = flight.land(); !status.ok()) return status;
-  for (const Unpack& part : packed) std::memcpy(part.to, part.from, part.bytes);
-  return {};
 }
 
 }  // namespace
@@ -223,9 +155,17 @@ Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision,
   return status;
 }
 
+/// What is let go of, for what is made next. Who is kept elsewhere too is no spare.
+void Shards::spare(Set* set) {
+  for (ParcelPtr& parcel : set->held) spare_.push_back(std::move(parcel));
+  if (set->own) spare_.push_back(std::move(set->own));
+  *set = {};
+  std::erase_if(spare_, [](const ParcelPtr& parcel) { return parcel.use_count() > 1; });
+}
+
 /// Everything of `revision` that this rank has, by whatever way it came, becomes what is sealed.
 std::vector<ParcelPtr> Shards::gather_usable(uint64_t revision) {
-  if (!sealed_.whole || sealed_.revision != revision) sealed_ = {};
+  if (!sealed_.whole || sealed_.revision != revision) spare(&sealed_);
   sealed_.revision = revision;
   const auto keep = [&](const ParcelPtr& parcel) {
     if (parcel == nullptr) return;
@@ -244,7 +184,7 @@ std::vector<ParcelPtr> Shards::gather_usable(uint64_t revision) {
     if (sealed_.layout == nullptr) sealed_.layout = next_.layout;
     sealed_.whole = true;
   }
-  next_ = {};
+  spare(&next_);
   std::vector<ParcelPtr> all = sealed_.held;
   if (sealed_.own) all.insert(all.begin(), sealed_.own);
   return all;
@@ -254,7 +194,6 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
                     uint64_t revision, bool can_reload, const Status& local, SyncResult* result,
                     bool* ret_lost) {
   const int32_t rank = generation.rank, size = generation.size();
-  spare_.clear();
   std::vector<ParcelPtr> bag = gather_usable(revision);
   std::vector<Digest> blocks;
   for (const Parity& parity : sealed_.parity) blocks.push_back(identity(parity.block));
@@ -357,42 +296,10 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
           owner));
     }
   } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: new ranges of shards"}; }
-  if (Status status = check_copies(bag, plan.moves, rank); !status.ok()) return status;
-
-  // What this rank has itself.
-  std::vector<PieceCopy> pieces;
-  for (const ParcelPtr& to : fresh) {
-    for (const Segment& target : to->segments) {
-      for (const ParcelPtr& from : bag) {
-        for (const Segment& source : from->segments) {
-          if (source.range.key != target.range.key) continue;
-          const int64_t begin = std::max(source.range.begin, target.range.begin);
-          const int64_t end = std::min(source.range.end, target.range.end);
-          if (begin >= end) continue;
-          const size_t element = elements[target.range.key];
-          append_pieces(to->data(target) + static_cast<size_t>(begin - target.range.begin) * element,
-                        from->data(source) + static_cast<size_t>(begin - source.range.begin) * element,
-                        static_cast<size_t>(end - begin) * element, nullptr, &pieces);
-        }
-      }
-    }
-  }
-  copy_pieces(pieces, true);
-  if (!plan.moves.empty()) {
-    Status status = carry(plan.moves, elements, bag, fresh, rank, engine, deadline, result);
-    if (!status.ok()) return status;
-  }
-  pieces.clear();
-  for (const ParcelPtr& parcel : fresh) {
-    for (Segment& segment : parcel->segments) {
-      segment.pieces = {};
-      segment.pieces.fit(segment.bytes);
-      append_pieces(nullptr, parcel->data(segment), segment.bytes, &segment.pieces, &pieces);
-    }
-  }
-  copy_pieces(pieces, true);
-  for (const ParcelPtr& parcel : fresh) {
-    for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
+  if (Status status =
+          move(plan.moves, tables.has, bag, fresh, rank, next.own.get(), engine, deadline, result);
+      !status.ok()) {
+    return status;
   }
   for (const ParityBlock& block : blocks_of(*next.layout, rank)) {
     for (const Parity& has : sealed_.parity) {
@@ -410,33 +317,151 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
     if (Status status = seal(engine, deadline, size); !status.ok()) return status;
   }
   // All have what they are to have.
-  pieces.clear();
+  std::vector<PieceCopy> pieces;
   const bool moved = std::find(fresh.begin(), fresh.end(), next_.own) != fresh.end();
   for (const Segment& segment : next_.own->segments) {
     const Shard& shard = shards_[segment.range.key];
-    if (moved || shard.stale)
+    if (moved ? !shard.stale : shard.stale)  // what was both is written already
       append_pieces(shard.live, next_.own->data(segment), segment.bytes, nullptr, &pieces);
   }
   copy_pieces(pieces, true);
   adopt();
-  spare_.clear();
   return {};
 }
 
-/// Copies that this rank is about to send are what their owners committed.
+/// Who reads what in whose memory. All ranks know alike whether that is worth a question.
+Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has,
+                              const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
+                              Time deadline, ShardReads* ret_reads) const {
+  uint64_t bytes = 0;
+  for (const ShardMove& move : moves)
+    bytes += static_cast<uint64_t>(move.range.elements()) * shards_[move.range.key].element_bytes;
+  if (bytes < kReadFrom) return {};
+  const auto me = static_cast<size_t>(rank);
+  std::vector<uint8_t> mine, all;
+  put(&mine, reads_others_ && ranges_in(bag) == has[me] ? own_reach() : Reach());
+  std::vector<uint64_t> addresses;
+  for (const ParcelPtr& parcel : bag) {
+    for (const Segment& segment : parcel->segments)
+      addresses.push_back(reinterpret_cast<uint64_t>(parcel->data(segment)));
+  }
+  addresses.resize(has[me].size());
+  for (const uint64_t address : addresses) put(&mine, address);
+  if (Status status = gather(engine, deadline, "hvd.shards.reach", mine.data(), mine.size(), &all);
+      !status.ok()) {
+    return status;
+  }
+  ShardReads reads;
+  reads.reach.resize(has.size());
+  reads.addresses.resize(has.size());
+  std::span<const uint8_t> rest(all);
+  for (size_t r = 0; r < has.size(); ++r) {
+    if (!take(&rest, &reads.reach[r])) return unreadable("where their shards are");
+    reads.addresses[r].resize(has[r].size());
+    for (uint64_t& address : reads.addresses[r]) {
+      if (!take(&rest, &address)) return unreadable("where their shards are");
+    }
+  }
+  if (!rest.empty()) return unreadable("where their shards are");
+
+  mine.assign(has.size(), 0);
+  for (const ShardMove& move : moves) {
+    const auto source = static_cast<size_t>(move.source);
+    if (!reads_others_ || mine[source] != 0) continue;
+    if (!std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
+    mine[source] = can_read(reads.reach[source]) ? 1 : 0;
+  }
+  Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
+  if (!status.ok()) return status;
+  if (all.size() != has.size() * has.size()) return unreadable("where their shards are");
+  for (size_t r = 0; r < has.size(); ++r) {
+    const auto row = all.begin() + static_cast<ptrdiff_t>(r * has.size());
+    reads.reads.emplace_back(row, row + static_cast<ptrdiff_t>(has.size()));
+  }
+  *ret_reads = std::move(reads);
+  return {};
+}
+
+/// Fills `fresh`, from what this rank has and what others have. `own`: the one that live memory gets as well,
+/// where the program's is new.
+Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, const std::vector<ParcelPtr>& bag,
+                    const std::vector<ParcelPtr>& fresh, int32_t rank, const Parcel* own,
+                    collective::Engine& engine, Time deadline, SyncResult* result) {
+  ShardReads reads;
+  if (Status status = agree_on_moves(moves, has, bag, rank, engine, deadline, &reads); !status.ok())
+    return status;
+  const std::vector<uint64_t> elements = element_bytes();
+  Filling filling(bag, elements);
+  std::vector<ShardMove> sent;  // by the backend
+  for (const ShardMove& move : moves) {
+    const uint64_t bytes = static_cast<uint64_t>(move.range.elements()) * elements[move.range.key];
+    const bool receives = std::binary_search(move.receivers.begin(), move.receivers.end(), rank);
+    if (move.source == rank) result->sent_bytes += bytes;
+    if (receives) result->received_bytes += bytes;
+    if (receives && reads.direct(move, rank)) {
+      const auto source = static_cast<size_t>(move.source);
+      size_t place = 0;
+      const auto within = [&](const ShardRange& range) {
+        return range.key == move.range.key && range.begin <= move.range.begin && range.end >= move.range.end;
+      };
+      while (place < has[source].size() && !within(has[source][place])) ++place;
+      if (place == has[source].size())
+        return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
+      const auto skip = static_cast<uint64_t>(move.range.begin - has[source][place].begin);
+      filling.add_read(move, reads.reach[source],
+                       reads.addresses[source][place] + skip * elements[move.range.key]);
+    }
+    ShardMove rest = move;
+    std::erase_if(rest.receivers, [&](int32_t receiver) { return reads.direct(move, receiver); });
+    if (!rest.receivers.empty()) sent.push_back(std::move(rest));
+  }
+  std::vector<std::span<uint8_t>> live;
+  for (const ParcelPtr& parcel : fresh) {
+    for (Segment& segment : parcel->segments) {
+      const Shard& shard = shards_[segment.range.key];
+      uint8_t* const data = parcel.get() == own && shard.stale ? static_cast<uint8_t*>(shard.live) : nullptr;
+      if (data != nullptr) live.emplace_back(data, segment.bytes);
+      filling.add(*parcel, segment, data);
+    }
+  }
+  Carriage carriage(engine, deadline, rank, elements, bag, fresh);
+  if (Status status = carriage.start(sent); !status.ok()) return status;
+  get_pages(live);
+  const Status filled = filling.fill();
+  if (Status status = carriage.land(); !status.ok()) return status;
+  if (!filled.ok()) return filled;
+  if (Status status = filling.finish(); !status.ok()) return status;
+  for (const ParcelPtr& parcel : fresh) {
+    for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
+  }
+  return check_copies(bag, moves, rank);
+}
+
+/// Copies that this rank has sent are what their owners committed.
 Status Shards::check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                             int32_t rank) const {
-  std::vector<const Segment*> checked;
+  std::vector<std::pair<const Segment*, Pieces>> checked;
   for (const ShardMove& move : moves) {
     if (move.source != rank) continue;
     const ShardSpot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
     if (spot.segment == nullptr || spot.parcel == sealed_.own.get()) continue;
-    if (std::find(checked.begin(), checked.end(), spot.segment) != checked.end()) continue;
-    checked.push_back(spot.segment);
-    if (content_digest(spot.parcel->data(*spot.segment), spot.segment->bytes) == spot.segment->digest)
-      continue;
+    const auto same = [&](const auto& entry) { return entry.first == spot.segment; };
+    if (std::any_of(checked.begin(), checked.end(), same)) continue;
+    Pieces& found = checked.emplace_back(spot.segment, Pieces()).second;
+    found.fit(spot.segment->bytes);
+  }
+  std::vector<PieceCopy> pieces;
+  for (auto& [segment, found] : checked) {
+    const auto parcel = std::find_if(bag.begin(), bag.end(), [&, wanted = segment](const ParcelPtr& p) {
+      return wanted >= p->segments.data() && wanted < p->segments.data() + p->segments.size();
+    });
+    append_pieces(nullptr, (*parcel)->data(*segment), segment->bytes, &found, &pieces);
+  }
+  copy_pieces(pieces, true);
+  for (const auto& [segment, found] : checked) {
+    if (found.content() == segment->digest) continue;
     return {HVD_INTERNAL, fmt::format("state: the copy of {} on rank {} is not what was committed",
-                                      told(spot.segment->range), rank)};
+                                      told(segment->range), rank)};
   }
   return {};
 }
@@ -526,8 +551,9 @@ Status Shards::hand_over(const Generation& generation) {
   try {
     if (!list.empty()) taken.push_back(parcel(std::move(list), -1));
   } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
-  SyncResult result;
-  status = carry(plan.moves, elements, bag, taken, rank, *generation.engine, deadline, &result);
+  Carriage carriage(*generation.engine, deadline, rank, elements, bag, taken);
+  status = carriage.start(plan.moves);
+  if (Status landed = carriage.land(); status.ok()) status = landed;
   if (!status.ok()) return status;
   for (const ParcelPtr& parcel : taken) {
     for (Segment& segment : parcel->segments)

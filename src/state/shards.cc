@@ -12,6 +12,11 @@
 #include "state/pages.h"
 
 namespace hvd::state {
+namespace {
+
+constexpr size_t kHugePage = 2 << 20;
+
+}  // namespace
 
 ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes) {
   for (const ParcelPtr& parcel : parcels) {
@@ -163,6 +168,31 @@ std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int
   return list;
 }
 
+/// Memory with another size, with the pages that it has: after a change of ranks all that was let go of is
+/// somewhat shorter or longer than what is wanted. Empty if there is none.
+Memory Shards::remade(size_t total) {
+  const auto fitness = [&](const ParcelPtr& parcel) {  // the shortest that is long enough, else the longest
+    const size_t size = parcel->memory.size();
+    return std::pair(size < total, size < total ? total - size : size - total);
+  };
+  auto best = spare_.end();
+  for (auto parcel = spare_.begin(); parcel != spare_.end(); ++parcel) {
+    const size_t size = (*parcel)->memory.size();
+    if (parcel->use_count() > 1 || size / 4 > total || size < total / 4) continue;
+    if (best == spare_.end() || fitness(*parcel) < fitness(*best)) best = parcel;
+  }
+  if (best == spare_.end()) return {};
+  Memory memory = std::move((*best)->memory);
+  spare_.erase(best);
+  const size_t before = memory.size();
+  if (!memory.remake(total)) return {};
+  if (before < total) {
+    const size_t there = before / kHugePage * kHugePage;
+    get_pages({{memory.data() + there, total - there}});
+  }
+  return memory;
+}
+
 ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
   const size_t total = segments.empty() ? 0 : segments.back().at + whole_lines(segments.back().bytes);
   const auto fits = [&](const ParcelPtr& parcel) {
@@ -182,8 +212,11 @@ ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
     }
   } else {
     result = std::make_shared<Parcel>();
-    result->memory = Memory(total);
-    get_pages({{result->memory.data(), total}});
+    result->memory = remade(total);
+    if (result->memory.size() != total) {
+      result->memory = Memory(total);
+      get_pages({{result->memory.data(), total}});
+    }
   }
   for (const Segment& segment : segments) {  // nothing of this process goes out with the gaps
     if (segment.bytes < whole_lines(segment.bytes))

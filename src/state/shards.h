@@ -31,8 +31,12 @@
 
 namespace hvd::state {
 
+struct ShardReads;
+
 inline constexpr int32_t kMostCopies = 16;
 inline constexpr int32_t kLeastParity = 2, kMostParity = 64;
+/// What is shorter is not worth a look into another's memory.
+inline constexpr uint64_t kReadFrom = 1 << 20;
 
 /// One key on this rank.
 struct Shard {
@@ -156,6 +160,13 @@ class Shards {
   std::vector<ParcelPtr> gather_usable(uint64_t revision);
   Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
                    collective::Engine& engine, Time deadline);
+  void spare(Set* set);
+  Status agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has,
+                        const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
+                        Time deadline, ShardReads* ret_reads) const;
+  Status move(const std::vector<ShardMove>& moves, const Ranges& has, const std::vector<ParcelPtr>& bag,
+              const std::vector<ParcelPtr>& fresh, int32_t rank, const Parcel* own,
+              collective::Engine& engine, Time deadline, SyncResult* result);
   Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
@@ -187,6 +198,7 @@ class Shards {
   std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
   /// A parcel of these segments, from what was let go of if it fits. Throws std::bad_alloc.
   ParcelPtr parcel(std::vector<Segment> segments, int32_t owner);
+  Memory remade(size_t total);
   std::vector<ShardRange> ranges() const;
   /// A key was added or taken away: number(before) is what it is now.
   void renumber(const std::function<uint32_t(uint32_t)>& number);

@@ -35,12 +35,12 @@ constexpr int32_t parity_of(int32_t shards) { return -shards; }
 /// revision.
 struct Worker {
   Worker(std::string on, int32_t rank, int32_t size, int32_t copies, std::string name = "m",
-         const Settings& settings = {})
+         const Settings& settings = {}, int64_t length = kLong)
       : host(std::move(on)), state(nullptr, nullptr, nullptr, settings) {
-    set_values(even_range(0, kLong, rank, size));
+    set_values(even_range(0, length, rank, size));
     set_counts(even_range(1, kShort, rank, size));
     at = {rank, size};
-    shard(name, HVD_DTYPE_FLOAT64, values.data(), static_cast<int64_t>(values.size()), kLong,
+    shard(name, HVD_DTYPE_FLOAT64, values.data(), static_cast<int64_t>(values.size()), length,
           values_range.begin, copies, &Worker::reshard_values);
     shard("n", HVD_DTYPE_UINT32, counts.data(), static_cast<int64_t>(counts.size()), kShort,
           counts_range.begin, copies < 0 ? parity_of(2) : 2, &Worker::reshard_counts);
@@ -148,8 +148,8 @@ struct ShardJob : ::testing::Test {
   }
   Worker& add(int32_t size, const std::string& name = "m") {
     const auto rank = static_cast<int32_t>(workers.size());
-    return *workers.emplace_back(
-        std::make_unique<Worker>(std::string(1, "ab"[rank % 2]), rank, size, copies_, name, settings));
+    return *workers.emplace_back(std::make_unique<Worker>(std::string(1, "ab"[rank % 2]), rank, size, copies_,
+                                                          name, settings, length));
   }
   void form(int break_after = -1) {
     for (auto& worker : workers) worker->fabric = nullptr;
@@ -223,6 +223,7 @@ struct ShardJob : ::testing::Test {
   std::unique_ptr<Fabric> fabric;
   uint64_t generation = 0;
   int32_t copies_ = 1;
+  int64_t length = kLong;  // of the longer key
   Settings settings;
   ~ShardJob() override { fabric.reset(); }
 };

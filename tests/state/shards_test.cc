@@ -9,43 +9,66 @@ namespace {
 /// One copy of each shard, and parity instead.
 constexpr int32_t kKept[] = {1, parity_of(2), parity_of(3)};
 
-struct Shards : ShardJob {};
+struct ShardSizes : ShardJob {
+  void change_sizes(int32_t kept);
+  /// Every so many ranks are lost in turns.
+  void cut_off_syncs(size_t every);
+};
+struct Shards : ShardSizes {};
+
+/// A job of four that loses workers and gains others, several times.
+void ShardSizes::change_sizes(int32_t kept) {
+  SCOPED_TRACE(kept);
+  start(4, kept);
+  ASSERT_TRUE(ok(sync()));
+  expect_step(0);
+  uint64_t step = 0;
+  for (const size_t size : {3U, 5U, 2U, 1U, 4U}) {
+    for (const bool hidden : {false, true}) {
+      const auto committed = commit(hidden);
+      ASSERT_TRUE(ok(committed)) << text(committed);
+      expect_step(++step);
+    }
+    // One is lost; of the others those beyond the new size leave and hand over what they alone have.
+    if (workers.size() > 1) lose({step % workers.size()});
+    restore();
+    if (workers.size() > size) {
+      form();
+      ASSERT_TRUE(ok(sync()));
+      for (auto& worker : workers) {
+        if (worker->at.first != 0) continue;  // one of them knows
+        for (size_t rank = size; rank < workers.size(); ++rank)
+          worker->leaving.push_back(static_cast<int32_t>(rank));
+      }
+      const auto handed = all([](Worker& worker) { return worker.state.hand_over(); });
+      ASSERT_TRUE(ok(handed)) << text(handed);
+      while (workers.size() > size) lose({workers.size() - 1});
+    }
+    while (workers.size() < size) add(static_cast<int32_t>(size));
+    form();
+    const auto synced = sync();
+    ASSERT_TRUE(ok(synced)) << text(synced);
+    expect_step(step);
+  }
+}
 
 TEST_F(Shards, AnotherSizeGetsEveryElement) {
-  for (const int32_t kept : kKept) {
-    SCOPED_TRACE(kept);
-    start(4, kept);
-    ASSERT_TRUE(ok(sync()));
-    expect_step(0);
-    uint64_t step = 0;
-    for (const size_t size : {3U, 5U, 2U, 1U, 4U}) {
-      for (const bool hidden : {false, true}) {
-        const auto committed = commit(hidden);
-        ASSERT_TRUE(ok(committed)) << text(committed);
-        expect_step(++step);
-      }
-      // One is lost; of the others those beyond the new size leave and hand over what they alone have.
-      if (workers.size() > 1) lose({step % workers.size()});
-      restore();
-      if (workers.size() > size) {
-        form();
-        ASSERT_TRUE(ok(sync()));
-        for (auto& worker : workers) {
-          if (worker->at.first != 0) continue;  // one of them knows
-          for (size_t rank = size; rank < workers.size(); ++rank)
-            worker->leaving.push_back(static_cast<int32_t>(rank));
-        }
-        const auto handed = all([](Worker& worker) { return worker.state.hand_over(); });
-        ASSERT_TRUE(ok(handed)) << text(handed);
-        while (workers.size() > size) lose({workers.size() - 1});
-      }
-      while (workers.size() < size) add(static_cast<int32_t>(size));
-      form();
-      const auto synced = sync();
-      ASSERT_TRUE(ok(synced)) << text(synced);
-      expect_step(step);
-    }
-  }
+  for (const int32_t kept : kKept) change_sizes(kept);
+}
+
+/// So large that ranks read each other's memory, and that what was let go of is made longer and shorter.
+TEST_F(Shards, AnotherSizeGetsEveryElementOfLargeShards) {
+  length = (18 << 20) / sizeof(double) + 5;
+  change_sizes(1);
+  uint64_t received = 0;
+  for (const auto& [worker, result] : results) received += result.received_bytes;
+  EXPECT_GT(received, uint64_t{4} << 20);
+}
+
+TEST_F(Shards, AnotherSizeGetsEveryElementByMessages) {
+  length = (3 << 20) / sizeof(double) + 5;
+  settings.reads_others = false;
+  change_sizes(1);
 }
 
 TEST_F(Shards, WhoAgreesMovesNothing) {
@@ -110,10 +133,17 @@ TEST_F(Shards, ACommitThatIsCutOffAnywhereIsThereOnAllRanksOrOnNone) {
   }
 }
 
-TEST_F(Shards, ASyncThatIsCutOffAnywhereLosesNothing) {
+TEST_F(Shards, ASyncThatIsCutOffAnywhereLosesNothing) { cut_off_syncs(1); }
+
+TEST_F(Shards, ASyncOfLargeShardsThatIsCutOffAnywhereLosesNothing) {
+  length = (2 << 20) / sizeof(double) + 3;
+  cut_off_syncs(3);
+}
+
+void ShardSizes::cut_off_syncs(size_t every) {
   for (int cut = 0;; ++cut) {
     bool through = false;
-    for (size_t victim = 0; victim < 4; ++victim) {
+    for (size_t victim = 0; victim < 4; victim += every) {
       SCOPED_TRACE("cut off after " + std::to_string(cut) + ", rank " + std::to_string(victim) + " is lost");
       start(4, 2);
       ASSERT_TRUE(ok(sync()));
