@@ -11,16 +11,13 @@
 namespace hvd::backend {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "libhvd_";
 constexpr std::string_view kSuffix = ".so";
 
 // Names of the modules in one directory, in order.
-std::vector<std::string> names_in(const fs::path& directory) {
+std::vector<std::string> modules_in(const std::string& directory) {
   std::vector<std::string> names;
-  std::error_code code;
-  for (fs::directory_iterator entry(directory, code), end; !code && entry != end; entry.increment(code)) {
-    const std::string file = entry->path().filename();
+  for (const std::string& file : names_in(directory)) {
     if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) ||
         !file.ends_with(kSuffix)) {
       continue;
@@ -60,8 +57,8 @@ bool is_module_name(const std::string& name) {
 
 std::vector<std::string> module_names(const Options& options) {
   std::vector<std::string> names;
-  for (const fs::path& directory : module_directories(options)) {
-    for (std::string& name : names_in(directory)) {
+  for (const std::string& directory : module_directories(options)) {
+    for (std::string& name : modules_in(directory)) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
     }
   }
@@ -70,11 +67,11 @@ std::vector<std::string> module_names(const Options& options) {
 
 Status find_module(const Options& options, const std::string& name, std::shared_ptr<Module>* ret_module) {
   std::string tried;
-  for (const fs::path& directory : module_directories(options)) {
-    const fs::path path = directory / module_file(name);
+  for (const std::string& directory : module_directories(options)) {
+    const std::string path = path_in(directory, module_file(name));
     const Status status = load_module(path, ret_module);
     if (status.ok()) return {};
-    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", path.string(), status.message);
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", path, status.message);
   }
   return {HVD_UNAVAILABLE, tried};
 }
@@ -85,11 +82,11 @@ std::vector<Report> survey(const Options& options) {
   self.description = make_self_instance()->description();
   self.abi_version = HVD_BACKEND_ABI_VERSION;
   std::vector<std::pair<std::string, std::string>> found;  // file, where: the first that loads is taken
-  for (const fs::path& directory : module_directories(options)) {
-    for (const std::string& name : names_in(directory)) {
-      const fs::path path = directory / module_file(name);
-      const std::string real = real_path(path.string());
-      const std::string shown = real.empty() ? path.string() : real;
+  for (const std::string& directory : module_directories(options)) {
+    for (const std::string& name : modules_in(directory)) {
+      const std::string path = path_in(directory, module_file(name));
+      const std::string real = real_path(path);
+      const std::string shown = real.empty() ? path : real;
       if (std::any_of(reports.begin(), reports.end(),
                       [&](const Report& r) { return r.description.path == shown; })) {
         continue;  // the same file by another way

@@ -106,8 +106,8 @@ Status load(const std::string& path, std::shared_ptr<Module>* ret_module) {
 
 }  // namespace
 
-Status load_module(const std::filesystem::path& path, std::shared_ptr<Module>* ret_module) {
-  const std::string real = real_path(path.string());
+Status load_module(const std::string& path, std::shared_ptr<Module>* ret_module) {
+  const std::string real = real_path(path);
   if (real.empty()) return {HVD_UNAVAILABLE, std::strerror(errno)};
   std::lock_guard lock(registry().mutex);
   auto& modules = registry().by_path;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -19,7 +18,7 @@ struct Module {
 
 /// Loads the module at `path`, or gives the one that is loaded already (the registry is the process's, by
 /// real path). Thread-safe. On failure the message is the reason, without the path.
-Status load_module(const std::filesystem::path& path, std::shared_ptr<Module>* ret_module);
+Status load_module(const std::string& path, std::shared_ptr<Module>* ret_module);
 
 /// Opens an instance of a module. HVD_UNAVAILABLE beyond its max_instances.
 Status open_instance(std::shared_ptr<Module> module,

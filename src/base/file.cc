@@ -1,12 +1,15 @@
 // Reads files by stdio; makes and removes directories.
 #include "base/file.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <memory>
 
 namespace hvd {
 
@@ -26,6 +29,22 @@ std::string real_path(const std::string& path) {
   std::string result = real;
   ::free(real);
   return result;
+}
+
+std::string path_in(std::string directory, std::string_view name) {
+  if (!directory.empty() && !directory.ends_with('/')) directory += '/';
+  return directory.append(name);
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(directory.c_str()), ::closedir);
+  while (const dirent* const entry = open ? ::readdir(open.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 int make_directories(const std::string& path) {

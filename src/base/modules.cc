@@ -1,6 +1,8 @@
 // Reads manifests, and applies their rules to environments.
 #include "base/modules.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -10,7 +12,6 @@
 namespace hvd {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr std::string_view kSuffix = ".manifest";
 constexpr size_t kLongest = size_t{64} << 10;
 constexpr std::string_view kBlanks = " \t\r";
@@ -38,22 +39,22 @@ bool has(const std::vector<std::string>& environment, std::string_view name) {
   });
 }
 
-bool read_text(const fs::path& path, std::string* ret_text) {
-  std::error_code code;
-  if (!fs::is_regular_file(path, code)) return false;
+bool read_text(const std::string& path, std::string* ret_text) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   return read_file(path, kLongest + 1, ret_text) && ret_text->size() <= kLongest;
 }
 
 }  // namespace
 
-std::vector<fs::path> module_directories(const Options& options) {
-  std::vector<fs::path> path;
-  const auto add = [&](const fs::path& directory) {
+std::vector<std::string> module_directories(const Options& options) {
+  std::vector<std::string> path;
+  const auto add = [&](const std::string& directory) {
     if (!directory.empty() && std::find(path.begin(), path.end(), directory) == path.end())
       path.push_back(directory);
   };
-  if (const fs::path own = own_directory(); !own.empty()) {
-    add(own / "hvd" / std::to_string(HVD_ABI_VERSION));
+  if (const std::string own = own_directory(); !own.empty()) {
+    add(path_in(path_in(own, "hvd"), std::to_string(HVD_ABI_VERSION)));
   }
 #ifdef HVD_INSTALL_MODULE_DIR
   add(HVD_INSTALL_MODULE_DIR);
@@ -102,7 +103,7 @@ std::vector<std::string> EnvironmentRules::added_to(const std::vector<std::strin
   return result;
 }
 
-Manifest parse_manifest(const std::string& module, const fs::path& directory, std::string_view text) {
+Manifest parse_manifest(const std::string& module, const std::string& directory, std::string_view text) {
   Manifest manifest;
   manifest.module = module;
   manifest.directory = directory;
@@ -132,11 +133,9 @@ Manifest parse_manifest(const std::string& module, const fs::path& directory, st
 
 std::vector<Manifest> read_manifests(const Options& options) {
   std::vector<Manifest> manifests;
-  for (const fs::path& directory : module_directories(options)) {
+  for (const std::string& directory : module_directories(options)) {
     std::vector<std::string> names;
-    std::error_code code;
-    for (fs::directory_iterator entry(directory, code), end; !code && entry != end; entry.increment(code)) {
-      const std::string file = entry->path().filename();
+    for (const std::string& file : names_in(directory)) {
       if (file.size() > kSuffix.size() && file.ends_with(kSuffix))
         names.push_back(file.substr(0, file.size() - kSuffix.size()));
     }
@@ -145,7 +144,7 @@ std::vector<Manifest> read_manifests(const Options& options) {
       const bool known = std::any_of(manifests.begin(), manifests.end(),
                                      [&](const Manifest& manifest) { return manifest.module == name; });
       std::string text;
-      if (!known && read_text(directory / (name + std::string(kSuffix)), &text))
+      if (!known && read_text(path_in(directory, name + std::string(kSuffix)), &text))
         manifests.push_back(parse_manifest(name, directory, text));
     }
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +12,7 @@
 namespace hvd {
 
 /// Beside the library, where it was installed, then option plugin_path.
-std::vector<std::filesystem::path> module_directories(const Options& options);
+std::vector<std::string> module_directories(const Options& options);
 
 /// What becomes of an environment, by lines of text.
 class EnvironmentRules {
@@ -45,7 +44,7 @@ struct Manifest {
     std::string variable, count;
   };
   std::string module;  // by the file's name
-  std::filesystem::path directory;
+  std::string directory;
   std::string serves;          // the backend that this module is where no launcher started the process; ""
   bool host_memory = false;    // serves host memory
   std::string helper;          // program in `directory` that a driver runs beside the job; ""
@@ -55,8 +54,7 @@ struct Manifest {
 };
 
 /// `text` of <module>.manifest. Unknown words are left to later versions.
-Manifest parse_manifest(const std::string& module, const std::filesystem::path& directory,
-                        std::string_view text);
+Manifest parse_manifest(const std::string& module, const std::string& directory, std::string_view text);
 
 /// All there are, in the order of module_directories and of their names; of one name the first. Files that
 /// can't be read, or are longer than 64 KiB, are left out.

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/file.h"
@@ -12,13 +13,12 @@ namespace {
 const char kHere = 0;  // an address within this object
 }  // namespace
 
-std::filesystem::path own_directory() {
-  namespace fs = std::filesystem;
+std::string own_directory() {
   Dl_info info{};
   if (::dladdr(&kHere, &info) == 0 || info.dli_fname == nullptr) return {};
   // For a program the linker has the name that it was called by, which PATH may have completed.
   const std::string real = real_path(*info.dli_fname == '/' ? info.dli_fname : "/proc/self/exe");
-  return fs::path(real).parent_path();
+  return real.substr(0, std::max<size_t>(real.rfind('/') + 1, 2) - 1);
 }
 
 }  // namespace hvd

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <future>
 #include <utility>
 
@@ -15,8 +14,6 @@
 
 namespace hvd::driver {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr Duration kLeastGrace = std::chrono::milliseconds(200);
 constexpr Duration kLastPatience = std::chrono::seconds(3);  // after SIGKILL

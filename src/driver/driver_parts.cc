@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <set>
 #include <utility>
@@ -19,8 +18,6 @@
 
 namespace hvd::driver {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr Duration kLastPatience = std::chrono::seconds(3);
 
@@ -84,7 +81,7 @@ void Driver::find_helper() {
     if (manifest->helper.empty()) continue;
     try {
       helper_program_ =
-          launch::find_program(option.empty() ? manifest->directory / manifest->helper : fs::path(option));
+          launch::find_program(option.empty() ? path_in(manifest->directory, manifest->helper) : option);
     } catch (const Error& error) {
       throw Error(
           HVD_UNAVAILABLE,
@@ -180,8 +177,7 @@ void Driver::make_agent_server() {
   config.own_environment = agent::sendable(launch::merged_environment({}));
   config.base = agent::sendable(variables_.without(launch::merged_environment(environment_)));
   config.argv = argv_;
-  std::error_code error;
-  config.directory = fs::current_path(error).string();
+  config.directory = real_path(".");
   config.umask = own_umask();
   config.output_directory = options_.string("output_directory");
   agent_server_ = std::make_unique<agent::Server>(

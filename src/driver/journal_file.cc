@@ -12,7 +12,6 @@
 #include <charconv>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "base/file.h"
@@ -22,7 +21,6 @@
 namespace hvd::driver {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "journal.";
 constexpr size_t kMostBytes = size_t{1} << 30;
 constexpr size_t kLong = size_t{1} << 20;
@@ -33,9 +31,7 @@ std::string file_of(const std::string& directory, uint64_t term) {
 
 std::vector<uint64_t> terms_in(const std::string& directory) {
   std::vector<uint64_t> terms;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename();
+  for (const std::string& name : names_in(directory)) {
     if (!name.starts_with(kPrefix)) continue;
     uint64_t term = 0;
     const char* const end = name.data() + name.size();
@@ -70,14 +66,16 @@ JournalFile::Look JournalFile::look(const std::string& directory) {
 }
 
 JournalFile::Found JournalFile::find(const std::string& directory) {
-  std::error_code error;
-  // The next driver believes what it reads here: nobody else may write there.
-  if (fs::create_directories(directory, error)) fs::permissions(directory, fs::perms::owner_all, error);
-  if (error || ::access(directory.c_str(), W_OK | X_OK) != 0) {
-    throw Error(HVD_UNAVAILABLE, fmt::format("option journal: directory {} can't be used: {}", directory,
-                                             error ? error.message() : std::strerror(errno)));
-  }
   struct stat place {};
+  const bool made = ::stat(directory.c_str(), &place) != 0;
+  int error = make_directories(directory);
+  // The next driver believes what it reads here: nobody else may write there.
+  if (error == 0 && made && ::chmod(directory.c_str(), S_IRWXU) != 0) error = errno;
+  if (error == 0 && ::access(directory.c_str(), W_OK | X_OK) != 0) error = errno;
+  if (error != 0) {
+    throw Error(HVD_UNAVAILABLE, fmt::format("option journal: directory {} can't be used: {}", directory,
+                                             std::strerror(error)));
+  }
   constexpr mode_t kShared =
       S_ISVTX | S_IWOTH;  // as /tmp; a volume of a container may be open to all and have one user
   if (::stat(directory.c_str(), &place) == 0 && (place.st_mode & kShared) == kShared) {

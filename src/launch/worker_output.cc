@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "base/file.h"
@@ -18,14 +17,13 @@ WorkerOutput::WorkerOutput(std::shared_ptr<OutputThread> output, const std::stri
   line_.host = host;
   line_.slot = slot;
   if (directory.empty()) return;
-  const std::filesystem::path folder =
-      std::filesystem::path(directory) / fmt::format("{}.{}.{}", host, slot, worker);
-  if (const int error = make_directories(folder.string()); error != 0) {
+  const std::string folder = path_in(directory, fmt::format("{}.{}.{}", host, slot, worker));
+  if (const int error = make_directories(folder); error != 0) {
     throw Error(HVD_UNAVAILABLE,
-                fmt::format("output directory {} can't be made: {}", folder.string(), std::strerror(error)));
+                fmt::format("output directory {} can't be made: {}", folder, std::strerror(error)));
   }
-  files_[0] = folder / "stdout";
-  files_[1] = folder / "stderr";
+  files_[0] = path_in(folder, "stdout");
+  files_[1] = path_in(folder, "stderr");
 }
 
 void WorkerOutput::feed(bool is_stderr, std::string_view bytes) {

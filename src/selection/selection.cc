@@ -2,14 +2,15 @@
 #include "selection/selection.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 
 #include "backend/backend.h"
 #include "backend/capabilities.h"
 #include "backend/loader.h"
+#include "base/file.h"
 #include "local/address.h"
 #include "local/instance.h"
 #include "selection/composite.h"
@@ -216,9 +217,8 @@ class Selection {
 
   bool exists(const std::string& name) const {
     const auto directories = module_directories(options_);
-    return std::any_of(directories.begin(), directories.end(), [&](const std::filesystem::path& directory) {
-      std::error_code code;
-      return std::filesystem::exists(directory / backend::module_file(name), code);
+    return std::any_of(directories.begin(), directories.end(), [&](const std::string& directory) {
+      return ::access(path_in(directory, backend::module_file(name)).c_str(), F_OK) == 0;
     });
   }
 

@@ -62,6 +62,11 @@ class Exports(unittest.TestCase):
         found = [line for line in tool("nm", "-C", LIBRARY).splitlines() if "std::locale::locale()" in line]
         self.assertEqual([], found[:3], "src includes <fstream>, <sstream>, <iostream> or <locale>")
 
+    def test_no_file_system_library(self):
+        """Its paths and iterators were 25 kB: base/file.h has what is needed of them."""
+        found = [line for line in tool("nm", "-C", LIBRARY).splitlines() if "std::filesystem::" in line]
+        self.assertEqual([], found[:3], "src includes <filesystem>")
+
     def test_no_writable_and_executable_segment(self):
         stack = re.search(r"GNU_STACK.*", tool("readelf", "-l", "-W", LIBRARY))
         self.assertIsNotNone(stack)
