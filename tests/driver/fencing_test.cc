@@ -186,6 +186,7 @@ TEST_F(Fencing, NobodyIsToldAGenerationOfTheOlderDriver) {
 
 TEST_F(Fencing, WithoutAWordItSeesForItself) {
   set("heartbeat_interval", "0.02");
+  set("heartbeat_timeout", "3000");  // not by workers that fall silent
   start();
   form(2);
   take_over(2);

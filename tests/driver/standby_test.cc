@@ -32,6 +32,16 @@ TEST(Vigil, AnotherDriverOnItsMachineIsFaster) {
   EXPECT_TRUE(vigil.see({2, false, 7}, kStart + seconds(10.1)));
 }
 
+TEST(Vigil, TheLockOfTheDriverBeforeSaysNothingOfTheNext) {
+  Vigil vigil(kSilence, kSettle);
+  vigil.see({1, true, 5}, kStart);
+  vigil.see({1, false, 5}, kStart + seconds(0.1));
+  // Another machine's, whose lock can't be seen here.
+  EXPECT_FALSE(vigil.see({2, false, 6}, kStart + seconds(0.5)));
+  EXPECT_FALSE(vigil.see({2, false, 7}, kStart + seconds(2)));
+  EXPECT_FALSE(vigil.see({2, false, 8}, kStart + seconds(9)));
+}
+
 TEST(Vigil, ADriverThatStandsStillIsGoneAfterItsSilence) {
   Vigil vigil(kSilence, kSettle);
   EXPECT_FALSE(vigil.see({1, true, 5}, kStart));

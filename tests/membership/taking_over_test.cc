@@ -137,6 +137,41 @@ TEST(TakingOver, WhoIsInAnOlderGenerationNeverLearntOfItsPlace) {
   EXPECT_EQ(aborts[1].to, Ids{1});
 }
 
+TEST(TakingOver, WhoIsDoneTellsOfItsGenerationAsWell) {
+  KnownJob job = known(1, false);
+  job.done = {2};
+  Script s(sizes(2, 1, 2), job, kSettle);
+  s.hosts({{"a", 2}}).back(2, at_work(4, 1, 2, 1));
+  EXPECT_EQ(s.membership.generation(), 4u);
+  EXPECT_FALSE(s.back(1, at_work(4, 0, 2, 0)).membership.gathering());
+  EXPECT_TRUE(s.done(1).one<Finish>().success);
+}
+
+TEST(TakingOver, OnlyTheOnesThatAreLeftOfAJobThatEndsAreWaitedFor) {
+  KnownJob job = known(2);
+  job.members = {1, 2};
+  job.workers.pop_back();
+  job.done = {2};
+  Script s(sizes(2, 1, 2), job, kSettle);
+  s.hosts({{"a", 2}});
+  EXPECT_FALSE(s.wait(5.1).one<Finish>().sentence.empty());  // and the last one never came
+}
+
+TEST(TakingOver, WhatIsNotWholeStaysSoForTheNextDriver) {
+  Script s(sizes(2, 1, 2), known(2, false), kSettle);
+  s.hosts({{"a", 2}});
+  EXPECT_FALSE(s.membership.known().told);
+  s.back(1, at_work(1, 0, 2, 0));
+  EXPECT_FALSE(s.membership.known().told);
+}
+
+TEST(TakingOver, AJobOfWhichNobodyIsLeftFails) {
+  Script s(sizes(2, 1, 2), known(2), kSettle);
+  s.hosts({{"a", 2}});
+  EXPECT_FALSE(s.wait(5.1).one<Finish>().success);
+  EXPECT_TRUE(s.none<StartWorker>());
+}
+
 TEST(TakingOver, WhatAMemberHasHeardOfHostsIsNotTakenBack) {
   Script s(sizes(2, 1, 2), known(2), kSettle);
   s.hosts({{"a", 2}});

@@ -28,7 +28,7 @@ class Succession(ByHand):
         journal = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(shutil.rmtree, journal, ignore_errors=True)
         self.ports = self.free_ports(2)
-        options = {"job": "two", "heartbeat_timeout": 2 * PATIENCE, **more.pop("options", {})}
+        options = {"job": "two", "heartbeat_timeout": 5 * PATIENCE, **more.pop("options", {})}
         shared = ["--journal", journal]
         flags = [[], ["--follow", "127.0.0.1:%d" %
                       self.ports[0]]] if follow else [shared, [*shared, "--standby"]]
