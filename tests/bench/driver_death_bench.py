@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """What the driver's death costs, beside rounds in which nothing dies.
 
-    driver_death_bench.py [ROUNDS] [SECONDS]    in the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios
-Four workers (of C, some KiB of state) train with steps of 2 ms and commit each fifth one. The rounds of all
-ways alternate: nothing dies; the driver; the driver of workers that two agents run; a worker; the driver and
-a worker in the same moment. Told are medians, least and most over the rounds. SECONDS: one more round that
-long without any driver (default: none).
+    driver_death_bench.py [--rounds N] [--seconds S] [--pace MS] [--backend NAME,...]
+
+In the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios. Four workers (of C, some KiB of
+state) train with steps of --pace ms (2) and commit each fifth one. The rounds of all ways alternate: nothing
+dies; the driver; the driver of workers that two agents run; a worker; the driver and a worker in the same
+moment. Told are medians, least and most over the rounds. --seconds: one more round that long without any
+driver (default: none). Each backend (default: auto) has a table of its own.
 """
 
+import argparse
 import os
 import signal
 import statistics
@@ -21,7 +24,16 @@ from harness import HVDRUN, Job, containing  # noqa: E402
 
 WAYS = ("nothing", "driver", "driver, agents", "worker", "driver and worker")
 WINDOW = 1e9  # ns after the death in which steps are looked at
-STEPS = 1200
+
+
+class Training:
+    """How long a step is, and how many there are: some before the death, two seconds of them after it."""
+
+    def __init__(self, backend, pace):
+        self.pace = pace
+        self.before = max(10, round(300 / pace))
+        self.steps = 5 * ((self.before + round(2100 / pace)) // 5 + 1)
+        self.environment = {"HVD_BACKEND": backend}
 
 
 class Round(unittest.TestCase):
@@ -29,20 +41,21 @@ class Round(unittest.TestCase):
         pass
 
 
-def start(test, way, steps=STEPS, environment=None):
-    worker = ["steps=%d" % steps, "commit=5", "pace=2"]
+def start(test, way, training, steps=None, environment=None):
+    worker = ["steps=%d" % (steps or training.steps), "commit=5", "pace=%g" % training.pace]
+    environment = {**training.environment, **(environment or {})}
     named = dict(np=4, min_np=3, max_np=4, sink=True, options={"restart": "false", "job": "bench"})
     if way != "driver, agents":
         return Job(test, "a:4", worker, environment=environment, **named)
     secret = "a secret of more than 32 characters, for benchmarks"
-    job = Job(test, None, worker, script=False, environment={"HVD_SECRET": secret},
+    job = Job(test, None, worker, script=False, environment={**environment, "HVD_SECRET": secret},
               prepare=lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"], **named)
     address = job.wait("hvdrun", text=containing("listens at"))["text"].split("listens at ")[1].split(",")[0]
     for host in ("a", "b"):
         agent = subprocess.Popen([HVDRUN, "--join", address, "--host", host, "--slots", "2"],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL,
-                                 env={"PATH": os.environ["PATH"], "HVD_SECRET": secret})
+                                 env={"PATH": os.environ["PATH"], "HVD_SECRET": secret, **environment})
         test.addCleanup(lambda agent=agent: (agent.kill() if agent.poll() is None else None, agent.wait()))
     return job
 
@@ -58,12 +71,12 @@ def durations(job, since, until):
     return found
 
 
-def one(way):
+def one(way, training):
     test = Round()
     try:
-        job = start(test, way)
+        job = start(test, way, training)
         victim = job.wait("train", rank=3)
-        job.wait("step", step=150, count=4)
+        job.wait("step", step=training.before, count=4)
         driver = job.driver()
         at = time.monotonic_ns()
         if "driver" in way:
@@ -74,7 +87,7 @@ def one(way):
         steps = [(event["pid"], event["step"]) for event in job.find("step")]
         seen = {
             "repeated": len(steps) - len(set(steps)),
-            "lost": sum(STEPS - len({s for p, s in steps if p == e["pid"]}) for e in job.find("done")),
+            "lost": sum(training.steps - len({s for p, s in steps if p == e["pid"]}) for e in job.find("done")),
             "restarted": len(job.find("start")) - 4,
         }
         if "worker" in way:
@@ -91,14 +104,14 @@ def one(way):
         test.doCleanups()
 
 
-def alone(length):
+def alone(length, training):
     """So long without any driver: who would start another one is stopped."""
     test = Round()
     try:
-        steps = int(length / 0.002) + 3000
-        job = start(test, "driver", steps, {"HVD_DRIVER_TIMEOUT": "%g" % (2 * length + 60)})
+        steps = int(length / training.pace * 1000) + 3000
+        job = start(test, "driver", training, steps, {"HVD_DRIVER_TIMEOUT": "%g" % (2 * length + 60)})
         job.keep("step", "start", "done", "hvdrun", "event_driver_back", "event_driver_lost")
-        job.wait("step", step=150, count=4)
+        job.wait("step", step=training.before, count=4)
         driver = job.driver()
         os.kill(job.process.pid, signal.SIGSTOP)
         os.kill(driver, signal.SIGKILL)
@@ -124,11 +137,11 @@ def figures(values, form="%.1f"):
     return text % (statistics.median(values), min(values), max(values))
 
 
-def main(rounds, length):
+def table(rounds, length, training):
     found = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way in WAYS:
-            found[way].append(one(way))
+            found[way].append(one(way, training))
     for way in WAYS:
         rows = found[way]
         print("%s: %d rounds; steps repeated %s, lost %s; workers restarted %s" % (
@@ -141,8 +154,20 @@ def main(rounds, length):
             if key in rows[0]:
                 print("    %s: %s" % (meaning, figures([row[key] for row in rows])))
     if length:
-        alone(length)
+        alone(length, training)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--pace", type=float, default=2)
+    parser.add_argument("--backend", default="auto")
+    arguments = parser.parse_args()
+    for backend in arguments.backend.split(","):
+        print("backend %s, steps of %g ms" % (backend, arguments.pace), flush=True)
+        table(arguments.rounds, arguments.seconds, Training(backend, arguments.pace))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7, float(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    main()
