@@ -9,8 +9,8 @@
 
 #include "agent/command.h"
 #include "agent/server_impl.h"
+#include "base/descriptor.h"
 #include "base/text.h"
-#include "launch/descriptor.h"
 #include "wire/tls.h"
 
 namespace hvd::agent {
@@ -50,8 +50,8 @@ void Server::perform(StartAgent& action) {
     spec.own_session = true;  // no terminal to ask for passwords at
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0) throw Error(HVD_UNAVAILABLE, std::strerror(errno));
-    launch::Descriptor read = launch::above_standard(launch::Descriptor(fds[0]), "a pipe");
-    launch::Descriptor write = launch::above_standard(launch::Descriptor(fds[1]), "a pipe");
+    Descriptor read = above_standard(Descriptor(fds[0]), "a pipe");
+    Descriptor write = above_standard(Descriptor(fds[1]), "a pipe");
     spec.in = read.get();
     // Through stdin alone: arguments and variables are seen by others. It fits into the pipe.
     const std::string key = wire::key_text(config_.secret, wire::agent_identity(host)) + "\n";

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace hvd::agent {
 namespace {
@@ -60,7 +60,7 @@ class FileSpool final : public Spool {
 
   void clear() override {
     begin_ = end_ = 0;
-    if (file_.get() >= 0 && ::ftruncate(file_.get(), 0) != 0) file_ = launch::Descriptor();
+    if (file_.get() >= 0 && ::ftruncate(file_.get(), 0) != 0) file_ = Descriptor();
   }
 
   std::string why() const override { return why_; }
@@ -76,10 +76,10 @@ class FileSpool final : public Spool {
       const char* given = ::secure_getenv("TMPDIR");
       directory_ = given != nullptr && *given != 0 ? given : "/var/tmp";
     }
-    file_ = launch::Descriptor(::open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+    file_ = Descriptor(::open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
     if (file_.get() < 0) {  // not every file system can
       std::string path = directory_ + "/hvd-spool.XXXXXX";
-      file_ = launch::Descriptor(::mkostemp(path.data(), O_CLOEXEC));
+      file_ = Descriptor(::mkostemp(path.data(), O_CLOEXEC));
       if (file_.get() >= 0) ::unlink(path.c_str());
     }
     if (file_.get() < 0) failed("made", errno);
@@ -88,7 +88,7 @@ class FileSpool final : public Spool {
 
   std::string directory_;
   const uint64_t limit_;
-  launch::Descriptor file_;
+  Descriptor file_;
   uint64_t begin_ = 0, end_ = 0;
   std::string why_;
 };

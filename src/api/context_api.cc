@@ -1,11 +1,9 @@
 // Context, membership, notifications and recoveries of hvd.h.
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <iterator>
 
 #include "api/handles.h"
+#include "base/thread.h"
 #include "collective/operation.h"
 
 using hvd::Error;
@@ -125,19 +123,6 @@ void begin_connecting(hvd_context& context) {
   }
 }
 
-/// A thread in which signals are the program's others' (contract 10).
-template <class Function>
-std::thread quiet_thread(Function function) {
-  sigset_t all;
-  sigset_t old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  std::thread thread(std::move(function));
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  pthread_setname_np(thread.native_handle(), "hvd-connect");
-  return thread;
-}
-
 }  // namespace
 }  // namespace hvd::api
 
@@ -227,8 +212,9 @@ hvd_status hvd_connect_begin(hvd_context* context, int64_t timeout_ns, hvd_op** 
     try {
       hvd::api::begin_connecting(*use);
       // It ends before the context does, which joins it.
-      use->connecting = hvd::api::quiet_thread(
-          [&inner = *use, operation, timeout] { operation->complete(inner.connect(timeout)); });
+      use->connecting = hvd::start_thread("hvd-connect", [&inner = *use, operation, timeout] {
+        operation->complete(inner.connect(timeout));
+      });
     } catch (...) {
       hvd::api::end_handle(handle);
       throw;

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -15,6 +14,9 @@
 #include <climits>
 #include <cstring>
 #include <string>
+
+#include "base/descriptor.h"
+#include "base/thread.h"
 
 namespace hvd {
 namespace {
@@ -45,35 +47,6 @@ void wake_all(const std::atomic<uint32_t>& word, bool shared) {
           0);
 }
 
-class BlockSignals {
- public:
-  BlockSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  BlockSignals(const BlockSignals&) = delete;
-  BlockSignals& operator=(const BlockSignals&) = delete;
-  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
-
 bool has_the_size(int descriptor) {
   struct stat what {};
   return fstat(descriptor, &what) == 0 && S_ISREG(what.st_mode) && what.st_size == static_cast<off_t>(kBytes);
@@ -83,13 +56,13 @@ bool has_the_size(int descriptor) {
 std::shared_ptr<const LifePage> open_page(int64_t process, int descriptor, const Digest& token) {
   const Descriptor place(
       open(fmt::format("/proc/{}/fd/{}", process, descriptor).c_str(), O_PATH | O_CLOEXEC));
-  if (place.number() < 0 || !has_the_size(place.number())) return nullptr;
+  if (place.get() < 0 || !has_the_size(place.get())) return nullptr;
   const Descriptor file(
-      open(fmt::format("/proc/self/fd/{}", place.number()).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (file.number() < 0) return nullptr;
-  const int seals = fcntl(file.number(), F_GET_SEALS);
-  if (!has_the_size(file.number()) || seals < 0 || (seals & kSeals) != kSeals) return nullptr;
-  void* const memory = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file.number(), 0);
+      open(fmt::format("/proc/self/fd/{}", place.get()).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return nullptr;
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  if (!has_the_size(file.get()) || seals < 0 || (seals & kSeals) != kSeals) return nullptr;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
   madvise(memory, kBytes, MADV_DONTFORK);
   std::shared_ptr<const LifePage> page(static_cast<const LifePage*>(memory),
@@ -126,7 +99,7 @@ Status Life::hold(std::unique_ptr<Life>* ret_life) {
   if (fcntl(life->descriptor_, F_ADD_SEALS, seals) != 0 && fcntl(life->descriptor_, F_ADD_SEALS, kSeals) != 0)
     return unavailable("F_ADD_SEALS");
   {
-    const BlockSignals block;
+    const SignalsBlocked blocked;
     life->thread_ = std::thread([held = life.get()] { held->run(); });
   }
   {
@@ -206,7 +179,7 @@ bool LifeWatch::watch(uint64_t key, int64_t process, int descriptor, const Diges
   }
   group_of_[key] = free;
   if (fresh) {
-    const BlockSignals block;
+    const SignalsBlocked blocked;
     free->thread = std::thread([free] { run(*free); });
   } else {
     change(*free);

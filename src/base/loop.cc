@@ -1,9 +1,6 @@
 // The loop over Asio: posted functions, timers, descriptors.
 #include "base/loop.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -14,29 +11,9 @@
 #include <thread>
 
 #include "base/status.h"
+#include "base/thread.h"
 
 namespace hvd {
-namespace {
-
-// The host program's handlers run in its own threads, never in ours, and a broken socket raises no
-// SIGPIPE here (contract 10). Signals that a fault of the thread itself raises stay as they are.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, fault);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
 
 struct Loop::Impl {
   asio::io_context io{1};
@@ -74,7 +51,7 @@ struct Loop::Impl {
 };
 
 Loop::Loop(std::string thread_name) : impl_(std::make_unique<Impl>()) {
-  SignalsBlocked blocked;  // a new thread inherits the mask
+  const SignalsBlocked blocked;
   try {
     impl_->thread = std::thread([impl = impl_.get(), name = std::move(thread_name)] { impl->run(name); });
   } catch (const std::system_error& e) {

@@ -15,12 +15,13 @@
 #include <cctype>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <list>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace hvd::cli {
 namespace {
@@ -213,11 +214,7 @@ struct HttpServer::Impl {
       throw std::runtime_error("--http " + text + ": " + error.code().message());
     }
     accept();
-    // Signals are the program's: this thread takes none.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread = std::thread([this] {
+    thread = hvd::start_thread("hvdrun-http", [this] {
       while (true) {
         try {
           io.run();
@@ -227,7 +224,6 @@ struct HttpServer::Impl {
         }
       }
     });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   ~Impl() {

@@ -1,6 +1,6 @@
 // The shorter encoding: what comes over and over needs no table and no verifier. A call that rank 0 knows by
-// its id, and an outcome without details, are a head of fixed layout and the data behind it. Both ends run the
-// same version; their byte order is the same, as it has to be for the data.
+// its id, and an outcome without details, are a head of fixed layout and the data behind it. Both ends run
+// the same version; their byte order is the same, as it has to be for the data.
 #include <array>
 #include <cstring>
 #include <limits>

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <csignal>
 #include <exception>
 #include <utility>
 
 #include "base/status.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {
@@ -121,11 +121,7 @@ JournalFile::Look Follower::look() {
 Fence::Fence(std::vector<DriverAddress> others, uint64_t term, LoggerPtr logger,
              std::function<void()> overtaken)
     : others_(std::move(others)), term_(term), logger_(std::move(logger)), overtaken_(std::move(overtaken)) {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  thread_ = start_thread("hvd-fence", [this] { run(); });
 }
 
 Fence::~Fence() {

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "driver/follower.h"
 
 namespace hvd::driver {
@@ -112,12 +112,7 @@ JournalFile::JournalFile(std::string directory, uint64_t term, LoggerPtr logger)
     ::fsync(directory_fd);
     ::close(directory_fd);
   }
-  sigset_t all;
-  sigset_t old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  thread_ = start_thread("hvd-journal", [this] { run(); });
 }
 
 /// Locked before anybody can see it: who looked in between would take this driver for dead.

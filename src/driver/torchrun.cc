@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "launch/descriptor.h"
+#include "base/descriptor.h"
 
 namespace hvd::driver {
 
@@ -28,7 +28,7 @@ std::vector<std::string> torchrun_variables(const TorchrunPlace& place) {
 }
 
 uint16_t free_port() {
-  const launch::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;

@@ -2,14 +2,14 @@
 #include "elastic/notification_manager.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <vector>
+
+#include "base/thread.h"
 
 namespace hvd::elastic {
 
@@ -55,16 +55,7 @@ uint64_t NotificationManager::add(hvd_event_kind kinds, Callback<hvd_listener_fn
   if (!listener) throw Error(HVD_INVALID, "listener is NULL");
   std::lock_guard lock(mutex_);
   if (closed_) throw Error(HVD_CLOSED, "the context is closed");
-  if (!thread_.joinable()) {
-    // Signals stay with the program's threads (contract 10).
-    sigset_t all;
-    sigset_t old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    thread_ = std::thread([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-    pthread_setname_np(thread_.native_handle(), "hvd-listen");
-  }
+  if (!thread_.joinable()) thread_ = start_thread("hvd-listen", [this] { run(); });
   const uint64_t id = next_listener_++;
   listeners_.emplace(id, std::make_shared<Listener>(Listener{kinds, std::move(listener)}));
   return id;

@@ -12,8 +12,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/status.h"
-#include "launch/descriptor.h"
 #include "launch/guard.h"
 #include "launch/keeper.h"
 #include "launch/process_handle.h"

@@ -15,9 +15,9 @@
 #include <cstring>
 #include <map>
 
+#include "base/descriptor.h"
 #include "base/signal_name.h"
 #include "base/status.h"
-#include "launch/descriptor.h"
 #include "launch/process.h"
 
 extern char** environ;

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/descriptor.h"
+
 namespace hvd::local {
 namespace {
 
@@ -36,20 +38,6 @@ std::shared_ptr<Box> map(int descriptor, int protection = PROT_READ | PROT_WRITE
   madvise(memory, sizeof(Box), MADV_DONTFORK);
   return {static_cast<Box*>(memory), [](Box* box) { munmap(box, sizeof(Box)); }};
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
 
 }  // namespace
 
@@ -104,23 +92,23 @@ Opening open_box(int32_t process, int32_t descriptor, const Token& token, int32_
   // Held without being opened, which can have effects if it is something else than a file; and what was
   // looked at is what is opened then, whatever has become of the path.
   const Descriptor place(open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (place.number() < 0) return failed();
+  if (place.get() < 0) return failed();
   struct stat what {};
-  if (fstat(place.number(), &what) != 0 || !S_ISREG(what.st_mode) ||
+  if (fstat(place.get(), &what) != 0 || !S_ISREG(what.st_mode) ||
       what.st_size != static_cast<off_t>(sizeof(Box))) {
     *reason = path + " is something else by now";
     return Opening::kGone;
   }
   const Descriptor file(
-      open(fmt::format("/proc/self/fd/{}", place.number()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
-  if (file.number() < 0) return failed();
-  const int seals = fcntl(file.number(), F_GET_SEALS);
-  if (fstat(file.number(), &what) != 0 || what.st_size != static_cast<off_t>(sizeof(Box)) || seals < 0 ||
+      open(fmt::format("/proc/self/fd/{}", place.get()).c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return failed();
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  if (fstat(file.get(), &what) != 0 || what.st_size != static_cast<off_t>(sizeof(Box)) || seals < 0 ||
       (seals & kSeals) != kSeals) {
     *reason = path + " is no sealed memory of the right size";
     return Opening::kGone;
   }
-  std::shared_ptr<Box> memory = map(file.number(), PROT_READ);
+  std::shared_ptr<Box> memory = map(file.get(), PROT_READ);
   const auto writable = [](void* at, size_t size) { return mprotect(at, size, PROT_READ | PROT_WRITE) == 0; };
   if (memory == nullptr || !writable(&memory->bells, sizeof(Bells)) ||
       !writable(&memory->rings[writer], sizeof(Ring))) {

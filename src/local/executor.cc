@@ -1,8 +1,8 @@
 // Runs operations in the thread that waits, or in the executor's own.
 #include "local/executor.h"
 
+#include "base/thread.h"
 #include "local/generation.h"
-#include "local/thread.h"
 
 namespace hvd::local {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "base/thread.h"
 #include "local/bell.h"
 #include "local/local_instance.h"
-#include "local/thread.h"
 
 namespace hvd::local {
 namespace {

@@ -1,26 +1,14 @@
 // Waits for copies in their order, in one thread.
 #include "state/copy_thread.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
+
+#include "base/thread.h"
 
 namespace hvd::state {
 
 CopyThread::CopyThread(std::shared_ptr<DeviceCopies> copies) : copies_(std::move(copies)) {
-  // It takes none of the process's signals (contract 10).
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "hvd-copies");
+  thread_ = start_thread("hvd-copies", [this] { run(); });
 }
 
 bool CopyThread::end(Duration patience) {

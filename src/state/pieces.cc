@@ -2,7 +2,6 @@
 #include "state/pieces.h"
 
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/thread.h"
 #include "state/pages.h"
 
 namespace hvd::state {
@@ -93,14 +93,10 @@ void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>
   std::array<std::thread, kMostThreads> helpers;
   if (bytes >= kParallelFrom) {
     const size_t cores = std::min({usable_cores(), kMostThreads, count});
-    // They take none of the process's signals (contract 10).
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     try {
       for (size_t i = 1; i < cores; ++i) helpers[i] = std::thread(work);
     } catch (const std::system_error&) {}  // those that are there do it
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   work();
   for (std::thread& helper : helpers) {

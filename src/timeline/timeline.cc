@@ -2,13 +2,12 @@
 #include "timeline/timeline.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstring>
 #include <utility>
 
+#include "base/thread.h"
 #include "timeline/writer.h"
 
 namespace hvd {
@@ -78,22 +77,14 @@ Status Timeline::start(const std::string& path) {
     place = place_;
   }
   if (place.rank >= 0) append_place(place);
-  // Signals stay with the program's threads (contract 10).
-  sigset_t all;
-  sigset_t old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("hvd-timeline", [this] { run(); });
   } catch (const std::exception& error) {
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
     std::lock_guard lock(mutex_);
     taking_ = false;
     writer_.reset();
     return Status(HVD_UNAVAILABLE, fmt::format("no thread for the timeline: {}", error.what()));
   }
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  pthread_setname_np(thread_.native_handle(), "hvd-timeline");
   on_.store(true, std::memory_order_relaxed);
   return {};
 }

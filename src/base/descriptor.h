@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-namespace hvd::launch {
+namespace hvd {
 
 class Descriptor {
  public:
@@ -41,4 +41,4 @@ inline Descriptor above_standard(Descriptor fd, const char* what) {
   return moved;
 }
 
-}  // namespace hvd::launch
+}  // namespace hvd
