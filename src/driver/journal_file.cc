@@ -229,10 +229,12 @@ void JournalFile::write(const std::vector<membership::Record>& records) {
     failed_ = true;  // what a next driver needs its workers can tell: no reason to end the job
     logger_->warning("the journal in {} can't be written, the job goes on without: {}", directory_,
                      std::strerror(errno));
-    // A next driver must not take it for whole, and workers that it does not tell of for strangers.
+    // A next driver must not take it for whole, and workers that it does not tell of for strangers. Its name
+    // stays: it tells the term.
     struct stat info {};
-    if (::fstat(fd_, &info) != 0 || info.st_size == 0 || ::ftruncate(fd_, info.st_size - 1) != 0)
-      ::unlink(file_of(directory_, term_).c_str());
+    if (::fstat(fd_, &info) == 0 && info.st_size > 0) {
+      [[maybe_unused]] const int cut = ::ftruncate(fd_, info.st_size - 1);
+    }
   }
   size_ += bytes.size();
 }
