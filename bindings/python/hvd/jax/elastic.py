@@ -37,11 +37,12 @@ class _Leaf(_Object):
     """An array of a tree: a line that says what it is, and its bytes, read where they are."""
 
     def __init__(self, problem: _Problem, get: Callable[[], Any], put: Callable[[Any], None]):
-        super().__init__(problem, get, put)
+        super().__init__(problem, tuple, put)
+        self.leaf = get
 
     def save(self, write: Any, sink: int) -> int:
         def action() -> None:
-            leaf = self.get()
+            leaf = self.leaf()
             kind = "key" if _is_key(leaf) else "jax" if isinstance(leaf, jax.Array) else "numpy"
             about: dict[str, Any] = {"kind": kind}
             if kind == "key":
