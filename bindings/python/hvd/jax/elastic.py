@@ -40,9 +40,13 @@ class _Leaf(_Object):
         super().__init__(problem, tuple, put)
         self.leaf = get
 
+    def get(self) -> Any:
+        """What `put` takes again."""
+        return self.leaf()
+
     def save(self, write: Any, sink: int) -> int:
         def action() -> None:
-            leaf = self.leaf()
+            leaf = self.get()
             kind = "key" if _is_key(leaf) else "jax" if isinstance(leaf, jax.Array) else "numpy"
             about: dict[str, Any] = {"kind": kind}
             if kind == "key":
