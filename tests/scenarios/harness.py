@@ -88,6 +88,7 @@ class Job:
         self.changed = threading.Condition()
         self.drained = False  # all that hvdrun has printed was read
         self.ended = False    # and nothing comes from elsewhere
+        self.sunk = False     # what workers had written into the sink when hvdrun had ended was read
         self.gates = {}
         self.kinds = set()  # of events to remember; empty: all
         self.shown = 150  # lines of the job that a failure tells
@@ -194,6 +195,11 @@ class Job:
             for line in lines:
                 if line == "end\n":
                     return
+                if line == "so far\n":
+                    with self.changed:
+                        self.sunk = True
+                        self.changed.notify_all()
+                    continue
                 self._add(self._parse("[sink] " + line.rstrip("\n")))
 
     @staticmethod
@@ -363,9 +369,10 @@ class Job:
             code = self.process.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
             self.fail("hvdrun does not end")
+        if self.sink is not None:
+            os.write(self.sink, b"so far\n")
         with self.changed:
-            self.changed.wait_for(lambda: self.drained, 10 * PATIENCE)
-        # What workers have written into the file of their own may be read after hvdrun's last word.
+            self.changed.wait_for(lambda: self.drained and (self.sunk or self.sink is None), 10 * PATIENCE)
         lines = [
             e["line"] for e in self.events if e["ev"] != "discovery" and not e["line"].startswith("[sink]")
         ]

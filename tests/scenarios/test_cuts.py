@@ -17,7 +17,7 @@ class Cuts(ScenarioTest):
             options={"heartbeat_timeout": 2 * PATIENCE, "stop_grace": 1, "connect_timeout": 5 * PATIENCE})
         self.addCleanup(cure, "b")
         job.wait("gate", step=10)
-        lost = job.find("train", host="b")[0]
+        lost = job.wait("train", host="b")
         harm("b")
         job.open("step.10")
         job.wait("gate", step=20, size=2, timeout=40)

@@ -73,7 +73,7 @@ class DriverDeath(ScenarioTest):
         self.taken_over(job, mark)
         job.open("step.12")
         job.wait("gate", step=25)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.finish(0)
         job.verify(30, workers=2)
         self.assertEqual(job.generations(), [(1, 3), (2, 2)])
@@ -81,7 +81,7 @@ class DriverDeath(ScenarioTest):
     def test_D1_with_a_worker_in_the_same_moment(self):
         job = Job(self, "a:3", ["steps=30", "commit=5", "gate=12"], np=3, min_np=1, max_np=3, options=QUIET)
         job.wait("gate", step=12)
-        victim = job.find("train", rank=1)[0]
+        victim = job.wait("train", rank=1)
         os.kill(job.driver(), signal.SIGKILL)
         job.send_signal(victim, signal.SIGKILL)
         job.finish(0)
@@ -189,7 +189,7 @@ class DriverDeath(ScenarioTest):
         job = Job(self, "a:2,b:1", ["steps=30", "commit=5", "gate=12"], np=3, min_np=1, max_np=3,
                   options=QUIET)
         job.wait("gate", step=12)
-        agent, worker = self.agent_of("b"), job.find("train", host="b")[0]
+        agent, worker = self.agent_of("b"), job.wait("train", host="b")
         os.kill(job.driver(), signal.SIGKILL)
         os.kill(agent, signal.SIGKILL)
         self.assertTrue(wait_for_exit(worker["pid"], 30))  # it goes with its agent

@@ -15,7 +15,7 @@ class Death(ScenarioTest):
         job.verify(15, workers=2)
         self.assertEqual(job.generations(), [(1, 3), (2, 2)])
         self.assertEqual(len(job.find("start")), 3)
-        victim = job.find("fault")[0]
+        victim = job.wait("fault")
         survivors = {e["pid"] for e in job.find("start")} - {victim["pid"]}
         self.assertEqual({e["pid"] for e in job.find("done")}, survivors)
         interrupted = job.find("interrupted", pid=lambda pid: pid != victim["pid"])
@@ -24,7 +24,7 @@ class Death(ScenarioTest):
         # innocent.
         job.check({e["blamed"] for e in interrupted} <= {rank, -1}, "an innocent rank was blamed")
         self.assertEqual({(e["step"], e["rev"]) for e in job.find("train", gen=2)},
-                         {(5, job.find("commit", step=5)[0]["rev"])})
+                         {(5, job.wait("commit", step=5)["rev"])})
         self.assertEqual(len(job.find("load", phase="restore", pid=lambda pid: pid != victim["pid"])), 2)
         self.assertEqual(job.find("load", phase="sync_load"), [], "survivors that agree exchange nothing")
         self.assertEqual([e["sync_bytes"] for e in job.find("recovery")], [0, 0])
@@ -189,7 +189,7 @@ class Answers(ScenarioTest):
         ended = job.find("end")
         self.assertEqual([e["status"] for e in ended], ["HVD_JOB_FAILED"])
         kept = job.find("kept")
-        self.assertEqual([(e["step"], e["sum"]) for e in kept], [(5, job.find("commit", step=5)[0]["sum"])])
+        self.assertEqual([(e["step"], e["sum"]) for e in kept], [(5, job.wait("commit", step=5)["sum"])])
 
 
 if __name__ == "__main__":

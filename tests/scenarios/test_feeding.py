@@ -100,7 +100,7 @@ class Feeding(ScenarioTest):
         job = self.start(hosts="a:3", max_np=2, min_np=2, options={"spares": 1})
         job.wait("gate", step=10)
         fed(job)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.wait("event_peer_lost")
         job.open("step.10")
         job.wait("train", size=2, gen=2, count=2)

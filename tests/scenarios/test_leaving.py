@@ -24,7 +24,7 @@ class Leaving(ScenarioTest):
         job = Job(self, "a:3", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=3,
                   min_np=2, max_np=3)
         job.wait("gate", step=10)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=1), signal.SIGTERM)
         job.wait_interrupt(3)
         job.open("step.10")
         job.wait("left")
@@ -42,7 +42,7 @@ class Leaving(ScenarioTest):
         job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2,
                   max_np=3)
         job.wait("gate", step=13)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.wait("event_peer_lost", count=2)
         job.open("step.13")
         job.finish(0)
@@ -55,7 +55,7 @@ class Leaving(ScenarioTest):
         job = Job(self, "a:3", ["steps=30", "commit=5", "log=3", "gate=13", "term=1"], np=3, min_np=2,
                   max_np=3)
         job.wait("gate", step=13)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=1), signal.SIGTERM)
         job.wait_interrupt(3)
         job.open("step.13")
         job.finish(0)
@@ -67,7 +67,7 @@ class Leaving(ScenarioTest):
         job = Job(self, "a:2,b:1", ["steps=30", "commit=1", "log=3", "gate=10", "gate=20", "term=1"], np=2,
                   min_np=2, max_np=2)
         job.wait("gate", step=10)
-        job.send_signal(job.find("train", rank=0)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=0), signal.SIGTERM)
         job.wait_interrupt(2)  # when the one on b is ready: two are the minimum
         job.open("step.10")
         job.wait("gate", step=20, size=2)
@@ -83,7 +83,7 @@ class Leaving(ScenarioTest):
                   max_np=3, options={"leave_timeout": 0.3})
         job.wait("gate", step=10)
         # Nobody comes to a commit while the gate is closed.
-        job.send_signal(job.find("train", rank=2)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=2), signal.SIGTERM)
         job.wait("hvdrun", text=containing("had not left within its time"))
         job.open("step.10")
         job.finish(0)
@@ -96,7 +96,7 @@ class Leaving(ScenarioTest):
         job = Job(self, "a:2", ["steps=20", "commit=1", "log=2", "gate=10", "gate=12", "term=1"], np=2,
                   min_np=2, max_np=2, options={"leave_timeout": 60})
         job.wait("gate", step=10)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=1), signal.SIGTERM)
         job.wait("hvdrun", text=containing("leaves within"))
         job.open("step.10")
         job.wait("gate", step=12, size=2)
@@ -136,7 +136,7 @@ class Operator(ScenarioTest):
         job.wait_interrupt(4)
         job.open("step.10")
         job.wait("gate", step=20, size=2)
-        self.assertEqual(len(job.find("left", host="b")), 2)
+        job.wait("left", host="b", count=2)
         mark = job.mark()
         self.assertIn("may be used again", self.ctl("undrain", "b"))
         job.wait("start", host="b", count=4)
@@ -157,6 +157,7 @@ class Operator(ScenarioTest):
         job.wait_interrupt(3)
         job.open("step.10")
         job.wait("gate", step=20, size=1)
+        job.wait("left", count=2)
         self.assertEqual(sorted(e["slot"] for e in job.find("left")), [1, 2])
         mark = job.mark()
         self.ctl("scale", "2")
@@ -191,7 +192,7 @@ class Spares(ScenarioTest):
 
     def test_S1_a_spare_takes_the_place_of_a_worker_that_is_killed(self):
         job = self.start()
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.wait("event_peer_lost")
         job.open("step.10")
         job.wait("train", size=2, gen=2, count=2)
@@ -202,7 +203,7 @@ class Spares(ScenarioTest):
 
     def test_S2_a_spare_takes_the_place_of_a_worker_that_leaves(self):
         job = self.start()
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGTERM)
+        job.send_signal(job.wait("train", rank=1), signal.SIGTERM)
         job.wait_interrupt(2)
         job.open("step.10")
         job.wait("gate", step=20, size=2)

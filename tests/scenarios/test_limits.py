@@ -87,7 +87,7 @@ class Limits(ScenarioTest):
                   ["steps=20", "commit=5", "gate=10", "pad=%d" % (8 * MIB)], np=3, min_np=1, max_np=3,
                   script=False, environment={"HVD_LOCAL": "on"}, prepare=lambda _: full)
         job.wait("gate", step=10)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.wait("hvdrun", text=containing("lost: (connection closed|killed by signal 9)"))
         job.finish(0)
         job.verify(20)

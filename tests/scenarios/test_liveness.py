@@ -13,7 +13,7 @@ class Liveness(ScenarioTest):
         job = Job(self, "a:3", ["steps=30", "commit=1", "gate=10", "gate=20", "noterm=1"], np=3, min_np=2,
                   max_np=3, options={"heartbeat_timeout": 1.5, "stop_grace": 30})
         job.wait("gate", step=10)
-        stopped = job.find("train", gen=1, rank=1)[0]
+        stopped = job.wait("train", gen=1, rank=1)
         job.send_signal(stopped, signal.SIGSTOP)
         job.open("step.10")
         lost = job.wait("event_peer_lost", pid=lambda pid: pid != stopped["pid"])
@@ -116,7 +116,7 @@ class Liveness(ScenarioTest):
         job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2,
                   sink=True, options={"stop_grace": 10, "driver_timeout": 0.3})
         job.wait("gate", step=7)
-        committed = job.find("commit", step=5)[0]
+        committed = job.wait("commit", step=5)
         workers = job.find("train")
         job.process.kill()  # and with it who would start another driver
         # Missed first, and given up after driver_timeout.

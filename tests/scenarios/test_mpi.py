@@ -51,7 +51,7 @@ def named(job, name):
 @unittest.skipUnless(BACKEND == "mpi", "for backend mpi")
 class Mpi(ScenarioTest):
     def _places(self, job):
-        pid = job.find("train")[0]["pid"]
+        pid = job.wait("train")["pid"]
         places = [variable(pid, SESSIONS), variable(pid, SHARED)]
         for place in places:
             self.assertTrue(os.path.isdir(place), place)
@@ -106,7 +106,7 @@ class Mpi(ScenarioTest):
         job.wait("hvdrun", text=containing(SERVER + r".*killed by signal 9.*goes on with the workers"))
         job.open("step.5")
         job.wait("gate", step=10)
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.open("step.10")
         job.finish(0)
         job.verify(20, workers=2)

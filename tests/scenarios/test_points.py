@@ -22,7 +22,7 @@ class Points(ScenarioTest):
 
     def assert_resumed(self, job):
         """Where the others go on is the newest commit that one of them has, and no other place."""
-        dead = job.find("fault")[0]["worker"]
+        dead = job.wait("fault")["worker"]
         newest = max([e["step"] for e in job.find("commit", gen=1) if e["worker"] != dead], default=0)
         self.assertEqual({e["step"] for e in job.find("train", gen=2)}, {newest})
         return newest
@@ -161,7 +161,7 @@ class RecoveryPoints(ScenarioTest):
         job.send_signal(victim, 9)
         job.finish(0)
         job.verify(12, workers=1)
-        self.assertEqual(job.find("end", slot=0)[0]["status"], "HVD_OK")
+        self.assertEqual(job.wait("end", slot=0)["status"], "HVD_OK")
 
     def test_F4_before_the_digest_exchange(self):
         """A newcomer dies when it is connected and the others wait for its digests."""
@@ -214,7 +214,7 @@ class RecoveryPoints(ScenarioTest):
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(2)
-        source = job.find("train", gen=1, rank=rank)[0]
+        source = job.wait("train", gen=1, rank=rank)
         job.open("step.10")
         job.wait("init", host="b")
         job.send_signal(source, 9)

@@ -37,7 +37,7 @@ class SeveralHosts(ScenarioTest):
                 job.wait("gate", step=10)
                 self.check_places(job.find("train"))
                 if BACKEND == "mpi":
-                    with open("/proc/%d/environ" % job.find("train", host="two")[0]["pid"]) as file:
+                    with open("/proc/%d/environ" % job.wait("train", host="two")["pid"]) as file:
                         server = r"(OMPI_MCA_pmix_server_uri|HVD_PMIX_SERVER)=[^\0]*tcp4?://10\.77\.0\.1[:,]"
                         self.assertRegex(file.read(), server)
                 job.finish(0)
@@ -123,7 +123,7 @@ class SeveralHosts(ScenarioTest):
                        faults="before_allreduce:*/*/1/*/7/*=kill")
         job.finish(0)
         job.verify(15, workers=2)
-        self.assertEqual(job.find("fault")[0]["host"], "two")
+        self.assertEqual(job.wait("fault")["host"], "two")
         self.assertEqual(job.generations(), [(1, 3), (2, 2)])
         self.assertEqual(len(job.find("start")), 3)
         self.assertEqual([e["status"] for e in job.find("interrupted")], ["HVD_PEER_LOST"] * 2)
@@ -190,7 +190,7 @@ class SeveralHosts(ScenarioTest):
                 "stop_grace": 30
             })
         job.wait("gate", step=10)
-        lost = job.find("train", host="two")[0]
+        lost = job.wait("train", host="two")
         self.network.cut("two")
         job.open("step.10")
         job.wait("gate", step=15, size=2)

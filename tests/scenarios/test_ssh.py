@@ -172,7 +172,7 @@ class Ssh(ScenarioTest):
                        flags=["-x", "GIVEN=a b'c", "--", "sh", "-c", show, "sh"])
         os.umask(before)
         job.finish(0)
-        at = job.find("raw", text=containing(r"\] at "))[0]["text"]
+        at = job.wait("raw", text=containing(r"\] at "))["text"]
         self.assertEqual(at.split("] ", 1)[1], "at 0027 %s de_DE.UTF-8 a b'c %s/two %d" %
                          (job.directory, job.directory, os.getuid()))
 

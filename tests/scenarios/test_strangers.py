@@ -22,7 +22,7 @@ class Strangers(ScenarioTest):
                        options={"job": "mine", "restart": "false", "heartbeat_timeout": 5},
                        environment={"HVD_SECRET": SECRET})
         self.job.wait("gate", step=10)
-        self.start = self.job.find("start")[0]
+        self.start = self.job.wait("start")
         host, port = self.start["driver"].rsplit(":", 1)
         self.address = (host.strip("[]"), int(port))
         self.sockets = []
@@ -177,7 +177,7 @@ class FewDescriptors(ScenarioTest):
         job = Job(self, "a:2", ["steps=40", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2,
                   script=False, prepare=lambda _: limited)
         job.wait("gate", step=10)
-        start = job.find("start")[0]
+        start = job.wait("start")
         host, port = start["driver"].rsplit(":", 1)
         strangers = []
         self.addCleanup(lambda: [stranger.close() for stranger in strangers])
@@ -186,7 +186,7 @@ class FewDescriptors(ScenarioTest):
             strangers.append(stranger)
             stranger.connect((host, int(port)))
         job.wait("hvdrun", text=containing("refused .* connection.s. so far"))
-        job.send_signal(job.find("train", rank=1)[0], signal.SIGKILL)
+        job.send_signal(job.wait("train", rank=1), signal.SIGKILL)
         job.open("step.10")
         job.wait("event_hosts_updated")  # its successor waits to be taken in
         job.finish(0)

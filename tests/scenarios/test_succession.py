@@ -61,7 +61,7 @@ class Succession(ByHand):
         job = self.job(["steps=60", "commit=1", "gate=10", "pace=5"], np=3, min_np=1, max_np=3, sink=True)
         first, second = self.agent(job, "a", 2), self.agent(job, "b")
         job.wait("gate", step=10)
-        worker = job.find("train", host="b")[0]
+        worker = job.wait("train", host="b")
         os.kill(job.driver(), signal.SIGSTOP)
         second.kill()
         self.assertTrue(wait_for_exit(worker["pid"], 30 * PATIENCE))  # it goes with its agent
