@@ -280,6 +280,8 @@ class Job:
             while True:
                 found = [e for e in self.events[since:] if e["ev"] == kind and matches(e, wanted)]
                 if len(found) >= count:
+                    if kind == "gate":
+                        self.changed.wait_for(lambda: self._all_train(found[count - 1]), 2)
                     return found[count - 1]
                 left = deadline - time.monotonic()
                 if self.ended or left <= 0:
@@ -288,6 +290,11 @@ class Job:
                 self.changed.wait(left)
         self.fail("%s while waiting for %d x %s %s" % (
             why, count, kind, {k: v if not callable(v) else "(condition)" for k, v in wanted.items()}))
+
+    def _all_train(self, gate):
+        """Whether what the gate's members printed as they began was read: each has a pipe of its own."""
+        begun = {e["worker"] for e in self.events if e["ev"] == "train" and e["gen"] == gate["gen"]}
+        return len(begun) >= gate["size"] or bool(self.kinds)
 
     def fail(self, message):
         with self.changed:
