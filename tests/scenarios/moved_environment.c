@@ -1,5 +1,5 @@
-/* To be preloaded: the C library's functions that change the environment say who called them, on standard error. They
- * move the table under a getenv of another thread. */
+/* To be preloaded: the C library's functions that change the environment say who called them, on standard
+ * error. They move the table under a getenv of another thread. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
