@@ -15,19 +15,22 @@ static void say(const char* function, const char* name, void* caller) {
 }
 
 int setenv(const char* name, const char* value, int overwrite) {
-  int (*next)(const char*, const char*, int) = dlsym(RTLD_NEXT, "setenv");
+  int (*next)(const char*, const char*, int);
+  *(void**)&next = dlsym(RTLD_NEXT, "setenv");
   say("setenv", name, __builtin_return_address(0));
   return next(name, value, overwrite);
 }
 
 int unsetenv(const char* name) {
-  int (*next)(const char*) = dlsym(RTLD_NEXT, "unsetenv");
+  int (*next)(const char*);
+  *(void**)&next = dlsym(RTLD_NEXT, "unsetenv");
   say("unsetenv", name, __builtin_return_address(0));
   return next(name);
 }
 
 int putenv(char* entry) {
-  int (*next)(char*) = dlsym(RTLD_NEXT, "putenv");
+  int (*next)(char*);
+  *(void**)&next = dlsym(RTLD_NEXT, "putenv");
   say("putenv", entry, __builtin_return_address(0));
   return next(entry);
 }
