@@ -1,5 +1,5 @@
-// Files without std::ifstream and std::filesystem: a static libstdc++ would bring its locales, paths and walks
-// through directories into the library.
+// Files without std::ifstream and std::filesystem: a static libstdc++ would bring its locales, paths and
+// walks through directories into the library.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The shorter encoding: what comes over and over needs no table and no verifier. A call that rank 0 knows by
-// its id, and an outcome without details, are a head of fixed layout and the data behind it. Both ends run
-// the same version; their byte order is the same, as it has to be for the data.
+// The shorter encoding: messages that repeat need no table and no verifier. A call that rank 0 knows by its
+// id, and an outcome without details, are a head of fixed layout and the data behind it. Both ends run the
+// same version, and have the same byte order, as the data demand anyway.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -11,7 +11,7 @@
 namespace hvd::collective {
 namespace {
 
-// Where a FlatBuffer has its own, which is another.
+// A FlatBuffer has its own identifier, another one, at the same place.
 constexpr std::array<char, 4> kIdentifier = {'H', 'V', 'D', 'K'};
 constexpr size_t kIdentifierAt = 4;
 constexpr uint32_t kRequest = 1, kOutcome = 2;  // type

@@ -24,7 +24,7 @@ namespace hvd::collective {
 
 /// Under this name ranks ask for the agreement on a check that they can't tell by themselves.
 inline constexpr const char* kCheckName = "hvd.check_host_updates";
-/// Whether a Submission, or its Signature, asks for that. Ranks agree on other things by the same kind.
+/// True if a Submission, or its Signature, asks for that agreement. Others have the same kind.
 template <class Call>
 bool is_question(const Call& call) {
   return call.kind == Kind::kAgree && call.name == kCheckName;

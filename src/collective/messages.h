@@ -1,5 +1,5 @@
-// What ranks tell each other about operations, as plain values, and their encoding: that of matching.fbs
-// (messages.cc), and a shorter one for what comes over and over (known_messages.cc).
+// Messages between ranks about operations, as plain values. They have two encodings: that of matching.fbs
+// (messages.cc), and a shorter one for messages that repeat (known_messages.cc).
 #pragma once
 
 #include <cstdint>
@@ -139,13 +139,13 @@ Message decode(std::span<const uint8_t> data, int32_t source, int32_t size);
 void validate(const Request& request, int32_t source, int32_t size);
 
 // known_messages.cc
-/// Whether the shorter encoding has all of it.
+/// True if the shorter encoding can express the outcome.
 bool is_known(const Outcome& outcome);
-/// Whether the bytes are in the shorter encoding, as far as their beginning says.
+/// True if the bytes begin as the shorter encoding does.
 bool is_known(std::span<const uint8_t> data);
-/// Of bytes in the shorter encoding: decode.
+/// As decode, for bytes in the shorter encoding.
 Message decode_known(std::span<const uint8_t> data);
-/// What both encodings promise of these.
+/// Checks that both encodings make; they throw as decode does.
 void check_fields(const RequestMessage& message);
 void check_fields(const Outcome& outcome);
 

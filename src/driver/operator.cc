@@ -60,7 +60,7 @@ class Operator::Line : public std::enable_shared_from_this<Operator::Line> {
     throw Error(*end_);
   }
 
-  /// Whatever is under way is not waited for any more.
+  /// Gives up the question under way; the next one gets a connection of its own.
   void close() {
     ++id_;
     if (channel_) channel_->close(Duration(0));
@@ -181,7 +181,7 @@ std::string Operator::ask(const std::string& verb, const std::string& argument, 
   try {
     return line_->ask(verb, argument, timeout);
   } catch (const Error& error) {
-    // What was asked over it may be answered yet: the next question gets a connection of its own.
+    // An answer may still come over it: the next question gets a connection of its own.
     hang_up();
     throw;
   }

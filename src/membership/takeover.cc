@@ -94,7 +94,7 @@ KnownJob Membership::Impl::known() const {
   return job;
 }
 
-/// What is wrong with what a worker says of the job, or nothing: who lies is refused, and nobody else pays.
+/// The sentence that refuses a worker whose word about the job can't be true; nothing if it can.
 std::optional<std::string> Membership::Impl::lie_of(uint64_t id, const BackEvent& e) const {
   // A journal that is whole tells of every generation that anybody was told of.
   const bool may_be_newer = gathering && !told && e.generation <= generation + kMostUnheardOf;
@@ -102,7 +102,7 @@ std::optional<std::string> Membership::Impl::lie_of(uint64_t id, const BackEvent
     return fmt::format("worker {} says that it is in generation {}, but the newest is {}", id, e.generation,
                        generation);
   }
-  // Who has had one driver alone has every epoch from it.
+  // A worker that has had one driver alone has every epoch from it.
   if (e.epoch > epoch + (inherited ? kMostUnheardOf : 0)) {
     return fmt::format("worker {} says that it knows epoch {} of the hosts, but the newest is {}", id,
                        e.epoch, epoch);

@@ -1,4 +1,4 @@
-// What moves in a sync of shards: each range goes straight to where it belongs, and is digested on its way.
+// Moves ranges in a sync of shards: each goes straight to its place, and is digested on its way.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Carriage {
   Flight flight_;
 };
 
-/// Who reads what in whose memory, which all ranks know alike.
+/// The moves that a receiver makes by reading the source's memory; all ranks know the same.
 struct ShardReads {
   std::vector<Reach> reach;                      // by rank; empty: nobody reads
   std::vector<std::vector<uint64_t>> addresses;  // by rank: of the ranges that it has

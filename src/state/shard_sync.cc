@@ -329,7 +329,8 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   return {};
 }
 
-/// Who reads what in whose memory. All ranks know alike whether that is worth a question.
+/// Agrees on the moves that receivers make by reading the source's memory. Small syncs ask nobody, and all
+/// ranks know that they are small.
 Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has,
                               const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
                               Time deadline, ShardReads* ret_reads) const {
