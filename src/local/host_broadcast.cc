@@ -6,8 +6,12 @@
 namespace hvd::local {
 namespace {
 
-// Little is not worth cutting; in between, readers begin while the root still writes.
-size_t block_bytes(size_t bytes) { return std::clamp(bytes / 8, size_t{32} << 10, kSegmentBytes); }
+// Little is not worth cutting; in between, readers begin while the root still writes. A ring of the largest
+// blocks stays in a core's second cache beside what passes through it.
+constexpr size_t kLeastBlock = size_t{32} << 10, kMostBlock = size_t{128} << 10;
+static_assert(kMostBlock <= kSegmentBytes);
+
+size_t block_bytes(size_t bytes) { return std::clamp(bytes / 8, kLeastBlock, kMostBlock); }
 
 }  // namespace
 
@@ -16,6 +20,7 @@ Status host_broadcast(Team& team, const Tensors& tensors, int32_t root) {
   const Blocks blocks{tensors.count(), each};
   HostGroup& group = team.group;
   const bool is_root = team.me == root;
+  const bool stream = streams(team, tensors.bytes());
   if (is_root && team.size() == 1) return {};
   const int32_t source = team.member(root);
   for (size_t block = 0; block < blocks.count(); ++block) {
@@ -33,7 +38,7 @@ Status host_broadcast(Team& team, const Tensors& tensors, int32_t root) {
           },
           source);
       if (!status.ok()) return status;
-      tensors.scatter(blocks.first(block), blocks.length(block), found->data);
+      tensors.scatter(blocks.first(block), blocks.length(block), found->data, stream);
       release(team, source, *found, block);
     }
   }

@@ -1,7 +1,9 @@
 // Allgather, reducescatter, alltoall and barrier on one host: every rank writes its blocks in one order and
 // takes those of the others as they come.
 #include <algorithm>
+#include <numeric>
 
+#include "base/stream_copy.h"
 #include "local/host_collectives.h"
 #include "numeric/dtype.h"
 #include "numeric/reduce.h"
@@ -93,6 +95,7 @@ class Incoming {
         block_(block),
         factor_(factor),
         term_(term),
+        stream_(streams(team, std::accumulate(sizes.begin(), sizes.end(), size_t{0}))),
         read_(sizes.size()) {}
 
   bool finished() const {
@@ -112,7 +115,7 @@ class Incoming {
       const uint64_t number = block * factor_ + term_;
       const std::optional<Found> found = find(team_, team_.members[from], number);
       if (!found.has_value()) continue;
-      std::memcpy(output_ + offsets_[from] + blocks.first(block), found->data, blocks.length(block));
+      copy_to(output_ + offsets_[from] + blocks.first(block), found->data, blocks.length(block), stream_);
       release(team_, team_.members[from], *found, number);
       ++read_[from];
       return true;
@@ -128,6 +131,7 @@ class Incoming {
   const std::span<const size_t> sizes_;
   const std::vector<size_t> offsets_;
   const size_t block_, factor_, term_;
+  const bool stream_;
   std::vector<size_t> read_;  // blocks, by position
 };
 

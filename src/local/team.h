@@ -78,6 +78,13 @@ Status work(HostGroup& group, Function&& step) {
   }
 }
 
+/// Whether results of so many bytes a rank are written past the caches: those of all ranks of the team
+/// together would not stay in them until they are read.
+inline bool streams(const Team& team, size_t bytes) {
+  constexpr size_t kFrom = size_t{32} << 20;
+  return bytes >= kFrom / static_cast<size_t>(team.size());
+}
+
 /// Blocks of an array.
 struct Blocks {
   size_t total = 0;  // in elements, or bytes: as the one who cuts has it

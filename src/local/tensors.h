@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/stream_copy.h"
 
 namespace hvd::local {
 
@@ -51,10 +52,10 @@ class Tensors {
     });
   }
 
-  /// A buffer into the outputs.
-  void scatter(size_t first, size_t count, const uint8_t* from) const {
+  /// A buffer into the outputs. stream: past the caches.
+  void scatter(size_t first, size_t count, const uint8_t* from, bool stream = false) const {
     visit(first, count, [&](const uint8_t*, uint8_t* output, size_t offset, size_t n) {
-      std::memcpy(output, from + offset * element_, n * element_);
+      copy_to(output, from + offset * element_, n * element_, stream);
     });
   }
 

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "local/collectives_ranks.h"
+#include "local/team.h"
 
 namespace hvd::local::test {
 namespace {
@@ -348,6 +349,22 @@ TEST_P(Places, AnyHistoryOfOperationsAmongSubsets) {
       }
     });
   }
+}
+
+// So large that no cache would keep them: such results are written in another way.
+TEST(Large, BroadcastAllgatherAndAlltoallOfWhatIsWrittenPastTheCaches) {
+  const std::vector<int32_t> all = {0, 1, 2};
+  constexpr size_t kCount = (size_t{12} << 20) + 77;  // bytes
+  Ranks ranks({0, 0, 0});
+  ranks.each([&](int32_t rank) {
+    const Team team{ranks.group(rank), 0, all, {}, 0, 0};
+    ASSERT_TRUE(streams(team, kCount));
+    ASSERT_FALSE(streams(team, kCount / 2));
+    broadcast(ranks, all, rank, 0, HVD_DTYPE_UINT8, kCount, 1, false);
+    broadcast(ranks, all, rank, 2, HVD_DTYPE_UINT8, kCount, 2, true);
+    allgather(ranks, all, rank, HVD_DTYPE_UINT8, {kCount / 3, kCount / 2, kCount / 4}, 3, false);
+    alltoall(ranks, all, rank, HVD_DTYPE_UINT8, kCount / 3, 4);
+  });
 }
 
 // More on a host than look at each other all by all.
