@@ -35,13 +35,13 @@ void one_input(std::span<const uint8_t> data) {
   std::vector<std::pair<size_t, size_t>> asked;
   const uint32_t receives = 1 + decisions.upto(3);
   {
-    Region region(lane, memory.data() + kGuard, kMemory);
+    const std::unique_ptr<Region> region = lane.region(memory.data() + kGuard, kMemory);
     try {
       size_t offset = 0;
       for (uint32_t i = 0; i < receives; ++i) {
         const size_t size = std::min<size_t>(decisions.upto(200), kMemory - offset);
         asked.emplace_back(kGuard + offset, size);
-        region.receive(1, i / 2, offset, size);
+        region->receive(1, i / 2, offset, size);
         offset += size;
       }
       const auto words = decisions.all();
@@ -57,7 +57,7 @@ void one_input(std::span<const uint8_t> data) {
         std::promise<void>& over;
         ~Tell() { over.set_value(); }
       } tell{over};
-      for (uint32_t i = 0; i < receives; ++i) region.wait_received(1);
+      for (uint32_t i = 0; i < receives; ++i) region->wait_received(1);
     } catch (const Failure& failure) {
       HVD_PROMISE(failure.status == HVD_PEER_LOST || failure.status == HVD_INTERNAL);
     }

@@ -209,11 +209,8 @@ class RecoveryPoints(ScenarioTest):
         self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
 
     def _killed_while_sending(self, rank):
-        # An MPI may be making a communicator with the one that dies: the newcomer's process is given up then,
-        # and another one starts in its place (docs/mpi.md).
-        mpi = BACKEND.startswith("mpi")
         job = Job(self, "a:2", ["steps=20", "commit=2", "log=3", "pad=64000000", "gate=10"], np=2, min_np=1,
-                  max_np=3, options={} if mpi else NO_RESTART)
+                  max_np=3, options=NO_RESTART)
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.wait_interrupt(2)
@@ -222,11 +219,8 @@ class RecoveryPoints(ScenarioTest):
         job.wait("init", host="b")
         job.send_signal(source, 9)
         job.finish(0)
-        if mpi:
-            job.verify(20)
-        else:
-            job.verify(20, workers=2)
-            self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
+        job.verify(20, workers=2)
+        self.assertEqual({e["host"] for e in job.find("done")}, {"a", "b"})
 
     def test_F4_in_sync_rank_0_is_killed(self):
         self._killed_while_sending(0)

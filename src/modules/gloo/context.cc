@@ -1,6 +1,8 @@
 // Gloo's contexts, pairs and buffers, mapped to a region of the kit's.
 #include "modules/gloo/context.h"
 
+#include "hvd/backend.hpp"
+
 namespace hvdgloo {
 namespace {
 
@@ -27,16 +29,16 @@ class NoPair final : public gloo::transport::Pair {
 class Buffer final : public gloo::transport::UnboundBuffer {
  public:
   Buffer(Party& party, void* memory, size_t bytes)
-      : UnboundBuffer(memory, bytes), party_(party), region_(party.lane, memory, bytes) {}
+      : UnboundBuffer(memory, bytes), party_(party), region_(party.transport.region(memory, bytes)) {}
 
   // Gloo's tags begin with a prefix for each kind of collective: the operation's number comes first here, and
   // its tag holds it.
   void send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
-    region_.send(party_.rank(peer), slot, offset, length(offset, bytes));
+    region_->send(party_.rank(peer), slot, offset, length(offset, bytes));
     last_sent_ = peer;
   }
   void recv(int peer, uint64_t slot, size_t offset, size_t bytes) override {
-    region_.receive(party_.rank(peer), slot, offset, length(offset, bytes));
+    region_->receive(party_.rank(peer), slot, offset, length(offset, bytes));
     last_received_ = peer;
   }
   void recv(std::vector<int> peers, uint64_t slot, size_t offset, size_t bytes) override {
@@ -44,12 +46,12 @@ class Buffer final : public gloo::transport::UnboundBuffer {
     recv(peers[0], slot, offset, bytes);
   }
   bool waitSend(int* rank, std::chrono::milliseconds) override {
-    region_.wait_sent(-1);
+    region_->wait_sent(-1);
     if (rank != nullptr) *rank = last_sent_;
     return true;
   }
   bool waitRecv(int* rank, std::chrono::milliseconds) override {
-    region_.wait_received(-1);
+    region_->wait_received(-1);
     if (rank != nullptr) *rank = last_received_;
     return true;
   }
@@ -63,7 +65,7 @@ class Buffer final : public gloo::transport::UnboundBuffer {
   }
 
   Party& party_;
-  Region region_;
+  const std::unique_ptr<Region> region_;
   int last_sent_ = -1, last_received_ = -1;
 };
 

@@ -27,8 +27,8 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
   const size_t bytes = work.count * work.element;
   if (output != input) std::memcpy(output, input, bytes);
   const std::unique_ptr<char[]> theirs(new char[bytes]);
-  Region mine(party.lane, output, bytes);
-  Region other(party.lane, theirs.get(), bytes);
+  const std::unique_ptr<Region> mine = party.transport.region(output, bytes);
+  const std::unique_ptr<Region> other = party.transport.region(theirs.get(), bytes);
   const int n = party.size();
   int power = 1;
   while (power * 2 <= n) power *= 2;
@@ -43,32 +43,32 @@ void recursive_doubling(Party& party, const Work& work, const void* input, void*
   };
   if (paired && party.me % 2 == 0) {
     const int partner = party.rank(party.me + 1);
-    mine.send(partner, party.slot, 0, bytes);
-    mine.wait_sent(partner);
-    mine.receive(partner, party.slot, 0, bytes);
-    mine.wait_received(partner);
+    mine->send(partner, party.slot, 0, bytes);
+    mine->wait_sent(partner);
+    mine->receive(partner, party.slot, 0, bytes);
+    mine->wait_received(partner);
   } else {
     if (paired) {
       const int partner = party.rank(party.me - 1);
-      other.receive(partner, party.slot, 0, bytes);
-      other.wait_received(partner);
+      other->receive(partner, party.slot, 0, bytes);
+      other->wait_received(partner);
       combine(true);
     }
     const int place = paired ? party.me / 2 : party.me - rest;
     for (int bit = 1; bit < power; bit <<= 1) {
       const int with = place ^ bit;
       const int partner = party.rank(with < rest ? 2 * with + 1 : with + rest);
-      other.receive(partner, party.slot, 0, bytes);
-      mine.send(partner, party.slot, 0, bytes);
-      other.wait_received(partner);
-      mine.wait_sent(partner);
+      other->receive(partner, party.slot, 0, bytes);
+      mine->send(partner, party.slot, 0, bytes);
+      other->wait_received(partner);
+      mine->wait_sent(partner);
       combine(with < place);
     }
     if (work.reduction == HVD_REDUCTION_AVERAGE) divide(work.dtype, output, work.count, n);
     if (paired) {
       const int partner = party.rank(party.me - 1);
-      mine.send(partner, party.slot, 0, bytes);
-      mine.wait_sent(partner);
+      mine->send(partner, party.slot, 0, bytes);
+      mine->wait_sent(partner);
     }
   }
 }
@@ -97,9 +97,9 @@ class Ring {
     const size_t bytes = work_.count * work_.element;
     const size_t unit_bytes = segment_ * work_.element;
     const std::unique_ptr<char[]> scratch(new char[kSlots * unit_bytes]);
-    Region partial(party_.lane, scratch.get(), kSlots * unit_bytes);
-    Region source(party_.lane, const_cast<char*>(input_), bytes);
-    Region result(party_.lane, output_, bytes);
+    const std::unique_ptr<Region> partial = party_.transport.region(scratch.get(), kSlots * unit_bytes);
+    const std::unique_ptr<Region> source = party_.transport.region(const_cast<char*>(input_), bytes);
+    const std::unique_ptr<Region> result = party_.transport.region(output_, bytes);
     const int left = party_.left();
     const int right = party_.right();
     const int n = party_.size();
@@ -110,9 +110,9 @@ class Ring {
       const Piece piece = received(unit);
       if (piece.count == 0) return;
       if (unit < partials) {
-        partial.receive(left, party_.slot, unit % kSlots * unit_bytes, piece.count * work_.element);
+        partial->receive(left, party_.slot, unit % kSlots * unit_bytes, piece.count * work_.element);
       } else {
-        result.receive(left, party_.slot, piece.first * work_.element, piece.count * work_.element);
+        result->receive(left, party_.slot, piece.first * work_.element, piece.count * work_.element);
       }
     };
     size_t from_source = 0;
@@ -127,7 +127,7 @@ class Ring {
         if (piece.count == 0) continue;
         const bool first = next < segments_;
         (first ? source : result)
-            .send(right, party_.slot, piece.first * work_.element, piece.count * work_.element);
+            ->send(right, party_.slot, piece.first * work_.element, piece.count * work_.element);
         ++(first ? from_source : from_result);
       }
     };
@@ -137,21 +137,21 @@ class Ring {
       const Piece piece = received(unit);
       if (piece.count > 0) {
         if (unit < partials) {
-          partial.wait_received(left);
+          partial->wait_received(left);
           char* const out = output_ + piece.first * work_.element;
           reduce(work_.dtype, work_.reduction, out, scratch.get() + unit % kSlots * unit_bytes,
                  input_ + piece.first * work_.element, piece.count);
           if (unit >= partials - segments_ && work_.reduction == HVD_REDUCTION_AVERAGE)
             divide(work_.dtype, out, piece.count, n);
         } else {
-          result.wait_received(left);
+          result->wait_received(left);
         }
       }
       if (unit + kSlots < total) post(unit + kSlots);
       send_up_to(unit + 1 + ahead);
     }
-    while (from_source-- > 0) source.wait_sent(right);
-    while (from_result-- > 0) result.wait_sent(right);
+    while (from_source-- > 0) source->wait_sent(right);
+    while (from_result-- > 0) result->wait_sent(right);
   }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "numeric/dtype.h"
 
@@ -159,15 +160,15 @@ void allgather_ring(Party& party, Region& region, const std::vector<size_t>& off
 void broadcast(Party& party, int root, void* data, size_t bytes) {
   const int n = party.size();
   if (n == 1 || bytes == 0) return;
-  Region region(party.lane, data, bytes);
+  const std::unique_ptr<Region> region = party.transport.region(data, bytes);
   const double segment = static_cast<double>(chain_segment(party, bytes));
   const double segments = static_cast<double>(bytes) / segment;
   const double chain = (segments + n - 2) * cost(segment);
   const double tree = rounds(n) * cost(static_cast<double>(bytes));
   if (bytes <= size_t{64} << 10 || tree <= chain) {
-    broadcast_tree(party, region, root, bytes);
+    broadcast_tree(party, *region, root, bytes);
   } else {
-    broadcast_chain(party, region, root, bytes);
+    broadcast_chain(party, *region, root, bytes);
   }
 }
 
@@ -183,10 +184,10 @@ void allgather(Party& party, const void* input, void* output, const std::vector<
     std::memmove(own, input, sizes[me]);
   }
   if (party.size() == 1 || total == 0) return;
-  Region region(party.lane, output, total);
-  if (total > size_t{256} << 10) return allgather_ring(party, region, offsets, sizes);
-  if (party.size() > kFew) return allgather_doubling(party, region, offsets, sizes);
-  allgather_direct(party, region, offsets, sizes);
+  const std::unique_ptr<Region> region = party.transport.region(output, total);
+  if (total > size_t{256} << 10) return allgather_ring(party, *region, offsets, sizes);
+  if (party.size() > kFew) return allgather_doubling(party, *region, offsets, sizes);
+  allgather_direct(party, *region, offsets, sizes);
 }
 
 void alltoall(Party& party, const void* input, void* output, const std::vector<size_t>& sizes) {
@@ -222,35 +223,35 @@ void alltoall(Party& party, const void* input, void* output, const std::vector<s
     cut(in, from, n + from);
   }
   if (out.empty() && in.empty()) return;
-  Region source(party.lane, const_cast<void*>(input), totals[0]);
-  Region result(party.lane, output, totals[1]);
+  const std::unique_ptr<Region> source = party.transport.region(const_cast<void*>(input), totals[0]);
+  const std::unique_ptr<Region> result = party.transport.region(output, totals[1]);
   const auto receive = [&](const Exchanged& e) {
-    result.receive(e.peer, party.slot, e.piece.offset, e.piece.size);
+    result->receive(e.peer, party.slot, e.piece.offset, e.piece.size);
   };
   // Little data comes from all at once. Sends wait for their receiver: with all of them queued first, nobody
   // waits in a circle.
   const size_t window = std::min(std::max(kWindow, n - 1), in.size());
   for (size_t i = 0; i < window; ++i) receive(in[i]);
-  for (const Exchanged& e : out) source.send(e.peer, party.slot, e.piece.offset, e.piece.size);
+  for (const Exchanged& e : out) source->send(e.peer, party.slot, e.piece.offset, e.piece.size);
   for (size_t i = 0; i < in.size(); ++i) {
-    result.wait_received(-1);
+    result->wait_received(-1);
     if (i + window < in.size()) receive(in[i + window]);
   }
-  for (size_t i = 0; i < out.size(); ++i) source.wait_sent(-1);
+  for (size_t i = 0; i < out.size(); ++i) source->wait_sent(-1);
 }
 
 void barrier(Party& party) {
   const int n = party.size();
   if (n == 1) return;
   char bytes[2] = {};
-  Region region(party.lane, bytes, sizeof(bytes));
+  const std::unique_ptr<Region> region = party.transport.region(bytes, sizeof(bytes));
   for (int distance = 1; distance < n; distance <<= 1) {
     const int to = party.rank((party.me + distance) % n);
     const int from = party.rank((party.me - distance + n) % n);
-    region.receive(from, party.slot, 1, 1);
-    region.send(to, party.slot, 0, 1);
-    region.wait_received(from);
-    region.wait_sent(to);
+    region->receive(from, party.slot, 1, 1);
+    region->send(to, party.slot, 0, 1);
+    region->wait_received(from);
+    region->wait_sent(to);
   }
 }
 

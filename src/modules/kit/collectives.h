@@ -1,17 +1,17 @@
-// Collectives over a Lane: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
+// Collectives over a transport, as a Lane is one: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
 #pragma once
 
 #include <vector>
 
 #include "hvd/backend.h"
-#include "modules/kit/lane.h"
+#include "modules/kit/region.h"
 #include "modules/kit/task.h"
 
 namespace hvdkit {
 
 /// One collective as its members see it. Every member computes the same plan from it.
 struct Party {
-  Lane& lane;
+  Transport& transport;
   std::vector<int> ranks;  // of the members, ascending
   int me = 0;              // index into ranks
   uint64_t slot = 0;  // the tag of what is sent, and the next one: two per op, so that nothing is mixed up

@@ -45,12 +45,12 @@ class Direct {
     std::vector<std::unique_ptr<Region>>
         parts;  // of others, a region per slot: its waits are for this segment
     for (size_t slot = 0; slot < slots; ++slot) {
-      parts.push_back(
-          std::make_unique<Region>(party_.lane, scratch.get() + slot * peers * unit, peers * unit));
+      parts.push_back(party_.transport.region(scratch.get() + slot * peers * unit, peers * unit));
     }
-    Region source(party_.lane, const_cast<char*>(input_), total_ * element);
+    const std::unique_ptr<Region> source =
+        party_.transport.region(const_cast<char*>(input_), total_ * element);
     char* const own_output = static_cast<char*>(output) + (whole ? firsts_[me()] * element : 0);
-    Region result(party_.lane, output, (whole ? total_ : own) * element);
+    const std::unique_ptr<Region> result = party_.transport.region(output, (whole ? total_ : own) * element);
 
     const auto receive = [&](size_t segment) {
       for (size_t i = 0; i < order.size(); ++i) {
@@ -69,7 +69,7 @@ class Direct {
         if (segment >= segments(owner)) continue;
         const size_t at = (firsts_[owner] + segment * segment_) * element;
         const size_t bytes = length(owner, segment) * element;
-        source.send(rank(owner), party_.slot, at, bytes);
+        source->send(rank(owner), party_.slot, at, bytes);
         ++any;
       }
       sends += any;
@@ -79,7 +79,7 @@ class Direct {
       for (const size_t owner : order) {
         if (segment >= segments(owner)) continue;
         const size_t at = (firsts_[owner] + segment * segment_) * element;
-        result.receive(rank(owner), party_.slot + 1, at, length(owner, segment) * element);
+        result->receive(rank(owner), party_.slot + 1, at, length(owner, segment) * element);
         ++any;
       }
       results += any;
@@ -98,15 +98,15 @@ class Direct {
                        length(me(), segment), party_.size());
       if (whole) {
         for (const size_t peer : order) {
-          result.send(rank(peer), party_.slot + 1, firsts_[me()] * element + begin,
-                      length(me(), segment) * element);
+          result->send(rank(peer), party_.slot + 1, firsts_[me()] * element + begin,
+                       length(me(), segment) * element);
         }
       }
       if (segment + slots < own_segments) receive(segment + slots);
     }
-    for (; results > 0; --results) result.wait_received(-1);
-    for (; sends > 0; --sends) source.wait_sent(-1);
-    for (size_t i = 0; whole && i < own_segments * order.size(); ++i) result.wait_sent(-1);
+    for (; results > 0; --results) result->wait_received(-1);
+    for (; sends > 0; --sends) source->wait_sent(-1);
+    for (size_t i = 0; whole && i < own_segments * order.size(); ++i) result->wait_sent(-1);
   }
 
  private:

@@ -19,6 +19,68 @@ constexpr int kLastResort = 10 * 60 * 1000;   // milliseconds; ends what nobody 
 
 }  // namespace
 
+class Lane::Part final : public Region {
+ public:
+  Part(Lane& lane, void* memory, size_t size)
+      : lane_(lane), memory_(static_cast<char*>(memory)), size_(size) {}
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+  ~Part() override {
+    if (pending_ > 0) lane_.drop(this);
+  }
+
+  void send(int peer, uint64_t slot, size_t offset, size_t size) override {
+    check(offset, size);
+    Peer& p = lane_.peer(peer);
+    p.sends.push_back({this, memory_ + offset, size, 0, PieceHeader{slot, size, 0}, 0});
+    ++pending_;
+    if (p.sends.size() == 1) lane_.send_more(p);
+  }
+  void receive(int peer, uint64_t slot, size_t offset, size_t size) override {
+    check(offset, size);
+    Peer& p = lane_.peer(peer);
+    p.receives.push_back({this, slot, memory_ + offset, size});
+    p.early = false;
+    ++pending_;
+  }
+  void wait_sent(int peer) override {
+    while (sent_ == 0) lane_.wait_for_sockets("sending to", peer);
+    --sent_;
+  }
+  void wait_received(int peer) override {
+    while (received_ == 0) lane_.wait_for_sockets("receiving from", peer);
+    --received_;
+  }
+
+  void was_sent() {
+    --pending_;
+    ++sent_;
+  }
+  void was_received() {
+    --pending_;
+    ++received_;
+  }
+
+ private:
+  void check(size_t offset, size_t size) const {
+    lane_.check();
+    if (offset > size_ || size > size_ - offset) {
+      throw Failure(HVD_INTERNAL, std::to_string(size) + " bytes at " + std::to_string(offset) +
+                                      " of a region of " + std::to_string(size_));
+    }
+  }
+
+  Lane& lane_;
+  char* const memory_;
+  const size_t size_;
+  size_t pending_ = 0;              // begun and not ended
+  size_t sent_ = 0, received_ = 0;  // ended, and not waited for
+};
+
+std::unique_ptr<Region> Lane::region(void* memory, size_t size) {
+  return std::make_unique<Part>(*this, memory, size);
+}
+
 Lane::Lane(int size, bool checked, std::function<void(int peer)> ask)
     : peers_(static_cast<size_t>(size)),
       checked_(checked),
@@ -115,8 +177,7 @@ void Lane::send_more(Peer& p) {
     // It has ended when nothing of it is held back: nobody may be there later to move it.
     if (p.out.flush() == Socket::kEnd) fail(p.rank, p.out.why());
     if (p.out.holds()) return;
-    --s.region->pending_;
-    ++s.region->sent_;
+    s.part->was_sent();
     p.sends.pop_front();
   }
 }
@@ -184,8 +245,7 @@ bool Lane::take_piece(Peer& p) {
   if (checks && p.sum.value() != p.header.checksum)
     fail(p.rank, "sent data that were changed on the way (their checksum differs)");
   p.has_header = p.busy = false;
-  --r.region->pending_;
-  ++r.region->received_;
+  r.part->was_received();
   p.receives.erase(p.receives.begin() + static_cast<ptrdiff_t>(p.current));
   return true;
 }
@@ -227,55 +287,17 @@ void Lane::wait_for_sockets(const char* what, int whom) {
 }
 
 // After a failure: a collective waits for all that it has begun.
-void Lane::drop(Region* region) {
+void Lane::drop(Part* part) {
   broken_ = true;
   for (Peer* const known : known_) {
     Peer& p = *known;
     p.sends.erase(
-        std::remove_if(p.sends.begin(), p.sends.end(), [&](const Send& s) { return s.region == region; }),
+        std::remove_if(p.sends.begin(), p.sends.end(), [&](const Send& s) { return s.part == part; }),
         p.sends.end());
     p.receives.erase(std::remove_if(p.receives.begin(), p.receives.end(),
-                                    [&](const Receive& r) { return r.region == region; }),
+                                    [&](const Receive& r) { return r.part == part; }),
                      p.receives.end());
   }
-}
-
-Region::~Region() {
-  if (pending_ > 0) lane_.drop(this);
-}
-
-void Region::check(size_t offset, size_t size) const {
-  lane_.check();
-  if (offset > size_ || size > size_ - offset) {
-    throw Failure(HVD_INTERNAL, std::to_string(size) + " bytes at " + std::to_string(offset) +
-                                    " of a region of " + std::to_string(size_));
-  }
-}
-
-void Region::send(int peer, uint64_t slot, size_t offset, size_t size) {
-  check(offset, size);
-  Lane::Peer& p = lane_.peer(peer);
-  p.sends.push_back({this, memory_ + offset, size, 0, PieceHeader{slot, size, 0}, 0});
-  ++pending_;
-  if (p.sends.size() == 1) lane_.send_more(p);
-}
-
-void Region::receive(int peer, uint64_t slot, size_t offset, size_t size) {
-  check(offset, size);
-  Lane::Peer& p = lane_.peer(peer);
-  p.receives.push_back({this, slot, memory_ + offset, size});
-  p.early = false;
-  ++pending_;
-}
-
-void Region::wait_sent(int peer) {
-  while (sent_ == 0) lane_.wait_for_sockets("sending to", peer);
-  --sent_;
-}
-
-void Region::wait_received(int peer) {
-  while (received_ == 0) lane_.wait_for_sockets("receiving from", peer);
-  --received_;
 }
 
 }  // namespace hvdkit

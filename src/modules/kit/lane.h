@@ -20,6 +20,7 @@
 #include "hvd/backend.hpp"
 #include "modules/kit/checksum.h"
 #include "modules/kit/net.h"
+#include "modules/kit/region.h"
 #include "modules/kit/socket.h"
 
 namespace hvdkit {
@@ -33,7 +34,7 @@ struct PieceHeader {
   static constexpr uint64_t kChecked = uint64_t{1} << 63;
 };
 
-class Lane {
+class Lane final : public Transport {
  public:
   /// size: number of ranks. checked: whether this end sends checksums where a connection is not encrypted.
   /// ask: asks for a connection to a peer, which comes by attach; called once for each. Throws
@@ -42,6 +43,7 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
+  std::unique_ptr<Region> region(void* memory, size_t size) override;
   /// Any thread: a connection to the peer (outward), or from it.
   void attach(int peer, bool outward, Socket socket);
   /// Any thread, at once: ends the wait that is under way, and every later one.
@@ -49,16 +51,16 @@ class Lane {
   bool aborted() const { return aborted_.load(); }
 
  private:
-  friend class Region;
+  class Part;  // a region of this lane
   struct Send {
-    class Region* region;
+    Part* part;
     const char* data;
     size_t size, done;  // of data
     PieceHeader header;
     size_t header_done;
   };
   struct Receive {
-    class Region* region;
+    Part* part;
     uint64_t slot;
     char* data;
     size_t size;
@@ -95,7 +97,7 @@ class Lane {
   bool take_piece(Peer& peer);
   void take_attached();
   void wait_for_sockets(const char* what, int peer);
-  void drop(class Region* region);
+  void drop(Part* part);
 
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; those that this lane has had to do with
   std::vector<Peer*> known_;                  // the same
@@ -107,32 +109,6 @@ class Lane {
   std::vector<Attached> attached_;
   std::atomic<bool> aborted_{false};
   bool broken_ = false;  // an operation ended in its midst: nobody knows what the connections hold
-};
-
-/// Memory under operations. Several sends and receives may be under way; those of one peer and slot complete
-/// in order. Once it is destroyed nothing touches the memory any more, whatever was pending. Operations throw
-/// Failure(HVD_PEER_LOST) with the peer's rank, or rank -1 after an abort.
-class Region {
- public:
-  Region(Lane& lane, void* memory, size_t size)
-      : lane_(lane), memory_(static_cast<char*>(memory)), size_(size) {}
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
-  ~Region();
-
-  void send(int peer, uint64_t slot, size_t offset, size_t size);
-  void receive(int peer, uint64_t slot, size_t offset, size_t size);
-  void wait_sent(int peer);  // one of the sends; peer is for the message, -1: any
-  void wait_received(int peer);
-
- private:
-  friend class Lane;
-  void check(size_t offset, size_t size) const;
-  Lane& lane_;
-  char* const memory_;
-  const size_t size_;
-  size_t pending_ = 0;              // begun and not ended
-  size_t sent_ = 0, received_ = 0;  // ended, and not waited for
 };
 
 }  // namespace hvdkit

@@ -9,8 +9,11 @@
 #include <thread>
 #include <utility>
 
+#include "modules/kit/collectives.h"
 #include "modules/kit/net.h"
+#include "modules/mpi/exchange.h"
 #include "modules/mpi/group.h"
+#include "modules/mpi/kept.h"
 #include "modules/mpi/runtime.h"
 #include "modules/mpi/ulfm.h"
 
@@ -24,34 +27,6 @@ constexpr std::chrono::microseconds kDoze{50};
 constexpr std::chrono::seconds kPatience{2};
 constexpr std::chrono::seconds kAnswering{5};  // as long as peers wait for their own threads
 constexpr std::chrono::milliseconds kStep{1};
-
-// Memory that MPI may still touch. What it has finished with after all is freed at the next opportunity.
-class Kept {
- public:
-  static Kept& get() {
-    static auto* const kept = new Kept;  // reachable, so that nobody takes it for forgotten
-    return *kept;
-  }
-  void keep(std::unique_ptr<Slot> slot) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    slots_.push_back(std::move(slot));
-  }
-  void sweep() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto finished = [](const std::unique_ptr<Slot>& slot) {
-      if (slot->request == MPI_REQUEST_NULL) return false;  // failed: who knows what of it goes on
-      int complete = 0;
-      return MPI_Test(&slot->request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0;
-    };
-    slots_.erase(std::remove_if(slots_.begin(), slots_.end(), finished), slots_.end());
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Slot>> slots_;
-};
-
-void keep(std::unique_ptr<Slot> slot) { Kept::get().keep(std::move(slot)); }
 
 // Ends this rank's and its peers' calls on these communicators. A message that is on its way to a peer ends
 // when that one's MPI has looked at it: so MPI is kept going here, until the peers meet again or would have
@@ -146,7 +121,7 @@ void Engine::run() {
   int idle = 0;
   if (setup_.comm != MPI_COMM_NULL) {
     lock.unlock();
-    Kept::get().sweep();
+    sweep_kept();
     lock.lock();
   }
   while (!aborted_ && !stopping_) {
@@ -192,6 +167,30 @@ bool Engine::touch(const std::function<void()>& work) {
   return true;
 }
 
+// Nobody outside takes part, and those who do have all begun what was submitted before: so nobody waits in a
+// circle.
+void Engine::run_exchange(const Operation& operation) {
+  std::unique_lock<std::mutex> memory(memory_);
+  int idle = 0;
+  const auto turned = [&](bool moved) {
+    idle = moved ? 0 : idle + 1;
+    memory.unlock();
+    if (idle > 0 && idle < kEagerTurns) sched_yield();
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const auto ends = [this] { return aborted_ || stopping_; };
+      if (idle >= kEagerTurns) wake_.wait_for(lock, kDoze, ends);
+      if (ends()) throw Failure(HVD_PEER_LOST, "the generation was given up");
+    }
+    memory.lock();
+  };
+  turned(true);
+  const Task& task = operation.task;
+  Exchange exchange(setup_.comm, setup_.tag_bound, setup_.segment_bytes, turned);
+  hvdkit::Party party{exchange, task.ranks, task.me, task.op.sequence * 2, setup_.segment_bytes};
+  hvdkit::run_collective(party, task);
+}
+
 MPI_Comm Engine::comm_of(const Operation& operation) {
   const std::vector<int>& ranks = operation.task.ranks;
   if (static_cast<int>(ranks.size()) == setup_.size) return setup_.comm;
@@ -222,6 +221,13 @@ bool Engine::begin() {
       }
       if (operation->all_begun()) {
         waiting_.pop_front();
+        continue;
+      }
+      if (setup_.staged && static_cast<int>(operation->task.ranks.size()) < setup_.size) {
+        run_exchange(*operation);
+        waiting_.pop_front();
+        complete(operation, nullptr);
+        moved = true;
         continue;
       }
       if (free_.empty() || !operation->can_begin_chunk() || held() >= setup_.segment_bytes * kWindow)

@@ -62,6 +62,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool test();
   size_t held() const;                            // bytes of memory under MPI's calls
   bool touch(const std::function<void()>& work);  // the user's memory; false after abort
+  void run_exchange(const Operation& operation);  // of some of the ranks, to its end
   MPI_Comm comm_of(const Operation& operation);
   void complete(const OperationPtr& operation, const Failure* failure);
   void fail(const OperationPtr& operation, const Failure& failure);
@@ -74,7 +75,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::deque<OperationPtr> waiting_;  // the first one's calls are being begun
   std::vector<Running> running_;
   std::vector<std::unique_ptr<Slot>> free_;
-  std::map<std::vector<int>, MPI_Comm> parties_;  // subsets of the ranks that have had an op
+  std::map<std::vector<int>, MPI_Comm> parties_;  // not staged: some of the ranks that have had an op
   bool broken_ = false;                           // MPI has failed: nothing is begun any more
 
   std::mutex memory_;  // held while the user's memory is touched

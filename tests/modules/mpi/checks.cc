@@ -172,10 +172,27 @@ class Checks {
       std::vector<int> some(everyone_.begin(), everyone_.end() - 1);
       if (place_.rank + 1 < place_.size) {
         reduce(HVD_DTYPE_BFLOAT16, HVD_REDUCTION_MAX, 70001, some);
+        broadcast_among(some, round % static_cast<int>(some.size()));
       } else {
-        ++sequence_;
+        sequence_ += 2;
       }
     }
+  }
+
+  void broadcast_among(const std::vector<int>& group, int root) {
+    std::vector<uint8_t> values(300001), expected(values.size());
+    for (size_t i = 0; i < values.size(); ++i) expected[i] = static_cast<uint8_t>(i * 31 + i / 255);
+    if (place_.rank == root) values = expected;
+    hvd_backend_op op{};
+    op.collective = HVD_COLLECTIVE_BROADCAST;
+    op.dtype = HVD_DTYPE_UINT8;
+    op.root = root;
+    op.count = values.size();
+    op.output = values.data();
+    op.ranks = group.data();
+    op.rank_count = static_cast<int32_t>(group.size());
+    must(op);
+    same(values, expected, "broadcast among " + std::to_string(group.size()) + " ranks");
   }
 
   // Small ones behind large ones, with and without others' parts.
