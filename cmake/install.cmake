@@ -1,6 +1,6 @@
 # What `cmake --install` puts where. The layout is that of the build tree, so the library finds its
 # modules and its guard beside itself wherever the tree is moved to:
-#   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-guard}  bin/hvdrun
+#   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-driver.so,hvd-guard}  bin/hvdrun
 #   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
 # Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and
 # one for each module that needs libraries which not everybody wants (src/modules: hvd_component).
@@ -23,7 +23,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libhvd${HVD_ABI_V
 # their own directories how they are installed.
 add_custom_target(runtime)
 get_property(modules GLOBAL PROPERTY HVD_RUNTIME_TARGETS)
-foreach(target hvd hvdrun hvd_guard hvd_tcp hvd_gloo hvd_nccl hvd_lightgbm ${modules})
+foreach(target hvd hvd_driver hvdrun hvd_guard hvd_tcp hvd_gloo hvd_nccl hvd_lightgbm ${modules})
   if(TARGET ${target})
     add_dependencies(runtime ${target})
   endif()

@@ -1,4 +1,4 @@
-"""Builds the wheel of package hvd, which carries libhvd.so, its modules, hvd-guard and hvdrun.
+"""Builds the wheel of package hvd, which carries libhvd.so, hvd-driver.so, the modules, hvd-guard and hvdrun.
 
 As a build backend (pip install bindings/python, pip wheel bindings/python) it builds the library first, in
 bindings/python/build or, with --config-settings build-dir=DIR, in that directory. As a program,

@@ -1,12 +1,14 @@
-// The functions hvd_agent_* of driver.h: arguments are checked here, the rest is hvd::agent::Agent.
+// The functions hvd_agent_* of driver.h, in hvd-driver.so: arguments are checked here, the rest is
+// hvd::agent::Agent.
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "agent/agent.h"
+#include "api/driver_functions.h"
 #include "api/guard.h"
-#include "api/handles.h"
+#include "api/handle.h"
 #include "hvd/driver.h"
 
 using hvd::api::guarded;
@@ -31,15 +33,11 @@ std::vector<std::string> strings(const char* const* list) {
 
 }  // namespace
 
-extern "C" {
-
-hvd_status hvd_agent_create(const hvd_options* options, hvd_agent** ret_agent, hvd_error* error) {
-  return guarded(error, [&] {
-    required(ret_agent, "ret_agent");
-    *ret_agent = hvd::api::make_handle(std::make_shared<hvd_agent>(
-        options == nullptr ? hvd::Options() : Use<hvd_options>(options, "options")->options));
-  });
+hvd_status hvd::api::agent_create(const CarriedOptions* options, hvd_agent** ret_agent, hvd_error* error) {
+  return guarded(error, [&] { *ret_agent = make_handle(std::make_shared<hvd_agent>(received(*options))); });
 }
+
+extern "C" {
 
 hvd_status hvd_agent_set_command(hvd_agent* agent, const char* const* argv, const char* const* environment,
                                  hvd_error* error) {

@@ -79,15 +79,6 @@ void close_if_due(hvd_context* context) noexcept {
   guarded(nullptr, [&] { context->close("the context was destroyed"); });
 }
 
-Duration timeout_of(int64_t timeout_ns, Duration fallback) {
-  constexpr int64_t kLongest = 365 * 24 * 3600 * HVD_SECOND;
-  if (timeout_ns < 0 || timeout_ns > kLongest) {
-    throw Error(HVD_INVALID, fmt::format("timeout_ns is {}: expected 0 (the default) to {} (365 days)",
-                                         timeout_ns, kLongest));
-  }
-  return timeout_ns == HVD_DEFAULT_TIMEOUT ? fallback : Duration(timeout_ns);
-}
-
 namespace {
 
 Options options_of(const hvd_options* options) {

@@ -1,4 +1,5 @@
-// The functions of driver.h: arguments are checked here, the rest is hvd::driver::Driver.
+// The functions hvd_driver_* of driver.h, in hvd-driver.so: arguments are checked here, the rest is
+// hvd::driver::Driver.
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -11,8 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "api/driver_functions.h"
 #include "api/guard.h"
-#include "api/handles.h"
+#include "api/handle.h"
 #include "base/callback.h"
 #include "driver/driver.h"
 #include "driver/operator.h"
@@ -67,10 +69,6 @@ struct hvd_driver {
   const std::shared_ptr<Core> core;
 };
 
-hvd_driver* hvd::api::make_driver(Options options) {
-  return make_handle(std::make_shared<hvd_driver>(std::move(options)));
-}
-
 namespace {
 
 using DriverUse = Use<hvd_driver>;
@@ -114,15 +112,23 @@ int32_t add_host(void* sink, const char* name, int32_t slots) {
 
 }  // namespace
 
-extern "C" {
+hvd_status hvd::api::driver_create(const CarriedOptions* options, hvd_driver** ret_driver, hvd_error* error) {
+  return guarded(error, [&] { *ret_driver = make_handle(std::make_shared<hvd_driver>(received(*options))); });
+}
 
-hvd_status hvd_driver_create(const hvd_options* options, hvd_driver** ret_driver, hvd_error* error) {
+hvd_status hvd::api::driver_command(const CarriedOptions* options, const char* verb, const char* argument,
+                                    int64_t timeout_ns, char** ret_text, hvd_error* error) {
   return guarded(error, [&] {
-    required(ret_driver, "ret_driver");
-    *ret_driver = hvd::api::make_driver(options == nullptr ? hvd::Options()
-                                                           : Use<hvd_options>(options, "options")->options);
+    const Options given = received(*options);
+    const std::string name = required_text(verb, "verb");
+    const std::string text =
+        driver::command(driver::address_of(given), name, argument == nullptr ? "" : argument,
+                        timeout_of(timeout_ns, std::chrono::seconds(10)));
+    *ret_text = allocated(text);
   });
 }
+
+extern "C" {
 
 hvd_status hvd_driver_set_command(hvd_driver* driver, const char* const* argv, const char* const* environment,
                                   hvd_error* error) {
@@ -288,21 +294,6 @@ hvd_status hvd_driver_describe(hvd_driver* driver, hvd_driver_format format, cha
     const DriverUse use(driver, "driver");
     *ret_text = allocated(
         hvd::status::describe(use->core->driver.snapshot(), static_cast<hvd::status::Format>(format)));
-  });
-}
-
-hvd_status hvd_driver_command(const hvd_options* options, const char* verb, const char* argument,
-                              int64_t timeout_ns, char** ret_text, hvd_error* error) {
-  return guarded(error, [&] {
-    required(ret_text, "ret_text");
-    *ret_text = nullptr;
-    const std::string name = required_text(verb, "verb");
-    const hvd::Options own =
-        options == nullptr ? hvd::Options() : Use<hvd_options>(options, "options")->options;
-    const std::string text =
-        hvd::driver::command(hvd::driver::address_of(own), name, argument == nullptr ? "" : argument,
-                             hvd::api::timeout_of(timeout_ns, std::chrono::seconds(10)));
-    *ret_text = allocated(text);
   });
 }
 

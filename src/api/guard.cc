@@ -1,6 +1,8 @@
 // What every function of the C API does with an exception: the status and the caller's error.
 #include "api/guard.h"
 
+#include <fmt/format.h>
+
 namespace hvd::api {
 
 Status caught() noexcept {
@@ -24,6 +26,15 @@ Status caught() noexcept {
     status.message = "unknown error";
   }
   return status;
+}
+
+Duration timeout_of(int64_t timeout_ns, Duration fallback) {
+  constexpr int64_t kLongest = 365 * 24 * 3600 * HVD_SECOND;
+  if (timeout_ns < 0 || timeout_ns > kLongest) {
+    throw Error(HVD_INVALID, fmt::format("timeout_ns is {}: expected 0 (the default) to {} (365 days)",
+                                         timeout_ns, kLongest));
+  }
+  return timeout_ns == HVD_DEFAULT_TIMEOUT ? fallback : Duration(timeout_ns);
 }
 
 }  // namespace hvd::api

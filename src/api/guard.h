@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace hvd::api {
@@ -41,6 +42,9 @@ inline std::string required_text(const char* text, const char* name) {
   if (required(text, name) == 0) throw Error(HVD_INVALID, std::string(name) + " is empty");
   return text;
 }
+
+/// A caller's time-out: 0 is `fallback`. Throws Error(HVD_INVALID) if it is negative or too long.
+Duration timeout_of(int64_t timeout_ns, Duration fallback);
 
 /// Copies a result into a caller's struct, no further than the struct_size that the caller set.
 template <class Struct>

@@ -131,9 +131,6 @@ class StateCall {
 /// A caller's tensor, checked: struct_size, dtype, dimensions, memory kind.
 collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name);
 
-/// A caller's time-out: 0 is `fallback`. Throws Error(HVD_INVALID) if it is negative or too long.
-Duration timeout_of(int64_t timeout_ns, Duration fallback);
-
 /// A caller's operation name: 1 to 255 bytes, not beginning with "hvd."; "" for NULL: it is numbered.
 std::string operation_name(const char* name);
 

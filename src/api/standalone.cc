@@ -78,7 +78,7 @@ StandaloneDriver start_driver(const Options& worker, const Placement& place, con
   options.set("discovery_script", std::string());
   options.set("helper", std::string("off"));  // nobody is started, nobody joins
   options.set("hosts", fmt::format("standalone:{}", place.size));
-  hvd_driver* raw = make_driver(std::move(options));
+  hvd_driver* raw = make_driver(options);
   StandaloneDriver driver(raw, {place.size});
   // The workers are there already: nothing is to be started or stopped.
   const auto start = [](void*, const hvd_launch*) -> int32_t { return 0; };

@@ -38,7 +38,7 @@ struct DriverDeleter {
   }
 };
 /// A driver made from options: see hvd_driver_create.
-hvd_driver* make_driver(Options options);
+hvd_driver* make_driver(const Options& options);
 
 using StandaloneDriver = std::unique_ptr<hvd_driver, DriverDeleter>;
 

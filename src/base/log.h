@@ -22,6 +22,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
+  /// The least that is written; HVD_LOG_OFF: nothing.
+  hvd_log_level level() const { return log_ ? level_ : HVD_LOG_OFF; }
   bool enabled(hvd_log_level level) const { return log_ && level >= level_; }
 
   [[gnu::cold]] void write(hvd_log_level level, const std::string& line);

@@ -364,6 +364,12 @@ std::string Options::text(const std::string& key) const {
       value(key));
 }
 
+std::vector<std::pair<std::string, std::string>> Options::given() const {
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const auto& [key, value] : values_) result.emplace_back(key, text(key));
+  return result;
+}
+
 std::vector<std::string> Options::for_workers() const {
   std::vector<std::string> variables;
   for (const OptionSpec& spec : kSpecs) {

@@ -52,6 +52,8 @@ class Options {
   Duration duration(const std::string& key) const { return std::get<Duration>(value(key)); }
   std::optional<std::string> environment(const std::string& name) const { return environment_(name); }
 
+  /// Key and text of what the program has set.
+  std::vector<std::pair<std::string, std::string>> given() const;
   /// HVD_KEY=value of what was set and is the workers' as well: a driver's workers inherit it.
   std::vector<std::string> for_workers() const;
   /// Key and value of what the backends' modules read, set or not.

@@ -9,4 +9,7 @@ namespace hvd {
 /// core. Empty if it can't be told. Never relative to the current directory, which may be anybody's.
 std::string own_directory();
 
+/// For a part of the library in an object of its own: `directory` is libhvd.so's. Once, before all else.
+void set_own_directory(std::string directory);
+
 }  // namespace hvd

@@ -87,8 +87,7 @@ class Queue {
 }  // namespace
 
 LoggerPtr queue_log(LoggerPtr logger, Duration patience, size_t most) {
-  hvd_log_level level = HVD_LOG_TRACE;
-  while (level < HVD_LOG_OFF && !logger->enabled(level)) ++level;
+  const hvd_log_level level = logger->level();
   if (level == HVD_LOG_OFF) return logger;  // it writes nothing
   return std::make_shared<Logger>(
       level,

@@ -50,6 +50,29 @@ class Dlopen(unittest.TestCase):
     def test_python_ctypes(self):
         self.check(sys.executable, ROOT / "tests/abi/ctypes_user.py", LIBRARY, line="rank {rank} of {size}")
 
+    def test_a_path_from_a_directory_that_is_left(self):
+        """The driver, which is loaded later, and hvd-guard are found beside the library all the same."""
+        script = self.work / "driver.py"
+        script.write_text("""import ctypes, os
+library = ctypes.CDLL("./" + os.path.basename(os.environ["LIBRARY"]))
+os.chdir("/")
+driver, options = ctypes.c_void_p(), ctypes.c_void_p()
+error = ctypes.create_string_buffer(4096)
+ctypes.c_size_t.from_buffer(error).value = len(error)
+def must(name, *arguments):
+    status = getattr(library, name)(*arguments, error)
+    assert status == 0, (name, status, error.raw.rstrip(b"\\0"))
+must("hvd_options_create", ctypes.byref(options))
+must("hvd_options_set", options, b"hosts", b"localhost:1")
+must("hvd_driver_create", options, ctypes.byref(driver))
+must("hvd_driver_set_command", driver, (ctypes.c_char_p * 2)(b"true", None), None)
+must("hvd_driver_start", driver)
+library.hvd_driver_destroy(driver)
+print("a driver has begun")
+""")
+        output = run(sys.executable, script, cwd=Path(LIBRARY).parent, LIBRARY=LIBRARY)
+        self.assertIn("a driver has begun", output)
+
     def test_node(self):
         if shutil.which("node") is None or shutil.which("npm") is None:
             self.skipTest("Node is not installed")

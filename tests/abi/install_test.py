@@ -111,6 +111,34 @@ int main() {
             ROOT / "tests/abi/dlopen_user.c", "-o", program, "-ldl")
         self.assertEqual("rank 0 of 1\n", run(program, self.libdir / "libhvd.so.1"))
 
+    def test_without_the_driver_there_are_workers_and_an_error_that_names_it(self):
+        prefix = self.work / "without driver"
+        shutil.copytree(self.prefix, prefix, symlinks=True)
+        libdir = next(prefix.rglob("libhvd.so")).parent
+        driver = libdir / "hvd" / "1" / "hvd-driver.so"
+        elsewhere = self.work / "drivers"
+        elsewhere.mkdir()
+        shutil.move(driver, elsewhere)
+        program = self.work / "without_driver"
+        run(CC, "-std=c99", f"-I{prefix / 'include'}", EXAMPLE, f"-L{libdir}", "-lhvd", f"-Wl,-rpath,{libdir}",
+            "-o", program)
+        self.assertEqual("rank 0 of 1: y = 2.00x + 1.00\n", run(program))
+        job = (prefix / "bin" / "hvdrun", "-np", "1", "-H", "localhost:1", "--", program)
+
+        def refused(why, **more):
+            with self.assertRaises(AssertionError) as caught:
+                run(*job, **more)
+            self.assertIn(f"drivers and agents need hvd-driver.so", str(caught.exception))
+            self.assertIn(f"{driver}: {why}", str(caught.exception))
+
+        refused("No such file or directory")
+        shutil.copy(libdir / "libhvd.so.1", driver)
+        refused("it has no hvd_driver_object")
+        driver.write_text("none")
+        refused(f"{driver}: ")  # the dynamic linker's words
+        # As with a module, a file elsewhere does.
+        self.assertIn("rank 0 of 1: y = 2.00x + 1.00\n", run(*job, HVD_PLUGIN_PATH=str(elsewhere)))
+
     def test_module_in_cpp(self):
         """What docs/writing-a-backend.md shows, as it stands there."""
         page = (ROOT / "docs" / "writing-a-backend.md").read_text()

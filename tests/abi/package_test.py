@@ -67,7 +67,8 @@ class Packages(unittest.TestCase):
         self.assertEqual(sorted(set(every)), sorted(every), "a file is in two packages")
         self.assertTrue(
             any(re.fullmatch(r"\./usr/lib/.*libhvd\.so\.1", name) for name in self.contents("libhvd1")))
-        self.assertTrue(any(name.endswith("/hvd-guard") for name in self.contents("libhvd1")))
+        for end in ("/hvd-guard", "/hvd-driver.so"):
+            self.assertTrue(any(name.endswith(end) for name in self.contents("libhvd1")), end)
         self.assertEqual([
             "./usr/bin/" + name for name in ("hvd-hosts-dns", "hvd-hosts-slurm", "hvd-notice",
                                              "hvd-notice-aws", "hvd-notice-azure", "hvd-notice-gcp", "hvdrun")
