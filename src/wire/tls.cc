@@ -226,6 +226,8 @@ std::string agent_identity(const std::string& host) {
   return fmt::format("agent/_{:016x}{:016x}", name_digest.high, name_digest.low);
 }
 
+bool is_agent(const std::string& identity) { return identity.starts_with("agent/"); }
+
 std::string key_text(const std::string& secret, const std::string& identity) {
   check_secret(secret);
   Key key;

@@ -27,6 +27,9 @@ std::string worker_identity(uint64_t worker);
 /// "agent/node1" of the agent of a host; a host whose name is no word, or is long, stands by its digest.
 std::string agent_identity(const std::string& host);
 
+/// Whether an identity is an agent's.
+bool is_agent(const std::string& identity);
+
 /// The key of one identity as text ("hvd-key:worker/7:" and 64 digits): it stands where a secret does and
 /// serves that identity alone. `secret`: the job's, 32 to 512 characters. Throws Error(HVD_INVALID) for one
 /// of unfit length.

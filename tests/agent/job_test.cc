@@ -198,6 +198,19 @@ TEST_F(AgentJob, WhoIsNoAgentOfThisHostIsToldSo) {
   EXPECT_EQ(refusal("agent/x", ahead), "accepted");
 }
 
+TEST_F(AgentJob, AnAgentThatReturnsNamesAsManyWorkersAsItMayHave) {
+  start_driver({"sleep", "1000"}, "1");
+  wire::AgentHelloT full = hello("x");
+  full.slots = kMostSlotsOfAnAgent;
+  for (int32_t slot = 0; slot < full.slots; ++slot) {
+    full.workers.push_back(static_cast<uint64_t>(slot) + 1);
+    full.kept.push_back(std::make_unique<wire::AgentWorkerT>());
+    full.kept.back()->worker = full.workers.back();
+    full.kept.back()->slot = slot;
+  }
+  EXPECT_EQ(refusal(wire::agent_identity("x"), std::move(full)), "accepted");
+}
+
 /// An agent that says what a test wants it to say.
 class Liar {
  public:
