@@ -194,6 +194,7 @@ class SessionCore {
   std::optional<Time> next_look() const;
   bool take_welcome(const wire::WelcomeT& welcome, Time now);
   static wire::ReadyT to_wire(const ReadyInfo& info);
+  std::unique_ptr<wire::ProgressT> progress() const;
 
   void dispatch(const wire::EnvelopeT& message, Time now);
   void on_welcome(const wire::WelcomeT& welcome, Time now);
