@@ -12,6 +12,7 @@ case $arch in
   amd64) triplet=x86_64-linux-gnu ;;
   arm64) triplet=aarch64-linux-gnu ;;
 esac
+# Nothing of these gets into what is built: each system has its own, with its fixes.
 old=(libc6 libc6-dev linux-libc-dev libgcc-s1 libstdc++6)
 new=(libssl-dev libfmt-dev libfmt9 libflatbuffers-dev libflatbuffers2 libasio-dev libxxhash-dev libcli11-dev libboost1.74-dev
      libpython3.11-dev libgtest-dev)
@@ -19,19 +20,17 @@ version=$(sha256sum "$0" | cut -c1-16)
 [ ! -e "$root/.ready" ] || [ "$(cat "$root/.ready")" != "$version" ] || exit 0
 command -v "$triplet-g++" >/dev/null || { echo "needs $triplet-g++: Debian's package g++-${triplet/_/-}" >&2; exit 77; }
 
-rm -rf "$root"
-mkdir -p "$root"
-root=$(cd "$root" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Fetches packages of a release, with its security fixes, past what this machine's apt knows.
-fetch() { # suite package...
-  local suite=$1 own=$work/$1
-  shift
+# Fetches packages of a release, with security fixes or without, past what this machine's apt knows.
+fetch() { # suite security|plain package...
+  local suite=$1 fixes=$2 own=$work/$1
+  shift 2
   mkdir -p "$own/state/lists/partial" "$own/cache/archives/partial" "$work/debs"
   touch "$own/status"
   for line in "debian $suite" "debian-security $suite-security"; do
     read -r archive name <<<"$line"
+    [ "$fixes" = security ] || [ "$archive" = debian ] || continue
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/$archive $name main"
   done >"$own/sources.list"
   local apt=(apt-get -qq -o Dir::State="$own/state" -o Dir::State::status="$own/status" -o Dir::Cache="$own/cache"
@@ -40,8 +39,11 @@ fetch() { # suite package...
   "${apt[@]}" update && (cd "$work/debs" && "${apt[@]}" download "$@") ||
     { echo "packages of Debian's $suite could not be fetched" >&2; exit 77; }
 }
-fetch bullseye "${old[@]}"
-fetch bookworm "${new[@]}"
+fetch bullseye plain "${old[@]}"
+fetch bookworm security "${new[@]}"
+rm -rf "$root"
+mkdir -p "$root"
+root=$(cd "$root" && pwd)
 for deb in "$work"/debs/*.deb; do dpkg-deb --extract "$deb" "$root"; done
 
 # The C library's links are absolute; those of the linker's scripts are found below the sysroot.

@@ -4,7 +4,8 @@
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
-#   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, and on bare Debian systems the wheel and the pages' lines
+#   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, the crates that build the library, and on bare Debian
+#             systems the wheel and the pages' lines
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
 # for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
@@ -51,6 +52,12 @@ scripts/lint.sh --format
 scripts/sanitize.sh --short
 scripts/fuzz.sh --seconds 15
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
+# The crates build the library themselves.
+PATH=$PATH:$HOME/.cargo/bin
+if command -v cargo >/dev/null; then
+  CARGO_TARGET_DIR=$PWD/build/crates env -u HVD_LIBRARY \
+    cargo test --manifest-path bindings/rust/Cargo.toml --locked --offline --features vendored
+fi
 # 77: no root can be made here.
 wheel=$(scripts/wheels.sh)
 pythons=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]* 2>/dev/null | tr '\n' ' ' || true)
