@@ -1,5 +1,6 @@
 // Memory for copies of tensors: aligned for the digest's streaming copy, and for huge pages where it is
-// large; or, for copies of a device's, memory that the device reads and writes at full speed.
+// large; or such that other processes of the machine may map it, and it outlives this one while one of them
+// does; or, for copies of a device's, memory that the device reads and writes at full speed.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +9,18 @@
 #include <new>
 #include <utility>
 
+#include "base/digest.h"
 #include "state/device_copies.h"
 
 namespace hvd::state {
+
+/// Where other processes of the machine find shared memory. Plain words: it travels between ranks.
+struct MemoryPlace {
+  uint64_t process = 0;  // 0: nowhere
+  uint64_t descriptor = 0, inode = 0, size = 0;
+  Digest token;  // at random: whoever finds it there has the right memory of the right machine
+};
+static_assert(sizeof(MemoryPlace) == 48, "no padding on the wire");
 
 class Memory {
  public:
@@ -32,8 +42,20 @@ class Memory {
     return {};
   }
 
+  /// Memory that others may map, with all its pages. Empty: the kernel gives none.
+  static Memory shared(size_t size);
+  /// What another process shares, to be read alone: `place.size` bytes. Empty: it can't be mapped, or is not
+  /// what `place` says. Its pages stay when that process goes.
+  static Memory map(const MemoryPlace& place);
+
   uint8_t* data() const { return data_.get(); }
   size_t size() const { return size_; }
+  /// Where others find it; nowhere, unless it is shared or mapped.
+  MemoryPlace place() const;
+  bool is_shared() const { return sharing() == Sharing::kOwn; }
+  bool is_mapped() const { return sharing() == Sharing::kForeign; }
+  /// Whether somebody maps this shared memory. Processes that are gone do not.
+  bool in_use() const;
   /// Memory of another size from this, where both are large, with the pages that are there: only what it gains
   /// has none. It may move, and what it holds is undefined. False: it can't be, and this may be empty.
   bool remake(size_t size);
@@ -44,12 +66,17 @@ class Memory {
   }
 
  private:
+  enum class Sharing : uint8_t { kNone, kOwn, kForeign };
   struct Delete {
     size_t mapped;                         // bytes of a mapping of its own; 0: from the heap
     std::shared_ptr<DeviceCopies> copies;  // whose memory it is; none: this program's
     hvd_memory memory;
+    Sharing sharing = Sharing::kNone;
+    int descriptor = -1;  // of what is shared
     void operator()(uint8_t* p) const;
   };
+  Sharing sharing() const { return data_.get_deleter().sharing; }
+  bool remake_shared(size_t size);
   using Pointer = std::unique_ptr<uint8_t, Delete>;
   Pointer data_{nullptr, Delete{0, nullptr, HVD_MEMORY_HOST}};
   size_t size_ = 0;

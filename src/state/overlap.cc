@@ -199,7 +199,7 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
                   small ? &at_once : &pieces);
   }
   if (commit.generation) {
-    if (Status status = shards.begin(&pieces); !status.ok()) return refuse(status);
+    if (Status status = shards.begin(*commit.generation, &pieces); !status.ok()) return refuse(status);
   }
   std::vector<DeviceCopies::Ticket> tickets;
   // Before the end of a hidden commit the program writes nothing: its streams need not wait.

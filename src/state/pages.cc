@@ -1,12 +1,15 @@
 // madvise, in chunks that are timed.
 #include "state/pages.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <ctime>
 
 #include "base/clock.h"
 #include "state/pieces.h"
@@ -22,9 +25,17 @@ constexpr size_t kChunk = 8 << 20;
 // Huge pages at hand come at 1 GB/s and more, small ones at half of that.
 constexpr Duration kSlow = std::chrono::milliseconds(24);
 constexpr int kStrikes = 2;  // a thread may have been put aside once
-// By one huge page: compaction that takes its time is 2 to 5 ms each, which adds up to seconds.
+// By one huge page, of a core's time: compaction that takes its time is 2 to 15 ms each, which adds up to
+// seconds. One that takes so many times as long counts as so many.
 constexpr Duration kSlowPage = std::chrono::microseconds(2500);
 constexpr int kPageStrikes = 4;
+
+/// Of this thread: others may have had its core meanwhile.
+Duration core_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 void populate(uintptr_t first, uintptr_t last, int before) {
   auto* const start = reinterpret_cast<void*>(first);  // NOLINT: whole pages
@@ -40,9 +51,9 @@ void populate_large(uintptr_t first, uintptr_t last) {
   if (first < begin) populate(first, begin, 0);
   uintptr_t at = begin;
   for (; at < end && slow.load(std::memory_order_relaxed) < kPageStrikes; at += kHugePage) {
-    const Time began = now();
+    const Duration began = core_time();
     populate(at, at + kHugePage, MADV_HUGEPAGE);
-    if (now() - began > kSlowPage) ++slow;
+    slow += static_cast<int>((core_time() - began) / kSlowPage);
   }
   if (at < last) populate(at, last, 0);
 }
@@ -90,6 +101,20 @@ void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel) {
     touch(chunk.data(), chunk.size());
     if (huge && now() - began > kSlow) ++slow;
   });
+}
+
+bool get_file_pages(std::span<uint8_t> data, int descriptor, size_t offset) {
+  std::atomic<bool> all{true};
+  in_parallel((data.size() + kChunk - 1) / kChunk, data.size(), [&](size_t i) {
+    const std::span<uint8_t> chunk = data.subspan(i * kChunk, std::min(kChunk, data.size() - i * kChunk));
+    if (madvise(chunk.data(), chunk.size(), MADV_POPULATE_WRITE) == 0) return;
+    if (errno != EINVAL ||  // of an older kernel
+        fallocate(descriptor, 0, static_cast<off_t>(offset + i * kChunk), static_cast<off_t>(chunk.size())) !=
+            0) {
+      all = false;
+    }
+  });
+  return all;
 }
 
 uint64_t memory_of_machine() {

@@ -17,6 +17,10 @@ void touch(void* data, size_t size);
 /// (sysfs: transparent_hugepage/defrag), which takes many times as long as the copy that the memory is for.
 void get_pages(const std::vector<std::span<uint8_t>>& fresh, bool parallel = true);
 
+/// The same for the data of a file in memory, which begin at `offset` of it and are mapped: without its pages
+/// a write would end the process if the machine has no more. False: there are not so many.
+bool get_file_pages(std::span<uint8_t> data, int descriptor, size_t offset);
+
 /// Bytes: nobody's word makes room for more.
 uint64_t memory_of_machine();
 

@@ -18,10 +18,14 @@ constexpr size_t kReadPiece = 4 << 20;
 
 }  // namespace
 
-Status Shards::begin(std::vector<PieceCopy>* pieces) {
+Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* pieces) {
   next_ = {};
+  maps_.clear();
+  const bool shared = shares(generation);
+  std::vector<Segment> list = segments(ranges(), -1);
+  if (shared) await_spare(list.back().at + whole_lines(list.back().bytes));
   try {
-    next_.own = parcel(segments(ranges(), -1), sealed_.own ? sealed_.own->owner : -1);
+    next_.own = parcel(std::move(list), sealed_.own ? sealed_.own->owner : -1, shared);
   } catch (const std::bad_alloc&) {
     return {HVD_INTERNAL, fmt::format("out of memory: {} bytes for the copy of shards", own_bytes())};
   }
@@ -45,7 +49,8 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   CommitHead mine{
       static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(), specs(), {}};
   if (copied && reads_others_) {
-    mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data())};
+    mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data()),
+                  next_.own->memory.place()};
   }
   std::vector<CommitPart> parts(shards_.size());
   for (uint32_t key = 0; key < shards_.size(); ++key) {
@@ -95,10 +100,12 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   return size == 1 ? Status() : distribute(generation, deadline);
 }
 
-/// Who reads whose parcel in its owner's memory. All ranks know alike whether that is worth a question.
-Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, collective::Engine& engine,
+/// Who reads whose parcel in its owner's memory, and who has mapped it (`maps`). All ranks know alike whether
+/// that is worth a question.
+Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, bool maps, collective::Engine& engine,
                               Time deadline) {
   reads_.clear();
+  maps_.clear();
   uint64_t bytes = 0;
   for (size_t owner = 0; owner < layout.own.size(); ++owner) {
     for (const ShardRange& range : layout.own[owner]) {
@@ -109,16 +116,24 @@ Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, collectiv
   }
   if (bytes < kReadFrom) return {};
   std::vector<uint8_t> mine(places_.size()), all;
+  maps_.resize(places_.size());
   for (size_t owner = 0; owner < mine.size() && reads_others_; ++owner) {
     const auto is_in = [](const std::vector<int32_t>& ranks, int32_t wanted) {
       return std::find(ranks.begin(), ranks.end(), wanted) != ranks.end();
     };
-    bool reads = is_in(layout.holders[owner], rank);
+    const std::vector<int32_t>& holders = layout.holders[owner];
+    const auto copy = std::find(holders.begin(), holders.end(), rank);
+    if (maps && copy != holders.end()) {
+      maps_[owner] = mapped(places_[owner].memory,
+                            segments(layout.own[owner], static_cast<int32_t>(copy - holders.begin())));
+    }
+    bool reads = copy != holders.end() && maps_[owner].size() == 0;
     for (const auto& [parity, groups] : layout.groups) {
       for (const std::vector<int32_t>& group : groups)
         reads = reads || (is_in(group, rank) && is_in(group, static_cast<int32_t>(owner)));
     }
-    mine[owner] = reads && places_[owner].address != 0 && can_read(places_[owner].reach) ? 1 : 0;
+    mine[owner] = reads && places_[owner].address != 0 && can_read(places_[owner].reach) ? kReads : 0;
+    if (maps_[owner].size() > 0) mine[owner] |= kMaps;
   }
   Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
   if (!status.ok()) return status;
@@ -157,8 +172,10 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
 /// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
 Status Shards::distribute(const Generation& generation, Time deadline) {
   const ShardLayout& layout = *next_.layout;
-  if (Status status = agree_on_reads(layout, generation.rank, *generation.engine, deadline); !status.ok())
+  if (Status status = agree_on_reads(layout, generation.rank, true, *generation.engine, deadline);
+      !status.ok()) {
     return status;
+  }
   std::vector<Read> reads;
   Flight flight(*generation.engine, deadline);
   flight.keep(next_.own);
@@ -168,10 +185,15 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
     if (owner != generation.rank && place == holders.end()) continue;
     ParcelPtr parcel = next_.own;
     if (owner != generation.rank) {
+      std::vector<Segment> list =
+          segments(layout.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin()));
+      if (!maps_.empty() && maps_[static_cast<size_t>(owner)].size() > 0) {
+        next_.held.push_back(std::make_shared<Parcel>(
+            Parcel{owner, std::move(list), std::move(maps_[static_cast<size_t>(owner)])}));
+        continue;
+      }
       try {
-        parcel = this->parcel(
-            segments(layout.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin())),
-            owner);
+        parcel = this->parcel(std::move(list), owner);
       } catch (const std::bad_alloc&) {
         return {HVD_INTERNAL, fmt::format("out of memory: the copy of the shards of rank {}", owner)};
       }
@@ -229,9 +251,10 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
 }
 
 void Shards::adopt() {
-  spare_ = std::move(sealed_.held);
-  for (Parity& parity : sealed_.parity) spare_.push_back(std::move(parity.sum));
-  if (sealed_.own) spare_.push_back(std::move(sealed_.own));
+  spare_.clear();
+  for (ParcelPtr& parcel : sealed_.held) let_go(std::move(parcel));
+  for (Parity& parity : sealed_.parity) let_go(std::move(parity.sum));
+  let_go(std::move(sealed_.own));
   sealed_ = std::exchange(next_, {});
   for (Shard& shard : shards_) shard.stale = false;
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "state/pages.h"
@@ -168,13 +169,33 @@ int32_t Filling::fill_one(const Piece& piece) {
   return -1;
 }
 
+/// Pages for the live memory of pieces that follow each other.
+void Filling::touch_live(std::span<const Piece> pieces) {
+  while (!pieces.empty()) {
+    size_t count = 1, size = pieces[0].size;
+    for (; pieces[0].live != nullptr && count < pieces.size() && pieces[count].live == pieces[0].live + size;
+         ++count) {
+      size += pieces[count].size;
+    }
+    if (pieces[0].live != nullptr) touch(pieces[0].live, size);
+    pieces = pieces.subspan(count);
+  }
+}
+
 Status Filling::run(std::vector<Piece>* pieces) {
   uint64_t bytes = 0;
   for (const Piece& piece : *pieces) bytes += piece.size;
   std::atomic<int32_t> failed{-1};
-  in_parallel(pieces->size(), bytes, [&](size_t i) {
-    if (failed.load(std::memory_order_relaxed) >= 0) return;
-    if (const int32_t whose = fill_one((*pieces)[i]); whose >= 0) failed = whose;
+  // A few pieces at a time: live memory gets its pages just before they are written.
+  constexpr size_t kFew = 8;
+  in_parallel((pieces->size() + kFew - 1) / kFew, bytes, [&](size_t group) {
+    const size_t first = group * kFew;
+    const auto some = std::span(*pieces).subspan(first, std::min(kFew, pieces->size() - first));
+    touch_live(some);
+    for (const Piece& piece : some) {
+      if (failed.load(std::memory_order_relaxed) >= 0) return;
+      if (const int32_t whose = fill_one(piece); whose >= 0) failed = whose;
+    }
   });
   pieces->clear();
   if (failed < 0) return {};

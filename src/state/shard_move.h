@@ -1,9 +1,11 @@
 // Moves ranges in a sync of shards: each goes straight to its place, and is digested on its way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,11 +42,19 @@ class Carriage {
   Flight flight_;
 };
 
-/// The moves that a receiver makes by reading the source's memory; all ranks know the same.
+/// The moves that a receiver makes by reading the source's memory; all ranks know the same. And whose new
+/// parcel is mapped by whom, to whom it needs not to move.
 struct ShardReads {
   std::vector<Reach> reach;                      // by rank; empty: nobody reads
   std::vector<std::vector<uint64_t>> addresses;  // by rank: of the ranges that it has
   std::vector<std::vector<uint8_t>> reads;       // by rank, whose memory it reads
+  std::vector<std::vector<uint8_t>> maps;        // by rank, whose new parcel it has mapped
+  std::vector<Memory> mapped;                    // by owner: what this rank has mapped
+  bool has_maps() const {
+    return std::any_of(maps.begin(), maps.end(), [](const std::vector<uint8_t>& of_rank) {
+      return std::find(of_rank.begin(), of_rank.end(), 1) != of_rank.end();
+    });
+  }
   bool direct(const ShardMove& move, int32_t receiver) const {
     return !reach.empty() && reads[static_cast<size_t>(receiver)][static_cast<size_t>(move.source)] != 0;
   }
@@ -92,6 +102,7 @@ class Filling {
   /// In order, and all of it: what nobody here or there has arrives by itself.
   std::vector<Span> spans_of(const Segment& segment) const;
   Status run(std::vector<Piece>* pieces);
+  static void touch_live(std::span<const Piece> pieces);
   /// -1, or whose memory could not be read.
   static int32_t fill_one(const Piece& piece);
 

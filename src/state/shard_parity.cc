@@ -159,7 +159,7 @@ std::vector<ParityBlock> Shards::blocks_of(const ShardLayout& layout, int32_t ra
 
 Status Shards::tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline) {
   ParcelPlace mine;
-  if (reads_others_) mine = {own_reach(), reinterpret_cast<uint64_t>(next.own->memory.data())};
+  if (reads_others_) mine = {own_reach(), reinterpret_cast<uint64_t>(next.own->memory.data()), {}};
   std::vector<uint8_t> all;
   Status status = gather(engine, deadline, "hvd.shards.places", &mine, sizeof(mine), &all);
   if (!status.ok()) return status;
@@ -167,7 +167,7 @@ Status Shards::tell_places(const Set& next, int32_t rank, collective::Engine& en
   if (all.size() != size * sizeof(ParcelPlace)) return unreadable("where their shards are");
   places_.resize(size);
   std::memcpy(places_.data(), all.data(), all.size());
-  return agree_on_reads(*next.layout, rank, engine, deadline);
+  return agree_on_reads(*next.layout, rank, false, engine, deadline);
 }
 
 Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vector<Digest>>* has,
@@ -215,7 +215,8 @@ Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vecto
         if (member == slot || from >= length) continue;
         const uint64_t at = stripe_in_parcel(source, parity) + from;
         const uint64_t bytes = std::min(block.chunk, length - from);
-        if (!reads_.empty() && reads_[static_cast<size_t>(receiver)][static_cast<size_t>(source)] != 0) {
+        if (!reads_.empty() &&
+            (reads_[static_cast<size_t>(receiver)][static_cast<size_t>(source)] & kReads) != 0) {
           if (receiver == rank) direct.push_back({&places_[static_cast<size_t>(source)], source, at, bytes});
         } else if (source == rank || receiver == rank) {
           uint8_t* const data = source == rank ? next->own->memory.data() + at : sum;

@@ -104,9 +104,9 @@ Status Shards::fit(const Generation& generation) {
   return {};
 }
 
-Status Shards::take_live(uint64_t revision) {
+Status Shards::take_live(const Generation& generation, uint64_t revision) {
   std::vector<PieceCopy> pieces;
-  if (Status status = begin(&pieces); !status.ok()) return status;
+  if (Status status = begin(generation, &pieces); !status.ok()) return status;
   copy_pieces(pieces, true);
   for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
   sealed_.own = std::move(next_.own);
@@ -115,6 +115,25 @@ Status Shards::take_live(uint64_t revision) {
   next_ = {};
   for (Shard& shard : shards_) shard.stale = false;
   return {};
+}
+
+/// What everyone is to have: its own, and what it holds for others, unless it has mapped it (`maps`: by rank,
+/// whose; empty: nobody has).
+Shards::Ranges Shards::wanted(const ShardLayout& layout,
+                              const std::vector<std::vector<uint8_t>>& maps) const {
+  Ranges wants = layout.own;
+  for (size_t owner = 0; owner < layout.own.size(); ++owner) {
+    const std::vector<int32_t>& holders = layout.holders[owner];
+    for (size_t copy = 0; copy < holders.size(); ++copy) {
+      const auto holder = static_cast<size_t>(holders[copy]);
+      if (!maps.empty() && maps[holder][owner] != 0) continue;
+      for (const ShardRange& range : layout.own[owner]) {
+        if (static_cast<size_t>(std::max(shards_[range.key].copies, 0)) > copy)
+          wants[holder].push_back(range);
+      }
+    }
+  }
+  return wants;
 }
 
 /// More are lost than there are copies: the same sentence on every rank.
@@ -157,8 +176,8 @@ Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision,
 
 /// What is let go of, for what is made next. Who is kept elsewhere too is no spare.
 void Shards::spare(Set* set) {
-  for (ParcelPtr& parcel : set->held) spare_.push_back(std::move(parcel));
-  if (set->own) spare_.push_back(std::move(set->own));
+  for (ParcelPtr& parcel : set->held) let_go(std::move(parcel));
+  let_go(std::move(set->own));
   *set = {};
   std::erase_if(spare_, [](const ParcelPtr& parcel) { return parcel.use_count() > 1; });
 }
@@ -231,20 +250,10 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   // Nobody's word makes room or writes beyond a key.
   if (!within(tables.has, lengths())) return unreadable("their shards");
 
-  // What everyone is to have: its own, and what it holds for others.
   Set next;
   next.revision = revision;
   next.layout = std::make_shared<ShardLayout>(layout_of(tables.own, generation));
-  Ranges wants = tables.own;
-  for (size_t owner = 0; owner < wants.size(); ++owner) {
-    const std::vector<int32_t>& holders = next.layout->holders[owner];
-    for (size_t copy = 0; copy < holders.size(); ++copy) {
-      for (const ShardRange& range : tables.own[owner]) {
-        if (static_cast<size_t>(std::max(shards_[range.key].copies, 0)) > copy)
-          wants[static_cast<size_t>(holders[copy])].push_back(range);
-      }
-    }
-  }
+  const Ranges wants = wanted(*next.layout, {});
   const std::vector<uint64_t> elements = element_bytes();
   ShardPlan plan = plan_shards(tables.has, wants, elements);
   bool parity = false;  // that somebody has a block of
@@ -276,30 +285,45 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   }
   same = same && !makes;
 
-  std::vector<ParcelPtr> fresh;
+  std::vector<ParcelPtr> fresh, mapped;
   const auto provide = [&](std::vector<Segment> list, int32_t owner) {
     for (const ParcelPtr& parcel : bag) {
       if (!holds(*parcel, list)) continue;
       parcel->owner = owner;
       return parcel;
     }
-    return fresh.emplace_back(parcel(std::move(list), owner));
+    return fresh.emplace_back(parcel(std::move(list), owner, owner == rank && shares(generation)));
   };
+  ShardReads reads;
   try {
     next.own = provide(segments(tables.own[static_cast<size_t>(rank)], -1), rank);
+    if (Status status = agree_on_moves(plan.moves, tables.has, next, bag, rank, engine, deadline, &reads);
+        !status.ok()) {
+      return status;
+    }
     for (int32_t owner = 0; owner < size; ++owner) {
       const std::vector<int32_t>& holders = next.layout->holders[static_cast<size_t>(owner)];
       const auto place = std::find(holders.begin(), holders.end(), rank);
       if (place == holders.end()) continue;
-      next.held.push_back(provide(
-          segments(tables.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin())),
-          owner));
+      std::vector<Segment> list =
+          segments(tables.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin()));
+      if (!reads.mapped.empty() && reads.mapped[static_cast<size_t>(owner)].size() > 0) {
+        next.held.push_back(std::make_shared<Parcel>(
+            Parcel{owner, std::move(list), std::move(reads.mapped[static_cast<size_t>(owner)])}));
+        mapped.push_back(next.held.back());
+      } else {
+        next.held.push_back(provide(std::move(list), owner));
+      }
     }
   } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: new ranges of shards"}; }
+  if (reads.has_maps()) plan = plan_shards(tables.has, wanted(*next.layout, reads.maps), elements);
   if (Status status =
-          move(plan.moves, tables.has, bag, fresh, rank, next.own.get(), engine, deadline, result);
+          move(plan.moves, tables.has, reads, bag, fresh, rank, next.own.get(), engine, deadline, result);
       !status.ok()) {
     return status;
+  }
+  if (reads.has_maps()) {
+    if (Status status = tell_filled(&next, mapped, rank, engine, deadline); !status.ok()) return status;
   }
   for (const ParityBlock& block : blocks_of(*next.layout, rank)) {
     for (const Parity& has : sealed_.parity) {
@@ -329,11 +353,11 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   return {};
 }
 
-/// Agrees on the moves that receivers make by reading the source's memory. Small syncs ask nobody, and all
-/// ranks know that they are small.
-Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has,
+/// Agrees on the moves that receivers make by reading the source's memory, and maps new parcels whose copies
+/// this rank is to hold. Small syncs ask nobody, and all ranks know that they are small.
+Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has, const Set& next,
                               const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
-                              Time deadline, ShardReads* ret_reads) const {
+                              Time deadline, ShardReads* ret_reads) {
   uint64_t bytes = 0;
   for (const ShardMove& move : moves)
     bytes += static_cast<uint64_t>(move.range.elements()) * shards_[move.range.key].element_bytes;
@@ -341,6 +365,7 @@ Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges&
   const auto me = static_cast<size_t>(rank);
   std::vector<uint8_t> mine, all;
   put(&mine, reads_others_ && ranges_in(bag) == has[me] ? own_reach() : Reach());
+  put(&mine, next.own->memory.place());
   std::vector<uint64_t> addresses;
   for (const ParcelPtr& parcel : bag) {
     for (const Segment& segment : parcel->segments)
@@ -355,9 +380,11 @@ Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges&
   ShardReads reads;
   reads.reach.resize(has.size());
   reads.addresses.resize(has.size());
+  std::vector<MemoryPlace> places(has.size());
   std::span<const uint8_t> rest(all);
   for (size_t r = 0; r < has.size(); ++r) {
-    if (!take(&rest, &reads.reach[r])) return unreadable("where their shards are");
+    if (!take(&rest, &reads.reach[r]) || !take(&rest, &places[r]))
+      return unreadable("where their shards are");
     reads.addresses[r].resize(has[r].size());
     for (uint64_t& address : reads.addresses[r]) {
       if (!take(&rest, &address)) return unreadable("where their shards are");
@@ -370,14 +397,31 @@ Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges&
     const auto source = static_cast<size_t>(move.source);
     if (!reads_others_ || mine[source] != 0) continue;
     if (!std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
-    mine[source] = can_read(reads.reach[source]) ? 1 : 0;
+    mine[source] = can_read(reads.reach[source]) ? kReads : 0;
+  }
+  reads.mapped.resize(has.size());
+  for (size_t owner = 0; owner < has.size(); ++owner) {
+    const std::vector<int32_t>& holders = next.layout->holders[owner];
+    const auto copy = std::find(holders.begin(), holders.end(), rank);
+    if (copy == holders.end()) continue;
+    const std::vector<Segment> list =
+        segments(next.layout->own[owner], static_cast<int32_t>(copy - holders.begin()));
+    const auto has_it = [&](const ParcelPtr& parcel) { return holds(*parcel, list); };
+    if (std::any_of(bag.begin(), bag.end(), has_it)) continue;
+    reads.mapped[owner] = mapped(places[owner], list);
+    if (reads.mapped[owner].size() > 0) mine[owner] |= kMaps;
   }
   Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
   if (!status.ok()) return status;
   if (all.size() != has.size() * has.size()) return unreadable("where their shards are");
   for (size_t r = 0; r < has.size(); ++r) {
-    const auto row = all.begin() + static_cast<ptrdiff_t>(r * has.size());
-    reads.reads.emplace_back(row, row + static_cast<ptrdiff_t>(has.size()));
+    std::vector<uint8_t>&can = reads.reads.emplace_back(has.size()),
+    &maps = reads.maps.emplace_back(has.size());
+    for (size_t owner = 0; owner < has.size(); ++owner) {
+      const uint8_t said = all[r * has.size() + owner];
+      can[owner] = (said & kReads) != 0 ? 1 : 0;
+      maps[owner] = (said & kMaps) != 0 ? 1 : 0;
+    }
   }
   *ret_reads = std::move(reads);
   return {};
@@ -385,12 +429,9 @@ Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges&
 
 /// Fills `fresh`, from what this rank has and what others have. `own`: the one that live memory gets as well,
 /// where the program's is new.
-Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, const std::vector<ParcelPtr>& bag,
-                    const std::vector<ParcelPtr>& fresh, int32_t rank, const Parcel* own,
-                    collective::Engine& engine, Time deadline, SyncResult* result) {
-  ShardReads reads;
-  if (Status status = agree_on_moves(moves, has, bag, rank, engine, deadline, &reads); !status.ok())
-    return status;
+Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, const ShardReads& reads,
+                    const std::vector<ParcelPtr>& bag, const std::vector<ParcelPtr>& fresh, int32_t rank,
+                    const Parcel* own, collective::Engine& engine, Time deadline, SyncResult* result) {
   const std::vector<uint64_t> elements = element_bytes();
   Filling filling(bag, elements);
   std::vector<ShardMove> sent;  // by the backend
@@ -416,18 +457,15 @@ Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, cons
     std::erase_if(rest.receivers, [&](int32_t receiver) { return reads.direct(move, receiver); });
     if (!rest.receivers.empty()) sent.push_back(std::move(rest));
   }
-  std::vector<std::span<uint8_t>> live;
   for (const ParcelPtr& parcel : fresh) {
     for (Segment& segment : parcel->segments) {
       const Shard& shard = shards_[segment.range.key];
       uint8_t* const data = parcel.get() == own && shard.stale ? static_cast<uint8_t*>(shard.live) : nullptr;
-      if (data != nullptr) live.emplace_back(data, segment.bytes);
       filling.add(*parcel, segment, data);
     }
   }
   Carriage carriage(engine, deadline, rank, elements, bag, fresh);
   if (Status status = carriage.start(sent); !status.ok()) return status;
-  get_pages(live);
   const Status filled = filling.fill();
   if (Status status = carriage.land(); !status.ok()) return status;
   if (!filled.ok()) return filled;
@@ -436,6 +474,31 @@ Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, cons
     for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
   }
   return check_copies(bag, moves, rank);
+}
+
+/// All have filled their own parcels: what this rank has mapped of them is what they say. Before that it would
+/// not outlive its owner.
+Status Shards::tell_filled(Set* next, const std::vector<ParcelPtr>& mapped, int32_t rank,
+                           collective::Engine& engine, Time deadline) const {
+  std::vector<Digest> mine(shards_.size());
+  for (const Segment& segment : next->own->segments) mine[segment.range.key] = segment.digest;
+  std::vector<uint8_t> all;
+  const size_t bytes = mine.size() * sizeof(Digest);
+  if (Status status = gather(engine, deadline, "hvd.shards.filled", mine.data(), bytes, &all); !status.ok())
+    return status;
+  if (all.size() != bytes * next->layout->own.size() ||
+      std::memcmp(all.data() + bytes * static_cast<size_t>(rank), mine.data(), bytes) != 0) {
+    return unreadable("their shards");
+  }
+  for (const ParcelPtr& parcel : mapped) {
+    for (Segment& segment : parcel->segments) {
+      std::memcpy(
+          &segment.digest,
+          all.data() + bytes * static_cast<size_t>(parcel->owner) + segment.range.key * sizeof(Digest),
+          sizeof(Digest));
+    }
+  }
+  return {};
 }
 
 /// Copies that this rank has sent are what their owners committed.

@@ -20,7 +20,7 @@ struct BlockHead {
 };
 constexpr uint64_t kLongest = uint64_t{1} << 60;  // stripe: nothing that is added to it overflows
 static_assert(sizeof(ShardHead) == 48 && sizeof(Row) == 24, "no padding on the wire");
-static_assert(sizeof(ParcelPlace) == 40 && sizeof(CommitHead) == 88 && sizeof(CommitPart) == 32,
+static_assert(sizeof(ParcelPlace) == 88 && sizeof(CommitHead) == 136 && sizeof(CommitPart) == 32,
               "no padding on the wire");
 
 bool read_rows(std::span<const uint8_t>* bytes, uint64_t count, size_t keys, std::vector<ShardRange>* rows) {

@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "state/memory.h"
 #include "state/parity.h"
 #include "state/reach.h"
 #include "state/shard_plan.h"
@@ -46,10 +47,11 @@ bool read_parity_tables(std::span<const uint8_t> bytes, size_t size, size_t rank
 /// Whether all ranges lie within their keys, whose lengths are given.
 bool within(const std::vector<std::vector<ShardRange>>& ranges, const std::vector<int64_t>& elements);
 
-/// Where a rank's parcel can be read. Plain words: it travels between ranks.
+/// Where a rank's parcel can be read, and where it can be mapped. Plain words: it travels between ranks.
 struct ParcelPlace {
   Reach reach;
   uint64_t address = 0;
+  MemoryPlace memory;
 };
 
 /// Of a commit: range and digest of each key follow.

@@ -96,7 +96,7 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
   in_callback = true;
   local = shards.fit(generation);
   in_callback = false;
-  if (local.ok() && fresh) local = shards.take_live(revision);
+  if (local.ok() && fresh) local = shards.take_live(generation, revision);
   Status status;
   try {
     status =

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "state/pages.h"
 
 namespace hvd::state {
@@ -168,9 +170,28 @@ std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int
   return list;
 }
 
+/// Kept for what is made next. What others own is not this rank's to write.
+void Shards::let_go(ParcelPtr parcel) {
+  if (parcel != nullptr && !parcel->memory.is_mapped()) spare_.push_back(std::move(parcel));
+}
+
+/// Copies lie on this machine only where there are too few workers elsewhere: place_copies.
+bool Shards::shares(const Generation& generation) const {
+  if (!reads_others_ || generation.size() < 2 || own_bytes() < kReadFrom) return false;
+  const auto here = std::count(generation.hosts.begin(), generation.hosts.end(),
+                               generation.hosts[static_cast<size_t>(generation.rank)]);
+  return here > 1 && generation.size() - here < most_copies();
+}
+
+Memory Shards::mapped(const MemoryPlace& place, const std::vector<Segment>& segments) const {
+  const size_t total = segments.empty() ? 0 : segments.back().at + whole_lines(segments.back().bytes);
+  if (!reads_others_ || total < kReadFrom || place.size < total) return {};
+  return Memory::map(place);
+}
+
 /// Memory with another size, with the pages that it has: after a change of ranks all that was let go of is
 /// somewhat shorter or longer than what is wanted. Empty if there is none.
-Memory Shards::remade(size_t total) {
+Memory Shards::remade(size_t total, bool shared) {
   const auto fitness = [&](const ParcelPtr& parcel) {  // the shortest that is long enough, else the longest
     const size_t size = parcel->memory.size();
     return std::pair(size < total, size < total ? total - size : size - total);
@@ -179,6 +200,7 @@ Memory Shards::remade(size_t total) {
   for (auto parcel = spare_.begin(); parcel != spare_.end(); ++parcel) {
     const size_t size = (*parcel)->memory.size();
     if (parcel->use_count() > 1 || size / 4 > total || size < total / 4) continue;
+    if ((*parcel)->memory.is_shared() != shared || (*parcel)->memory.in_use()) continue;
     if (best == spare_.end() || fitness(*parcel) < fitness(*best)) best = parcel;
   }
   if (best == spare_.end()) return {};
@@ -186,17 +208,34 @@ Memory Shards::remade(size_t total) {
   spare_.erase(best);
   const size_t before = memory.size();
   if (!memory.remake(total)) return {};
-  if (before < total) {
+  if (before < total && !shared) {
     const size_t there = before / kHugePage * kHugePage;
     get_pages({{memory.data() + there, total - there}});
   }
   return memory;
 }
 
-ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
+/// Until another rank has let go of what is to be written next: it may hear a little later that a commit is
+/// sealed. If that takes longer than new memory would, it is left to that rank.
+void Shards::await_spare(size_t total) {
+  constexpr Duration kPause = std::chrono::microseconds(200), kLeast = std::chrono::milliseconds(5);
+  const Duration patience = std::max(kLeast, Duration(total * 2 / 5));  // 0.4 ns a byte
+  const auto fits = [&](const ParcelPtr& parcel) {
+    return parcel->memory.is_shared() && parcel->memory.size() == total;
+  };
+  if (std::none_of(spare_.begin(), spare_.end(), fits)) return;
+  const auto idle = [&](const ParcelPtr& parcel) { return fits(parcel) && !parcel->memory.in_use(); };
+  for (const Time until = now() + patience;
+       std::none_of(spare_.begin(), spare_.end(), idle) && now() < until;) {
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner, bool shared) {
   const size_t total = segments.empty() ? 0 : segments.back().at + whole_lines(segments.back().bytes);
   const auto fits = [&](const ParcelPtr& parcel) {
-    return parcel.use_count() == 1 && parcel->memory.size() == total;
+    return parcel.use_count() == 1 && parcel->memory.size() == total &&
+           parcel->memory.is_shared() == shared && !parcel->memory.in_use();
   };
   auto found = std::find_if(spare_.begin(), spare_.end(),
                             [&](const ParcelPtr& parcel) { return fits(parcel) && parcel->owner == owner; });
@@ -212,7 +251,8 @@ ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner) {
     }
   } else {
     result = std::make_shared<Parcel>();
-    result->memory = remade(total);
+    result->memory = remade(total, shared);
+    if (result->memory.size() != total && shared) result->memory = Memory::shared(total);
     if (result->memory.size() != total) {
       result->memory = Memory(total);
       get_pages({{result->memory.data(), total}});

@@ -2,6 +2,8 @@
 // other ranks.
 //
 // What a rank commits of all its shards is one parcel: a block of memory that goes to its holders as a whole.
+// Holders on the same machine map it: its pages are theirs as well, and stay when their owner goes. They let
+// go of it when they let go of that commit, and until then its owner does not write there again.
 // A commit has two phases. Parcels are copied and placed beside those of the last commit; then all ranks tell
 // each other that they have placed theirs, which seals it, and only then the older ones are let go of. A rank
 // that is cut off before it has heard of the seal keeps both. The next sync asks whether anybody had sealed:
@@ -66,7 +68,7 @@ struct Segment {
 struct Parcel {
   int32_t owner = -1;
   std::vector<Segment> segments;
-  Memory memory;
+  Memory memory;  // the owner's, if it is mapped
   uint8_t* data(const Segment& segment) const { return memory.data() + segment.at; }
 };
 using ParcelPtr = std::shared_ptr<Parcel>;
@@ -106,9 +108,9 @@ class Shards {
   uint64_t held_bytes() const;
 
   // ---- Commit (shard_commit.cc) ----
-  /// Appends copies of this rank's shards, to the parcel of the commit that is begun. HVD_INTERNAL: no
-  /// memory.
-  Status begin(std::vector<PieceCopy>* pieces);
+  /// Appends copies of this rank's shards, to the parcel of the commit that is begun in `generation`.
+  /// HVD_INTERNAL: no memory.
+  Status begin(const Generation& generation, std::vector<PieceCopy>* pieces);
   /// Collective over all ranks of `generation`: places what was copied, and seals it. `local`: that this rank
   /// has failed before, which all of them are told, and fail alike.
   Status place(const Generation& generation, uint64_t revision, const Status& local);
@@ -125,7 +127,7 @@ class Shards {
   /// This rank's ranges in a generation: asks the program where its place has changed. Calls its callbacks.
   Status fit(const Generation& generation);
   /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
-  Status take_live(uint64_t revision);
+  Status take_live(const Generation& generation, uint64_t revision);
   /// Collective. Gathers every range of `revision` from who has it, with copies, and writes live memory.
   /// `local` as above. *ret_lost: HVD_JOB_FAILED since ranges are lost, and every rank says that it can load
   /// them from elsewhere.
@@ -154,19 +156,30 @@ class Shards {
     size_t at, size;  // within the parcel
   };
 
+  /// What a rank can do with the parcel of another.
+  enum : uint8_t { kReads = 1, kMaps = 2 };
+
   Status distribute(const Generation& generation, Time deadline);
-  Status agree_on_reads(const ShardLayout& layout, int32_t rank, collective::Engine& engine, Time deadline);
+  Status agree_on_reads(const ShardLayout& layout, int32_t rank, bool maps, collective::Engine& engine,
+                        Time deadline);
+  bool shares(const Generation& generation) const;
+  /// Whose parcel `place` is, as its holder has it. Empty memory: it can't be mapped.
+  Memory mapped(const MemoryPlace& place, const std::vector<Segment>& segments) const;
+  void let_go(ParcelPtr parcel);
   static Status read_parcels(const std::vector<Read>& reads);
   std::vector<ParcelPtr> gather_usable(uint64_t revision);
   Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
                    collective::Engine& engine, Time deadline);
+  Ranges wanted(const ShardLayout& layout, const std::vector<std::vector<uint8_t>>& maps) const;
   void spare(Set* set);
-  Status agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has,
+  Status agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has, const Set& next,
                         const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
-                        Time deadline, ShardReads* ret_reads) const;
-  Status move(const std::vector<ShardMove>& moves, const Ranges& has, const std::vector<ParcelPtr>& bag,
-              const std::vector<ParcelPtr>& fresh, int32_t rank, const Parcel* own,
-              collective::Engine& engine, Time deadline, SyncResult* result);
+                        Time deadline, ShardReads* ret_reads);
+  Status tell_filled(Set* next, const std::vector<ParcelPtr>& mapped, int32_t rank,
+                     collective::Engine& engine, Time deadline) const;
+  Status move(const std::vector<ShardMove>& moves, const Ranges& has, const ShardReads& reads,
+              const std::vector<ParcelPtr>& bag, const std::vector<ParcelPtr>& fresh, int32_t rank,
+              const Parcel* own, collective::Engine& engine, Time deadline, SyncResult* result);
   Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
@@ -196,9 +209,11 @@ class Shards {
   /// first, so that what each holder gets is the front of it. Keys of one parity lie beside each other: that
   /// is the stripe.
   std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
-  /// A parcel of these segments, from what was let go of if it fits. Throws std::bad_alloc.
-  ParcelPtr parcel(std::vector<Segment> segments, int32_t owner);
-  Memory remade(size_t total);
+  /// A parcel of these segments, from what was let go of if it fits. `shared`: that others may map, if there is
+  /// such memory. Throws std::bad_alloc.
+  ParcelPtr parcel(std::vector<Segment> segments, int32_t owner, bool shared = false);
+  Memory remade(size_t total, bool shared);
+  void await_spare(size_t total);
   std::vector<ShardRange> ranges() const;
   /// A key was added or taken away: number(before) is what it is now.
   void renumber(const std::function<uint32_t(uint32_t)>& number);
@@ -207,7 +222,8 @@ class Shards {
 
   const bool reads_others_;
   std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
-  std::vector<std::vector<uint8_t>> reads_;  // by rank, whose parcel it reads; empty: nobody's
+  std::vector<std::vector<uint8_t>> reads_;  // by rank, what it does with whose parcel; empty: nothing
+  std::vector<Memory> maps_;                 // by owner, of the commit that is placed; empty: not mapped
   std::vector<Shard> shards_;                // in the order of keys
   std::vector<uint32_t> order_;              // keys by falling number of copies, then by parity
   Set sealed_, next_;

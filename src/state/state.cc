@@ -155,7 +155,9 @@ Status State::Impl::copy(bool counted, bool hidden) {
   if (!shards.empty() && !counted) {
     if (has_commit && complete()) return {};  // live values of shards are nothing without a commit
     if (summary.has_state) {
-      if (Status status = shards.take_live(summary.revision); !status.ok()) return status;
+      Generation generation;
+      if (!generation_source(&generation).ok()) generation = {};  // between two of them
+      if (Status status = shards.take_live(generation, summary.revision); !status.ok()) return status;
     }
   }
   if (hidden || on_device > 0) return copy_overlapped(counted, hidden);

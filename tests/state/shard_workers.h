@@ -148,8 +148,9 @@ struct ShardJob : ::testing::Test {
   }
   Worker& add(int32_t size, const std::string& name = "m") {
     const auto rank = static_cast<int32_t>(workers.size());
-    return *workers.emplace_back(std::make_unique<Worker>(std::string(1, "ab"[rank % 2]), rank, size, copies_,
-                                                          name, settings, length));
+    return *workers.emplace_back(
+        std::make_unique<Worker>(std::string(1, machines[static_cast<size_t>(rank) % machines.size()]), rank,
+                                 size, copies_, name, settings, length));
   }
   void form(int break_after = -1) {
     for (auto& worker : workers) worker->fabric = nullptr;
@@ -223,7 +224,8 @@ struct ShardJob : ::testing::Test {
   std::unique_ptr<Fabric> fabric;
   uint64_t generation = 0;
   int32_t copies_ = 1;
-  int64_t length = kLong;  // of the longer key
+  int64_t length = kLong;       // of the longer key
+  std::string machines = "ab";  // a letter each: ranks are on them in turns
   Settings settings;
   ~ShardJob() override { fabric.reset(); }
 };

@@ -11,10 +11,20 @@ constexpr int32_t kKept[] = {1, parity_of(2), parity_of(3)};
 
 struct ShardSizes : ShardJob {
   void change_sizes(int32_t kept);
+  void cut_off_commits(int32_t kept);
   /// Every so many ranks are lost in turns.
   void cut_off_syncs(size_t every);
+  void random_histories(uint32_t seeds);
 };
 struct Shards : ShardSizes {};
+
+/// All on one machine, and so large that copies are the pages of their owners.
+struct MappedShards : ShardSizes {
+  MappedShards() {
+    machines = "a";
+    length = (9 << 20) / sizeof(double) + 5;
+  }
+};
 
 /// A job of four that loses workers and gains others, several times.
 void ShardSizes::change_sizes(int32_t kept) {
@@ -65,6 +75,60 @@ TEST_F(Shards, AnotherSizeGetsEveryElementOfLargeShards) {
   EXPECT_GT(received, uint64_t{4} << 20);
 }
 
+TEST_F(MappedShards, AnotherSizeGetsEveryElement) {
+  for (const int32_t copies : {1, 2}) change_sizes(copies);
+}
+
+/// The pages of who is gone are read by those who have them; what two had is nobody's when both are.
+TEST_F(MappedShards, AsManyMayBeLostAsThereAreCopies) {
+  for (const int32_t copies : {1, 2}) {
+    start(4, copies);
+    ASSERT_TRUE(ok(sync()));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(ok(commit()));
+    const int broadcasts = fabric->broadcasts();
+    EXPECT_EQ(broadcasts, 0) << "nothing was sent";
+    std::vector<size_t> lost = {1, 2, 3};
+    lost.resize(static_cast<size_t>(copies));
+    lose(lost);
+    restore();
+    form();
+    const auto synced = sync();
+    ASSERT_TRUE(ok(synced)) << text(synced);
+    expect_step(3);
+  }
+}
+
+TEST_F(MappedShards, OneMoreIsOneTooMany) {
+  start(4, 1);
+  ASSERT_TRUE(ok(sync()));
+  ASSERT_TRUE(ok(commit()));
+  lose({1, 2});
+  restore();
+  form();
+  for (const Status& status : sync()) {
+    EXPECT_EQ(status.code, HVD_JOB_FAILED);
+    EXPECT_NE(status.message.find("rank 1 (host a) held them, rank 2 (host a) the copy"), std::string::npos)
+        << status.message;
+  }
+}
+
+/// A program's memory is its own: copies of what it wrote before are not.
+TEST_F(MappedShards, LaterCommitsLeaveEarlierOnesToWhoHasNotHeardOfTheSeal) {
+  length = (3 << 20) / sizeof(double) + 5;
+  for (int commits = 1; commits < 5; ++commits) {
+    start(3, 2);
+    ASSERT_TRUE(ok(sync()));
+    for (int i = 0; i < commits; ++i) ASSERT_TRUE(ok(commit(i % 2 == 0)));
+    fabric->break_after_deliveries(0);
+    EXPECT_FALSE(ok(commit()));  // nothing of it is left
+    lose({0});
+    restore();
+    form();
+    ASSERT_TRUE(ok(sync()));
+    expect_step(static_cast<uint64_t>(commits));
+  }
+}
+
 TEST_F(Shards, AnotherSizeGetsEveryElementByMessages) {
   length = (3 << 20) / sizeof(double) + 5;
   settings.reads_others = false;
@@ -88,49 +152,61 @@ TEST_F(Shards, WhoAgreesMovesNothing) {
   }
 }
 
-TEST_F(Shards, ACommitThatIsCutOffAnywhereIsThereOnAllRanksOrOnNone) {
-  for (const int32_t kept : kKept) {
-    SCOPED_TRACE(kept);
-    for (const bool hidden : {false, true}) {
-      std::vector<int> outcomes(3, 0);
-      int last = 1000;
-      for (int cut = 0; cut < last; ++cut) {
-        for (size_t victim = 0; victim < 3; ++victim) {
-          SCOPED_TRACE("cut off after " + std::to_string(cut) + ", rank " + std::to_string(victim) +
-                       " is lost");
-          start(3, kept);
-          ASSERT_TRUE(ok(sync()));
-          ASSERT_TRUE(ok(commit(hidden)));
-          form();
-          ASSERT_TRUE(ok(sync()));
-          const int before = fabric->deliveries();
-          fabric->break_after_deliveries(cut);
-          const auto committed = commit(hidden);
-          if (ok(committed)) last = std::min(last, fabric->deliveries() - before);
-          for (const Status& status : committed) {
-            EXPECT_TRUE(status.ok() || status.code == HVD_PEER_LOST) << status.message;
-          }
-          lose({victim});
-          restore();
-          form();
-          const auto synced = sync();
-          ASSERT_TRUE(ok(synced)) << text(synced);
-          const uint64_t step = workers[0]->step;
-          expect_step(step);
-          ASSERT_TRUE(step == 1 || step == 2);
-          for (size_t rank = 0, survivor = 0; rank < committed.size(); ++rank) {
-            if (rank == victim) continue;
-            EXPECT_TRUE(!committed[rank].ok() || step == 2) << "who was told so has it, rank " << survivor++;
-          }
-          ++outcomes[step];
-          ASSERT_TRUE(ok(commit(hidden)));
-          expect_step(step + 1);
+void ShardSizes::cut_off_commits(int32_t kept) {
+  SCOPED_TRACE(kept);
+  for (const bool hidden : {false, true}) {
+    std::vector<int> outcomes(3, 0);
+    int last = 1000;
+    for (int cut = 0; cut < last; ++cut) {
+      for (size_t victim = 0; victim < 3; ++victim) {
+        SCOPED_TRACE("cut off after " + std::to_string(cut) + ", rank " + std::to_string(victim) +
+                     " is lost");
+        start(3, kept);
+        ASSERT_TRUE(ok(sync()));
+        ASSERT_TRUE(ok(commit(hidden)));
+        form();
+        ASSERT_TRUE(ok(sync()));
+        const int before = fabric->deliveries();
+        fabric->break_after_deliveries(cut);
+        const auto committed = commit(hidden);
+        if (ok(committed)) last = std::min(last, fabric->deliveries() - before);
+        for (const Status& status : committed) {
+          EXPECT_TRUE(status.ok() || status.code == HVD_PEER_LOST) << status.message;
         }
+        // Who was told so goes on at once, and writes where nobody else may look any more.
+        if (committed[victim].ok() && !ok(committed)) {
+          workers[victim]->train();
+          EXPECT_FALSE(workers[victim]->state.save().ok());
+        }
+        lose({victim});
+        restore();
+        form();
+        const auto synced = sync();
+        ASSERT_TRUE(ok(synced)) << text(synced);
+        const uint64_t step = workers[0]->step;
+        expect_step(step);
+        ASSERT_TRUE(step == 1 || step == 2);
+        for (size_t rank = 0, survivor = 0; rank < committed.size(); ++rank) {
+          if (rank == victim) continue;
+          EXPECT_TRUE(!committed[rank].ok() || step == 2) << "who was told so has it, rank " << survivor++;
+        }
+        ++outcomes[step];
+        ASSERT_TRUE(ok(commit(hidden)));
+        expect_step(step + 1);
       }
-      EXPECT_GT(outcomes[1], 0);
-      EXPECT_GT(outcomes[2], 3);
     }
+    EXPECT_GT(outcomes[1], 0);
+    EXPECT_GT(outcomes[2], 3);
   }
+}
+
+TEST_F(Shards, ACommitThatIsCutOffAnywhereIsThereOnAllRanksOrOnNone) {
+  for (const int32_t kept : kKept) cut_off_commits(kept);
+}
+
+TEST_F(MappedShards, ACommitThatIsCutOffAnywhereIsThereOnAllRanksOrOnNone) {
+  length = (3 << 20) / sizeof(double) + 5;
+  cut_off_commits(1);
 }
 
 TEST_F(Shards, ASyncThatIsCutOffAnywhereLosesNothing) { cut_off_syncs(1); }
@@ -138,6 +214,11 @@ TEST_F(Shards, ASyncThatIsCutOffAnywhereLosesNothing) { cut_off_syncs(1); }
 TEST_F(Shards, ASyncOfLargeShardsThatIsCutOffAnywhereLosesNothing) {
   length = (2 << 20) / sizeof(double) + 3;
   cut_off_syncs(3);
+}
+
+TEST_F(MappedShards, ASyncThatIsCutOffAnywhereLosesNothing) {
+  length = (5 << 20) / sizeof(double) + 3;
+  cut_off_syncs(1);
 }
 
 void ShardSizes::cut_off_syncs(size_t every) {
@@ -167,8 +248,15 @@ void ShardSizes::cut_off_syncs(size_t every) {
   }
 }
 
-TEST_F(Shards, RandomHistoriesKeepEveryElement) {
-  for (uint32_t seed = 0; seed < 60; ++seed) {
+TEST_F(Shards, RandomHistoriesKeepEveryElement) { random_histories(60); }
+
+TEST_F(MappedShards, RandomHistoriesKeepEveryElement) {
+  length = (5 << 20) / sizeof(double) + 3;
+  random_histories(12);
+}
+
+void ShardSizes::random_histories(uint32_t seeds) {
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto any = [&](size_t below) { return static_cast<size_t>(random() % below); };
