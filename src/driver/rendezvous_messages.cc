@@ -43,7 +43,7 @@ void RendezvousServer::received(const ConnectionPtr& connection, std::span<const
       logger_->info("worker {} is heard again after {} s", message.worker,
                     seconds_text(at - connection->heard));
     }
-    connection->heard = at;
+    heard(*connection, at);
     if (!connection->sequence.hear(message)) return;
     handle(connection, message);
   } catch (const Error& error) {
@@ -111,8 +111,9 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->takes_waiting = hello->takes_waiting;
   connection->takes_rosters = hello->takes_rosters;
   connection->sequence.hear(message);
-  connection->heard = now();
   connections_[worker] = connection;
+  connection->silence = by_silence_.insert(by_silence_.end(), connection.get());
+  heard(*connection, now());
   wire::WelcomeT welcome;
   welcome.heartbeat_interval_ms = heartbeat_interval().count();
   welcome.heartbeat_timeout_ms =

@@ -152,6 +152,7 @@ void RendezvousServer::remove(const ConnectionPtr& connection) {
   if (connection->worker == 0) return;
   const auto found = connections_.find(connection->worker);
   if (found != connections_.end() && found->second == connection) {
+    by_silence_.erase(connection->silence);
     connections_.erase(found);
     lives_.forget(connection->worker);
   }
@@ -192,12 +193,18 @@ void RendezvousServer::died(const ConnectionPtr& connection, int quiet_turns, Ti
   });
 }
 
+void RendezvousServer::heard(Connection& connection, Time at) {
+  connection.heard = at;
+  by_silence_.splice(by_silence_.end(), by_silence_, connection.silence);
+}
+
 void RendezvousServer::watch() {
   if (connections_.empty()) return timer_.cancel();
   Time first = Time::max();
-  for (const auto& [worker, connection] : connections_) {
+  for (const Connection* connection : by_silence_) {
     first = std::min(
         first, connection->heard + (connection->slow ? config_.slow_timeout : config_.heartbeat_timeout));
+    if (!connection->slow) break;  // those behind it have been heard later
   }
   // Not only when somebody may be silent: then nobody would know for how long this process was held up.
   last_look_ = now();
@@ -211,15 +218,16 @@ void RendezvousServer::look_for_silence() {
   if (const Duration late = at - watch_at_; late > config_.heartbeat_interval) {
     logger_->warning("the driver was held up for {} s: workers get that much longer",
                      seconds_text(at - last_look_));
-    for (const auto& [worker, connection] : connections_) {
+    for (Connection* connection : by_silence_) {  // which stays in order
       connection->heard = std::min(at, connection->heard + (at - last_look_) + config_.heartbeat_interval);
     }
     return watch();
   }
   std::vector<std::pair<ConnectionPtr, std::string>> lost;
-  for (const auto& [worker, connection] : connections_) {
+  for (Connection* connection : by_silence_) {
+    if (at - connection->heard < config_.heartbeat_timeout) break;
     if (std::string why = verdict_on(*connection, at); !why.empty())
-      lost.emplace_back(connection, std::move(why));
+      lost.emplace_back(connections_.at(connection->worker), std::move(why));
   }
   for (const auto& [connection, why] : lost) {
     if (connection->over) continue;
@@ -412,6 +420,7 @@ void RendezvousServer::retire() {
     connection->deadline.cancel();
     connection->channel->close(kLinger);
   }
+  by_silence_.clear();
   for (const auto& [worker, connection] : std::exchange(connections_, {})) {
     connection->over = true;
     connection->channel->close(kLinger);

@@ -175,6 +175,7 @@ class RendezvousServer {
   void note(Connection& connection, hvd_log_level level, const std::string& text);
   void count_refused(const ConnectionPtr& connection);
   void answer(const std::vector<KvStore::Answer>& answers);
+  void heard(Connection& connection, Time at);
   void watch();
   void look_for_silence();
   std::string verdict_on(Connection& connection, Time at);
@@ -189,6 +190,7 @@ class RendezvousServer {
   std::string term_proof_;
   std::optional<std::pair<bool, std::string>> ended_;
   std::map<uint64_t, ConnectionPtr> connections_;  // by worker, after hello
+  std::list<Connection*> by_silence_;              // the same, who was silent for longest first
   std::list<ConnectionPtr> strangers_;             // before it, oldest first
   std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
