@@ -262,7 +262,7 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
 
 /// Each form of an assignment is encoded when the first one needs it: for who knows the generation before,
 /// for who knows none, and for workers of libraries that have no rosters.
-void RendezvousServer::assign(const membership::Assign& assign) {
+const std::vector<Member>& RendezvousServer::assign(membership::Assign assign) {
   answer(kv_.begin(assign.generation));
   const auto encoded = [&](wire::AssignmentT assignment) {
     assignment.epoch = assign.epoch;
@@ -298,7 +298,8 @@ void RendezvousServer::assign(const membership::Assign& assign) {
     connection.generation = connection.assigned = connection.roster = assign.generation;
     form.send(*connection.channel, member.worker, connection.sequence.next());
   }
-  assigned_ = {assign.generation, assign.members};
+  assigned_ = {assign.generation, std::move(assign.members)};
+  return assigned_.members;
 }
 
 void RendezvousServer::abort(const membership::Abort& abort) {

@@ -103,7 +103,8 @@ class RendezvousServer {
 
   /// Newest epoch, for Welcome.
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
-  void assign(const membership::Assign& assign);
+  /// The members, as they were assigned.
+  const std::vector<Member>& assign(membership::Assign assign);
   void abort(const membership::Abort& abort);
   void notify(const membership::Notify& notify);
   /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were

@@ -305,23 +305,25 @@ void Supervisor::perform(membership::StopWorker& action) {
 }
 
 void Supervisor::perform(membership::Assign& action) {
-  server_->assign(action);
+  const uint64_t generation = action.generation;
+  const std::string reason = action.reason;
+  const std::vector<Member>& members = server_->assign(std::move(action));
   std::map<std::string, int32_t> hosts;
   std::vector<uint64_t> ids;
-  for (const Member& member : action.members) ids.push_back(member.worker);
-  recorder_.formed(action.generation, ids, action.reason, now());
-  for (size_t rank = 0; rank < action.members.size(); ++rank) {
-    const uint64_t id = action.members[rank].worker;
+  for (const Member& member : members) ids.push_back(member.worker);
+  recorder_.formed(generation, ids, reason, now());
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const uint64_t id = members[rank].worker;
     launcher_->set_rank(id, static_cast<int32_t>(rank));
     if (const auto found = workers_.find(id); found != workers_.end())
       found->second.rank = static_cast<int32_t>(rank);
-    ++hosts[action.members[rank].host];
+    ++hosts[members[rank].host];
   }
   std::vector<membership::HostSlots> list;
   for (const auto& [name, members] : hosts) list.push_back({name, members});
-  note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", action.generation,
-                                 action.generation > 1 ? " formed after a reset" : " formed",
-                                 action.members.size(), describe_hosts(list)));
+  note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", generation,
+                                 generation > 1 ? " formed after a reset" : " formed", members.size(),
+                                 describe_hosts(list)));
 }
 
 void Supervisor::perform(membership::Abort& action) {

@@ -165,16 +165,16 @@ void Membership::Impl::keep_the_needed(Plan* plan) const {
 /// A spare that was used is replaced when all are at work again: starting a process takes time from those who
 /// recover.
 int32_t Membership::Impl::spares_wanted() {
-  if (initial) return config.spares;
-  const std::vector<Worker*> members_now = survivors();
+  if (initial || config.spares == 0) return config.spares;
+  const std::vector<Worker*>& members_now = survivors();
   const bool at_work =
       running() && std::all_of(members_now.begin(), members_now.end(), [](Worker* w) { return w->synced; });
   return at_work ? config.spares : 0;
 }
 
 /// Spares are told that they are, so that they wait for longer than for a place that is about to be free.
-void Membership::Impl::tell_waiting(const Plan& plan) {
-  for (Worker* w : plan.spares) {
+void Membership::Impl::tell_waiting(const std::vector<Worker*>& spares) {
+  for (Worker* w : spares) {
     if (!w->ready || w->waits) continue;
     w->waits = true;
     out.push_back(Wait{w->id, fmt::format("{} have a place, which is the maximum: this one is a spare",

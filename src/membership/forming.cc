@@ -32,7 +32,7 @@ const Plan& Membership::Impl::plan() {
 Plan Membership::Impl::make_plan() {
   Plan plan;
   const int64_t cap = capacity();
-  const std::vector<Worker*> all = survivors();
+  const std::vector<Worker*>& all = survivors();
   for (Worker* w : all) {
     // While the job is finishing, whoever is still in the work ends it.
     const bool stays = finishing() || (placed(*w) && std::ssize(plan.kept) < cap);
@@ -65,13 +65,14 @@ Plan Membership::Impl::make_plan() {
 }
 
 void Membership::Impl::stop_misplaced() {
-  if (finishing()) return;         // they end with the job
-  const Plan now_placed = plan();  // a copy: it changes with each that is stopped
-  for (Worker* w : now_placed.homeless) { stop_worker(farewell(*w)); }
-  for (Worker* w : now_placed.surplus) {
+  if (finishing()) return;  // they end with the job
+  // Copies: the plan changes with each that is stopped.
+  const std::vector<Worker*> homeless = plan().homeless, surplus = plan().surplus, spares = plan().spares;
+  for (Worker* w : homeless) stop_worker(farewell(*w));
+  for (Worker* w : surplus) {
     stop_worker(w->id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")));
   }
-  tell_waiting(now_placed);
+  tell_waiting(spares);
 }
 
 void Membership::Impl::start_workers() {
@@ -116,8 +117,9 @@ void Membership::Impl::try_form() {
     if (short_of_workers(plan) || !(complete || late)) return;
     return send_away_minority(plan.newcomers) ? try_form() : form(plan.newcomers);
   }
-  const std::vector<Worker*> all = survivors();
-  if (!std::all_of(all.begin(), all.end(), [](Worker* w) { return w->ready; })) return;
+  if (const std::vector<Worker*>& all = survivors();
+      !std::all_of(all.begin(), all.end(), [](Worker* w) { return w->ready; }))
+    return;
   leave_out_held(&plan);
 
   std::vector<Worker*> next = plan.kept;
@@ -128,7 +130,8 @@ void Membership::Impl::try_form() {
   // the training was made: to begin again loses nothing, whoever had been synced before it was lost.
   if (state_exists && !fresh && holder == nullptr && leaver == nullptr) {
     std::string sentence = "no survivor holds state: ";
-    for (const Worker* w : all) sentence += fmt::format("{}{}", w == all.front() ? "" : ", ", describe(*w));
+    for (const Worker* w : survivors())
+      sentence += fmt::format("{}{}", w == survivors().front() ? "" : ", ", describe(*w));
     if (!last_loss.empty()) sentence += "; last: " + last_loss;
     return finish(false, std::move(sentence));
   }
@@ -220,7 +223,7 @@ bool Membership::Impl::send_away_too_long(const std::vector<Worker*>& next) {
 
 /// Counts generations that broke for no worker's fault; false: too many in a row, the job has ended.
 bool Membership::Impl::count_failed_connects() {
-  const std::vector<Worker*> all = survivors();
+  const std::vector<Worker*>& all = survivors();
   const bool connected = std::all_of(all.begin(), all.end(), [](Worker* w) { return w->synced; });
   if (link_failure.empty() || lost_any || connected) {
     failed_connects = 0;
@@ -300,6 +303,8 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     w->ready = w->synced = w->behind = false;
   }
   inherited = false;
+  known_seated = std::move(next);
+  seated_version = workers.version();
   out.push_back(std::move(assign));
   for (uint64_t id : left_out) {
     const Worker& w = *workers.find(id);

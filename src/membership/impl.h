@@ -75,7 +75,7 @@ struct Membership::Impl {
   bool placed(const Worker& worker) const;  // it may be in the next generation
   void place_beyond(Plan* plan, std::vector<Worker*> rest) const;
   void keep_the_needed(Plan* plan) const;
-  void tell_waiting(const Plan& plan);
+  void tell_waiting(const std::vector<Worker*>& spares);
   int32_t spares_wanted();
   StopWorker farewell(const Worker& worker) const;
   std::string hosts_text() const;
@@ -137,6 +137,7 @@ struct Membership::Impl {
   void lose(Worker& worker, const std::string& why);
   void abort(const std::string& reason, int32_t rank, uint64_t worker);
   void all_members_gone();
+  void end_worker(uint64_t id, Ending ending, const std::string& why);
   void stop_worker(uint64_t id, const std::string& reason);
   void stop_worker(StopWorker stop);
   void finish(bool success, std::string sentence, bool try_again = false);
@@ -145,10 +146,11 @@ struct Membership::Impl {
 
   bool running() const { return phase == Phase::kRunning; }
   bool finishing() const { return done > 0; }
-  int32_t first_size() const;        // workers wanted for the first generation
-  int64_t capacity() const;          // most workers in the next generation
-  int64_t limit() const;             // most workers in any
-  std::vector<Worker*> survivors();  // living members, by rank
+  int32_t first_size() const;  // workers wanted for the first generation
+  int64_t capacity() const;    // most workers in the next generation
+  int64_t limit() const;       // most workers in any
+  /// Living members, by rank. To be copied if what is done with them may end one.
+  const std::vector<Worker*>& survivors();
   size_t survivor_count();
   std::vector<Worker*> newcomers();  // living workers that are no members, by identity
   std::vector<Worker*> leavers();    // that want to go, by identity

@@ -181,7 +181,7 @@ void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
                                                : "it was never a member"));
   }
   ++done;
-  workers.end(id, Ending::kDone, "");
+  end_worker(id, Ending::kDone, "");
   remember(WorkerDone{id});
   quiet = quiet_done();
   if (!gathering && !somebody_lives()) all_members_gone();
@@ -213,10 +213,18 @@ void Membership::Impl::stop(const std::string& reason) {
   for (uint64_t id : rest) stop_worker(id, reason);
 }
 
+/// The others of the generation stay known: to look all of them up for one takes longer than most decisions.
+void Membership::Impl::end_worker(uint64_t id, Ending ending, const std::string& why) {
+  const bool known = seated_version == workers.version();
+  if (known) std::erase(known_seated, workers.find(id));
+  workers.end(id, ending, why);
+  if (known) seated_version = workers.version();
+}
+
 void Membership::Impl::lose(Worker& lost, const std::string& why) {
   const Worker worker = lost;
   last_loss = fmt::format("{} lost: {}", describe(worker), why);
-  workers.end(worker.id, Ending::kLost, why);
+  end_worker(worker.id, Ending::kLost, why);
   forget_plan();
   // A worker that is going anyway, or its host, says nothing about the host.
   if (hosts.has_slot(worker.host, worker.slot) && !worker.leaves_by && !worker.own_place) {
@@ -281,7 +289,7 @@ void Membership::Impl::stop_worker(uint64_t id, const std::string& reason) {
 }
 
 void Membership::Impl::stop_worker(StopWorker stop) {
-  workers.end(stop.worker, Ending::kStopped, stop.reason);
+  end_worker(stop.worker, Ending::kStopped, stop.reason);
   forget_plan();
   remember(WorkerGone{stop.worker, false, "", {}});
   out.push_back(std::move(stop));

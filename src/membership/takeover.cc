@@ -82,9 +82,16 @@ KnownJob Membership::Impl::known() const {
   job.interrupted = interrupted;
   job.aborted = aborted;
   job.members = members;
+  job.workers.reserve(workers.living().size());
   for (const auto& [id, w] : workers.living()) {
-    KnownWorker& worker = job.workers.emplace_back(
-        KnownWorker{id, w.host, w.slot, w.ever_synced, w.own_place, w.drained, std::nullopt, w.leaves_why});
+    KnownWorker& worker = job.workers.emplace_back();
+    worker.worker = id;
+    worker.host = w.host;
+    worker.slot = w.slot;
+    worker.ever_synced = w.ever_synced;
+    worker.own_place = w.own_place;
+    worker.drained = w.drained;
+    worker.leaves_why = w.leaves_why;
     if (w.leaves_by) worker.leaves_within = std::max<Duration>(*w.leaves_by - now, Duration(0));
   }
   job.scaled = scaled;
@@ -211,7 +218,7 @@ std::string Membership::Impl::abort_reason() const {
 
 bool Membership::Impl::all_back() {
   if (std::count(members.begin(), members.end(), uint64_t{0}) > 0) return false;
-  const std::vector<Worker*> living = survivors();
+  const std::vector<Worker*>& living = survivors();
   if (std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; })) return false;
   if (told) return true;
   // A generation is the newest if everybody is inside it: those that have left it may not know of the next
@@ -253,7 +260,7 @@ void Membership::Impl::gather() {
   short_since.reset();
   if (initial) short_since = now;
   // What those say who have come back already counts from here on.
-  const std::vector<Worker*> living = survivors();
+  const std::vector<Worker*>& living = survivors();
   if (running() && std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->ready; }))
     phase = Phase::kForming;
 }

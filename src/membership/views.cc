@@ -30,8 +30,10 @@ const std::vector<Worker*>& Membership::Impl::seated() {
   return known_seated;
 }
 
-// A copy: what is done with them may end some.
-std::vector<Worker*> Membership::Impl::survivors() { return initial ? std::vector<Worker*>() : seated(); }
+const std::vector<Worker*>& Membership::Impl::survivors() {
+  static const std::vector<Worker*> none;
+  return initial ? none : seated();
+}
 
 std::vector<Worker*> Membership::Impl::newcomers() {
   const Plan& p = plan();
@@ -221,7 +223,7 @@ std::string Membership::waiting_for() const {
   if (m.phase != Phase::kForming) return "";
   const Plan plan = m.make_plan();
   std::vector<const Worker*> late;
-  const std::vector<Worker*> survivors = m.survivors();
+  const std::vector<Worker*>& survivors = m.survivors();
   std::copy_if(survivors.begin(), survivors.end(), std::back_inserter(late),
                [](Worker* w) { return !w->ready; });
   const char* verb = "rejoin";

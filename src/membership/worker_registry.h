@@ -17,28 +17,33 @@ namespace hvd::membership {
 
 /// A worker that was started and is not lost, stopped or done.
 struct Worker {
+  // First what a decision asks of every worker: few lines of the processor's memory for each.
   uint64_t id = 0;
-  std::string host;  // of its slot
+  int32_t rank = -1;  // in the current generation; -1: it never was a member
   int32_t slot = 0;
+  bool ready = false;   // it waits for a generation; a member that is ready has left the current one
+  bool synced = false;  // in the current generation
+  bool ever_synced = false;
+  bool has_state = false;
+  bool at_work = false;    // it came back to this driver from within the current generation
+  bool absent = false;     // known by an earlier driver, and not back yet
+  bool behind = false;     // it never learnt of its place in the current generation
+  bool own_place = false;  // it came by itself: its slot is no discovered one
+  bool waits = false;      // it was told that it is a spare
+  // Whether its slot is a discovered one, as of this version of the hosts.
+  mutable bool slot_there = false;
+  mutable uint64_t looked_in = 0;
+  uint64_t revision = 0;          // as far as the driver knows
+  uint64_t chosen_for = 0;        // the newest generation that it was put into
+  std::optional<Time> leaves_by;  // it goes at the next change of generation; lost if it is still there then
+
+  std::string host;  // of its slot
   Time started{};
-  int32_t rank = -1;   // in the current generation; -1: it never was a member
-  bool ready = false;  // it waits for a generation; a member that is ready has left the current one
   Time ready_since{};
   ReadyEvent event;                   // the newest
   uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
-  uint64_t chosen_for = 0;            // the newest generation that it was put into
-  bool synced = false;                // in the current generation
-  bool ever_synced = false;
-  bool has_state = false;
-  uint64_t revision = 0;  // as far as the driver knows
-  bool at_work = false;   // it came back to this driver from within the current generation
-  bool absent = false;    // known by an earlier driver, and not back yet
-  bool behind = false;    // it never learnt of its place in the current generation
 
-  bool own_place = false;         // it came by itself: its slot is no discovered one
-  bool waits = false;             // it was told that it is a spare
-  std::optional<Time> leaves_by;  // it goes at the next change of generation; lost if it is still there then
-  bool drained = false;           // since its host is
+  bool drained = false;  // since its host is
   std::string leaves_why;
 
   // Feeding: one that waits.
@@ -50,10 +55,6 @@ struct Worker {
   uint64_t asked_in = 0;  // the generation in which it was asked to
   bool offered = false;   // and has answered
   std::string feed_endpoint, feed_key;
-
-  // Whether its slot is a discovered one, as of this version of the hosts.
-  mutable uint64_t looked_in = 0;
-  mutable bool slot_there = false;
 
   bool member() const { return rank >= 0; }
   const std::string& reported_host() const { return event.host.empty() ? host : event.host; }
