@@ -24,6 +24,22 @@ class Docs(unittest.TestCase):
         blocks = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
         self.assertIn((ROOT / "examples" / "minimal.c").read_text(), blocks)
 
+    def test_pages_show_lines_of_programs_that_are_tested(self):
+        """Blocks without what a page leaves out ("...") are lines of a program, in its order."""
+        for page, language, sources in (
+            ("rust", "rust", ("hvd/src/lib.rs", "burn/examples/train.rs")),
+            ("go", "go", ("examples/minimal/main.go",)),
+        ):
+            blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.S)
+            self.assertEqual(len(sources), len(blocks), page)
+            for block, source in zip(blocks, sources):
+                text = (ROOT / "bindings" / page / source).read_text()
+                lines = iter([line.removeprefix("//!").strip() for line in text.splitlines()])
+                for line in block.splitlines():
+                    wanted = line.strip()
+                    self.assertTrue(wanted in ("", "...") or any(wanted == other for other in lines),
+                                    f"docs/{page}.md: {source} has no line '{wanted}' at its place")
+
     def test_links_lead_somewhere(self):
         for page in PAGES:
             for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):

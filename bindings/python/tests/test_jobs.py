@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -172,3 +173,37 @@ def test_an_exception_fails_the_job(start, tmp_path):
                            str(broken)], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
                           text=True, timeout=60 * PATIENCE)
     assert done.returncode != 0 and "KeyError: 'mine'" in done.stdout + done.stderr
+
+
+# What the manual's blocks leave out, in their order.
+AROUND = [
+    ("", ""),
+    ("import asyncio\nimport numpy as np\nimport hvd\nhvd.init()\nx, y = np.ones(2), np.ones(2)\n",
+     "asyncio.run(step())\n"),
+    ("import numpy as np\nimport hvd\nhvd.init()\nw, data = np.zeros(3), list(range(256))\n", ""),
+    ("", ""),
+]
+
+
+def test_the_manuals_examples(tmp_path):
+    pytest.importorskip("numpy")
+    manual = (PACKAGE.parents[1] / "docs" / "python.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", manual, re.S)
+    assert len(blocks) == len(AROUND)
+    programs = [before + block + after + "print('ran', flush=True)\n"
+                for block, (before, after) in zip(blocks, AROUND)]
+    for index, program in enumerate(programs):
+        (tmp_path / "example.py").write_text(program)
+        if index == 2:
+            (tmp_path / "train.py").write_text(program)  # for the driver's
+        # The last one is no worker.
+        job = [] if program is programs[-1] else [hvd.hvdrun(), "-np", "2", "-H", "localhost:2", "--set",
+                                                  "restart=false", "--"]
+        done = subprocess.run(
+            [*job, sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True,
+            timeout=120 * PATIENCE, env={
+                **os.environ, "PYTHONPATH": str(PACKAGE), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "HVD_LOCAL_HOSTS": "true", "OMP_NUM_THREADS": "1"
+            })
+        ran = len(re.findall(r"\bran$", done.stdout, re.M))
+        assert done.returncode == 0 and (ran == 2 if job else ran >= 3), program + done.stdout + done.stderr
