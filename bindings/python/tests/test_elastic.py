@@ -87,6 +87,27 @@ def test_a_class_with_its_own_save_restore_and_sync(alone):
     assert state.calls == ["sync", "restore"] and state.value == 2 and state.revision == 1
 
 
+def test_who_joins_a_running_job_keeps_no_copy_of_what_a_sync_overwrites(alone, monkeypatch):
+    monkeypatch.setattr(hvd.Context, "generation", lambda self: 2)
+    weights = np.zeros(3)
+    state = elastic.ArrayState(weights=weights, epoch=4)
+    assert list(state._initial) == ["epoch"]
+    state.epoch = 5
+    with pytest.raises(hvd.InvalidError, match="'weights' comes from the others"):
+        state.restore()
+    assert state.epoch == 5
+    state.sync()
+    weights += 1
+    state.commit()
+    weights += 1
+    state.restore()
+    assert weights.tolist() == [1, 1, 1] and state.epoch == 5
+    values = elastic.ObjectState(epoch=1)
+    values.epoch = 2
+    values.restore()
+    assert values.epoch == 1
+
+
 def test_names_that_are_taken(alone):
     for name in ("commit", "_handle", "revision"):
         with pytest.raises(hvd.InvalidError, match="attribute"):

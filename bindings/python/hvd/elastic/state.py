@@ -178,6 +178,7 @@ class State:
         base(self, "_user", threading.Lock())
         base(self, "_memory", {})
         base(self, "_initial", None)
+        base(self, "_late", None)
         pointer = c_void_p()
         _abi.check(_lib.hvd_state_create, self._context._handle.pointer, byref(pointer))
         base(self, "_handle", Native(pointer.value, _lib.hvd_state_destroy))
@@ -187,6 +188,7 @@ class State:
     _user: threading.Lock
     _memory: dict[str, Any]  # Borrowed, _Object or ElasticSampler by key
     _initial: dict[str, Any] | None
+    _late: str | None  # a key that has no initial copy
 
     # ---- what it holds ----
 
@@ -328,6 +330,9 @@ class State:
         if self._initial is None or self.revision:
             self._call("restore", _lib.hvd_state_restore)
             return
+        if self._late:
+            raise InvalidError(f"restore: this worker joined a running job, and {self._late!r} comes from the "
+                               "others in its first sync: expected a sync before")
         with self._in_use("restore"):
             self._put_back(self._initial)
 
@@ -383,10 +388,14 @@ class State:
         return getattr(type(self), method) is not getattr(State, method)
 
     def _keep_initial(self) -> None:
-        """What restore() gives before there is a commit."""
+        """What restore() gives before there is a commit. Of arrays a worker that joins a running job keeps no
+        copy: its first sync overwrites them, and the others wait for it."""
         found: dict[str, Any] = {}
+        joins = self._context.generation() > 1
         for key, item in self._memory.items():
-            if isinstance(item, Borrowed):
+            if joins and isinstance(item, (Borrowed, Shard)):
+                self._late = self._late or key
+            elif isinstance(item, Borrowed):
                 found[key] = item.copy()
             elif isinstance(item, ElasticSampler):
                 found[key] = item.state_dict()
