@@ -555,6 +555,15 @@ typedef int32_t (*hvd_load_fn)(void *userdata, const void *data, size_t size);
 HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_save_fn save,
                                         hvd_load_fn load, void *userdata, hvd_destroy_fn destroy,
                                         hvd_error *error);
+
+/* For a save callback, instead of `write`, for memory that stays where it is: `count` pieces of it come next
+ * in the object, and are not copied now but with the state's tensors, by all copying threads; pieces of them
+ * that have not changed since the last commit are not written again. `sink` is the callback's. The pieces
+ * must stay as they are until the library calls anything of the program's but save callbacks, or the call
+ * that wanted the save (commit, commit_begin, save, sync) returns. write and hvd_state_lend may take turns.
+ * Returns 0, or nonzero as `write` does. */
+HVD_API int32_t hvd_state_lend(void *sink, const void *const *data, const size_t *sizes, size_t count);
+
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
 /* Runs when a new generation has been formed and synced, before the training function is called again, in
@@ -620,8 +629,8 @@ typedef struct hvd_state_info {
   uint64_t sync_sent_bytes;       /* payload that this rank sent in all syncs */
   uint64_t sync_received_bytes;   /* payload that this rank received in all syncs */
   int64_t last_commit_ns;         /* duration of the copy of the last commit */
-  uint64_t written_bytes;         /* of host tensors and values that all commits wrote because they had
-                                     changed, in pieces of 1 MiB */
+  uint64_t written_bytes;         /* of host tensors, values and lent memory that all commits wrote because
+                                     they had changed, in pieces of 1 MiB */
   uint64_t shard_bytes;           /* of this rank's ranges of sharded keys, in one commit; part of `bytes` */
   uint64_t copy_bytes;            /* of the copies of other ranks' ranges, and the parity, that this rank
                                      holds */

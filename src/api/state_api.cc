@@ -6,6 +6,7 @@
 #include "api/handles.h"
 #include "hvd/shards.h"
 #include "state/shards.h"
+#include "state/variable.h"
 
 using hvd::Callback;
 using hvd::Error;
@@ -145,6 +146,10 @@ hvd_status hvd_state_add_object(hvd_state* state, const char* key, hvd_save_fn s
     if (load == nullptr) throw Error(HVD_INVALID, "load is NULL");
     Call(state)->state.add_object(required_text(key, "key"), saver, saver.beside(load));
   });
+}
+
+int32_t hvd_state_lend(void* sink, const void* const* data, const size_t* sizes, size_t count) {
+  return hvd::state::lend(sink, data, sizes, count);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace hvd {
 
@@ -22,10 +23,20 @@ Digest digest(const void* data, size_t size);
 /// not go through the caches: fastest where the target is not read soon, as a commit's.
 Digest copy_and_digest(void* target, const void* source, size_t size);
 
+/// Borrowed memory.
+struct Extent {
+  const void* data;
+  size_t size;
+};
+/// The same of extents, one after the other, as if they were one: digest(target) of what stands there then.
+Digest digest(std::span<const Extent> extents);
+Digest copy_and_digest(void* target, std::span<const Extent> extents);
+
 /// The loops by instruction set. The functions above take the best that the machine has.
 enum class DigestKernel { kPortable, kAvx2, kAvx512 };
 bool available(DigestKernel kernel);
 Digest digest(DigestKernel kernel, const void* data, size_t size);
 Digest copy_and_digest(DigestKernel kernel, void* target, const void* source, size_t size);
+Digest copy_and_digest(DigestKernel kernel, void* target, std::span<const Extent> extents);
 
 }  // namespace hvd

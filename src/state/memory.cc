@@ -21,6 +21,9 @@
 #include "base/descriptor.h"
 #include "state/pages.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace hvd::state {
 namespace {
 
@@ -208,6 +211,27 @@ bool Memory::remake(size_t size) {
   mapped = length;
   size_ = size;
   return true;
+}
+
+void Bytes::resize(size_t size) {
+  if (size > capacity()) {
+    Memory larger(size);
+    if (size_ > 0) std::memcpy(larger.data(), data(), size_);
+    memory_ = std::move(larger);
+  }
+  size_ = size;
+}
+
+void Bytes::append(const void* data, size_t size) {
+  if (size == 0) return;
+  const size_t at = size_;
+  if (size > SIZE_MAX / 4 || at > SIZE_MAX / 4) throw std::bad_alloc();
+  if (at + size > capacity()) {
+    resize(std::max(at + size, 2 * capacity()));
+    size_ = at;
+  }
+  std::memcpy(this->data() + at, data, size);
+  size_ = at + size;
 }
 
 void Memory::Delete::operator()(uint8_t* p) const {

@@ -49,7 +49,7 @@ class Memory {
   static Memory map(const MemoryPlace& place);
 
   uint8_t* data() const { return data_.get(); }
-  size_t size() const { return size_; }
+  size_t size() const { return data_ == nullptr ? 0 : size_; }  // it may have been moved from
   /// Where others find it; nowhere, unless it is shared or mapped.
   MemoryPlace place() const;
   bool is_shared() const { return sharing() == Sharing::kOwn; }
@@ -79,6 +79,34 @@ class Memory {
   bool remake_shared(size_t size);
   using Pointer = std::unique_ptr<uint8_t, Delete>;
   Pointer data_{nullptr, Delete{0, nullptr, HVD_MEMORY_HOST}};
+  size_t size_ = 0;
+};
+
+/// Bytes in host memory, of a number that changes: as a std::vector, but they lie as Memory does, and what is
+/// new has no value.
+class Bytes {
+ public:
+  Bytes() = default;
+  Bytes(Memory memory, size_t size) : memory_(std::move(memory)), size_(size) {}
+  Bytes(Bytes&&) = default;
+  Bytes& operator=(Bytes&&) = default;
+  Bytes(const Bytes& other) { append(other.data(), other.size_); }
+  Bytes& operator=(const Bytes& other) = delete;
+  ~Bytes() = default;
+
+  uint8_t* data() { return memory_.data(); }
+  const uint8_t* data() const { return memory_.data(); }
+  size_t size() const { return size_; }
+  size_t capacity() const { return memory_.size(); }
+  bool empty() const { return size_ == 0; }
+  /// Keeps what is there. Throws std::bad_alloc if it is more than capacity().
+  void resize(size_t size);
+  void append(const void* data, size_t size);
+  void clear() { size_ = 0; }
+  void swap(Bytes& other) noexcept { std::swap(*this, other); }
+
+ private:
+  Memory memory_;
   size_t size_ = 0;
 };
 

@@ -120,7 +120,11 @@ Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> ke
 Status State::Impl::make_room() {
   std::vector<std::span<uint8_t>> fresh;
   for (auto& [key, variable] : variables) {
-    if (variable.is_object() || variable.next.memory.size() >= variable.bytes) continue;
+    if (variable.is_object()) {
+      if (Status status = variable.make_room(variable.next, &fresh); !status.ok()) return status;
+      continue;
+    }
+    if (variable.next.memory.size() >= variable.bytes) continue;
     Status status;
     try {
       if (variable.on_device()) {
@@ -140,12 +144,16 @@ Status State::Impl::make_room() {
   return {};
 }
 
-void State::Impl::take_objects() {
+uint64_t State::Impl::take_objects() {
+  std::vector<PieceCopy> list;
   for (auto& [key, variable] : variables) {
-    if (!variable.is_object()) continue;
-    variable.next.object.swap(variable.fresh);
-    variable.next_digest = variable.next.digest_object();
+    if (variable.is_object()) variable.take_saved(&variable.next, &list);
   }
+  const uint64_t written = copy_pieces(list, true);
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) variable.next_digest = variable.next.pieces.content();
+  }
+  return written;
 }
 
 void State::Impl::copy_host_part(bool parallel) {
@@ -212,11 +220,11 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
     status.message = fmt::format("state: device memory can't be copied: {}", status.message);
     return commit.generation ? refuse(status) : status;
   }
-  take_objects();
-  copy_pieces(at_once, false);
+  const uint64_t written = take_objects() + copy_pieces(at_once, false);
   if (!hidden) copy_host_part(true);  // while devices are at theirs
   {
     std::lock_guard lock(mutex);
+    statistics.written_bytes += written;
     pending = counted;
   }
   begun = hidden;

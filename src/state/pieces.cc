@@ -40,8 +40,10 @@ uint64_t copy_piece(const PieceCopy& piece) {
   // Reading alone costs half of a copy. What changed at the last copy is taken to have changed again, which
   // saves reading it twice.
   constexpr uint8_t kBoth = Pieces::kKnown | Pieces::kSteady;
-  if ((marks & kBoth) == kBoth && digest(piece.from, piece.size) == held) return 0;
-  const Digest copied = copy_and_digest(piece.to, piece.from, piece.size);
+  const Extent whole{piece.from, piece.size};
+  const std::span<const Extent> parts = piece.from != nullptr ? std::span(&whole, 1) : piece.parts;
+  if ((marks & kBoth) == kBoth && digest(parts) == held) return 0;
+  const Digest copied = copy_and_digest(piece.to, parts);
   marks = (marks & Pieces::kKnown) != 0 && copied == held ? kBoth : Pieces::kKnown;
   held = copied;
   return piece.size;
@@ -76,6 +78,31 @@ void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std
   for (size_t at = 0; at < bytes; at += length) {
     list->push_back({to == nullptr ? nullptr : static_cast<uint8_t*>(to) + at,
                      static_cast<const uint8_t*>(from) + at, std::min(length, bytes - at), pieces, index++});
+  }
+}
+
+void append_pieces(void* to, std::span<const Extent> extents, Pieces* pieces, std::vector<Extent>* parts,
+                   std::vector<PieceCopy>* list) {
+  size_t size = 0;
+  for (const Extent& extent : extents) size += extent.size;
+  parts->clear();
+  parts->reserve(extents.size() + pieces_of(size));  // spans of it must stay valid
+  size_t taken = 0;                                  // of extents[0]
+  for (size_t at = 0; at < size; at += kPiece) {
+    const size_t length = std::min(kPiece, size - at), first = parts->size();
+    for (size_t filled = 0; filled < length;) {
+      const size_t some = std::min(extents[0].size - taken, length - filled);
+      if (some > 0) parts->push_back({static_cast<const uint8_t*>(extents[0].data) + taken, some});
+      filled += some;
+      taken += some;
+      if (taken < extents[0].size) continue;
+      extents = extents.subspan(1);
+      taken = 0;
+    }
+    PieceCopy piece{static_cast<uint8_t*>(to) + at, nullptr, length, pieces, at / kPiece};
+    piece.parts = std::span(*parts).subspan(first);
+    if (piece.parts.size() == 1) piece.from = static_cast<const uint8_t*>(piece.parts[0].data);
+    list->push_back(piece);
   }
 }
 

@@ -41,17 +41,23 @@ struct Pieces {
 };
 
 /// One piece of a copy. `pieces` NULL: nothing is known, and nothing is to be. `to` NULL: it is only to be
-/// digested.
+/// digested. `from` NULL: it is put together from `parts`, which are somebody else's.
 struct PieceCopy {
   uint8_t* to;
   const uint8_t* from;
   size_t size;
   Pieces* pieces;
   size_t index;
+  std::span<const Extent> parts = {};
 };
 
 /// Appends the pieces of a copy of `bytes`. With `pieces`, which fit it, digests are taken as well.
 void append_pieces(void* to, const void* from, size_t bytes, Pieces* pieces, std::vector<PieceCopy>* list);
+
+/// The same of extents that are copied one after the other. `parts` gets what the list refers to; room for
+/// extents.size() + pieces_of() of them is enough, and they must stay.
+void append_pieces(void* to, std::span<const Extent> extents, Pieces* pieces, std::vector<Extent>* parts,
+                   std::vector<PieceCopy>* list);
 
 /// Makes the copies with as many threads as the process has cores, if they are large and `parallel`; gives
 /// the bytes that had to be written.

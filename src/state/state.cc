@@ -173,6 +173,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
       in_callback = true;
       Status status = variable.run_save();
       in_callback = false;
+      if (status.ok()) status = variable.make_room(variable.copy, &fresh);
       if (!status.ok()) return status;
     } else if (variable.copy.memory.size() < variable.bytes) {
       try {
@@ -192,11 +193,8 @@ Status State::Impl::copy(bool counted, bool hidden) {
   uint64_t bytes = 0;
   pieces.clear();
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) {  // its bytes have been written: they are digested with what is copied
-      variable.copy.object.swap(variable.fresh);
-      variable.copy.pieces.fit(variable.copy.object.size());
-      append_pieces(nullptr, variable.copy.object.data(), variable.copy.object.size(), &variable.copy.pieces,
-                    &pieces);
+    if (variable.is_object()) {
+      variable.take_saved(&variable.copy, &pieces);
       continue;
     }
     variable.copy.pieces.fit(variable.bytes);

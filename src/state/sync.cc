@@ -376,7 +376,7 @@ void State::Impl::take_fed() {
                                    [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
     if (variable.is_object()) {
       if (!whole) continue;  // it has no pieces of its own in a sync
-      variable.copy.object.assign(item.memory.data(), item.memory.data() + item.bytes);
+      variable.copy.object = Bytes(std::move(item.memory), item.bytes);
     } else {
       if (item.bytes != variable.bytes) continue;
       variable.copy.memory = std::move(item.memory);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
+#include <utility>
 
 #include "numeric/dtype.h"
 
@@ -86,24 +88,34 @@ bool decode_one(std::span<const uint8_t>* bytes, Spec* spec) {
 
 // What the save callback writes to. Exceptions must not pass through the program's C frames.
 struct Sink {
-  std::vector<uint8_t>* bytes;
+  Saved* saved;
   bool out_of_memory = false;
   bool null_data = false;
+
+  template <class Add>
+  int32_t add(const void* data, size_t size, Add add) {
+    if (out_of_memory) return 1;
+    if (size == 0) return 0;
+    if (data == nullptr) {
+      null_data = true;
+      return 1;
+    }
+    try {
+      if (size > SIZE_MAX - saved->size) throw std::bad_alloc();
+      add(*saved);
+      saved->size += size;
+    } catch (const std::exception&) { out_of_memory = true; }
+    return out_of_memory ? 1 : 0;
+  }
 };
 
 int32_t write(void* context, const void* data, size_t size) {
-  auto* sink = static_cast<Sink*>(context);
-  if (sink->out_of_memory) return 1;
-  if (size == 0) return 0;
-  if (data == nullptr) {
-    sink->null_data = true;
-    return 1;
-  }
-  try {
-    const auto* p = static_cast<const uint8_t*>(data);
-    sink->bytes->insert(sink->bytes->end(), p, p + size);
-  } catch (const std::exception&) { sink->out_of_memory = true; }
-  return sink->out_of_memory ? 1 : 0;
+  return static_cast<Sink*>(context)->add(data, size, [&](Saved& saved) {
+    // What is written may move yet: its parts have no address before the end.
+    if (saved.parts.empty() || saved.parts.back().data != nullptr) saved.parts.push_back({nullptr, 0});
+    saved.written.append(data, size);
+    saved.parts.back().size += size;
+  });
 }
 
 // A callback's outcome: 0, a code, or an exception where the program is C++ as well.
@@ -124,6 +136,23 @@ Status called(const std::string& key, const char* name, Call call) {
 }
 
 }  // namespace
+
+int32_t lend(void* context, const void* const* data, const size_t* sizes, size_t count) noexcept {
+  auto* sink = static_cast<Sink*>(context);
+  if (sink == nullptr) return 1;
+  if (count > 0 && (data == nullptr || sizes == nullptr)) {
+    sink->null_data = true;
+    return 1;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t refused = sink->add(data[i], sizes[i], [&](Saved& saved) {
+      saved.parts.push_back({data[i], sizes[i]});
+      saved.lent = true;
+    });
+    if (refused != 0) return refused;
+  }
+  return 0;
+}
 
 std::string Spec::describe() const {
   if (kind == VariableKind::kObject) return detail.empty() ? "object" : detail;
@@ -185,19 +214,56 @@ Digest Copy::digest_object() {
 }
 
 Status Variable::run_save() {
-  fresh.clear();
-  Sink sink{&fresh};
+  saved.written.clear();
+  saved.parts.clear();
+  saved.size = 0;
+  saved.lent = false;
+  Sink sink{&saved};
   Status status = called(spec.key, "save", [&] { return save(&write, static_cast<void*>(&sink)); });
   if (!status.ok()) return status;
   if (sink.null_data) {
     return {HVD_CALLBACK_FAILED,
-            fmt::format("save callback of state key '{}' wrote from NULL: expected data", spec.key)};
+            fmt::format("save callback of state key '{}' gave NULL: expected data", spec.key)};
   }
   if (sink.out_of_memory) {
     return {HVD_INTERNAL,
-            fmt::format("out of memory: state key '{}' wrote more than {} bytes", spec.key, fresh.size())};
+            fmt::format("out of memory: state key '{}' gave more than {} bytes", spec.key, saved.size)};
+  }
+  const uint8_t* written = saved.written.data();
+  for (Extent& part : saved.parts) {
+    if (part.data != nullptr) continue;
+    part.data = written;
+    written += part.size;
   }
   return {};
+}
+
+Status Variable::make_room(const Copy& into, std::vector<std::span<uint8_t>>* fresh) {
+  if (!saved.lent || into.object.capacity() >= saved.size) return {};
+  try {
+    saved.room.resize(saved.size);
+    fresh->emplace_back(saved.room.data(), saved.size);
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    return {HVD_INTERNAL,
+            fmt::format("out of memory: {} bytes for the copy of state key '{}'", saved.size, spec.key)};
+  }
+  return {};
+}
+
+void Variable::take_saved(Copy* into, std::vector<PieceCopy>* list) {
+  if (!saved.lent) {  // written here already: it is only to be digested
+    into->object.swap(saved.written);
+    into->pieces.fit(saved.size);
+    append_pieces(nullptr, into->object.data(), saved.size, &into->pieces, list);
+    return;
+  }
+  if (!saved.room.empty()) {
+    into->object = std::exchange(saved.room, {});
+    into->pieces.fit(0);
+  }
+  into->object.resize(saved.size);
+  into->pieces.fit(saved.size);
+  append_pieces(into->object.data(), saved.parts, &into->pieces, &saved.pieces, list);
 }
 
 Status Variable::run_load(std::span<const uint8_t> data) const {

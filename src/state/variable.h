@@ -42,11 +42,24 @@ bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs);
 struct Copy {
   Memory memory;
   Pieces pieces;  // of a tensor or value in host memory, or of an object
-  std::vector<uint8_t> object;
+  Bytes object;
 
   /// Takes the object's digests, and gives that of all of it.
   Digest digest_object();
 };
+
+/// What a save callback gave, until the commit takes it.
+struct Saved {
+  Bytes written;
+  bool lent = false;           // some of it is borrowed
+  std::vector<Extent> parts;   // all of it in order
+  size_t size = 0;             // of all of it
+  Bytes room;                  // for the copy, if what is there is too small
+  std::vector<Extent> pieces;  // parts, cut at the borders of pieces
+};
+
+/// See hvd_state_lend. `sink` is what a save callback was given.
+int32_t lend(void* sink, const void* const* data, const size_t* sizes, size_t count) noexcept;
 
 struct Variable {
   Spec spec;
@@ -60,9 +73,9 @@ struct Variable {
   Callback<hvd_load_fn> load;
 
   bool committed = false;
-  Copy copy;                   // of the last commit, if committed
-  std::vector<uint8_t> fresh;  // object: what its save callback wrote, until the commit takes it
-  Digest digest;               // of the copy; random before the first
+  Copy copy;         // of the last commit, if committed
+  Saved saved;       // object
+  Digest digest;     // of the copy; random before the first
   bool fed = false;  // the pieces of `copy` that are known are no commit's: `live` does not have them
   // Of the commit that is under way, unless that is made in place.
   Copy next;
@@ -76,12 +89,16 @@ struct Variable {
   }
   std::span<uint8_t> committed_bytes() { return data(copy); }
   std::span<const uint8_t> committed_bytes() const {
-    if (is_object()) return copy.object;
+    if (is_object()) return {copy.object.data(), copy.object.size()};
     return {copy.memory.data(), bytes};
   }
 
-  /// Runs the save callback into `fresh`, or the load callback on some bytes. Nothing is thrown.
+  /// Runs the save callback into `saved`, or the load callback on some bytes. Nothing is thrown.
   Status run_save();
+  /// Memory for what was saved, before anything of `into` is written. `fresh`: what of it has no pages yet.
+  Status make_room(const Copy& into, std::vector<std::span<uint8_t>>* fresh);
+  /// What was saved takes the place of `into` as soon as the pieces are copied. After make_room().
+  void take_saved(Copy* into, std::vector<PieceCopy>* list);
   Status run_load(std::span<const uint8_t> data) const;
 };
 

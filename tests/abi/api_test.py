@@ -32,7 +32,7 @@ UNUSED = {
         "hvd_gather_object", "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int",
         "hvd_options_set_bool", "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd",
         "hvd_next_event", "hvd_state_on_reset", "hvd_get_leave_fd"
-    },  # a goroutine takes signals, and calls Leave
+    } | {"hvd_state_lend"},  # a goroutine calls Leave; C may keep no memory of Go's after a call
     "rust": AGENT | BLOCKING | PLACE | {
         "hvd_init",
         "hvd_connect_begin",
@@ -46,7 +46,9 @@ UNUSED = {
         # A state's fields are those that its value names, and its loop runs what is
         # to be reset.
         "hvd_state_on_reset",
-        "hvd_state_remove"
+        "hvd_state_remove",
+        # What an object lends would have to outlive its own save: what is large is a field.
+        "hvd_state_lend"
     },
     # It has one form of an operation, requests, and a loop of its own.
     "python": AGENT | BLOCKING | {

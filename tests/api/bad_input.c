@@ -26,8 +26,19 @@ static int32_t on_reset(void *userdata) {
   return 0;
 }
 static int32_t on_save(void *userdata, hvd_write_fn write, void *sink) {
+  const void *data[] = {"y", NULL};
+  const size_t sizes[] = {1, 0}; /* of nothing there may be no memory */
   write(sink, "x", 1);
+  CHECK(hvd_state_lend(sink, data, sizes, 2) == 0);
+  CHECK(hvd_state_lend(NULL, data, sizes, 2) != 0);
   return *(int32_t *)userdata;
+}
+static int32_t on_save_nothing(void *userdata, hvd_write_fn write, void *sink) {
+  const size_t size = 1;
+  (void)userdata;
+  (void)write;
+  CHECK(hvd_state_lend(sink, NULL, &size, 1) != 0);
+  return 0;
 }
 static int32_t on_load(void *userdata, const void *data, size_t size) {
   (void)data;
@@ -374,6 +385,10 @@ static void state(hvd_context *c) {
   CHECK_STATUS(hvd_state_add_object(s, "v", on_save, on_load, &result, count_destroy, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_on_reset(s, NULL, NULL, count_destroy, &error), HVD_INVALID);
   CHECK(destroyed == 4);
+  CHECK_STATUS(hvd_state_add_object(s, "n", on_save_nothing, on_load, &result, NULL, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_commit(s, &error), HVD_CALLBACK_FAILED);
+  CHECK_NAMES("'n' gave NULL");
+  CHECK_STATUS(hvd_state_remove(s, "n", &error), HVD_OK);
   CHECK_STATUS(hvd_state_add_object(s, "o", on_save, on_load, &result, count_destroy, &error), HVD_OK);
   CHECK_STATUS(hvd_state_commit(s, &error), HVD_OK);
   CHECK(hvd_state_revision(s) == 1);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -73,6 +74,35 @@ TEST_P(DigestKernels, CopyIsExactAndStaysWithinItsBounds) {
       }
     }
   }
+}
+
+TEST_P(DigestKernels, ExtentsAreAsOne) {
+  const std::vector<uint8_t> bytes = noise((1 << 20) + 200, 4);
+  std::vector<uint8_t> target(bytes.size() + 64);
+  auto* const aligned = target.data() + (64 - reinterpret_cast<uintptr_t>(target.data()) % 64);
+  std::mt19937 random(5);
+  for (size_t size : sizes()) {
+    for (const size_t most : {size_t{3}, size_t{700}, size_t{5000}, size_t{300000}}) {
+      if (size / most > 5000) continue;
+      // Each a copy of its own, of exactly its size: what is read besides is seen by the sanitizers.
+      std::vector<std::vector<uint8_t>> parts;
+      std::vector<Extent> extents;
+      for (size_t at = 0; at < size;) {
+        const size_t some = std::min<size_t>(random() % (most + 1), size - at);  // some are empty
+        parts.emplace_back(bytes.begin() + static_cast<ptrdiff_t>(at),
+                           bytes.begin() + static_cast<ptrdiff_t>(at + some));
+        at += some;
+      }
+      for (const auto& part : parts) extents.push_back({part.data(), part.size()});
+      std::fill(target.begin(), target.end(), 0);
+      ASSERT_EQ(copy_and_digest(GetParam(), aligned, extents), reference(bytes.data(), size))
+          << size << " bytes in " << extents.size();
+      ASSERT_TRUE(size == 0 || std::memcmp(aligned, bytes.data(), size) == 0) << size;
+      ASSERT_EQ(copy_and_digest(GetParam(), nullptr, extents), reference(bytes.data(), size));
+      ASSERT_EQ(aligned[size], 0) << "behind the target, size " << size;
+    }
+  }
+  EXPECT_EQ(digest(std::span<const Extent>()), reference("", 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DigestKernels,

@@ -81,8 +81,9 @@ static int32_t save_history(void *userdata, hvd_write_fn write, void *sink) {
   worker *w = userdata;
   int what = at_point(w, w->training ? "save" : "sync_save");
   write(sink, &w->model.history_length, sizeof w->model.history_length);
-  write(sink, w->model.history, (size_t)w->model.history_length * sizeof *w->model.history);
-  return what != FAULT_NONE;
+  const void *history = w->model.history;
+  const size_t size = (size_t)w->model.history_length * sizeof *w->model.history;
+  return what != FAULT_NONE || hvd_state_lend(sink, &history, &size, 1) != 0;
 }
 
 static int32_t load_history(void *userdata, const void *data, size_t size) {

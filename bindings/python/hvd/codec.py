@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import ctypes
 import datetime
 import json
 import pathlib
@@ -31,7 +32,35 @@ class Codec(Protocol):
 
 CodecLike = Union[str, Codec]
 
+class Loan:
+    """Memory of somebody else's, which `owner` keeps where it is; bytes() copies it."""
+
+    __slots__ = ("address", "size", "owner")
+
+    def __init__(self, address: int, size: int, owner: object):
+        self.address, self.size, self.owner = address, size, owner
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return ctypes.string_at(self.address, self.size) if self.size else b""
+
+
+def loan_of(data: Any) -> Loan:
+    """The memory of bytes, or of another buffer, of which it is a copy if it is not to be written to."""
+    if not isinstance(data, bytes):
+        try:
+            return Loan(ctypes.addressof(ctypes.c_char.from_buffer(data)), memoryview(data).nbytes, data)
+        except (TypeError, ValueError):  # it is read-only, or empty
+            data = bytes(data)
+    return Loan(ctypes.cast(data, ctypes.c_void_p).value or 0, len(data), data)
+
+
 _MAGIC = b"hvdj\x01"
+_HEAD = len(_MAGIC) + 8
+_LINE = 64
+_GAPS = [loan_of(bytes(size)) for size in range(_LINE)]
 _TAG = "__hvd__"
 
 
@@ -72,10 +101,10 @@ class JsonCodec:
     """Magic, length of the JSON text, the text, then the bytes of all arrays, one after the other."""
 
     def dumps(self, thing: Any) -> bytes:
-        return b"".join(self.pieces(thing))
+        return b"".join(map(bytes, self.pieces(thing)))
 
-    def pieces(self, thing: Any) -> list[bytes | memoryview]:
-        """What dumps() joins. Tensors' bytes are not copied: the pieces are their memory."""
+    def pieces(self, thing: Any) -> list[bytes | Loan]:
+        """What dumps() joins. Tensors' bytes are not copied: they are lent."""
         blobs = _Blobs()
         try:
             text = json.dumps(self._encode(thing, blobs, "object"), separators=(",", ":")).encode()
@@ -87,10 +116,12 @@ class JsonCodec:
                 raise
             raise InvalidError(
                 f"object: the json codec can't take it: {type(error).__name__}: {error}") from error
+        # Spaces, so that arrays begin at a border of the cache's lines: a commit copies them faster.
+        text += b" " * (-(_HEAD + len(text)) % _LINE)
         return [_MAGIC + struct.pack("<Q", len(text)) + text, *blobs.parts]
 
     def loads(self, data: bytes) -> Any:
-        head = len(_MAGIC) + 8
+        head = _HEAD
         if len(data) < head or data[: len(_MAGIC)] != _MAGIC:
             raise InvalidError("these bytes were not made by the json codec: do all ranks use the same one?")
         (length,) = struct.unpack_from("<Q", data, len(_MAGIC))
@@ -107,6 +138,8 @@ class JsonCodec:
         kind = type(thing)
         if thing is None or kind in (bool, int, float, str):
             return thing
+        if kind in _plain:
+            return self._plain_tensor(thing, blobs, where)
         if kind in _TYPES:
             return {_TAG: kind.__name__, "items": self._encode(_TYPES[kind][0](thing), blobs, where)}
         torch = sys.modules.get("torch")
@@ -147,14 +180,34 @@ class JsonCodec:
             "codec='pickle' does (hvd.set_codec('pickle') for a whole program), where every member of "
             "the job is trusted")
 
+    def _plain_tensor(self, thing: Any, blobs: _Blobs, where: str) -> dict:
+        """Where the memory is as the bytes are to be: an optimizer has hundreds of them."""
+        about = _dtypes.get(thing.dtype)
+        if (about is None or not thing.is_cpu or thing.layout is not _strided or not thing.is_contiguous() or
+                thing.is_neg()):
+            return self._tensor(sys.modules["torch"], thing, blobs, where)
+        name, itemsize = about
+        loan = Loan(thing.data_ptr(), thing.numel() * itemsize, thing)
+        if loan.size and not loan.address:
+            raise InvalidError(f"{where}: a tensor of shape {tuple(thing.shape)} that has no memory")
+        return {**blobs.add("torch", loan), "dtype": name, "shape": thing.shape, "device": "cpu"}
+
     @staticmethod
     def _tensor(torch: Any, thing: Any, blobs: _Blobs, where: str) -> dict:
         if thing.layout != torch.strided or thing.is_quantized:
             raise InvalidError(
                 f"{where}: the json codec takes dense tensors, and not one of layout {thing.layout}, "
                 f"dtype {thing.dtype}; codec='pickle' does, where every member of the job is trusted")
-        flat = thing.detach().cpu().contiguous().reshape(-1)
-        raw = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+        if not thing.dtype.is_complex:
+            _learn(torch, thing.dtype, thing.element_size())
+        flat = thing.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        size = flat.numel() * flat.element_size()
+        if type(flat) is torch.Tensor:
+            raw = Loan(flat.data_ptr(), size, flat)
+            if size and not raw.address:
+                raise InvalidError(f"{where}: a tensor of shape {tuple(thing.shape)} that has no memory")
+        else:
+            raw = loan_of(flat.reshape(-1).view(torch.uint8).numpy()) if size else b""
         return {
             **blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
             "device": str(thing.device)
@@ -207,17 +260,35 @@ class JsonCodec:
         raise ValueError(f"unknown kind {kind!r}")
 
 
+# Of PyTorch, as it is met: types of tensors with memory of their own; name and size of real dtypes.
+_plain: set[type] = set()
+_dtypes: dict[Any, tuple[str, int]] = {}
+_strided: Any = None
+
+
+def _learn(torch: Any, dtype: Any, itemsize: int) -> None:
+    global _strided
+    _strided = torch.strided
+    _dtypes[dtype] = str(dtype).removeprefix("torch."), itemsize
+    _plain.update((torch.Tensor, torch.nn.Parameter))
+
+
 class _Blobs:
     """The bytes of arrays, which follow the text."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes | memoryview] = []
+        self.parts: list[bytes | Loan] = []
         self.size = 0
 
-    def add(self, kind: str, raw: bytes | memoryview) -> dict:
-        tag = {_TAG: kind, "at": self.size, "bytes": len(raw)}
+    def add(self, kind: str, raw: bytes | Loan) -> dict:
+        size = len(raw)
+        if self.size % _LINE and size >= _LINE:
+            gap = _GAPS[-self.size % _LINE]
+            self.parts.append(gap)
+            self.size += gap.size
+        tag = {_TAG: kind, "at": self.size, "bytes": size}
         self.parts.append(raw)
-        self.size += len(raw)
+        self.size += size
         return tag
 
 

@@ -1,7 +1,9 @@
 """What PyTorch adds: the optimizer, its hooks, states, functions with Horovod's parameters."""
 
 import copy
+import gc
 import sys
+import weakref
 
 import pytest
 
@@ -233,6 +235,102 @@ def run_ranks(tmp_path, source, size):
 @pytest.mark.parametrize("source, size", [(GRADIENTS, 2), (SPARSE, 2), (SETS, 3)])
 def test_on_several_ranks(tmp_path, source, size):
     run_ranks(tmp_path, source, size)
+
+
+NEWCOMER = """
+import torch, hvd.torch as hvd
+hvd.init()
+rank = hvd.rank()
+torch.manual_seed(rank)
+model = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+state = hvd.elastic.TorchState(model, optimizer, step=rank)
+
+def step():
+    optimizer.zero_grad()
+    model(torch.full((2, 600), 1.0 + state.step)).square().sum().backward()
+    optimizer.step()
+
+def digest():
+    tensors = [*model.parameters(), *(t for s in optimizer.state.values() for t in s.values())]
+    return [float(t.detach().double().sum()) for t in tensors]
+
+if rank == 0:  # the others have no moments yet
+    step()
+    step()
+state.sync()
+assert state.step == 0 and len(optimizer.state) == 4
+for _ in range(3):
+    step()
+    state.commit()
+kept = digest()
+assert hvd.allgather_object(kept) == [kept] * hvd.size()
+step()
+assert digest() != kept
+state.restore()
+assert digest() == kept
+if rank == 1:  # another optimizer, which has nothing
+    state.optimizer = optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+state.sync()
+assert digest() == kept and optimizer.param_groups[0]["lr"] == 0.01
+step()
+state.commit()
+assert hvd.allgather_object(digest()) == [digest()] * hvd.size()
+"""
+
+
+def test_newcomers_get_what_the_optimizer_has(tmp_path):
+    run_ranks(tmp_path, NEWCOMER, 2)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_what_the_optimizer_lends_is_copied_when_commit_returns(worker, hidden):
+    model = torch.nn.Linear(700, 700)  # moments of more than a piece
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=hidden)
+    for _ in range(3):
+        model(torch.ones(2, 700)).sum().backward()
+        optimizer.step()
+        kept = copy.deepcopy(optimizer.state_dict())
+        state.commit()
+        for moments in optimizer.state.values():
+            for moment in moments.values():
+                moment.fill_(-1)
+        state.restore()
+        for number, moments in optimizer.state_dict()["state"].items():
+            assert all(torch.equal(value, kept["state"][number][name]) for name, value in moments.items())
+    assert not state._problem.lent
+    gone = weakref.ref(optimizer.state[model.weight]["exp_avg"])
+    state.commit()
+    state.optimizer = optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    del moment, moments
+    gc.collect()
+    assert gone() is None
+    state.commit()
+    state.restore()
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_tensors_of_any_layout_are_committed(worker):
+    wide = torch.arange(12.0).reshape(3, 4)
+    values = {
+        "turned": wide.t(), "some": wide[:, 1:3], "none": torch.empty(0, 3), "bits": wide > 3,
+        "negated": torch.tensor([1 + 2j]).conj().imag, "conjugate": torch.tensor([1 + 2j]).conj(),
+        "parameter": torch.nn.Parameter(torch.ones(2)), "number": torch.tensor(3, dtype=torch.int16)
+    }
+    state = hvd.elastic.TorchState(all=values)
+    kept = {key: value.detach().clone() for key, value in values.items()}
+    state.commit()
+    state.all = None
+    state.restore()
+    assert {key: value.tolist() for key, value in state.all.items()} == {
+        key: value.tolist() for key, value in kept.items()}
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    state.all = freed
+    with pytest.raises(hvd.InvalidError, match="has no memory"):
+        state.commit()
+    assert state.revision == 1
 
 
 @pytest.mark.parametrize("groups", [{"num_groups": 2}, {"groups": 1}, {"groups": "lists"}])

@@ -6,7 +6,7 @@ import ctypes
 import threading
 import weakref
 from contextlib import contextmanager
-from ctypes import byref, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator
@@ -16,10 +16,10 @@ from .._default import context as default_context
 from .._default import is_default
 from .._horovod import export_place
 from .._handles import Native, Registry
-from ..codec import CodecLike, JsonCodec, codec_of
+from ..codec import CodecLike, JsonCodec, Loan, codec_of, loan_of
 from ..context import Context, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
-from ..tensors import Borrowed, borrow
+from ..tensors import SIZES, Borrowed, borrow
 from .sampler import ElasticSampler
 from .shards import NO_COPIES, Shard, _forget_loss, _forget_shard, _losses, _lost, _reshard, _shards
 
@@ -54,10 +54,21 @@ def _forget_reset(userdata):
 
 
 class _Problem:
-    """The exception of a callback, which comes back through C as a status only."""
+    """The exception of a callback, which comes back through C as a status only; and what its callbacks have
+    lent until the end of the call on the state."""
 
     def __init__(self) -> None:
         self.exception: BaseException | None = None
+        self.lent: list[Any] = []
+
+    def lend(self, sink: int, pieces: Iterable[bytes | Loan]) -> None:
+        """Memory that the state's copying threads read before that call's end."""
+        loans = [piece if type(piece) is Loan else loan_of(piece) for piece in pieces]
+        self.lent.append(loans)
+        count = len(loans)
+        if _lib.hvd_state_lend(sink, (c_void_p * count)(*[loan.address for loan in loans]),
+                               (c_size_t * count)(*[loan.size for loan in loans]), count):
+            raise MemoryError("the state can't take the bytes of a commit")
 
     def guard(self, action: Callable[[], None]) -> int:
         try:
@@ -79,11 +90,6 @@ def _placed(context: Context, callback: Callable[[], None]) -> None:
     callback()
 
 
-def _written(refused: int) -> None:
-    if refused:
-        raise MemoryError("the state can't take the bytes of a commit")
-
-
 class _Memory:
     """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or
     sync brings."""
@@ -93,9 +99,9 @@ class _Memory:
 
     def save(self, write: Any, sink: int) -> int:
         def action() -> None:
-            loan = borrow(self.get())  # kept until it is written
-            size = loan.count * _lib.hvd_dtype_size(loan.tensor.dtype)
-            _written(write(sink, ctypes.c_char_p(loan.tensor.data), size))
+            borrowed = borrow(self.get())
+            size = borrowed.count * SIZES[borrowed.dtype]
+            self.problem.lend(sink, [Loan(borrowed.tensor.data, size, borrowed)])
 
         return self.problem.guard(action)
 
@@ -107,32 +113,18 @@ class _Memory:
         return self.problem.guard(action)
 
 
-def _address(piece: bytes | memoryview) -> Any:
-    """Where a buffer's bytes are, for a call that ends before the buffer does."""
-    if isinstance(piece, bytes):
-        return piece
-    try:
-        return ctypes.byref(ctypes.c_char.from_buffer(piece))
-    except TypeError:  # it is not to be written to
-        return bytes(piece)
-
-
 class _Object:
     """Bytes that `pieces` gives, one after the other, and `put` takes."""
 
-    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | memoryview]],
+    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | Loan]],
                  put: Callable[[bytes], None]):
         self.problem, self.pieces, self.put = problem, pieces, put
 
     def get(self) -> bytes:
-        return b"".join(self.pieces())
+        return b"".join(map(bytes, self.pieces()))
 
     def save(self, write: Any, sink: int) -> int:
-        def action() -> None:
-            for piece in self.pieces():
-                _written(write(sink, ctypes.cast(_address(piece), ctypes.c_char_p), len(piece)))
-
-        return self.problem.guard(action)
+        return self.problem.guard(lambda: self.problem.lend(sink, self.pieces()))
 
     def load(self, data: int, size: int) -> int:
         raw = ctypes.string_at(data, size) if size else b""
@@ -373,6 +365,7 @@ class State:
         try:
             yield
         finally:
+            self._problem.lent.clear()
             self._user.release()
 
     def _call(self, what: str, function: Any) -> None:

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..codec import CodecLike
+from ..codec import CodecLike, Loan
 from ..context import Context
 from ..elastic import ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State
 from ..elastic import run as plain_run
-from ..elastic.state import _Object, _Problem, _written
+from ..elastic.state import _Object, _Problem
 from ..errors import InvalidError
 from .errors import errors, forget_programs
 
@@ -55,10 +55,7 @@ class _Leaf(_Object):
             array = np.ascontiguousarray(np.asarray(leaf))
             about.update(dtype=array.dtype.name, shape=np.shape(leaf))
             head = json.dumps(about).encode() + b"\n"
-            _written(write(sink, head, len(head)))
-            if array.nbytes:
-                raw = array.view(np.uint8) if array.ndim else array.reshape(1).view(np.uint8)
-                _written(write(sink, ctypes.c_char_p(raw.ctypes.data), array.nbytes))
+            self.problem.lend(sink, [head, Loan(array.ctypes.data, array.nbytes, array)])
 
         return self.problem.guard(action)
 

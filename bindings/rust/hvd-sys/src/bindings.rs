@@ -809,6 +809,12 @@ extern "C" {
         destroy: hvd_destroy_fn,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_state_lend(
+        sink: *mut c_void,
+        data: *const *const c_void,
+        sizes: *const usize,
+        count: usize,
+    ) -> i32;
     pub fn hvd_state_remove(
         state: *mut hvd_state,
         key: *const c_char,
