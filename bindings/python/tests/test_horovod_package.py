@@ -240,6 +240,54 @@ def test_no_place_is_kept_unasked(tmp_path):
     assert done.returncode != 0 and "the job has ended" in done.stderr, done.stdout + done.stderr
 
 
+PARTLY = """
+import os, sys, time
+import hvd
+from hvd.context import _PARKING
+
+hvd.init()
+rank, how, mark = hvd.rank(), sys.argv[1], sys.argv[2]
+if how == "late" and rank == 0:  # nobody comes in time
+    try:
+        hvd.shutdown(0.3, keep_place=True)
+        raise SystemExit("a place that was kept alone")
+    except hvd.WaitTimeoutError:
+        open(mark, "w").close()
+elif how == "late":
+    end = time.monotonic() + float(sys.argv[3])
+    while not os.path.exists(mark):
+        assert time.monotonic() < end, "rank 0 did not give up"
+        time.sleep(0.01)
+    hvd.shutdown(keep_place=True)
+elif rank == 0:  # all have met, but it did not learn of it in its time
+    hvd.barrier(_PARKING)
+    hvd.shutdown(keep_place=False)
+else:
+    hvd.shutdown(keep_place=True)
+assert not hvd.is_initialized()
+try:
+    hvd.init()
+    assert (how, rank) == ("met", 1), "a place in a job that it has left"
+    hvd.barrier()
+    raise SystemExit("a barrier without rank 0")
+except (hvd.JobFailedError, hvd.RemovedError) as error:
+    assert "the job has ended" in str(error), error
+except hvd.HorovodInternalError as error:
+    assert (how, rank) == ("met", 1) and "rank 0" in str(error) and "has finished" in str(error), error
+print("fine", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["late", "met"])
+def test_the_time_of_one_passes_while_places_are_kept(how, tmp_path):
+    """Who keeps its place and who does not: nobody waits, the job ends well, and init() says what there is."""
+    script = tmp_path / "partly.py"
+    script.write_text(PARTLY)
+    done = horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, how, tmp_path / "mark",
+                      60 * PATIENCE)
+    assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stdout + done.stderr
+
+
 PAGE = (PACKAGE.parents[1] / "docs" / "horovod.md").read_text()
 
 
