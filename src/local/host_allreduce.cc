@@ -13,12 +13,14 @@ namespace {
 
 constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces everything
 constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
+constexpr size_t kPiece = size_t{16} << 10;      // of a block: stays in a core's first cache
 
-// While a ring holds some blocks of every member's, little ones stay in the caches until all have taken them,
-// and several cores work at once. With more members they would wait for each other at every block.
+// What all rings hold at a time should stay in the caches until everybody has taken it, the more so as members
+// share cores. A ring that holds no block of every member's makes them wait for each other at each.
 size_t largest_block(size_t members) {
   if (members <= 2) return size_t{128} << 10;
-  return 2 * members <= kSegments ? size_t{32} << 10 : kSegmentBytes;
+  if (members <= 4) return size_t{32} << 10;
+  return members <= kSegments ? size_t{16} << 10 : size_t{64} << 10;
 }
 
 class Allreduce {
@@ -95,18 +97,20 @@ class Allreduce {
     return true;
   }
 
-  void reduce_into(size_t block, uint8_t* to) {
+  // n elements from first on of a block that begins at `start`. to: where the block's result goes; NULL: straight
+  // to the outputs.
+  void reduce_some(size_t start, size_t first, size_t n, uint8_t* to) {
     const size_t element = tensors_.element();
-    tensors_.visit(blocks_.first(block), blocks_.length(block),
-                   [&](const uint8_t* input, uint8_t* output, size_t offset, size_t n) {
-                     for (size_t member = 0; member < members(); ++member) {
-                       inputs_[member] = static_cast<int32_t>(member) == team_.me
-                                             ? input
-                                             : found_[member]->data + offset * element;
-                     }
-                     uint8_t* const out = to == nullptr ? output : to + offset * element;
-                     reduce_many(dtype_, reduction_, out, inputs_.data(), inputs_.size(), n, divisor_);
-                   });
+    tensors_.visit(start + first, n, [&](const uint8_t* input, uint8_t* output, size_t offset, size_t count) {
+      const size_t at = (first + offset) * element;
+      for (size_t member = 0; member < members(); ++member)
+        inputs_[member] = static_cast<int32_t>(member) == team_.me ? input : found_[member]->data + at;
+      reduce_many(dtype_, reduction_, to == nullptr ? output : to + at, inputs_.data(), inputs_.size(), count,
+                  divisor_);
+    });
+  }
+
+  void release_found(size_t block) {
     for (size_t member = 0; member < members(); ++member) {
       if (static_cast<int32_t>(member) == team_.me) continue;
       release(team_, team_.members[member], *found_[member], block);
@@ -119,9 +123,15 @@ class Allreduce {
     if (block >= count_ || !writable(block) || !collect(block)) return false;
     const size_t segment = team_.segment(block);
     uint8_t* const result = team_.group.segment(segment);
-    reduce_into(block, result);
+    const size_t start = blocks_.first(block), length = blocks_.length(block);
+    const size_t piece = kPiece / tensors_.element();
+    for (size_t first = 0; first < length; first += piece) {
+      const size_t n = std::min(piece, length - first);
+      reduce_some(start, first, n, result);
+      tensors_.scatter(start + first, n, result + first * tensors_.element());
+    }
     team_.group.put(segment, team_.stamp(block), team_.others);
-    tensors_.scatter(blocks_.first(block), blocks_.length(block), result);
+    release_found(block);
     reduced_ += members();
     return true;
   }
@@ -149,7 +159,8 @@ class Allreduce {
     tensors_.gather(0, tensors_.count(), group.segment(segment));
     group.put(segment, team_.stamp(0), team_.others);
     if (Status status = group.wait([&] { return collect(0); }); !status.ok()) return status;
-    reduce_into(0, nullptr);
+    reduce_some(0, 0, tensors_.count(), nullptr);
+    release_found(0);
     return {};
   }
 
