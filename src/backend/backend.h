@@ -89,6 +89,9 @@ class Instance {
   /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives
   /// the generation.
   virtual std::shared_ptr<Board> board() { return nullptr; }
+  /// Whether tensors of host memory that travel together are worked on where they lie, however large they
+  /// are, in the current generation. The same on every member.
+  virtual bool takes_parts() const { return false; }
   /// Copies between host and device memory, as in hvd_backend_table; `memory` is the device's kind. An
   /// instance that serves none gives HVD_UNSUPPORTED. All of them stay usable after abort.
   virtual Status host_alloc(hvd_memory memory, size_t size, void** ret_memory);

@@ -246,6 +246,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::vector<Matcher::Action> actions_;
   std::vector<std::unique_ptr<Encoder>> spare_;  // whose memory serves the next message
   std::deque<Work> queue_;
+  bool takes_parts_ = false;                            // from start on, as the backend says
   std::shared_ptr<backend::Board> board_;               // from start on; NULL: there is none
   std::unordered_map<std::string, Repeated> repeated_;  // by name
   std::optional<backend::Board::Meeting> held_;  // for what runs in the backend: no other operation begins

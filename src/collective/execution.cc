@@ -15,8 +15,8 @@ namespace hvd::collective {
 
 /// Operations that run in the backend as one.
 struct Engine::Batch {
-  Batch(std::vector<OperationPtr> of, bool in_sequence)
-      : ops(std::move(of)), in_order(in_sequence), plan(!in_sequence) {}
+  Batch(std::vector<OperationPtr> of, bool in_sequence, bool takes_parts)
+      : ops(std::move(of)), in_order(in_sequence), plan(!in_sequence, takes_parts) {}
 
   std::vector<OperationPtr> ops;
   const bool in_order;  // has a sequence, so that rank 0 counts it
@@ -149,7 +149,7 @@ Status Engine::plan(Batch& batch, const Outcome& outcome) const {
 
 /// Hands operations to the backend. The batch keeps them and the engine until the last step is done.
 void Engine::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
-  auto owned = std::make_unique<Batch>(std::move(ops), outcome.sequence != 0);
+  auto owned = std::make_unique<Batch>(std::move(ops), outcome.sequence != 0, takes_parts_);
   Batch* const batch = owned.release();  // its own from here on: release() deletes it
   batch->engine = shared_from_this();
   Status status;

@@ -39,6 +39,7 @@ constexpr uint32_t kTry = 64;                                       // meetings
 
 /// Under the lock, once the backend is connected.
 void Engine::take_board() {
+  takes_parts_ = carrier_.takes_parts();
   board_ = carrier_.board();
   if (board_ == nullptr) return;
   process_ = current_process();

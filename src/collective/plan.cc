@@ -60,12 +60,13 @@ Status plan_parts(Plan& plan, Answer& answer) {
     if (parts[i].count == 0) continue;
     const size_t bytes = s.outputs[i].bytes();
     const hvd_dtype dtype = dtype_of(row, s.outputs[i]);
-    if (bytes >= kSmallTensor) {
+    const bool packed = !plan.takes_parts() || s.outputs[i].memory != HVD_MEMORY_HOST;
+    if (packed && bytes >= kSmallTensor) {
       plan.add(answer.op, row.collective, dtype).parts.push_back(parts[i]);
       open = nullptr;  // its address may have changed
       continue;
     }
-    if (open == nullptr || open->op.dtype != dtype || open_bytes + bytes > kTogether) {
+    if (open == nullptr || open->op.dtype != dtype || (packed && open_bytes + bytes > kTogether)) {
       open = &plan.add(answer.op, row.collective, dtype);
       open_bytes = 0;
     }

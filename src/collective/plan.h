@@ -18,8 +18,10 @@ class Plan {
   };
 
   /// `alone`: no other rank takes part and no backend is used: the row moves the data by itself.
-  explicit Plan(bool alone) : alone_(alone) {}
+  Plan(bool alone, bool takes_parts) : alone_(alone), takes_parts_(takes_parts) {}
   bool alone() const { return alone_; }
+  /// Whether the backend works on tensors of host memory where they lie: the same on all ranks.
+  bool takes_parts() const { return takes_parts_; }
   /// Another operation of the backend, of this one's memory, root and reduction.
   Step& add(const Operation& of, hvd_collective collective, hvd_dtype dtype);
   /// Memory until all steps are done; NULL if there is none.
@@ -28,15 +30,15 @@ class Plan {
   std::vector<Step>& steps() { return steps_; }
 
  private:
-  const bool alone_;
+  const bool alone_, takes_parts_;
   std::vector<Step> steps_;
   std::vector<Buffer> scratch_;
 };
 
 // What several collectives plan in the same way.
 
-/// Tensors that keep their shapes: large ones each by themselves, small ones together, as `parts` of the row
-/// has them. Follows from the shapes, so equal on all ranks. Alone: each input moves to its output.
+/// Tensors that keep their shapes, as `parts` of the row has them: small ones together, large ones each by
+/// themselves, or with the others where the backend takes parts. Follows from the shapes, so equal on all ranks. Alone: each input moves to its output.
 Status plan_parts(Plan& plan, Answer& answer);
 /// Several operations of one kind as one step.
 void plan_together(Plan& plan, std::span<const std::shared_ptr<Operation>> ops);

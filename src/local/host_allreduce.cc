@@ -15,8 +15,8 @@ constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces e
 constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
 constexpr size_t kPiece = size_t{16} << 10;      // of a block: stays in a core's first cache
 
-// What all rings hold at a time should stay in the caches until everybody has taken it, the more so as members
-// share cores. A ring that holds no block of every member's makes them wait for each other at each.
+// What all rings hold at a time should stay in the caches until everybody has taken it, the more so as
+// members share cores. A ring that holds no block of every member's makes them wait for each other at each.
 size_t largest_block(size_t members) {
   if (members <= 2) return size_t{128} << 10;
   if (members <= 4) return size_t{32} << 10;
@@ -97,8 +97,8 @@ class Allreduce {
     return true;
   }
 
-  // n elements from first on of a block that begins at `start`. to: where the block's result goes; NULL: straight
-  // to the outputs.
+  // n elements from `first` on of a block that begins at `start`. to: where the block's result goes; NULL:
+  // straight to the outputs.
   void reduce_some(size_t start, size_t first, size_t n, uint8_t* to) {
     const size_t element = tensors_.element();
     tensors_.visit(start + first, n, [&](const uint8_t* input, uint8_t* output, size_t offset, size_t count) {

@@ -282,6 +282,12 @@ std::shared_ptr<backend::Board> LocalInstance::board() {
   return generation->group.board();
 }
 
+bool LocalInstance::takes_parts() const {
+  if (inherited() || executor_ == nullptr) return false;
+  const GenerationPtr generation = current();
+  return generation != nullptr && !generation->joins_hosts();  // between hosts the other backend packs them
+}
+
 std::string LocalInstance::detail() const {
   const GenerationPtr generation = current();
   const size_t local = generation == nullptr ? 1 : generation->local.size();

@@ -39,6 +39,7 @@ class LocalInstance final : public backend::Instance {
   void progress(const std::atomic<bool>& done, Time deadline) override;
   void lends(Duration wait) override;
   std::shared_ptr<backend::Board> board() override;
+  bool takes_parts() const override;
   void abort(uint64_t generation) override;
   void disconnect() override {
     if (!inherited()) end(take_current(), BoxState::kLeft);

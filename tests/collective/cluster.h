@@ -30,6 +30,7 @@ struct ClusterConfig {
   uint64_t fusion_threshold = 16 << 20;
   bool deterministic = false;
   bool join_counts = false;
+  bool takes_parts = false;  // the backend "threads"
   std::function<uint64_t(int32_t rank)> word = {};
   std::function<Status(uint64_t word)> interrupts = {};
   std::function<void(const std::string& text, const std::vector<int32_t>& missing, Duration waited)> stalled =
@@ -44,6 +45,7 @@ class Cluster {
   explicit Cluster(ClusterConfig config = {}) : hub(config.size), size(config.size) {
     lines_ = std::make_shared<Lines>();
     hub.device = config.device;
+    hub.takes_parts = config.takes_parts;
     for (int32_t r = 0; r < size; ++r) hosts.push_back("h" + std::to_string(r / 2));
     const hvd_log_fn keep = [](void* lines, hvd_log_level, const char* line) {
       auto* l = static_cast<Lines*>(lines);

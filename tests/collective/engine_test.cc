@@ -351,6 +351,36 @@ TEST_F(Refusals, BadBroadcastsAndGathers) {
   EXPECT_TRUE(cluster.engine(0).submit(s)->status().ok());
 }
 
+// A backend that works on tensors where they lie gets one operation for each dtype in a row; another one gets
+// large tensors by themselves, so that it need not pack them.
+TEST(Engine, LargeTensorsOfAGroupTravelTogetherWhereTheBackendTakesParts) {
+  for (const bool takes_parts : {false, true}) {
+    testing::ClusterConfig config;
+    config.size = 2;
+    config.takes_parts = takes_parts;
+    Cluster cluster{config};
+    const std::vector<size_t> counts = {100'000, 3, 200'000, 0, 70'000};
+    std::vector<std::vector<std::vector<float>>> data(2);
+    std::vector<std::vector<double>> wide(2, std::vector<double>(50'000, 2));
+    for (auto& of_rank : data) {
+      for (const size_t count : counts) of_rank.emplace_back(count, 1.5F);
+    }
+    expect_all(cluster.submit([&](int32_t r) {
+      Submission s = named("group", Kind::kAllreduce);
+      for (auto& v : data[static_cast<size_t>(r)]) s.outputs.push_back(tensor(v, HVD_DTYPE_FLOAT32));
+      s.outputs.push_back(tensor(wide[static_cast<size_t>(r)], HVD_DTYPE_FLOAT64));
+      s.inputs = s.outputs;
+      return s;
+    }));
+    for (size_t r = 0; r < 2; ++r) {
+      for (size_t i = 0; i < counts.size(); ++i)
+        EXPECT_EQ(data[r][i], std::vector<float>(counts[i], 3.0F)) << r << " " << i;
+      EXPECT_EQ(wide[r], std::vector<double>(50'000, 4));
+    }
+    EXPECT_EQ(cluster.hub.ran(HVD_COLLECTIVE_ALLREDUCE), takes_parts ? 2U : 5U);
+  }
+}
+
 TEST(Engine, ANameInUseIsRefusedAndFreeAfterwards) {
   Cluster cluster{{2}};
   const auto first = cluster.engine(0).submit(named("n", Kind::kBarrier));

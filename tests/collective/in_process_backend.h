@@ -43,6 +43,7 @@ class InProcessBackend final : public backend::Instance {
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
   void abort(uint64_t generation) override;
   void disconnect() override {}
+  bool takes_parts() const override;
   std::string detail() const override { return "threads"; }
 
   /// Device and stream of each operation on device memory, in their order.
@@ -109,6 +110,7 @@ class InProcessHub {
   const int32_t size;
   const uint64_t generation;
   hvd::testing::DeviceMemory* device = nullptr;  // one for all ranks; none: host memory only
+  bool takes_parts = false;
 
  private:
   friend class InProcessBackend;
@@ -200,6 +202,8 @@ inline Status InProcessBackend::submit(const hvd_backend_op& op, std::span<const
   hub_.run_if_complete(hub_.gathering.find(op.sequence));
   return {};
 }
+
+inline bool InProcessBackend::takes_parts() const { return hub_.takes_parts; }
 
 inline std::vector<std::pair<int32_t, void*>> InProcessBackend::places() {
   std::lock_guard lock(hub_.mutex);
