@@ -14,15 +14,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <span>
 #include <string>
 
 #include "base/descriptor.h"
 #include "state/pages.h"
-
-#include <algorithm>
-#include <cstring>
 
 namespace hvd::state {
 namespace {
