@@ -102,7 +102,9 @@ def pack(build, output, modules=None):
         add("hvd/_native/include/hvd/hvd.h", (ROOT / "include" / "hvd" / "hvd.h").read_bytes())  # for hvd.jax
         found = False
         for path, below in native_files(build, Path(directory)):
-            module = re.fullmatch(r"libhvd_(\w+)\.so|hvd-(pmix)-server|hvd-(lightgbm)\.so", below.name)
+            module = re.fullmatch(  # and what goes with one
+                r"libhvd_(\w+)\.so|hvd-(pmix)-server|hvd-(mpi)-helper|hvd-(lightgbm)\.so|(\w+)\.manifest",
+                below.name)
             if modules is not None and module and next(filter(None, module.groups())) not in modules:
                 continue
             found = found or below.name.startswith("libhvd.so")
