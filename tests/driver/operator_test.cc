@@ -7,6 +7,7 @@
 
 #include "driver/follower.h"
 #include "driver/job_fixture.h"
+#include "driver/standby.h"
 
 namespace hvd::driver {
 namespace {
@@ -73,6 +74,28 @@ TEST_F(OperatorTest, WhoFollowsGetsTheJournalPieceByPiece) {
   EXPECT_FALSE(look()) << "a sign of life, after a while";
   EXPECT_GE(copy.bytes().size(), had);
   EXPECT_EQ(thrown([&] { ask("journal", "1 2"); }).code, HVD_INVALID);
+}
+
+// contract 14
+TEST_F(OperatorTest, WhoFollowsTakesOverFromNoDriverThatLives) {
+  set("journal", folder.path("journal"));
+  set("heartbeat_interval", "0.02");  // a sign of life so often, for who knows all there is
+  start();
+  form(2);
+  Follower follower({read_address_file(file())}, seconds(20), log.logger());
+  Vigil vigil(seconds(10), seconds(1));
+  const Time began = now();
+  JournalFile::Look seen;
+  // An answer is a sign of life even if nothing is new.
+  for (int turn = 0; turn < 20; ++turn) {
+    const JournalFile::Look look = follower.look();
+    ASSERT_TRUE(look.locked) << "turn " << turn;
+    ASSERT_NE(look.stamp, seen.stamp) << "turn " << turn;
+    ASSERT_EQ(look.term, 1u);
+    ASSERT_FALSE(vigil.see(look, began + turn * seconds(9))) << "it took over from a driver that lives";
+    seen = look;
+  }
+  EXPECT_EQ(membership::read_journal(follower.copy().bytes()).job.generation, 1u);
 }
 
 TEST_F(OperatorTest, ADriverWithoutAJournalCannotBeFollowed) {

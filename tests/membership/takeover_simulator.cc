@@ -155,6 +155,31 @@ void TakeoverSimulator::begin(const KnownJob& known) {
   ends_ = {journal_.size()};
 }
 
+/// Nothing that a driver has done is missing in what its journal comes to.
+void TakeoverSimulator::check_journal(const KnownJob& job) {
+  const KnownJob known = driver_->known();
+  const auto ids = [](const std::vector<KnownWorker>& workers) {
+    std::set<uint64_t> all;
+    for (const KnownWorker& w : workers) all.insert(w.worker);
+    return all;
+  };
+  const auto synced = [](const std::vector<KnownWorker>& workers) {
+    std::set<uint64_t> all;
+    for (const KnownWorker& w : workers) {
+      if (w.ever_synced) all.insert(w.worker);
+    }
+    return all;
+  };
+  const std::string lacks = "contract 14: the journal tells something else of ";
+  require(job.generation == known.generation && job.members == known.members, lacks + "the generation");
+  require(ids(job.workers) == ids(known.workers), lacks + "who was started and has not ended");
+  require(std::set(job.done.begin(), job.done.end()) == std::set(known.done.begin(), known.done.end()),
+          lacks + "who is done");
+  // Later ones also know what workers have said that came back, and will say again.
+  require(term_ > 1 || synced(job.workers) == synced(known.workers), lacks + "who was synced");
+  require(job.aborted == known.aborted, lacks + "whether the generation is lost");
+}
+
 /// The driver dies after any event; the next one has what is left of its journal.
 void TakeoverSimulator::crash() {
   ++tally_.takeovers;
@@ -177,6 +202,7 @@ void TakeoverSimulator::crash() {
   }
   const Journal journal = read_journal(bytes);
   before_ = driver_->generation();
+  if (what < 50 && journal.job.told && !older_) check_journal(journal.job);
   // Whatever is left in the journal, its name tells the term; without any, the workers do, or who keeps the
   // driver.
   if (lives_on) leave_behind();

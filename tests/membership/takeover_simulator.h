@@ -20,7 +20,8 @@ namespace hvd::membership::test {
 
 struct TakeoverTally {
   uint64_t histories = 0, takeovers = 0, same_generation = 0, quiet = 0, torn = 0, damaged = 0, empty = 0,
-           worker_died_too = 0, two_drivers = 0, acts_of_older = 0, split = 0, generations = 0, unheard_of = 0, successes = 0, failures = 0, at_rest = 0;
+           worker_died_too = 0, two_drivers = 0, acts_of_older = 0, split = 0, generations = 0,
+           unheard_of = 0, successes = 0, failures = 0, at_rest = 0;
 };
 
 class TakeoverSimulator {
@@ -54,7 +55,7 @@ class TakeoverSimulator {
     Where where = Where::kStarting;
     uint64_t term = 0;  // of the driver it is connected to; 0: none
     uint64_t newest_term = 0;
-    bool cut = false;  // off from the driver that it is connected to
+    bool cut = false;        // off from the driver that it is connected to
     bool forgotten = false;  // no driver knows of it until it is back
     bool told_end = false;   // some driver wants it gone
     std::deque<ToDriver> up;
@@ -92,6 +93,7 @@ class TakeoverSimulator {
   };
 
   void crash();
+  void check_journal(const KnownJob& job);
   KnownJob know(const Journal& journal, bool told);
   void begin(const KnownJob& known);
   void leave_behind();
