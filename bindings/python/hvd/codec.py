@@ -22,6 +22,7 @@ import types
 from typing import Any, Callable, Protocol, Union
 
 from .errors import InvalidError
+from .tensors import torch_storage
 
 
 class Codec(Protocol):
@@ -55,6 +56,18 @@ def loan_of(data: Any) -> Loan:
         except (TypeError, ValueError):  # it is read-only, or empty
             data = bytes(data)
     return Loan(ctypes.cast(data, ctypes.c_void_p).value or 0, len(data), data)
+
+
+def _loan_of_tensor(tensor: Any, itemsize: int, where: str) -> Loan:
+    """The memory of a contiguous tensor, if its storage still has it."""
+    size = tensor.numel() * itemsize
+    if size:
+        needed = tensor.storage_offset() * itemsize + size
+        have = torch_storage(tensor).nbytes()
+        if have < needed:
+            raise InvalidError(f"{where}: a tensor of shape {tuple(tensor.shape)} whose storage has {have} bytes, "
+                               f"and {needed} are needed: was it freed?")
+    return Loan(tensor.data_ptr(), size, tensor)
 
 
 _MAGIC = b"hvdj\x01"
@@ -187,9 +200,7 @@ class JsonCodec:
                 thing.is_neg()):
             return self._tensor(sys.modules["torch"], thing, blobs, where)
         name, itemsize = about
-        loan = Loan(thing.data_ptr(), thing.numel() * itemsize, thing)
-        if loan.size and not loan.address:
-            raise InvalidError(f"{where}: a tensor of shape {tuple(thing.shape)} that has no memory")
+        loan = _loan_of_tensor(thing, itemsize, where)
         return {**blobs.add("torch", loan), "dtype": name, "shape": thing.shape, "device": "cpu"}
 
     @staticmethod
@@ -203,9 +214,7 @@ class JsonCodec:
         flat = thing.detach().resolve_conj().resolve_neg().cpu().contiguous()
         size = flat.numel() * flat.element_size()
         if type(flat) is torch.Tensor:
-            raw = Loan(flat.data_ptr(), size, flat)
-            if size and not raw.address:
-                raise InvalidError(f"{where}: a tensor of shape {tuple(thing.shape)} that has no memory")
+            raw = _loan_of_tensor(flat, flat.element_size(), where)
         else:
             raw = loan_of(flat.reshape(-1).view(torch.uint8).numpy()) if size else b""
         return {

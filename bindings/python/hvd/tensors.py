@@ -172,13 +172,14 @@ def _torch_codes(torch) -> dict:
     return codes
 
 
-def _torch_storage(tensor):
+def torch_storage(tensor):
+    """What holds a PyTorch tensor's memory."""
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
 
 
 def _torch_memory(tensor) -> tuple[int, int]:
     return tensor.data_ptr(
-    ), _torch_storage(tensor).nbytes() - tensor.storage_offset() * tensor.element_size()
+    ), torch_storage(tensor).nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def _from_torch(torch, tensor, writable: bool) -> Borrowed:
@@ -205,7 +206,7 @@ def _from_torch(torch, tensor, writable: bool) -> Borrowed:
     elif device.type != "cpu":
         raise _refuse("PyTorch tensor", f"device {device} is neither cpu nor cuda")
     needed = tensor.storage_offset() * tensor.element_size() + tensor.numel() * tensor.element_size()
-    storage = _torch_storage(tensor)
+    storage = torch_storage(tensor)
     have = storage.nbytes()
     if have < needed:
         raise _refuse("PyTorch tensor",

@@ -325,11 +325,12 @@ def test_tensors_of_any_layout_are_committed(worker):
     state.restore()
     assert {key: value.tolist() for key, value in state.all.items()} == {
         key: value.tolist() for key, value in kept.items()}
-    freed = torch.ones(3)
-    freed.untyped_storage().resize_(0)
-    state.all = freed
-    with pytest.raises(hvd.InvalidError, match="has no memory"):
-        state.commit()
+    for left in (0, 8):
+        shrunk = torch.ones(3)
+        shrunk.untyped_storage().resize_(left)
+        state.all = shrunk
+        with pytest.raises(hvd.InvalidError, match=f"storage has {left} bytes, and 12 are needed"):
+            state.commit()
     assert state.revision == 1
 
 
