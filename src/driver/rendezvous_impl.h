@@ -29,9 +29,9 @@ struct RendezvousServer::Connection {
   uint64_t recovered = 0;   // the generation that it has told its recovery into
   uint64_t revision = 0;    // as it told last
   wire::Sequence sequence;
-  Time heard{};  // listen() sets it, which keeps by_silence_ in order
+  Time heard{};                              // listen() sets it, which keeps by_silence_ in order
   std::list<Connection*>::iterator silence;  // its place there, after its hello
-  int64_t process = 0;              // its number, as it says
+  int64_t process = 0;                       // its number, as it says
   bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
