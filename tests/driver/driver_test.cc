@@ -175,8 +175,9 @@ TEST_F(Job, AWorkerThatCanNotBeStartedIsAFailureOfItsSlot) {
   EXPECT_NE(status.message.find("start callback returned 9"), std::string::npos) << status.message;
 }
 
-TEST_F(Job, HostsThatComeAndGoAreTold) {  // contract 1
-  std::atomic<int> phase{0};
+TEST_F(Job, HostsThatComeAndGoAreTold) {                    // contract 1
+  const auto held = std::make_shared<std::atomic<int>>(0);  // the driver may ask until TearDown
+  std::atomic<int>& phase = *held;
   options = Options([](const std::string&) { return std::nullopt; });
   options.logger = log.logger();
   set("discovery_interval", "0.02");
@@ -185,10 +186,10 @@ TEST_F(Job, HostsThatComeAndGoAreTold) {  // contract 1
   set("min_np", "1");
   set("join_settle", "0.05");
   make();
-  driver->set_discovery([&](std::vector<membership::HostSlots>* hosts) {
-    if (phase == 2) return 1;
+  driver->set_discovery([held](std::vector<membership::HostSlots>* hosts) {
+    if (*held == 2) return 1;
     hosts->push_back({"a", 1});
-    if (phase == 1) hosts->push_back({"b", 1});
+    if (*held == 1) hosts->push_back({"b", 1});
     return 0;
   });
   driver->start();

@@ -62,11 +62,11 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
   set("max_np", "3");
   set("restart_delay_min", "0");
   set("discovery_interval", "0.01");
-  std::atomic<bool> three{false};
+  const auto three = std::make_shared<std::atomic<bool>>(false);  // the driver may ask until TearDown
   make();
-  driver->set_discovery([&](std::vector<membership::HostSlots>* hosts) {
+  driver->set_discovery([three](std::vector<membership::HostSlots>* hosts) {
     *hosts = {{"a", 2}};
-    if (three) hosts->push_back({"b", 1});
+    if (*three) hosts->push_back({"b", 1});
     return 0;
   });
   driver->start();
@@ -77,7 +77,7 @@ TEST_P(Newcomer, AGarbledAddressIsItsOwnersFault) {
     const std::unique_ptr<Driver, void (*)(Driver*)> over(driver.get(),
                                                           [](Driver* d) { d->stop("the test is over"); });
     ASSERT_TRUE(first.places.wait_count(1) && second.places.wait_count(1)) << log.text();
-    three = true;
+    *three = true;
     ScriptedWorker& liar = join(3);
     wire::ReadyT ready;
     std::vector<Offer> offers = first.offers.all();

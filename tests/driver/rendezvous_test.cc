@@ -107,9 +107,9 @@ TEST_F(Rendezvous, SilenceIsALossAndTheSilentOneIsTold) {
   form(2);
   // Worker 1 goes on saying that it lives; worker 2 does not.
   std::atomic<bool> stop{false};
-  std::thread heart([&] {
+  std::thread heart([&stop, &alive = *workers[0]] {
     while (!stop) {
-      workers[0]->say(wire::HeartbeatT{});
+      alive.say(wire::HeartbeatT{});
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
