@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint]
-# [bench] [bindings] [torch] [roots] [slurm] [browser] [ssh] (without arguments: build test demo; bench is
-# what libhvd is measured against, bindings and torch what the bindings' tests need, slurm what the test of
-# srun needs: where systemd runs, it starts munged for good; ssh what tests of agents on other hosts need:
-# where systemd runs, it starts sshd for good). Needs root or sudo only if something is missing.
+# [bench] [bindings] [torch] [roots] [slurm] [browser] [ssh] [emulated] (without arguments: build test demo;
+# bench is what libhvd is measured against, bindings and torch what the bindings' tests need, slurm what the
+# test of srun needs: where systemd runs, it starts munged for good; ssh what tests of agents on other hosts
+# need: where systemd runs, it starts sshd for good; emulated what aarch64 needs on another processor). Needs
+# root or sudo only if something is missing.
 set -euo pipefail
 
 declare -A packages=(
@@ -18,6 +19,7 @@ declare -A packages=(
   [torch]="python3-torch"
   [roots]="debootstrap"
   [ssh]="openssh-server openssh-client"
+  [emulated]="g++-aarch64-linux-gnu qemu-user-static"
   [browser]="chromium"
   [slurm]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 )
