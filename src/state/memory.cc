@@ -48,6 +48,8 @@ constexpr auto kData = static_cast<off_t>(kHugePage);  // within a file
 #ifndef MFD_NOEXEC_SEAL
 constexpr unsigned MFD_NOEXEC_SEAL = 8;  // Linux 6.3
 #endif
+// Whoever reads behind the end of a file that got shorter is ended by a signal (SIGBUS): so none may.
+constexpr int kSeal = F_SEAL_SHRINK;
 
 Digest random_token() {
   std::random_device random;
@@ -70,18 +72,27 @@ uint8_t* map_file(int descriptor, size_t length, int protection) {
   return static_cast<uint8_t*>(data);
 }
 
+/// A file of that length, or of more whose end has no pages.
+bool resize_file(int descriptor, off_t end) {
+  struct stat known {};
+  if (fstat(descriptor, &known) != 0) return false;
+  if (end > known.st_size) return may_be_so_long(end) && ftruncate(descriptor, end) == 0;
+  return end == known.st_size ||
+         fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, end, known.st_size - end) == 0;
+}
+
 }  // namespace
 
 Memory Memory::shared(size_t size) {
   if (size == 0 || size > SIZE_MAX / 2) return {};
   Descriptor file(memfd_create("hvd-shards", MFD_CLOEXEC | MFD_NOEXEC_SEAL));
-  if (file.get() < 0) file = Descriptor(memfd_create("hvd-shards", MFD_CLOEXEC));
+  if (file.get() < 0) file = Descriptor(memfd_create("hvd-shards", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.get() >= 0 && file.get() <= STDERR_FILENO)
     file = Descriptor(fcntl(file.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   const size_t length = whole_pages(size);
   const Digest token = random_token();
   const off_t end = kData + static_cast<off_t>(length);
-  if (file.get() < 0 || !may_be_so_long(end) || ftruncate(file.get(), end) != 0 ||
+  if (file.get() < 0 || fcntl(file.get(), F_ADD_SEALS, kSeal) != 0 || !resize_file(file.get(), end) ||
       pwrite(file.get(), &token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) {
     return {};
   }
@@ -113,7 +124,8 @@ Memory Memory::map(const MemoryPlace& place) {
     file = Descriptor(fcntl(file.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   Digest token;
   if (file.get() < 0 || flock(file.get(), LOCK_SH | LOCK_NB) != 0) return {};
-  if (fstat(file.get(), &known) != 0 || !fits() ||
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeal) == 0 || fstat(file.get(), &known) != 0 || !fits() ||
       pread(file.get(), &token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token)) ||
       token != place.token) {
     return {};
@@ -170,8 +182,7 @@ bool Memory::remake_shared(size_t size) {
     size_ = size;
     return true;
   }
-  if (length > how.mapped && !may_be_so_long(end)) return false;
-  if (ftruncate(how.descriptor, end) != 0) return false;
+  if (!resize_file(how.descriptor, end)) return false;
   void* const moved = mremap(data_.get(), how.mapped, length, MREMAP_MAYMOVE);
   if (moved == MAP_FAILED) return false;
   const size_t there = std::min(how.mapped, length);

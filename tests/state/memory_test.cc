@@ -1,12 +1,16 @@
 // Memory that other processes map: who may, what they see, and for how long its owner leaves it alone.
 #include "state/memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 
@@ -119,6 +123,28 @@ TEST(SharedMemory, OfAnotherNameIsNotMapped) {
   }
   EXPECT_TRUE(refused({}));
   EXPECT_EQ(Memory(kSize).place().process, 0U);
+}
+
+// A reader behind the end of a file that got shorter would be ended by SIGBUS.
+TEST(SharedMemory, NeverGetsShorterWhatOthersMap) {
+  const Memory memory = written(7);
+  const MemoryPlace right = memory.place();
+  EXPECT_EQ(ftruncate(static_cast<int>(right.descriptor), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  // The same from somebody who keeps that to himself.
+  const int own = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  struct stat known {};
+  ASSERT_EQ(fstat(static_cast<int>(right.descriptor), &known), 0);
+  ASSERT_EQ(ftruncate(own, known.st_size), 0);
+  ASSERT_EQ(pwrite(own, &right.token, sizeof(right.token), 0), static_cast<ssize_t>(sizeof(right.token)));
+  ASSERT_EQ(fstat(own, &known), 0);
+  MemoryPlace place = right;
+  place.descriptor = static_cast<uint64_t>(own);
+  place.inode = known.st_ino;
+  EXPECT_EQ(Memory::map(place).size(), 0U);
+  ASSERT_EQ(fcntl(own, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(Memory::map(place).size(), kSize);
+  close(own);
 }
 
 TEST(SharedMemory, IsNotThereWhereFilesMayNotBeSoLong) {
