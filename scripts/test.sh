@@ -4,8 +4,8 @@
 #   quick   pure tests and tests in one process: under a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
-#   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, the crates that build the library, on bare Debian
-#             systems the wheel and the pages' lines, and aarch64 in an emulator
+#   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, the crates that build the library, on bare
+#             Debian systems the wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
 # for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail

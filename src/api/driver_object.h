@@ -59,8 +59,8 @@ inline constexpr char kDriverObjectFile[] = "hvd-driver.so";
 inline constexpr char kDriverObjectSymbol[] = "hvd_driver_object";
 using DriverObjectFn = const DriverObject* (*)(const char* version, const char* directory, hvd_error* error);
 
-/// What is loaded, at the first call from where `options` say that modules are. Any thread. Throws
-/// Error(HVD_UNAVAILABLE) that names each file that was tried and why it would not do; the next call tries again.
+/// Loads the object at the first call, from where `options` say that modules are. Any thread. Throws
+/// Error(HVD_UNAVAILABLE) that names each file tried and why it would not do; the next call tries again.
 const DriverObject& driver_object(const Options& options);
 /// The same if it is loaded, else NULL: then there is no driver and no agent.
 const DriverObject* loaded_driver_object() noexcept;

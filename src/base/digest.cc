@@ -38,7 +38,7 @@ void portable(XXH3_state_t& state, void* target, const void* source, size_t size
 class Reader {
  public:
   explicit Reader(std::span<const Extent> extents) : extents_(extents) { skip_empty(); }
-  /// What comes next and lies together; nothing behind the last extent.
+  /// The next bytes that lie together; none behind the last extent.
   Extent next() const {
     if (extents_.empty()) return {nullptr, 0};
     return {static_cast<const uint8_t*>(extents_[0].data) + at_, extents_[0].size - at_};

@@ -38,7 +38,8 @@ class Plan {
 // What several collectives plan in the same way.
 
 /// Tensors that keep their shapes, as `parts` of the row has them: small ones together, large ones each by
-/// themselves, or with the others where the backend takes parts. Follows from the shapes, so equal on all ranks. Alone: each input moves to its output.
+/// themselves, or with the others where the backend takes parts. Follows from the shapes, so equal on all
+/// ranks. Alone: each input moves to its output.
 Status plan_parts(Plan& plan, Answer& answer);
 /// Several operations of one kind as one step.
 void plan_together(Plan& plan, std::span<const std::shared_ptr<Operation>> ops);

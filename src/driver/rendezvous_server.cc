@@ -68,7 +68,7 @@ void RendezvousServer::accepted(std::shared_ptr<wire::Channel> channel) {
       static_cast<size_t>(std::count_if(strangers_.begin(), strangers_.end(), same)) >=
           config_.max_strangers_of_one)
     close_first(same);
-  // What an agent says first names all its workers, and it has shown that it holds that host's key.
+  // An agent's first message names all its workers, and the agent has shown that it holds its host's key.
   if (wire::is_agent(identity)) connection->channel->trust();
   strangers_.push_back(connection);
   const std::weak_ptr<Connection> weak = connection;

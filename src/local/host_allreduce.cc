@@ -15,7 +15,7 @@ constexpr size_t kOneRound = size_t{8} << 10;    // up to it everybody reduces e
 constexpr size_t kLeastBlock = size_t{4} << 10;  // bytes
 constexpr size_t kPiece = size_t{16} << 10;      // of a block: stays in a core's first cache
 
-// What all rings hold at a time should stay in the caches until everybody has taken it, the more so as
+// All rings together should fit into the caches until everybody has taken their blocks, the more so as
 // members share cores. A ring that holds no block of every member's makes them wait for each other at each.
 size_t largest_block(size_t members) {
   if (members <= 2) return size_t{128} << 10;

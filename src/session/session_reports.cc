@@ -1,5 +1,5 @@
-// What a worker tells its driver: that it is ready, what it has synced, how it recovered, what it lost, that it
-// leaves.
+// A worker's reports to its driver: ready, synced, recovered, a failure, a stall, feeding, leaving,
+// done.
 #include <fmt/format.h>
 
 #include <algorithm>

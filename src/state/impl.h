@@ -108,8 +108,8 @@ struct State::Impl {
   Status make_room();
   /// Copies what is in host memory into the second set of buffers.
   void copy_host_part(bool parallel);
-  /// What objects gave is copied into the second set of buffers: nothing of it is borrowed after that. Gives
-  /// the bytes that had to be written.
+  /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
+  /// bytes had to be written.
   uint64_t take_objects();
   /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not
   /// this one). On failure some may be under way.

@@ -65,8 +65,8 @@ def _loan_of_tensor(tensor: Any, itemsize: int, where: str) -> Loan:
         needed = tensor.storage_offset() * itemsize + size
         have = torch_storage(tensor).nbytes()
         if have < needed:
-            raise InvalidError(f"{where}: a tensor of shape {tuple(tensor.shape)} whose storage has {have} bytes, "
-                               f"and {needed} are needed: was it freed?")
+            raise InvalidError(f"{where}: a tensor of shape {tuple(tensor.shape)} whose storage has {have} "
+                               f"bytes, and {needed} are needed: was it freed?")
     return Loan(tensor.data_ptr(), size, tensor)
 
 

@@ -1,4 +1,5 @@
-// Collectives over a transport, as a Lane is one: segmented, pipelined, abortable. Each throws Failure when a peer is lost.
+// Collectives over a transport, as a Lane is one: segmented, pipelined, abortable. Each throws Failure when a
+// peer is lost.
 #pragma once
 
 #include <vector>

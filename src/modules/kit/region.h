@@ -1,4 +1,4 @@
-// What collectives need of whatever carries their data: sends and receives of pieces of memory.
+// The transport that collectives run on: it sends and receives pieces of memory.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ class Exchange final : public hvdkit::Transport {
       : comm_(comm), tag_bound_(tag_bound), piece_bytes_(piece_bytes), turned_(std::move(turned)) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  /// What MPI has not finished with is left to it.
+  /// Leaves to MPI the memory that it has not finished with.
   ~Exchange() override;
 
   std::unique_ptr<hvdkit::Region> region(void* memory, size_t size) override;
