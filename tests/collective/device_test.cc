@@ -180,6 +180,31 @@ TEST_F(Device, GroupsTravelTogetherAndSoDoCallsOfOneStream) {
   }
 }
 
+// A backend that takes parts of host memory may still pack a device's.
+TEST_F(Device, LargeTensorsOfAGroupTravelAlone) {
+  ClusterConfig c = config();
+  c.size = 2;
+  c.takes_parts = true;
+  Cluster cluster(c);
+  constexpr size_t kLarge = 50'000;
+  std::vector<std::vector<Tensor>> outs(2);
+  expect_all(cluster.submit([&](int32_t r) {
+    Submission s = named("group", Kind::kAllreduce);
+    for (const size_t count : {kLarge, size_t{2}, kLarge}) {
+      s.inputs.push_back(values(r, std::vector<float>(count, 1.5F)));
+      s.outputs.push_back(room(r, static_cast<int64_t>(count)));
+      outs[size_t(r)].push_back(s.outputs.back());
+    }
+    return s;
+  }));
+  settled(cluster);
+  EXPECT_EQ(cluster.hub.ran(HVD_COLLECTIVE_ALLREDUCE), 3U);
+  for (const std::vector<Tensor>& of_rank : outs) {
+    for (const Tensor& out : of_rank)
+      EXPECT_EQ(read(out), std::vector<float>(static_cast<size_t>(out.elements()), 3));
+  }
+}
+
 TEST_F(Device, OnlyCallsOfOnePlaceOnEveryRankTravelTogether) {
   const auto item = [](hvd_memory memory, std::vector<uint32_t> places) {
     auto call = std::make_shared<Signature>();

@@ -41,11 +41,13 @@ TEST(LocalInstance, OneHostNeedsNoOtherBackend) {
   connect_all(ranks, 1);
   for (const auto& rank : ranks) {
     EXPECT_EQ(rank->instance->detail(), "shared memory among 4 ranks of this host");
+    EXPECT_TRUE(rank->instance->takes_parts());
   }
   expect_barrier(ranks, 1);
   expect_message(*ranks[2], 2, *ranks[3], 3);
   for (const auto& rank : ranks) rank->instance->disconnect();
   for (const auto& rank : ranks) {
+    EXPECT_FALSE(rank->instance->takes_parts()) << "without a generation";
     EXPECT_TRUE(rank->notes->connected.empty());
     EXPECT_TRUE(rank->notes->ops.empty());
     EXPECT_EQ(rank->notes->disconnected, 0);
@@ -58,6 +60,7 @@ TEST(LocalInstance, SeveralHostsAreJoinedByTheOtherBackend) {
   EXPECT_EQ(ranks[1]->instance->detail(), "shared memory among 2 ranks of this host, by spy between hosts");
   expect_message(*ranks[0], 0, *ranks[2], 2);
   for (const auto& rank : ranks) {
+    EXPECT_FALSE(rank->instance->takes_parts()) << "the other backend would have to pack them";
     EXPECT_EQ(rank->notes->connected, std::vector<uint64_t>{3});
     ASSERT_EQ(rank->notes->members.size(), 4U);
     // Each gets what the other's backend gave, and nothing of what was put around it.

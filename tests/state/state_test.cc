@@ -371,6 +371,25 @@ TEST(Lent, PiecesThatDidNotChangeAreNotWritten) {
   }
 }
 
+// Its first pieces are known not to have changed, but the larger memory holds nothing of them yet.
+TEST(Lent, AnObjectThatGrowsIsCopiedWhole) {
+  State state(nullptr);
+  TestObject object;
+  object.lends = 300000;
+  object.bytes.assign(5 << 20, 1);
+  object.add_to(state, "o");
+  for (const size_t size : {5'000'000, 5 << 20, 11 << 20}) {  // by the same number of pieces, and by more
+    object.bytes.resize(size, 3);
+    const std::vector<uint8_t> wanted = object.bytes;
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(state.save().ok());
+      object.bytes.clear();
+      ASSERT_TRUE(state.restore().ok());
+      ASSERT_TRUE(object.bytes == wanted) << size << " bytes, commit " << i;
+    }
+  }
+}
+
 TEST(Lent, NothingWithoutASink) {
   const void* data = "x";
   const size_t size = 1;
