@@ -238,7 +238,8 @@ Status RunLoop::restore() {
   // that.
   if (Status status = settle_commit(); status.code == HVD_TIMEOUT || status.code == HVD_CLOSED) return status;
   if (!elastic_->state.has_commit()) return {};
-  return elastic_->state.restore();
+  // Callbacks before the sync see all that was committed.
+  return elastic_->state.restore(elastic_->reset_before_sync && !elastic_->reset_callbacks.empty());
 }
 
 Status RunLoop::keep_live_values() {
@@ -320,6 +321,14 @@ Status RunLoop::settle(hvd_recovery_info* recovery, const std::vector<state::Sum
 }
 
 Status RunLoop::recover(hvd_status cause) {
+  Status status = try_to_recover(cause);
+  // Without a sync nobody has written them.
+  const bool writes_shards = !status.ok() && elastic_ != nullptr && elastic_->state.has_shards();
+  if (writes_shards && elastic_->state.has_commit()) static_cast<void>(elastic_->state.restore());
+  return status;
+}
+
+Status RunLoop::try_to_recover(hvd_status cause) {
   const hvd_membership_info from = worker_.membership();
   hvd_recovery_info recovery{};
   recovery.struct_size = sizeof(recovery);

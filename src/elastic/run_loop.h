@@ -48,6 +48,7 @@ class RunLoop {
  private:
   Status begin();
   Status recover(hvd_status cause);
+  Status try_to_recover(hvd_status cause);
   Status restore();
   Status keep_live_values();
   Status settle_commit();

@@ -66,7 +66,8 @@ struct State::Impl {
 
   /// save(), begin() and refresh().
   Status copy(bool counted, bool hidden = false);
-  Status restore();
+  /// `shards_too`: else a sync has to follow, which writes them.
+  Status restore(bool shards_too = true);
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
               Duration timeout, SyncResult* ret_result, bool refresh_first);
 

@@ -39,11 +39,6 @@ std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels) {
   return ranges;
 }
 
-bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
-  return std::equal(parcel.segments.begin(), parcel.segments.end(), segments.begin(), segments.end(),
-                    [](const Segment& a, const Segment& b) { return a.range == b.range && a.at == b.at; });
-}
-
 bool has_block(const std::vector<Digest>& blocks, const Digest& block) {
   return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
 }
@@ -285,6 +280,12 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   }
   same = same && !makes;
 
+  if (!same && may_take_over(generation)) {
+    bool done = false;
+    Status status =
+        take_over(tables, wants, next, bag, rank, engine, deadline, result, &done);
+    if (!status.ok() || done) return status;
+  }
   std::vector<ParcelPtr> fresh, mapped;
   const auto provide = [&](std::vector<Segment> list, int32_t owner) {
     for (const ParcelPtr& parcel : bag) {

@@ -18,9 +18,14 @@ struct Row {
 struct BlockHead {
   uint64_t slot = 0, members = 0, keys = 0;
 };
+struct SegmentPlace {
+  uint64_t at = 0;
+  Digest digest;
+};
 constexpr uint64_t kLongest = uint64_t{1} << 60;  // stripe: nothing that is added to it overflows
 static_assert(sizeof(ShardHead) == 48 && sizeof(Row) == 24, "no padding on the wire");
-static_assert(sizeof(ParcelPlace) == 88 && sizeof(CommitHead) == 136 && sizeof(CommitPart) == 32,
+static_assert(sizeof(ParcelPlace) == 88 && sizeof(CommitHead) == 136 && sizeof(CommitPart) == 32 &&
+                  sizeof(SegmentPlace) == 24,
               "no padding on the wire");
 
 bool read_rows(std::span<const uint8_t>* bytes, uint64_t count, size_t keys, std::vector<ShardRange>* rows) {
@@ -190,6 +195,52 @@ Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t ra
     return status.at_rank(static_cast<int32_t>(head.rank));
   }
   return {};
+}
+
+std::vector<uint8_t> write_parcel_table(const std::vector<PlacedParcel>& parcels) {
+  std::vector<uint8_t> bytes;
+  put(&bytes, uint64_t{parcels.size()});
+  for (const PlacedParcel& parcel : parcels) {
+    put(&bytes, parcel.memory);
+    put(&bytes, uint64_t{parcel.segments.size()});
+    for (const PlacedSegment& segment : parcel.segments) put(&bytes, SegmentPlace{segment.at, segment.digest});
+  }
+  return bytes;
+}
+
+bool read_parcel_tables(std::span<const uint8_t> bytes, size_t rank, std::span<const uint8_t> mine,
+                        const std::vector<std::vector<ShardRange>>& has,
+                        const std::vector<uint64_t>& element_bytes,
+                        std::vector<std::vector<PlacedParcel>>* ret_parcels) {
+  for (size_t r = 0; r < has.size(); ++r) {
+    const std::span<const uint8_t> from = bytes;
+    std::vector<PlacedParcel>& parcels = ret_parcels->emplace_back();
+    uint64_t parcel_count = 0, segment_count = 0;
+    if (!take(&bytes, &parcel_count) || parcel_count > bytes.size() / sizeof(MemoryPlace)) return false;
+    size_t next = 0;  // of what the rank has
+    for (uint64_t i = 0; i < parcel_count; ++i) {
+      PlacedParcel& parcel = parcels.emplace_back();
+      if (!take(&bytes, &parcel.memory) || !take(&bytes, &segment_count)) return false;
+      if (segment_count > has[r].size() - next) return false;
+      for (uint64_t k = 0; k < segment_count; ++k) {
+        SegmentPlace place;
+        if (!take(&bytes, &place)) return false;
+        const ShardRange& range = has[r][next++];
+        uint64_t length = 0;
+        if (__builtin_mul_overflow(static_cast<uint64_t>(range.elements()), element_bytes[range.key], &length))
+          return false;
+        // What can't be mapped may be anywhere: nobody looks there.
+        if (parcel.memory.process != 0 &&
+            (length > parcel.memory.size || place.at > parcel.memory.size - length)) {
+          return false;
+        }
+        parcel.segments.push_back({range, place.at, length, place.digest});
+      }
+    }
+    if (next != has[r].size()) return false;
+    if (r == rank && !same(from.first(from.size() - bytes.size()), mine)) return false;
+  }
+  return bytes.empty();
 }
 
 }  // namespace hvd::state

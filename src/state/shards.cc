@@ -32,6 +32,35 @@ ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, s
   return {};
 }
 
+bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
+  return std::equal(parcel.segments.begin(), parcel.segments.end(), segments.begin(), segments.end(),
+                    [](const Segment& a, const Segment& b) { return a.range == b.range && a.at == b.at; });
+}
+
+bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes,
+                  uint8_t* to, std::vector<PieceCopy>* pieces) {
+  for (int64_t at = range.begin; at < range.end;) {
+    const Parcel* from = nullptr;
+    const Segment* longest = nullptr;
+    for (const ParcelPtr& parcel : parcels) {
+      for (const Segment& segment : parcel->segments) {
+        const ShardRange& has = segment.range;
+        if (has.key != range.key || has.begin > at || has.end <= at) continue;
+        if (longest != nullptr && longest->range.end >= has.end) continue;
+        from = parcel.get();
+        longest = &segment;
+      }
+    }
+    if (longest == nullptr) return false;
+    const int64_t end = std::min(range.end, longest->range.end);
+    append_pieces(to + static_cast<size_t>(at - range.begin) * element_bytes,
+                  from->data(*longest) + static_cast<size_t>(at - longest->range.begin) * element_bytes,
+                  static_cast<size_t>(end - at) * element_bytes, nullptr, pieces);
+    at = end;
+  }
+  return true;
+}
+
 void Shards::add(Shard shard, const Generation& place) {
   if (shard.begin < 0 || shard.end > shard.elements) {
     throw Error(HVD_INVALID,
@@ -109,6 +138,7 @@ uint64_t Shards::own_bytes() const {
 }
 
 uint64_t Shards::held_bytes() const {
+  if (sealed_.taken) return sealed_.for_others;
   uint64_t bytes = 0;
   for (const ParcelPtr& parcel : sealed_.held) {
     for (const Segment& segment : parcel->segments) bytes += segment.bytes;
@@ -268,9 +298,23 @@ ParcelPtr Shards::parcel(std::vector<Segment> segments, int32_t owner, bool shar
   return result;
 }
 
-void Shards::append_restore(std::vector<PieceCopy>* pieces) {
+void Shards::leave_restore() {
   for (Shard& shard : shards_) shard.stale = true;
-  if (!sealed_.own) return;
+}
+
+void Shards::append_restore(std::vector<PieceCopy>* pieces) {
+  leave_restore();
+  if (!sealed_.own) {
+    std::vector<PieceCopy> found;
+    for (uint32_t key = 0; key < shards_.size(); ++key) {
+      Shard& shard = shards_[key];
+      found.clear();
+      shard.stale = !append_range(sealed_.held, {key, shard.begin, shard.end}, shard.element_bytes,
+                                  static_cast<uint8_t*>(shard.live), &found);
+      if (!shard.stale) pieces->insert(pieces->end(), found.begin(), found.end());
+    }
+    return;
+  }
   for (const Segment& segment : sealed_.own->segments) {
     Shard& shard = shards_[segment.range.key];
     if (segment.range.begin != shard.begin || segment.range.end != shard.end) continue;

@@ -81,6 +81,13 @@ struct ShardSpot {
 };
 ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes);
 
+/// Whether these are its segments, where they lie.
+bool holds(const Parcel& parcel, const std::vector<Segment>& segments);
+
+/// Appends copies of a range to `to`, out of what parcels have of it. False: they do not have all of it.
+bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes,
+                  uint8_t* to, std::vector<PieceCopy>* pieces);
+
 /// Who had what when a commit was sealed, for those who ask when it is lost.
 struct ShardLayout {
   std::vector<std::vector<ShardRange>> own;  // by rank and key
@@ -122,6 +129,8 @@ class Shards {
   // ---- Restore ----
   /// Appends what puts the last commit back. Keys whose range has changed since are left to the sync.
   void append_restore(std::vector<PieceCopy>* pieces);
+  /// All of it is left to the sync, which has to follow.
+  void leave_restore();
 
   // ---- Sync (shard_sync.cc) ----
   /// This rank's ranges in a generation: asks the program where its place has changed. Calls its callbacks.
@@ -142,10 +151,12 @@ class Shards {
   struct Set {
     uint64_t revision = 0;
     bool whole = false;
-    ParcelPtr own;
+    ParcelPtr own;  // NULL if taken: this rank's ranges may lie within several that it holds
     std::vector<ParcelPtr> held;
     std::vector<Parity> parity;
     std::shared_ptr<const ShardLayout> layout;
+    bool taken = false;  // by take_over(): parcels hold more than this rank is to have
+    uint64_t for_others = 0;  // of that, bytes
   };
   using Ranges = std::vector<std::vector<ShardRange>>;
 
@@ -180,6 +191,12 @@ class Shards {
   Status move(const std::vector<ShardMove>& moves, const Ranges& has, const ShardReads& reads,
               const std::vector<ParcelPtr>& bag, const std::vector<ParcelPtr>& fresh, int32_t rank,
               const Parcel* own, collective::Engine& engine, Time deadline, SyncResult* result);
+  /// shard_take.cc: instead of a move, if all ranks can map what they are to have. *ret_done: they could.
+  Status take_over(const ShardTables& tables, const Ranges& wants, Set next,
+                   const std::vector<ParcelPtr>& all_parcels, int32_t rank, collective::Engine& engine,
+                   Time deadline, SyncResult* result, bool* ret_done);
+  bool may_take_over(const Generation& generation) const;
+  void adopt_taken();
   Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);

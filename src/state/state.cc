@@ -223,7 +223,7 @@ Status State::Impl::copy(bool counted, bool hidden) {
   return {};
 }
 
-Status State::Impl::restore() {
+Status State::Impl::restore(bool shards_too) {
   if (Status status = not_in_callback("restore"); !status.ok()) return status;
   // A commit that failed is told even though the one before it is put back: other ranks may not do the same.
   const Status told = settle();
@@ -244,7 +244,11 @@ Status State::Impl::restore() {
     append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr,
                   &pieces);  // contract 4
   }
-  shards.append_restore(&pieces);
+  if (shards_too) {
+    shards.append_restore(&pieces);
+  } else {
+    shards.leave_restore();
+  }
   copy_pieces(pieces, true);
   std::lock_guard lock(mutex);
   ++statistics.restores;
@@ -300,8 +304,8 @@ Status State::save() {
 Status State::refresh() {
   return impl_->recorded("refresh", [&] { return impl_->copy(false); });
 }
-Status State::restore() {
-  return impl_->recorded("restore", [&] { return impl_->restore(); });
+Status State::restore(bool shards_too) {
+  return impl_->recorded("restore", [&] { return impl_->restore(shards_too); });
 }
 Status State::settle() { return impl_->settle(); }
 bool State::has_commit() const {

@@ -2,10 +2,10 @@
  *   hvdrun -np 4 -H localhost:4 shards_bench_worker [MiB a rank] [copies] [rounds]
  * Instead of copies p3 is parity of three shards, and so on. Rank 0 prints medians with their range, and
  * what it holds for others. With `lose` as fourth argument the last rank then kills itself, and the
- * recovery is printed: sync, what was moved, and how long memcpy takes, by all of them at once until the last
- * is done, for as many bytes as each rank received; for as many as it has to write at least, its new live
- * memory, which nobody has touched, and its range of the commit, of which what it gained was not touched; and
- * for live memory, commit and copies for others where all was touched. */
+ * recovery is printed: sync, what was moved, and how long memcpy of each survivor's new range takes, by all of
+ * them at once until the last is done: into memory that nobody has touched, as the new range's is, and into
+ * memory that was touched before. With `keep` instead the program makes its old range's memory longer
+ * (realloc), and only what it gains was not touched. */
 #include <hvd/hvd.h>
 #include <hvd/shards.h>
 #include <signal.h>
@@ -19,12 +19,10 @@ static hvd_context* context;
 static hvd_state* state;
 static char* shard;
 static int64_t mebibytes = 256, rounds = 9, count;
-static int copies = 1, parity, loses;
+static int copies = 1, parity, loses, keeps;
 static int64_t done;
-static int64_t count_before;  /* elements, before the last change of ranks */
-static uint64_t moved_before; /* in syncs before the recovery */
-/* memcpy of what the recovery moved, of what it has to write at least, and of all that, touched */
-static double moved_ms, needed_ms, written_ms;
+static int64_t count_before; /* elements, before the last change of ranks */
+static double untouched_ms, touched_ms;
 
 static double now(void) {
   struct timespec t;
@@ -47,58 +45,46 @@ static void print(const char* what, double* times, const double* reference) {
 
 static int32_t reshard(void* userdata, hvd_shard* range) {
   (void)userdata;
-  free(shard);
-  shard = malloc((size_t)range->elements + 1);
+  if (keeps) {
+    char* const longer = realloc(shard, (size_t)range->elements + 1);
+    if (longer == NULL) return 1;
+    shard = longer;
+  } else {
+    free(shard);
+    shard = malloc((size_t)range->elements + 1);
+  }
   range->data = shard;
   count_before = count;
   count = range->elements;
   return shard == NULL;
 }
 
-/* What this rank has to write at least, into pages that are as they were: new ones for live memory and for
- * what the commit has gained. */
-static hvd_status write_again(const char* from, char* to) {
-  const size_t all = (size_t)count, had = count_before < count ? (size_t)count_before : all;
+/* The new range once more: into memory that nobody has touched, or only as much of it as was there before. */
+static hvd_status copy_range(const char* from, char* to, const char* name, double* ret_ms) {
+  const size_t all = (size_t)count;
+  size_t had = keeps && count_before < count ? (size_t)count_before : 0;
+  hvd_status status = hvd_barrier(context, name, NULL);
   const double began = now();
-  char *live = malloc(all + 1), *gained = malloc(all - had + 1);
-  hvd_status status = live == NULL || gained == NULL ? HVD_INTERNAL : HVD_OK;
-  if (status == HVD_OK) {
-    memcpy(live, from, all);
-    memcpy(to, from, had);
-    memcpy(gained, from + had, all - had);
-    if (live[all / 2] != from[all / 2] || to[had / 2] != from[had / 2]) status = HVD_INTERNAL;
-    if (status == HVD_OK) status = hvd_barrier(context, "needed", NULL);
-  }
-  needed_ms = now() - began;
-  free(live);
-  free(gained);
+  if (to != NULL) had = all;
+  char* fresh = malloc(all - had + 1);
+  if (fresh == NULL) return HVD_INTERNAL;
+  if (had > 0) memcpy(to != NULL ? to : shard, from, had);
+  memcpy(fresh, from + had, all - had);
+  if (had < all && fresh[0] != from[had]) status = HVD_INTERNAL; /* so that each copy is made */
+  if (status == HVD_OK) status = hvd_barrier(context, "copied again", NULL);
+  *ret_ms = now() - began;
+  free(fresh);
   return status;
 }
 
-/* The bytes of the recovery once more. */
 static hvd_status copy_again(void) {
-  hvd_state_info moved = {0};
-  moved.struct_size = sizeof moved;
-  hvd_status status = hvd_state_get_info(state, &moved, NULL);
-  const size_t half = (size_t)(moved.sync_sent_bytes + moved.sync_received_bytes - moved_before) / 2;
-  const size_t each = half > (size_t)count ? half : (size_t)count;
-  char *from = malloc(each + 1), *to = malloc(each + 1);
-  if (from == NULL || to == NULL) status = HVD_INTERNAL;
-  if (status == HVD_OK) memset(from, 1, each + 1), memset(to, 2, each + 1);
-  if (status == HVD_OK) status = hvd_barrier(context, "again", NULL);
-  double began = now();
-  if (status == HVD_OK) memcpy(to, from, half);
-  if (status == HVD_OK) status = hvd_barrier(context, "moved", NULL);
-  moved_ms = now() - began;
-  if (status == HVD_OK) status = write_again(from, to);
-  began = now();
-  for (int i = 0; i < 2 + (parity > 0 ? 0 : copies) && status == HVD_OK; ++i) {
-    from[0] = (char)i; /* so that each copy is made */
-    memcpy(to, from, (size_t)count);
-    if (to[0] != (char)i) status = HVD_INTERNAL;
+  char *from = malloc((size_t)count + 1), *to = malloc((size_t)count + 1);
+  hvd_status status = from == NULL || to == NULL ? HVD_INTERNAL : HVD_OK;
+  if (status == HVD_OK) {
+    memset(from, 1, (size_t)count + 1), memset(to, 2, (size_t)count + 1);
+    status = copy_range(from, NULL, "untouched", &untouched_ms);
   }
-  if (status == HVD_OK) status = hvd_barrier(context, "written", NULL);
-  written_ms = now() - began;
+  if (status == HVD_OK) status = copy_range(from, to, "touched", &touched_ms);
   free(from);
   free(to);
   return status;
@@ -136,7 +122,6 @@ static hvd_status train(void* userdata) {
   hvd_state_info kept = {0};
   kept.struct_size = sizeof kept;
   status = hvd_state_get_info(state, &kept, NULL);
-  moved_before = kept.sync_sent_bytes + kept.sync_received_bytes;
   if (hvd_rank(context) == 0) {
     printf("shard    %7.1f MiB, and %.1f MiB for others\n", (double)kept.shard_bytes / 1048576,
            (double)kept.copy_bytes / 1048576);
@@ -161,6 +146,7 @@ int main(int argc, char** argv) {
   if (argc > 2) copies = atoi(argv[2]);
   if (argc > 3) rounds = atoll(argv[3]) < MOST ? atoll(argv[3]) : MOST;
   loses = argc > 4;
+  keeps = loses && strcmp(argv[4], "keep") == 0;
   hvd_status status = hvd_init(NULL, &context, &error);
   int64_t global = 0, offset = 0;
   if (status == HVD_OK) {
@@ -192,10 +178,8 @@ int main(int argc, char** argv) {
     printf("recovery %.1f ms, of which sync %.1f ms; this rank sent and received %.0f MiB\n",
            (double)r.total_ns * 1e-6, (double)r.sync_ns * 1e-6, (double)r.sync_bytes / 1048576);
     const double sync_ms = (double)r.sync_ns * 1e-6;
-    printf(
-        "sync     %.2f x memcpy of what it has to write (%.1f ms), %.1f x of what moved (%.1f ms), %.2f x of "
-        "all that, touched (%.1f ms)\n",
-        sync_ms / needed_ms, needed_ms, sync_ms / moved_ms, moved_ms, sync_ms / written_ms, written_ms);
+    printf("sync     %.2f x memcpy of the new ranges into memory as it was (%.1f ms), %.2f x into touched (%.1f ms)\n",
+           sync_ms / untouched_ms, untouched_ms, sync_ms / touched_ms, touched_ms);
   }
   if (status == HVD_OK) status = hvd_shutdown(context, HVD_DEFAULT_TIMEOUT, &error);
   if (status != HVD_OK) fprintf(stderr, "%s: %s\n", hvd_status_name(status), error.message);

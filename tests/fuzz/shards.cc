@@ -62,12 +62,44 @@ void repair(std::span<const uint8_t> all, const Bytes& mine) {
   }
 }
 
+const std::vector<std::vector<ShardRange>> kHas = {{{0, 0, 40}, {1, 0, 7}}, {{0, 40, 100}}, {}};
+
+/// Of rank 1 or 0.
+Bytes parcels(size_t rank, uint64_t at) {
+  PlacedParcel parcel;
+  parcel.memory.process = 1;
+  parcel.memory.size = 512;
+  for (const ShardRange& range : kHas[rank]) parcel.segments.push_back({range, at, 0, {}});
+  return write_parcel_table({parcel});
+}
+
+void read_parcels(std::span<const uint8_t> all, const Bytes& mine) {
+  std::vector<std::vector<PlacedParcel>> placed;
+  if (!read_parcel_tables(all, 0, mine, kHas, kElementBytes, &placed)) return;
+  for (const auto& of_rank : placed) {
+    for (const PlacedParcel& parcel : of_rank) {
+      for (const PlacedSegment& segment : parcel.segments) {
+        HVD_PROMISE(within({{segment.range}}, kLengths));
+        HVD_PROMISE(parcel.memory.process == 0 || (segment.at <= parcel.memory.size &&
+                                                   segment.bytes <= parcel.memory.size - segment.at));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void one_input(std::span<const uint8_t> data) {
   Decisions d(data);
   const uint8_t kind = d.byte();
   const bool commit = kind % 2 != 0;
+  if (kind == 3) {
+    const Bytes mine = parcels(0, 0);
+    Bytes all = mine;
+    const auto rest = d.all();
+    all.insert(all.end(), rest.begin(), rest.end());
+    return read_parcels(all, mine);
+  }
   if (kind >= 2) {
     const Bytes mine = parity();
     Bytes all = mine;
@@ -110,7 +142,9 @@ std::vector<Bytes> seeds() {
     for (const Bytes& one : parts) all.insert(all.end(), one.begin(), one.end());
     return all;
   };
-  return {joined(2, {parity(), parity()}),
+  return {joined(3, {parcels(1, 32), write_parcel_table({})}),
+          joined(3, {parcels(1, UINT64_MAX), write_parcel_table({})}),
+          joined(2, {parity(), parity()}),
           joined(2, {write_parity_table({}), parity()}),
           joined(0, {table(1, {{1, 0, 7}}), table(2, {})}),
           joined(0, {table(1, {{0, 40, 90}, {0, 50, 60}}), table(2, {})}),

@@ -122,6 +122,57 @@ TEST_F(ParityTables, StayWithinTheKeysAndTheGroup) {
       << "not what it said";
 }
 
+struct ParcelTables : ::testing::Test {
+  const std::vector<std::vector<ShardRange>> has = {{{0, 0, 50}, {1, 0, 5}}, {{0, 50, 100}}};
+  static PlacedParcel parcel(uint64_t process, uint64_t size, const std::vector<PlacedSegment>& segments) {
+    PlacedParcel parcel;
+    parcel.memory.process = process;
+    parcel.memory.size = size;
+    parcel.segments = segments;
+    return parcel;
+  }
+  const Bytes mine = write_parcel_table({parcel(7, 460, {{has[0][0], 0, 400, {}}, {has[0][1], 448, 12, {}}})});
+  std::vector<std::vector<PlacedParcel>> parcels;
+  bool read(const Bytes& all) {
+    parcels.clear();
+    return read_parcel_tables(all, 0, mine, has, {8, 2}, &parcels);
+  }
+  Bytes other(uint64_t process, uint64_t size, uint64_t at) {
+    return write_parcel_table({parcel(process, size, {{has[1][0], at, 400, {3, 4}}})});
+  }
+};
+
+TEST_F(ParcelTables, AreReadAsTheyWereWritten) {
+  ASSERT_TRUE(read(joined({mine, other(9, 500, 100)})));
+  ASSERT_EQ(parcels[0][0].segments.size(), 2U);
+  EXPECT_EQ(parcels[0][0].segments[1].at, 448U);
+  EXPECT_EQ(parcels[0][0].segments[1].range, has[0][1]);
+  const PlacedSegment& segment = parcels[1][0].segments[0];
+  EXPECT_EQ(std::pair(segment.at, segment.bytes), std::pair(size_t{100}, size_t{400}));
+  EXPECT_EQ(segment.digest, (Digest{3, 4}));
+}
+
+TEST_F(ParcelTables, AreRefusedWhenTheyAreNotWhole) {
+  const Bytes all = joined({mine, other(9, 500, 100)});
+  for (size_t size = 0; size < all.size(); ++size)
+    EXPECT_FALSE(read(Bytes(all.begin(), all.begin() + static_cast<ptrdiff_t>(size)))) << size;
+  EXPECT_FALSE(read(joined({all, {0}})));
+}
+
+TEST_F(ParcelTables, SegmentsLieWithinTheirParcel) {
+  EXPECT_FALSE(read(joined({mine, other(9, 500, 101)})));
+  EXPECT_FALSE(read(joined({mine, other(9, 399, 0)})));
+  EXPECT_FALSE(read(joined({mine, other(9, 500, UINT64_MAX - 100)})));
+  EXPECT_TRUE(read(joined({mine, other(0, 0, 101)}))) << "what can't be mapped is not looked at";
+}
+
+TEST_F(ParcelTables, SegmentsAreOfWhatTheRankHas) {
+  EXPECT_FALSE(read(joined({mine, write_parcel_table({})}))) << "one is missing";
+  const PlacedSegment one{has[1][0], 0, 400, {}};
+  EXPECT_FALSE(read(joined({mine, write_parcel_table({parcel(9, 900, {one, one})})}))) << "one too many";
+  EXPECT_FALSE(read(joined({other(9, 500, 0), other(9, 500, 0)}))) << "not what this rank said";
+}
+
 struct Commits : ::testing::Test {
   static Bytes part(uint64_t rank, uint64_t failure, size_t keys, uint64_t revision = 7) {
     CommitHead head;

@@ -98,6 +98,82 @@ TEST_F(MappedShards, AsManyMayBeLostAsThereAreCopies) {
   }
 }
 
+/// A sync on one machine makes no new copies: it maps what there is, of which as many may be lost again, and
+/// again, without a commit between.
+TEST_F(MappedShards, AsManyMayBeLostAfterEachSync) {
+  for (const int32_t copies : {1, 2}) {
+    for (size_t victim = 0; victim < 4; ++victim) {
+      SCOPED_TRACE(victim);
+      start(4, copies);
+      ASSERT_TRUE(ok(sync()));
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(ok(commit(i == 0)));
+      while (workers.size() > 1) {
+        const auto most = std::min(static_cast<size_t>(copies), workers.size() - 1);
+        for (size_t i = 0; i < most; ++i) lose({victim % workers.size()});
+        restore();
+        form();
+        const auto synced = sync();
+        ASSERT_TRUE(ok(synced)) << text(synced);
+        EXPECT_EQ(fabric->broadcasts(), 0) << "nothing was sent";
+        expect_step(2);
+      }
+      ASSERT_TRUE(ok(commit()));
+      expect_step(3);
+    }
+  }
+}
+
+/// What was not made again can be put back by itself: it lies in parcels of before.
+TEST_F(MappedShards, TheLastCommitIsPutBackAfterASyncWithoutAnother) {
+  start(4, 1);
+  ASSERT_TRUE(ok(sync()));
+  ASSERT_TRUE(ok(commit()));
+  lose({2});
+  add(4);  // one that was never there
+  restore();
+  form();
+  ASSERT_TRUE(ok(sync()));
+  lose({0});
+  restore();
+  form();
+  ASSERT_TRUE(ok(sync()));
+  for (auto& worker : workers) worker->spoil();
+  restore();
+  expect_step(1);
+  for (auto& worker : workers) {
+    const Statistics numbers = worker->state.statistics();
+    EXPECT_EQ(numbers.shard_bytes, worker->values.size() * 8 + worker->counts.size() * 4);
+  }
+  uint64_t own = 0, held = 0;
+  for (auto& worker : workers) {
+    own += worker->values.size() * 8;
+    held += worker->state.statistics().copy_bytes;
+  }
+  // One copy of each element of "m", two of "n".
+  EXPECT_EQ(held, own + uint64_t{2} * kShort * 4);
+}
+
+/// A restore that leaves shards to the sync: it writes them, whether ranges change or not.
+TEST_F(MappedShards, ASyncWritesWhatARestoreHasLeft) {
+  for (const bool replaced : {false, true}) {
+    start(4, 1);
+    ASSERT_TRUE(ok(sync()));
+    ASSERT_TRUE(ok(commit()));
+    lose({1});
+    for (auto& worker : workers) {
+      worker->spoil();
+      ASSERT_TRUE(worker->state.restore(false).ok());
+    }
+    if (replaced) {
+      add(4);
+      std::rotate(workers.begin() + 1, workers.end() - 1, workers.end());  // in the place of who is gone
+    }
+    form();
+    ASSERT_TRUE(ok(sync()));
+    expect_step(1);
+  }
+}
+
 TEST_F(MappedShards, OneMoreIsOneTooMany) {
   start(4, 1);
   ASSERT_TRUE(ok(sync()));

@@ -1,0 +1,176 @@
+// A sync among ranks of one machine that copies nothing but live memory: the ranks map the parcels of the last
+// commit as they are, each all that its new ranges and the copies that it is to hold lie in. So each byte is
+// held by as many as a new commit would have, whoever made it, and the next commit is the first in the new split.
+#include <algorithm>
+#include <utility>
+
+#include "state/flight.h"
+#include "state/shard_tables.h"
+#include "state/shard_wire.h"
+#include "state/shards.h"
+
+namespace hvd::state {
+namespace {
+
+bool is_within(const ShardRange& part, const ShardRange& whole) {
+  return part.key == whole.key && part.begin >= whole.begin && part.end <= whole.end;
+}
+
+bool overlap(const ShardRange& a, const ShardRange& b) {
+  return a.key == b.key && std::max(a.begin, b.begin) < std::min(a.end, b.end);
+}
+
+const PlacedParcel* find_placed(const std::vector<PlacedParcel>& parcels, const ShardRange& range) {
+  for (const PlacedParcel& parcel : parcels) {
+    if (parcel.memory.process == 0) continue;
+    for (const PlacedSegment& segment : parcel.segments) {
+      if (is_within(range, segment.range)) return &parcel;
+    }
+  }
+  return nullptr;
+}
+
+ParcelPtr map_parcel(const PlacedParcel& placed) {
+  ParcelPtr parcel = std::make_shared<Parcel>();
+  parcel->memory = Memory::map(placed.memory);
+  if (parcel->memory.size() == 0) return nullptr;
+  for (const PlacedSegment& from : placed.segments) {
+    Segment& segment = parcel->segments.emplace_back();
+    segment.range = from.range;
+    segment.at = from.at;
+    segment.bytes = from.bytes;
+    segment.digest = from.digest;
+  }
+  return parcel;
+}
+
+}  // namespace
+
+/// All ranks come to the same answer.
+bool Shards::may_take_over(const Generation& generation) const {
+  uint64_t bytes = 0;
+  for (const Shard& shard : shards_) {
+    if (shard.parity > 0) return false;  // is made of new parcels
+    bytes += static_cast<uint64_t>(shard.elements) * shard.element_bytes;
+  }
+  const auto& hosts = generation.hosts;
+  return hosts.size() > 1 && bytes / hosts.size() >= kReadFrom &&
+         std::all_of(hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts[0]; });
+}
+
+Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set next,
+                         const std::vector<ParcelPtr>& all_parcels, int32_t rank, collective::Engine& engine,
+                         Time deadline, SyncResult* result, bool* ret_done) {
+  const auto me = static_cast<size_t>(rank);
+  const std::vector<uint64_t> elements = element_bytes();
+  std::vector<PlacedParcel> places;
+  for (const ParcelPtr& parcel : all_parcels) {
+    PlacedParcel& place = places.emplace_back();
+    if (reads_others_) place.memory = parcel->memory.place();
+    for (const Segment& segment : parcel->segments)
+      place.segments.push_back({segment.range, segment.at, segment.bytes, segment.digest});
+  }
+  const std::vector<uint8_t> mine = write_parcel_table(places);
+  std::vector<uint8_t> all;
+  Status status = gather(engine, deadline, "hvd.shards.parcels", mine.data(), mine.size(), &all);
+  if (!status.ok()) return status;
+  std::vector<std::vector<PlacedParcel>> placed;
+  if (!read_parcel_tables(all, me, mine, tables.has, elements, &placed))
+    return unreadable("where their shards are");
+
+  // What can't be mapped counts for nothing.
+  std::vector<ParcelPtr> bag;
+  for (size_t i = 0; i < all_parcels.size(); ++i) {
+    if (places[i].memory.process != 0) bag.push_back(all_parcels[i]);
+  }
+  Ranges has(placed.size());
+  for (size_t r = 0; r < placed.size(); ++r) {
+    for (const PlacedParcel& parcel : placed[r]) {
+      for (const PlacedSegment& segment : parcel.segments) {
+        if (parcel.memory.process != 0) has[r].push_back(segment.range);
+      }
+    }
+  }
+  const ShardPlan plan = plan_shards(has, wants, elements);
+  if (!plan.lost.empty()) return {};
+
+  // Before anybody counts on another's memory, all have mapped what they are to have.
+  std::vector<ParcelPtr> mapped;
+  bool can = true;
+  for (const ShardMove& move : plan.moves) {
+    if (!can || !std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
+    if (find(mapped, move.range, elements[move.range.key]).parcel != nullptr) continue;
+    const PlacedParcel* const parcel = find_placed(placed[static_cast<size_t>(move.source)], move.range);
+    if (parcel == nullptr) return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
+    mapped.push_back(map_parcel(*parcel));
+    can = mapped.back() != nullptr;
+  }
+  const uint8_t word = can ? 1 : 0;
+  status = gather(engine, deadline, "hvd.shards.mapped", &word, sizeof(word), &all);
+  if (!status.ok()) return status;
+  if (all.size() != has.size()) return unreadable("where their shards are");
+  if (std::find(all.begin(), all.end(), 0) != all.end()) return {};
+  *ret_done = true;
+
+  for (const ShardMove& move : plan.moves) {
+    for (const int32_t receiver : move.receivers) {
+      const ShardRange& own = tables.own[static_cast<size_t>(receiver)][move.range.key];
+      const int64_t begin = std::max(move.range.begin, own.begin), end = std::min(move.range.end, own.end);
+      if (begin >= end || (move.source != rank && receiver != rank)) continue;
+      (receiver == rank ? result->received_bytes : result->sent_bytes) +=
+          static_cast<uint64_t>(end - begin) * elements[move.range.key];
+    }
+  }
+  // Where nothing of this rank's has changed its parcel stays its own.
+  const auto own = std::find(bag.begin(), bag.end(), sealed_.own);
+  if (own != bag.end() && holds(**own, segments(tables.own[me], -1))) {
+    next.own = *own;
+    next.own->owner = rank;
+  }
+  for (const std::vector<ParcelPtr>* parcels : {&bag, &mapped}) {
+    for (const ParcelPtr& parcel : *parcels) {
+      if (parcel == next.own) continue;
+      const bool wanted =
+          std::any_of(parcel->segments.begin(), parcel->segments.end(), [&](const Segment& segment) {
+            return std::any_of(wants[me].begin(), wants[me].end(),
+                               [&](const ShardRange& range) { return overlap(range, segment.range); });
+          });
+      if (wanted) next.held.push_back(parcel);
+    }
+  }
+  next.taken = true;
+  for (const ShardRange& range : wants[me])
+    next.for_others += static_cast<uint64_t>(range.elements()) * elements[range.key];
+  for (const ShardRange& range : tables.own[me])
+    next.for_others -= static_cast<uint64_t>(range.elements()) * elements[range.key];
+
+  std::vector<ParcelPtr> sources = next.held;
+  if (next.own) sources.insert(sources.begin(), next.own);
+  std::vector<PieceCopy> pieces;
+  for (const ShardRange& range : tables.own[me]) {
+    if (next.own != nullptr && !shards_[range.key].stale) continue;
+    if (!append_range(sources, range, elements[range.key], static_cast<uint8_t*>(shards_[range.key].live),
+                      &pieces)) {
+      return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
+    }
+  }
+  copy_pieces(pieces, true);
+  if (status = check_copies(bag, plan.moves, rank); !status.ok()) return status;
+  next.whole = true;
+  next_ = std::move(next);
+  const uint8_t done = 1;
+  status = gather(engine, deadline, "hvd.shards.taken_over", &done, sizeof(done), &all);
+  if (status.ok()) adopt_taken();
+  return status;
+}
+
+/// As adopt(), but nothing new was made: what is spare stays for the next commit.
+void Shards::adopt_taken() {
+  std::vector<ParcelPtr> spare = std::exchange(spare_, {});
+  adopt();
+  spare_.insert(spare_.end(), spare.begin(), spare.end());
+  spare.clear();
+  std::erase_if(spare_, [](const ParcelPtr& parcel) { return parcel.use_count() > 1; });
+}
+
+}  // namespace hvd::state
