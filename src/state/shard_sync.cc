@@ -282,8 +282,7 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
 
   if (!same && may_take_over(generation)) {
     bool done = false;
-    Status status =
-        take_over(tables, wants, next, bag, rank, engine, deadline, result, &done);
+    Status status = take_over(tables, wants, next, bag, rank, engine, deadline, result, &done);
     if (!status.ok() || done) return status;
   }
   std::vector<ParcelPtr> fresh, mapped;

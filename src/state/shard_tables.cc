@@ -203,7 +203,8 @@ std::vector<uint8_t> write_parcel_table(const std::vector<PlacedParcel>& parcels
   for (const PlacedParcel& parcel : parcels) {
     put(&bytes, parcel.memory);
     put(&bytes, uint64_t{parcel.segments.size()});
-    for (const PlacedSegment& segment : parcel.segments) put(&bytes, SegmentPlace{segment.at, segment.digest});
+    for (const PlacedSegment& segment : parcel.segments)
+      put(&bytes, SegmentPlace{segment.at, segment.digest});
   }
   return bytes;
 }
@@ -227,7 +228,8 @@ bool read_parcel_tables(std::span<const uint8_t> bytes, size_t rank, std::span<c
         if (!take(&bytes, &place)) return false;
         const ShardRange& range = has[r][next++];
         uint64_t length = 0;
-        if (__builtin_mul_overflow(static_cast<uint64_t>(range.elements()), element_bytes[range.key], &length))
+        if (__builtin_mul_overflow(static_cast<uint64_t>(range.elements()), element_bytes[range.key],
+                                   &length))
           return false;
         // What can't be mapped may be anywhere: nobody looks there.
         if (parcel.memory.process != 0 &&

@@ -75,8 +75,8 @@ std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vecto
 Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
                           std::span<const uint8_t> mine, CommitTables* ret_tables);
 
-/// Of a sync on one machine: a parcel that others may map, and what lies in it. Segments are of the ranges that
-/// the rank has, in the same order.
+/// Of a sync on one machine: a parcel that others may map, and what lies in it. Segments are of the ranges
+/// that the rank has, in the same order.
 struct PlacedSegment {
   ShardRange range;
   size_t at = 0, bytes = 0;
@@ -88,8 +88,8 @@ struct PlacedParcel {
 };
 
 std::vector<uint8_t> write_parcel_table(const std::vector<PlacedParcel>& parcels);
-/// All ranks' parts. `has`: by rank, within the keys. False unless each segment lies within its parcel, and this
-/// rank's part is what it said.
+/// All ranks' parts. `has`: by rank, within the keys. False unless each segment lies within its parcel, and
+/// this rank's part is what it said.
 bool read_parcel_tables(std::span<const uint8_t> bytes, size_t rank, std::span<const uint8_t> mine,
                         const std::vector<std::vector<ShardRange>>& has,
                         const std::vector<uint64_t>& element_bytes,

@@ -1,6 +1,6 @@
-// A sync among ranks of one machine that copies nothing but live memory: the ranks map the parcels of the last
-// commit as they are, each all that its new ranges and the copies that it is to hold lie in. So each byte is
-// held by as many as a new commit would have, whoever made it, and the next commit is the first in the new split.
+// A sync among ranks of one machine that copies nothing but live memory: each maps the parcels of the last
+// commit that its new ranges lie in, and those of the copies that it is to hold. So as many hold each byte as
+// would after a new commit, and the next commit is the first in the new split.
 #include <algorithm>
 #include <utility>
 

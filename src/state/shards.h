@@ -155,7 +155,7 @@ class Shards {
     std::vector<ParcelPtr> held;
     std::vector<Parity> parity;
     std::shared_ptr<const ShardLayout> layout;
-    bool taken = false;  // by take_over(): parcels hold more than this rank is to have
+    bool taken = false;       // by take_over(): parcels hold more than this rank is to have
     uint64_t for_others = 0;  // of that, bytes
   };
   using Ranges = std::vector<std::vector<ShardRange>>;
@@ -226,8 +226,8 @@ class Shards {
   /// first, so that what each holder gets is the front of it. Keys of one parity lie beside each other: that
   /// is the stripe.
   std::vector<Segment> segments(const std::vector<ShardRange>& ranges, int32_t copies) const;
-  /// A parcel of these segments, from what was let go of if it fits. `shared`: that others may map, if there is
-  /// such memory. Throws std::bad_alloc.
+  /// A parcel of these segments, from what was let go of if it fits. `shared`: that others may map, if there
+  /// is such memory. Throws std::bad_alloc.
   ParcelPtr parcel(std::vector<Segment> segments, int32_t owner, bool shared = false);
   Memory remade(size_t total, bool shared);
   void await_spare(size_t total);

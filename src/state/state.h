@@ -129,7 +129,7 @@ class State {
   /// callback fails (HVD_CALLBACK_FAILED), tensors and values stay as they are. HVD_INVALID without a commit.
   /// Device memory is written when this returns. HVD_INTERNAL: it can't be; or all is put back, and a commit
   /// after that which it was put back from had failed.
-  /// `shards_too` false: shards are left to a sync, which has to follow and writes them, mostly in other ranges.
+  /// `shards_too` false: shards are left to a sync, which has to follow, and mostly writes other ranges.
   Status restore(bool shards_too = true);
   /// Waits for a commit that is under way. If that was not to be, once: HVD_INTERNAL, its copy failed;
   /// HVD_PEER_LOST, the generation was lost before it had arrived. HVD_TIMEOUT: it is still under way.

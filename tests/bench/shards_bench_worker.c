@@ -2,8 +2,8 @@
  *   hvdrun -np 4 -H localhost:4 shards_bench_worker [MiB a rank] [copies] [rounds]
  * Instead of copies p3 is parity of three shards, and so on. Rank 0 prints medians with their range, and
  * what it holds for others. With `lose` as fourth argument the last rank then kills itself, and the
- * recovery is printed: sync, what was moved, and how long memcpy of each survivor's new range takes, by all of
- * them at once until the last is done: into memory that nobody has touched, as the new range's is, and into
+ * recovery is printed: sync, what was moved, and how long memcpy of each survivor's new range takes, by all
+ * of them at once until the last is done: into memory that nobody has touched, as the new range's is, and into
  * memory that was touched before. With `keep` instead the program makes its old range's memory longer
  * (realloc), and only what it gains was not touched. */
 #include <hvd/hvd.h>
@@ -178,8 +178,10 @@ int main(int argc, char** argv) {
     printf("recovery %.1f ms, of which sync %.1f ms; this rank sent and received %.0f MiB\n",
            (double)r.total_ns * 1e-6, (double)r.sync_ns * 1e-6, (double)r.sync_bytes / 1048576);
     const double sync_ms = (double)r.sync_ns * 1e-6;
-    printf("sync     %.2f x memcpy of the new ranges into memory as it was (%.1f ms), %.2f x into touched (%.1f ms)\n",
-           sync_ms / untouched_ms, untouched_ms, sync_ms / touched_ms, touched_ms);
+    printf(
+        "sync     %.2f x memcpy of the new ranges into memory as it was (%.1f ms), %.2f x into touched (%.1f "
+        "ms)\n",
+        sync_ms / untouched_ms, untouched_ms, sync_ms / touched_ms, touched_ms);
   }
   if (status == HVD_OK) status = hvd_shutdown(context, HVD_DEFAULT_TIMEOUT, &error);
   if (status != HVD_OK) fprintf(stderr, "%s: %s\n", hvd_status_name(status), error.message);

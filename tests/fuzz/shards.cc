@@ -80,8 +80,8 @@ void read_parcels(std::span<const uint8_t> all, const Bytes& mine) {
     for (const PlacedParcel& parcel : of_rank) {
       for (const PlacedSegment& segment : parcel.segments) {
         HVD_PROMISE(within({{segment.range}}, kLengths));
-        HVD_PROMISE(parcel.memory.process == 0 || (segment.at <= parcel.memory.size &&
-                                                   segment.bytes <= parcel.memory.size - segment.at));
+        HVD_PROMISE(parcel.memory.process == 0 ||
+                    (segment.at <= parcel.memory.size && segment.bytes <= parcel.memory.size - segment.at));
       }
     }
   }

@@ -131,7 +131,8 @@ struct ParcelTables : ::testing::Test {
     parcel.segments = segments;
     return parcel;
   }
-  const Bytes mine = write_parcel_table({parcel(7, 460, {{has[0][0], 0, 400, {}}, {has[0][1], 448, 12, {}}})});
+  const Bytes mine =
+      write_parcel_table({parcel(7, 460, {{has[0][0], 0, 400, {}}, {has[0][1], 448, 12, {}}})});
   std::vector<std::vector<PlacedParcel>> parcels;
   bool read(const Bytes& all) {
     parcels.clear();
