@@ -248,14 +248,18 @@ TEST(NcclFailure, OfAnyCallIsAClearErrorAndLeavesNothing) {
     calls = hvddouble::call_count();
   }
   ASSERT_GT(calls, 150);
-  int64_t failed = 0;
+  // How often workers ask whether something is done depends on the machine, so not every life gets so far.
+  int64_t reached = 0, failed = 0, missed = 0;
   std::map<std::string, int> messages;
-  for (int64_t number = 0; number < calls; ++number) {
+  for (int64_t number = 0; number < calls && missed < 20; ++number) {
     SCOPED_TRACE("call " + std::to_string(number));
     NcclCluster cluster(3);
     hvddouble::fail_call(number);
     std::vector<Life> lives(3);
     on_all(3, [&](int rank) { lives[static_cast<size_t>(rank)] = live(cluster, rank); });
+    const bool made = hvddouble::call_count() > number;
+    reached += made ? 1 : 0;
+    missed = made ? 0 : missed + 1;
     bool any = false;
     for (const Life& life : lives) {
       if (life.first.ok()) continue;
@@ -272,7 +276,8 @@ TEST(NcclFailure, OfAnyCallIsAClearErrorAndLeavesNothing) {
     if (HasFatalFailure()) return;
   }
   RecordProperty("failed", std::to_string(failed));
-  EXPECT_GT(failed, calls / 3);  // others fail where nobody is harmed: while something is freed
+  EXPECT_GT(reached, 150);
+  EXPECT_GT(failed, reached / 3);  // others fail where nobody is harmed: while something is freed
   for (const auto& [message, times] : messages) {
     EXPECT_NE(message.find("said by the double"), std::string::npos) << message;
     EXPECT_TRUE(message.find("cu") != std::string::npos || message.find("nccl") != std::string::npos ||
