@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .. import _default
 from .._abi import LIBRARY_PATH, lib
-from ..collectives import _members
+from ..collectives.operation import members_of
 from ..context import Context
 
 BROADCAST, ALLREDUCE, ALLGATHER, _, REDUCESCATTER, ALLTOALL = range(1, 7)
@@ -72,7 +72,7 @@ def collective(kind: int, tensors: Sequence[Any], dtypes: Sequence[tf.DType], *,
                has_splits: bool = False, process_set: Any = None, name: str) -> list[tf.Tensor]:
     """A node. Only where `operation.create` is there. The last of `tensors` are the splits, if it has_splits.
     """
-    members = _members(process_set) or 0
+    members = members_of(process_set) or 0
     return list(
         operation.create(inputs=list(tensors), Tout=list(dtypes), kind=kind, key=key or "",
                          reduction=int(reduction), root=int(root), prescale=_bits(prescale),

@@ -1,0 +1,93 @@
+"""How an operation is submitted, and what the collectives have in common."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Callable, Sequence
+
+from .._handles import Native
+from .._submit import submit
+from ..errors import InvalidError
+from ..handle import Handle
+from ..process_set import ProcessSet, global_process_set
+from ..tensors import borrow, new_like
+
+(BROADCAST, ALLREDUCE, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, JOIN, BROADCAST_OBJECT, SEND, RECEIVE,
+ REDUCE, GATHER, SCATTER) = range(1, 14)
+KINDS = ("", "broadcast", "allreduce", "allgather", "barrier", "reducescatter", "alltoall", "join",
+         "broadcast_object", "send", "receive", "reduce", "gather", "scatter")
+
+
+class Reduction(IntEnum):
+    SUM = 1
+    AVERAGE = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+    ADASUM = 100  # made of messages (adasum.py), and none of the library's
+
+
+Sum, Average, Min, Max, Product, Adasum = Reduction
+
+
+def members_of(process_set: Any) -> int | None:
+    """The native handle of a set; None: all ranks."""
+    if process_set is None or process_set is global_process_set:
+        return None
+    if isinstance(process_set, ProcessSet):
+        return process_set._pointer()
+    raise InvalidError(f"process_set: expected a ProcessSet, and not {type(process_set).__name__}")
+
+
+def gathered(kind: str, out: Any, handle: Handle, index: int = 0) -> Any:
+    """Rows that came out: in memory of the library's as an array of this kind, or in `out`."""
+    result = handle.output(index)
+    if out is None:
+        return result.like(kind)
+    rows = result.shape[0]
+    return out if len(out) == rows else out[:rows]
+
+
+def ends(tensor: Any, out: Any) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Inputs, outputs (the same list: in place) and result of an operation whose result is like its input."""
+    if out is tensor:
+        both = (tensor,)
+        return both, both, tensor
+    if out is not None:
+        return (tensor,), (out,), out
+    made, source, target = new_like(tensor)
+    return (source,), (target,), made
+
+
+class Operations:
+    """One operation of any kind."""
+
+    _handle: Native
+
+    def _do(self, wait: bool, collective: int, name: str | None, inputs: Sequence[Any] | None,
+            outputs: Sequence[Any] | None, result: Any, finish: Callable[[Handle], Any] | None = None, *,
+            group: bool = False, root: int = 0, reduction: int = 0, priority: int = 0, prescale: float = 1.0,
+            postscale: float = 1.0, splits: Sequence[int] | None = None, process_set: Any = None,
+            timeout: float | None = None) -> Any:
+        """Its result, which is `result` or, where it is known at the end only, finish(handle); or a handle to
+        it."""
+        operation = submit(self._handle.pointer, collective, name, inputs, outputs, group, root, reduction,
+                           priority, prescale, postscale, splits,
+                           None if process_set is None else members_of(process_set), timeout, wait)
+        if operation is None:
+            return result
+        handle = Handle(operation, name or f"{KINDS[collective]} without a name", result, finish)
+        return handle.wait() if wait else handle
+
+    def _rows(self, wait: bool, collective: int, tensor: Any, name: str | None, out: Any,
+              finish: Callable[[str, Handle], Any] | None = None, **options: Any) -> Any:
+        """An operation whose result has rows of its own number."""
+        source = borrow(tensor)
+        return self._do(wait, collective, name, (source,), None if out is None else (out,), None,
+                        (lambda handle: gathered(source.kind, out, handle)) if finish is None else
+                        (lambda handle: finish(source.kind, handle)), **options)
+
+    def _seat(self, process_set: Any) -> tuple[int, int]:
+        """This rank's, and how many there are, in a set."""
+        among = self if process_set is None or process_set is global_process_set else process_set
+        return among.rank(), among.size()
