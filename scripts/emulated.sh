@@ -21,7 +21,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake -S . -B "$build" -G Ninja --toolchain "$PWD/cmake/sysroot.cmake" -DHVD_SYSROOT="$sysroot" \
   -DHVD_SYSROOT_PROCESSOR=aarch64 -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DHVD_COMPILER_CACHE=ON \
-  -DHVD_LTO=OFF -DHVD_BUILD_TESTS=ON -DHVD_BUILD_EXAMPLES=ON -DHVD_BUILD_BENCH=OFF \
+  -DHVD_BUILD_TESTS=ON -DHVD_BUILD_EXAMPLES=ON -DHVD_BUILD_BENCH=OFF \
   -DPython3_EXECUTABLE=/usr/bin/python3 -DPython3_INCLUDE_DIR="$sysroot/usr/include/python3.11" >"$work/log" 2>&1 ||
   { cat "$work/log" >&2; exit 1; }
 cmake --build "$build" --target runtime "${tests[@]}" minimal collectives scenario_worker >"$work/log" 2>&1 ||

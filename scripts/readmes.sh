@@ -25,8 +25,8 @@ block() {
 
 (cd "$build" && cpack -G DEB -B "$work/packages" >"$work/log" 2>&1) || { cat "$work/log" >&2; exit 1; }
 git archive --prefix=libhvd/ HEAD | tar -x -C "$work"
-mkdir -p "$work/libhvd/build/release" "$work/pages"
-mv "$work/packages" "$work/libhvd/build/release/packages"
+mkdir -p "$work/libhvd/build/package" "$work/pages"
+mv "$work/packages" "$work/libhvd/build/package/packages"
 block README.md c >"$work/pages/train.c"
 block README.md sh "cc train.c" | sed -n '/^cc /,/localhost/p' >"$work/pages/c"
 block README.md sh "apt-get install ./build" | sed -n '/^apt-get/p' >"$work/pages/install"

@@ -33,7 +33,7 @@ if [ -z "$build" ]; then
   scripts/sysroot.sh $architecture "$sysroot"
   # Debian's own Python: its headers are in the sysroot.
   cmake -S . -B "$build" -G Ninja --toolchain "$PWD/cmake/sysroot.cmake" -DHVD_SYSROOT="$sysroot" \
-    -DHVD_SYSROOT_PROCESSOR="$processor" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DHVD_COMPILER_CACHE=ON \
+    -DHVD_SYSROOT_PROCESSOR="$processor" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DHVD_LTO=ON -DHVD_COMPILER_CACHE=ON \
     -DHVD_BUILD_TESTS=OFF -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF \
     -DPython3_EXECUTABLE=/usr/bin/python3 -DPython3_INCLUDE_DIR="$sysroot/usr/include/python3.11" >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }
