@@ -306,30 +306,31 @@ def _from_buffer(thing, writable: bool) -> Borrowed:
     return Borrowed(tensor, lease, "buffer", count)
 
 
-def register_type(kind: type, name: str) -> bool:
-    """Tells compiled code of arrays that it may read by itself. _submit.py replaces it where there is such
-    code."""
+def register_type(example: object, name: str) -> bool:
+    """Tells compiled code of arrays that it may read by itself, those of the example's type. _submit.py
+    replaces it where there is such code."""
     return False
 
 
 _registered: set[type] = set()
 
 
-def _register(kind: type, name: str, plain: tuple[type, ...]) -> None:
+def _register(thing: object, name: str, plain: tuple[type, ...]) -> None:
+    kind = type(thing)
     if kind not in _registered and kind in plain:  # a subclass may do anything
         _registered.add(kind)
-        register_type(kind, name)
+        register_type(thing, name)
 
 
 def borrow(thing: Any, writable: bool = False) -> Borrowed:
     """The library's view of an array. InvalidError (a ValueError) or TypeError if it can't have one."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(thing, numpy.ndarray):
-        _register(type(thing), "numpy", (numpy.ndarray,))
+        _register(thing, "numpy", (numpy.ndarray,))
         return _from_numpy(thing, writable)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.Tensor):
-        _register(type(thing), "torch", (torch.Tensor, torch.nn.Parameter))
+        _register(thing, "torch", (torch.Tensor, torch.nn.Parameter))
         return _from_torch(torch, thing, writable)
     if isinstance(thing, Array):
         tensor, count = _describe(thing._data, thing._dtype, thing.shape)

@@ -1,142 +1,28 @@
 /* hvd._calls: submits operations without a detour. Arguments are checked once, the interpreter's lock is
  * let go once.
  *
- * It is built against Python's stable ABI and links nothing: hvd/_submit.py gives it the functions of the
- * libhvd that it has loaded, and does the same in ctypes where this module is missing. Arrays of exactly
- * the types that register_type has been told are read here. All others, and every argument that is wrong,
- * go to the Python code, which knows why. */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-#include <string.h>
+ * hvd/_submit.py gives it the functions of the libhvd that it has loaded, and does the same in ctypes where
+ * this module is missing. Arguments that are wrong go to the Python code, which knows why. */
+#include "calls.h"
 
-#include "hvd/connect.h"
-#include "hvd/hvd.h"
+#include <string.h>
 
 /* A wait in the library lasts this long at most, so that Ctrl-C is seen in between. */
 #define SLICE (200 * HVD_MILLISECOND)
 
-enum { NUMPY = 1, TORCH = 2, MOST_TYPES = 8, FEW = 4 };
-
-/* ---- DLPack's table of functions, as of version 1.3, of which only what is used is named
- * ------------------------ */
-
-typedef struct dl_tensor {
-  void *data;
-  int32_t device_type, device_id, ndim;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_api {
-  uint32_t major, minor;
-  void *previous, *allocate, *export_managed, *import_managed;
-  int (*view)(void *object, dl_tensor *out); /* borrowed: no memory is made */
-} dl_api;
-
-/* ---- What the module knows
- * -------------------------------------------------------------------------------------- */
-
-/* Like libhvd, which is loaded once a process: its functions, and what _submit.py gives. */
-static struct {
-  hvd_status (*submit)(hvd_context *, const hvd_request *, hvd_op **, hvd_error *);
-  hvd_status (*submit_and_wait)(hvd_context *, const hvd_request *, int64_t, hvd_op **, hvd_error *);
-  hvd_status (*wait)(hvd_op *, int64_t, hvd_error *);
-  hvd_status (*test)(hvd_op *, int32_t *, hvd_error *);
-  hvd_status (*abandon)(hvd_op *, void *, hvd_destroy_fn, hvd_error *);
-  PyObject *borrow, *failure, *text, *integer, *factor, *nanoseconds, *borrowed_type;
-} hvd;
-
-static struct {
-  PyTypeObject *type;
-  int kind;
-  const dl_api *api; /* of TORCH */
-} types[MOST_TYPES];
-static int type_count;
+known hvd;
 
 static Py_ssize_t inside; /* calls that threads are in; under the interpreter's lock */
 
 #define BEGIN_CALL \
   inside++;        \
   Py_BEGIN_ALLOW_THREADS
-#define END_CALL       \
-  Py_END_ALLOW_THREADS \
-  inside--;
+#define END_CALL Py_END_ALLOW_THREADS inside--;
 
-static PyObject *s_tensor, *s_requires_grad, *s_is_leaf, *s_is_neg, *s_untyped_storage, *s_nbytes, *s_storage_offset;
-static PyTypeObject *operation_type;
-
-/* ---- Loans: descriptors, and what keeps their memory
- * ------------------------------------------------------------- */
-
-typedef struct loan {
-  PyObject *owner, *more; /* references */
-  Py_buffer view;         /* view.obj is NULL if there is none */
-} loan;
-
-typedef struct loans {
-  size_t count;
-  loan *items;
-  hvd_tensor *tensors;
-  loan few_items[FEW];
-  hvd_tensor few_tensors[FEW];
-} loans;
-
-static void loans_init(loans *l) {
-  l->count = 0;
-  l->items = l->few_items;
-  l->tensors = l->few_tensors;
-}
-
-static int loans_reserve(loans *l, size_t count) {
-  if (count <= FEW) return 0;
-  l->items = PyMem_Calloc(count, sizeof(loan));
-  l->tensors = PyMem_Calloc(count, sizeof(hvd_tensor));
-  if (l->items != NULL && l->tensors != NULL) return 0;
-  PyErr_NoMemory();
-  return -1;
-}
-
-static void loans_release(loans *l) {
-  for (size_t i = 0; i < l->count; i++) {
-    if (l->items[i].view.obj != NULL) PyBuffer_Release(&l->items[i].view);
-    Py_XDECREF(l->items[i].owner);
-    Py_XDECREF(l->items[i].more);
-  }
-  l->count = 0;
-  if (l->items != l->few_items) PyMem_Free(l->items);
-  if (l->tensors != l->few_tensors) PyMem_Free(l->tensors);
-  loans_init(l);
-}
-
-/* Both arrays of an operation; outputs are none if they are the inputs. They move to the heap with a
- * handle. */
-typedef struct both {
-  loans inputs, outputs;
-} both;
-
-static both *both_moved(both *from) {
-  both *to = PyMem_Malloc(sizeof(both));
-  if (to == NULL) return NULL;
-  *to = *from;
-  for (int i = 0; i < 2; i++) {
-    loans *a = i ? &from->outputs : &from->inputs, *b = i ? &to->outputs : &to->inputs;
-    if (a->items == a->few_items) b->items = b->few_items;
-    if (a->tensors == a->few_tensors) b->tensors = b->few_tensors;
-    loans_init(a);
-  }
-  return to;
-}
-
-static void both_release(both *b) {
-  loans_release(&b->inputs);
-  loans_release(&b->outputs);
-}
+static PyTypeObject* operation_type;
 
 /* hvd_destroy_fn: from any thread, once the library no longer uses the memory. */
-static void let_go(void *userdata) {
+static void let_go(void* userdata) {
   if (userdata == NULL || !Py_IsInitialized()) return;
   PyGILState_STATE state = PyGILState_Ensure();
   both_release(userdata);
@@ -144,221 +30,56 @@ static void let_go(void *userdata) {
   PyGILState_Release(state);
 }
 
-/* ---- Reading arrays. 1: read; 0: the Python code shall do it, or say what is wrong; -1: an exception
- * -------------- */
-
-static hvd_dtype dtype_of(uint8_t code, uint8_t bits) { /* DLPack's */
-  static const hvd_dtype integers[2][4] = {
-      {HVD_DTYPE_INT8, HVD_DTYPE_INT16, HVD_DTYPE_INT32, HVD_DTYPE_INT64},
-      {HVD_DTYPE_UINT8, HVD_DTYPE_UINT16, HVD_DTYPE_UINT32, HVD_DTYPE_UINT64}};
-  int size = bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : bits == 64 ? 3 : -1;
-  if (size < 0) return 0;
-  if (code < 2) return integers[code][size];
-  if (code == 2) return size == 1 ? HVD_DTYPE_FLOAT16 : size == 2 ? HVD_DTYPE_FLOAT32 : size == 3 ? HVD_DTYPE_FLOAT64 : 0;
-  if (code == 4 && size == 1) return HVD_DTYPE_BFLOAT16;
-  return code == 6 && size == 0 ? HVD_DTYPE_BOOL : 0;
-}
-
-static hvd_dtype dtype_of_format(const char *format, Py_ssize_t size) {
-  if (format == NULL || format[0] == '\0' || format[1] != '\0') return 0;
-  const char *letter = strchr("bhilqn", format[0]);
-  if (letter != NULL) return dtype_of(0, (uint8_t)(8 * size));
-  if (strchr("BHILQN", format[0]) != NULL) return dtype_of(1, (uint8_t)(8 * size));
-  if (strchr("efd", format[0]) != NULL) return dtype_of(2, (uint8_t)(8 * size));
-  return format[0] == '?' && size == 1 ? HVD_DTYPE_BOOL : 0;
-}
-
-static int read_numpy(PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
-  if (PyObject_GetBuffer(array, &keep->view,
-                         PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
-    PyErr_Clear();
-    keep->view.obj = NULL;
-    return 0;
-  }
-  const Py_buffer *view = &keep->view;
-  hvd_dtype dtype = dtype_of_format(view->format, view->itemsize);
-  if (dtype == 0 || view->ndim > HVD_MAX_DIMS || (view->buf == NULL && view->len > 0)) return 0;
-  tensor->data = view->buf;
-  tensor->dtype = dtype;
-  tensor->ndim = view->ndim;
-  for (int i = 0; i < view->ndim; i++) tensor->shape[i] = view->shape[i];
-  keep->more = PyWeakref_NewRef(array, NULL); /* with which it can't be resized, not even with refcheck=False */
-  return keep->more != NULL ? 1 : -1;
-}
-
-/* A boolean attribute, or what a method without arguments gives: 1, 0, or -1. */
-static int truth(PyObject *of) {
-  if (of == NULL) return -1;
-  int result = PyObject_IsTrue(of);
-  Py_DECREF(of);
-  return result;
-}
-
-static long long whole(PyObject *of) {
-  if (of == NULL) return -1;
-  long long result = PyLong_AsLongLong(of);
-  Py_DECREF(of);
-  return result;
-}
-
-static int read_torch(const dl_api *api, PyObject *object, int writable, hvd_tensor *tensor, loan *keep) {
-  dl_tensor dl;
-  memset(&dl, 0, sizeof dl);
-  if (api->view(object, &dl) != 0) { /* sparse, of no storage, ... */
-    PyErr_Clear();
-    return 0;
-  }
-  hvd_dtype dtype = dl.lanes == 1 ? dtype_of(dl.code, dl.bits) : 0;
-  if (dtype == 0 || dl.device_type != 1 || dl.ndim > HVD_MAX_DIMS) return 0;
-  int64_t count = 1;
-  for (int i = dl.ndim - 1; i >= 0; i--) {
-    if (dl.strides != NULL && dl.shape[i] != 1 && dl.strides[i] != count) return 0; /* also some that have no elements */
-    count *= dl.shape[i];
-    tensor->shape[i] = dl.shape[i];
-  }
-  if (writable) {
-    int wants = truth(PyObject_GetAttr(object, s_requires_grad));
-    if (wants > 0) wants = truth(PyObject_GetAttr(object, s_is_leaf)) == 1 ? 0 : 1;
-    if (wants != 0) goto other;
-  }
-  if (truth(PyObject_CallMethodObjArgs(object, s_is_neg, NULL)) != 0) goto other;
-  /* The storage, as tensor.data = other lets go of it. */
-  keep->more = PyObject_CallMethodObjArgs(object, s_untyped_storage, NULL);
-  if (keep->more == NULL) goto other;
-  long long have = whole(PyObject_CallMethodObjArgs(keep->more, s_nbytes, NULL));
-  long long before = whole(PyObject_CallMethodObjArgs(object, s_storage_offset, NULL));
-  if (have < 0 || before < 0 || (before + count) * (dl.bits / 8) > have) goto other;
-  tensor->data = (char *)dl.data + dl.byte_offset;
-  if (tensor->data == NULL && count > 0) goto other;
-  tensor->dtype = dtype;
-  tensor->ndim = dl.ndim;
-  return 1;
-other:
-  PyErr_Clear();
-  return 0;
-}
-
-/* By borrow(object, writable), whose result has a ctypes structure. */
-static int read_slowly(PyObject *object, int writable, hvd_tensor *tensor, loan *keep) {
-  PyObject *lent;
-  if (Py_TYPE(object) == (PyTypeObject *)hvd.borrowed_type) {
-    lent = object;
-    Py_INCREF(lent);
-  } else {
-    lent = PyObject_CallFunctionObjArgs(hvd.borrow, object, writable ? Py_True : Py_False, NULL);
-  }
-  if (lent == NULL) return -1;
-  keep->more = lent;
-  PyObject *structure = PyObject_GetAttr(lent, s_tensor);
-  Py_buffer view;
-  if (structure == NULL) return -1;
-  int status = PyObject_GetBuffer(structure, &view, PyBUF_SIMPLE);
-  Py_DECREF(structure);
-  if (status != 0) return -1;
-  if (view.len != (Py_ssize_t)sizeof(hvd_tensor)) {
-    PyErr_Format(PyExc_SystemError, "a tensor's descriptor of %zd bytes: expected %zd", view.len,
-                 (Py_ssize_t)sizeof(hvd_tensor));
-    status = -1;
-  } else {
-    memcpy(tensor, view.buf, sizeof *tensor);
-  }
-  PyBuffer_Release(&view);
-  return status == 0 ? 1 : -1;
-}
-
-static int lend(loans *l, PyObject *object, int writable) {
-  static const hvd_tensor blank = HVD_TENSOR_INIT;
-  loan *keep = &l->items[l->count];
-  hvd_tensor *tensor = &l->tensors[l->count];
-  memset(keep, 0, sizeof *keep);
-  *tensor = blank;
-  Py_INCREF(object);
-  keep->owner = object;
-  l->count++; /* from here on loans_release lets go of it */
-  int done = 0;
-  for (int i = 0; i < type_count && done == 0; i++) {
-    if (types[i].type != Py_TYPE(object)) continue;
-    done = types[i].kind == NUMPY ? read_numpy(object, writable, tensor, keep)
-                                  : read_torch(types[i].api, object, writable, tensor, keep);
-    break;
-  }
-  if (done != 0) return done < 0 ? -1 : 0;
-  if (keep->view.obj != NULL) PyBuffer_Release(&keep->view);
-  keep->view.obj = NULL;
-  Py_XDECREF(keep->more);
-  keep->more = NULL;
-  *tensor = blank;
-  return read_slowly(object, writable, tensor, keep) < 0 ? -1 : 0;
-}
-
-/* objects: a tuple or list of arrays. */
-static int lend_all(loans *l, PyObject *objects, int writable) {
-  Py_ssize_t count = PySequence_Size(objects);
-  if (count < 0 || loans_reserve(l, (size_t)count) != 0) return -1;
-  int tuple = PyTuple_Check(objects);
-  for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject *object = tuple ? PyTuple_GetItem(objects, i) : PySequence_GetItem(objects, i);
-    if (object == NULL) return -1;
-    int status = lend(l, object, writable);
-    if (!tuple) Py_DECREF(object);
-    if (status != 0) return -1;
-  }
-  return 0;
-}
-
-/* ---- Errors
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Errors ---- */
 
 /* The exception of a status; NULL if another one is on its way. */
-static PyObject *exception_of(const hvd_error *error) {
-  return PyObject_CallFunction(hvd.failure, "iiKLsN", (int)error->status, (int)error->rank,
-                               (unsigned long long)error->generation, (long long)error->vendor_code, error->backend,
-                               PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)strlen(error->message), "replace"));
+static PyObject* exception_of(const hvd_error* error) {
+  return PyObject_CallFunction(
+      hvd.failure, "iiKLsN", (int)error->status, (int)error->rank, (unsigned long long)error->generation,
+      (long long)error->vendor_code, error->backend,
+      PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)strlen(error->message), "replace"));
 }
 
-static void raise_status(const hvd_error *error) {
-  PyObject *problem = exception_of(error);
+static void raise_status(const hvd_error* error) {
+  PyObject* problem = exception_of(error);
   if (problem == NULL) return;
-  PyErr_SetObject((PyObject *)Py_TYPE(problem), problem);
+  PyErr_SetObject((PyObject*)Py_TYPE(problem), problem);
   Py_DECREF(problem);
 }
 
-/* ---- Operations under way
- * ---------------------------------------------------------------------------------------- */
+/* ---- Operations under way ---- */
 
 typedef struct operation {
-  PyObject_HEAD
-  hvd_op *op;
-  both *memory; /* until it has completed */
+  PyObject_HEAD hvd_op* op;
+  both* memory; /* until it has completed */
 } operation;
 
-static PyObject *operation_new(hvd_op *op, both *memory) {
-  operation *self = (operation *)PyType_GenericAlloc(operation_type, 0);
-  both *moved = self == NULL ? NULL : both_moved(memory);
+static PyObject* operation_new(hvd_op* op, both* memory) {
+  operation* self = (operation*)PyType_GenericAlloc(operation_type, 0);
+  both* moved = self == NULL ? NULL : both_moved(memory);
   if (moved == NULL) { /* the memory is the operation's until it is over: rather lose it */
-    loans_init(&memory->inputs);
-    loans_init(&memory->outputs);
+    both_init(memory);
     hvd.abandon(op, NULL, let_go, NULL);
-    Py_XDECREF((PyObject *)self);
+    Py_XDECREF((PyObject*)self);
     return PyErr_NoMemory();
   }
   self->op = op;
   self->memory = moved;
-  return (PyObject *)self;
+  return (PyObject*)self;
 }
 
-static void operation_dealloc(PyObject *object) {
-  operation *self = (operation *)object;
-  PyTypeObject *type = Py_TYPE(object);
+static void operation_dealloc(PyObject* object) {
+  operation* self = (operation*)object;
+  PyTypeObject* type = Py_TYPE(object);
   /* Dropped before its end it goes on. At once if it is over, and in a forked child, whose copy of the
    * memory it is. */
   if (self->op != NULL) hvd.abandon(self->op, self->memory, let_go, NULL);
   PyObject_Free(object);
-  Py_DECREF((PyObject *)type);
+  Py_DECREF((PyObject*)type);
 }
 
-static void operation_settle(operation *self) {
-  both *memory = self->memory;
+static void operation_settle(operation* self) {
+  both* memory = self->memory;
   self->memory = NULL;
   if (memory == NULL) return;
   both_release(memory);
@@ -367,7 +88,7 @@ static void operation_settle(operation *self) {
 
 /* Until it has completed, at most `left` (negative: no bound): 1, or 0 with *ret_status and *error. -1: an
  * exception. */
-static int operation_wait_for(operation *self, int64_t left, hvd_error *error) {
+static int operation_wait_for(operation* self, int64_t left, hvd_error* error) {
   for (;;) {
     int64_t piece = left >= 0 && left < SLICE ? left : SLICE;
     hvd_status status;
@@ -376,7 +97,8 @@ static int operation_wait_for(operation *self, int64_t left, hvd_error *error) {
     status = hvd.wait(self->op, piece > 0 ? piece : 1, error);
     if (status == HVD_TIMEOUT) { /* its own, which ends it, or not yet over */
       hvd_error other = HVD_ERROR_INIT;
-      if (hvd.test(self->op, &done, &other) == HVD_OK && done) status = hvd.wait(self->op, HVD_DEFAULT_TIMEOUT, error);
+      if (hvd.test(self->op, &done, &other) == HVD_OK && done)
+        status = hvd.wait(self->op, HVD_DEFAULT_TIMEOUT, error);
     }
     END_CALL
     error->status = status;
@@ -387,8 +109,8 @@ static int operation_wait_for(operation *self, int64_t left, hvd_error *error) {
 }
 
 /* wait(nanoseconds or None): None, or the exception that it ended with. Raises what is not its end. */
-static PyObject *operation_wait(PyObject *object, PyObject *timeout) {
-  operation *self = (operation *)object;
+static PyObject* operation_wait(PyObject* object, PyObject* timeout) {
+  operation* self = (operation*)object;
   int64_t left = -1;
   hvd_error error = HVD_ERROR_INIT;
   if (timeout != Py_None) {
@@ -397,7 +119,7 @@ static PyObject *operation_wait(PyObject *object, PyObject *timeout) {
   }
   Py_INCREF(object);
   int done = operation_wait_for(self, left, &error);
-  PyObject *result = NULL;
+  PyObject* result = NULL;
   if (done == 1 && error.status == HVD_OK) {
     operation_settle(self);
     result = Py_None;
@@ -417,11 +139,11 @@ static PyObject *operation_wait(PyObject *object, PyObject *timeout) {
   return result;
 }
 
-static PyObject *operation_done(PyObject *object, PyObject *unused) {
+static PyObject* operation_done(PyObject* object, PyObject* unused) {
   (void)unused;
   int32_t done = 0;
   hvd_error error = HVD_ERROR_INIT;
-  error.status = hvd.test(((operation *)object)->op, &done, &error);
+  error.status = hvd.test(((operation*)object)->op, &done, &error);
   if (error.status != HVD_OK) {
     raise_status(&error);
     return NULL;
@@ -429,9 +151,9 @@ static PyObject *operation_done(PyObject *object, PyObject *unused) {
   return PyBool_FromLong(done);
 }
 
-static PyObject *operation_pointer(PyObject *object, void *unused) {
+static PyObject* operation_pointer(PyObject* object, void* unused) {
   (void)unused;
-  return PyLong_FromVoidPtr(((operation *)object)->op);
+  return PyLong_FromVoidPtr(((operation*)object)->op);
 }
 
 static PyMethodDef operation_methods[] = {
@@ -440,23 +162,23 @@ static PyMethodDef operation_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef operation_fields[] = {{"pointer", operation_pointer, NULL, "The native handle.", NULL},
                                          {NULL, NULL, NULL, NULL, NULL}};
-static PyType_Slot operation_slots[] = {{Py_tp_dealloc, operation_dealloc},
-                                        {Py_tp_methods, operation_methods},
-                                        {Py_tp_getset, operation_fields},
-                                        {Py_tp_doc, "An operation under way, and the memory that it reads and writes."},
-                                        {0, NULL}};
+static PyType_Slot operation_slots[] = {
+    {Py_tp_dealloc, operation_dealloc},
+    {Py_tp_methods, operation_methods},
+    {Py_tp_getset, operation_fields},
+    {Py_tp_doc, "An operation under way, and the memory that it reads and writes."},
+    {0, NULL}};
 static PyType_Spec operation_spec = {"hvd._calls.Operation", sizeof(operation), 0,
                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots};
 
-/* ---- submit
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- submit ---- */
 
 /* A whole number of 32 bits; the Python code refuses others, naming `what`. */
-static int read_int(PyObject *value, const char *what, int32_t *out) {
+static int read_int(PyObject* value, const char* what, int32_t* out) {
   int overflow = 0;
   long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
   if (!PyLong_Check(value) || overflow || number != (int32_t)number) {
-    PyObject *checked = PyObject_CallFunction(hvd.integer, "Ois", value, 32, what);
+    PyObject* checked = PyObject_CallFunction(hvd.integer, "Ois", value, 32, what);
     if (checked == NULL) return -1;
     number = PyLong_AsLongLong(checked);
     Py_DECREF(checked);
@@ -466,10 +188,10 @@ static int read_int(PyObject *value, const char *what, int32_t *out) {
   return 0;
 }
 
-static int read_factor(PyObject *value, const char *what, double *out) {
+static int read_factor(PyObject* value, const char* what, double* out) {
   double number = PyFloat_Check(value) ? PyFloat_AsDouble(value) : 0;
   if (number == 0) {
-    PyObject *checked = PyObject_CallFunction(hvd.factor, "Os", value, what);
+    PyObject* checked = PyObject_CallFunction(hvd.factor, "Os", value, what);
     if (checked == NULL) return -1;
     number = PyFloat_AsDouble(checked);
     Py_DECREF(checked);
@@ -479,7 +201,7 @@ static int read_factor(PyObject *value, const char *what, double *out) {
   return 0;
 }
 
-static int read_name(PyObject *value, const char **out, PyObject **keep) {
+static int read_name(PyObject* value, const char** out, PyObject** keep) {
   if (value == Py_None) return 0;
   Py_ssize_t size = 0;
   if (PyUnicode_Check(value)) *out = PyUnicode_AsUTF8AndSize(value, &size);
@@ -491,14 +213,14 @@ static int read_name(PyObject *value, const char **out, PyObject **keep) {
   return *out == NULL ? -1 : 0;
 }
 
-static int64_t *read_splits(PyObject *splits, size_t *count) {
+static int64_t* read_splits(PyObject* splits, size_t* count) {
   Py_ssize_t size = PySequence_Size(splits);
   if (size < 0) return NULL;
-  int64_t *rows = PyMem_Malloc((size_t)(size > 0 ? size : 1) * sizeof *rows);
-  if (rows == NULL) return (int64_t *)PyErr_NoMemory();
+  int64_t* rows = PyMem_Malloc((size_t)(size > 0 ? size : 1) * sizeof *rows);
+  if (rows == NULL) return (int64_t*)PyErr_NoMemory();
   for (Py_ssize_t i = 0; i < size; i++) {
-    PyObject *row = PySequence_GetItem(splits, i);
-    PyObject *checked = row == NULL ? NULL : PyObject_CallFunction(hvd.integer, "Ois", row, 64, "splits");
+    PyObject* row = PySequence_GetItem(splits, i);
+    PyObject* checked = row == NULL ? NULL : PyObject_CallFunction(hvd.integer, "Ois", row, 64, "splits");
     Py_XDECREF(row);
     rows[i] = checked == NULL ? 0 : PyLong_AsLongLong(checked);
     Py_XDECREF(checked);
@@ -512,18 +234,36 @@ static int64_t *read_splits(PyObject *splits, size_t *count) {
 }
 
 /* The arguments of submit, in their order. */
-enum { CONTEXT, COLLECTIVE, NAME, INPUTS, OUTPUTS, GROUP, ROOT, REDUCTION, PRIORITY, PRESCALE, POSTSCALE, SPLITS, SET,
-       DEADLINE, WAIT, ARGUMENTS };
+enum {
+  CONTEXT,
+  COLLECTIVE,
+  NAME,
+  INPUTS,
+  OUTPUTS,
+  GROUP,
+  ROOT,
+  REDUCTION,
+  PRIORITY,
+  PRESCALE,
+  POSTSCALE,
+  SPLITS,
+  SET,
+  DEADLINE,
+  WAIT,
+  ARGUMENTS
+};
 
-static int read_request(PyObject *const *of, hvd_request *r, both *memory, int64_t **splits, PyObject **keep) {
-  static const char *const numbers[] = {"collective", "root_rank", "op", "priority"};
+static int read_request(PyObject* const* of, hvd_request* r, both* memory, int64_t** splits,
+                        PyObject** keep) {
+  static const char* const numbers[] = {"collective", "root_rank", "op", "priority"};
   static const int at[] = {COLLECTIVE, ROOT, REDUCTION, PRIORITY};
-  int32_t *const fields[] = {&r->collective, &r->root, &r->reduction, &r->priority};
+  int32_t* const fields[] = {&r->collective, &r->root, &r->reduction, &r->priority};
   for (int i = 0; i < 4; i++) {
     if (read_int(of[at[i]], numbers[i], fields[i]) != 0) return -1;
   }
   if (read_factor(of[PRESCALE], "prescale_factor", &r->prescale) != 0 ||
-      read_factor(of[POSTSCALE], "postscale_factor", &r->postscale) != 0 || read_name(of[NAME], &r->name, keep) != 0)
+      read_factor(of[POSTSCALE], "postscale_factor", &r->postscale) != 0 ||
+      read_name(of[NAME], &r->name, keep) != 0)
     return -1;
   int in_place = of[OUTPUTS] == of[INPUTS] && of[INPUTS] != Py_None;
   if (of[INPUTS] != Py_None) {
@@ -548,7 +288,7 @@ static int read_request(PyObject *const *of, hvd_request *r, both *memory, int64
     if (r->process_set == NULL) return -1;
   }
   if (of[DEADLINE] != Py_None) {
-    PyObject *ns = PyObject_CallFunctionObjArgs(hvd.nanoseconds, of[DEADLINE], NULL);
+    PyObject* ns = PyObject_CallFunctionObjArgs(hvd.nanoseconds, of[DEADLINE], NULL);
     if (ns == NULL) return -1;
     r->timeout_ns = PyLong_AsLongLong(ns);
     Py_DECREF(ns);
@@ -559,21 +299,21 @@ static int read_request(PyObject *const *of, hvd_request *r, both *memory, int64
 /* submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale,
  * postscale, splits, set, timeout, wait): an Operation; None if it has completed and there is nothing to
  * ask of it. */
-static PyObject *submit(PyObject *module, PyObject *const *of, Py_ssize_t count) {
+static PyObject* submit(PyObject* module, PyObject* const* of, Py_ssize_t count) {
   (void)module;
   if (hvd.submit == NULL || count != ARGUMENTS) {
-    return PyErr_Format(PyExc_TypeError, "submit: %zd arguments: expected %d, after bind", count, (int)ARGUMENTS);
+    return PyErr_Format(PyExc_TypeError, "submit: %zd arguments: expected %d, after bind", count,
+                        (int)ARGUMENTS);
   }
   hvd_request request = HVD_REQUEST_INIT;
   hvd_error error = HVD_ERROR_INIT;
   both memory;
-  int64_t *splits = NULL;
+  int64_t* splits = NULL;
   PyObject *keep = NULL, *result = NULL;
-  hvd_op *op = NULL;
-  loans_init(&memory.inputs);
-  loans_init(&memory.outputs);
+  hvd_op* op = NULL;
+  both_init(&memory);
   const int wait = of[WAIT] == Py_True;
-  hvd_context *context = PyLong_AsVoidPtr(of[CONTEXT]);
+  hvd_context* context = PyLong_AsVoidPtr(of[CONTEXT]);
   if (PyErr_Occurred() || read_request(of, &request, &memory, &splits, &keep) != 0) goto out;
   BEGIN_CALL
   error.status = wait ? hvd.submit_and_wait(context, &request, SLICE, &op, &error)
@@ -587,8 +327,8 @@ static PyObject *submit(PyObject *module, PyObject *const *of, Py_ssize_t count)
   } else {
     result = operation_new(op, &memory);
     if (result != NULL && wait) {
-      int done = operation_wait_for((operation *)result, -1, &error);
-      if (done == 1) operation_settle((operation *)result);
+      int done = operation_wait_for((operation*)result, -1, &error);
+      if (done == 1) operation_settle((operation*)result);
       if (done == 1 && error.status != HVD_OK) raise_status(&error);
       if (done != 1 || error.status != HVD_OK) {
         Py_DECREF(result);
@@ -603,90 +343,63 @@ out:
   return result;
 }
 
-/* ---- The module
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The module ---- */
 
-static PyObject *bind(PyObject *module, PyObject *arguments) {
+static PyObject* bind(PyObject* module, PyObject* arguments) {
   (void)module;
   unsigned long long at[5];
-  if (!PyArg_ParseTuple(arguments, "(KKKKK)OOOOOOO", &at[0], &at[1], &at[2], &at[3], &at[4], &hvd.borrow, &hvd.failure,
-                        &hvd.text, &hvd.integer, &hvd.factor, &hvd.nanoseconds, &hvd.borrowed_type))
+  if (!PyArg_ParseTuple(arguments, "(KKKKK)OOOOOOO", &at[0], &at[1], &at[2], &at[3], &at[4], &hvd.borrow,
+                        &hvd.failure, &hvd.text, &hvd.integer, &hvd.factor, &hvd.nanoseconds,
+                        &hvd.borrowed_type))
     return NULL;
-  PyObject *const kept[] = {hvd.borrow, hvd.failure, hvd.text, hvd.integer, hvd.factor, hvd.nanoseconds,
-                            hvd.borrowed_type};
+  PyObject* const kept[] = {hvd.borrow, hvd.failure,     hvd.text,         hvd.integer,
+                            hvd.factor, hvd.nanoseconds, hvd.borrowed_type};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) Py_INCREF(kept[i]); /* as long as the process */
-  memcpy(&hvd.submit_and_wait, &at[1], sizeof(void *));
-  memcpy(&hvd.wait, &at[2], sizeof(void *));
-  memcpy(&hvd.test, &at[3], sizeof(void *));
-  memcpy(&hvd.abandon, &at[4], sizeof(void *));
-  memcpy(&hvd.submit, &at[0], sizeof(void *));
+  memcpy(&hvd.submit_and_wait, &at[1], sizeof(void*));
+  memcpy(&hvd.wait, &at[2], sizeof(void*));
+  memcpy(&hvd.test, &at[3], sizeof(void*));
+  memcpy(&hvd.abandon, &at[4], sizeof(void*));
+  memcpy(&hvd.submit, &at[0], sizeof(void*));
   Py_RETURN_NONE;
 }
 
-/* register_type(type, "numpy" or "torch"): whether arrays of exactly this type are read here from now on. */
-static PyObject *register_type(PyObject *module, PyObject *arguments) {
-  (void)module;
-  PyObject *type;
-  const char *kind;
-  const dl_api *api = NULL;
-  if (!PyArg_ParseTuple(arguments, "O!s", &PyType_Type, &type, &kind)) return NULL;
-  if (strcmp(kind, "torch") == 0) {
-    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
-    if (capsule != NULL) api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    Py_XDECREF(capsule);
-    PyErr_Clear();
-    if (api == NULL || api->major != 1 || api->view == NULL) Py_RETURN_FALSE;
-  } else if (strcmp(kind, "numpy") != 0) {
-    return PyErr_Format(PyExc_ValueError, "kind '%s': expected 'numpy' or 'torch'", kind);
-  }
-  for (int i = 0; i < type_count; i++) {
-    if ((PyObject *)types[i].type == type) Py_RETURN_TRUE;
-  }
-  if (type_count == MOST_TYPES) Py_RETURN_FALSE;
-  Py_INCREF(type);
-  types[type_count].type = (PyTypeObject *)type;
-  types[type_count].kind = api != NULL ? TORCH : NUMPY;
-  types[type_count].api = api;
-  type_count++;
-  Py_RETURN_TRUE;
-}
-
-static PyObject *count_inside(PyObject *module, PyObject *unused) {
+static PyObject* count_inside(PyObject* module, PyObject* unused) {
   (void)module, (void)unused;
   return PyLong_FromSsize_t(inside);
 }
 
-static PyObject *forget_inside(PyObject *module, PyObject *unused) {
+static PyObject* forget_inside(PyObject* module, PyObject* unused) {
   (void)module, (void)unused;
   inside = 0;
   Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL, "Submits an operation: see hvd/_submit.py."},
-    {"bind", bind, METH_VARARGS, "bind(addresses of functions, borrow, failure, text, integer, factor, nanoseconds, Borrowed)"},
+    {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL,
+     "Submits an operation: see hvd/_submit.py."},
+    {"bind", bind, METH_VARARGS,
+     "bind(addresses of functions, borrow, failure, text, integer, factor, nanoseconds, Borrowed)"},
     {"inside", count_inside, METH_NOARGS, "How many calls threads are in."},
     {"forget_inside", forget_inside, METH_NOARGS, "In a forked child: those threads are the parent's."},
-    {"register_type", register_type, METH_VARARGS, "register_type(type, kind): whether its arrays are read natively."},
+    {"register_type", register_type, METH_VARARGS,
+     "register_type(example, kind): whether arrays of its type are read natively."},
     {NULL, NULL, 0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "hvd._calls", "Operations of libhvd, natively.", -1,
-                                        methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "hvd._calls",
+                                        "Operations of libhvd, natively.",
+                                        -1,
+                                        methods,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
 
 PyMODINIT_FUNC PyInit__calls(void) {
-  static const struct {
-    PyObject **at;
-    const char *text;
-  } names[] = {{&s_tensor, "tensor"}, {&s_requires_grad, "requires_grad"}, {&s_is_leaf, "is_leaf"},
-               {&s_is_neg, "is_neg"}, {&s_untyped_storage, "untyped_storage"}, {&s_nbytes, "nbytes"},
-               {&s_storage_offset, "storage_offset"}};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    if (*names[i].at == NULL) *names[i].at = PyUnicode_InternFromString(names[i].text);
-    if (*names[i].at == NULL) return NULL;
-  }
-  PyObject *module = PyModule_Create(&definition);
+  if (loans_prepare() != 0) return NULL;
+  PyObject* module = PyModule_Create(&definition);
   if (module == NULL) return NULL;
-  if (operation_type == NULL) operation_type = (PyTypeObject *)PyType_FromSpec(&operation_spec);
-  if (operation_type == NULL || PyModule_AddObjectRef(module, "Operation", (PyObject *)operation_type) != 0) {
+  if (operation_type == NULL) operation_type = (PyTypeObject*)PyType_FromSpec(&operation_spec);
+  if (operation_type == NULL || PyModule_AddObjectRef(module, "Operation", (PyObject*)operation_type) != 0) {
     Py_DECREF(module);
     return NULL;
   }

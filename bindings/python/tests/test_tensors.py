@@ -143,6 +143,37 @@ def test_what_does_not_fit_is_a_value_error(alone, thing, match):
         hvd.allgather(thing)
 
 
+def unaligned(count):
+    return np.zeros(4 * count + 1, np.uint8)[1:].view(np.float32)
+
+
+@pytest.mark.parametrize("make, match", [
+    (lambda: np.ones((4, 4), np.float32)[::2, ::2], "not contiguous"), (lambda: np.ones(2, ">f4"), ">f4"),
+    (lambda: np.frombuffer(bytes(8), np.float32), "read-only"),
+    (lambda: np.ones([1] * 9, np.float32), "9 dimensions"),
+    (lambda: np.ones(2, np.complex64), "complex64"), ])
+def test_among_arrays_that_fit_one_that_does_not(alone, make, match):
+    """Their dtypes are known already: such arrays are read by their layout."""
+    others = [np.full(3, 2, dtype) for dtype in (np.float32, np.int64)]
+    for _ in range(2):
+        hvd.grouped_allreduce_(others, op=hvd.Sum)
+        with pytest.raises(ValueError, match=match):
+            hvd.grouped_allreduce_([*others, make()], op=hvd.Sum)
+        for other in others:  # they are free again
+            other.resize(4, refcheck=False)
+            other.resize(3, refcheck=False)
+    assert others[0].tolist() == [2, 2, 2]
+
+
+def test_arrays_of_every_layout_that_fits(alone):
+    things = [unaligned(3), np.float32(4).reshape(()), np.empty((0, 3), np.float32),
+              np.ones((2, 2), np.float32).T[:1, :1]]
+    for _ in range(2):  # a dtype is known from the second time on
+        things[0][:] = 5
+        found = hvd.grouped_allreduce(things, op=hvd.Sum)
+        assert [f.shape for f in found] == [(3,), (), (0, 3), (1, 1)] and found[0].tolist() == [5, 5, 5]
+
+
 @pytest.mark.parametrize("thing", [None, 3, "text", [1, 2], {"a": 1}, object()])
 def test_what_is_no_array_is_a_type_error(alone, thing):
     with pytest.raises(TypeError, match="expected a NumPy array"):
@@ -260,6 +291,12 @@ def test_bfloat16_of_other_packages(alone):
     assert hvd.allgather(values).dtype == values.dtype
 
 
+def shrunk(tensor):
+    """Its storage ends before it does."""
+    tensor.untyped_storage().resize_(40)
+    return tensor
+
+
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 class TestTorch:
     def test_is_not_copied(self, alone):
@@ -288,6 +325,18 @@ class TestTorch:
     def test_what_does_not_fit(self, alone, make, match):
         with pytest.raises(ValueError, match=match):
             hvd.allgather(make())
+
+    @pytest.mark.parametrize("make, match", [
+        (lambda: torch.ones(2, requires_grad=True) * 2, "autograd"),
+        (lambda: torch.ones(4, 4).t()[1:], "not contiguous"),
+        (lambda: torch._neg_view(torch.ones(3)), "lazy view"), (lambda: shrunk(torch.ones(20)[10:]), "40"), ])
+    def test_among_tensors_that_fit_one_that_does_not(self, alone, make, match):
+        others = [torch.full((3,), 2.0), torch.nn.Parameter(torch.ones(2)), torch.ones(4)[2:]]
+        for _ in range(2):
+            hvd.grouped_allreduce_(others, op=hvd.Sum)
+            with pytest.raises(ValueError, match=match):
+                hvd.grouped_allreduce_([*others, make()], op=hvd.Sum)
+        assert [other.tolist() for other in others] == [[2, 2, 2], [1, 1], [1, 1]]
 
     def test_other_memory_while_an_operation_runs(self, job):
         """The operation keeps what it was given: nothing that is allocated meanwhile lies there."""
