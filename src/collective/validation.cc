@@ -74,21 +74,22 @@ Status Validation::unsupported(const std::string& what) const {
                 fmt::format("{} '{}': backend {} {}", row_.name, s_.name, backend_.name, what));
 }
 
-Status Validation::tensor(const Tensor& t, const std::string& what) const {
-  if (dtype_size(t.dtype) == 0) return invalid(fmt::format("{} has the unknown dtype {}", what, t.dtype));
+Status Validation::tensor(const Tensor& t, const char* kind, size_t index, size_t count) const {
+  const auto what = [&] { return one_of(kind, index, count); };  // made for an error alone
+  if (dtype_size(t.dtype) == 0) return invalid(fmt::format("{} has the unknown dtype {}", what(), t.dtype));
   if (t.shape.size() > HVD_MAX_DIMS) {
     return invalid(
-        fmt::format("{} has {} dimensions, expected at most {}", what, t.shape.size(), HVD_MAX_DIMS));
+        fmt::format("{} has {} dimensions, expected at most {}", what(), t.shape.size(), HVD_MAX_DIMS));
   }
   for (const int64_t extent : t.shape) {
-    if (extent < 0) return invalid(fmt::format("{} has the negative shape {}", what, shape_text(t.shape)));
+    if (extent < 0) return invalid(fmt::format("{} has the negative shape {}", what(), shape_text(t.shape)));
   }
   const int64_t bytes = spec_bytes(t.dtype, t.shape);
   if (bytes < 0 || bytes > std::numeric_limits<ptrdiff_t>::max()) {
-    return invalid(fmt::format("{} of shape {} is larger than memory can be", what, shape_text(t.shape)));
+    return invalid(fmt::format("{} of shape {} is larger than memory can be", what(), shape_text(t.shape)));
   }
   if (t.data == nullptr && bytes > 0) {
-    return invalid(fmt::format("{} of shape {} has no data (NULL)", what, shape_text(t.shape)));
+    return invalid(fmt::format("{} of shape {} has no data (NULL)", what(), shape_text(t.shape)));
   }
   return served(t.memory, t.dtype);
 }
@@ -155,8 +156,7 @@ Status Validation::group(const std::vector<Tensor>& tensors, const char* what) c
   size_t specs = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string name = one_of(what, i, tensors.size());
-    if (Status status = tensor(tensors[i], name); !status.ok()) return status;
+    if (Status status = tensor(tensors[i], what, i, tensors.size()); !status.ok()) return status;
     specs += 2 + 8 * tensors[i].shape.size();
     if (__builtin_add_overflow(bytes, spec_bytes(tensors[i].dtype, tensors[i].shape), &bytes) ||
         bytes > std::numeric_limits<ptrdiff_t>::max() / 2) {
@@ -208,7 +208,7 @@ Status Validation::same_shape(const Tensor& in, const Tensor& out) const {
 Status Validation::rows(const Tensor& in, const Tensor* out) const {
   if (in.shape.empty()) return invalid("input is a scalar, expected at least one dimension");
   if (out == nullptr || (out->data == nullptr && !is_device(*out))) return {};  // the library allocates
-  if (Status status = tensor(*out, "output"); !status.ok()) return status;
+  if (Status status = tensor(*out, "output", 0, 1); !status.ok()) return status;
   if (Status status = same_dtype(in, *out); !status.ok()) return status;
   if (in.shape.size() != out->shape.size() ||
       !std::equal(in.shape.begin() + 1, in.shape.end(), out->shape.begin() + 1)) {

@@ -41,7 +41,7 @@ class Validation {
 
   /// Some backend in use takes it.
   Status served(hvd_memory memory, hvd_dtype dtype) const;
-  Status tensor(const Tensor& t, const std::string& what) const;
+  Status tensor(const Tensor& t, const char* kind, size_t index, size_t count) const;
   /// All of them together fit into memory and into a message. `what`: "input"
   Status group(const std::vector<Tensor>& tensors, const char* what) const;
   /// As many outputs as inputs, and at least one; `outputs_needed` false: or no output at all.
