@@ -35,7 +35,10 @@ mine = slice(64 * r, 64 * r + 64)
 for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.optimizers.Adam(0.01)):
     # Half of each batch on each of two ranks is the same as the whole on one.
     model, whole = network(1), network(1)
-    optimizer = hvd.DistributedOptimizer(make())
+    # The same groups, which each rank names in its way.
+    variables = model.trainable_variables
+    groups = {"num_groups": 2} if r % 2 else {"groups": [variables[:2], variables[2:]]}
+    optimizer = hvd.DistributedOptimizer(make(), **groups)
     assert type(optimizer).__name__ == type(make()).__name__
     model.compile(optimizer=optimizer, loss="mse")
     whole.compile(optimizer=make(), loss="mse")

@@ -118,6 +118,18 @@ for dense in (False, True):
     assert isinstance(gradient, tf.IndexedSlices) != dense
     same(tf.convert_to_tensor(gradient), [[1, 1]] * n + [[n, n]], f"embedding, dense {dense}")
 
+# The ranks name the same groups, each in its way: the first variable and their number name
+# an operation.
+many = [tf.Variable([1.0 * i], name=f"m{i}") for i in range(5)]
+for number, lists in ((2, [many[:3], many[3:]]), (9, [[one] for one in many])):
+    for mode in (lambda function: function, tf.function):
+        def grouped(options=[{"num_groups": number}, {"groups": lists}, {"groups": number}][r % 3]):
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([tf.reduce_sum(v * v) for v in many]) * (r + 1)
+            return hvd.DistributedGradientTape(tape, op=hvd.Sum, **options).gradient(loss, many)
+
+        same(mode(grouped)(), [[2 * i * total] for i in range(5)], f"{number} groups")
+
 assert hvd.broadcast_object({"a": r}, n - 1) == {"a": n - 1} == hvd.broadcast_object_fn(n - 1)({"a": r})
 assert hvd.allgather_object(r) == list(range(n))
 

@@ -96,6 +96,12 @@ def test_keras(backend, tmp_path):
      ("hvd.broadcast(tf.ones(2), 7)", "InvalidError", "7"),
      ("hvd.DistributedGradientTape(tf.ones(2))", "TypeError", "GradientTape"),
      ("hvd.DistributedGradientTape(tf.GradientTape(), gradient_predivide_factor=0)", "InvalidError", "0"),
+     ("hvd.DistributedGradientTape(tf.GradientTape(), num_groups=-1)", "InvalidError", "num_groups is -1"),
+     ("hvd.DistributedGradientTape(tf.GradientTape(), groups=-2)", "InvalidError", "groups is -2"),
+     ("hvd.DistributedGradientTape(tf.GradientTape(), groups=['a'])", "InvalidError", "list of lists"),
+     ("hvd.allreduce(tf.ones(2), device_dense='cpu?')", "InvalidError", "device_dense is 'cpu?'"),
+     ("hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), device_sparse=3)", "InvalidError",
+      "device_sparse is 3"),
      ("hvd.DistributedOptimizer(7)", "TypeError", "optimizer"),
      ("hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), backward_passes_per_step=0)", "InvalidError", "0"),
      ("hvd.elastic.TensorFlowState()", "InvalidError", "tf.Variables"),
@@ -114,6 +120,23 @@ def test_bad_input_names_value_and_expectation(python, source, error, said):
         assert float(hvd.allreduce(tf.constant(3.0))) == 3.0  # nothing is lost
         """, environment=QUIET, timeout=200)
     assert "refused" in done.stdout
+
+
+@needs_tensorflow
+def test_a_device_that_is_no_cpu_is_named_once(python):
+    python("""
+        import warnings
+        import tensorflow as tf, hvd.tensorflow as hvd
+        hvd.init()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for device in ("", "/cpu:0", "/job:localhost/device:CPU:0", "/gpu:0", "/GPU:1"):
+                assert float(hvd.allreduce(tf.constant(3.0), device_dense=device)) == 3.0
+                hvd.DistributedGradientTape(tf.GradientTape(), device_dense=device)
+                hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), device_dense=device)
+        said = [str(entry.message) for entry in found if "device_dense" in str(entry.message)]
+        assert len(said) == 1 and "device_dense is '/gpu:0'" in said[0] and "host memory" in said[0], said
+        """, environment=QUIET, timeout=200)
 
 
 @needs_tensorflow

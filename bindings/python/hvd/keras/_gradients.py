@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from .. import _default as plain
+from .._grouping import Grouping
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
@@ -12,7 +13,7 @@ from . import _keras
 
 
 class _Plain:
-    """What PyTorch and JAX have in common: all gradients as one operation."""
+    """What PyTorch and JAX have in common: the gradients of a group as one operation."""
 
     def __init__(self, prefix: str, *, compression: Any = None, sparse_as_dense: bool = False,
                  op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
@@ -24,6 +25,7 @@ class _Plain:
                 f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
         self.prefix, self.process_set, self.predivide = prefix, process_set, gradient_predivide_factor
         self.scale_local_gradients, self.local = scale_local_gradients, set()
+        self.grouping = Grouping(num_groups, groups, id)
 
     def register_local(self, variables: Sequence[Any]) -> None:
         self.local |= {id(variable) for variable in variables}
@@ -41,12 +43,12 @@ class _Plain:
             for i, gradient in enumerate(gradients):
                 if gradient is not None and id(variables[i]) in self.local:
                     results[i] = gradient / members
-        if shared:
-            scale = {}
-            if self.predivide != 1.0:
-                scale = {"prescale_factor": 1.0 / self.predivide, "postscale_factor": self.predivide}
-            name = f"{self.prefix}.{variables[shared[0]].path}.{len(shared)}"
-            for i, gradient in zip(shared, self._reduce([gradients[i] for i in shared], name, **scale)):
+        scale = {}
+        if self.predivide != 1.0:
+            scale = {"prescale_factor": 1.0 / self.predivide, "postscale_factor": self.predivide}
+        for part in self.grouping.parts(shared, [id(variable) for variable in variables]):
+            name = f"{self.prefix}.{variables[part[0]].path}.{len(part)}"
+            for i, gradient in zip(part, self._reduce([gradients[i] for i in part], name, **scale)):
                 results[i] = gradient
         return results
 
@@ -91,16 +93,23 @@ class _PythonAggregation:
             apply([s / self.passes if self.average and s is not None else s for s in whole])
 
 
-def reduction_and_aggregation(prefix: str, passes: int, average: bool, **options: Any) -> tuple[Any, Any]:
+def reduction_and_aggregation(prefix: str, passes: int, average: bool, device_dense: Any, device_sparse: Any,
+                              **options: Any) -> tuple[Any, Any]:
     if passes < 1:
         raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
     kind = _keras.backend()
     if kind == "tensorflow":
+        from ..tensorflow import _placement
         from ..tensorflow.compression import Compression
         from ..tensorflow.gradients import GradientReduction, LocalAggregation
 
+        _placement.check(device_dense, device_sparse)
         options["compression"] = options.get("compression") or Compression.none
         return GradientReduction(prefix, **options), LocalAggregation(passes, average)
+    for what, device in (("device_dense", device_dense), ("device_sparse", device_sparse)):
+        if device:
+            raise InvalidError(
+                f"{what} {device}: served where Keras runs on TensorFlow, and it runs on {kind}")
     compression = options.pop("compression", None)
     if compression is not None and compression.__name__ != "NoneCompressor":
         raise InvalidError(

@@ -69,7 +69,7 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
             f"{base.__module__}.{base.__qualname__}")
     reduction, aggregation = reduction_and_aggregation(
         name or f"Distributed{base.__name__}", backward_passes_per_step, average_aggregated_gradients,
-        compression=compression, sparse_as_dense=sparse_as_dense, op=op,
+        device_dense, device_sparse, compression=compression, sparse_as_dense=sparse_as_dense, op=op,
         gradient_predivide_factor=gradient_predivide_factor, num_groups=num_groups, groups=groups,
         process_set=process_set, scale_local_gradients=scale_local_gradients)
     kind: Any = type(base.__name__, (_Distributed3 if _keras.IS_KERAS_3 else _Distributed2, base),

@@ -6,10 +6,11 @@ from typing import Any, Callable, Iterable, Sequence
 
 import tensorflow as tf
 
+from .._grouping import Grouping
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
-from . import ops
+from . import _placement, ops
 from .compression import Compression
 from .functions import name_of, value_of
 
@@ -22,8 +23,8 @@ def _key(variable: Any) -> Any:
 class GradientReduction:
     """Reduces a list of gradients over the ranks: one operation a group, named by its first variable.
 
-    num_groups is taken for Horovod's sake (one operation is the fastest here); groups are lists of variables
-    whose gradients go together, the others by themselves.
+    num_groups is how many groups there are; groups are lists of variables whose gradients go together, the
+    others by themselves. Without either it is one operation.
     """
 
     def __init__(self, prefix: str, compression: Any = Compression.none, sparse_as_dense: bool = False,
@@ -37,15 +38,10 @@ class GradientReduction:
         if gradient_predivide_factor <= 0:
             raise InvalidError(
                 f"gradient_predivide_factor is {gradient_predivide_factor}: expected more than 0")
-        if num_groups < 0:
-            raise InvalidError(f"num_groups is {num_groups}: expected at least 0")
-        if groups is not None and not isinstance(groups, int) and not all(
-                isinstance(group, (list, tuple)) for group in groups):
-            raise InvalidError("groups: expected a list of lists of variables")
-        self.prefix, self.compression, self.sparse_as_dense, self.op = prefix, compression, sparse_as_dense, op
+        self.prefix, self.op = prefix, op
+        self.compression, self.sparse_as_dense = compression, sparse_as_dense
         self.predivide, self.process_set = gradient_predivide_factor, process_set
-        self.groups = [] if groups is None or isinstance(groups, int) else [{_key(v) for v in group}
-                                                                            for group in groups]
+        self.grouping = Grouping(num_groups, groups, _key)
         self.scale_local_gradients = scale_local_gradients
         self.local: set[Any] = set()
 
@@ -63,18 +59,15 @@ class GradientReduction:
         results = list(gradients)
         if self.excluded():
             return results
-        parts: dict[Any, list[int]] = {}
-        for index, (gradient, variable) in enumerate(zip(gradients, variables)):
-            key = _key(variable)
+        keys, shared = [_key(variable) for variable in variables], []
+        for index, gradient in enumerate(gradients):
             if gradient is None:
                 continue
-            if key in self.local:
+            if keys[index] in self.local:
                 results[index] = self._local(gradient)
-                continue
-            group = next((number for number, members in enumerate(self.groups) if key in members), None)
-            parts.setdefault(group if group is not None or not self.groups else ("alone", index),
-                             []).append(index)
-        for indices in parts.values():
+            else:
+                shared.append(index)
+        for indices in self.grouping.parts(shared, keys):
             reduced = self._reduce([gradients[i] for i in indices], name_of(variables[indices[0]]))
             for index, gradient in zip(indices, reduced):
                 results[index] = gradient
@@ -140,6 +133,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
         raise TypeError(f"expected a tf.GradientTape, and not {type(gradtape).__name__}")
     if isinstance(gradtape, _DistributedTape):
         raise InvalidError("the tape is a DistributedGradientTape already")
+    _placement.check(device_dense, device_sparse)
     kind = type(gradtape)
     wrapped = type(kind.__name__, (_DistributedTape, kind), {})
     tape = wrapped.__new__(wrapped)

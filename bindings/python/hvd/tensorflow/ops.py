@@ -1,8 +1,8 @@
 """The collectives on TensorFlow's tensors, with horovod.tensorflow's parameters and gradients.
 
 Each works in eager mode, within tf.function and in graphs of TensorFlow 1. `device_dense` and `device_sparse`
-are taken for Horovod's sake: tensors on a device travel through host memory here. `ignore_name_scope` is
-taken too: names are what the caller gives.
+place nothing (_placement.py). `ignore_name_scope` is taken for Horovod's sake: names are what the caller
+gives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import _default as plain
 from ..collectives import Adasum, Average, Reduction, Sum
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
-from . import _bridge, _graph
+from . import _bridge, _graph, _placement
 from .compression import Compression
 
 
@@ -102,6 +102,7 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
               ignore_name_scope: bool = False) -> Any:
     """A new tensor, or IndexedSlices for IndexedSlices; the mean over the ranks unless op says otherwise."""
     operation = _operation(average, op)
+    _placement.check(device_dense, device_sparse)
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("prescale_factor and postscale_factor: not for IndexedSlices")
@@ -119,6 +120,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: bool | None = None, devic
                       ignore_name_scope: bool = False, name: str | None = None) -> list[Any]:
     """Several tensors as one operation. IndexedSlices among them are gathered, each by itself."""
     operation = _operation(average, op)
+    _placement.check(device_dense, device_sparse)
     results: list[Any] = list(tensors)
     dense = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     packed = [compression.compress(_bridge.check(tensors[index], f"grouped_allreduce, tensor {index}"))
@@ -254,6 +256,7 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compre
                   ignore_name_scope: bool = False) -> tf.Tensor:
     """This rank's share of the rows of the reduction. Differentiable for Sum and Average."""
     operation = Reduction(op)
+    _placement.check(device_dense)
     packed, context = compression.compress(_bridge.check(tensor, "reducescatter"))
     if packed.shape.rank == 0:
         raise InvalidError("reducescatter: a scalar has no rows; expected at least 1 dimension")

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import global_process_set
+from . import _placement
 from .compression import Compression
 from .gradients import GradientReduction, LocalAggregation, _variables_of
 
@@ -67,6 +68,7 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: b
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if isinstance(optimizer, _DistributedV1Optimizer):
             raise InvalidError("the optimizer is a DistributedOptimizer already")
+        _placement.check(device_dense, device_sparse)
         reduction = GradientReduction(name or f"Distributed{type(optimizer).__name__}", compression,
                                       sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
                                       process_set, scale_local_gradients)
@@ -76,7 +78,8 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: b
     from .. import keras as of_keras
 
     return of_keras.DistributedOptimizer(
-        optimizer, name=name, compression=compression, sparse_as_dense=sparse_as_dense,
+        optimizer, name=name, device_dense=device_dense, device_sparse=device_sparse,
+        compression=compression, sparse_as_dense=sparse_as_dense,
         backward_passes_per_step=backward_passes_per_step, op=op,
         gradient_predivide_factor=gradient_predivide_factor,
         average_aggregated_gradients=average_aggregated_gradients, num_groups=num_groups, groups=groups,
