@@ -463,6 +463,36 @@ def test_hidden_commits_end_before_the_optimizer_steps(worker):
         state.commit_end()
 
 
+def test_a_parameter_that_is_written_during_a_hidden_commit_is_named(worker):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True)
+
+    def steps():
+        model(torch.randn(8, 4)).sum().backward()  # writes gradients and buffers
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        state.commit()
+        steps()
+    state.commit()
+    with torch.no_grad():
+        model[1].bias.clamp_(-1, 1)
+    with pytest.raises(hvd.InvalidError, match="'model.1.bias' was written between"):
+        optimizer.step()
+    optimizer.step()
+    state.commit()
+    model.load_state_dict({key: value.clone() for key, value in model.state_dict().items()})
+    with pytest.raises(hvd.InvalidError, match="'model.0.weight'"):
+        state.commit()
+    state.model = model = torch.nn.Linear(2, 2)  # what is no part of it any more is not looked at
+    state.commit()
+    state.optimizer.step()
+    assert not state._begun
+
+
 def test_attributes_of_a_state_may_be_replaced(worker):
     model = network()
     state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),

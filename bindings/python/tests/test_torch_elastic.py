@@ -39,3 +39,18 @@ def test_a_worker_is_killed(kind, backend):
     assert [event["step"] for event in again] == [4, 4], again
     kept = backend == "gloo" and groups.can_reconfigure()
     assert all(event["kept"] == kept for event in again), again
+
+
+def test_hidden_commits_give_the_bits_of_those_that_wait():
+    """Commits at every step, a worker that is killed while the survivors copy, and batch normalization, whose
+    buffers each forward pass writes."""
+    bits = {}
+    for kind in ("waits", "hides"):
+        with closing(Job(3, [WORKER, "hvd", kind, 12], min_np=2)) as job:
+            ready = {event["rank"]: event for event in (job.wait("ready") for _ in range(3))}
+            job.kill(ready[1]["pid"])
+            ends = job.end()
+        assert len(ends) == 2 and all(end["step"] == 12 and len(end["sizes"]) == 12 for end in ends), ends
+        assert sum(size == 3 for size in ends[0]["sizes"]) == 6, ends
+        bits[kind] = {end["rank"]: end["bits"] for end in ends}
+    assert bits["hides"] == bits["waits"], bits

@@ -1,8 +1,11 @@
 """A worker of test_torch_elastic.py and test_cuda.py: trains, and says what it has in the end.
 
-torch_elastic_worker.py BACKEND ddp|fsdp STEPS [cpu|cuda]
+torch_elastic_worker.py BACKEND ddp|fsdp|waits|hides STEPS [cpu|cuda]
+
+`waits` and `hides` are models with batch normalization under DDP, which commit at every step.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -22,6 +25,9 @@ def say(event, **fields):
 
 def network():
     torch.manual_seed(0)
+    if kind in ("waits", "hides"):  # large enough that a copy takes its time
+        return torch.nn.Sequential(torch.nn.Linear(4, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 512),
+                                   torch.nn.Tanh(), torch.nn.Linear(512, 1))
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
 
 
@@ -50,10 +56,11 @@ def learn(module, optimizer, rows):
 
 hvd.init()
 group = hvd.elastic.Group(backend, timeout=300.0)
-if kind == "ddp":
+if kind != "fsdp":
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, sizes=[])
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, sizes=[],
+                                   hidden_commits=kind == "hides")
 else:
     shards = hvd.elastic.Sharded(make)
     state = hvd.elastic.TorchState(shards=shards, step=0, sizes=[])
@@ -66,13 +73,13 @@ def train(state):
         say("train", rank=rank, size=size, step=state.step, kept=group.reconfigures)
         assert (rank, size) == (hvd.rank(), hvd.size())
         module, optimizer = (torch.nn.parallel.DistributedDataParallel(model),
-                             state.optimizer) if kind == "ddp" else shards.deal()
+                             state.optimizer) if kind != "fsdp" else shards.deal()
         pair = dist.new_group(list(range(size)))
         while state.step < steps:
             learn(module, optimizer, data(state.step)[rank::size])
             dist.barrier(pair)
             state.step += 1
-            if state.step % 4 == 0:
+            if state.step % 4 == 0 or kind in ("waits", "hides"):
                 state.sizes = [*state.sizes, size]
                 state.commit()
                 say("commit", step=state.step, rank=rank)
@@ -80,7 +87,7 @@ def train(state):
                 say("ready", rank=rank)  # the test kills one here: the commit of step 4 is what comes back
                 while True:
                     dist.all_reduce(torch.ones(1))
-        if kind == "ddp":
+        if kind != "fsdp":
             return [p.detach().flatten() for p in model.parameters()]
         return [p.full_tensor().detach().flatten() for p in module.parameters()]
 
@@ -91,7 +98,9 @@ optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
 for step in range(steps):
     learn(reference, optimizer, data(step))
 expected = torch.cat([p.detach().flatten() for p in reference.parameters()])
-say("end", rank=hvd.rank(), error=(values - expected).abs().max().item(), sizes=list(state.sizes),
+bits = hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.state_dict().values())
+                      ).hexdigest() if kind in ("waits", "hides") else ""
+say("end", rank=hvd.rank(), bits=bits, error=(values - expected).abs().max().item(), sizes=list(state.sizes),
     step=state.step)
 group.close()
 hvd.shutdown()

@@ -43,7 +43,7 @@ def _advance(state: State, loop: Native, last: int) -> bool:
             _abi.check(_lib.hvd_run_next, loop.pointer, last, byref(again))
     except HvdError as error:
         raise state._why(error)
-    state._initial = None  # it is synced
+    state._synced()
     return bool(again.value)
 
 

@@ -377,6 +377,10 @@ class State:
             raise self._why(error)
         self._initial = None  # there is a commit, or a state that was synced
 
+    def _synced(self) -> None:
+        """The run loop has: nothing of before is under way any more."""
+        self._initial = None
+
     def _overrides(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(State, method)
 

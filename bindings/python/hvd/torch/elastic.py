@@ -10,6 +10,7 @@ import torch
 
 from ..codec import CodecLike
 from ..context import Context
+from ..errors import InvalidError
 from ..elastic import ArrayState, ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from .optimizer import _Distributed
 
@@ -29,7 +30,9 @@ class TorchState(ObjectState):
     hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next
     step() of any optimizer that is an attribute, which then raises what commit() would have
     (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch normalization's) and
-    all other attributes may change, since they are copied at once.
+    all other attributes may change, since they are copied at once. A parameter that PyTorch has written
+    meanwhile is an InvalidError, which names it; writes to `.data` or past PyTorch are found by option
+    check_commits alone.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
@@ -44,6 +47,8 @@ class TorchState(ObjectState):
         object.__setattr__(self, "_hidden", hidden_commits)
         object.__setattr__(self, "_begun", False)
         object.__setattr__(self, "_hooks", {})
+        object.__setattr__(self, "_copied", {})
+        object.__setattr__(self, "_versions", [])
         super().__init__(codec=codec, context=context, **given, **values)
 
     _keys: dict[str, tuple[str, list[str]]]  # by attribute: its kind, and the keys that stand for it
@@ -51,17 +56,26 @@ class TorchState(ObjectState):
     _begun: bool  # a hidden commit that was not ended
     _hooks: dict[str, Any]  # by attribute: what ends a hidden commit before the optimizer's step
 
+    _copied: dict[str, list[tuple[str, torch.Tensor]]]  # by attribute: what a hidden commit copies later
+    _versions: list[tuple[str, torch.Tensor, int]]  # of that, when it was begun
+
     def commit(self) -> None:
         if not self._hidden or self._overrides("save"):
             super().commit()
             return
         self._end_hidden()
+        object.__setattr__(self, "_versions", [(key, tensor, tensor._version)
+                                               for tensors in self._copied.values() for key, tensor in tensors])
         self.commit_begin()
         object.__setattr__(self, "_begun", True)
 
     def _end_hidden(self, *_: Any) -> None:
         if self._begun:
             object.__setattr__(self, "_begun", False)
+            for key, tensor, version in self._versions:
+                if tensor._version != version:
+                    raise InvalidError(f"{key!r} was written between commit() and the optimizer's step, while "
+                                       f"it was copied: expected that of no parameter with hidden_commits=True")
             try:
                 self.commit_end()
             except HostsUpdatedInterrupt:
@@ -74,6 +88,10 @@ class TorchState(ObjectState):
         super()._call(what, function)
         if what not in ("commit_begin", "check_host_updates"):  # it has waited for what was begun
             object.__setattr__(self, "_begun", False)
+
+    def _synced(self) -> None:
+        super()._synced()
+        object.__setattr__(self, "_begun", False)
 
     def _hook(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         if name in self._hooks:
@@ -123,6 +141,8 @@ class TorchState(ObjectState):
                 self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
             elif isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
                 self.add_array(f"{name}.{key}", tensor)
+                if self._hidden and not tensor.is_inference():
+                    self._copied.setdefault(name, []).append((f"{name}.{key}", tensor))
             elif isinstance(tensor, torch.Tensor):
                 self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
             else:
@@ -162,6 +182,7 @@ class TorchState(ObjectState):
         for key in keys:
             self.remove(key)
         self._fixed.discard(name)
+        self._copied.pop(name, None)
         self._add(name, value)
 
 
