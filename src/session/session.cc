@@ -1,304 +1,33 @@
-// The session's thread: the channel, timers, and the core's actions.
+// What a session's callers do: they hand events to its thread and wait for what comes of them.
 #include "session/session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
-#include "base/life.h"
-#include "session/session_core.h"
+#include "session/session_loop.h"
 #include "wire/member.h"
-#include "wire/tls.h"
 
 namespace hvd::session {
 namespace {
 
-constexpr int kFirstDials = 5;  // connections that broke before an answer to hello
-constexpr Duration kFirstPause = std::chrono::milliseconds(20);
-constexpr Duration kLeastPatience =
-    std::chrono::seconds(1);                          // with a driver that let us in at the last moment
 constexpr Duration kSlack = std::chrono::seconds(2);  // after the loop's own deadline, should it be held up
-constexpr Duration kLastWord = std::chrono::seconds(1);  // to a driver that another one has replaced
-constexpr size_t kEnvelopeRoom = 4096;                   // of a frame, for what goes around a value
-
-CoreConfig to_core(const SessionConfig& c, const Life* life) {
-  CoreConfig core{c.driver,        c.job, c.host, c.worker, c.slot, static_cast<int64_t>(::getpid()),
-                  c.driver_timeout};
-  if (life != nullptr) {
-    core.life = life->descriptor();
-    core.life_token = life->token();
-  }
-  return core;
-}
-
-std::unique_ptr<Life> hold_life(Logger& logger) {
-  std::unique_ptr<Life> life;
-  if (const Status status = Life::hold(&life); !status.ok())
-    logger.debug("the driver learns of this process' end by its connection alone: {}", status.message);
-  return life;
-}
+constexpr size_t kEnvelopeRoom = 4096;                // of a frame, for what goes around a value
 
 }  // namespace
 
-// The loop's thread owns core, channel and timer. What the callers' threads wait for is guarded by the mutex.
-struct Session::Impl {
-  Impl(SessionConfig c, SessionEvents e)
-      : config(std::move(c)),
-        events(std::move(e)),
-        logger(config.logger ? config.logger : std::make_shared<Logger>()),
-        life(hold_life(*logger)),
-        core(to_core(config, life.get())),
-        loop("hvd-session") {}
+void Session::Impl::post(Event event) {
+  loop.post([this, event = std::move(event)] { handle(event); });
+}
 
-  using Event = std::function<SessionCore::Actions(SessionCore&, Time)>;
-
-  // ---- on the loop's thread ----
-
-  void handle(const Event& event) {
-    SessionCore::Actions actions = event(core, now());
-    // Before any callback, so that whoever it wakes sees the newest epoch.
-    word.store(core.epoch_word());
-    for (Action& action : actions) std::visit([this](auto& a) { act(a); }, action);
-    schedule();
-  }
-
-  Progress progress_now() {
-    std::lock_guard lock(progress_mutex);
-    return progress;
-  }
-
-  void schedule() {
-    const auto at = core.next_tick();
-    if (!at) return timer->cancel();
-    timer->start(std::max(*at - now(), Duration(0)), [this] {
-      handle([this](SessionCore& c, Time t) {
-        c.set_revision(revision.load());
-        c.set_progress(progress_now());
-        return c.tick(t);
-      });
-    });
-  }
-
-  void act(Send& a) {
-    if (const auto& to = a.candidate ? candidate : channel) to->send(wire::encode(a.envelope));
-  }
-  void act(Dial& a) {
-    const uint64_t number = ++dials;
-    wire::connect_channel(loop, config.driver, config.secret, wire::worker_identity(config.worker),
-                          wire::ChannelLimits{}, a.timeout,
-                          [this, number](std::shared_ptr<wire::Channel> c, const Status& why) {
-                            dialled(number, std::move(c), why);
-                          });
-  }
-  void act(StopDial&) { drop_candidate(); }
-  void act(Adopt&) {
-    if (channel) channel->close(kLastWord);
-    channel = std::exchange(candidate, nullptr);
-    channel->trust();
-    listen_to(channel);
-    change([this] { address = channel->local_address(); });
-  }
-  void act(NotifyDriver& a) {
-    term.store(a.change.term);
-    if (events.driver_changed) events.driver_changed(a.change);
-  }
-  void act(Welcomed&) {
-    channel->trust();
-    term.store(core.term());
-    change([this] { started = Status(); });
-  }
-  void act(Deliver& a) {
-    change([&] {
-      generation = a.assignment.generation;
-      lost = false;
-      own_values.clear();
-      spare = false;
-      waiting = std::move(a.assignment);
-    });
-  }
-  void act(NotifyAbort& a) {
-    mark_lost(a.info.generation);
-    change([&] { last_abort = a.info; });  // first: whoever misses the call can ask
-    if (events.aborted) events.aborted(a.info);
-  }
-  void act(NotifyHosts& a) {
-    if (events.hosts_updated) events.hosts_updated(a.update);
-  }
-  void act(AnswerKv& a) {
-    if (a.status.code == HVD_PEER_LOST) mark_lost(a.status.generation);
-    change([&] {
-      if (const auto it = gets.find(a.id); it != gets.end())
-        it->second = Answer{a.status, std::move(a.value)};
-    });
-  }
-  void act(End& a) {
-    bool was_started = false;
-    change([&] {
-      was_started = started.has_value() && started->ok();
-      if (!started) started = a.why;
-      ended = a.why;
-      left = a.left;
-    });
-    logger->debug("session of worker {} ended: {} {}", config.worker, status_name(a.why.code), a.why.message);
-    if (was_started && events.ended) events.ended(a.why);
-  }
-  void act(NotifyWaiting& a) {
-    logger->info("worker {} waits for a place: {}", config.worker, a.reason);
-    change([&] { spare = true; });
-  }
-  void act(NotifyFeedWanted& a) {
-    if (events.feed_wanted) events.feed_wanted(a.generation);
-  }
-  void act(NotifyFeed& a) {
-    if (events.feed) events.feed(a.info);
-  }
-  void act(Close& a) {
-    drop_candidate();
-    if (!channel) return channel_closed();
-    channel->close_then(a.linger, [this] { channel_closed(); });
-  }
-  void act(LogLine& a) { logger->write(a.level, a.text); }
-
-  void channel_closed() {
-    change([this] { flushed = true; });
-  }
-  void mark_lost(uint64_t g) {
-    change([&] { lost = lost || g == generation; });
-  }
-
-  void dial_first(Time deadline) {
-    first_deadline = deadline;
-    wire::connect_channel(loop, config.driver, config.secret, wire::worker_identity(config.worker),
-                          wire::ChannelLimits{}, std::max<Duration>(deadline - now(), kLeastPatience),
-                          [this, deadline](std::shared_ptr<wire::Channel> c, const Status& why) {
-                            connected(std::move(c), why, deadline);
-                          });
-  }
-
-  /// The driver died before it had answered: the next one will.
-  bool dials_again() {
-    if (now() >= first_deadline || ++first_dials > kFirstDials || !core.begin_anew()) return false;
-    again->start(kFirstPause, [this] { dial_first(first_deadline); });
-    return true;
-  }
-
-  void connected(std::shared_ptr<wire::Channel> c, const Status& why, Time deadline) {
-    if (core.ended()) {  // closed meanwhile
-      if (c) c->close(Duration(0));
-      return;
-    }
-    if (!c) return change([&] { started = ended = why; });
-    channel = std::move(c);
-    change([this] { address = channel->local_address(); });
-    listen_to(channel);
-    const Duration patience = std::max<Duration>(deadline - now(), kLeastPatience);
-    handle([patience](SessionCore& s, Time t) { return s.connected(patience, t); });
-  }
-
-  void listen_to(const std::shared_ptr<wire::Channel>& c) {
-    c->set_handlers({[this](std::span<const uint8_t> frame) {
-                       handle([frame](SessionCore& s, Time t) { return s.frame(frame, t); });
-                     },
-                     [this](const Status& closed) {
-                       channel.reset();
-                       if (dials_again()) return;
-                       handle([&closed](SessionCore& s, Time t) { return s.channel_closed(closed, t); });
-                     }});
-  }
-
-  void dialled(uint64_t number, std::shared_ptr<wire::Channel> c, const Status& why) {
-    if (number != dials || core.ended()) {
-      if (c) c->close(Duration(0));
-      return;
-    }
-    if (!c) return handle([&why](SessionCore& s, Time t) { return s.dial_failed(why, t); });
-    candidate = std::move(c);
-    candidate->set_handlers(
-        {[this](std::span<const uint8_t> frame) {
-           handle([frame, this](SessionCore& s, Time t) {
-             s.set_revision(revision.load());
-             return s.candidate_frame(frame, t);
-           });
-         },
-         [this](const Status& closed) {
-           handle([&closed](SessionCore& s, Time t) { return s.candidate_closed(closed, t); });
-         }});
-    handle([](SessionCore& s, Time t) { return s.dialled(t); });
-  }
-
-  void drop_candidate() {
-    ++dials;  // what is under way is not wanted any more
-    if (const auto dropped = std::exchange(candidate, nullptr)) dropped->close(Duration(0));
-  }
-
-  // ---- on the callers' threads ----
-
-  template <class F>
-  void change(F f) {
-    std::lock_guard lock(mutex);
-    f();
-    changed.notify_all();
-  }
-
-  void post(Event event) {
-    loop.post([this, event = std::move(event)] { handle(event); });
-  }
-
-  // Why nothing more can be had, or nothing. With the mutex held.
-  std::optional<Status> over() const {
-    if (closed) return Status(HVD_CLOSED, "the session was closed");
-    if (ended && ended->ok())
-      return Status(HVD_REMOVED, fmt::format("the job has ended with success: {}", ended->message));
-    if (ended) return ended;
-    if (!started || !started->ok()) return Status(HVD_INVALID, "the session was not started");
-    return std::nullopt;
-  }
-
-  const SessionConfig config;
-  const SessionEvents events;
-  const LoggerPtr logger;
-  std::unique_ptr<Life> life;  // until the channel is closed
-  SessionCore core;
-  std::shared_ptr<wire::Channel> channel;    // none while the driver is gone
-  std::shared_ptr<wire::Channel> candidate;  // to a driver that may become ours
-  Time first_deadline{};                     // of start
-  int first_dials = 0;
-  uint64_t dials = 0;  // the newest attempt at one
-  std::atomic<uint64_t> word{0}, revision{0}, term{0};
-  std::mutex progress_mutex;
-  Progress progress;
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool start_called = false, joining = false, closed = false;
-  std::optional<Status> started;  // outcome of start
-  std::optional<Status> ended;
-  bool flushed = false;  // the channel is closed
-  bool left = false;     // ended since this worker was to go
-  bool spare = false;    // waits for a place, as the driver said
-  std::string address;
-  std::optional<Assignment> waiting;  // for join
-  uint64_t generation = 0;            // newest assigned
-  bool lost = false;                  // it is
-  std::optional<AbortInfo> last_abort;
-  std::unordered_map<std::string, std::vector<uint8_t>> own_values;  // set by this worker in that generation
-  struct Answer {
-    Status status;
-    std::vector<uint8_t> value;
-  };
-  uint64_t last_get = 0;
-  std::unordered_map<uint64_t, std::optional<Answer>> gets;
-
-  std::mutex closing;   // one close at a time
-  bool joined = false;  // the loop's thread is gone
-  Loop loop;            // after all that its thread uses
-  std::unique_ptr<Loop::Timer> timer = std::make_unique<Loop::Timer>(loop),
-                               again = std::make_unique<Loop::Timer>(loop);
-};
+std::optional<Status> Session::Impl::over() const {
+  if (closed) return Status(HVD_CLOSED, "the session was closed");
+  if (ended && ended->ok())
+    return Status(HVD_REMOVED, fmt::format("the job has ended with success: {}", ended->message));
+  if (ended) return ended;
+  if (!started || !started->ok()) return Status(HVD_INVALID, "the session was not started");
+  return std::nullopt;
+}
 
 Session::Session(SessionConfig config, SessionEvents events)
     : impl_(std::make_shared<Impl>(std::move(config), std::move(events))) {}
