@@ -19,8 +19,6 @@ using hvd::collective::Operation;
 namespace hvd::api {
 namespace {
 
-TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
-
 /// The contents of its handle, before it is submitted.
 std::shared_ptr<hvd_op> new_op(const Use<hvd_context>& use, Call& call, Duration longest) {
   auto op = std::make_shared<hvd_op>();

@@ -128,10 +128,4 @@ class StateCall {
   StateCall* const outer_;
 };
 
-/// A caller's tensor, checked: struct_size, dtype, dimensions, memory kind.
-collective::Tensor tensor_of(const hvd_tensor* tensor, const char* name);
-
-/// A caller's operation name: 1 to 255 bytes, not beginning with "hvd."; "" for NULL: it is numbered.
-std::string operation_name(const char* name);
-
 }  // namespace hvd::api

@@ -1,5 +1,5 @@
 // Process sets of hvd.h.
-#include "api/handles.h"
+#include "api/arguments.h"
 
 using hvd::Error;
 using hvd::api::connected_worker;

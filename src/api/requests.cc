@@ -1,9 +1,9 @@
-// Checks hvd_request and the shorthands' arguments before the engine sees them.
+// Checks hvd_request before the engine sees it.
 #include "api/requests.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "api/arguments.h"
 #include "numeric/dtype.h"
 
 namespace hvd::api {
@@ -11,332 +11,6 @@ namespace hvd::api {
 using collective::Kind;
 using collective::Submission;
 using collective::Tensor;
-
-std::string operation_name(const char* name) {
-  if (name == nullptr) return {};
-  std::string text = required_text(name, "name");
-  if (text.size() > 255) {
-    throw Error(HVD_INVALID, fmt::format("name is {} bytes long: expected 1 to 255", text.size()));
-  }
-  if (text.starts_with("hvd.")) {
-    throw Error(HVD_INVALID, fmt::format("name '{}' begins with 'hvd.': that is kept for the library", text));
-  }
-  return text;
-}
-
-namespace {
-
-std::string entry_name(const TensorArray& array, size_t index) {
-  return array.single ? std::string(array.name) : fmt::format("{}[{}]", array.name, index);
-}
-
-// What is wrong is said with the tensor's name, which is made only then: these run at every operation.
-
-/// Where it is; whether any backend serves that, and all tensors of a call are in one place, is found out
-/// later.
-void read_place(const hvd_tensor& tensor, const TensorArray& array, size_t index, Tensor* result) {
-  if (tensor.memory == HVD_MEMORY_HOST) return;
-  if (tensor.memory != HVD_MEMORY_CUDA) {
-    throw Error(HVD_INVALID,
-                fmt::format("{}.memory is {}: expected one of hvd_memory, {} to {}", entry_name(array, index),
-                            tensor.memory, HVD_MEMORY_HOST, HVD_MEMORY_CUDA));
-  }
-  if (tensor.device < 0) {
-    throw Error(HVD_INVALID,
-                fmt::format("{}.device is {}: expected 0 or more", entry_name(array, index), tensor.device));
-  }
-  result->memory = tensor.memory;
-  result->device = tensor.device;
-  result->stream = tensor.stream;
-}
-
-Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t index) {
-  if (dtype_size(value.dtype) == 0) {
-    throw Error(HVD_INVALID,
-                fmt::format("{}.dtype is {}: expected one of hvd_dtype, {} to {}", entry_name(array, index),
-                            value.dtype, HVD_DTYPE_UINT8, hvd::kLastDtype));
-  }
-  if (value.ndim < 0 || value.ndim > HVD_MAX_DIMS) {
-    throw Error(HVD_INVALID, fmt::format("{}.ndim is {}: expected 0 to {}", entry_name(array, index),
-                                         value.ndim, HVD_MAX_DIMS));
-  }
-  Tensor result;
-  read_place(value, array, index, &result);
-  result.data = value.data;
-  result.dtype = value.dtype;
-  result.shape.assign(value.shape, value.shape + value.ndim);
-  for (size_t i = 0; i < result.shape.size(); ++i) {
-    if (result.shape[i] < 0) {
-      throw Error(HVD_INVALID, fmt::format("{}.shape[{}] is {}: expected 0 or more", entry_name(array, index),
-                                           i, result.shape[i]));
-    }
-  }
-  return result;
-}
-
-std::vector<hvd_tensor> read(const TensorArray& array) {
-  if (array.count == 0) return {};
-  const size_t stride = required(array.first, array.name).struct_size;
-  std::vector<hvd_tensor> tensors;
-  tensors.reserve(array.count);
-  for (size_t i = 0; i < array.count; ++i) {
-    const auto* tensor =
-        reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(array.first) + i * stride);
-    if (tensor->struct_size != stride) {
-      throw Error(HVD_INVALID, fmt::format("{}[{}].struct_size is {}: expected {} as in {}[0]", array.name, i,
-                                           tensor->struct_size, stride, array.name));
-    }
-    // Only the first one's size can be wrong in itself.
-    tensors.push_back(i > 0 || array.single ? copy_in(tensor, array.name)
-                                            : copy_in(tensor, entry_name(array, i).c_str()));
-  }
-  return tensors;
-}
-
-std::vector<Tensor> checked(const std::vector<hvd_tensor>& given, const TensorArray& array) {
-  std::vector<Tensor> tensors;
-  tensors.reserve(given.size());
-  for (size_t i = 0; i < given.size(); ++i) tensors.push_back(checked_tensor(given[i], array, i));
-  return tensors;
-}
-
-std::vector<Tensor> checked_tensors(const TensorArray& array) { return checked(read(array), array); }
-
-/// Outputs that the library allocates where data is NULL, or all of them if there is no array.
-void read_outputs(const TensorArray& array, Call* call) {
-  if (array.first == nullptr && !array.single) {
-    call->outputs.resize(array.count, hvd_tensor HVD_TENSOR_INIT);
-    return;
-  }
-  call->outputs = read(array);
-  for (size_t i = 0; i < call->outputs.size(); ++i) {
-    const hvd_tensor& output = call->outputs[i];
-    // Device memory of no elements may have no address; where there are some it will be refused.
-    if (output.data != nullptr || (output.memory != HVD_MEMORY_HOST && dtype_size(output.dtype) != 0)) {
-      call->submission.outputs.push_back(checked_tensor(output, array, i));
-    } else {
-      read_place(output, array, i, &call->submission.outputs.emplace_back());
-    }
-  }
-}
-
-/// A group of nothing still waits for everybody.
-Kind kind_of_group(Kind kind, const TensorArray& inputs) { return inputs.count > 0 ? kind : Kind::kBarrier; }
-
-TensorArray one(const hvd_tensor* tensor, const char* name) { return {tensor, 1, name, true}; }
-
-Submission submission(Kind kind, const char* name) {
-  Submission s;
-  s.kind = kind;
-  s.name = operation_name(name);
-  return s;
-}
-
-hvd_reduction checked_reduction(hvd_reduction reduction) {
-  if (reduction >= HVD_REDUCTION_SUM && reduction <= HVD_REDUCTION_PRODUCT) return reduction;
-  throw Error(HVD_INVALID, fmt::format("reduction is {}: expected one of hvd_reduction, {} to {}", reduction,
-                                       HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT));
-}
-
-double checked_factor(double factor, const char* name) {
-  if (!std::isfinite(factor))
-    throw Error(HVD_INVALID, fmt::format("{} is {}: expected a finite number (0 means 1)", name, factor));
-  return factor == 0 ? 1 : factor;
-}
-
-/// Rows for each member, which together are the input's.
-std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const Tensor& input,
-                                    const std::string& name) {
-  if (input.shape.empty())
-    throw Error(HVD_INVALID,
-                fmt::format("{}.ndim is 0: expected at least one dimension, that of the rows", name));
-  std::vector<int64_t> result(splits, splits + count);
-  const int64_t rows = input.shape[0];
-  int64_t left = rows;
-  for (size_t i = 0; i < count; ++i) {
-    if (result[i] < 0)
-      throw Error(HVD_INVALID, fmt::format("splits[{}] is {}: expected 0 or more", i, result[i]));
-    if (result[i] > left) left = -1;
-    if (left < 0) break;
-    left -= result[i];
-  }
-  if (left != 0) {
-    throw Error(HVD_INVALID, fmt::format("splits are {}: expected {} in all, the rows of {}",
-                                         fmt::join(result, " + "), rows, name));
-  }
-  return result;
-}
-
-}  // namespace
-
-Tensor tensor_of(const hvd_tensor* tensor, const char* name) {
-  return checked_tensor(copy_in(tensor, name), one(tensor, name), 0);
-}
-
-Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
-                    hvd_reduction reduction) {
-  Call call;
-  call.submission = submission(kind_of_group(Kind::kAllreduce, inputs), name);
-  call.submission.inputs = checked_tensors(inputs);
-  call.outputs = read(outputs);
-  call.submission.outputs = checked(call.outputs, outputs);
-  call.submission.reduction = checked_reduction(reduction);
-  return call;
-}
-
-Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root) {
-  Call call;
-  call.submission = submission(Kind::kBroadcast, name);
-  call.outputs = read(tensors);
-  call.submission.outputs = checked(call.outputs, tensors);
-  call.submission.root = root;
-  return call;
-}
-
-Call allgather_call(const char* name, const TensorArray& inputs, const TensorArray& outputs) {
-  Call call;
-  call.submission = submission(kind_of_group(Kind::kAllgather, inputs), name);
-  call.submission.inputs = checked_tensors(inputs);
-  read_outputs(outputs, &call);
-  return call;
-}
-
-Call reducescatter_call(const char* name, const hvd_tensor* input, const hvd_tensor* output,
-                        hvd_reduction reduction) {
-  Call call;
-  call.submission = submission(Kind::kReducescatter, name);
-  call.submission.inputs = checked_tensors(one(input, "input"));
-  read_outputs(one(output, "output"), &call);
-  call.submission.reduction = checked_reduction(reduction);
-  return call;
-}
-
-Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* splits, int32_t size,
-                   const hvd_tensor* output) {
-  Call call;
-  call.submission = submission(Kind::kAlltoall, name);
-  call.submission.inputs = checked_tensors(one(input, "input"));
-  read_outputs(one(output, "output"), &call);
-  if (splits != nullptr)
-    call.submission.splits =
-        checked_splits(splits, static_cast<size_t>(size), call.submission.inputs[0], "input");
-  return call;
-}
-
-Call barrier_call(const char* name) {
-  Call call;
-  call.submission = submission(Kind::kBarrier, name);
-  return call;
-}
-
-Call join_call() {
-  Call call;
-  call.submission.kind = Kind::kJoin;
-  call.submission.name = "hvd.join";
-  return call;
-}
-
-Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank) {
-  Call call;
-  call.submission = submission(Kind::kSend, name);
-  call.submission.outputs = checked_tensors(tensor);  // read, and not written: this rank is the root
-  call.submission.root = rank;
-  call.submission.peer = to;
-  return call;
-}
-
-Call receive_call(const char* name, const TensorArray& tensor, int32_t from) {
-  Call call;
-  call.submission = submission(Kind::kSend, name);
-  call.outputs = read(tensor);
-  call.submission.outputs = checked(call.outputs, tensor);
-  call.submission.root = from;
-  call.submission.peer = from;
-  return call;
-}
-
-Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output,
-                 hvd_reduction reduction, int32_t root, int32_t rank) {
-  Call call;
-  call.submission = submission(Kind::kReduce, name);
-  call.submission.inputs = checked_tensors(input);
-  call.submission.reduction = checked_reduction(reduction);
-  call.submission.root = root;
-  if (rank == root) {
-    call.outputs = read(output);
-    call.submission.outputs = checked(call.outputs, output);
-  }
-  return call;
-}
-
-Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root,
-                 int32_t rank) {
-  Call call;
-  call.submission = submission(Kind::kGather, name);
-  call.submission.inputs = checked_tensors(input);
-  call.submission.root = root;
-  if (rank == root) {
-    read_outputs(output, &call);
-  } else {
-    call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
-  }
-  return call;
-}
-
-Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
-                  const TensorArray& output, int32_t root, int32_t rank) {
-  Call call;
-  call.submission = submission(Kind::kScatter, name);
-  call.submission.root = root;
-  required(output.first, output.name);
-  call.outputs = read(output);
-  const Tensor room = checked_tensor(call.outputs[0], output, 0);
-  call.submission.outputs.assign(1, room);
-  if (rank == root) {
-    call.submission.inputs = checked_tensors(input);
-    if (splits != nullptr) {
-      call.submission.splits = checked_splits(splits, split_count, call.submission.inputs[0], "input");
-    }
-    return call;
-  }
-  // Nothing to send: no rows of what comes.
-  Tensor none;
-  none.dtype = room.dtype;
-  none.shape = room.shape;
-  if (!none.shape.empty()) none.shape[0] = 0;
-  call.submission.inputs.push_back(std::move(none));
-  return call;
-}
-
-Call object_call(const char* name, const void* data, size_t size, int32_t root, int32_t rank) {
-  Call call;
-  call.submission = submission(Kind::kBroadcastObject, name);
-  call.submission.root = root;
-  if (rank != root) return call;
-  if (size > 0 && data == nullptr)
-    throw Error(HVD_INVALID, fmt::format("*data is NULL, but *size is {}", size));
-  const auto* bytes = static_cast<const uint8_t*>(data);
-  call.submission.object.assign(bytes, bytes + size);
-  return call;
-}
-
-Call bytes_call(Kind kind, const char* name, const void* data, size_t size, int32_t root) {
-  if (size > 0 && data == nullptr)
-    throw Error(HVD_INVALID, fmt::format("data is NULL, but size is {}", size));
-  if (size > static_cast<size_t>(INT64_MAX)) {
-    throw Error(HVD_INVALID, fmt::format("size is {}: expected at most {}", size, INT64_MAX));
-  }
-  Call call;
-  call.submission = submission(kind, name);
-  call.submission.root = root;
-  Tensor bytes;
-  bytes.data = const_cast<void*>(data);  // an input: it is not written
-  bytes.dtype = HVD_DTYPE_UINT8;
-  bytes.shape = {static_cast<int64_t>(size)};
-  call.submission.inputs.push_back(std::move(bytes));
-  call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
-  return call;
-}
 
 hvd_collective carried_by(hvd_collective collective) {
   switch (collective) {
@@ -424,7 +98,7 @@ Call object_request(const hvd_request& request, const TensorArray& inputs, int32
                     dtype_name(bytes.dtype), bytes.shape.size(), collective::memory_name(bytes.memory)));
   }
   Call call = object_call(request.name, bytes.data, bytes.bytes(), request.root, rank);
-  call.outputs = read(inputs);  // the root has it
+  call.outputs = read_tensors(inputs);  // the root has it
   return call;
 }
 
@@ -462,7 +136,7 @@ Call request_call(hvd_context& context, const hvd_request* given) {
                                                                                         : Kind::kAlltoall,
                                    request.name);
       call.submission.inputs = checked_tensors(inputs);
-      read_outputs(outputs, &call);
+      read_outputs(outputs, &call.outputs, &call.submission.outputs);
       if (uses.reduction) call.submission.reduction = checked_reduction(reduction);
   }
   if (uses.reduction) {
@@ -489,18 +163,6 @@ Call request_call(hvd_context& context, const hvd_request* given) {
   call.submission.priority = request.priority;
   call.timeout = timeout_of(request.timeout_ns, Duration(0));
   return call;
-}
-
-void describe(hvd_tensor* target, const Tensor& result, void* data, const char* name) {
-  hvd_tensor value = copy_in(target, name);
-  value.data = data;
-  value.dtype = result.dtype;
-  value.memory = result.memory;
-  value.device = result.device;
-  value.stream = result.stream;
-  value.ndim = static_cast<int32_t>(result.shape.size());
-  std::copy(result.shape.begin(), result.shape.end(), value.shape);
-  copy_out(target, value, name);
 }
 
 }  // namespace hvd::api

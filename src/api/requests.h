@@ -1,76 +1,15 @@
-// What a caller asks for, checked: from hvd_request, and from the arguments of the shorthands.
+// What hvd_request asks for, checked.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "api/handles.h"
+#include "api/calls.h"
 #include "hvd/direct.h"
 
 namespace hvd::api {
 
-/// An operation that is ready to be submitted.
-struct Call {
-  collective::Submission submission;
-  std::vector<hvd_tensor> outputs;  // as the caller gave them
-  std::shared_ptr<elastic::ProcessSet> set;
-  Duration timeout{0};  // 0: the option's
-};
-
-/// An array of tensors of a caller. Its stride is the struct_size of its first entry.
-struct TensorArray {
-  const hvd_tensor* first = nullptr;
-  size_t count = 0;
-  const char* name = "";  // "inputs"
-  bool single = false;    // one tensor that is no array: it is called by the name alone
-};
-
-/// All of these throw Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was
-/// expected.
-Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
-                    hvd_reduction reduction);
-Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root);
-Call allgather_call(const char* name, const TensorArray& inputs, const TensorArray& outputs);
-Call reducescatter_call(const char* name, const hvd_tensor* input, const hvd_tensor* output,
-                        hvd_reduction reduction);
-/// splits: NULL, or `size` of them.
-Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* splits, int32_t size,
-                   const hvd_tensor* output);
-Call barrier_call(const char* name);
-// Of these the calling rank is asked for: the root has a part of its own.
-Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank);
-Call receive_call(const char* name, const TensorArray& tensor, int32_t from);
-Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output,
-                 hvd_reduction reduction, int32_t root, int32_t rank);
-Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root,
-                 int32_t rank);
-/// splits: NULL, or split_count of them.
-Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
-                  const TensorArray& output, int32_t root, int32_t rank);
-Call object_call(const char* name, const void* data, size_t size, int32_t root, int32_t rank);
-/// Bytes of any length on each rank: kAllgather or kGather.
-Call bytes_call(collective::Kind kind, const char* name, const void* data, size_t size, int32_t root);
-Call join_call();
+/// Throws Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was expected.
 Call request_call(hvd_context& context, const hvd_request* request);
 
 /// The collective of a backend that carries this one.
 hvd_collective carried_by(hvd_collective collective);
-
-/// Writes dtype, shape and data of a result into a caller's descriptor.
-void describe(hvd_tensor* target, const collective::Tensor& result, void* data, const char* name);
-
-/// The i-th entry of a caller's array.
-inline hvd_tensor* entry(hvd_tensor* first, size_t index) {
-  return reinterpret_cast<hvd_tensor*>(reinterpret_cast<char*>(first) + index * first->struct_size);
-}
-
-/// Whether results of this kind come with a shape of their own, in memory that the library may allocate.
-inline bool makes_output(collective::Kind kind) {
-  using collective::Kind;
-  return kind == Kind::kAllgather || kind == Kind::kReducescatter || kind == Kind::kAlltoall ||
-         kind == Kind::kBroadcastObject || kind == Kind::kGather || kind == Kind::kScatter;
-}
 
 }  // namespace hvd::api

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "api/handles.h"
+#include "api/arguments.h"
 #include "hvd/shards.h"
 #include "state/shards.h"
 #include "state/variable.h"
