@@ -3,6 +3,8 @@
 // may live on for a while, stopped or cut off. One seed is one history.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -167,5 +169,14 @@ class TakeoverSimulator {
   bool lossy_ = false;   // a journal was lost, or part of it
   uint64_t before_ = 0;  // generation that the last driver left
 };
+
+template <class Act>
+auto TakeoverSimulator::as_older(Act act) {
+  note(fmt::format("the driver of term {}:", older_->term));
+  exchange_drivers();
+  const auto result = act();
+  exchange_drivers();
+  return result;
+}
 
 }  // namespace hvd::membership::test
