@@ -346,6 +346,21 @@ def test_groups(worker, groups):
         assert torch.allclose(mine, theirs, atol=1e-6)
 
 
+def test_small_gradients_go_together():
+    from hvd.torch.optimizer import _buckets
+
+    def of(kib, dtype=torch.float32):
+        return torch.empty(kib << 10, dtype=torch.uint8).view(dtype)
+
+    small = [of(200) for _ in range(7)]
+    half, large, elsewhere = of(100, torch.float16), of(257), torch.empty(4, device="meta")
+    lazy = torch.nn.LazyLinear(3).weight
+    parameters = [small[0], large, *small[1:6], half, elsewhere, lazy, small[6]]
+    found = [[next(i for i, p in enumerate(parameters) if p is q) for q in bucket]
+             for bucket in _buckets(parameters)]
+    assert found == [[3, 4, 5, 6, 10], [7], [0, 2]]
+
+
 def test_wrong_use(worker):
     model = network()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -78,9 +78,9 @@ class _Gradients:
         return known
 
     def _units(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> list[_Unit]:
-        """`groups` of them, or these, and the rest one by one."""
+        """`groups` of them, or these, and the rest one by one; without groups small ones together."""
         if groups is None:
-            chosen: list[list[torch.Tensor]] = []
+            chosen: list[list[torch.Tensor]] = _buckets(self.parameters)
         elif isinstance(groups, int):
             if groups < 1:
                 raise InvalidError(f"groups is {groups}: expected a number of groups, at least 1")
@@ -199,6 +199,33 @@ class _Gradients:
             p.grad = result if result.is_sparse else result.to_sparse()
         elif result.data_ptr() != p.grad.data_ptr():
             p.grad.copy_(result)
+
+
+_SMALL, _BUCKET = 1 << 18, 1 << 20  # bytes
+
+
+def _buckets(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Parameters with small gradients in host memory, by dtype and from the last one on, as backward makes
+    them.
+
+    An operation for each would take longer than their data. Large ones are not in it: each is under way as
+    soon as it is there. All ranks come to the same buckets, since they have the same parameters.
+    """
+    buckets: list[list[torch.Tensor]] = []
+    filling: dict[torch.dtype, tuple[list[torch.Tensor], int]] = {}
+    for p in reversed(parameters):
+        if p.device.type != "cpu" or isinstance(p, torch.nn.parameter.UninitializedTensorMixin):
+            continue
+        size = p.numel() * p.element_size()
+        if size > _SMALL:
+            continue
+        bucket, filled = filling.get(p.dtype, ([], _BUCKET))
+        if filled + size > _BUCKET:
+            bucket, filled = [], 0
+            buckets.append(bucket)
+        bucket.insert(0, p)
+        filling[p.dtype] = bucket, filled + size
+    return buckets
 
 
 def _no_entries(p: torch.Tensor, dimensions: int) -> torch.Tensor:
@@ -322,9 +349,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          sparse_as_dense: bool = False, process_set: Any = None) -> Any:
     """An optimizer of the same class and with the same state, whose step() uses the gradients of all ranks.
 
-    A gradient's reduction begins as soon as its last backward pass has made it; the library fuses what is
-    ready together. With backward_passes_per_step = n, gradients add up over n backward passes and are then
-    reduced once: divide the loss by n for their mean.
+    A gradient's reduction begins as soon as its last backward pass has made it. Gradients of at most 256 KiB in
+    host memory go together, up to 1 MiB, when all of them are there; `groups` says otherwise. With
+    backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once: divide the
+    loss by n for their mean.
 
     `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups
     (which num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones.
