@@ -7,7 +7,10 @@ into memory that was touched before. usage: growth_bench [--memory MIB,...] [--f
 N] [--option NAME=VALUE] [--spare] [--python] [trials] With --python each trial is run by workers in Python,
 too, and "python_over_c" is the stop of theirs over the other's. With --spare nobody joins: one of the workers
 is killed and a spare takes its place. "next" is the time from the kill to the first collective of those that
-were left, at the same size. The last line is a JSON object.
+were left, at the same size. With --set
+HVD_BENCH_LOOPS=N a step computes so many times as long, and steps without a commit are told by themselves:
+the longest one before anybody came, and median and longest since then, over the median before. The last line
+is a JSON object.
 """
 
 import argparse
@@ -53,7 +56,8 @@ def trial(mib, first, last, settings, options, worker=WORKER):
             str(last), "--host-discovery-script", script, "--set", "discovery_interval=0.1", "-x",
             "HVD_BENCH_MEMORY_MIB=%d" % mib, "-x",
             "HVD_BENCH_FIRST_SIZE=%d" % first, "-x",
-            "HVD_BENCH_LAST_SIZE=%d" % last
+            "HVD_BENCH_LAST_SIZE=%d" % last, "-x",
+            "HVD_BENCH_GROWN=%s" % (hosts + ".grown")
         ]
         if worker == PYTHON:  # interpreters do not start together
             command += ["--set", "join_settle=3"]
@@ -63,7 +67,7 @@ def trial(mib, first, last, settings, options, worker=WORKER):
             command += ["-x", "%s=%s" % (name, value)]
         job = subprocess.Popen(command + [worker], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT)
-        lines, stops, recoveries, steps, sums = [], [], [], [], set()
+        lines, stops, recoveries, steps, computing, sums = [], [], [], [], [], set()
         grown, deadline = False, time.monotonic() + 120
         for raw in job.stdout:
             line = raw.decode("utf-8", "replace").rstrip()
@@ -80,10 +84,13 @@ def trial(mib, first, last, settings, options, worker=WORKER):
                 recoveries.append(event["recovery"])
             elif "median" in event:
                 steps.append(event)
+            elif "joined" in event:
+                computing.append(event)
             elif "sum" in event:
                 sums.add((event["sum"], event["at"]))
             elif "step" in event and not grown and event["step"] >= 100:
                 grown = True
+                open(hosts + ".grown", "w").close()
                 hosts_file(hosts, last)
         job.wait()
     if job.returncode != 0 or len(stops) != first or len(sums) != 1 or len(recoveries) < first:
@@ -94,6 +101,8 @@ def trial(mib, first, last, settings, options, worker=WORKER):
     result["step_median"] = max(s["median"] for s in steps) / 1e6
     result["step_p99"] = max(s["p99"] for s in steps) / 1e6
     result["step_longest"] = max(s["longest"] for s in steps) / 1e6
+    for name in ("alone_longest", "joined", "joined_longest") if computing else ():
+        result[name + "_over_alone"] = max(s[name] / s["alone"] for s in computing)
     return result
 
 

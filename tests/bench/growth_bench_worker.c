@@ -28,6 +28,10 @@ typedef struct job {
   int64_t after;     /* steps at the last size */
   int64_t left_at;   /* when this worker left the generation before; 0: it did not */
   int64_t* steps;    /* durations at the first size, in ns */
+  int loops;         /* of computing, in a step */
+  const char* grown; /* a file that is there when others are about to come */
+  int64_t* kinds[2]; /* durations of steps without a commit: before that, and since */
+  int64_t counts[2];
   int64_t taken;
 } job;
 
@@ -72,7 +76,7 @@ static hvd_status train(void* userdata) {
   const int last = j->replaced ? hvd_generation(j->context) > 1 : size >= j->last_size;
   for (int64_t done = 0;; ++done) {
     if (last && done == j->after) return HVD_OK;
-    compute(j->gradient);
+    for (int i = 0; i < j->loops; ++i) compute(j->gradient);
     hvd_status status =
         hvd_allreduce(j->context, "gradient", &gradient, &gradient, HVD_REDUCTION_AVERAGE, NULL);
     if (status != HVD_OK) return left(j, status);
@@ -85,10 +89,16 @@ static hvd_status train(void* userdata) {
     ++j->step;
     if (j->step % j->commit_every == 0) {
       status = hvd_state_commit(j->state, NULL);
+      /* Who commits longer than the other is not waited for in the next step. */
+      if (status == HVD_OK && j->loops > 1) status = hvd_barrier(j->context, "committed", NULL);
       if (status != HVD_OK) return left(j, status);
     }
     const int64_t ended = now_ns();
     if (size == j->first_size && done > 0 && j->left_at == 0 && hvd_generation(j->context) == 1 && j->taken < MOST_STEPS) j->steps[j->taken++] = ended - began;
+    if (j->loops > 1 && size == j->first_size && done > 0 && j->step % j->commit_every != 0) {
+      const int kind = j->counts[1] > 0 || access(j->grown, F_OK) == 0;
+      if (j->counts[kind] < MOST_STEPS) j->kinds[kind][j->counts[kind]++] = ended - began;
+    }
     began = ended;
     if (hvd_rank(j->context) == 0 && j->step % 50 == 0) {
       printf("{\"step\":%lld,\"size\":%d}\n", (long long)j->step, size);
@@ -115,6 +125,13 @@ static void report(job* j) {
     printf("{\"recovery\":{\"forming\":%lld,\"connecting\":%lld,\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu}}\n",
            (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
            (unsigned long long)r.sync_bytes);
+  }
+  if (j->counts[0] > 0 && j->counts[1] > 0) {
+    for (int kind = 0; kind < 2; ++kind)
+      qsort(j->kinds[kind], (size_t)j->counts[kind], sizeof(int64_t), ascending);
+    printf("{\"alone\":%lld,\"alone_longest\":%lld,\"joined\":%lld,\"joined_longest\":%lld}\n",
+           (long long)j->kinds[0][j->counts[0] / 2], (long long)j->kinds[0][j->counts[0] - 1],
+           (long long)j->kinds[1][j->counts[1] / 2], (long long)j->kinds[1][j->counts[1] - 1]);
   }
   if (j->taken == 0) return;
   qsort(j->steps, (size_t)j->taken, sizeof *j->steps, ascending);
@@ -180,6 +197,10 @@ int main(int argc, char** argv) {
   if (j.floats == 0) j.floats = 256;
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
   j.steps = calloc(MOST_STEPS, sizeof *j.steps);
+  j.kinds[0] = calloc(MOST_STEPS, sizeof *j.steps);
+  j.kinds[1] = calloc(MOST_STEPS, sizeof *j.steps);
+  j.loops = number("HVD_BENCH_LOOPS", 1);
+  j.grown = getenv("HVD_BENCH_GROWN") != NULL ? getenv("HVD_BENCH_GROWN") : "";
   /* 1: what trains is initialised before this worker announces itself; 2: after; 0: never. */
   for (int t = 0; t < TENSORS; ++t) {
     j.weights[t] = calloc(j.floats, sizeof(float));
@@ -209,5 +230,7 @@ int main(int argc, char** argv) {
   for (int t = 0; t < TENSORS; ++t) free(j.weights[t]);
   free(j.gradient);
   free(j.steps);
+  free(j.kinds[0]);
+  free(j.kinds[1]);
   return status == HVD_OK ? 0 : 1;
 }
