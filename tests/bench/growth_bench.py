@@ -7,10 +7,9 @@ into memory that was touched before. usage: growth_bench [--memory MIB,...] [--f
 N] [--option NAME=VALUE] [--spare] [--python] [trials] With --python each trial is run by workers in Python,
 too, and "python_over_c" is the stop of theirs over the other's. With --spare nobody joins: one of the workers
 is killed and a spare takes its place. "next" is the time from the kill to the first collective of those that
-were left, at the same size. With --set
-HVD_BENCH_LOOPS=N a step computes so many times as long, and steps without a commit are told by themselves:
-the longest one before anybody came, and median and longest since then, over the median before. The last line
-is a JSON object.
+were left, at the same size. With --set HVD_BENCH_LOOPS=N a step computes so many times as long, and steps
+without a commit are told by themselves: the longest one before anybody came, and median and longest since
+then, over the median before. The last line is a JSON object.
 """
 
 import argparse
@@ -183,7 +182,7 @@ def measure(mib, first, last, trials, settings, options, python):
 def show(title, table):
     print(title)
     for phase, values in table.items():
-        print("  %-16s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]),
+        print("  %-26s %9.2f (%.2f .. %.2f)" % (phase, values["median"], values["low"], values["high"]),
               flush=True)
 
 
