@@ -262,7 +262,7 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
 
 /// Each form of an assignment is encoded when the first one needs it: for who knows the generation before,
 /// for who knows none, and for workers of libraries that have no rosters.
-const std::vector<Member>& RendezvousServer::assign(membership::Assign assign) {
+void RendezvousServer::assign(const membership::Assign& assign) {
   answer(kv_.begin(assign.generation));
   const auto encoded = [&](wire::AssignmentT assignment) {
     assignment.epoch = assign.epoch;
@@ -275,22 +275,22 @@ const std::vector<Member>& RendezvousServer::assign(membership::Assign assign) {
   };
   const auto roster = [&](const wire::Known* known) {
     wire::AssignmentT assignment;
-    assignment.roster = wire::write_roster(assign.members, known);
+    assignment.roster = wire::write_roster(assign.members(), known);
     return encoded(std::move(assignment));
   };
   const auto plain = [&] {
     wire::AssignmentT assignment;
-    for (const Member& member : assign.members) assignment.members.push_back(wire::write_member(member));
+    for (const Member& member : assign.members()) assignment.members.push_back(wire::write_member(member));
     return encoded(std::move(assignment));
   };
   std::optional<wire::Circular> change, whole, members;
   const auto form_for = [&](const Connection& connection) -> const wire::Circular& {
     if (!connection.takes_rosters) return members ? *members : members.emplace(plain());
-    if (assigned_.generation != 0 && connection.roster == assigned_.generation)
-      return change ? *change : change.emplace(roster(&assigned_));
+    if (assigned_ && connection.roster == assigned_->generation)
+      return change ? *change : change.emplace(roster(assigned_.get()));
     return whole ? *whole : whole.emplace(roster(nullptr));
   };
-  for (const Member& member : assign.members) {
+  for (const Member& member : assign.members()) {
     const auto found = connections_.find(member.worker);
     if (found == connections_.end()) continue;
     Connection& connection = *found->second;
@@ -298,8 +298,7 @@ const std::vector<Member>& RendezvousServer::assign(membership::Assign assign) {
     connection.generation = connection.assigned = connection.roster = assign.generation;
     form.send(*connection.channel, member.worker, connection.sequence.next());
   }
-  assigned_ = {assign.generation, std::move(assign.members)};
-  return assigned_.members;
+  assigned_ = assign.roster;
 }
 
 void RendezvousServer::abort(const membership::Abort& abort) {

@@ -103,8 +103,7 @@ class RendezvousServer {
 
   /// Newest epoch, for Welcome.
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
-  /// The members, as they were assigned.
-  const std::vector<Member>& assign(membership::Assign assign);
+  void assign(const membership::Assign& assign);
   void abort(const membership::Abort& abort);
   void notify(const membership::Notify& notify);
   /// Tells a connected worker that a message of its was refused. The connection stays open, unless there were
@@ -195,7 +194,7 @@ class RendezvousServer {
   std::list<ConnectionPtr> strangers_;             // before it, oldest first
   std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
-  wire::Known assigned_;                           // newest
+  std::shared_ptr<const Roster> assigned_;         // newest
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;

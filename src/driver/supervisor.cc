@@ -305,13 +305,12 @@ void Supervisor::perform(membership::StopWorker& action) {
 }
 
 void Supervisor::perform(membership::Assign& action) {
-  const uint64_t generation = action.generation;
-  const std::string reason = action.reason;
-  const std::vector<Member>& members = server_->assign(std::move(action));
+  server_->assign(action);
+  const std::vector<Member>& members = action.members();
   std::map<std::string, int32_t> hosts;
   std::vector<uint64_t> ids;
   for (const Member& member : members) ids.push_back(member.worker);
-  recorder_.formed(generation, ids, reason, now());
+  recorder_.formed(action.generation, ids, action.reason, now());
   for (size_t rank = 0; rank < members.size(); ++rank) {
     const uint64_t id = members[rank].worker;
     launcher_->set_rank(id, static_cast<int32_t>(rank));
@@ -321,8 +320,8 @@ void Supervisor::perform(membership::Assign& action) {
   }
   std::vector<membership::HostSlots> list;
   for (const auto& [name, members] : hosts) list.push_back({name, members});
-  note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", generation,
-                                 generation > 1 ? " formed after a reset" : " formed", members.size(),
+  note(HVD_LOG_INFO, fmt::format("generation {}{}: {} workers on {}", action.generation,
+                                 action.generation > 1 ? " formed after a reset" : " formed", members.size(),
                                  describe_hosts(list)));
 }
 

@@ -189,8 +189,9 @@ StopWorker Membership::Impl::farewell(const Worker& w) const {
     return {w.id, fmt::format("no place is left: {} are the maximum", count(capacity(), "worker")),
             scaled.has_value()};
   }
-  if (!hosts.has_slot(w.host, 0)) return {w.id, fmt::format("host {} was removed from the job", w.host)};
-  return {w.id, fmt::format("slot {} of host {} was removed from the job", w.slot, w.host)};
+  if (!hosts.has_slot(w.host, 0))
+    return {w.id, fmt::format("host {} was removed from the job", w.host.str())};
+  return {w.id, fmt::format("slot {} of host {} was removed from the job", w.slot, w.host.str())};
 }
 
 /// Past its deadline a leaver is a loss like any other, but it says nothing about its host.

@@ -7,19 +7,16 @@
 #include "membership/impl.h"
 
 namespace hvd::membership {
-namespace {
 
 /// Of those that have it: one on the same host, where it is read in memory; newcomers are spread over the
 /// rest.
-Worker* source_for(const Worker& newcomer, const std::vector<Worker*>& sources) {
+Worker* Membership::Impl::source_for(const Worker& newcomer, const std::vector<Worker*>& sources) const {
   std::vector<Worker*> near;
   std::copy_if(sources.begin(), sources.end(), std::back_inserter(near),
-               [&](const Worker* w) { return w->reported_host() == newcomer.reported_host(); });
+               [&](const Worker* w) { return reported_host(*w) == reported_host(newcomer); });
   const std::vector<Worker*>& from = near.empty() ? sources : near;
   return from[newcomer.id % from.size()];
 }
-
-}  // namespace
 
 /// It gets the state first and its place then. Not for ever, and not while it is needed.
 bool Membership::Impl::is_held(const Worker& w) const {

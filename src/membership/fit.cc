@@ -56,14 +56,13 @@ void narrow(std::vector<Offer>& common, const std::vector<Offer>& offers) {
 
 }  // namespace
 
-Terms terms_of(const std::vector<const ReadyEvent*>& events) {
-  Terms terms;
-  terms.settings = events.front()->settings;
-  for (const Offer& offer : events.front()->offers) {
+Terms terms_of(const std::vector<Setting>& settings, const std::vector<const std::vector<Offer>*>& offers) {
+  Terms terms{settings, {}};
+  for (const Offer& offer : *offers.front()) {
     if (!offer.brought()) continue;
     terms.offers.push_back({offer.backend, "", offer.memories, offer.dtypes, offer.collectives, {}});
   }
-  for (const ReadyEvent* event : events) narrow(terms.offers, event->offers);
+  for (const std::vector<Offer>* of_one : offers) narrow(terms.offers, *of_one);
   return terms;
 }
 
@@ -98,9 +97,7 @@ std::string misfit(const Terms& terms, const ReadyEvent& event) {
   return "";
 }
 
-std::string too_long(const ReadyEvent& event, size_t size) {
-  size_t bytes = 0;
-  for (const Offer& offer : event.offers) bytes += offer.address.size();
+std::string too_long(size_t bytes, size_t size) {
   const size_t most = kMostAddresses / std::max<size_t>(size, 1);
   if (bytes <= most) return "";
   return fmt::format("its addresses have {} bytes: expected at most {} in a generation of {}", bytes, most,

@@ -18,13 +18,13 @@ struct Terms {
 };
 
 /// events: not empty.
-Terms terms_of(const std::vector<const ReadyEvent*>& events);
+Terms terms_of(const std::vector<Setting>& settings, const std::vector<const std::vector<Offer>*>& offers);
 
 /// Why a worker with this event can't be one of them; "" if it can.
 std::string misfit(const Terms& terms, const ReadyEvent& event);
 
 /// Why its addresses are too long for a generation of this size; "" if they are not.
-std::string too_long(const ReadyEvent& event, size_t size);
+std::string too_long(size_t bytes, size_t size);
 
 /// Whether both can be in a first generation, which does with whatever all of them bring.
 bool may_begin_together(const ReadyEvent& a, const ReadyEvent& b);

@@ -48,7 +48,7 @@ Plan Membership::Impl::make_plan() {
   }
   std::reverse(plan.homeless.begin(), plan.homeless.end());
   const auto place = [&](const Worker* w) {
-    return std::tuple(hosts.position(w->host), std::string_view(w->host), w->slot);
+    return std::tuple(hosts.position(w->host), std::string_view(w->host.str()), w->slot);
   };
   if (std::ssize(plan.kept) + std::ssize(plan.newcomers) > cap) {
     std::sort(plan.newcomers.begin(), plan.newcomers.end(), [&](const Worker* a, const Worker* b) {
@@ -83,8 +83,8 @@ void Membership::Impl::start_workers() {
   for (const Worker* w : now_placed.kept) room -= w->leaves_by ? 0 : 1;
   room -= std::ssize(newcomers());
   if (room <= 0) return;
-  const auto full = [&](const std::string& host, int32_t slots) { return workers.full(host, slots); };
-  hosts.for_each_usable(now, full, [&](const std::string& host, int32_t slot) {
+  const auto full = [&](const Name& host, int32_t slots) { return workers.full(host, slots); };
+  hosts.for_each_usable(now, full, [&](const Name& host, int32_t slot) {
     if (workers.occupied(host, slot)) return true;
     const Worker& worker = workers.start(host, slot, now);
     forget_plan();
@@ -169,15 +169,24 @@ void Membership::Impl::send_away_misfits() {
   if (unjudged.empty()) return;
   const std::vector<Worker*> members_now = survivors();
   if (members_now.empty()) return;
-  std::vector<const ReadyEvent*> events;
-  for (const Worker* w : members_now) events.push_back(&w->event);
-  const Terms terms = terms_of(events);
+  std::vector<const std::vector<Offer>*> offers;
+  for (const Worker* w : members_now) offers.push_back(&offers_of(*w));
+  const Terms terms = terms_of(members_now.front()->event.settings, offers);
   for (Worker* w : unjudged) {
     w->judged_in = generation;
     std::string why = misfit(terms, w->event);
-    if (why.empty()) why = too_long(w->event, members_now.size() + 1);
+    if (why.empty()) why = too_long(w->address_bytes, members_now.size() + 1);
     if (!why.empty()) send_away(*w, why);
   }
+}
+
+const std::vector<Offer>& Membership::Impl::offers_of(const Worker& w) const {
+  return w.in_roster ? roster->members[static_cast<size_t>(w.rank)].offers : w.event.offers;
+}
+
+const std::string& Membership::Impl::reported_host(const Worker& w) const {
+  if (w.in_roster) return roster->members[static_cast<size_t>(w.rank)].host;
+  return w.event.host.empty() ? w.host.str() : w.event.host;
 }
 
 /// Of those that would begin, those that don't fit most others; among as many, those that don't fit the
@@ -212,7 +221,7 @@ bool Membership::Impl::send_away_minority(const std::vector<Worker*>& beginners)
 bool Membership::Impl::send_away_too_long(const std::vector<Worker*>& next) {
   bool any = false;
   for (Worker* w : next) {
-    const std::string why = too_long(w->event, next.size());
+    const std::string why = too_long(w->address_bytes, next.size());
     if (why.empty()) continue;
     send_away(*w, why);
     any = true;
@@ -279,23 +288,30 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   const Worker* root = best_holder(next);  // contract 5
   fresh = root == nullptr;
   if (fresh) state_exists = false;
-  Assign assign{generation, epoch, 0, {}, lost_any ? last_loss : link_failure};
+  Assign assign{generation, epoch, 0, nullptr, lost_any ? last_loss : link_failure};
+  auto formed = std::make_shared<Roster>();
+  formed->generation = generation;
   std::unordered_map<std::string_view, int32_t> on_host;
-  std::string_view last_host;
-  int32_t* local_ranks = nullptr;  // of that host: mostly the next member is on the same one
+  on_host.reserve(hosts.count());
+  const Worker* last = nullptr;    // mostly the next member is on the same host,
+  int32_t* local_ranks = nullptr;  // which has had so many
   members.clear();
   seated_version = 0;
-  assign.members.reserve(next.size());
+  formed->members.reserve(next.size());
+  members.reserve(next.size());
   for (Worker* w : next) {
     const auto rank = static_cast<int32_t>(members.size());
     if (w == root) assign.root = rank;
-    const std::string& host = w->reported_host();
-    if (local_ranks == nullptr || host != last_host) {
-      last_host = host;
-      local_ranks = &on_host[last_host];
-    }
-    assign.members.push_back(Member{w->id, host, w->event.offers, (*local_ranks)++, w->event.has_state,
-                                    w->event.revision, w->event.digest});
+    // Nobody asks its event for these again: the next generation is formed of what it says then.
+    formed->members.push_back(Member{w->id, w->event.host.empty() ? w->host.str() : std::move(w->event.host),
+                                     std::move(w->event.offers), 0, w->event.has_state, w->event.revision,
+                                     w->event.digest});
+    Member& member = formed->members.back();
+    w->in_roster = true;
+    const bool same_host = last != nullptr && last->at_home && w->at_home && w->host.shares(last->host);
+    if (!same_host) local_ranks = &on_host[member.host];
+    last = w;
+    member.local_rank = (*local_ranks)++;
     members.push_back(w->id);
     assign.spares += w->waits ? 1 : 0;
     w->waits = false;
@@ -305,6 +321,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   inherited = false;
   known_seated = std::move(next);
   seated_version = workers.version();
+  assign.roster = roster = std::move(formed);
   out.push_back(std::move(assign));
   for (uint64_t id : left_out) {
     const Worker& w = *workers.find(id);

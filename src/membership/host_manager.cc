@@ -46,6 +46,7 @@ HostManager::Change HostManager::set_hosts(const std::vector<HostSlots>& hosts,
 
 std::vector<KnownHost> HostManager::known(Time now) const {
   std::vector<KnownHost> result;
+  result.reserve(hosts_.size());
   for (const Host& host : hosts_) {
     KnownHost& k = result.emplace_back();
     k.name = host.name;
@@ -94,8 +95,8 @@ size_t HostManager::position(const std::string& name) const {
   return found == index_.end() ? hosts_.size() : found->second;
 }
 
-void HostManager::for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& full,
-                                  const std::function<bool(const std::string&, int32_t)>& use) const {
+void HostManager::for_each_usable(Time now, const std::function<bool(const Name&, int32_t)>& full,
+                                  const std::function<bool(const Name&, int32_t)>& use) const {
   for (const Host& host : hosts_) {
     if (host.blocked_at(now) || full(host.name, host.slots)) continue;
     for (int32_t slot = 0; slot < host.slots; ++slot) {

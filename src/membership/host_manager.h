@@ -58,8 +58,8 @@ class HostManager {
 
   /// Calls use(host, slot) for each slot that may get a worker now, in stable order, until it returns false.
   /// Leaves out hosts of which full(host, slots) says that all slots have one.
-  void for_each_usable(Time now, const std::function<bool(const std::string&, int32_t)>& full,
-                       const std::function<bool(const std::string&, int32_t)>& use) const;
+  void for_each_usable(Time now, const std::function<bool(const Name&, int32_t)>& full,
+                       const std::function<bool(const Name&, int32_t)>& use) const;
 
   /// A worker of this slot failed. Members of one generation that fail together count once for their host
   /// (generation 0: not a member): a host that went down once has failed once.
@@ -76,6 +76,7 @@ class HostManager {
   /// Slots that may be used now or some day if no other hosts are discovered, and that `counts` accepts.
   int64_t lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const;
 
+  size_t count() const { return hosts_.size(); }  // of all that are known
   int64_t unblocked_slots(Time now) const;
   int32_t blocked_hosts(Time now) const;
 
@@ -86,7 +87,7 @@ class HostManager {
     bool abandoned = false;  // restart is off
   };
   struct Host {
-    std::string name;
+    Name name;
     int32_t slots = 0;     // 0: not discovered now
     int32_t failures = 0;  // in a row
     int32_t blockings = 0;

@@ -87,6 +87,7 @@ struct Membership::Impl {
   Time may_join_since(const Worker& worker) const;
   Time waits_for_others_until(const Worker& worker) const;  // one that may join
   void leave_out_held(Plan* plan) const;
+  Worker* source_for(const Worker& newcomer, const std::vector<Worker*>& sources) const;
   bool feed_newcomers();  // whether one of them needs it no more
   void now_fed(Worker* worker);
 
@@ -123,6 +124,8 @@ struct Membership::Impl {
   void try_form();
   void send_away(Worker& worker, const std::string& reason);
   void send_away_misfits();
+  const std::vector<Offer>& offers_of(const Worker& worker) const;
+  const std::string& reported_host(const Worker& worker) const;
   bool send_away_minority(const std::vector<Worker*>& beginners);
   bool send_away_too_long(const std::vector<Worker*>& next);
   void form(const std::vector<Worker*>& next);
@@ -169,8 +172,9 @@ struct Membership::Impl {
   uint64_t generation = 0;
   uint64_t epoch = 0;
   int32_t resets = 0;
-  int32_t excused = 0;            // of them, for which a worker that did not fit was to blame
-  std::vector<uint64_t> members;  // of the current generation, by rank; also those that ended since
+  int32_t excused = 0;                   // of them, for which a worker that did not fit was to blame
+  std::vector<uint64_t> members;         // of the current generation, by rank; also those that ended since
+  std::shared_ptr<const Roster> roster;  // as it was assigned by this driver; those are in it who say so
 
   std::vector<Worker*> known_seated;
   uint64_t seated_version = 0;  // of the workers; 0: to be found anew, since members have changed

@@ -83,7 +83,7 @@ class Reader {
 void put(Writer& w, const std::vector<KnownHost>& hosts) {
   w.put(uint64_t{hosts.size()});
   for (const KnownHost& h : hosts) {
-    w.put(h.name);
+    w.put(h.name.str());
     w.put_signed(h.slots);
     w.put_signed(h.failures);
     w.put_signed(h.blockings);
@@ -137,7 +137,7 @@ std::vector<KnownHost> hosts(Reader& r) {
 
 void put(Writer& w, const KnownWorker& worker) {
   w.put(worker.worker);
-  w.put(worker.host);
+  w.put(worker.host.str());
   w.put_signed(worker.slot);
   w.put(uint64_t{worker.ever_synced} | uint64_t{worker.own_place} << 1 | uint64_t{worker.drained} << 2);
   w.put_signed(worker.leaves_within ? worker.leaves_within->count() : -1);

@@ -58,7 +58,7 @@ void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
   if (worker->member() && event.left_generation < generation && !worker->behind) return;
   const bool was_ready = std::exchange(worker->ready, true);
   if (!was_ready) worker->ready_since = now;
-  worker->event = std::move(event);
+  worker->take(std::move(event));
   worker->judged_in = ~uint64_t{0};
   // A worker has state from its first sync on: nobody leads a generation by its word alone.
   worker->event.has_state = worker->event.has_state && worker->ever_synced;
@@ -233,7 +233,7 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
     if (failure.blocked) {
       log(HVD_LOG_WARNING,
           fmt::format(
-              "host {} is on the blocklist {} after {} in a row; last: {}", worker.host,
+              "host {} is on the blocklist {} after {} in a row; last: {}", worker.host.str(),
               failure.cooldown ? fmt::format("for {:g} s", to_seconds(*failure.cooldown)) : "for good",
               count(config.blocklist_after, "failure"), last_loss));
     }

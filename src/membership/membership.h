@@ -11,8 +11,9 @@
 
 #include "base/clock.h"
 #include "base/digest.h"
-#include "base/member.h"
+#include "base/roster.h"
 #include "hvd/hvd.h"
+#include "membership/name.h"
 
 namespace hvd::membership {
 
@@ -129,9 +130,10 @@ struct Assign {
   uint64_t generation;
   uint64_t epoch;
   int32_t root;
-  std::vector<Member> members;
+  std::shared_ptr<const Roster> roster;  // immutable: the membership goes on reading it
   std::string reason;
   int32_t spares = 0;  // of the members, those that had waited as spares
+  const std::vector<Member>& members() const { return roster->members; }
 };
 /// To every living member of the generation.
 struct Abort {

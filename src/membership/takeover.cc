@@ -83,9 +83,9 @@ KnownJob Membership::Impl::known() const {
   job.aborted = aborted;
   job.members = members;
   job.workers.reserve(workers.living().size());
-  for (const auto& [id, w] : workers.living()) {
+  const auto add = [&](const Worker& w) {
     KnownWorker& worker = job.workers.emplace_back();
-    worker.worker = id;
+    worker.worker = w.id;
     worker.host = w.host;
     worker.slot = w.slot;
     worker.ever_synced = w.ever_synced;
@@ -93,6 +93,18 @@ KnownJob Membership::Impl::known() const {
     worker.drained = w.drained;
     worker.leaves_why = w.leaves_why;
     if (w.leaves_by) worker.leaves_within = std::max<Duration>(*w.leaves_by - now, Duration(0));
+  };
+  // Members by rank, if they are at hand: to go from node to node of the map takes longer.
+  const bool at_hand = !initial && seated_version == workers.version();
+  size_t left = workers.living().size();
+  if (at_hand) {
+    for (const Worker* w : known_seated) add(*w);
+    left -= known_seated.size();
+  }
+  for (auto it = workers.living().rbegin(); left > 0 && it != workers.living().rend(); ++it) {
+    if (at_hand && it->second.member()) continue;
+    add(it->second);
+    --left;
   }
   job.scaled = scaled;
   job.done.assign(workers.done().begin(), workers.done().end());
@@ -153,7 +165,7 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   if (w->member()) initial = false;  // the last one of them was given up, and is here
   w->absent = false;
   w->at_work = !e.left && e.generation == generation;
-  w->event = e.last;
+  w->take(e.last);
   // Its word that it was synced may have been lost with the connection, or with a journal; who never had a
   // place was not (contract 11).
   w->ever_synced = w->ever_synced || (e.has_state && ((inherited && !told) || w->member()));

@@ -19,7 +19,7 @@ struct KnownHost {
     bool abandoned = false;
     bool operator==(const Slot&) const = default;
   };
-  std::string name;
+  Name name;
   int32_t slots = 0, failures = 0, blockings = 0;
   uint64_t failed_generation = 0;
   bool blocked = false;
@@ -33,7 +33,7 @@ struct KnownHost {
 /// A worker that was started and not lost, stopped or done.
 struct KnownWorker {
   uint64_t worker = 0;
-  std::string host;
+  Name host;
   int32_t slot = 0;
   bool ever_synced = false;
   bool own_place = false;  // it came by itself

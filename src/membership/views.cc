@@ -70,8 +70,8 @@ std::vector<uint64_t> Membership::Impl::inside() {
 }
 
 std::string Membership::Impl::describe(const Worker& worker) const {
-  if (!worker.member()) return fmt::format("worker {} on {}", worker.id, worker.host);
-  return fmt::format("rank {} (worker {} on {})", worker.rank, worker.id, worker.host);
+  if (!worker.member()) return fmt::format("worker {} on {}", worker.id, worker.host.str());
+  return fmt::format("rank {} (worker {} on {})", worker.rank, worker.id, worker.host.str());
 }
 
 void Membership::Deleter::operator()(Impl* impl) const { delete impl; }

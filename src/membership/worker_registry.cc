@@ -5,7 +5,15 @@
 
 namespace hvd::membership {
 
-Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time now) {
+void Worker::take(ReadyEvent newest) {
+  event = std::move(newest);
+  in_roster = false;
+  at_home = event.host.empty() || event.host == host.str();
+  address_bytes = 0;
+  for (const Offer& offer : event.offers) address_bytes += offer.address.size();
+}
+
+Worker& WorkerStateRegistry::start(const Name& host, int32_t slot, Time now) {
   Worker& worker = living_[next_];
   by_id_[next_] = &worker;
   ++version_;
@@ -17,7 +25,7 @@ Worker& WorkerStateRegistry::start(const std::string& host, int32_t slot, Time n
   return worker;
 }
 
-bool WorkerStateRegistry::adopt(uint64_t id, const std::string& host, int32_t slot, Time now) {
+bool WorkerStateRegistry::adopt(uint64_t id, const Name& host, int32_t slot, Time now) {
   if (id == 0 || living_.contains(id) || ended_.contains(id) || occupied(host, slot)) return false;
   Worker& worker = living_[id];
   by_id_[id] = &worker;

@@ -30,17 +30,20 @@ struct Worker {
   bool behind = false;     // it never learnt of its place in the current generation
   bool own_place = false;  // it came by itself: its slot is no discovered one
   bool waits = false;      // it was told that it is a spare
+  bool at_home = true;     // the host that it reports is that of its slot
   // Whether its slot is a discovered one, as of this version of the hosts.
   mutable bool slot_there = false;
   mutable uint64_t looked_in = 0;
   uint64_t revision = 0;          // as far as the driver knows
   uint64_t chosen_for = 0;        // the newest generation that it was put into
+  size_t address_bytes = 0;       // of its newest offers
   std::optional<Time> leaves_by;  // it goes at the next change of generation; lost if it is still there then
 
-  std::string host;  // of its slot
+  Name host;  // of its slot
   Time started{};
   Time ready_since{};
-  ReadyEvent event;                   // the newest
+  ReadyEvent event;                   // the newest; what the roster says as well has moved there
+  bool in_roster = false;             // that has happened
   uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
 
   bool drained = false;  // since its host is
@@ -57,7 +60,7 @@ struct Worker {
   std::string feed_endpoint, feed_key;
 
   bool member() const { return rank >= 0; }
-  const std::string& reported_host() const { return event.host.empty() ? host : event.host; }
+  void take(ReadyEvent newest);
 };
 
 enum class Ending { kLost, kStopped, kDone };
@@ -67,14 +70,14 @@ class WorkerStateRegistry {
   using Living = std::map<uint64_t, Worker>;
 
   /// The next worker, in a slot where none lives. Identities grow from 1 and are never used twice.
-  Worker& start(const std::string& host, int32_t slot, Time now);
+  Worker& start(const Name& host, int32_t slot, Time now);
   Worker* find(uint64_t id);
   const Worker* find(uint64_t id) const;
   bool occupied(const std::string& host, int32_t slot) const;
   bool lives_on(const std::string& host) const;
 
   /// A worker that an earlier driver started. False: the identity or the slot is taken.
-  bool adopt(uint64_t id, const std::string& host, int32_t slot, Time now);
+  bool adopt(uint64_t id, const Name& host, int32_t slot, Time now);
   uint64_t in_slot(const std::string& host, int32_t slot) const;  // 0: nobody
   void remember_done(uint64_t id);
   const std::set<uint64_t>& done() const { return done_; }  // of whichever generation

@@ -7,18 +7,15 @@
 #include <memory>
 #include <vector>
 
-#include "base/member.h"
+#include "base/roster.h"
 #include "wire/messages.h"
 
 namespace hvd::wire {
 
-/// A generation and its members, by rank.
-struct Known {
-  uint64_t generation = 0;
-  std::vector<hvd::Member> members;
-};
+/// What the receivers of a roster have been told already.
+using Known = hvd::Roster;
 
-/// known: what the receivers know, or null.
+/// known: null if they know none.
 std::unique_ptr<RosterT> write_roster(const std::vector<hvd::Member>& members, const Known* known);
 
 /// Bytes from the network: throws Error(HVD_INVALID) that says what is wrong with them.

@@ -144,7 +144,7 @@ void bench_membership(int32_t n, const Arguments& arguments) {
   const std::vector<HostSlots> hosts = hosts_for(n);
   std::vector<std::pair<uint64_t, std::string>> workers;
   std::vector<Record> records;
-  int32_t formed = 0;
+  std::shared_ptr<const Roster> roster, next_roster;  // the newest one is kept, as a driver keeps it
   const auto took = [&](auto event) {
     const double began = thread_seconds();
     const std::vector<Action> actions = event();
@@ -165,11 +165,17 @@ void bench_membership(int32_t n, const Arguments& arguments) {
     const double began = thread_seconds();
     for (size_t i = 0; i < workers.size(); ++i) {
       for (const Action& action : job.worker_ready(workers[i].first, std::move(events[i]), time)) {
-        formed += std::holds_alternative<Assign>(action) ? 1 : 0;
+        if (const auto* assign = std::get_if<Assign>(&action)) next_roster = assign->roster;
       }
       static_cast<void>(job.next_tick());
     }
     job.take_records(&records);
+    return thread_seconds() - began;
+  };
+  // The roster before is freed when the assignments of the next one have been sent: nobody waits for that.
+  const auto let_go = [&] {
+    const double began = thread_seconds();
+    roster = std::exchange(next_roster, nullptr);
     return thread_seconds() - began;
   };
   const auto synced = [&] {
@@ -183,7 +189,8 @@ void bench_membership(int32_t n, const Arguments& arguments) {
   };
   first += everyone(0);
   if (job.generation() != 1) std::abort();
-  Series lost, ready, sync;
+  let_go();
+  Series lost, ready, freed, sync;
   sync.add(synced());
   uint64_t random = 1;
   for (int32_t round = 0; round < arguments.rounds && workers.size() > static_cast<size_t>(config.min_np);
@@ -197,12 +204,14 @@ void bench_membership(int32_t n, const Arguments& arguments) {
     lost.add(loss);
     ready.add(loss + everyone(generation));
     if (job.generation() != generation + 1) std::abort();
+    freed.add(let_go());
     sync.add(synced());
   }
   std::printf(
-      "{\"membership\": %d, \"first_ms\": %.3f, \"loss_ms\": %s, \"decided_ms\": %s, \"synced_ms\": %s, "
-      "\"of\": \"min, median, max\"}\n",
-      n, first * 1e3, lost.text(1e3).c_str(), ready.text(1e3).c_str(), sync.text(1e3).c_str());
+      "{\"membership\": %d, \"first_ms\": %.3f, \"loss_ms\": %s, \"decided_ms\": %s, \"freed_ms\": %s, "
+      "\"synced_ms\": %s, \"of\": \"min, median, max\"}\n",
+      n, first * 1e3, lost.text(1e3).c_str(), ready.text(1e3).c_str(), freed.text(1e3).c_str(),
+      sync.text(1e3).c_str());
   std::fflush(stdout);
 }
 

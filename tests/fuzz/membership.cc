@@ -25,9 +25,9 @@ class Watch {
       } else if (const auto* assign = std::get_if<Assign>(&action)) {
         HVD_PROMISE(assign->generation > generation_);  // never two of one number
         generation_ = assign->generation;
-        HVD_PROMISE(assign->root >= 0 && assign->root < static_cast<int32_t>(assign->members.size()));
+        HVD_PROMISE(assign->root >= 0 && assign->root < static_cast<int32_t>(assign->members().size()));
         std::set<uint64_t> members;
-        for (const Member& place : assign->members) {
+        for (const Member& place : assign->members()) {
           HVD_PROMISE(place.worker >= 1 && place.worker <= started_);
           HVD_PROMISE(members.insert(place.worker).second);
         }

@@ -96,7 +96,7 @@ TEST(Forming, ANewcomerThatSaysThatItHadStateLeadsNoGeneration) {
   s.ready(1, 2, true, 8).ready(2, 2, true, 8);
   ASSERT_EQ(s.members(), (Ids{1, 2, newcomer}));
   EXPECT_EQ(s.one<Assign>().root, 0);
-  EXPECT_FALSE(s.one<Assign>().members[2].has_state);
+  EXPECT_FALSE(s.one<Assign>().members()[2].has_state);
 }
 
 TEST(Forming, RankZeroHoldsState) {  // contract 7
@@ -123,7 +123,7 @@ TEST(Forming, BelowTheMinimumNewcomersAreWaitedFor) {
   EXPECT_TRUE(s.none<Assign>());
   s.wait(1).ready(3);
   EXPECT_EQ(s.members(), (Ids{1, 3}));
-  EXPECT_EQ(s.one<Assign>().members[0].revision, 3u);
+  EXPECT_EQ(s.one<Assign>().members()[0].revision, 3u);
 }
 
 TEST(Forming, SurvivorThatDoesNotRejoinIsGivenUp) {  // contract 12
@@ -165,7 +165,7 @@ TEST(Forming, LocalRanksFollowTheReportedHost) {
   Script s(sizes(4, 4, 4));
   s.hosts({{"a", 2}, {"b", 2}}).ready_on("x", 1).ready_on("y", 2).ready_on("x", 3).ready_on("x", 4);
   std::vector<int32_t> local;
-  for (const auto& m : s.one<Assign>().members) local.push_back(m.local_rank);
+  for (const auto& m : s.one<Assign>().members()) local.push_back(m.local_rank);
   EXPECT_EQ(local, (std::vector<int32_t>{0, 0, 1, 2}));
 }
 
@@ -346,8 +346,8 @@ TEST(Forming, NobodyHasStateByItsWordAlone) {
   s.ready(1, 1, true, 5).ready(2, 1, true, 6);
   const Assign assign = s.one<Assign>();
   EXPECT_EQ(assign.root, 1);
-  ASSERT_EQ(assign.members.size(), 3u);
-  EXPECT_FALSE(assign.members[2].has_state);
+  ASSERT_EQ(assign.members().size(), 3u);
+  EXPECT_FALSE(assign.members()[2].has_state);
 }
 
 TEST(Forming, GenerationsThatNeverConnectEndTheJob) {
@@ -415,7 +415,7 @@ TEST(Fencing, RepeatedReadyCountsOnceAndTheNewerDataCount) {  // contract 11
   s.lost(3).ready(1, 1, true, 4);
   EXPECT_TRUE(s.ready(1, 1, true, 5).latest.empty());
   s.ready(2, 1, true, 4);
-  EXPECT_EQ(s.one<Assign>().members[0].revision, 5u);
+  EXPECT_EQ(s.one<Assign>().members()[0].revision, 5u);
   EXPECT_TRUE(s.ready(1, 1, true, 5).latest.empty()) << "the assignment was the answer";
   EXPECT_EQ(s.membership.phase(), Phase::kRunning);
 }

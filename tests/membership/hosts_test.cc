@@ -70,7 +70,7 @@ TEST(Hosts, RollingReplacement) {  // H4
   EXPECT_EQ(s.members(), (Ids{2, 3}));
   s.all_synced({2, 3}, 2).hosts({{"3", 1}, {"4", 1}}).ready(4).ready(2, 2, true, 9).ready(3, 2, true, 9);
   EXPECT_EQ(s.members(), (Ids{3, 4}));
-  EXPECT_EQ(s.one<Assign>().members[0].revision, 9u);
+  EXPECT_EQ(s.one<Assign>().members()[0].revision, 9u);
 }
 
 TEST(Hosts, NothingInCommonHandsOver) {  // H5, contract 5

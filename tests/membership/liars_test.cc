@@ -106,9 +106,9 @@ TEST(Liars, ANewcomerDoesNotLeadTheGenerationAfterATakeover) {
   s.wait(60);
   s.ready(1, 1, true, 7).ready(2, 1, true, 7);
   const Assign assign = s.one<Assign>();
-  ASSERT_EQ(assign.members.size(), 3u);
-  EXPECT_NE(assign.members.at(static_cast<size_t>(assign.root)).worker, 3u);
-  EXPECT_FALSE(assign.members.at(2).has_state);
+  ASSERT_EQ(assign.members().size(), 3u);
+  EXPECT_NE(assign.members().at(static_cast<size_t>(assign.root)).worker, 3u);
+  EXPECT_FALSE(assign.members().at(2).has_state);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class Script {
   }
   std::vector<uint64_t> members() const {
     std::vector<uint64_t> ids;
-    for (const Member& m : one<Assign>().members) ids.push_back(m.worker);
+    for (const Member& m : one<Assign>().members()) ids.push_back(m.worker);
     return ids;
   }
   std::vector<uint64_t> stopped() const {

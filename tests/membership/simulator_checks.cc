@@ -116,12 +116,12 @@ void Simulator::apply(const StopWorker& a) {
 void Simulator::apply(const Assign& a) {
   if (tracing_) {
     std::string line = fmt::format("  generation {}, epoch {}, root {}:", a.generation, a.epoch, a.root);
-    for (const Member& m : a.members) line += fmt::format(" {}", m.worker);
+    for (const Member& m : a.members()) line += fmt::format(" {}", m.worker);
     note(line);
   }
   ++tally_.generations;
   require(a.generation == generations_.size(), "contract 11: generations are numbered one after another");
-  require(!a.members.empty(), "an empty generation");
+  require(!a.members().empty(), "an empty generation");
   require(a.epoch * 2 >= newest_word_, "contract 1: an old interrupt reaches into the new generation");
   check_assign_order(a);
   if (broken_) return;
@@ -134,7 +134,7 @@ void Simulator::apply(const Assign& a) {
     any_state = true;
     best = std::max(best, p.heard.revision);
   }
-  const Member& root = a.members[static_cast<size_t>(a.root)];
+  const Member& root = a.members()[static_cast<size_t>(a.root)];
   if (any_state) {
     require(root.has_state && root.revision >= best, "contract 5: the newest commit is not the root's");
   }
@@ -149,12 +149,12 @@ void Simulator::apply(const Assign& a) {
     state_exists_ = false;
     ++tally_.fresh_starts;
   }
-  require(driver_->size() == static_cast<int32_t>(a.members.size()), "size is not the number of members");
+  require(driver_->size() == static_cast<int32_t>(a.members().size()), "size is not the number of members");
 
   Generation g;
   std::set<uint64_t> in;
   int32_t homeless = 0, leavers = 0, spares = 0, unfed = 0;
-  for (const Member& m : a.members) {
+  for (const Member& m : a.members()) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
     const Process& p = at(m.worker);
@@ -163,11 +163,11 @@ void Simulator::apply(const Assign& a) {
     unfed += held(p) ? 1 : 0;
     if (!placed(p)) ++(p.leaves && (p.own_place || listed(p)) ? leavers : homeless);
     require(!p.leaves || now_ < p.leaves_by, "contract 15: a member past its deadline");
-    require(at(m.worker).flavour == at(a.members[0].worker).flavour,
+    require(at(m.worker).flavour == at(a.members()[0].worker).flavour,
             "contract 16: members that do not fit each other");
   }
-  require(in.size() == a.members.size(), "a worker has two ranks");
-  const auto size = static_cast<int32_t>(a.members.size());
+  require(in.size() == a.members().size(), "a worker has two ranks");
+  const auto size = static_cast<int32_t>(a.members().size());
   require(unfed == 0 || refused_to_feed_ || size - unfed - homeless - leavers < config_.min_np,
           "a worker joined before it was fed, and was not needed");
   tally_.joined_unfed += static_cast<uint64_t>(unfed);
@@ -186,7 +186,7 @@ void Simulator::apply(const Assign& a) {
     if (most() > 0) require(size <= most() + 1, "more than the maximum");
     if (most() > 0 && size > most()) {
       // Only the one holder of the newest commit may stand above the maximum.
-      const auto holders = std::count_if(a.members.begin(), a.members.end(), [&](const Member& m) {
+      const auto holders = std::count_if(a.members().begin(), a.members().end(), [&](const Member& m) {
         return m.has_state && m.revision >= root.revision;
       });
       require(holders == 1 && state_exists_, "more than the maximum without a hand-over");
@@ -207,7 +207,7 @@ void Simulator::apply(const Assign& a) {
       continue;  // told to stop next; apply(StopWorker) sees it
     p.member = in.contains(p.id);
   }
-  for (size_t i = 0; i < a.members.size(); ++i) at(a.members[i].worker).rank = static_cast<int32_t>(i);
+  for (size_t i = 0; i < a.members().size(); ++i) at(a.members()[i].worker).rank = static_cast<int32_t>(i);
   generations_.push_back(std::move(g));
   newest_epoch_ = std::max(newest_epoch_, a.epoch);
   told_interrupt_ = aborted_ = false;
@@ -216,11 +216,11 @@ void Simulator::apply(const Assign& a) {
 void Simulator::check_assign_order(const Assign& a) {
   std::map<std::string, int32_t> on_host;
   const bool any_state =
-      std::any_of(a.members.begin(), a.members.end(), [](const Member& m) { return m.has_state; });
-  require(!any_state || a.members[0].has_state, "contract 7: rank 0 holds no state");
+      std::any_of(a.members().begin(), a.members().end(), [](const Member& m) { return m.has_state; });
+  require(!any_state || a.members()[0].has_state, "contract 7: rank 0 holds no state");
   int32_t last_with = -1, last_without = -1;
   bool newcomers_with = false, newcomers_without = false;
-  for (const Member& m : a.members) {
+  for (const Member& m : a.members()) {
     const Process& p = at(m.worker);
     require(p.expected, "contract 11: a worker that is gone got a rank");
     require(p.ready, "contract 1: a worker that is not ready got a rank");

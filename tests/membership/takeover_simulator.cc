@@ -159,17 +159,17 @@ void TakeoverSimulator::act(const StopWorker& a) {
 void TakeoverSimulator::act(const Assign& a) {
   if (tracing_) {
     std::string line = fmt::format("  generation {}, epoch {}, root {}:", a.generation, a.epoch, a.root);
-    for (const Member& m : a.members) line += fmt::format(" {}", m.worker);
+    for (const Member& m : a.members()) line += fmt::format(" {}", m.worker);
     note(line);
   }
   ++tally_.generations;
   const Instance instance{a.generation, term_};
   require(!generations_.contains(instance), "contract 11: generations are numbered one after another");
   Generation& g = generations_[instance];
-  const Member& root = a.members[static_cast<size_t>(a.root)];
+  const Member& root = a.members()[static_cast<size_t>(a.root)];
   g.revision = root.revision;
   std::set<uint64_t> in;
-  for (const Member& m : a.members) {
+  for (const Member& m : a.members()) {
     in.insert(m.worker);
     g.members.push_back(m.worker);
     Process* p = find(m.worker);
@@ -181,7 +181,7 @@ void TakeoverSimulator::act(const Assign& a) {
     require(a.generation > p->instance.first, "contract 11: a number that a member has used already");
     p->down.push_back({ToWorker::kAssign, instance, a.epoch});
   }
-  require(in.size() == a.members.size(), "a worker has two ranks");
+  require(in.size() == a.members().size(), "a worker has two ranks");
 }
 
 void TakeoverSimulator::act(const Abort& a) {

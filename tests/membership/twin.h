@@ -27,8 +27,9 @@ inline std::string describe(const Action& action) {
       return fmt::format("stop {} {} {} {}", a.worker, a.reason, a.left, a.grace.count());
     }
     std::string operator()(const Assign& a) const {
-      std::string text = fmt::format("assign {} {} {} {} {}:", a.generation, a.epoch, a.root, a.reason, a.spares);
-      for (const Member& m : a.members) {
+      std::string text =
+          fmt::format("assign {} {} {} {} {}:", a.generation, a.epoch, a.root, a.reason, a.spares);
+      for (const Member& m : a.members()) {
         text += fmt::format(" {}@{}:{} {} {}", m.worker, m.host, m.local_rank, m.has_state, m.revision);
       }
       return text;
@@ -45,7 +46,9 @@ inline std::string describe(const Action& action) {
       return fmt::format("finish {} {} {}", a.success, a.sentence, a.try_again);
     }
     std::string operator()(const LogLine& a) const { return "log " + a.text; }
-    std::string operator()(const WantFeed& a) const { return fmt::format("want feed {} {}", a.worker, a.generation); }
+    std::string operator()(const WantFeed& a) const {
+      return fmt::format("want feed {} {}", a.worker, a.generation);
+    }
     std::string operator()(const StartFeed& a) const {
       return fmt::format("start feed {} {} {} {}", a.worker, a.source, a.endpoint, a.key);
     }
@@ -71,8 +74,8 @@ class Twin {
                                          const std::string& message, Time now) {
     return both([&](Membership& m) { return m.worker_failed_link(worker, generation, rank, message, now); });
   }
-  std::vector<Action> worker_unfit(uint64_t worker, uint64_t generation, int32_t rank, const std::string& message,
-                                   Time now) {
+  std::vector<Action> worker_unfit(uint64_t worker, uint64_t generation, int32_t rank,
+                                   const std::string& message, Time now) {
     return both([&](Membership& m) { return m.worker_unfit(worker, generation, rank, message, now); });
   }
   std::vector<Action> worker_done(uint64_t worker, uint64_t generation, Time now) {
