@@ -19,10 +19,10 @@ static Py_ssize_t inside; /* calls that threads are in; under the interpreter's 
   Py_BEGIN_ALLOW_THREADS
 #define END_CALL Py_END_ALLOW_THREADS inside--;
 
-static PyTypeObject* operation_type;
+static PyTypeObject *operation_type;
 
 /* hvd_destroy_fn: from any thread, once the library no longer uses the memory. */
-static void let_go(void* userdata) {
+static void let_go(void *userdata) {
   if (userdata == NULL || !Py_IsInitialized()) return;
   PyGILState_STATE state = PyGILState_Ensure();
   both_release(userdata);
@@ -33,53 +33,53 @@ static void let_go(void* userdata) {
 /* ---- Errors ---- */
 
 /* The exception of a status; NULL if another one is on its way. */
-static PyObject* exception_of(const hvd_error* error) {
+static PyObject *exception_of(const hvd_error *error) {
   return PyObject_CallFunction(
       hvd.failure, "iiKLsN", (int)error->status, (int)error->rank, (unsigned long long)error->generation,
       (long long)error->vendor_code, error->backend,
       PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)strlen(error->message), "replace"));
 }
 
-static void raise_status(const hvd_error* error) {
-  PyObject* problem = exception_of(error);
+static void raise_status(const hvd_error *error) {
+  PyObject *problem = exception_of(error);
   if (problem == NULL) return;
-  PyErr_SetObject((PyObject*)Py_TYPE(problem), problem);
+  PyErr_SetObject((PyObject *)Py_TYPE(problem), problem);
   Py_DECREF(problem);
 }
 
 /* ---- Operations under way ---- */
 
 typedef struct operation {
-  PyObject_HEAD hvd_op* op;
-  both* memory; /* until it has completed */
+  PyObject_HEAD hvd_op *op;
+  both *memory; /* until it has completed */
 } operation;
 
-static PyObject* operation_new(hvd_op* op, both* memory) {
-  operation* self = (operation*)PyType_GenericAlloc(operation_type, 0);
-  both* moved = self == NULL ? NULL : both_moved(memory);
+static PyObject *operation_new(hvd_op *op, both *memory) {
+  operation *self = (operation *)PyType_GenericAlloc(operation_type, 0);
+  both *moved = self == NULL ? NULL : both_moved(memory);
   if (moved == NULL) { /* the memory is the operation's until it is over: rather lose it */
     both_init(memory);
     hvd.abandon(op, NULL, let_go, NULL);
-    Py_XDECREF((PyObject*)self);
+    Py_XDECREF((PyObject *)self);
     return PyErr_NoMemory();
   }
   self->op = op;
   self->memory = moved;
-  return (PyObject*)self;
+  return (PyObject *)self;
 }
 
-static void operation_dealloc(PyObject* object) {
-  operation* self = (operation*)object;
-  PyTypeObject* type = Py_TYPE(object);
+static void operation_dealloc(PyObject *object) {
+  operation *self = (operation *)object;
+  PyTypeObject *type = Py_TYPE(object);
   /* Dropped before its end it goes on. At once if it is over, and in a forked child, whose copy of the
    * memory it is. */
   if (self->op != NULL) hvd.abandon(self->op, self->memory, let_go, NULL);
   PyObject_Free(object);
-  Py_DECREF((PyObject*)type);
+  Py_DECREF((PyObject *)type);
 }
 
-static void operation_settle(operation* self) {
-  both* memory = self->memory;
+static void operation_settle(operation *self) {
+  both *memory = self->memory;
   self->memory = NULL;
   if (memory == NULL) return;
   both_release(memory);
@@ -88,7 +88,7 @@ static void operation_settle(operation* self) {
 
 /* Until it has completed, at most `left` (negative: no bound): 1, or 0 with *ret_status and *error. -1: an
  * exception. */
-static int operation_wait_for(operation* self, int64_t left, hvd_error* error) {
+static int operation_wait_for(operation *self, int64_t left, hvd_error *error) {
   for (;;) {
     int64_t piece = left >= 0 && left < SLICE ? left : SLICE;
     hvd_status status;
@@ -109,8 +109,8 @@ static int operation_wait_for(operation* self, int64_t left, hvd_error* error) {
 }
 
 /* wait(nanoseconds or None): None, or the exception that it ended with. Raises what is not its end. */
-static PyObject* operation_wait(PyObject* object, PyObject* timeout) {
-  operation* self = (operation*)object;
+static PyObject *operation_wait(PyObject *object, PyObject *timeout) {
+  operation *self = (operation *)object;
   int64_t left = -1;
   hvd_error error = HVD_ERROR_INIT;
   if (timeout != Py_None) {
@@ -119,7 +119,7 @@ static PyObject* operation_wait(PyObject* object, PyObject* timeout) {
   }
   Py_INCREF(object);
   int done = operation_wait_for(self, left, &error);
-  PyObject* result = NULL;
+  PyObject *result = NULL;
   if (done == 1 && error.status == HVD_OK) {
     operation_settle(self);
     result = Py_None;
@@ -139,11 +139,11 @@ static PyObject* operation_wait(PyObject* object, PyObject* timeout) {
   return result;
 }
 
-static PyObject* operation_done(PyObject* object, PyObject* unused) {
+static PyObject *operation_done(PyObject *object, PyObject *unused) {
   (void)unused;
   int32_t done = 0;
   hvd_error error = HVD_ERROR_INIT;
-  error.status = hvd.test(((operation*)object)->op, &done, &error);
+  error.status = hvd.test(((operation *)object)->op, &done, &error);
   if (error.status != HVD_OK) {
     raise_status(&error);
     return NULL;
@@ -151,9 +151,9 @@ static PyObject* operation_done(PyObject* object, PyObject* unused) {
   return PyBool_FromLong(done);
 }
 
-static PyObject* operation_pointer(PyObject* object, void* unused) {
+static PyObject *operation_pointer(PyObject *object, void *unused) {
   (void)unused;
-  return PyLong_FromVoidPtr(((operation*)object)->op);
+  return PyLong_FromVoidPtr(((operation *)object)->op);
 }
 
 static PyMethodDef operation_methods[] = {
@@ -174,11 +174,11 @@ static PyType_Spec operation_spec = {"hvd._calls.Operation", sizeof(operation), 
 /* ---- submit ---- */
 
 /* A whole number of 32 bits; the Python code refuses others, naming `what`. */
-static int read_int(PyObject* value, const char* what, int32_t* out) {
+static int read_int(PyObject *value, const char *what, int32_t *out) {
   int overflow = 0;
   long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
   if (!PyLong_Check(value) || overflow || number != (int32_t)number) {
-    PyObject* checked = PyObject_CallFunction(hvd.integer, "Ois", value, 32, what);
+    PyObject *checked = PyObject_CallFunction(hvd.integer, "Ois", value, 32, what);
     if (checked == NULL) return -1;
     number = PyLong_AsLongLong(checked);
     Py_DECREF(checked);
@@ -188,10 +188,10 @@ static int read_int(PyObject* value, const char* what, int32_t* out) {
   return 0;
 }
 
-static int read_factor(PyObject* value, const char* what, double* out) {
+static int read_factor(PyObject *value, const char *what, double *out) {
   double number = PyFloat_Check(value) ? PyFloat_AsDouble(value) : 0;
   if (number == 0) {
-    PyObject* checked = PyObject_CallFunction(hvd.factor, "Os", value, what);
+    PyObject *checked = PyObject_CallFunction(hvd.factor, "Os", value, what);
     if (checked == NULL) return -1;
     number = PyFloat_AsDouble(checked);
     Py_DECREF(checked);
@@ -201,7 +201,7 @@ static int read_factor(PyObject* value, const char* what, double* out) {
   return 0;
 }
 
-static int read_name(PyObject* value, const char** out, PyObject** keep) {
+static int read_name(PyObject *value, const char **out, PyObject **keep) {
   if (value == Py_None) return 0;
   Py_ssize_t size = 0;
   if (PyUnicode_Check(value)) *out = PyUnicode_AsUTF8AndSize(value, &size);
@@ -213,14 +213,14 @@ static int read_name(PyObject* value, const char** out, PyObject** keep) {
   return *out == NULL ? -1 : 0;
 }
 
-static int64_t* read_splits(PyObject* splits, size_t* count) {
+static int64_t *read_splits(PyObject *splits, size_t *count) {
   Py_ssize_t size = PySequence_Size(splits);
   if (size < 0) return NULL;
-  int64_t* rows = PyMem_Malloc((size_t)(size > 0 ? size : 1) * sizeof *rows);
-  if (rows == NULL) return (int64_t*)PyErr_NoMemory();
+  int64_t *rows = PyMem_Malloc((size_t)(size > 0 ? size : 1) * sizeof *rows);
+  if (rows == NULL) return (int64_t *)PyErr_NoMemory();
   for (Py_ssize_t i = 0; i < size; i++) {
-    PyObject* row = PySequence_GetItem(splits, i);
-    PyObject* checked = row == NULL ? NULL : PyObject_CallFunction(hvd.integer, "Ois", row, 64, "splits");
+    PyObject *row = PySequence_GetItem(splits, i);
+    PyObject *checked = row == NULL ? NULL : PyObject_CallFunction(hvd.integer, "Ois", row, 64, "splits");
     Py_XDECREF(row);
     rows[i] = checked == NULL ? 0 : PyLong_AsLongLong(checked);
     Py_XDECREF(checked);
@@ -253,11 +253,11 @@ enum {
   ARGUMENTS
 };
 
-static int read_request(PyObject* const* of, hvd_request* r, both* memory, int64_t** splits,
-                        PyObject** keep) {
-  static const char* const numbers[] = {"collective", "root_rank", "op", "priority"};
+static int read_request(PyObject *const *of, hvd_request *r, both *memory, int64_t **splits,
+                        PyObject **keep) {
+  static const char *const numbers[] = {"collective", "root_rank", "op", "priority"};
   static const int at[] = {COLLECTIVE, ROOT, REDUCTION, PRIORITY};
-  int32_t* const fields[] = {&r->collective, &r->root, &r->reduction, &r->priority};
+  int32_t *const fields[] = {&r->collective, &r->root, &r->reduction, &r->priority};
   for (int i = 0; i < 4; i++) {
     if (read_int(of[at[i]], numbers[i], fields[i]) != 0) return -1;
   }
@@ -288,7 +288,7 @@ static int read_request(PyObject* const* of, hvd_request* r, both* memory, int64
     if (r->process_set == NULL) return -1;
   }
   if (of[DEADLINE] != Py_None) {
-    PyObject* ns = PyObject_CallFunctionObjArgs(hvd.nanoseconds, of[DEADLINE], NULL);
+    PyObject *ns = PyObject_CallFunctionObjArgs(hvd.nanoseconds, of[DEADLINE], NULL);
     if (ns == NULL) return -1;
     r->timeout_ns = PyLong_AsLongLong(ns);
     Py_DECREF(ns);
@@ -299,7 +299,7 @@ static int read_request(PyObject* const* of, hvd_request* r, both* memory, int64
 /* submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale,
  * postscale, splits, set, timeout, wait): an Operation; None if it has completed and there is nothing to
  * ask of it. */
-static PyObject* submit(PyObject* module, PyObject* const* of, Py_ssize_t count) {
+static PyObject *submit(PyObject *module, PyObject *const *of, Py_ssize_t count) {
   (void)module;
   if (hvd.submit == NULL || count != ARGUMENTS) {
     return PyErr_Format(PyExc_TypeError, "submit: %zd arguments: expected %d, after bind", count,
@@ -308,12 +308,12 @@ static PyObject* submit(PyObject* module, PyObject* const* of, Py_ssize_t count)
   hvd_request request = HVD_REQUEST_INIT;
   hvd_error error = HVD_ERROR_INIT;
   both memory;
-  int64_t* splits = NULL;
+  int64_t *splits = NULL;
   PyObject *keep = NULL, *result = NULL;
-  hvd_op* op = NULL;
+  hvd_op *op = NULL;
   both_init(&memory);
   const int wait = of[WAIT] == Py_True;
-  hvd_context* context = PyLong_AsVoidPtr(of[CONTEXT]);
+  hvd_context *context = PyLong_AsVoidPtr(of[CONTEXT]);
   if (PyErr_Occurred() || read_request(of, &request, &memory, &splits, &keep) != 0) goto out;
   BEGIN_CALL
   error.status = wait ? hvd.submit_and_wait(context, &request, SLICE, &op, &error)
@@ -327,8 +327,8 @@ static PyObject* submit(PyObject* module, PyObject* const* of, Py_ssize_t count)
   } else {
     result = operation_new(op, &memory);
     if (result != NULL && wait) {
-      int done = operation_wait_for((operation*)result, -1, &error);
-      if (done == 1) operation_settle((operation*)result);
+      int done = operation_wait_for((operation *)result, -1, &error);
+      if (done == 1) operation_settle((operation *)result);
       if (done == 1 && error.status != HVD_OK) raise_status(&error);
       if (done != 1 || error.status != HVD_OK) {
         Py_DECREF(result);
@@ -345,30 +345,30 @@ out:
 
 /* ---- The module ---- */
 
-static PyObject* bind(PyObject* module, PyObject* arguments) {
+static PyObject *bind(PyObject *module, PyObject *arguments) {
   (void)module;
   unsigned long long at[5];
   if (!PyArg_ParseTuple(arguments, "(KKKKK)OOOOOOO", &at[0], &at[1], &at[2], &at[3], &at[4], &hvd.borrow,
                         &hvd.failure, &hvd.text, &hvd.integer, &hvd.factor, &hvd.nanoseconds,
                         &hvd.borrowed_type))
     return NULL;
-  PyObject* const kept[] = {hvd.borrow, hvd.failure,     hvd.text,         hvd.integer,
+  PyObject *const kept[] = {hvd.borrow, hvd.failure,     hvd.text,         hvd.integer,
                             hvd.factor, hvd.nanoseconds, hvd.borrowed_type};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) Py_INCREF(kept[i]); /* as long as the process */
-  memcpy(&hvd.submit_and_wait, &at[1], sizeof(void*));
-  memcpy(&hvd.wait, &at[2], sizeof(void*));
-  memcpy(&hvd.test, &at[3], sizeof(void*));
-  memcpy(&hvd.abandon, &at[4], sizeof(void*));
-  memcpy(&hvd.submit, &at[0], sizeof(void*));
+  memcpy(&hvd.submit_and_wait, &at[1], sizeof(void *));
+  memcpy(&hvd.wait, &at[2], sizeof(void *));
+  memcpy(&hvd.test, &at[3], sizeof(void *));
+  memcpy(&hvd.abandon, &at[4], sizeof(void *));
+  memcpy(&hvd.submit, &at[0], sizeof(void *));
   Py_RETURN_NONE;
 }
 
-static PyObject* count_inside(PyObject* module, PyObject* unused) {
+static PyObject *count_inside(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   return PyLong_FromSsize_t(inside);
 }
 
-static PyObject* forget_inside(PyObject* module, PyObject* unused) {
+static PyObject *forget_inside(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   inside = 0;
   Py_RETURN_NONE;
@@ -396,10 +396,10 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 
 PyMODINIT_FUNC PyInit__calls(void) {
   if (loans_prepare() != 0) return NULL;
-  PyObject* module = PyModule_Create(&definition);
+  PyObject *module = PyModule_Create(&definition);
   if (module == NULL) return NULL;
-  if (operation_type == NULL) operation_type = (PyTypeObject*)PyType_FromSpec(&operation_spec);
-  if (operation_type == NULL || PyModule_AddObjectRef(module, "Operation", (PyObject*)operation_type) != 0) {
+  if (operation_type == NULL) operation_type = (PyTypeObject *)PyType_FromSpec(&operation_spec);
+  if (operation_type == NULL || PyModule_AddObjectRef(module, "Operation", (PyObject *)operation_type) != 0) {
     Py_DECREF(module);
     return NULL;
   }

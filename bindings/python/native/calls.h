@@ -16,11 +16,11 @@ enum { FEW = 4 }; /* loans that need no memory of their own */
 
 /* Like libhvd, which is loaded once a process: its functions, and what _submit.py gives. */
 typedef struct known {
-  hvd_status (*submit)(hvd_context*, const hvd_request*, hvd_op**, hvd_error*);
-  hvd_status (*submit_and_wait)(hvd_context*, const hvd_request*, int64_t, hvd_op**, hvd_error*);
-  hvd_status (*wait)(hvd_op*, int64_t, hvd_error*);
-  hvd_status (*test)(hvd_op*, int32_t*, hvd_error*);
-  hvd_status (*abandon)(hvd_op*, void*, hvd_destroy_fn, hvd_error*);
+  hvd_status (*submit)(hvd_context *, const hvd_request *, hvd_op **, hvd_error *);
+  hvd_status (*submit_and_wait)(hvd_context *, const hvd_request *, int64_t, hvd_op **, hvd_error *);
+  hvd_status (*wait)(hvd_op *, int64_t, hvd_error *);
+  hvd_status (*test)(hvd_op *, int32_t *, hvd_error *);
+  hvd_status (*abandon)(hvd_op *, void *, hvd_destroy_fn, hvd_error *);
   PyObject *borrow, *failure, *text, *integer, *factor, *nanoseconds, *borrowed_type;
 } known;
 extern known hvd;
@@ -28,14 +28,14 @@ extern known hvd;
 /* What keeps the memory of a descriptor. */
 typedef struct loan {
   PyObject *owner, *more; /* references */
-  PyObject* exporter;     /* of view; NULL if there is none */
+  PyObject *exporter;     /* of view; NULL if there is none */
   Py_buffer view;
 } loan;
 
 typedef struct loans {
   size_t count;
-  loan* items;
-  hvd_tensor* tensors;
+  loan *items;
+  hvd_tensor *tensors;
   loan few_items[FEW];
   hvd_tensor few_tensors[FEW];
 } loans;
@@ -46,16 +46,16 @@ typedef struct both {
   loans inputs, outputs;
 } both;
 
-void both_init(both* b);
+void both_init(both *b);
 /* On the heap, with `from` empty afterwards; NULL, and `from` as it was, without memory. */
-both* both_moved(both* from);
-void both_release(both* b);
+both *both_moved(both *from);
+void both_release(both *b);
 
 /* Borrows each array of a tuple or list into `l`, which is empty: 0; -1 with an exception. */
-int lend_all(loans* l, PyObject* objects, int writable);
+int lend_all(loans *l, PyObject *objects, int writable);
 
 /* Of the module: register_type(example, "numpy" or "torch"). */
-PyObject* register_type(PyObject* module, PyObject* arguments);
+PyObject *register_type(PyObject *module, PyObject *arguments);
 /* 0; -1 with an exception. */
 int loans_prepare(void);
 

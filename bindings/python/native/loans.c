@@ -11,10 +11,10 @@ enum { MOST_TYPES = 8, MOST_DTYPES = 32 };
 
 /* Borrows the array: 1; 0: the Python code shall do it, or say what is wrong; -1: an exception. */
 typedef struct kind kind;
-typedef int (*reader)(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep);
+typedef int (*reader)(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep);
 
-static int read_numpy(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep);
-static int read_torch(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep);
+static int read_numpy(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep);
+static int read_torch(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep);
 
 /* ---- Dtypes ---- */
 
@@ -31,7 +31,7 @@ static hvd_dtype dtype_of(uint8_t code, uint8_t bits) { /* DLPack's */
   return code == 6 && size == 0 ? HVD_DTYPE_BOOL : 0;
 }
 
-static hvd_dtype dtype_of_format(const char* format, Py_ssize_t size) {
+static hvd_dtype dtype_of_format(const char *format, Py_ssize_t size) {
   if (format == NULL || format[0] == '\0' || format[1] != '\0') return 0;
   if (strchr("bhilqn", format[0]) != NULL) return dtype_of(0, (uint8_t)(8 * size));
   if (strchr("BHILQN", format[0]) != NULL) return dtype_of(1, (uint8_t)(8 * size));
@@ -44,7 +44,7 @@ static hvd_dtype dtype_of_format(const char* format, Py_ssize_t size) {
 /* An array of NumPy's, which its C interface has had in this form since 1.7, and which every module that is
  * built with its headers reads. numpy_has_layout() asks for the interface's version. */
 typedef struct numpy_array {
-  PyObject_HEAD char* data;
+  PyObject_HEAD char *data;
   int ndim;
   Py_ssize_t *shape, *strides;
   PyObject *base, *dtype;
@@ -58,13 +58,13 @@ enum {
 };
 
 static int numpy_has_layout(void) {
-  static const char* const modules[] = {"numpy._core._multiarray_umath", "numpy.core._multiarray_umath"};
+  static const char *const modules[] = {"numpy._core._multiarray_umath", "numpy.core._multiarray_umath"};
   unsigned version = 0;
   for (int i = 0; i < 2 && version == 0; i++) {
-    PyObject* name = PyUnicode_FromString(modules[i]);
-    PyObject* module = name == NULL ? NULL : PyImport_GetModule(name);
-    PyObject* capsule = module == NULL ? NULL : PyObject_GetAttrString(module, "_ARRAY_API");
-    void* const* table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    PyObject *name = PyUnicode_FromString(modules[i]);
+    PyObject *module = name == NULL ? NULL : PyImport_GetModule(name);
+    PyObject *capsule = module == NULL ? NULL : PyObject_GetAttrString(module, "_ARRAY_API");
+    void *const *table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     unsigned (*of_interface)(void) = NULL;
     if (table != NULL) memcpy(&of_interface, &table[0], sizeof of_interface); /* PyArray_GetNDArrayCVersion */
     if (of_interface != NULL) version = of_interface();
@@ -79,25 +79,25 @@ static int numpy_has_layout(void) {
 /* What a dtype object of NumPy's is to the library, as a buffer of it has told: there is one object of each
  * dtype. */
 static struct {
-  PyObject* object;
+  PyObject *object;
   hvd_dtype dtype;
 } dtypes[MOST_DTYPES];
 static int dtype_count;
 
-static hvd_dtype dtype_of_object(const PyObject* object) {
+static hvd_dtype dtype_of_object(const PyObject *object) {
   for (int i = 0; i < dtype_count; i++) {
     if (dtypes[i].object == object) return dtypes[i].dtype;
   }
   return 0;
 }
 
-static int read_buffer(PyObject* array, int writable, hvd_tensor* tensor, loan* keep) {
+static int read_buffer(PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
   if (PyObject_GetBuffer(array, &keep->view,
                          PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
     PyErr_Clear();
     return 0;
   }
-  const Py_buffer* view = &keep->view;
+  const Py_buffer *view = &keep->view;
   keep->exporter = view->obj;
   hvd_dtype dtype = dtype_of_format(view->format, view->itemsize);
   if (dtype == 0 || view->ndim > HVD_MAX_DIMS || (view->buf == NULL && view->len > 0)) return 0;
@@ -108,9 +108,9 @@ static int read_buffer(PyObject* array, int writable, hvd_tensor* tensor, loan* 
   return 1;
 }
 
-static int read_numpy(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep) {
+static int read_numpy(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
   (void)of;
-  const numpy_array* inner = (const numpy_array*)array;
+  const numpy_array *inner = (const numpy_array *)array;
   const int needed = NUMPY_CONTIGUOUS | NUMPY_ALIGNED | (writable ? NUMPY_WRITABLE : 0);
   hvd_dtype dtype = dtype_of_object(inner->dtype);
   if (dtype != 0 && (inner->flags & (needed | NUMPY_WARNS)) == needed && inner->ndim <= HVD_MAX_DIMS &&
@@ -134,7 +134,7 @@ static int read_numpy(const kind* of, PyObject* array, int writable, hvd_tensor*
 }
 
 /* The same without the layout. */
-static int read_unknown_numpy(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep) {
+static int read_unknown_numpy(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
   (void)of;
   int done = read_buffer(array, writable, tensor, keep);
   if (done != 1) return done;
@@ -146,7 +146,7 @@ static int read_unknown_numpy(const kind* of, PyObject* array, int writable, hvd
 
 /* DLPack's table of functions, as of version 1.3, of which only what is used is named. */
 typedef struct dl_tensor {
-  void* data;
+  void *data;
   int32_t device_type, device_id, ndim;
   uint8_t code, bits;
   uint16_t lanes;
@@ -157,22 +157,22 @@ typedef struct dl_tensor {
 typedef struct dl_api {
   uint32_t major, minor;
   void *previous, *allocate, *export_managed, *import_managed;
-  int (*view)(void* object, dl_tensor* out); /* borrowed: no memory is made */
+  int (*view)(void *object, dl_tensor *out); /* borrowed: no memory is made */
 } dl_api;
 
 /* A method without arguments: the C function behind it where there is one, which saves looking it up and
  * calling it as an object. Arrays that are read here have exactly the type that it was taken from. */
 typedef struct method {
-  PyObject* name;
-  PyTypeObject* type;
+  PyObject *name;
+  PyTypeObject *type;
   PyCFunction function;
 } method;
 
-static int method_find(method* found, PyObject* of, const char* name) {
+static int method_find(method *found, PyObject *of, const char *name) {
   found->type = Py_TYPE(of);
   found->function = NULL;
   found->name = PyUnicode_InternFromString(name);
-  PyObject* bound = found->name == NULL ? NULL : PyObject_GetAttr(of, found->name);
+  PyObject *bound = found->name == NULL ? NULL : PyObject_GetAttr(of, found->name);
   if (bound == NULL) return -1;
   if (Py_IS_TYPE(bound, &PyCFunction_Type) && PyCFunction_GetFlags(bound) == METH_NOARGS &&
       PyCFunction_GetSelf(bound) == of)
@@ -181,7 +181,7 @@ static int method_find(method* found, PyObject* of, const char* name) {
   return 0;
 }
 
-static PyObject* method_call(const method* m, PyObject* of) {
+static PyObject *method_call(const method *m, PyObject *of) {
   if (m->function != NULL && Py_TYPE(of) == m->type) return m->function(of, NULL);
   return PyObject_CallMethodObjArgs(of, m->name, NULL);
 }
@@ -192,9 +192,9 @@ typedef struct flag {
   descrgetfunc get;
 } flag;
 
-static int flag_find(flag* found, PyTypeObject* type, const char* name) {
+static int flag_find(flag *found, PyTypeObject *type, const char *name) {
   found->name = PyUnicode_InternFromString(name);
-  found->descriptor = found->name == NULL ? NULL : PyObject_GetAttr((PyObject*)type, found->name);
+  found->descriptor = found->name == NULL ? NULL : PyObject_GetAttr((PyObject *)type, found->name);
   if (found->descriptor == NULL) return -1;
   found->get = Py_IS_TYPE(found->descriptor, &PyGetSetDescr_Type)
                    ? (descrgetfunc)PyType_GetSlot(&PyGetSetDescr_Type, Py_tp_descr_get)
@@ -203,20 +203,20 @@ static int flag_find(flag* found, PyTypeObject* type, const char* name) {
 }
 
 /* Takes a reference: 1, 0, or -1. */
-static int truth(PyObject* of) {
+static int truth(PyObject *of) {
   if (of == NULL) return -1;
   int result = of == Py_True ? 1 : of == Py_False ? 0 : PyObject_IsTrue(of);
   Py_DECREF(of);
   return result;
 }
 
-static int flag_is_set(const flag* f, PyObject* of) {
-  return truth(f->get != NULL ? f->get(f->descriptor, of, (PyObject*)Py_TYPE(of))
+static int flag_is_set(const flag *f, PyObject *of) {
+  return truth(f->get != NULL ? f->get(f->descriptor, of, (PyObject *)Py_TYPE(of))
                               : PyObject_GetAttr(of, f->name));
 }
 
 /* Takes a reference: the number, or -1. */
-static long long whole(PyObject* of) {
+static long long whole(PyObject *of) {
   if (of == NULL) return -1;
   long long result = PyLong_AsLongLong(of);
   Py_DECREF(of);
@@ -224,15 +224,15 @@ static long long whole(PyObject* of) {
 }
 
 struct kind {
-  PyTypeObject* type;
+  PyTypeObject *type;
   reader read;
   /* PyTorch's */
-  const dl_api* api;
+  const dl_api *api;
   flag requires_grad, is_leaf;
   method is_neg, untyped_storage, storage_offset, nbytes;
 };
 
-static int read_torch(const kind* of, PyObject* array, int writable, hvd_tensor* tensor, loan* keep) {
+static int read_torch(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
   dl_tensor dl;
   memset(&dl, 0, sizeof dl);
   if (of->api->view(array, &dl) != 0) goto other; /* sparse, of no storage, ... */
@@ -257,7 +257,7 @@ static int read_torch(const kind* of, PyObject* array, int writable, hvd_tensor*
   long long have = whole(method_call(&of->nbytes, keep->more));
   long long before = whole(method_call(&of->storage_offset, array));
   if (have < 0 || before < 0 || (before + count) * (dl.bits / 8) > have) goto other;
-  tensor->data = (char*)dl.data + dl.byte_offset;
+  tensor->data = (char *)dl.data + dl.byte_offset;
   if (tensor->data == NULL && count > 0) goto other;
   tensor->dtype = dtype;
   tensor->ndim = dl.ndim;
@@ -268,8 +268,8 @@ other:
 }
 
 /* Of a tensor: whether its type can be read here. */
-static int kind_of_torch(kind* found, PyObject* example) {
-  PyObject* capsule = PyObject_GetAttrString((PyObject*)found->type, "__dlpack_c_exchange_api__");
+static int kind_of_torch(kind *found, PyObject *example) {
+  PyObject *capsule = PyObject_GetAttrString((PyObject *)found->type, "__dlpack_c_exchange_api__");
   found->api = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_XDECREF(capsule);
   if (found->api == NULL || found->api->major != 1 || found->api->view == NULL) return 0;
@@ -280,7 +280,7 @@ static int kind_of_torch(kind* found, PyObject* example) {
       method_find(&found->untyped_storage, example, "untyped_storage") != 0 ||
       method_find(&found->storage_offset, example, "storage_offset") != 0)
     return 0;
-  PyObject* storage = method_call(&found->untyped_storage, example);
+  PyObject *storage = method_call(&found->untyped_storage, example);
   if (storage == NULL) return 0; /* of a tensor without one */
   int done = method_find(&found->nbytes, storage, "nbytes");
   Py_DECREF(storage);
@@ -291,7 +291,7 @@ static int kind_of_torch(kind* found, PyObject* example) {
 
 static kind kinds[MOST_TYPES];
 static int kind_count;
-static PyObject* s_tensor;
+static PyObject *s_tensor;
 
 int loans_prepare(void) {
   if (s_tensor == NULL) s_tensor = PyUnicode_InternFromString("tensor");
@@ -299,10 +299,10 @@ int loans_prepare(void) {
 }
 
 /* register_type(example, "numpy" or "torch"): whether arrays of exactly its type are read here from now on. */
-PyObject* register_type(PyObject* module, PyObject* arguments) {
+PyObject *register_type(PyObject *module, PyObject *arguments) {
   (void)module;
-  PyObject* example;
-  const char* name;
+  PyObject *example;
+  const char *name;
   if (!PyArg_ParseTuple(arguments, "Os", &example, &name)) return NULL;
   int torch = strcmp(name, "torch") == 0;
   if (!torch && strcmp(name, "numpy") != 0)
@@ -322,15 +322,15 @@ PyObject* register_type(PyObject* module, PyObject* arguments) {
   }
   PyErr_Clear();
   if (!usable) Py_RETURN_FALSE;
-  Py_INCREF((PyObject*)found.type);
+  Py_INCREF((PyObject *)found.type);
   kinds[kind_count++] = found;
   Py_RETURN_TRUE;
 }
 
 /* By borrow(object, writable), whose result has a ctypes structure: 0; -1 with an exception. */
-static int read_slowly(PyObject* object, int writable, hvd_tensor* tensor, loan* keep) {
-  PyObject* lent;
-  if (Py_TYPE(object) == (PyTypeObject*)hvd.borrowed_type) {
+static int read_slowly(PyObject *object, int writable, hvd_tensor *tensor, loan *keep) {
+  PyObject *lent;
+  if (Py_TYPE(object) == (PyTypeObject *)hvd.borrowed_type) {
     lent = object;
     Py_INCREF(lent);
   } else {
@@ -338,7 +338,7 @@ static int read_slowly(PyObject* object, int writable, hvd_tensor* tensor, loan*
   }
   if (lent == NULL) return -1;
   keep->more = lent;
-  PyObject* structure = PyObject_GetAttr(lent, s_tensor);
+  PyObject *structure = PyObject_GetAttr(lent, s_tensor);
   Py_buffer view;
   if (structure == NULL) return -1;
   int status = PyObject_GetBuffer(structure, &view, PyBUF_SIMPLE);
@@ -355,16 +355,16 @@ static int read_slowly(PyObject* object, int writable, hvd_tensor* tensor, loan*
   return status;
 }
 
-static void loan_end(loan* l) {
+static void loan_end(loan *l) {
   if (l->exporter != NULL) PyBuffer_Release(&l->view);
   l->exporter = NULL;
   Py_CLEAR(l->more);
 }
 
-static int lend(loans* l, PyObject* object, int writable) {
+static int lend(loans *l, PyObject *object, int writable) {
   static const hvd_tensor blank = HVD_TENSOR_INIT;
-  loan* keep = &l->items[l->count];
-  hvd_tensor* tensor = &l->tensors[l->count];
+  loan *keep = &l->items[l->count];
+  hvd_tensor *tensor = &l->tensors[l->count];
   keep->more = keep->exporter = NULL;
   *tensor = blank;
   Py_INCREF(object);
@@ -381,16 +381,16 @@ static int lend(loans* l, PyObject* object, int writable) {
   return read_slowly(object, writable, tensor, keep);
 }
 
-static void loans_init(loans* l) {
+static void loans_init(loans *l) {
   l->count = 0;
   l->items = l->few_items;
   l->tensors = l->few_tensors;
 }
 
-static int loans_reserve(loans* l, size_t count) {
+static int loans_reserve(loans *l, size_t count) {
   if (count <= FEW) return 0;
-  loan* items = PyMem_Malloc(count * sizeof *items);
-  hvd_tensor* tensors = PyMem_Malloc(count * sizeof *tensors);
+  loan *items = PyMem_Malloc(count * sizeof *items);
+  hvd_tensor *tensors = PyMem_Malloc(count * sizeof *tensors);
   if (items == NULL || tensors == NULL) {
     PyMem_Free(items);
     PyMem_Free(tensors);
@@ -402,7 +402,7 @@ static int loans_reserve(loans* l, size_t count) {
   return 0;
 }
 
-static void loans_release(loans* l) {
+static void loans_release(loans *l) {
   for (size_t i = 0; i < l->count; i++) {
     loan_end(&l->items[i]);
     Py_DECREF(l->items[i].owner);
@@ -412,12 +412,12 @@ static void loans_release(loans* l) {
   loans_init(l);
 }
 
-int lend_all(loans* l, PyObject* objects, int writable) {
+int lend_all(loans *l, PyObject *objects, int writable) {
   Py_ssize_t count = PySequence_Size(objects);
   if (count < 0 || loans_reserve(l, (size_t)count) != 0) return -1;
   int tuple = PyTuple_Check(objects);
   for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject* object = tuple ? PyTuple_GetItem(objects, i) : PySequence_GetItem(objects, i);
+    PyObject *object = tuple ? PyTuple_GetItem(objects, i) : PySequence_GetItem(objects, i);
     if (object == NULL) return -1;
     int status = lend(l, object, writable);
     if (!tuple) Py_DECREF(object);
@@ -426,13 +426,13 @@ int lend_all(loans* l, PyObject* objects, int writable) {
   return 0;
 }
 
-void both_init(both* b) {
+void both_init(both *b) {
   loans_init(&b->inputs);
   loans_init(&b->outputs);
 }
 
-both* both_moved(both* from) {
-  both* to = PyMem_Malloc(sizeof(both));
+both *both_moved(both *from) {
+  both *to = PyMem_Malloc(sizeof(both));
   if (to == NULL) return NULL;
   *to = *from;
   for (int i = 0; i < 2; i++) {
@@ -444,7 +444,7 @@ both* both_moved(both* from) {
   return to;
 }
 
-void both_release(both* b) {
+void both_release(both *b) {
   loans_release(&b->inputs);
   loans_release(&b->outputs);
 }
