@@ -18,16 +18,16 @@ while [ $# -gt 0 ]; do
 done
 
 scripts/install-deps.sh build test demo ${python:+bindings}
-cmake --preset release >/dev/null
+cmake --preset demo >/dev/null
 # Alone it needs one backend; those that are named come with all that a job may load.
 targets=(hvdrun hvd_tcp fashion_mnist)
 [ "$backend$python" = auto ] || targets=(runtime fashion_mnist)
-cmake --build --preset release --target "${targets[@]}"
-bin=$PWD/build/release/bin
+cmake --build --preset demo --target "${targets[@]}"
+bin=$PWD/build/demo/bin
 worker=("$bin/fashion_mnist")
 if [ -n "$python" ]; then
   worker=("$python" "$PWD/examples/python/fashion_mnist.py")
-  export PYTHONPATH=$PWD/bindings/python HVD_LIBRARY=$PWD/build/release/lib
+  export PYTHONPATH=$PWD/bindings/python HVD_LIBRARY=$PWD/build/demo/lib
 fi
 
 work=$(mktemp -d)
