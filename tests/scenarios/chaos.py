@@ -190,7 +190,10 @@ class Chaos(Faults):
         self.resume(float("inf"))
         if not self.by_agents:
             self.set_hosts({name: slots for name, slots in self.hosts.items() if name not in ("odd", "few")})
-        self.job.finish(0, timeout=self.steps * PACE_S * 4 + 120)
+        while self.job.process.poll() is None and not self.job.find("done"):
+            self.progress(self.job.mark(), "the last fault")  # as slowly as the machine may
+            time.sleep(0.5)
+        self.job.finish(0)
         self.job.verify(self.steps)
 
     def resume(self, now):
@@ -273,8 +276,9 @@ def main():
     backends = [b for b in arguments.backends.split(",") if present(b.partition(":")[0])]
     end = time.monotonic() + arguments.minutes * 60
     faults, totals, broken = collections.Counter(), collections.Counter(), []
-    number = 0
-    while time.monotonic() < end or number == 0:
+    number, stopped = 0, False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    while not stopped and (time.monotonic() < end or number == 0):
         seed = arguments.seed * 1000 + number
         if arguments.job is not None:
             seed, number, end = arguments.job, arguments.job % 1000, 0
@@ -296,6 +300,8 @@ def main():
         except Broken as error:
             broken.append({"job": seed, "what": chaos.title, "how": str(error)[:20000]})
             outcome = "BROKEN: " + str(error)[:4000]
+        except KeyboardInterrupt:  # Ctrl-C, SIGTERM: the report is of what there was
+            outcome, stopped = "stopped", True
         print("job %d (%s), %.0f s: %s" % (seed, chaos.title, time.monotonic() - began, outcome), flush=True)
     goodput = totals["useful_s"] / totals["wall_s"] if totals["wall_s"] else 0
     report = {
