@@ -64,6 +64,7 @@ status::Snapshot Supervisor::snapshot() const {
 status::Snapshot Supervisor::summary() const {
   status::Snapshot status;
   status.job = config_.settings.job;
+  status.term = term();
   if (!membership_) return status;
   if (finish_) {
     status.phase = !over() ? HVD_PHASE_ENDING : finish_->success ? HVD_PHASE_SUCCEEDED : HVD_PHASE_FAILED;

@@ -86,6 +86,7 @@ class Http(Seen):
         job = self.moving_job()
         status = self.through_a_kill(job)
         self.assertEqual(status["phase"], "running")
+        self.assertEqual(status["term"], 1)
         self.assertEqual([w["rank"] for w in status["workers"]], [0, 1, 2])
         self.assertGreater(status["goodput"], 0)
         self.assertLessEqual(status["goodput"], 1)
@@ -190,6 +191,7 @@ class Http(Seen):
         self.assertEqual(value["hvd_workers", (("state", "training"),)], 3)
         self.assertEqual(value["hvd_resets_total", (("cause", "peer_lost"),)], 1)
         self.assertGreater(value["hvd_commit_seconds_count", ()], 0)
+        self.assertEqual(value["hvd_driver_term", ()], 1)
         self.assertGreaterEqual(value["hvd_recovery_seconds_count", (("phase", "total"),)], 2)
         self.assertFalse(
             [labels for _, labels in value if {"worker", "rank", "host"} & {name for name, _ in labels}])
