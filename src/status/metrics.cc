@@ -90,7 +90,7 @@ std::string to_openmetrics(const Snapshot& s) {
   m.gauge("hvd_hosts_blocked", "Hosts that fail again and again and get no worker now.", s.hosts_blocked);
   m.gauge("hvd_stalled_operations", "Operations that wait for ranks for longer than stall_warning.",
           s.stalled);
-  m.gauge("hvd_driver_term", "How many drivers this job has had.", s.term);
+  m.gauge("hvd_driver_term", "Term of the driver: each one that takes over has a higher one.", s.term);
   return m.take();
 }
 
