@@ -55,7 +55,7 @@ scripts/lint.sh --format
 scripts/sanitize.sh --short
 scripts/fuzz.sh --seconds 15
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
-# What is shipped is smaller than what is tested.
+# The shipped library is smaller than the tested one.
 cmake --preset package
 cmake --build --preset package --target hvd
 python3 -B tests/abi/size_test.py build/package/lib/libhvd.so strip 1800000

@@ -28,7 +28,7 @@ std::string entry_name(const TensorArray& array, size_t index) {
   return array.single ? std::string(array.name) : fmt::format("{}[{}]", array.name, index);
 }
 
-// What is wrong is said with the tensor's name, which is made only then: these run at every operation.
+// These run at every operation, so an error makes the tensor's name, and nothing else does.
 
 /// Where it is; whether any backend serves that, and all tensors of a call are in one place, is found out
 /// later.

@@ -1,5 +1,5 @@
-// What a caller's tensors, reductions, factors and splits say, checked. All of these throw Error(HVD_INVALID) or
-// Error(HVD_UNSUPPORTED), naming field, value and what was expected.
+// Checks of a caller's tensors, reductions, factors and splits. All of them throw Error(HVD_INVALID) or
+// Error(HVD_UNSUPPORTED), which names the field, its value and what was expected.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// hvd-driver.so, as libhvd.so knows it. A worker needs no driver and no agent, which are a third of all code: so
-// they lie in an object of their own beside the modules, which the first call of driver.h loads. It has its own
-// copy of the rooms that both need, so that nothing but the C of this page passes between them.
+// hvd-driver.so, as libhvd.so knows it. A worker needs no driver and no agent, which are a third of all code.
+// So they lie in an object of their own beside the modules, which the first call of driver.h loads. It has
+// its own copy of the rooms that both need, so that nothing but the C of this page passes between them.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +53,8 @@ struct DriverObject {
   decltype(&hvd_agent_destroy) agent_destroy;
 };
 
-/// The symbol of hvd-driver.so. `version` is libhvd.so's, `directory` where that lies, beside which hvd-guard and
-/// the modules are looked for. NULL and an error if the two do not fit each other.
+/// The symbol of hvd-driver.so. `version` is libhvd.so's, `directory` where that lies, beside which hvd-guard
+/// and the modules are looked for. NULL and an error if the two do not fit each other.
 inline constexpr char kDriverObjectFile[] = "hvd-driver.so";
 inline constexpr char kDriverObjectSymbol[] = "hvd_driver_object";
 using DriverObjectFn = const DriverObject* (*)(const char* version, const char* directory, hvd_error* error);

@@ -1,4 +1,4 @@
-// What hvd_request asks for, checked.
+// Reads and checks an hvd_request.
 #pragma once
 
 #include "api/calls.h"

@@ -1,4 +1,4 @@
-// What a session's callers do: they hand events to its thread and wait for what comes of them.
+// The callers' side of a session: they hand events to its thread and wait for the outcome.
 #include "session/session.h"
 
 #include <fmt/format.h>

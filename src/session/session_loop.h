@@ -1,4 +1,4 @@
-// What a session has on its loop's thread, and what its callers wait for.
+// The part of a session that lives on its loop's thread, and the outcomes that callers wait for.
 #pragma once
 
 #include <atomic>

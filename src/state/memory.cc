@@ -1,8 +1,8 @@
 // Large memory is mapped by itself, so that it can change its size without a copy and without new pages.
 //
-// What is shared is a file in memory (memfd): a page with a token, and from the next huge page's border on the
-// data. Others open it by its descriptor in /proc, which the kernel allows to processes of the same user, and
-// lock it (flock) for as long as they map it. The kernel takes the lock away from processes that end.
+// Shared memory is a file in memory (memfd): a page with a token, and from the next huge page's border on
+// the data. Others open it by its descriptor in /proc, which the kernel allows to processes of the same user,
+// and lock it (flock) for as long as they map it. The kernel takes the lock away from processes that end.
 #include "state/memory.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ constexpr auto kData = static_cast<off_t>(kHugePage);  // within a file
 #ifndef MFD_NOEXEC_SEAL
 constexpr unsigned MFD_NOEXEC_SEAL = 8;  // Linux 6.3
 #endif
-// Whoever reads behind the end of a file that got shorter is ended by a signal (SIGBUS): so none may.
+// No file may get shorter: a reader of the part that is gone would be ended by a signal (SIGBUS).
 constexpr int kSeal = F_SEAL_SHRINK;
 
 Digest random_token() {

@@ -476,8 +476,8 @@ Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, cons
   return check_copies(bag, moves, rank);
 }
 
-/// All have filled their own parcels: what this rank has mapped of them is what they say. Before that it would
-/// not outlive its owner.
+/// All have filled their own parcels: what this rank has mapped of them is what they say. Before that it
+/// would not outlive its owner.
 Status Shards::tell_filled(Set* next, const std::vector<ParcelPtr>& mapped, int32_t rank,
                            collective::Engine& engine, Time deadline) const {
   std::vector<Digest> mine(shards_.size());

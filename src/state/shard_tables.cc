@@ -231,7 +231,7 @@ bool read_parcel_tables(std::span<const uint8_t> bytes, size_t rank, std::span<c
         if (__builtin_mul_overflow(static_cast<uint64_t>(range.elements()), element_bytes[range.key],
                                    &length))
           return false;
-        // What can't be mapped may be anywhere: nobody looks there.
+        // Nobody looks into a parcel that can't be mapped, so its segments may be anywhere.
         if (parcel.memory.process != 0 &&
             (length > parcel.memory.size || place.at > parcel.memory.size - length)) {
           return false;

@@ -1,6 +1,6 @@
 // A sync among ranks of one machine that copies nothing but live memory: each maps the parcels of the last
-// commit that its new ranges lie in, and those of the copies that it is to hold. So as many hold each byte as
-// would after a new commit, and the next commit is the first in the new split.
+// commit that its new ranges lie in, and those of the copies that it is to hold. Each byte then has as many
+// holders as after a new commit, and the next commit is the first in the new split.
 #include <algorithm>
 #include <utility>
 
@@ -78,7 +78,7 @@ Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set nex
   if (!read_parcel_tables(all, me, mine, tables.has, elements, &placed))
     return unreadable("where their shards are");
 
-  // What can't be mapped counts for nothing.
+  // A parcel that can't be mapped counts for nothing.
   std::vector<ParcelPtr> bag;
   for (size_t i = 0; i < all_parcels.size(); ++i) {
     if (places[i].memory.process != 0) bag.push_back(all_parcels[i]);
@@ -121,7 +121,7 @@ Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set nex
           static_cast<uint64_t>(end - begin) * elements[move.range.key];
     }
   }
-  // Where nothing of this rank's has changed its parcel stays its own.
+  // A rank whose ranges have not changed keeps its own parcel.
   const auto own = std::find(bag.begin(), bag.end(), sealed_.own);
   if (own != bag.end() && holds(**own, segments(tables.own[me], -1))) {
     next.own = *own;

@@ -12,7 +12,7 @@
 
 namespace hvd::wire {
 
-/// What the receivers of a roster have been told already.
+/// The roster that receivers have already.
 using Known = hvd::Roster;
 
 /// known: null if they know none.

@@ -89,12 +89,14 @@ static hvd_status train(void* userdata) {
     ++j->step;
     if (j->step % j->commit_every == 0) {
       status = hvd_state_commit(j->state, NULL);
-      /* Who commits longer than the other is not waited for in the next step. */
+      /* The next step does not wait for the rank that commits longer. */
       if (status == HVD_OK && j->loops > 1) status = hvd_barrier(j->context, "committed", NULL);
       if (status != HVD_OK) return left(j, status);
     }
     const int64_t ended = now_ns();
-    if (size == j->first_size && done > 0 && j->left_at == 0 && hvd_generation(j->context) == 1 && j->taken < MOST_STEPS) j->steps[j->taken++] = ended - began;
+    if (size == j->first_size && done > 0 && j->left_at == 0 && hvd_generation(j->context) == 1 &&
+        j->taken < MOST_STEPS)
+      j->steps[j->taken++] = ended - began;
     if (j->loops > 1 && size == j->first_size && done > 0 && j->step % j->commit_every != 0) {
       const int kind = j->counts[1] > 0 || access(j->grown, F_OK) == 0;
       if (j->counts[kind] < MOST_STEPS) j->kinds[kind][j->counts[kind]++] = ended - began;

@@ -1,4 +1,4 @@
-// What a history of engines calls under one name, and what must come of it.
+// A call of a history of engines under one name, and the results that are expected of it.
 #pragma once
 
 #include <algorithm>

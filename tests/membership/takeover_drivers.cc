@@ -153,7 +153,7 @@ void TakeoverSimulator::crash() {
   driver_.reset();
   for (auto& [id, p] : processes_) {
     if (has_older(p)) continue;
-    // What was under way may still arrive, or not.
+    // Messages that were under way may still arrive, or not.
     for (size_t lost = static_cast<size_t>(random_.below(p.down.size() + 1)); lost > 0; --lost)
       p.down.pop_back();
     while (!p.down.empty() && p.where != Where::kGone) deliver_down(p);

@@ -159,7 +159,7 @@ bool TakeoverSimulator::step(Process& p) {
       if (!g.trained) {
         g.trained = true;
         for (const auto& [instance, other] : generations_) {
-          // Who knew of the other one may have been cut off, and the journal lost.
+          // All who knew of the other one may have been cut off, and the journal lost.
           const bool lives = std::any_of(other.members.begin(), other.members.end(), [&](uint64_t id) {
             const Process& q = processes_.at(id);
             return q.where != Where::kGone && !q.told_end && q.term == term_ && q.instance == instance;
@@ -167,7 +167,8 @@ bool TakeoverSimulator::step(Process& p) {
           const bool split =
               instance != p.instance && instance.first == p.instance.first && other.trained && lives;
           tally_.split += split;
-          // Two drivers that know nothing of each other have each a part of the workers (docs/driver-loss.md).
+          // Two drivers may know nothing of each other and have a part of the workers each:
+          // docs/driver-loss.md.
           require(!split || lossy_ || !shared_, "contract 11: two generations of one number were at work");
         }
       }

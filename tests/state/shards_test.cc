@@ -123,7 +123,7 @@ TEST_F(MappedShards, AsManyMayBeLostAfterEachSync) {
   }
 }
 
-/// What was not made again can be put back by itself: it lies in parcels of before.
+/// A commit that was mapped, not made again, can be put back from the parcels of before.
 TEST_F(MappedShards, TheLastCommitIsPutBackAfterASyncWithoutAnother) {
   start(4, 1);
   ASSERT_TRUE(ok(sync()));

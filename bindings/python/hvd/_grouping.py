@@ -1,4 +1,4 @@
-"""Which gradients are reduced together: num_groups and groups, as Horovod's optimizers and tapes take them."""
+"""num_groups and groups, as Horovod's optimizers and tapes take them: the gradients that go together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* What the files of hvd._calls share: loans.c reads arrays, calls.c submits operations on them.
+/* Declarations that the files of hvd._calls share: loans.c reads arrays, calls.c submits operations on them.
  *
  * The module is built against Python's stable ABI and links nothing. Every function here needs the
  * interpreter's lock, unless it says otherwise. */
@@ -25,7 +25,7 @@ typedef struct known {
 } known;
 extern known hvd;
 
-/* What keeps the memory of a descriptor. */
+/* Keeps the memory of a descriptor. */
 typedef struct loan {
   PyObject *owner, *more; /* references */
   PyObject *exporter;     /* of view; NULL if there is none */

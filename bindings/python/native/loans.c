@@ -76,8 +76,8 @@ static int numpy_has_layout(void) {
   return version == 0x01000009 || version == 0x02000000; /* NumPy 1.x, 2.x */
 }
 
-/* What a dtype object of NumPy's is to the library, as a buffer of it has told: there is one object of each
- * dtype. */
+/* NumPy's dtype objects, of which there is one for each dtype, and the library's dtypes: a buffer of each has
+ * told. */
 static struct {
   PyObject *object;
   hvd_dtype dtype;
@@ -298,7 +298,8 @@ int loans_prepare(void) {
   return s_tensor == NULL ? -1 : 0;
 }
 
-/* register_type(example, "numpy" or "torch"): whether arrays of exactly its type are read here from now on. */
+/* register_type(example, "numpy" or "torch"): whether arrays of exactly its type are read here from now
+ * on. */
 PyObject *register_type(PyObject *module, PyObject *arguments) {
   (void)module;
   PyObject *example;

@@ -26,8 +26,8 @@ def say(event, **fields):
 def network():
     torch.manual_seed(0)
     if kind in ("waits", "hides"):  # large enough that a copy takes its time
-        return torch.nn.Sequential(torch.nn.Linear(4, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 512),
-                                   torch.nn.Tanh(), torch.nn.Linear(512, 1))
+        return torch.nn.Sequential(torch.nn.Linear(4, 512), torch.nn.BatchNorm1d(512),
+                                   torch.nn.Linear(512, 512), torch.nn.Tanh(), torch.nn.Linear(512, 1))
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
 
 

@@ -1,6 +1,6 @@
-// A collective of some of the ranks, by messages on the communicator of all: a communicator of their own would
-// have to be made first, by a call that blocks for ever if one of them dies meanwhile. The algorithms are the
-// kit's.
+// A collective of some of the ranks, by messages on the communicator of all: a communicator of their own
+// would have to be made first, by a call that blocks for ever if one of them dies meanwhile. The algorithms
+// are the kit's.
 #pragma once
 
 #include <mpi.h>

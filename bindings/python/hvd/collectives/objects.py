@@ -11,7 +11,7 @@ from ..errors import InvalidError
 from .operation import BROADCAST_OBJECT, GATHER
 from .rows import Rows
 
-# What a rank sends in place of an object that its codec refuses, so that all ranks raise the same error.
+# A rank sends this in place of an object that its codec refuses, so that all ranks raise the same error.
 _REFUSED = b"\0hvd: no object\0\1"
 
 

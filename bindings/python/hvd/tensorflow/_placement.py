@@ -19,11 +19,14 @@ def check(device_dense: Any = "", device_sparse: Any = "") -> None:
         if not device:
             continue
         try:
-            kind = tf.DeviceSpec.from_string(device).device_type if isinstance(device, str) else device.device_type
+            spec = tf.DeviceSpec.from_string(device) if isinstance(device, str) else device
+            kind = spec.device_type
         except (AttributeError, ValueError) as problem:
-            raise InvalidError(f"{what} is {device!r}: expected a device of TensorFlow's, as '/cpu:0'") from problem
+            raise InvalidError(
+                f"{what} is {device!r}: expected a device of TensorFlow's, as '/cpu:0'") from problem
         if kind in (None, "CPU") or (what, kind) in _warned:
             continue
         _warned.add((what, kind))
-        warnings.warn(f"{what} is {device!r}, which has no effect: the operation is not placed on a {kind}, and "
-                      "tensors that lie there travel through host memory", stacklevel=3)
+        warnings.warn(
+            f"{what} is {device!r}, which has no effect: the operation is not placed on a {kind}, "
+            "and tensors that lie there travel through host memory", stacklevel=3)

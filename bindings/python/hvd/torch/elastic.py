@@ -64,8 +64,9 @@ class TorchState(ObjectState):
             super().commit()
             return
         self._end_hidden()
-        object.__setattr__(self, "_versions", [(key, tensor, tensor._version)
-                                               for tensors in self._copied.values() for key, tensor in tensors])
+        copied = (pair for pairs in self._copied.values() for pair in pairs)
+        versions = [(key, tensor, tensor._version) for key, tensor in copied]
+        object.__setattr__(self, "_versions", versions)
         self.commit_begin()
         object.__setattr__(self, "_begun", True)
 
@@ -74,8 +75,9 @@ class TorchState(ObjectState):
             object.__setattr__(self, "_begun", False)
             for key, tensor, version in self._versions:
                 if tensor._version != version:
-                    raise InvalidError(f"{key!r} was written between commit() and the optimizer's step, while "
-                                       f"it was copied: expected that of no parameter with hidden_commits=True")
+                    raise InvalidError(
+                        f"{key!r} was written between commit() and the optimizer's step, while it was "
+                        "copied: expected that of no parameter with hidden_commits=True")
             try:
                 self.commit_end()
             except HostsUpdatedInterrupt:

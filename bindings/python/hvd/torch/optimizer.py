@@ -349,10 +349,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
                          sparse_as_dense: bool = False, process_set: Any = None) -> Any:
     """An optimizer of the same class and with the same state, whose step() uses the gradients of all ranks.
 
-    A gradient's reduction begins as soon as its last backward pass has made it. Gradients of at most 256 KiB in
-    host memory go together, up to 1 MiB, when all of them are there; `groups` says otherwise. With
-    backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once: divide the
-    loss by n for their mean.
+    A gradient's reduction begins as soon as its last backward pass has made it. Gradients of at most 256 KiB
+    in host memory go together, up to 1 MiB, when all of them are there; `groups` says otherwise. With
+    backward_passes_per_step = n, gradients add up over n backward passes and are then reduced once: divide
+    the loss by n for their mean.
 
     `groups`: lists of parameters whose gradients are reduced as one operation, or a number of such groups
     (which num_groups is, too). Sparse gradients are gathered, or with sparse_as_dense reduced as dense ones.
