@@ -1,22 +1,20 @@
-// Brings every range of a revision to whom it belongs in a new generation, with copies, and hands over what
-// leaves.
+// Brings every range of a revision to whom it belongs in a new generation, with copies.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "base/text.h"
 #include "state/flight.h"
-#include "state/pages.h"
 #include "state/shard_move.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
 
 namespace hvd::state {
+
 namespace {
 
 /// The same ranges, in whatever order and however often.
@@ -31,86 +29,11 @@ bool alike(std::vector<ShardRange> a, std::vector<ShardRange> b) {
   return a == b;
 }
 
-std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels) {
-  std::vector<ShardRange> ranges;
-  for (const ParcelPtr& parcel : parcels) {
-    for (const Segment& segment : parcel->segments) ranges.push_back(segment.range);
-  }
-  return ranges;
-}
-
 bool has_block(const std::vector<Digest>& blocks, const Digest& block) {
   return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
 }
 
 }  // namespace
-
-Status Shards::fit(const Generation& generation) {
-  const int32_t rank = generation.rank, size = generation.size();
-  for (uint32_t key = 0; key < shards_.size(); ++key) {
-    Shard& shard = shards_[key];
-    if (shard.rank == rank && shard.size == size) continue;
-    const ShardRange even = even_range(key, shard.elements, rank, size);
-    if (!shard.reshard) {
-      if (even.begin != shard.begin || even.end != shard.end) {
-        return {HVD_INVALID,
-                fmt::format("state key '{}' has elements {} to {} and no reshard callback: rank {} of {} "
-                            "needs {} to {}",
-                            shard.key, shard.begin, shard.end - 1, rank, size, even.begin, even.end - 1)};
-      }
-      shard.rank = rank;
-      shard.size = size;
-      continue;
-    }
-    hvd_shard asked{};
-    asked.struct_size = sizeof(asked);
-    asked.key = shard.key.c_str();
-    asked.dtype = shard.dtype;
-    asked.rank = rank;
-    asked.size = size;
-    asked.global_elements = shard.elements;
-    asked.offset = even.begin;
-    asked.elements = even.elements();
-    asked.data = shard.live;
-    const int32_t code = shard.reshard(&asked);
-    if (code != 0) {
-      Status status(HVD_CALLBACK_FAILED, fmt::format("reshard callback of state key '{}' returned {}: "
-                                                     "expected 0",
-                                                     shard.key, code));
-      status.vendor_code = code;
-      return status;
-    }
-    const bool within = asked.offset >= 0 && asked.elements >= 0 && asked.elements <= shard.elements &&
-                        asked.offset <= shard.elements - asked.elements;
-    if (!within || (asked.elements > 0 && asked.data == nullptr)) {
-      return {HVD_CALLBACK_FAILED,
-              fmt::format("reshard callback of state key '{}' gave {} elements from {}{}: expected memory "
-                          "for a range within the {} of the whole vector",
-                          shard.key, asked.elements, asked.offset,
-                          asked.data == nullptr ? " without memory" : "", shard.elements)};
-    }
-    shard.live = asked.data;
-    shard.begin = asked.offset;
-    shard.end = asked.offset + asked.elements;
-    shard.rank = rank;
-    shard.size = size;
-    shard.stale = true;
-  }
-  return {};
-}
-
-Status Shards::take_live(const Generation& generation, uint64_t revision) {
-  std::vector<PieceCopy> pieces;
-  if (Status status = begin(generation, &pieces); !status.ok()) return status;
-  copy_pieces(pieces, true);
-  for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
-  sealed_.own = std::move(next_.own);
-  sealed_.revision = revision;
-  sealed_.whole = true;
-  next_ = {};
-  for (Shard& shard : shards_) shard.stale = false;
-  return {};
-}
 
 /// What everyone is to have: its own, and what it holds for others, unless it has mapped it (`maps`: by rank,
 /// whose; empty: nobody has).
@@ -353,183 +276,6 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   return {};
 }
 
-/// Agrees on the moves that receivers make by reading the source's memory, and maps new parcels whose copies
-/// this rank is to hold. Small syncs ask nobody, and all ranks know that they are small.
-Status Shards::agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has, const Set& next,
-                              const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
-                              Time deadline, ShardReads* ret_reads) {
-  uint64_t bytes = 0;
-  for (const ShardMove& move : moves)
-    bytes += static_cast<uint64_t>(move.range.elements()) * shards_[move.range.key].element_bytes;
-  if (bytes < kReadFrom) return {};
-  const auto me = static_cast<size_t>(rank);
-  std::vector<uint8_t> mine, all;
-  put(&mine, reads_others_ && ranges_in(bag) == has[me] ? own_reach() : Reach());
-  put(&mine, next.own->memory.place());
-  std::vector<uint64_t> addresses;
-  for (const ParcelPtr& parcel : bag) {
-    for (const Segment& segment : parcel->segments)
-      addresses.push_back(reinterpret_cast<uint64_t>(parcel->data(segment)));
-  }
-  addresses.resize(has[me].size());
-  for (const uint64_t address : addresses) put(&mine, address);
-  if (Status status = gather(engine, deadline, "hvd.shards.reach", mine.data(), mine.size(), &all);
-      !status.ok()) {
-    return status;
-  }
-  ShardReads reads;
-  reads.reach.resize(has.size());
-  reads.addresses.resize(has.size());
-  std::vector<MemoryPlace> places(has.size());
-  std::span<const uint8_t> rest(all);
-  for (size_t r = 0; r < has.size(); ++r) {
-    if (!take(&rest, &reads.reach[r]) || !take(&rest, &places[r]))
-      return unreadable("where their shards are");
-    reads.addresses[r].resize(has[r].size());
-    for (uint64_t& address : reads.addresses[r]) {
-      if (!take(&rest, &address)) return unreadable("where their shards are");
-    }
-  }
-  if (!rest.empty()) return unreadable("where their shards are");
-
-  mine.assign(has.size(), 0);
-  for (const ShardMove& move : moves) {
-    const auto source = static_cast<size_t>(move.source);
-    if (!reads_others_ || mine[source] != 0) continue;
-    if (!std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
-    mine[source] = can_read(reads.reach[source]) ? kReads : 0;
-  }
-  reads.mapped.resize(has.size());
-  for (size_t owner = 0; owner < has.size(); ++owner) {
-    const std::vector<int32_t>& holders = next.layout->holders[owner];
-    const auto copy = std::find(holders.begin(), holders.end(), rank);
-    if (copy == holders.end()) continue;
-    const std::vector<Segment> list =
-        segments(next.layout->own[owner], static_cast<int32_t>(copy - holders.begin()));
-    const auto has_it = [&](const ParcelPtr& parcel) { return holds(*parcel, list); };
-    if (std::any_of(bag.begin(), bag.end(), has_it)) continue;
-    reads.mapped[owner] = mapped(places[owner], list);
-    if (reads.mapped[owner].size() > 0) mine[owner] |= kMaps;
-  }
-  Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
-  if (!status.ok()) return status;
-  if (all.size() != has.size() * has.size()) return unreadable("where their shards are");
-  for (size_t r = 0; r < has.size(); ++r) {
-    std::vector<uint8_t>&can = reads.reads.emplace_back(has.size()),
-    &maps = reads.maps.emplace_back(has.size());
-    for (size_t owner = 0; owner < has.size(); ++owner) {
-      const uint8_t said = all[r * has.size() + owner];
-      can[owner] = (said & kReads) != 0 ? 1 : 0;
-      maps[owner] = (said & kMaps) != 0 ? 1 : 0;
-    }
-  }
-  *ret_reads = std::move(reads);
-  return {};
-}
-
-/// Fills `fresh`, from what this rank has and what others have. `own`: the one that live memory gets as well,
-/// where the program's is new.
-Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, const ShardReads& reads,
-                    const std::vector<ParcelPtr>& bag, const std::vector<ParcelPtr>& fresh, int32_t rank,
-                    const Parcel* own, collective::Engine& engine, Time deadline, SyncResult* result) {
-  const std::vector<uint64_t> elements = element_bytes();
-  Filling filling(bag, elements);
-  std::vector<ShardMove> sent;  // by the backend
-  for (const ShardMove& move : moves) {
-    const uint64_t bytes = static_cast<uint64_t>(move.range.elements()) * elements[move.range.key];
-    const bool receives = std::binary_search(move.receivers.begin(), move.receivers.end(), rank);
-    if (move.source == rank) result->sent_bytes += bytes;
-    if (receives) result->received_bytes += bytes;
-    if (receives && reads.direct(move, rank)) {
-      const auto source = static_cast<size_t>(move.source);
-      size_t place = 0;
-      const auto within = [&](const ShardRange& range) {
-        return range.key == move.range.key && range.begin <= move.range.begin && range.end >= move.range.end;
-      };
-      while (place < has[source].size() && !within(has[source][place])) ++place;
-      if (place == has[source].size())
-        return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
-      const auto skip = static_cast<uint64_t>(move.range.begin - has[source][place].begin);
-      filling.add_read(move, reads.reach[source],
-                       reads.addresses[source][place] + skip * elements[move.range.key]);
-    }
-    ShardMove rest = move;
-    std::erase_if(rest.receivers, [&](int32_t receiver) { return reads.direct(move, receiver); });
-    if (!rest.receivers.empty()) sent.push_back(std::move(rest));
-  }
-  for (const ParcelPtr& parcel : fresh) {
-    for (Segment& segment : parcel->segments) {
-      const Shard& shard = shards_[segment.range.key];
-      uint8_t* const data = parcel.get() == own && shard.stale ? static_cast<uint8_t*>(shard.live) : nullptr;
-      filling.add(*parcel, segment, data);
-    }
-  }
-  Carriage carriage(engine, deadline, rank, elements, bag, fresh);
-  if (Status status = carriage.start(sent); !status.ok()) return status;
-  const Status filled = filling.fill();
-  if (Status status = carriage.land(); !status.ok()) return status;
-  if (!filled.ok()) return filled;
-  if (Status status = filling.finish(); !status.ok()) return status;
-  for (const ParcelPtr& parcel : fresh) {
-    for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
-  }
-  return check_copies(bag, moves, rank);
-}
-
-/// All have filled their own parcels: what this rank has mapped of them is what they say. Before that it
-/// would not outlive its owner.
-Status Shards::tell_filled(Set* next, const std::vector<ParcelPtr>& mapped, int32_t rank,
-                           collective::Engine& engine, Time deadline) const {
-  std::vector<Digest> mine(shards_.size());
-  for (const Segment& segment : next->own->segments) mine[segment.range.key] = segment.digest;
-  std::vector<uint8_t> all;
-  const size_t bytes = mine.size() * sizeof(Digest);
-  if (Status status = gather(engine, deadline, "hvd.shards.filled", mine.data(), bytes, &all); !status.ok())
-    return status;
-  if (all.size() != bytes * next->layout->own.size() ||
-      std::memcmp(all.data() + bytes * static_cast<size_t>(rank), mine.data(), bytes) != 0) {
-    return unreadable("their shards");
-  }
-  for (const ParcelPtr& parcel : mapped) {
-    for (Segment& segment : parcel->segments) {
-      std::memcpy(
-          &segment.digest,
-          all.data() + bytes * static_cast<size_t>(parcel->owner) + segment.range.key * sizeof(Digest),
-          sizeof(Digest));
-    }
-  }
-  return {};
-}
-
-/// Copies that this rank has sent are what their owners committed.
-Status Shards::check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
-                            int32_t rank) const {
-  std::vector<std::pair<const Segment*, Pieces>> checked;
-  for (const ShardMove& move : moves) {
-    if (move.source != rank) continue;
-    const ShardSpot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
-    if (spot.segment == nullptr || spot.parcel == sealed_.own.get()) continue;
-    const auto same = [&](const auto& entry) { return entry.first == spot.segment; };
-    if (std::any_of(checked.begin(), checked.end(), same)) continue;
-    Pieces& found = checked.emplace_back(spot.segment, Pieces()).second;
-    found.fit(spot.segment->bytes);
-  }
-  std::vector<PieceCopy> pieces;
-  for (auto& [segment, found] : checked) {
-    const auto parcel = std::find_if(bag.begin(), bag.end(), [&, wanted = segment](const ParcelPtr& p) {
-      return wanted >= p->segments.data() && wanted < p->segments.data() + p->segments.size();
-    });
-    append_pieces(nullptr, (*parcel)->data(*segment), segment->bytes, &found, &pieces);
-  }
-  copy_pieces(pieces, true);
-  for (const auto& [segment, found] : checked) {
-    if (found.content() == segment->digest) continue;
-    return {HVD_INTERNAL, fmt::format("state: the copy of {} on rank {} is not what was committed",
-                                      told(segment->range), rank)};
-  }
-  return {};
-}
-
 /// All have the new parcels, and each copy is what its owner has.
 Status Shards::seal(collective::Engine& engine, Time deadline, int32_t size) {
   struct Said {
@@ -560,73 +306,6 @@ Status Shards::seal(collective::Engine& engine, Time deadline, int32_t size) {
                         said.key < shards_.size() ? shards_[said.key].key : "?", said.owner, size)};
   }
   return {};
-}
-
-Status Shards::hand_over(const Generation& generation) {
-  const int32_t rank = generation.rank, size = generation.size();
-  if (size == 1 || !sealed_.whole) return {};
-  const Time deadline = now() + generation.timeout;
-  // Who leaves, as anybody has heard: somebody knows of the newest change of hosts, since all have agreed on
-  // it.
-  std::vector<uint8_t> bytes, all;
-  put(&bytes, static_cast<uint64_t>(generation.leaving.size()));
-  for (const int32_t leaver : generation.leaving) put(&bytes, static_cast<uint64_t>(leaver));
-  Status status =
-      gather(*generation.engine, deadline, "hvd.shards.leaving", bytes.data(), bytes.size(), &all);
-  if (!status.ok()) return status;
-  std::vector<bool> leaves(static_cast<size_t>(size), false);
-  uint64_t count = 0, leaver = 0;
-  for (std::span<const uint8_t> rest(all); take(&rest, &count);) {
-    for (uint64_t i = 0; i < count && take(&rest, &leaver); ++i) {
-      if (leaver < leaves.size()) leaves[leaver] = true;
-    }
-  }
-  if (std::find(leaves.begin(), leaves.end(), true) == leaves.end()) return {};
-  std::vector<ParcelPtr> bag = sealed_.held;
-  if (sealed_.own) bag.push_back(sealed_.own);
-  const std::vector<ShardRange> has = ranges_in(bag);
-  ShardHead mine;
-  mine.rank = static_cast<uint64_t>(rank);
-  mine.revision = sealed_.revision;
-  bytes = write_shard_table(mine, ranges(), has);
-  status = gather(*generation.engine, deadline, "hvd.shards.held", bytes.data(), bytes.size(), &all);
-  if (!status.ok()) return status;
-  ShardTables tables;
-  if (!read_shard_tables(all, static_cast<size_t>(size), shards_.size(), bytes, &tables))
-    return unreadable("their shards");
-  if (!within(tables.has, lengths())) return unreadable("their shards");
-  for (const ShardHead& head : tables.heads) {
-    if (head.revision != sealed_.revision) return {};  // the next sync sees to it
-  }
-  const std::vector<uint64_t> elements = element_bytes();
-  const Ranges takes = plan_handover(tables.has, leaves, elements);
-  const ShardPlan plan = plan_shards(tables.has, takes, elements);
-  if (plan.moves.empty()) return {};
-  std::vector<Segment> list;
-  size_t at = 0;
-  for (const ShardRange& range : takes[static_cast<size_t>(rank)]) {
-    Segment& segment = list.emplace_back();
-    segment.range = range;
-    segment.at = at;
-    segment.bytes = static_cast<size_t>(range.elements()) * elements[range.key];
-    at += whole_lines(segment.bytes);
-  }
-  std::vector<ParcelPtr> taken;
-  try {
-    if (!list.empty()) taken.push_back(parcel(std::move(list), -1));
-  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
-  Carriage carriage(*generation.engine, deadline, rank, elements, bag, taken);
-  status = carriage.start(plan.moves);
-  if (Status landed = carriage.land(); status.ok()) status = landed;
-  if (!status.ok()) return status;
-  for (const ParcelPtr& parcel : taken) {
-    for (Segment& segment : parcel->segments)
-      segment.digest = content_digest(parcel->data(segment), segment.bytes);
-    sealed_.held.push_back(parcel);
-  }
-  // Who leaves stays until everything has arrived.
-  const uint8_t done = 1;
-  return gather(*generation.engine, deadline, "hvd.shards.taken", &done, sizeof(done), &all);
 }
 
 }  // namespace hvd::state

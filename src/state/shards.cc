@@ -37,6 +37,14 @@ bool holds(const Parcel& parcel, const std::vector<Segment>& segments) {
                     [](const Segment& a, const Segment& b) { return a.range == b.range && a.at == b.at; });
 }
 
+std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels) {
+  std::vector<ShardRange> ranges;
+  for (const ParcelPtr& parcel : parcels) {
+    for (const Segment& segment : parcel->segments) ranges.push_back(segment.range);
+  }
+  return ranges;
+}
+
 bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes,
                   uint8_t* to, std::vector<PieceCopy>* pieces) {
   for (int64_t at = range.begin; at < range.end;) {

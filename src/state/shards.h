@@ -84,6 +84,9 @@ ShardSpot find(const std::vector<ParcelPtr>& parcels, const ShardRange& range, s
 /// Whether these are its segments, where they lie.
 bool holds(const Parcel& parcel, const std::vector<Segment>& segments);
 
+/// In the order of parcels and their segments.
+std::vector<ShardRange> ranges_in(const std::vector<ParcelPtr>& parcels);
+
 /// Appends copies of a range to `to`, out of what parcels have of it. False: they do not have all of it.
 bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range, size_t element_bytes,
                   uint8_t* to, std::vector<PieceCopy>* pieces);
@@ -132,7 +135,7 @@ class Shards {
   /// All of it is left to the sync, which has to follow.
   void leave_restore();
 
-  // ---- Sync (shard_sync.cc) ----
+  // ---- Sync (shard_fit.cc, shard_sync.cc, shard_leave.cc) ----
   /// This rank's ranges in a generation: asks the program where its place has changed. Calls its callbacks.
   Status fit(const Generation& generation);
   /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
@@ -183,6 +186,7 @@ class Shards {
                    collective::Engine& engine, Time deadline);
   Ranges wanted(const ShardLayout& layout, const std::vector<std::vector<uint8_t>>& maps) const;
   void spare(Set* set);
+  // Filling new parcels (shard_fill.cc).
   Status agree_on_moves(const std::vector<ShardMove>& moves, const Ranges& has, const Set& next,
                         const std::vector<ParcelPtr>& bag, int32_t rank, collective::Engine& engine,
                         Time deadline, ShardReads* ret_reads);

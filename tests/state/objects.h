@@ -14,6 +14,10 @@
 
 namespace hvd::state {
 
+inline collective::Tensor tensor_of(std::vector<float>& values) {
+  return {values.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(values.size())}};
+}
+
 struct TestObject {
   std::vector<uint8_t> bytes;
   int32_t save_code = 0, load_code = 0;

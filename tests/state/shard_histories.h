@@ -1,0 +1,23 @@
+// Histories of a job with shards: other sizes, and commits and syncs that are cut off at every point.
+#pragma once
+
+#include "state/shard_workers.h"
+
+namespace hvd::state {
+
+/// One copy of each shard, and parity instead.
+inline constexpr int32_t kKept[] = {1, parity_of(2), parity_of(3)};
+
+/// `kept`: copies or parity of the longer key.
+struct ShardHistories : ShardJob {
+  /// A job of four that loses workers and gains others, several times.
+  void change_sizes(int32_t kept);
+  void cut_off_commits(int32_t kept);
+  /// Every so many ranks are lost in turns.
+  void cut_off_syncs(size_t every);
+  /// A worker is lost, another takes its place, and the sync is cut off: nobody tries again.
+  void give_up(int32_t kept);
+  void random_histories(uint32_t seeds);
+};
+
+}  // namespace hvd::state
