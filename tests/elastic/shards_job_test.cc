@@ -1,0 +1,167 @@
+// Recoveries that fail with shards in the state: hvd_run returns with the last commit in the program's memory.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "elastic/job.h"
+#include "hvd/shards.h"
+
+namespace hvd::test {
+namespace {
+
+constexpr int64_t kElements = 1000003, kLost = 4, kSteps = 8;
+
+double value_of(int64_t element, int64_t step) {
+  return static_cast<double>(element) * 0.25 + static_cast<double>(step) * 1e7;
+}
+
+/// Commits at each step; in between its shard is half written.
+struct Trainer {
+  hvd_context* context = nullptr;
+  hvd_state* state = nullptr;
+  std::vector<double> shard;
+  int64_t offset = 0, step = 0;
+  int resharded = 0;
+  int32_t first_rank = -1;
+  bool breaks_off = false;  // it is lost when the others' objects reach it
+  std::function<bool(Trainer&)> is_lost;
+
+  void take_range(int64_t from, int64_t count) {
+    offset = from;
+    shard.assign(static_cast<size_t>(count), -1);
+  }
+  void write(int64_t of) {
+    for (size_t i = 0; i < shard.size(); ++i) shard[i] = value_of(offset + static_cast<int64_t>(i), of);
+  }
+  int64_t wrong() const {
+    int64_t count = 0;
+    for (size_t i = 0; i < shard.size(); ++i)
+      count += shard[i] != value_of(offset + static_cast<int64_t>(i), step) ? 1 : 0;
+    return count;
+  }
+  hvd_status lose() const {
+    hvd_abort(context, "the test loses it", nullptr);
+    return HVD_CLOSED;
+  }
+
+  hvd_status train() {
+    while (step < kSteps) {
+      std::fill_n(shard.begin(), shard.size() / 2, -1.0);
+      if (is_lost(*this)) return lose();
+      float gradient = 1;
+      hvd_tensor tensor = HVD_TENSOR_INIT;
+      tensor.data = &gradient;
+      tensor.dtype = HVD_DTYPE_FLOAT32;
+      hvd_status status =
+          hvd_allreduce(context, "gradient", &tensor, &tensor, HVD_REDUCTION_AVERAGE, nullptr);
+      if (status != HVD_OK) return status;
+      write(++step);
+      if ((status = hvd_state_commit(state, nullptr)) != HVD_OK) return status;
+      // Whoever is lost next is lost when all have that commit.
+      if ((status = hvd_barrier(context, "committed", nullptr)) != HVD_OK) return status;
+    }
+    return HVD_OK;
+  }
+  static int32_t reshard(void* self, hvd_shard* shard) {
+    auto& trainer = *static_cast<Trainer*>(self);
+    trainer.take_range(shard->offset, shard->elements);
+    shard->data = trainer.shard.data();
+    ++trainer.resharded;
+    return 0;
+  }
+  static int32_t load(void* self, const void*, size_t) {
+    const auto& trainer = *static_cast<Trainer*>(self);
+    if (!trainer.breaks_off) return 0;
+    trainer.lose();
+    return 1;
+  }
+  static int32_t save(void* self, hvd_write_fn write, void* sink) {
+    write(sink, &static_cast<Trainer*>(self)->step, sizeof(int64_t));
+    return 0;
+  }
+
+  hvd_status run(hvd_options* options, hvd_error* error) {
+    hvd_status status = hvd_init(options, &context, error);
+    if (status != HVD_OK) return status;
+    hvd_membership_info place{};
+    place.struct_size = sizeof(place);
+    EXPECT_EQ(hvd_get_membership(context, &place, nullptr), HVD_OK);
+    first_rank = place.rank;
+    int64_t from = 0, count = 0;
+    EXPECT_EQ(hvd_shard_range(kElements, place.rank, place.size, &from, &count, error), HVD_OK);
+    take_range(from, count);
+    write(0);
+    hvd_tensor tensor = HVD_TENSOR_INIT;
+    tensor.data = shard.data();
+    tensor.dtype = HVD_DTYPE_FLOAT64;
+    tensor.ndim = 1;
+    tensor.shape[0] = count;
+    EXPECT_EQ(hvd_state_create(context, &state, error), HVD_OK) << error->message;
+    EXPECT_EQ(hvd_state_add_shard(state, "m", &tensor, kElements, from, 1, reshard, this, nullptr, error),
+              HVD_OK)
+        << error->message;
+    EXPECT_EQ(hvd_state_add_value(state, "step", &step, sizeof(step), error), HVD_OK);
+    EXPECT_EQ(hvd_state_add_object(state, "object", save, load, this, nullptr, error), HVD_OK);
+    return hvd_run(
+        context, state, [](void* self) { return static_cast<Trainer*>(self)->train(); }, this, error);
+  }
+  ~Trainer() {
+    hvd_shutdown(context, 60 * HVD_SECOND, nullptr);
+    hvd_state_destroy(state);
+    hvd_destroy(context);
+  }
+};
+
+/// A job of three, of which rank 2 is lost at kLost; and so is who comes in its place, `newcomers` times.
+struct ShardsJob : ::testing::Test {
+  std::atomic<int> lost{0}, newcomers_lost{0}, done{0}, failed{0};
+
+  void run(const std::map<std::string, std::string>& options, int newcomers) {
+    std::map<std::string, std::string> all = {{"np", "3"}, {"min_np", "3"}, {"feed_timeout", "0"}};
+    all.insert(options.begin(), options.end());
+    Job job("localhost:3", all, [&](const WorkerSeat&, hvd_options* given) {
+      Trainer trainer;
+      trainer.is_lost = [&](const Trainer& t) {
+        return t.step == kLost && t.first_rank == 2 && lost.exchange(1) == 0;
+      };
+      trainer.breaks_off = lost > 0 && newcomers_lost++ < newcomers;
+      hvd_error error = HVD_ERROR_INIT;
+      const hvd_status status = trainer.run(given, &error);
+      if (status == HVD_OK) {
+        EXPECT_EQ(trainer.step, kSteps);
+        EXPECT_EQ(trainer.wrong(), 0);
+        ++done;
+      } else if (trainer.first_rank == 0 || trainer.first_rank == 1) {
+        EXPECT_EQ(trainer.step, kLost);
+        EXPECT_EQ(trainer.resharded, 0);
+        EXPECT_EQ(hvd_state_revision(trainer.state), static_cast<uint64_t>(kLost));
+        EXPECT_EQ(trainer.wrong(), 0) << "of " << trainer.shard.size() << " elements from " << trainer.offset;
+        ++failed;
+      }
+    });
+    job.start();
+    std::string sentence;
+    job.wait(&sentence);
+  }
+};
+
+TEST_F(ShardsJob, NoOtherGenerationIsFormed) {
+  run({{"restart", "false"}, {"elastic_timeout", "2"}}, 0);
+  EXPECT_EQ(failed, 2);
+}
+
+/// The newcomer has taken what all have alike, and is lost before the shards.
+TEST_F(ShardsJob, TheSyncIsCutOff) {
+  run({{"reset_limit", "1"}}, 1);
+  EXPECT_EQ(failed, 2);
+}
+
+TEST_F(ShardsJob, TheSyncIsCutOffAndMadeAgain) {
+  run({}, 1);
+  EXPECT_EQ(done, 3);
+  EXPECT_EQ(newcomers_lost, 2);
+}
+
+}  // namespace
+}  // namespace hvd::test
