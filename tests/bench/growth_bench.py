@@ -8,8 +8,8 @@ N] [--option NAME=VALUE] [--spare] [--python] [trials] With --python each trial 
 too, and "python_over_c" is the stop of theirs over the other's. With --spare nobody joins: one of the workers
 is killed and a spare takes its place. "next" is the time from the kill to the first collective of those that
 were left, at the same size. With --set HVD_BENCH_LOOPS=N a step computes so many times as long, and steps
-without a commit are told by themselves: the longest one before anybody came, and median and longest since
-then, over the median before. The last line is a JSON object.
+without a commit are told by themselves, over the median of those before anybody came: the longest of these,
+and median, 90th percentile and longest while newcomers start and while they wait for a place, fed. The last line is a JSON object.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def trial(mib, first, last, settings, options, worker=WORKER):
             command += ["-x", "%s=%s" % (name, value)]
         job = subprocess.Popen(command + [worker], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT)
-        lines, stops, recoveries, steps, computing, sums = [], [], [], [], [], set()
+        lines, stops, recoveries, steps, phases, sums = [], [], [], [], {}, set()
         grown, deadline = False, time.monotonic() + 120
         for raw in job.stdout:
             line = raw.decode("utf-8", "replace").rstrip()
@@ -81,10 +81,10 @@ def trial(mib, first, last, settings, options, worker=WORKER):
                 stops.append(event["stop"])
             elif "recovery" in event:
                 recoveries.append(event["recovery"])
+            elif "phase" in event:
+                phases.setdefault(event["phase"], []).append(event)
             elif "median" in event:
                 steps.append(event)
-            elif "joined" in event:
-                computing.append(event)
             elif "sum" in event:
                 sums.add((event["sum"], event["at"]))
             elif "step" in event and not grown and event["step"] >= 100:
@@ -100,8 +100,10 @@ def trial(mib, first, last, settings, options, worker=WORKER):
     result["step_median"] = max(s["median"] for s in steps) / 1e6
     result["step_p99"] = max(s["p99"] for s in steps) / 1e6
     result["step_longest"] = max(s["longest"] for s in steps) / 1e6
-    for name in ("alone_longest", "joined", "joined_longest") if computing else ():
-        result[name + "_over_alone"] = max(s[name] / s["alone"] for s in computing)
+    alone = [worker["median"] for worker in phases.get("alone", [])]
+    for phase, workers in phases.items() if alone else ():
+        for name in ("median", "p90", "longest"):
+            result["%s_%s_over_alone" % (phase, name)] = max(w[name] for w in workers) / max(alone)
     return result
 
 
@@ -168,7 +170,8 @@ def measure(mib, first, last, trials, settings, options, python):
         if python:
             in_python.append(trial(mib, first, last, settings, options, PYTHON))
             over_c.append(in_python[-1]["stop"] / results[-1]["stop"])
-    table = {phase: spread([r[phase] for r in results]) for phase in results[0]}
+    table = {
+        phase: spread([r[phase] for r in results]) for phase in results[0] if all(phase in r for r in results)}
     table["copy"] = spread(copies)
     table["stop_over_copy"] = spread(ratios)
     if python:

@@ -3,6 +3,7 @@
  * measures what the stop is compared with instead: N processes that each copy as many bytes out of one
  * memory into their own, touched before. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <hvd/hvd.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -30,8 +31,10 @@ typedef struct job {
   int64_t* steps;    /* durations at the first size, in ns */
   int loops;         /* of computing, in a step */
   const char* grown; /* a file that is there when others are about to come */
-  int64_t* kinds[2]; /* durations of steps without a commit: before that, and since */
-  int64_t counts[2];
+  char ready[512];   /* a file that is there when one of them has started, and waits for a place */
+  int64_t* kinds[3]; /* durations of steps without a commit: before, while they start, while they wait */
+  int64_t counts[3];
+  int phase;
   int64_t taken;
 } job;
 
@@ -98,8 +101,10 @@ static hvd_status train(void* userdata) {
         j->taken < MOST_STEPS)
       j->steps[j->taken++] = ended - began;
     if (j->loops > 1 && size == j->first_size && done > 0 && j->step % j->commit_every != 0) {
-      const int kind = j->counts[1] > 0 || access(j->grown, F_OK) == 0;
-      if (j->counts[kind] < MOST_STEPS) j->kinds[kind][j->counts[kind]++] = ended - began;
+      const int kind = j->phase == 2 || access(j->ready, F_OK) == 0 ? 2 : access(j->grown, F_OK) == 0;
+      /* A step that is partly before and partly after says nothing. */
+      if (kind == j->phase && j->counts[kind] < MOST_STEPS) j->kinds[kind][j->counts[kind]++] = ended - began;
+      j->phase = kind;
     }
     began = ended;
     if (hvd_rank(j->context) == 0 && j->step % 50 == 0) {
@@ -128,12 +133,14 @@ static void report(job* j) {
            (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
            (unsigned long long)r.sync_bytes);
   }
-  if (j->counts[0] > 0 && j->counts[1] > 0) {
-    for (int kind = 0; kind < 2; ++kind)
-      qsort(j->kinds[kind], (size_t)j->counts[kind], sizeof(int64_t), ascending);
-    printf("{\"alone\":%lld,\"alone_longest\":%lld,\"joined\":%lld,\"joined_longest\":%lld}\n",
-           (long long)j->kinds[0][j->counts[0] / 2], (long long)j->kinds[0][j->counts[0] - 1],
-           (long long)j->kinds[1][j->counts[1] / 2], (long long)j->kinds[1][j->counts[1] - 1]);
+  static const char* const names[] = {"alone", "starting", "waiting"};
+  for (int kind = 0; kind < 3; ++kind) {
+    const int64_t count = j->counts[kind];
+    if (count == 0) continue;
+    qsort(j->kinds[kind], (size_t)count, sizeof(int64_t), ascending);
+    printf("{\"phase\":\"%s\",\"steps\":%lld,\"median\":%lld,\"p90\":%lld,\"longest\":%lld}\n", names[kind],
+           (long long)count, (long long)j->kinds[kind][count / 2], (long long)j->kinds[kind][count * 9 / 10],
+           (long long)j->kinds[kind][count - 1]);
   }
   if (j->taken == 0) return;
   qsort(j->steps, (size_t)j->taken, sizeof *j->steps, ascending);
@@ -201,12 +208,18 @@ int main(int argc, char** argv) {
   j.steps = calloc(MOST_STEPS, sizeof *j.steps);
   j.kinds[0] = calloc(MOST_STEPS, sizeof *j.steps);
   j.kinds[1] = calloc(MOST_STEPS, sizeof *j.steps);
+  j.kinds[2] = calloc(MOST_STEPS, sizeof *j.steps);
   j.loops = number("HVD_BENCH_LOOPS", 1);
   j.grown = getenv("HVD_BENCH_GROWN") != NULL ? getenv("HVD_BENCH_GROWN") : "";
+  snprintf(j.ready, sizeof j.ready, "%s.ready", j.grown);
   /* 1: what trains is initialised before this worker announces itself; 2: after; 0: never. */
   for (int t = 0; t < TENSORS; ++t) {
     j.weights[t] = calloc(j.floats, sizeof(float));
     if (touch == 1) fill(j.weights[t], j.floats);
+  }
+  if (j.loops > 1 && access(j.grown, F_OK) == 0) {
+    const int ready = open(j.ready, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (ready >= 0) close(ready);
   }
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
@@ -234,5 +247,6 @@ int main(int argc, char** argv) {
   free(j.steps);
   free(j.kinds[0]);
   free(j.kinds[1]);
+  free(j.kinds[2]);
   return status == HVD_OK ? 0 : 1;
 }
