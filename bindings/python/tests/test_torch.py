@@ -508,6 +508,32 @@ def test_a_parameter_that_is_written_during_a_hidden_commit_is_named(worker):
     assert not state._begun
 
 
+@pytest.mark.parametrize("way", ["restore", "loss"])
+def test_what_was_written_during_a_hidden_commit_does_not_come_back(worker, way):
+    model = torch.nn.Linear(4, 4)
+    state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1), hidden_commits=True)
+
+    @hvd.elastic.run
+    def train(state):
+        state.commit()
+        with torch.no_grad():
+            model.bias.add_(1)
+        raise hvd.elastic.HorovodInternalError("a peer is lost")
+
+    if way == "loss":
+        with pytest.raises(hvd.InvalidError, match="'model.bias' was written between"):
+            train(state)
+        return
+    state.commit()
+    state.restore()
+    state.commit()
+    with torch.no_grad():
+        model.bias.add_(1)
+    with pytest.raises(hvd.InvalidError, match="'model.bias' was written between"):
+        state.restore()
+
+
+
 def test_attributes_of_a_state_may_be_replaced(worker):
     model = network()
     state = hvd.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),

@@ -31,8 +31,8 @@ class TorchState(ObjectState):
     step() of any optimizer that is an attribute, which then raises what commit() would have
     (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch normalization's) and
     all other attributes may change, since they are copied at once. A parameter that PyTorch has written
-    meanwhile is an InvalidError, which names it; writes to `.data` or past PyTorch are found by option
-    check_commits alone.
+    meanwhile is an InvalidError, which names it: at the step, or at the restore or sync that would have used
+    that commit. Writes to `.data` or past PyTorch are found by option check_commits alone.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
@@ -73,11 +73,7 @@ class TorchState(ObjectState):
     def _end_hidden(self, *_: Any) -> None:
         if self._begun:
             object.__setattr__(self, "_begun", False)
-            for key, tensor, version in self._versions:
-                if tensor._version != version:
-                    raise InvalidError(
-                        f"{key!r} was written between commit() and the optimizer's step, while it was "
-                        "copied: expected that of no parameter with hidden_commits=True")
+            self._check_versions()
             try:
                 self.commit_end()
             except HostsUpdatedInterrupt:
@@ -85,6 +81,18 @@ class TorchState(ObjectState):
                 # too.
                 State.restore(self)
                 raise
+
+    def _check_versions(self) -> None:
+        for key, tensor, version in self._versions:
+            if tensor._version != version:
+                raise InvalidError(
+                    f"{key!r} was written between commit() and the optimizer's step, while it was copied: "
+                    "expected that of no parameter with hidden_commits=True")
+
+    def _check_memory(self) -> None:
+        super()._check_memory()
+        if self._begun:  # a restore or a sync before the step: what was written meanwhile must not come back
+            self._check_versions()
 
     def _call(self, what: str, function: Any) -> None:
         super()._call(what, function)
