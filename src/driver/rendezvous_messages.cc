@@ -73,7 +73,9 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
     return reject(connection, wire::Refusal::Unknown,
                   fmt::format("the key of {} is not worker {}'s", identity, worker));
   }
-  if (ended_ && hello->resumes) {  // the driver before this one ended the job, or was about to
+  // A worker that resumes: the driver before this one ended the job, or was about to. One that comes too late
+  // for a success has not failed either.
+  if (ended_ && (hello->resumes || ended_->first)) {
     wire::JobEndedT ended;
     ended.success = ended_->first;
     ended.reason = ended_->second;

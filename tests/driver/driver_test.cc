@@ -166,6 +166,20 @@ TEST_F(Job, LateComersAreToldThatItHasEnded) {
   EXPECT_EQ(refused->code, wire::Refusal::Ended);
 }
 
+TEST_F(Job, LateComersToASuccessHaveNotFailed) {
+  start();
+  form(2);
+  workers[0]->done(1);
+  workers[1]->done(1);
+  ASSERT_NE(workers[0]->await(&wire::BodyUnion::AsJobEnded), nullptr);
+  ScriptedWorker& late = strange(1);
+  ASSERT_TRUE(late.connect().ok()) << "the others are there still";
+  late.hello();
+  const wire::JobEndedT* ended = late.await(&wire::BodyUnion::AsJobEnded);
+  ASSERT_NE(ended, nullptr) << log.text();
+  EXPECT_TRUE(ended->success);
+}
+
 TEST_F(Job, AWorkerThatCanNotBeStartedIsAFailureOfItsSlot) {
   set("elastic_timeout", "0.3");
   start_result = 9;

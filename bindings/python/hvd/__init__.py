@@ -30,8 +30,8 @@ from .codec import Codec, JsonCodec, PickleCodec, set_codec
 from .collectives import Adasum, Average, Max, Min, Product, Reduction, Sum
 from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
-                     HvdError, InternalError, InvalidError, JobFailedError, MismatchError, RefusedError,
-                     RemovedError, UnavailableError, UnsupportedError, WaitTimeoutError)
+                     HvdError, InternalError, InvalidError, JobCompleteError, JobFailedError, MismatchError,
+                     RefusedError, RemovedError, UnavailableError, UnsupportedError, WaitTimeoutError)
 from .handle import Handle
 from .process_set import ProcessSet, ProcessSetInfo, global_process_set
 from .tensors import Array

@@ -7,9 +7,9 @@ from functools import wraps
 from operator import index
 from typing import Any, Callable, Concatenate, Iterable, ParamSpec, TypeVar
 
-from ._options import LogCallback, OptionValue, logger
+from ._options import WARNING, LogCallback, OptionValue, logger, to_logging
 from .context import Context
-from .errors import InvalidError
+from .errors import InvalidError, RemovedError, complete
 from .handle import Handle
 from .process_set import ProcessSet, _Everybody
 
@@ -29,6 +29,9 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     shutdown(keep_place=True): the place in the job that was kept, without process sets. `comm` and
     process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process
     sets may be added at any time here.
+
+    A worker that comes when the job has succeeded says so in one line, and ends with status 0 unless it catches
+    the JobCompleteError.
     """
     global _context, _parked
     ranks = None if comm is None else _ranks_of(comm)
@@ -53,7 +56,14 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         begin_timeline(context)
     else:
         chosen = {**options_of(os.environ, logger().warning), **options}
-        context = Context(log=log, process_sets=sets, **chosen)
+        try:
+            context = Context(log=log, process_sets=sets, **chosen)
+        except RemovedError as error:
+            late = complete(error)
+            if late is None:
+                raise
+            (log or to_logging())(WARNING, late.message)
+            raise late from None
         try:
             _everybody(context, ranks)
             begin_timeline(context)

@@ -23,7 +23,8 @@ def logger():
     return logging.getLogger("hvd")
 
 
-def _to_logging() -> LogCallback:
+def to_logging() -> LogCallback:
+    """Lines go to logging.getLogger("hvd")."""
     import logging
 
     own = logger()
@@ -56,7 +57,7 @@ class NativeOptions:
             for key, value in options.items():
                 if value is not None:
                     self.set(key, value)
-            number = _logs.add(log or _to_logging())
+            number = _logs.add(log or to_logging())
             _abi.check(_lib.hvd_options_set_log, self._pointer, 0, _log, number, _forget_log)
         except BaseException:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 OK, PEER_LOST, HOSTS_UPDATED, MISMATCH, INVALID, TIMEOUT, CLOSED, REMOVED = range(8)
 DRIVER_LOST, REFUSED, UNAVAILABLE, UNSUPPORTED, CALLBACK_FAILED, JOB_FAILED, INTERNAL = range(8, 15)
@@ -67,6 +68,15 @@ class RemovedError(HvdError):
     status = REMOVED
 
 
+class JobCompleteError(RemovedError, SystemExit):
+    """The job has succeeded without this worker, which came too late. Where nobody catches it the process
+    ends with status 0."""
+
+    def __init__(self, message: str = "", **fields: Any):
+        super().__init__(message, **fields)
+        self.code = 0
+
+
 class DriverLostError(HvdError):
     """The driver can't be reached or is gone."""
 
@@ -115,6 +125,15 @@ BY_STATUS: dict[int, type[HvdError]] = {
                  ClosedError, RemovedError, DriverLostError, RefusedError, UnavailableError, UnsupportedError,
                  CallbackError, JobFailedError, InternalError)
 }
+
+_SUCCESS = "the job has ended with success"  # what the library says with HVD_REMOVED
+
+
+def complete(error: RemovedError) -> JobCompleteError | None:
+    """The same, if it says that the job has succeeded."""
+    _, found, after = error.message.partition(_SUCCESS)
+    return JobCompleteError(f"{_SUCCESS} before this worker joined it{after}") if found else None
+
 
 # What code of ours within another library (XLA, LightGBM) says, where nothing but a text comes out of it.
 _MARK = re.compile(r"(HVD_\w+: .*?) ?\[hvd (\d+) (-?\d+) (\d+)\]", re.S)

@@ -37,7 +37,7 @@ OPTIONS = {
 class Job:
     """hvdrun with elastic_worker.py, its events in a queue; ended at the end of the test."""
 
-    def __init__(self, directory, slots, arguments, worker=WORKER, **limits):
+    def __init__(self, directory, slots, arguments, worker=WORKER, options=OPTIONS, **limits):
         self.hosts = directory / "hosts"
         self.set_slots(slots)
         script = directory / "discover"
@@ -46,7 +46,7 @@ class Job:
         command = [hvd.hvdrun(), "-np", str(slots), "--local-hosts", "--host-discovery-script", str(script)]
         for flag, value in limits.items():
             command += [f"--{flag.replace('_', '-')}", str(value)]
-        for key, value in OPTIONS.items():
+        for key, value in options.items():
             command += ["--set", f"{key}={value}"]
         command += ["--", sys.executable, str(worker), *map(str, arguments)]
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
@@ -163,6 +163,17 @@ def test_a_horovod_script(start):
     assert len(ends) == 2 and sorted(end["recoveries"] for end in ends) == [0, 1], ends
     for end in ends:
         assert end["agree"] and end["epoch"] == 3 and end["rate"] == 0.1 and end["accuracy"] > 0.9, ends
+
+
+def test_a_worker_that_comes_after_the_end(start, tmp_path):
+    """The job has succeeded without it: one sentence, no traceback, status 0."""
+    job = start(2, [tmp_path], worker=WORKER.with_name("late_worker.py"), min_np=1, max_np=2,
+                options={**OPTIONS, "stop_grace": 40})
+    late = job.wait("late")
+    job.end()
+    assert late["status"] == 0 and late["output"] == "", late
+    sentence = "the job has ended with success before this worker joined it: .+\n"
+    assert re.fullmatch(sentence, late["errors"]), late
 
 
 def test_an_exception_fails_the_job(start, tmp_path):
