@@ -1,4 +1,4 @@
-/* Declarations that the files of hvd._calls share: loans.c reads arrays, calls.c submits operations on them.
+/* Declarations that the files of hvd._calls share: loans.c keeps arrays, calls.c submits operations on them.
  *
  * The module is built against Python's stable ABI and links nothing. Every function here needs the
  * interpreter's lock, unless it says otherwise. */
@@ -28,8 +28,7 @@ extern known hvd;
 /* Keeps the memory of a descriptor. */
 typedef struct loan {
   PyObject *owner, *more; /* references */
-  PyObject *exporter;     /* of view; NULL if there is none */
-  Py_buffer view;
+  Py_buffer *view;        /* or NULL */
 } loan;
 
 typedef struct loans {

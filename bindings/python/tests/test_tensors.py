@@ -2,12 +2,16 @@
 
 import array
 import ctypes
+import math
 import mmap
+import weakref
 
 import numpy as np
 import pytest
 
 import hvd
+from hvd import _submit
+from hvd.collectives import operation
 from hvd.tensors import CODES, borrow
 
 torch = None
@@ -382,3 +386,77 @@ class TestTorch:
         (values.untyped_storage() if hasattr(values, "untyped_storage") else values.storage()).resize_(0)
         with pytest.raises(ValueError, match="was it freed"):
             hvd.allreduce(values)
+
+    def test_those_that_come_again_are_looked_at_again(self, alone):
+        """What the compiled module remembers of a tensor holds as long as the tensor is what it was."""
+        factor = torch.ones(1, requires_grad=True)
+        changes = [
+            (lambda t: t.untyped_storage().resize_(0), "was it freed"),
+            (lambda t: t.untyped_storage().resize_(8), "was it freed"),
+            (lambda t: t.mul_(factor), "autograd"),
+            (lambda t: setattr(t, "data", torch.ones(8)[::2]), "not contiguous"),
+            (lambda t: setattr(t, "data", torch._neg_view(torch.ones(4))), "lazy view"),
+            (lambda t: setattr(t, "data", torch.ones(4, dtype=torch.complex64)), "dtype"),
+        ]
+        for change, match in changes:
+            tensors = [torch.ones(4), torch.ones(2)]
+            for turn in range(5):
+                assert hvd.grouped_allreduce_(tensors, op=hvd.Sum, prescale_factor=2.0) is not None
+            assert [t.tolist() for t in tensors] == [[32] * 4, [32] * 2]
+            change(tensors[0])
+            for _ in range(3):
+                with pytest.raises(ValueError, match=match):
+                    hvd.grouped_allreduce_(tensors, op=hvd.Sum)
+
+    def test_other_memory_of_one_that_comes_again(self, alone):
+        tensor = torch.ones(4)
+        for turn in range(1, 9):
+            hvd.allreduce_(tensor, op=hvd.Sum, prescale_factor=3.0)
+            if turn % 4 == 0:
+                before = tensor.data
+                tensor.data = torch.full((turn,), float(turn))
+                hvd.allreduce_(tensor, op=hvd.Sum, prescale_factor=2.0)
+                assert tensor.tolist() == [2.0 * turn] * turn
+                assert before.tolist() == ([81.0] * 4 if turn == 4 else [8.0 * 3**4] * 4)
+
+    def test_another_tensor_in_the_place_of_one_that_came_again(self, alone):
+        base, there = torch.ones(4), set()
+        for _ in range(20):
+            tensor = base[:]
+            for _ in range(4):
+                hvd.allreduce_(tensor, op=hvd.Sum)
+            there.add(id(tensor))
+            del tensor
+            other = torch._neg_view(base)
+            there.add(id(other))
+            with pytest.raises(ValueError, match="lazy view"):
+                hvd.allreduce_(other, op=hvd.Sum)
+            del other
+        assert len(there) < 20  # addresses were used again
+
+    def test_nothing_is_kept_of_those_that_came_again(self, alone):
+        tensor = torch.ones(4)
+        gone = [weakref.ref(tensor), weakref.ref(tensor.untyped_storage())]
+        for _ in range(5):
+            hvd.allreduce_(tensor, op=hvd.Sum)
+        del tensor
+        assert [ref() for ref in gone] == [None, None]
+
+    @pytest.mark.parametrize("dtype", [
+        "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool",
+        "uint16", "uint32", "uint64"])
+    def test_both_ways_give_the_same(self, alone, monkeypatch, dtype):
+        """By the compiled module, for tensors that are new and that come again, and by ctypes."""
+        if not hasattr(torch, dtype):
+            pytest.skip(f"this PyTorch has no {dtype}")
+        shapes = [(3,), (), (0, 2), (2, 1, 2), (1, 1)]
+        found = []
+        for submit in (_submit.submit, _submit._submit):
+            monkeypatch.setattr(operation, "submit", submit)
+            tensors = [torch.arange(max(1, math.prod(s))).to(getattr(torch, dtype))[:math.prod(s)].reshape(s)
+                       for s in shapes]
+            tensors.append(torch.arange(6).to(getattr(torch, dtype))[2:])
+            for _ in range(4):
+                hvd.grouped_allreduce_(tensors, op=hvd.Max)
+                found.append([(t.dtype, t.shape, t.tolist()) for t in tensors])
+        assert all(one == found[0] for one in found)
