@@ -4,10 +4,11 @@ collective that the survivors complete.
 
 The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
 next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...]
-[--memory MIB,...] [--state MIB,...] [--workers N,...] [--python] [trials]
+[--memory MIB,...] [--state MIB,...] [--workers N,...] [--python] [--restores ROUNDS] [trials]
 Each backend (default: auto, and mpi where its module is built) has a table of its own, and so has each size
 of the workers' memory, of their state, and of the job. With --state, "restore_over_copy" is the restore over
-a plain copy of the state by as many processes as survive, in the same run. The last line is a JSON object.
+a plain copy of the state by as many processes as survive, in the same run. Then restore_bench compares the
+restores of 256 MiB in all by three processes at once with memcpy by as many. The last line is a JSON object.
 """
 
 import argparse
@@ -142,6 +143,19 @@ def measure(wanted, trials):
     return report
 
 
+def restores_at_once(rounds):
+    """What restore_bench prints: its rows pass, its objects are the report's."""
+    output = subprocess.run([os.path.join(BIN, "restore_bench"), str(rounds)], check=True,
+                            capture_output=True, text=True, timeout=900).stdout
+    report = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            report.update(json.loads(line))
+        else:
+            print(line, flush=True)
+    return report
+
+
 def numbers(text):
     return [int(number) for number in text.split(",") if number]
 
@@ -156,6 +170,7 @@ def main():
     parser.add_argument("--state", default="", help="MiB of state, one table each: 256,1024")
     parser.add_argument("--workers", default="", help="workers, one table each: 8,16,32,64")
     parser.add_argument("--python", action="store_true", help="the workers are programs in Python")
+    parser.add_argument("--restores", type=int, default=9, help="rounds of restores at once; 0: none")
     arguments = parser.parse_args()
     backends = [name for name in arguments.backend.split(",") if name]
     if not backends:
@@ -177,6 +192,8 @@ def main():
     for name, job in jobs.items():
         job.python = arguments.python
         report[name + ("_python" if arguments.python else "")] = measure(job, arguments.trials)
+    if arguments.restores > 0:
+        report.update(restores_at_once(arguments.restores))
     print(json.dumps(report))
 
 

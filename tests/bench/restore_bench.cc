@@ -26,8 +26,8 @@ namespace {
 class Meeting {
  public:
   explicit Meeting(unsigned processes) {
-    void* const all = mmap(nullptr, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const all =
+        mmap(nullptr, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) std::exit(1);
     barrier_ = static_cast<pthread_barrier_t*>(all);
     pthread_barrierattr_t shared;

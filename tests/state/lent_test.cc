@@ -1,6 +1,4 @@
 // Memory that save callbacks lend.
-#include "state/state.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
@@ -8,6 +6,7 @@
 
 #include "state/message.h"
 #include "state/objects.h"
+#include "state/state.h"
 
 namespace hvd::state {
 namespace {

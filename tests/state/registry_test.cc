@@ -1,12 +1,11 @@
 // The registry of a state, and what its callbacks may do with it.
-#include "state/state.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "state/message.h"
 #include "state/objects.h"
+#include "state/state.h"
 
 namespace hvd::state {
 namespace {

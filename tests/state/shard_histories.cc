@@ -1,3 +1,4 @@
+// Each begins with a job of its own, and ends when every element is as its steps give it.
 #include "state/shard_histories.h"
 
 #include <random>
