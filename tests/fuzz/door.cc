@@ -228,8 +228,12 @@ void one_input(std::span<const uint8_t> data) {
       });
   HVD_PROMISE(said.get_future().wait_for(kPatience) == std::future_status::ready);
   job.must_answer();
-  // The driver hangs up when it has read what there is.
-  loop.post([&] { channel->close_then(kPatience, [&] { over.set_value(); }); });
+  // The driver hangs up when it has read what there is. The channel's timers must not outlive the loop.
+  const auto let_go = [&] {
+    channel.reset();
+    over.set_value();
+  };
+  loop.post([&] { channel->close_then(kPatience, [&] { loop.post(let_go); }); });
   HVD_PROMISE(over.get_future().wait_for(2 * kPatience) == std::future_status::ready);
   job.must_answer();
 }
