@@ -37,6 +37,7 @@ class Allreduce {
       blocks_.each = std::clamp(share, kLeastBlock, largest_block(members)) / tensors.element();
     }
     count_ = blocks_.count();
+    fetches_ = members > 2 && streams(team, tensors.bytes());  // of two, memcpy is the faster one here
     reduced_ = static_cast<size_t>(team.me);
     contributed_ = team.me == 0 ? 1 : 0;
     copied_.resize(members);
@@ -79,7 +80,7 @@ class Allreduce {
     const size_t block = contributed_;
     if (block >= count_ || !writable(block)) return false;
     const size_t segment = team_.segment(block);
-    tensors_.gather(blocks_.first(block), blocks_.length(block), team_.group.segment(segment));
+    tensors_.gather(blocks_.first(block), blocks_.length(block), team_.group.segment(segment), fetches_);
     const int32_t owner = team_.members[block % members()];
     team_.group.put(segment, team_.stamp(block), {&owner, 1});
     ++contributed_;
@@ -170,6 +171,7 @@ class Allreduce {
   const hvd_reduction reduction_;
   const int32_t divisor_;
   bool one_round_ = false;
+  bool fetches_ = false;  // what is contributed comes from memory
   Blocks blocks_;
   size_t count_ = 0;
   size_t contributed_ = 0;      // next block of another's that this rank has not put into its ring

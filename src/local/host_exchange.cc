@@ -20,20 +20,31 @@ std::vector<size_t> offsets(std::span<const size_t> sizes) {
   return result;
 }
 
+size_t sum(std::span<const size_t> sizes) { return std::accumulate(sizes.begin(), sizes.end(), size_t{0}); }
+
+/// Whether of so many bytes of a rank what it writes into its ring is best read from memory several pages at
+/// a time: less than this in all still lies in caches.
+bool fetches(const Team& team, size_t bytes) {
+  constexpr size_t kFrom = size_t{128} << 20;
+  return bytes >= kFrom / static_cast<size_t>(team.size());
+}
+
 /// What this rank writes into its ring: `blocks` of it, the k-th in segment k.
 class Outgoing {
  public:
-  explicit Outgoing(Team& team) : team_(team) {}
+  /// bytes: of the operation, on this rank.
+  Outgoing(Team& team, size_t bytes) : team_(team), fetch_(fetches(team, bytes)) {}
 
   bool writable() const { return team_.group.released(team_.segment(written_)); }
   void write(const uint8_t* data, size_t size, uint64_t number, std::span<const int32_t> readers) {
     const size_t segment = team_.segment(written_++);
-    if (size > 0) std::memcpy(team_.group.segment(segment), data, size);
+    if (size > 0) copy_from(team_.group.segment(segment), data, size, fetch_);
     team_.group.put(segment, team_.stamp(number), readers);
   }
 
  private:
   Team& team_;
+  const bool fetch_;
   uint64_t written_ = 0;
 };
 
@@ -42,7 +53,12 @@ class Outgoing {
 class Personal {
  public:
   Personal(Team& team, const uint8_t* input, std::span<const size_t> sizes, size_t block)
-      : team_(team), outgoing_(team), input_(input), sizes_(sizes), offsets_(offsets(sizes)), block_(block) {
+      : team_(team),
+        outgoing_(team, sum(sizes)),
+        input_(input),
+        sizes_(sizes),
+        offsets_(offsets(sizes)),
+        block_(block) {
     const auto members = static_cast<size_t>(team.size());
     for (size_t p = 0; p < members; ++p) {
       if (p != static_cast<size_t>(team.me)) rounds_ = std::max(rounds_, Blocks{sizes[p], block}.count());
@@ -95,7 +111,7 @@ class Incoming {
         block_(block),
         factor_(factor),
         term_(term),
-        stream_(streams(team, std::accumulate(sizes.begin(), sizes.end(), size_t{0}))),
+        stream_(streams(team, sum(sizes))),
         read_(sizes.size()) {}
 
   bool finished() const {
@@ -142,7 +158,7 @@ Status host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::sp
   const size_t block = block_bytes(*std::max_element(sizes.begin(), sizes.end()));
   const size_t mine = offsets(sizes)[me];
   const Blocks blocks{sizes[me], block};
-  Outgoing outgoing(team);
+  Outgoing outgoing(team, sum(sizes));
   Incoming incoming(team, output, sizes, block, 1, 0);
   size_t written = 0;
   bool kept = sizes[me] == 0 || input == output + mine;

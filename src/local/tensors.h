@@ -45,10 +45,10 @@ class Tensors {
     }
   }
 
-  /// Inputs into a buffer.
-  void gather(size_t first, size_t count, uint8_t* to) const {
+  /// Inputs into a buffer. fetch: from memory, rather than from the caches.
+  void gather(size_t first, size_t count, uint8_t* to, bool fetch = false) const {
     visit(first, count, [&](const uint8_t* input, uint8_t*, size_t offset, size_t n) {
-      std::memcpy(to + offset * element_, input, n * element_);
+      copy_from(to + offset * element_, input, n * element_, fetch);
     });
   }
 

@@ -364,6 +364,19 @@ TEST(Large, BroadcastAllgatherAndAlltoallOfWhatIsWrittenPastTheCaches) {
     broadcast(ranks, all, rank, 2, HVD_DTYPE_UINT8, kCount, 2, true);
     allgather(ranks, all, rank, HVD_DTYPE_UINT8, {kCount / 3, kCount / 2, kCount / 4}, 3, false);
     alltoall(ranks, all, rank, HVD_DTYPE_UINT8, kCount / 3, 4);
+    allreduce(ranks, all, rank, HVD_DTYPE_UINT8, HVD_REDUCTION_SUM, kCount, 5, true, true);
+  });
+}
+
+// Still larger: blocks of a whole segment, and inputs that are read several pages at a time.
+TEST(Large, BroadcastAndExchangesOfWhatIsFetchedFromMemory) {
+  const std::vector<int32_t> all = {0, 1, 2};
+  constexpr size_t kCount = (size_t{44} << 20) + 77;  // bytes
+  Ranks ranks({0, 0, 0});
+  ranks.each([&](int32_t rank) {
+    broadcast(ranks, all, rank, 1, HVD_DTYPE_UINT8, kCount, 1, true);
+    allgather(ranks, all, rank, HVD_DTYPE_UINT8, {kCount / 3, kCount / 2, kCount / 4}, 2, false);
+    alltoall(ranks, all, rank, HVD_DTYPE_UINT8, kCount / 3, 3);
   });
 }
 
