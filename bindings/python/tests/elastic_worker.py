@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 kind, epochs, samples, test = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 wanted = int(sys.argv[5]) if len(sys.argv) > 5 else 0
@@ -65,6 +66,8 @@ def train(state):
                     say("ready")
                     signal.pause()  # until it is killed; the others wait for it in their next operation
                 while test == "grow" and hvd.size() < wanted:
+                    while hvd.rank() == 0 and state._host_messages.empty():  # as Horovod's own scripts do
+                        time.sleep(0.01)
                     state.commit()  # until the new host is agreed on
             if done % 3 == 0:
                 state.commit()

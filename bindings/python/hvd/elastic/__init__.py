@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HorovodInternalError, HostsUpdatedInterrupt
+from .attributes import ArrayState, ObjectState
 from .leaving import leave_on_signal
 from .loop import run
 from .sampler import ElasticSampler
 from .shards import Shard, shard_range
-from .state import ArrayState, ObjectState, State
+from .state import State
 
 if TYPE_CHECKING:
     from ..torch.elastic import TorchState

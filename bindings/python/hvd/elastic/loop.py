@@ -55,6 +55,7 @@ def _run(state: State, train: Callable[[], R]) -> R:
     loop = Native(pointer.value, _lib.hvd_run_end)
     context._run_failed = True  # until it has ended well
     result: Any = None
+    listener = state._hear_of_hosts()
     last, began = OK, False
     try:
         while _advance(state, loop, last):
@@ -82,6 +83,10 @@ def _run(state: State, train: Callable[[], R]) -> R:
         return result
     finally:
         loop.close()
+        try:
+            context.remove_listener(listener)
+        except HvdError:  # the context is gone, and its listeners with it
+            pass
 
 
 def _end(state: State, loop: Native, status: int) -> None:

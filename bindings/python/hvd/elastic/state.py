@@ -1,12 +1,13 @@
-"""What must survive: arrays in the program's own memory and Python values, in a native state."""
+"""What must survive, in a native state, under keys."""
 
 from __future__ import annotations
 
-import ctypes
+import queue
 import threading
+import time
 import weakref
 from contextlib import contextmanager
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator
@@ -16,31 +17,16 @@ from .._default import context as default_context
 from .._default import is_default
 from .._horovod import export_place
 from .._handles import Native, Registry
-from ..codec import CodecLike, JsonCodec, Loan, codec_of, loan_of
-from ..context import Context, _plain
+from ..codec import CodecLike, JsonCodec, codec_of
+from ..context import Context, Event, EventKind, _plain
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
-from ..tensors import SIZES, Borrowed, borrow
+from ..tensors import Borrowed, borrow
+from ._objects import _forget_object, _load, _Memory, _Object, _objects, _Problem, _save
 from .sampler import ElasticSampler
 from .shards import NO_COPIES, Shard, _forget_loss, _forget_shard, _losses, _lost, _reshard, _shards
 
 _lib = _abi.lib
-_objects = Registry()
 _resets = Registry()
-
-
-@_abi.SaveFn
-def _save(userdata, write, sink):
-    return _objects.get(userdata).save(write, sink)
-
-
-@_abi.LoadFn
-def _load(userdata, data, size):
-    return _objects.get(userdata).load(data, size)
-
-
-@_abi.DestroyFn
-def _forget_object(userdata):
-    _objects.remove(userdata)
 
 
 @_abi.ResetFn
@@ -53,82 +39,11 @@ def _forget_reset(userdata):
     _resets.remove(userdata)
 
 
-class _Problem:
-    """The exception of a callback, which comes back through C as a status only; and what its callbacks have
-    lent until the end of the call on the state."""
-
-    def __init__(self) -> None:
-        self.exception: BaseException | None = None
-        self.lent: list[Any] = []
-
-    def lend(self, sink: int, pieces: Iterable[bytes | Loan]) -> None:
-        """Memory that the state's copying threads read before that call's end."""
-        loans = [piece if type(piece) is Loan else loan_of(piece) for piece in pieces]
-        self.lent.append(loans)
-        count = len(loans)
-        if _lib.hvd_state_lend(sink, (c_void_p * count)(*[loan.address for loan in loans]),
-                               (c_size_t * count)(*[loan.size for loan in loans]), count):
-            raise MemoryError("the state can't take the bytes of a commit")
-
-    def guard(self, action: Callable[[], None]) -> int:
-        try:
-            action()
-            return 0
-        except BaseException as problem:
-            self.exception = problem
-            return 1
-
-    def take(self) -> BaseException | None:
-        problem, self.exception = self.exception, None
-        return problem
-
-
 def _placed(context: Context, callback: Callable[[], None]) -> None:
     """A reset callback may read the variables of its place, as Horovod's scripts do."""
     if is_default(context):
         export_place(context)
     callback()
-
-
-class _Memory:
-    """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or
-    sync brings."""
-
-    def __init__(self, problem: _Problem, get: Callable[[], Any], put: Callable[[memoryview], None]):
-        self.problem, self.get, self.put = problem, get, put
-
-    def save(self, write: Any, sink: int) -> int:
-        def action() -> None:
-            borrowed = borrow(self.get())
-            size = borrowed.count * SIZES[borrowed.dtype]
-            self.problem.lend(sink, [Loan(borrowed.tensor.data, size, borrowed)])
-
-        return self.problem.guard(action)
-
-    def load(self, data: int, size: int) -> int:
-        def action() -> None:
-            view = (ctypes.c_char * size).from_address(data) if size else b""
-            self.put(memoryview(view).cast("B"))
-
-        return self.problem.guard(action)
-
-
-class _Object:
-    """Bytes that `pieces` gives, one after the other, and `put` takes."""
-
-    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | Loan]],
-                 put: Callable[[bytes], None]):
-        self.problem, self.pieces, self.put = problem, pieces, put
-
-    def get(self) -> bytes:
-        return b"".join(map(bytes, self.pieces()))
-
-    def save(self, write: Any, sink: int) -> int:
-        return self.problem.guard(lambda: self.problem.lend(sink, self.pieces()))
-
-    def load(self, data: int, size: int) -> int:
-        raw = ctypes.string_at(data, size) if size else b""
-        return self.problem.guard(lambda: self.put(raw))
 
 
 @dataclass(frozen=True)
@@ -171,6 +86,7 @@ class State:
         base(self, "_memory", {})
         base(self, "_initial", None)
         base(self, "_late", None)
+        base(self, "_host_messages", queue.Queue())
         pointer = c_void_p()
         _abi.check(_lib.hvd_state_create, self._context._handle.pointer, byref(pointer))
         base(self, "_handle", Native(pointer.value, _lib.hvd_state_destroy))
@@ -181,6 +97,7 @@ class State:
     _memory: dict[str, Any]  # Borrowed, _Object or ElasticSampler by key
     _initial: dict[str, Any] | None
     _late: str | None  # a key that has no initial copy
+    _host_messages: queue.Queue  # Horovod's scripts look whether it is empty
 
     # ---- what it holds ----
 
@@ -380,6 +297,18 @@ class State:
     def _synced(self) -> None:
         """The run loop has: nothing of before is under way any more."""
         self._initial = None
+        object.__setattr__(self, "_host_messages", queue.Queue())
+
+    def _hear_of_hosts(self) -> int:
+        """_host_messages gets (time, event) when the driver sees hosts change: the listener's number."""
+        mine = weakref.ref(self)
+
+        def tell(event: Event) -> None:
+            state = mine()
+            if state is not None:
+                state._host_messages.put((time.time(), event))
+
+        return self._context.register_listener(tell, EventKind.HOSTS_UPDATED)
 
     def _overrides(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(State, method)
@@ -432,90 +361,3 @@ class State:
             problem.__cause__ = error
             return problem
         return error
-
-
-class ObjectState(State):
-    """Python values as attributes: ObjectState(epoch=0, batch=0). Each travels by the codec, and only if it
-    differs.
-
-    Only attributes that are given here are kept.
-    """
-
-    def __init__(self, bcast_object: Callable[..., Any] | None = None,
-                 get_rank: Callable[[], int] | None = None, *, codec: CodecLike | None = None,
-                 context: Context | None = None, **values: Any):
-        super().__init__(bcast_object, get_rank, context=context)
-        object.__setattr__(self, "_codec", codec)
-        object.__setattr__(self, "_fixed", set())
-        for name, value in values.items():
-            self._add(name, value)
-        self._keep_initial()
-
-    _codec: CodecLike | None
-    _fixed: set[str] = set()
-
-    def _add(self, name: str, value: Any) -> None:
-        self._check_name(name)
-        if isinstance(value, ElasticSampler):
-            self.add_sampler(name, value)
-            self._fix(name, value)
-            return
-        object.__setattr__(self, name, value)
-        mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
-        self.add_object(name, lambda: getattr(mine(), name),
-                        lambda new: object.__setattr__(mine(), name, new), self._codec)
-
-    @staticmethod
-    def _check_name(name: str) -> None:
-        if hasattr(State, name) or name.startswith("_"):
-            raise InvalidError(f"{name!r} can't be an attribute of a state: a method or an inner name has it")
-
-    def _fix(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        self._fixed.add(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._fixed and value is not getattr(self, name):
-            raise AttributeError(
-                f"{name!r} is registered by its memory: change it in place (state.{name}[...] = value)")
-        object.__setattr__(self, name, value)
-
-
-def _is_array(value: Any) -> bool:
-    if isinstance(value, (str, bytes, int, float, bool, type(None))):
-        return False
-    if type(value).__module__.split(".")[0] == "numpy" and not hasattr(value, "flags"):
-        return False
-    if type(value).__module__ == "numpy" and type(value).__name__ != "ndarray":
-        return False  # a NumPy number is a value
-    if hasattr(type(value), "__dlpack__"):
-        return True
-    try:
-        memoryview(value).release()
-        return True
-    except TypeError:
-        return False
-
-
-class ArrayState(ObjectState):
-    """Arrays and values: ArrayState(weights=w, layers=[a, b], step=0).
-
-    Arrays (NumPy, PyTorch, DLPack, writable buffers), and lists, tuples and dictionaries of nothing but
-    arrays, are kept in place: assign to their elements, never to the attribute. Anything else is a value as
-    in ObjectState.
-    """
-
-    def _add(self, name: str, value: Any) -> None:
-        if _is_array(value):
-            self.add_array(name, value)
-        elif isinstance(value, (list, tuple)) and value and all(map(_is_array, value)):
-            for index, array in enumerate(value):
-                self.add_array(f"{name}.{index}", array)
-        elif isinstance(value, dict) and value and all(map(_is_array, value.values())):
-            for key, array in value.items():
-                self.add_array(f"{name}.{key}", array)
-        else:
-            super()._add(name, value)
-            return
-        self._check_name(name)
-        self._fix(name, value)

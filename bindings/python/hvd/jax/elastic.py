@@ -16,7 +16,7 @@ from ..codec import CodecLike, Loan
 from ..context import Context
 from ..elastic import ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State
 from ..elastic import run as plain_run
-from ..elastic.state import _Object, _Problem
+from ..elastic._objects import _Object, _Problem
 from ..errors import InvalidError
 from .errors import errors, forget_programs
 

@@ -1,0 +1,101 @@
+"""Bytes that a program's callbacks give for a commit and take back: objects of a native state."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_size_t, c_void_p
+from typing import Any, Callable, Iterable
+
+from .. import _abi
+from .._handles import Registry
+from ..codec import Loan, loan_of
+from ..tensors import SIZES, borrow
+
+_lib = _abi.lib
+_objects = Registry()
+
+
+@_abi.SaveFn
+def _save(userdata, write, sink):
+    return _objects.get(userdata).save(write, sink)
+
+
+@_abi.LoadFn
+def _load(userdata, data, size):
+    return _objects.get(userdata).load(data, size)
+
+
+@_abi.DestroyFn
+def _forget_object(userdata):
+    _objects.remove(userdata)
+
+
+class _Problem:
+    """The exception of a callback, which comes back through C as a status only; and what its callbacks have
+    lent until the end of the call on the state."""
+
+    def __init__(self) -> None:
+        self.exception: BaseException | None = None
+        self.lent: list[Any] = []
+
+    def lend(self, sink: int, pieces: Iterable[bytes | Loan]) -> None:
+        """Memory that the state's copying threads read before that call's end."""
+        loans = [piece if type(piece) is Loan else loan_of(piece) for piece in pieces]
+        self.lent.append(loans)
+        count = len(loans)
+        if _lib.hvd_state_lend(sink, (c_void_p * count)(*[loan.address for loan in loans]),
+                               (c_size_t * count)(*[loan.size for loan in loans]), count):
+            raise MemoryError("the state can't take the bytes of a commit")
+
+    def guard(self, action: Callable[[], None]) -> int:
+        try:
+            action()
+            return 0
+        except BaseException as problem:
+            self.exception = problem
+            return 1
+
+    def take(self) -> BaseException | None:
+        problem, self.exception = self.exception, None
+        return problem
+
+
+class _Memory:
+    """Contiguous memory that is elsewhere at each commit: get() says where, put() takes what a restore or
+    sync brings."""
+
+    def __init__(self, problem: _Problem, get: Callable[[], Any], put: Callable[[memoryview], None]):
+        self.problem, self.get, self.put = problem, get, put
+
+    def save(self, write: Any, sink: int) -> int:
+        def action() -> None:
+            borrowed = borrow(self.get())
+            size = borrowed.count * SIZES[borrowed.dtype]
+            self.problem.lend(sink, [Loan(borrowed.tensor.data, size, borrowed)])
+
+        return self.problem.guard(action)
+
+    def load(self, data: int, size: int) -> int:
+        def action() -> None:
+            view = (ctypes.c_char * size).from_address(data) if size else b""
+            self.put(memoryview(view).cast("B"))
+
+        return self.problem.guard(action)
+
+
+class _Object:
+    """Bytes that `pieces` gives, one after the other, and `put` takes."""
+
+    def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | Loan]],
+                 put: Callable[[bytes], None]):
+        self.problem, self.pieces, self.put = problem, pieces, put
+
+    def get(self) -> bytes:
+        return b"".join(map(bytes, self.pieces()))
+
+    def save(self, write: Any, sink: int) -> int:
+        return self.problem.guard(lambda: self.problem.lend(sink, self.pieces()))
+
+    def load(self, data: int, size: int) -> int:
+        raw = ctypes.string_at(data, size) if size else b""
+        return self.problem.guard(lambda: self.put(raw))
