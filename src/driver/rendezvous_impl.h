@@ -1,5 +1,5 @@
 // The parts of RendezvousServer: rendezvous_server.cc keeps connections and tells workers,
-// rendezvous_messages.cc reads what they say.
+// rendezvous_messages.cc reads what they say, rendezvous_heartbeats.cc hears that they live.
 #pragma once
 
 #include <list>
@@ -15,24 +15,28 @@ namespace hvd::driver {
 
 struct RendezvousServer::Connection {
   explicit Connection(Loop& loop) : deadline(loop) {}
+  // First what each heartbeat asks for: few lines of the processor's memory.
+  uint64_t worker = 0;  // 0 until its hello was accepted
+  bool over = false;
+  bool slow = false;  // silent for longer than heartbeat_timeout, though its process runs
+  Time heard{};       // listen() sets it, which keeps by_silence_ in order
+  std::list<Connection*>::iterator silence;  // its place there, after its hello
+  wire::Sequence sequence;
+  int64_t unanswered = 0;  // heartbeats since the last one that was answered
+  uint64_t told_term = 0;  // which term it can prove
   std::shared_ptr<wire::Channel> channel;
+  uint64_t revision = 0;  // as it told last
+
   Loop::Timer deadline;  // for hello, and for an operator's next command
-  uint64_t worker = 0;   // 0 until its hello was accepted
   uint64_t claimed = 0;  // whom it says to be
   std::string host;
-  std::string backends;    // as it told last
-  uint64_t assigned = 0;   // the last generation that it was given a place in
-  uint64_t told_term = 0;  // which term it can prove
-  uint64_t roster = 0;     // the generation whose members it knows
+  std::string backends;   // as it told last
+  uint64_t assigned = 0;  // the last generation that it was given a place in
+  uint64_t roster = 0;    // the generation whose members it knows
   bool takes_rosters = false;
-  uint64_t generation = 0;  // what it is a member of: 0 before, after an abort and while it waits
-  uint64_t recovered = 0;   // the generation that it has told its recovery into
-  uint64_t revision = 0;    // as it told last
-  wire::Sequence sequence;
-  Time heard{};                              // listen() sets it, which keeps by_silence_ in order
-  std::list<Connection*>::iterator silence;  // its place there, after its hello
-  int64_t process = 0;                       // its number, as it says
-  bool slow = false;                // silent for longer than heartbeat_timeout, though its process runs
+  uint64_t generation = 0;          // what it is a member of: 0 before, after an abort and while it waits
+  uint64_t recovered = 0;           // the generation that it has told its recovery into
+  int64_t process = 0;              // its number, as it says
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
   bool takes_waiting = false;       // it understands Waiting and Probe
@@ -40,7 +44,6 @@ struct RendezvousServer::Connection {
   int32_t asked = 0;                // commands under way
   bool resumes = false;             // it is to say where it stands
   int32_t slot = 0;                 // as it says
-  bool over = false;
 };
 
 template <class Body>

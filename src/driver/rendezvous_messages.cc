@@ -1,7 +1,10 @@
 // What the rendezvous server does with each message of a worker.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "driver/rendezvous_impl.h"
+#include "wire/heartbeat.h"
 #include "wire/member.h"
 #include "wire/tls.h"
 
@@ -13,7 +16,6 @@ constexpr size_t kMaxStallText = 4096;
 constexpr size_t kMaxBackendsText = 1024;
 constexpr size_t kMaxMissing = 1 << 16;
 constexpr Duration kHearsTheEnd = std::chrono::seconds(5);
-constexpr Duration kEachHeartbeat = std::chrono::milliseconds(1);  // of all workers' together
 constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
 
 }  // namespace
@@ -21,6 +23,11 @@ constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
 void RendezvousServer::received(const ConnectionPtr& connection, std::span<const uint8_t> frame) {
   if (connection->over) return;
   try {
+    if (connection->worker != 0) {
+      if (const wire::Envelope* beat = wire::heartbeat_in(frame);
+          beat != nullptr && heartbeat(*connection, *beat))
+        return;
+    }
     wire::EnvelopeT message = wire::decode(frame);
     if (connection->channel->identity() == wire::kOperatorIdentity) return operate(connection, message);
     if (connection->worker == 0) connection->claimed = message.worker;
@@ -133,18 +140,6 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   events_.connected(worker, connection->process);
 }
 
-/// Many workers send theirs more seldom, so that all together cost this driver no more than a thousand a
-/// second; but three times within heartbeat_timeout, so that one that is late proves nothing.
-Duration spread_heartbeats(Duration interval, Duration timeout, size_t workers) {
-  const Duration seldom = std::min(kEachHeartbeat * static_cast<int64_t>(workers), timeout / 3);
-  return std::max(interval, seldom);
-}
-
-std::chrono::milliseconds RendezvousServer::heartbeat_interval() const {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-      spread_heartbeats(config_.heartbeat_interval, config_.heartbeat_timeout, connections_.size()));
-}
-
 /// Only a member of a generation may speak in its name: late messages of one that is over change nothing
 /// (contract 11).
 bool RendezvousServer::in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
@@ -252,10 +247,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       const wire::HeartbeatT& heartbeat = *message.body.AsHeartbeat();
       connection->revision = heartbeat.revision;
       progressed(worker, heartbeat.progress.get());
-      wire::HeartbeatAckT ack;
-      ack.sent_ns = heartbeat.sent_ns;
-      ack.interval_ms = heartbeat_interval().count();
-      return send(*connection, 0, std::move(ack));
+      return answer_heartbeat(*connection, heartbeat.sent_ns);
     }
     case wire::Body::Ready: {
       const wire::ReadyT& ready = *message.body.AsReady();

@@ -17,12 +17,17 @@ Duration checked(int64_t nanoseconds, const char* what) {
 }  // namespace
 
 void RendezvousServer::progressed(uint64_t worker, const wire::ProgressT* told) {
-  if (told == nullptr || !events_.progress) return;
+  if (told != nullptr) progressed(worker, told->commits, told->useful_ns, told->commit_ns, told->sync_bytes);
+}
+
+void RendezvousServer::progressed(uint64_t worker, uint64_t commits, int64_t useful_ns, int64_t commit_ns,
+                                  uint64_t sync_bytes) {
+  if (!events_.progress) return;
   status::Progress progress;
-  progress.commits = told->commits;
-  progress.useful = checked(told->useful_ns, "useful time");
-  progress.commit = checked(told->commit_ns, "time in commits");
-  progress.sync_bytes = told->sync_bytes;
+  progress.commits = commits;
+  progress.useful = checked(useful_ns, "useful time");
+  progress.commit = checked(commit_ns, "time in commits");
+  progress.sync_bytes = sync_bytes;
   events_.progress(worker, progress);
 }
 

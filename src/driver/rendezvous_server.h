@@ -20,6 +20,7 @@
 #include "membership/membership.h"
 #include "status/recorder.h"
 #include "wire/channel.h"
+#include "wire/heartbeat.h"
 #include "wire/roster.h"
 
 namespace hvd::driver {
@@ -48,10 +49,11 @@ struct RendezvousConfig {
   int socket = -1;                           // that listens already, instead of `listen`
 };
 
-/// All on the loop's thread.
-/// How often each of so many workers sends a heartbeat. Pure.
+/// How often each of so many workers sends a heartbeat, and to how many of them it gets one answer. Pure.
 Duration spread_heartbeats(Duration interval, Duration timeout, size_t workers);
+int64_t heartbeats_an_answer(Duration interval, Duration timeout, size_t workers);
 
+/// All on the loop's thread.
 class RendezvousServer {
  public:
   struct Events {
@@ -154,6 +156,10 @@ class RendezvousServer {
   void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void stalled(uint64_t worker, const wire::EnvelopeT& message);
   void progressed(uint64_t worker, const wire::ProgressT* progress);
+  void progressed(uint64_t worker, uint64_t commits, int64_t useful_ns, int64_t commit_ns,
+                  uint64_t sync_bytes);
+  bool heartbeat(Connection& connection, const wire::Envelope& message);
+  void answer_heartbeat(Connection& connection, int64_t sent_ns);
   void recovered(uint64_t worker, const wire::EnvelopeT& message);
   void operate(const ConnectionPtr& connection, wire::EnvelopeT& message);
   void operator_hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
@@ -195,6 +201,7 @@ class RendezvousServer {
   std::vector<ConnectionPtr> operators_;           // after an operator's hello, longest idle first
   std::map<uint64_t, Duration> silence_;           // of workers that were lost
   std::shared_ptr<const Roster> assigned_;         // newest
+  std::unique_ptr<wire::HeartbeatAnswer> answer_;  // as it was given last
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <list>
 #include <optional>
 #include <utility>
@@ -20,6 +21,7 @@ constexpr size_t kBatch = 16 << 10;                        // bytes of small fra
 constexpr size_t kKept = 1 << 10;                          // of a buffer that waits for the next frame
 constexpr size_t kTurn = 512 << 10;                        // bytes of a channel, then others have their turn
 constexpr size_t kPiece = 64 << 10;                        // of a frame: memory follows what has arrived
+constexpr size_t kShort = 4 << 10;                         // of frames that are read at once, where they lie
 constexpr Duration kLastFrames = std::chrono::seconds(1);  // to read what a peer said before it hung up
 
 std::array<uint8_t, kHeader> to_header(size_t size) {
@@ -53,6 +55,16 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   }
 
   void send(Bytes frame) override { enqueue({std::move(frame), nullptr, 0}); }
+  void send_copy(std::span<const uint8_t> frame) override {
+    if (state_ != State::kOpen || write_failed_ || !nothing_to_write() || frame.empty() ||
+        frame.size() > std::min(kBatch, limits_.max_frame)) {
+      return send(Bytes(frame.begin(), frame.end()));
+    }
+    open_batch();
+    queued_ = frame.size();
+    append(frame.size(), frame);
+    write();
+  }
   void send_shared(Bytes head, std::shared_ptr<const Bytes> rest, size_t from) override {
     enqueue({std::move(head), std::move(rest), from});
   }
@@ -125,11 +137,12 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   }
 
   void read() {
+    // Behind a header's place, so that the first frame is aligned.
+    alignas(16) std::array<uint8_t, 2 * kHeader + kShort> read_at_once;
     for (size_t turn = 0; state_ != State::kClosed;) {
       if (turn >= kTurn) return read_later();  // others have theirs
-      std::array<uint8_t, 4096> dropped;
-      const std::span<uint8_t> room =
-          state_ == State::kClosing ? std::span<uint8_t>(dropped) : room_to_read();
+      const bool at_once = state_ == State::kClosing || at_a_frame();
+      const std::span<uint8_t> room = at_once ? std::span(read_at_once).subspan(kHeader) : room_to_read();
       size_t got = 0;
       switch (stream_->read(room.data(), room.size(), &got)) {
         case Step::kReads: return wait_to_read(Tcp::socket::wait_read);
@@ -139,11 +152,32 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
       }
       turn += got;
       // While it lingers nothing is kept of what the peer sends; its end ends the lingering.
-      if (state_ == State::kOpen && !take(got)) return;
+      if (state_ == State::kOpen && !(at_once ? take_all(room.first(got)) : take(got))) return;
       if (state_ == State::kClosed) return;
       // Mostly that was all: the socket tells of more.
       if (at_a_frame() && !stream_->holds()) return wait_to_read(Tcp::socket::wait_read);
     }
+  }
+
+  /// Frames that are whole are told where they lie. False: this is no frame.
+  bool take_all(std::span<uint8_t> bytes) {
+    while (!bytes.empty() && state_ == State::kOpen) {
+      if (at_a_frame() && bytes.size() > kHeader) {
+        std::memcpy(header_.data(), bytes.data(), kHeader);
+        const size_t size = from_header(header_);
+        if (size > 0 && size <= most() && size <= bytes.size() - kHeader) {
+          tell(bytes.subspan(kHeader, size));
+          bytes = bytes.subspan(kHeader + size);
+          continue;
+        }
+      }
+      const std::span<uint8_t> room = room_to_read();
+      const size_t part = std::min(room.size(), bytes.size());
+      std::memcpy(room.data(), bytes.data(), part);
+      if (!take(part)) return false;
+      bytes = bytes.subspan(part);
+    }
+    return true;
   }
 
   bool at_a_frame() const { return have_ == 0 && expected_ == 0; }
@@ -170,10 +204,14 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
     }
     if (have_ < expected_) return true;
     have_ = expected_ = 0;
-    // A copy of the pointer: the handler may close this channel, which drops the handlers.
-    if (auto handlers = handlers_; handlers && handlers->frame) handlers->frame(frame_);
+    tell(frame_);
     if (frame_.capacity() > kKept) Bytes().swap(frame_);
     return true;
+  }
+
+  void tell(std::span<const uint8_t> frame) {
+    // A copy of the pointer: the handler may close this channel, which drops the handlers.
+    if (auto handlers = handlers_; handlers && handlers->frame) handlers->frame(frame);
   }
 
   void read_failed() {
@@ -208,21 +246,31 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   /// The next frames that share records and system calls. Small ones are copied, long ones stay where they
   /// are.
   void begin_batch() {
-    under_way_ = true;
-    batch_.clear();
-    written_ = batched_ = 0;
+    open_batch();
     do {
       Frame& frame = queue_.front();
-      const auto header = to_header(frame.size());
-      batch_.insert(batch_.end(), header.begin(), header.end());
-      batched_ += frame.size();
+      const size_t size = frame.size();
       if (!frame.shared && frame.own.size() > kBatch)
         frame = {{}, std::make_shared<const Bytes>(std::move(frame.own)), 0};
-      batch_.insert(batch_.end(), frame.own.begin(), frame.own.end());
+      append(size, frame.own);
       rest_ = std::move(frame.shared);
       from_ = frame.from;
       queue_.pop_front();
     } while (!rest_ && !queue_.empty() && batch_.size() + queue_.front().own.size() <= kBatch);
+  }
+
+  void open_batch() {
+    under_way_ = true;
+    batch_.clear();
+    written_ = batched_ = 0;
+  }
+
+  /// A frame of `size` bytes begins with these.
+  void append(size_t size, std::span<const uint8_t> bytes) {
+    const auto header = to_header(size);
+    batch_.insert(batch_.end(), header.begin(), header.end());
+    batch_.insert(batch_.end(), bytes.begin(), bytes.end());
+    batched_ += size;
   }
 
   std::span<const uint8_t> to_write() const {

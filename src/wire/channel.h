@@ -40,6 +40,8 @@ class Channel {
   virtual ~Channel() = default;
   virtual void set_handlers(ChannelHandlers handlers) = 0;  // nothing is read before it was called
   virtual void send(Bytes frame) = 0;                       // queued; dropped if closed
+  /// The same, of a short frame that stays the caller's.
+  virtual void send_copy(std::span<const uint8_t> frame) { send(Bytes(frame.begin(), frame.end())); }
   /// A frame of `head` and what `rest` has from byte `from` on, which is not copied (wire/circular.h).
   virtual void send_shared(Bytes head, std::shared_ptr<const Bytes> rest, size_t from) {
     head.insert(head.end(), rest->begin() + static_cast<ptrdiff_t>(from), rest->end());

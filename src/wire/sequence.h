@@ -15,9 +15,10 @@ class Sequence {
   uint64_t next() { return ++sent_; }
   void number(EnvelopeT& message) { message.sequence = next(); }
   /// Whether this is heard for the first time.
-  bool hear(const EnvelopeT& message) {
-    if (message.sequence <= heard_) return false;
-    heard_ = message.sequence;
+  bool hear(const EnvelopeT& message) { return hear(message.sequence); }
+  bool hear(uint64_t number) {
+    if (number <= heard_) return false;
+    heard_ = number;
     return true;
   }
 

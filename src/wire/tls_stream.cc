@@ -19,6 +19,11 @@ namespace {
 constexpr size_t kBatch = size_t{32} << 10;  // of plain bytes, whose records leave in one call
 constexpr size_t kKept = size_t{1} << 10;    // of a buffer that is empty
 
+/// Of this thread, so that SSL_get_error tells of the next call alone.
+void forget_errors() {
+  if (ERR_peek_error() != 0) ERR_clear_error();
+}
+
 }  // namespace
 
 struct TlsStream::Bio {
@@ -26,7 +31,8 @@ struct TlsStream::Bio {
     auto* self = static_cast<TlsStream*>(BIO_get_data(bio));
     BIO_clear_retry_flags(bio);
     try {
-      self->out_.insert(self->out_.end(), data, data + size);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(data);
+      self->out_.insert(self->out_.end(), bytes, bytes + size);
     } catch (const std::exception&) { return -1; }
     return size;
   }
@@ -105,7 +111,7 @@ TlsStream::Step TlsStream::ended(int result) {
 }
 
 TlsStream::Step TlsStream::handshake() {
-  ERR_clear_error();
+  forget_errors();
   error_ = 0;
   const int result = SSL_do_handshake(ssl_);
   const Step step = result == 1 ? Step::kDone : ended(result);
@@ -120,7 +126,7 @@ TlsStream::Step TlsStream::handshake() {
 }
 
 TlsStream::Step TlsStream::read(uint8_t* to, size_t room, size_t* ret_got) {
-  ERR_clear_error();
+  forget_errors();
   error_ = 0;
   const int result = SSL_read_ex(ssl_, to, room, ret_got);
   if (result == 1) return Step::kDone;
@@ -134,7 +140,7 @@ TlsStream::Step TlsStream::read(uint8_t* to, size_t room, size_t* ret_got) {
 bool TlsStream::holds() const { return SSL_has_pending(ssl_) == 1; }
 
 TlsStream::Step TlsStream::write(const uint8_t* from, size_t size, size_t* ret_taken) {
-  ERR_clear_error();
+  forget_errors();
   error_ = 0;
   *ret_taken = 0;
   const size_t most = std::min(size, kBatch);

@@ -56,6 +56,17 @@ TEST(Heartbeats, OfManyWorkersAreSeldomButThreeWithinTheTimeout) {
   EXPECT_EQ(spread_heartbeats(seconds(8), seconds(10), 100'000), seconds(8)) << "as its user has set it";
 }
 
+TEST(Heartbeats, OfManyWorkersAreAnsweredWithinTwoThirdsOfTheTimeout) {
+  const auto of = [](size_t workers) { return heartbeats_an_answer(seconds(1), seconds(10), workers); };
+  EXPECT_EQ(of(1), 1);
+  EXPECT_EQ(of(3334), 1);
+  EXPECT_EQ(of(6000), 1);
+  EXPECT_EQ(of(7000), 2);
+  EXPECT_EQ(of(100'000), 2) << "a third of the timeout each";
+  EXPECT_EQ(heartbeats_an_answer(seconds(8), seconds(10), 100'000), 1) << "rare as they are";
+  EXPECT_EQ(heartbeats_an_answer(seconds(1), seconds(60), 10'000), 1);
+}
+
 TEST_F(Rendezvous, AGrowingJobsWorkersAreToldToBeatMoreSeldom) {
   set("heartbeat_interval", "0.01");
   set("hosts", "a:12");

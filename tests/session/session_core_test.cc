@@ -312,6 +312,23 @@ TEST_F(CoreTest, AnyMessageIsASignOfLife) {
   }
 }
 
+/// As a driver of ten thousand does.
+TEST_F(CoreTest, ADriverThatAnswersEachSecondHeartbeatIsNotMissed) {
+  become_welcome();
+  wire::HeartbeatAckT ack;
+  ack.interval_ms = 3333;
+  receive(0, ack);
+  size_t beats = 0;
+  while (beats < 100) {
+    time = *core.next_tick() + milliseconds(900);  // both ends are late
+    const Actions actions = core.tick(time);
+    ASSERT_TRUE(of<LogLine>(actions).empty() && of<Dial>(actions).empty());
+    for (size_t sent = of<Send>(actions).size(); sent > 0; --sent) {
+      if (++beats % 2 == 0) receive(0, ack);
+    }
+  }
+}
+
 TEST_F(CoreTest, ADriverOfManyHearsMoreSeldom) {
   become_welcome();
   Time last_heard = time;

@@ -50,6 +50,18 @@ TEST_F(ChannelTest, FramesOfAllSizesArriveInOrder) {
   for (size_t i = 0; i < 2000; ++i) sent.push_back(pattern(1 + i % 97, i));
   for (const auto& frame : sent) client->send(frame);
   ASSERT_TRUE(client->wait_frames(sent.size()));
+  // One by one, so that none waits for another one to be written; and all at once.
+  for (size_t i = 0; i < 200; ++i) {
+    sent.push_back(pattern(1 + i, i));
+    client->with_channel([&](Channel& channel) { channel.send_copy(sent.back()); });
+  }
+  client->with_channel([&](Channel& channel) {
+    for (size_t i = 0; i < 200; ++i) {
+      sent.push_back(pattern(1 + i * 40, i));
+      i % 3 == 0 ? channel.send(sent.back()) : channel.send_copy(sent.back());
+    }
+  });
+  ASSERT_TRUE(client->wait_frames(sent.size()));
   EXPECT_TRUE(client->events.read([&] { return client->frames == sent; }));
   EXPECT_TRUE(server.peer(0)->events.read([&] { return server.peers[0]->frames == sent; }));
 }
