@@ -220,6 +220,10 @@ void RendezvousServer::resumed(const ConnectionPtr& connection, wire::EnvelopeT&
     throw Error(HVD_INVALID, fmt::format("rank {} of {} in generation {}, epoch {}", resume.rank, resume.size,
                                          message.generation, resume.epoch));
   }
+  if (resume.suspect < -1 || resume.suspect >= std::max(resume.size, 1)) {
+    throw Error(HVD_INVALID, fmt::format("a link to rank {} broke: expected -1 to {}", resume.suspect,
+                                         std::max(resume.size, 1) - 1));
+  }
   membership::BackEvent event;
   event.generation = message.generation;
   event.rank = resume.rank;
@@ -231,6 +235,8 @@ void RendezvousServer::resumed(const ConnectionPtr& connection, wire::EnvelopeT&
   event.interrupt = resume.interrupt;
   event.epoch = resume.epoch;
   event.revision = resume.revision;
+  event.suspect = resume.suspect;
+  event.closed = resume.closed;
   event.slot_host = connection->host;
   event.slot = connection->slot;
   if (resume.ready != nullptr) event.last = ready_event(*connection, message.generation, *resume.ready);

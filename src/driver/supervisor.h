@@ -146,6 +146,7 @@ class Supervisor {
   void write_address();
   void remove_address();
   // Taking over, and being taken over from (supervisor_takeover.cc).
+  membership::Settle settle() const;
   void know(const std::vector<launch::InheritedWorker>& kept);
   void inherit(const std::vector<launch::InheritedWorker>& kept);
   void worker_back(uint64_t worker, const membership::BackEvent& event);

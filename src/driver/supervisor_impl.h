@@ -1,5 +1,5 @@
-// The parts of Supervisor: supervisor.cc carries events and decisions, supervisor_status.cc tells,
-// supervisor_takeover.cc takes jobs over, commands.cc answers operators.
+// The parts of Supervisor: supervisor.cc carries events and decisions, supervisor_workers.cc judges workers'
+// ends, supervisor_status.cc tells, supervisor_takeover.cc takes jobs over, commands.cc answers operators.
 #pragma once
 
 #include <optional>

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/text.h"
@@ -12,17 +14,25 @@
 namespace hvd::driver {
 namespace {
 constexpr Duration kFenceComes = std::chrono::seconds(10);
+constexpr Duration kDialledInVain = std::chrono::seconds(5);
+}  // namespace
+
+/// Of a driver that stands still, or whose machine is gone, workers learn by its silence; then they dial in
+/// vain before they dial here.
+membership::Settle Supervisor::settle() const {
+  const bool elsewhere = !config_.keeper || config_.keeper->drivers_before() == 0;
+  const Duration timeout = config_.settings.heartbeat_timeout;
+  return {timeout + (elsewhere ? kDialledInVain : Duration(0)), timeout / 5, timeout / 5 + kDialledInVain};
 }
 
 /// Whose processes run, whatever is left of the journal.
 void Supervisor::know(const std::vector<launch::InheritedWorker>& kept) {
   membership::KnownJob& known = *config_.known;
+  std::set<uint64_t> heard_of(known.done.begin(), known.done.end());
+  for (const membership::KnownWorker& w : known.workers) heard_of.insert(w.worker);
   for (const launch::InheritedWorker& w : kept) {
     known.next_worker = std::max(known.next_worker, w.worker + 1);
-    const bool is_known = std::any_of(known.workers.begin(), known.workers.end(),
-                                      [&](const membership::KnownWorker& k) { return k.worker == w.worker; });
-    const bool is_done = std::count(known.done.begin(), known.done.end(), w.worker) > 0;
-    if (known.told || w.exit_status || is_known || is_done) continue;
+    if (known.told || w.exit_status || heard_of.contains(w.worker)) continue;
     membership::KnownWorker& worker = known.workers.emplace_back();
     worker.worker = w.worker;
     worker.host = w.host;
@@ -35,6 +45,7 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
   if (config_.keeper) {
     for (const launch::InheritedWorker& w : kept) {
       if (!launcher_->inherit(w)) continue;
+      if (!w.exit_status) membership_->worker_runs(w.worker);
       Worker& worker = workers_.try_emplace(w.worker, loop_).first->second;
       worker.host = w.host;
       worker.slot = w.slot;
@@ -60,14 +71,17 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
     worker.foreign = true;
     worker.process = false;  // until it is back
   }
+  std::unordered_map<uint64_t, int32_t> ranks;
+  const std::vector<uint64_t>& members = config_.known->members;
+  for (size_t rank = 0; rank < members.size(); ++rank) ranks[members[rank]] = static_cast<int32_t>(rank);
   for (const uint64_t id : config_.known->done) {
     const auto [found, is_new] = workers_.try_emplace(id, loop_);
     Worker& worker = found->second;
     worker.done = true;
     worker.lost = false;
     worker.fate.reset();
-    worker.rank = membership_->rank_of(id);
-    if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
+    if (const auto rank = ranks.find(id); rank != ranks.end())
+      launcher_->set_rank(id, worker.rank = rank->second);
     if (is_new) worker.foreign = true, worker.process = false;
   }
   server_->run_on(membership_->generation());
@@ -140,6 +154,7 @@ void Supervisor::worker_found(uint64_t id, const std::string& host, int32_t slot
   }
   worker.foreign = false;
   worker.process = true;
+  membership_->worker_runs(id);
   if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
   if (!worker.done && !membership_->expects(id)) {
     launcher_->stop(id, config_.settings.stop_grace);

@@ -32,7 +32,7 @@ struct Plan {
 
 struct Membership::Impl {
   Impl(MembershipConfig c, Time now);
-  Impl(MembershipConfig c, const KnownJob& known, Duration settle, Time now);
+  Impl(MembershipConfig c, const KnownJob& known, const Settle& settle, Time now);
 
   // ---- events (membership.cc) ----
   void hosts_changed(const std::vector<HostSlots>& hosts);
@@ -96,6 +96,9 @@ struct Membership::Impl {
   void raise(const BackEvent& event);
   bool take_seat(Worker& worker, const BackEvent& event);
   bool all_back();
+  bool is_missing(size_t rank);
+  bool loss_was_seen();
+  Time seen_by() const { return last_back + (any_silent ? after_silence : after_close); }
   /// No journal tells who else was started: somebody may still come back of whom nobody has heard.
   bool may_come_back() const { return !told && (gathering || now < gather_until); }
   std::optional<std::string> lie_of(uint64_t id, const BackEvent& e) const;
@@ -205,6 +208,11 @@ struct Membership::Impl {
   bool inherited = false;  // the generation was formed by an earlier driver
   bool told = true;        // all that there is to know, by a journal of which nothing can be missing
   Time gather_until{};
+  Duration after_close{0}, after_silence{0};  // see Settle
+  Time last_back{};                           // when a member came back last
+  bool any_silent = false;                    // one that is back had found its driver silent
+  std::set<int32_t> suspects;                 // ranks to which members that are back have lost their link
+  size_t absent_cursor = 0, empty_cursor = 0;
 
   // Whether an event calls for a decision (quiet.cc).
   bool quiet = false;                // the event at hand does not
@@ -224,6 +232,19 @@ struct Membership::Impl {
   std::string closed;  // why nobody can join any more
   bool hosts_told = false;
 };
+
+/// Members pass these tests once and for all in a generation: each look goes on where the last one ended.
+template <class Test>
+bool Membership::Impl::any_member(size_t* cursor, Test test) {
+  if (initial) return false;
+  const std::vector<Worker*>& living = seated();
+  if (*cursor >= living.size()) *cursor = 0;
+  for (size_t looked = 0; looked < living.size(); ++looked) {
+    if (test(*living[*cursor])) return true;
+    if (++*cursor == living.size()) *cursor = 0;
+  }
+  return false;
+}
 
 std::string count(int64_t n, const char* what);  // "1 slot", "2 slots"
 

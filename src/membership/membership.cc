@@ -109,8 +109,9 @@ void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, i
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;
   }
-  if (!worker->member() || worker->ready || in_generation != generation || aborted) return;
   const bool named = rank >= 0 && static_cast<size_t>(rank) < members.size();
+  if (gathering && worker->member() && in_generation == generation && named) suspects.insert(rank);
+  if (!worker->member() || worker->ready || in_generation != generation || aborted) return;
   link_failure = fmt::format("{}: {}", describe(*worker), message);
   abort(link_failure, named ? rank : -1, named ? members[static_cast<size_t>(rank)] : 0);
 }

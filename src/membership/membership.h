@@ -92,6 +92,16 @@ struct BackEvent {
   std::string slot_host;  // where it was started
   int32_t slot = 0;
   ReadyEvent last = {};  // as it was ready last
+  int32_t suspect = -1;  // the rank to which its data plane broke in that generation
+  bool closed = false;   // the connection to the driver before was closed, and not just silent
+};
+
+/// How long the members of a job that is taken over are waited for.
+struct Settle {
+  Duration longest;
+  // Then who is missing is lost if a peer has seen it: since the last one came back, where the end of the
+  // driver before closed its connections, and where it fell silent.
+  Duration after_close, after_silence;
 };
 
 // ---- actions ----
@@ -200,14 +210,16 @@ using Record = std::variant<TermBegan, KnownJob, WorkerStarted, WorkerGone, Work
 class Membership {
  public:
   Membership(MembershipConfig config, Time now);
-  /// Of a job that goes on already: waits at most `settle` for its members to come back.
-  Membership(MembershipConfig config, const KnownJob& known, Duration settle, Time now);
+  /// Of a job that goes on already: waits for its members to come back.
+  Membership(MembershipConfig config, const KnownJob& known, const Settle& settle, Time now);
 
   // Each event returns what to do about it, in order.
   std::vector<Action> hosts_changed(std::vector<HostSlots> hosts, Time now);
   std::vector<Action> worker_ready(uint64_t worker, ReadyEvent event, Time now);
   /// It has connected again: to this driver, or to a new one.
   std::vector<Action> worker_back(uint64_t worker, const BackEvent& event, Time now);
+  /// Its process runs, as its parent says: it will be back.
+  void worker_runs(uint64_t worker);
   std::vector<Action> worker_synced(uint64_t worker, uint64_t generation, uint64_t revision, Time now);
   std::vector<Action> worker_failed_link(uint64_t worker, uint64_t generation, int32_t rank,
                                          const std::string& message, Time now);

@@ -7,19 +7,6 @@
 
 namespace hvd::membership {
 
-/// Members pass these tests once and for all in a generation: each look goes on where the last one ended.
-template <class Test>
-bool Membership::Impl::any_member(size_t* cursor, Test test) {
-  if (initial) return false;
-  const std::vector<Worker*>& living = seated();
-  if (*cursor >= living.size()) *cursor = 0;
-  for (size_t looked = 0; looked < living.size(); ++looked) {
-    if (test(*living[*cursor])) return true;
-    if (++*cursor == living.size()) *cursor = 0;
-  }
-  return false;
-}
-
 bool Membership::Impl::somebody_inside() {
   return any_member(&inside_cursor, [](const Worker& w) { return !w.ready; });
 }
@@ -68,6 +55,7 @@ std::vector<Action> Membership::Impl::take(Time t) {
     next = wake();
     forget_plan();
     decided_until = next.value_or(Time::max());
+    if (gathering) return std::exchange(out, {});  // each event counts, and many come
     if (const auto change = hosts.next_change(now)) decided_until = std::min(decided_until, *change);
   }
   return std::exchange(out, {});

@@ -22,10 +22,13 @@ constexpr uint64_t kMostUnheardOf = uint64_t{1} << 40;
 
 }  // namespace
 
-Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, Duration settle, Time t)
+Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, const Settle& settle, Time t)
     : Impl(std::move(c), t) {
   gathering = inherited = true;
-  gather_until = t + settle;
+  gather_until = t + settle.longest;
+  after_close = settle.after_close;
+  after_silence = settle.after_silence;
+  last_back = t;
   told = known.told;
   generation = known.generation;
   epoch = known.epoch;
@@ -164,6 +167,10 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
 
   if (w->member()) initial = false;  // the last one of them was given up, and is here
   w->absent = false;
+  last_back = now;
+  any_silent = any_silent || !e.closed;
+  if (gathering && e.generation == generation && e.suspect >= 0 && e.suspect < e.size)
+    suspects.insert(e.suspect);
   w->at_work = !e.left && e.generation == generation;
   w->take(e.last);
   // Its word that it was synced may have been lost with the connection, or with a journal; who never had a
@@ -204,6 +211,8 @@ void Membership::Impl::raise(const BackEvent& e) {
   }
   resets = std::max(resets, static_cast<int32_t>(std::min<uint64_t>(generation - 1, 1 << 20)));
   aborted = interrupted = initial = fresh = lost_any = false;
+  suspects.clear();
+  empty_cursor = 0;
   phase = Phase::kRunning;
 }
 
@@ -218,7 +227,7 @@ bool Membership::Impl::take_seat(Worker& w, const BackEvent& e) {
     lose(w, why);
     return false;
   }
-  seat(rank, w.id);
+  if (members[rank] != w.id || w.rank != e.rank) seat(rank, w.id);
   w.rank = e.rank;
   return true;
 }
@@ -228,23 +237,44 @@ std::string Membership::Impl::abort_reason() const {
   return link_failure.empty() ? fmt::format("generation {} is lost", generation) : link_failure;
 }
 
+/// Nobody sits there, or somebody who is not back.
+bool Membership::Impl::is_missing(size_t rank) {
+  if (rank >= members.size()) return false;
+  const Worker* w = workers.find(members[rank]);
+  return members[rank] == 0 || (w != nullptr && w->absent);
+}
+
 bool Membership::Impl::all_back() {
-  if (std::count(members.begin(), members.end(), uint64_t{0}) > 0) return false;
-  const std::vector<Worker*>& living = survivors();
-  if (std::any_of(living.begin(), living.end(), [](const Worker* w) { return w->absent; })) return false;
+  while (empty_cursor < members.size() && members[empty_cursor] != 0) ++empty_cursor;
+  if (empty_cursor < members.size()) return false;
+  if (any_member(&absent_cursor, [](const Worker& w) { return w.absent; })) return false;
   if (told) return true;
   // A generation is the newest if everybody is inside it: those that have left it may not know of the next
   // one.
-  if (!living.empty() &&
-      std::all_of(living.begin(), living.end(), [](const Worker* w) { return w->at_work; }))
-    return true;
-  return false;
+  const std::vector<Worker*>& living = survivors();
+  return !living.empty() &&
+         std::all_of(living.begin(), living.end(), [](const Worker* w) { return w->at_work; });
+}
+
+/// A peer has lost its link to one that is missing, and all that may come are back: nobody has come for a
+/// while, and no process of one that is missing is known to run. A link breaks as well if its other end
+/// leaves the generation, but who leaves it looks for the driver at once.
+bool Membership::Impl::loss_was_seen() {
+  if (now < seen_by()) return false;
+  if (std::none_of(suspects.begin(), suspects.end(),
+                   [this](int32_t rank) { return is_missing(static_cast<size_t>(rank)); }))
+    return false;
+  const std::vector<Worker*>& living = survivors();
+  return std::none_of(living.begin(), living.end(), [](const Worker* w) { return w->absent && w->runs; });
 }
 
 void Membership::Impl::gather() {
-  if (!gathering || (now < gather_until && !all_back())) return;
+  if (!gathering) return;
+  const bool waits = now < gather_until && !all_back(), seen = waits && loss_was_seen();
+  if (waits && !seen) return;
   gathering = false;
-  const std::string why = "did not come back to the new driver";
+  const std::string why = seen ? "did not come back to the new driver, and its peers have lost it"
+                               : "did not come back to the new driver";
   std::vector<uint64_t> late;
   for (const Worker* w : survivors()) {
     if (w->absent) late.push_back(w->id);

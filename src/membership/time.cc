@@ -110,7 +110,10 @@ void Membership::Impl::check_shortage() {
 
 std::optional<Time> Membership::Impl::wake() {
   if (phase == Phase::kEnded) return std::nullopt;
-  if (gathering) return std::max(gather_until, now + milliseconds(1));
+  if (gathering) {
+    const bool sooner = !suspects.empty() && seen_by() > now;
+    return std::max(sooner ? std::min(seen_by(), gather_until) : gather_until, now + milliseconds(1));
+  }
   std::optional<Time> next = finishing() ? std::nullopt : hosts.next_change(now);
   const auto consider = [&](Time t) {
     if (t > now && (!next || t < *next)) next = t;

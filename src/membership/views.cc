@@ -80,7 +80,7 @@ Membership::Membership(MembershipConfig config, Time now) : impl_(new Impl(std::
   impl_->next = impl_->wake();
 }
 
-Membership::Membership(MembershipConfig config, const KnownJob& known, Duration settle, Time now)
+Membership::Membership(MembershipConfig config, const KnownJob& known, const Settle& settle, Time now)
     : impl_(new Impl(std::move(config), known, settle, now)) {
   impl_->next = impl_->wake();
 }
@@ -109,6 +109,10 @@ std::vector<Action> Membership::worker_back(uint64_t worker, const BackEvent& ev
     impl_->refuse(worker, "the job has ended");
   }
   return impl_->take(now);
+}
+
+void Membership::worker_runs(uint64_t worker) {
+  if (Worker* w = impl_->workers.find(worker)) w->runs = true;
 }
 
 std::vector<Action> Membership::worker_synced(uint64_t worker, uint64_t generation, uint64_t revision,
@@ -191,6 +195,8 @@ bool Membership::expects(uint64_t worker) const { return impl_->workers.find(wor
 bool Membership::is_member(uint64_t worker) const { return expects(worker) && rank_of(worker) >= 0; }
 
 int32_t Membership::rank_of(uint64_t worker) const {
+  if (const Worker* living = impl_->workers.find(worker)) return living->rank;
+  // Those that have ended keep their seats.
   auto found = std::find(impl_->members.begin(), impl_->members.end(), worker);
   return found == impl_->members.end() ? -1 : static_cast<int32_t>(found - impl_->members.begin());
 }

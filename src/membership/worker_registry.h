@@ -27,6 +27,7 @@ struct Worker {
   bool has_state = false;
   bool at_work = false;    // it came back to this driver from within the current generation
   bool absent = false;     // known by an earlier driver, and not back yet
+  bool runs = false;       // and its process is known to run
   bool behind = false;     // it never learnt of its place in the current generation
   bool own_place = false;  // it came by itself: its slot is no discovered one
   bool waits = false;      // it was told that it is a spare

@@ -190,7 +190,7 @@ class SessionCore {
   void drop_candidate(Time again);
   void look_for_driver(Time now);
   void adopt(const wire::WelcomeT& welcome, Time now);
-  void resume();
+  void resume(bool closed);
   std::optional<Time> next_look() const;
   bool take_welcome(const wire::WelcomeT& welcome, Time now);
   static wire::ReadyT to_wire(const ReadyInfo& info);

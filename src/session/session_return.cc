@@ -158,7 +158,7 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   }
   actions_.emplace_back(Adopt{});
   link_ = candidate_;
-  linked_ = true;
+  const bool closed = !std::exchange(linked_, true);
   last_received_ = now;
   suspected_.reset();
   silence_told_ = false;
@@ -166,7 +166,7 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   dialling_ = Dialling::kNo;
   const Duration without = now - *missed_since_;
   missed_since_.reset();
-  resume();
+  resume(closed);
   say_leaving(now);
   std::string text = term_ == before ? fmt::format("connected again after {} s", seconds_text(without))
                                      : fmt::format("a new driver has taken over after {} s, term {}",
@@ -175,9 +175,14 @@ void SessionCore::adopt(const wire::WelcomeT& welcome, Time now) {
   actions_.emplace_back(NotifyDriver{{false, term_, std::move(text)}});
 }
 
-/// Where the worker stands, and all that it has asked for and not got.
-void SessionCore::resume() {
+/// Where the worker stands, and all that it has asked for and not got. `closed`: the driver before closed its
+/// connection.
+void SessionCore::resume(bool closed) {
+  const bool failed = failure_ && failure_->generation == generation_;
   wire::ResumeT where;
+  where.closed = closed;
+  // If it has left, this alone tells a new driver of a peer's loss.
+  if (failed && !failure_->unfit && failure_->rank < size_) where.suspect = std::max(failure_->rank, -1);
   where.rank = rank_;
   where.size = size_;
   where.synced = synced_;
@@ -202,13 +207,12 @@ void SessionCore::resume() {
     get.key = pending.key;
     send(pending.generation, std::move(get));
   }
-  if (const auto failed = std::exchange(failure_, std::nullopt);
-      failed && failed->generation == generation_) {
+  if (failed && !left_) {
     wire::FailureT failure;
-    failure.rank = failed->rank;
-    failure.message = failed->message;
-    failure.unfit = failed->unfit;
-    if (!left_) send(generation_, std::move(failure));
+    failure.rank = failure_->rank;
+    failure.message = failure_->message;
+    failure.unfit = failure_->unfit;
+    send(generation_, std::move(failure));
   }
   if (done_) {
     wire::DoneT done;

@@ -6,8 +6,8 @@
 In the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios. Four workers (of C, some KiB of
 state) train with steps of --pace ms (2) and commit each fifth one. The rounds of all ways alternate: nothing
 dies; the driver; the driver of workers that two agents run; a worker; the driver and a worker in the same
-moment. Told are medians, least and most over the rounds. --seconds: one more round that long without any
-driver (default: none). Each backend (default: auto) has a table of its own.
+moment; the driver, an agent and this agent's workers in the same moment. Told are medians, least and most over
+the rounds. --seconds: one more round that long without any driver (default: none). Each backend (default: auto) has a table of its own.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scenarios"))
 from harness import HVDRUN, Job, containing  # noqa: E402
 
-WAYS = ("nothing", "driver", "driver, agents", "worker", "driver and worker")
+WAYS = ("nothing", "driver", "driver, agents", "worker", "driver and worker", "driver and host, agents")
 WINDOW = 1e9  # ns after the death in which steps are looked at
 
 
@@ -44,8 +44,8 @@ class Round(unittest.TestCase):
 def start(test, way, training, steps=None, environment=None):
     worker = ["steps=%d" % (steps or training.steps), "commit=5", "pace=%g" % training.pace]
     environment = {**training.environment, **(environment or {})}
-    named = dict(np=4, min_np=3, max_np=4, sink=True, options={"restart": "false", "job": "bench"})
-    if way != "driver, agents":
+    named = dict(np=4, min_np=2, max_np=4, sink=True, options={"restart": "false", "job": "bench"})
+    if "agents" not in way:
         return Job(test, "a:4", worker, environment=environment, **named)
     secret = "a secret of more than 32 characters, for benchmarks"
     job = Job(test, None, worker, script=False, environment={**environment, "HVD_SECRET": secret},
@@ -57,6 +57,7 @@ def start(test, way, training, steps=None, environment=None):
                                  stderr=subprocess.DEVNULL,
                                  env={"PATH": os.environ["PATH"], "HVD_SECRET": secret, **environment})
         test.addCleanup(lambda agent=agent: (agent.kill() if agent.poll() is None else None, agent.wait()))
+        job.last_agent = agent
     return job
 
 
@@ -83,6 +84,10 @@ def one(way, training):
             os.kill(driver, signal.SIGKILL)
         if "worker" in way:
             job.send_signal(victim, signal.SIGKILL)
+        if "host" in way:
+            job.last_agent.kill()
+            for event in job.find("train", host="b"):
+                job.kill_if_alive(event)
         job.finish(0)
         steps = [(event["pid"], event["step"]) for event in job.find("step")]
         seen = {
@@ -90,14 +95,14 @@ def one(way, training):
             "lost": sum(training.steps - len({s for p, s in steps if p == e["pid"]}) for e in job.find("done")),
             "restarted": len(job.find("start")) - 4,
         }
-        if "worker" in way:
+        if "worker" in way or "host" in way:
             seen["next"] = (min(e["t"] for e in job.find("step", gen=2)) - at) / 1e6
         else:
             usual = durations(job, 0, at)
             seen["median"] = statistics.median(usual) / 1e6
             seen["longest"] = max(durations(job, at, at + WINDOW)) / 1e6
             seen["ratio"] = seen["longest"] / seen["median"]
-        if way.startswith("driver") and "worker" not in way:
+        if way in ("driver", "driver, agents"):
             seen["back"] = (max(e["t"] for e in job.find("event_driver_back")) - at) / 1e6
         return seen
     finally:

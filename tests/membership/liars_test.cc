@@ -41,7 +41,7 @@ BackEvent newcomer() {
 Script taken_over(const Script& before, bool whole) {
   KnownJob known = before.membership.known();
   known.told = whole;
-  return {sizes(2, 1, 3), known, seconds(10)};
+  return {sizes(2, 1, 3), known, Settle{seconds(10), seconds(2), seconds(7)}};
 }
 
 void expect_refused(const Script& s, uint64_t worker, const std::string& part) {

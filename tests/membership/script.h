@@ -17,7 +17,7 @@ class Script {
  public:
   explicit Script(MembershipConfig config) : membership(config, now) {}
   /// Of a job that goes on already.
-  Script(MembershipConfig config, const KnownJob& known, Duration settle)
+  Script(MembershipConfig config, const KnownJob& known, const Settle& settle)
       : membership(config, known, settle, now) {}
 
   Script& hosts(std::vector<HostSlots> list) { return took(membership.hosts_changed(std::move(list), now)); }

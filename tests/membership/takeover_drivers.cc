@@ -6,11 +6,6 @@
 #include "membership/takeover_simulator.h"
 
 namespace hvd::membership::test {
-namespace {
-
-constexpr Duration kSettle = std::chrono::seconds(5);
-
-}  // namespace
 
 void TakeoverSimulator::exchange_drivers() {
   std::swap(driver_, older_->driver);
@@ -91,6 +86,7 @@ KnownJob TakeoverSimulator::know(const Journal& journal, bool told) {
 
 void TakeoverSimulator::begin(const KnownJob& known) {
   driver_.emplace(config_, known, kSettle, driver_time());
+  began_ = driver_time();
   journal_ = encode(TermBegan{term_, "job", ""}) + encode(driver_->known());
   ends_ = {journal_.size()};
 }

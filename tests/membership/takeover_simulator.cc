@@ -19,6 +19,7 @@ TakeoverSimulator::TakeoverSimulator(uint64_t seed, TakeoverTally* tally, bool t
   config_.blocklist_after = 100;
   only_drivers_die_ = random_.chance(40);
   shared_ = only_drivers_die_ || random_.chance(50);
+  prompt_ = random_.chance(50);
   last_revision_ = random_.chance(40) ? 1 + static_cast<uint64_t>(random_.below(12)) : UINT64_MAX;
   note(fmt::format("np {} min {} max {}, done at revision {}{}", config_.np, config_.min_np, config_.max_np,
                    last_revision_, only_drivers_die_ ? ", only drivers die" : ""));
@@ -90,7 +91,18 @@ void TakeoverSimulator::set_hosts(std::vector<HostSlots> hosts) {
   take(driver_->hosts_changed(hosts_, driver_time()));
 }
 
+/// But those that a stopped driver still holds.
+void TakeoverSimulator::all_come_back() {
+  for (auto& [id, p] : processes_) {
+    connect(p);
+    while (active() && p.term == term_ && deliver_up(p)) {}
+    if (!active()) return;
+  }
+}
+
 void TakeoverSimulator::pass_time(bool to_next_tick) {
+  if (prompt_ && driver_->gathering()) all_come_back();
+  if (!active()) return;
   // Who lives comes back within the settle time: where no journal tells, nothing else would.
   for (auto& [id, p] : processes_) {
     if (!lossy_ || !driver_->may_come_back()) break;
@@ -147,6 +159,11 @@ void TakeoverSimulator::act(const StopWorker& a) {
   require(!only_drivers_die_ || finished_ || a.reason.find("maximum") != std::string::npos,
           "contract 14: a worker was stopped though nothing but drivers died");
   Process* p = find(a.worker);
+  if (a.reason.starts_with("did not come back") && !older_acts_ && driver_time() < began_ + kSettle.longest) {
+    ++tally_.early;
+    require(!prompt_ || p == nullptr || p->where == Where::kGone || p->told_end || has_older(*p),
+            "contract 19: a worker that lives was not waited for");
+  }
   if (p == nullptr) return;  // its start was its driver's last word
   p->told_end = p->told_end || !older_acts_ || p->term == term_;
   if (p->term == term_) {

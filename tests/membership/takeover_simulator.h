@@ -20,10 +20,12 @@
 
 namespace hvd::membership::test {
 
+inline const Settle kSettle{seconds(5), seconds(1), seconds(2)};
+
 struct TakeoverTally {
   uint64_t histories = 0, takeovers = 0, same_generation = 0, quiet = 0, torn = 0, damaged = 0, empty = 0,
            worker_died_too = 0, two_drivers = 0, acts_of_older = 0, split = 0, generations = 0,
-           unheard_of = 0, successes = 0, failures = 0, at_rest = 0;
+           unheard_of = 0, early = 0, successes = 0, failures = 0, at_rest = 0;
 };
 
 class TakeoverSimulator {
@@ -119,6 +121,7 @@ class TakeoverSimulator {
   void leave(Process& p);
   void die(Process& p, bool driver_sees);
   void set_hosts(std::vector<HostSlots> hosts);
+  void all_come_back();
   void pass_time(bool to_next_tick);
   void take(std::vector<Action> actions);
   void act(const StartWorker& a);
@@ -167,6 +170,8 @@ class TakeoverSimulator {
   bool only_drivers_die_ = false;  // and journals are whole: nothing may be lost
   bool calm_ = false, finished_ = false, any_done_ = false;
   bool lossy_ = false;   // a journal was lost, or part of it
+  bool prompt_ = false;  // who lives is back before any time passes
+  Time began_{};         // the newest driver, by its clock
   uint64_t before_ = 0;  // generation that the last driver left
 };
 

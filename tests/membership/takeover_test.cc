@@ -33,8 +33,9 @@ TEST(TakeoverHistories, KeepEveryRuleOfTheContract) {
             << tally.worker_died_too << " with a worker; " << tally.two_drivers << " with two drivers, "
             << tally.acts_of_older << " acts of the older one, " << tally.split << " split), "
             << tally.same_generation << " back in the same generation, " << tally.unheard_of
-            << " workers that no journal told of, " << tally.generations << " generations; ended "
-            << tally.successes << " well, " << tally.failures << " badly, " << tally.at_rest << " at rest\n";
+            << " workers that no journal told of, " << tally.early << " lost by their peers' word, "
+            << tally.generations << " generations; ended " << tally.successes << " well, " << tally.failures
+            << " badly, " << tally.at_rest << " at rest\n";
   if (histories < 10'000) return;
   EXPECT_GT(tally.takeovers, histories);
   EXPECT_GT(tally.torn, histories / 10);
@@ -45,6 +46,7 @@ TEST(TakeoverHistories, KeepEveryRuleOfTheContract) {
   EXPECT_GT(tally.acts_of_older, histories / 10);
   EXPECT_GT(tally.same_generation, histories / 2);
   EXPECT_GT(tally.unheard_of, histories / 100);
+  EXPECT_GT(tally.early, histories / 100);
   EXPECT_GT(tally.successes, histories / 20);
   EXPECT_GT(tally.at_rest, histories / 4);
 }

@@ -43,13 +43,14 @@ bool TakeoverSimulator::connect(Process& p) {
   back.interrupt = p.interrupt && p.epoch > p.assigned_epoch;
   back.epoch = p.epoch;
   back.revision = p.revision;
+  back.suspect = p.failure.value_or(-1);
+  back.closed = !older_ || random_.chance(50);
   back.slot_host = p.host;
   back.slot = p.slot;
   if (p.last_ready) back.last = *p.last_ready;
   p.up.push_back({ToDriver::kBack, p.instance.first, back});
   if (p.left && p.last_ready) p.up.push_back({ToDriver::kReady, 0, {}, *p.last_ready});
   if (p.failure && !p.left) p.up.push_back({ToDriver::kFailedLink, p.instance.first, {}, {}, 0, *p.failure});
-  p.failure.reset();
   if (p.where == Where::kDone) p.up.push_back({ToDriver::kDone, p.instance.first});
   return true;
 }
@@ -206,10 +207,14 @@ bool TakeoverSimulator::step(Process& p) {
   if (!peer_is_gone(p) || !random_.chance(50)) return false;
   note(fmt::format("worker {} sees that a peer is gone", p.id));
   p.lost_peer = true;
-  int32_t rank = -1;
+  // Which link breaks first is chance; some belong to members that live and have left.
+  std::vector<int32_t> broken;
   for (size_t i = 0; i < g.members.size(); ++i) {
-    if (processes_.at(g.members[i]).where == Where::kGone) rank = static_cast<int32_t>(i);
+    const Process& q = processes_.at(g.members[i]);
+    if (q.where == Where::kGone || (q.instance == p.instance && q.left))
+      broken.push_back(static_cast<int32_t>(i));
   }
+  const int32_t rank = broken.empty() ? -1 : broken[static_cast<size_t>(random_.below(broken.size()))];
   p.failure = rank;
   if (is_linked(p)) p.up.push_back({ToDriver::kFailedLink, p.instance.first, {}, {}, 0, rank});
   leave(p);

@@ -4,7 +4,7 @@
 namespace hvd::membership::test {
 namespace {
 
-constexpr Duration kSettle = std::chrono::seconds(5);
+const Settle kSettle{seconds(5), seconds(1), seconds(3)};
 
 /// Members 1..size of generation 1 on host a, all synced.
 KnownJob known(int32_t size, bool told = true) {
@@ -51,6 +51,65 @@ TEST(TakingOver, WhoDoesNotComeIsLostAfterTheSettleTimeAndNotBefore) {
   EXPECT_TRUE(s.wait(4.9).latest.empty());
   EXPECT_EQ(s.wait(0.2).stopped(), Ids{2});
   EXPECT_EQ(s.one<Abort>().to, Ids{1});
+}
+
+/// It has left the generation, whose link to this rank broke.
+BackEvent after_a_loss(int32_t suspect, int32_t rank, int32_t size, int32_t slot) {
+  BackEvent event = at_work(1, rank, size, slot);
+  event.left = true;
+  event.suspect = suspect;
+  event.closed = true;
+  return event;
+}
+
+TEST(TakingOver, WhoseLossAPeerHasSeenIsNotWaitedForForLong) {
+  Script s(sizes(4, 1, 4), known(4), kSettle);
+  s.hosts({{"a", 4}}).back(1, after_a_loss(2, 0, 4, 0));
+  s.wait(0.7);
+  EXPECT_TRUE(s.back(2, after_a_loss(2, 1, 4, 1)).membership.gathering());
+  EXPECT_TRUE(s.wait(0.9).latest.empty()) << "since the last one came back";
+  EXPECT_EQ(s.wait(0.2).stopped(), (Ids{3, 4})) << "and whoever is missing as well";
+  s.ready_after_a_loss(1, 1);
+  EXPECT_EQ(s.ready_after_a_loss(2, 1).members(), (Ids{1, 2}));
+}
+
+TEST(TakingOver, ALinkThatBreaksMeanwhileTellsOfALossAsWell) {
+  Script s(sizes(2, 1, 2), known(2), kSettle);
+  BackEvent inside = at_work(1, 0, 2, 0);
+  inside.closed = true;
+  s.hosts({{"a", 2}}).back(1, inside);
+  EXPECT_TRUE(s.wait(2).latest.empty());
+  EXPECT_EQ(s.link(1, 1, "connection reset").stopped(), Ids{2});
+}
+
+TEST(TakingOver, OfASilentDriverWorkersLearnLate) {
+  Script s(sizes(2, 1, 2), known(2), kSettle);
+  BackEvent silent = after_a_loss(1, 0, 2, 0);
+  silent.closed = false;
+  s.hosts({{"a", 2}}).back(1, silent);
+  EXPECT_TRUE(s.wait(2.9).latest.empty());
+  EXPECT_EQ(s.wait(0.2).stopped(), Ids{2});
+}
+
+TEST(TakingOver, WhoseProcessRunsIsWaitedForWhateverItsPeersSay) {
+  Script s(sizes(3, 1, 3), known(3), kSettle);
+  s.membership.worker_runs(3);
+  s.hosts({{"a", 3}}).back(1, after_a_loss(1, 0, 3, 0));
+  EXPECT_TRUE(s.wait(4.9).latest.empty());
+  EXPECT_EQ(s.wait(0.2).stopped(), (Ids{2, 3}));
+  // Until its end is known.
+  Script ended(sizes(3, 1, 3), known(3), kSettle);
+  ended.membership.worker_runs(3);
+  ended.hosts({{"a", 3}}).back(1, after_a_loss(1, 0, 3, 0)).wait(2);
+  EXPECT_EQ(ended.lost(3, LossKind::kExited).stopped(), Ids{2});
+}
+
+TEST(TakingOver, ALinkToAMemberThatIsBackTellsOfNoLoss) {
+  Script s(sizes(3, 1, 3), known(3), kSettle);
+  s.hosts({{"a", 3}}).back(1, after_a_loss(1, 0, 3, 0));
+  s.back(2, after_a_loss(-1, 1, 3, 1));
+  EXPECT_TRUE(s.wait(4.9).latest.empty());
+  EXPECT_EQ(s.wait(0.2).stopped(), Ids{3});
 }
 
 TEST(TakingOver, NobodyIsStartedWhileMembersAreWaitedFor) {

@@ -71,6 +71,23 @@ class Succession(ByHand):
         job.verify(60, workers=2)
         self.assertEqual(job.generations(), [(1, 3), (2, 2)])
 
+    def test_D1_a_host_that_is_lost_with_the_driver_is_not_waited_for_for_long(self):
+        job = self.job(["steps=60", "commit=1", "gate=10"], np=3, min_np=1, max_np=3, sink=True,
+                       options={"heartbeat_timeout": 15 * PATIENCE, "agent_timeout": 600})
+        first, second = self.agent(job, "a", 2), self.agent(job, "b")
+        job.wait("gate", step=10)
+        worker, mark = job.wait("train", host="b"), job.mark()
+        os.kill(job.driver(), signal.SIGKILL)
+        second.kill()
+        job.kill_if_alive(worker)
+        job.open("step.10")
+        job.wait("hvdrun", since=mark,
+                 text=containing("did not come back to the new driver, and its peers have lost it"))
+        job.finish(0)
+        self.said(first, 0)
+        job.verify(60, workers=2)
+        self.assertEqual(job.generations(), [(1, 3), (2, 2)])
+
     def test_D1_what_is_printed_without_a_driver_comes_later(self):
         place, job = self.printing(2000)
         agent = self.agent(job, "a", flags=["--set", "agent_spool=" + place])

@@ -1,5 +1,7 @@
 // A session that outlives its driver: it misses it, dials, takes a newer one and refuses an older one
 // (contract 14).
+#include <algorithm>
+
 #include "session/core_support.h"
 #include "session/session_core.h"
 #include "wire/member.h"
@@ -80,6 +82,33 @@ TEST_F(Return, ANewerDriverIsToldWhereTheWorkerStands) {
   EXPECT_EQ(where->revision, 7u);
   EXPECT_TRUE(where->synced);
   EXPECT_FALSE(where->lost);
+}
+
+/// contract 14: nobody else tells a new driver whom a peer has seen die while there was none.
+TEST_F(Return, ANewDriverIsToldWhichLinkBroke) {
+  become_member_under(1);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  EXPECT_TRUE(of<Send>(core.failure(1, 2, "connection reset", false, time)).empty());
+  ReadyInfo ready;
+  ready.cause = wire::Cause::PeerLost;
+  core.ready(ready, time);
+  core.dialled(time);
+  const auto suspect_told_to = [&](uint64_t term) {
+    const auto sent = of<Send>(candidate(welcome(), term));
+    EXPECT_EQ(std::count_if(sent.begin(), sent.end(),
+                            [](const Send& s) { return s.envelope.body.AsFailure() != nullptr; }),
+              0)
+        << "it has left the generation";
+    const wire::ResumeT& where = *sent.at(0).envelope.body.AsResume();
+    EXPECT_TRUE(where.left);
+    EXPECT_TRUE(where.closed);
+    return where.suspect;
+  };
+  EXPECT_EQ(suspect_told_to(2), 2);
+  // And the driver after that one.
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  core.dialled(time);
+  EXPECT_EQ(suspect_told_to(3), 2);
 }
 
 TEST_F(Return, AnOlderDriverIsRefused) {
