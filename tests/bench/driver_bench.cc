@@ -253,7 +253,7 @@ class PipeLauncher final : public launch::Launcher {
   }
   void set_rank(uint64_t, int32_t) override {}
   std::optional<int32_t> ended(uint64_t) const override { return std::nullopt; }
-  launch::Life life(uint64_t, int64_t) const override { return launch::Life::kUnknown; }
+  launch::Life life(uint64_t, int64_t) const override { return launch::Life::kRunning; }
   void close(Duration) override {}
 
  private:
@@ -275,7 +275,8 @@ class PipeLauncher final : public launch::Launcher {
   s.membership.blocklist_after = 0;
   s.membership.start_timeout = s.membership.elastic_timeout = seconds(600);
   s.heartbeat_interval = seconds(1);
-  s.heartbeat_timeout = s.slow_timeout = seconds(600);  // workers say nothing while others connect
+  s.heartbeat_timeout = seconds(10);
+  s.slow_timeout = seconds(600);  // workers say nothing while others connect
   s.stop_grace = s.leave_timeout = seconds(1);
   s.discovery_interval = s.discovery_timeout = seconds(1);
   const auto print = [](void*, hvd_log_level, const char* line) {
