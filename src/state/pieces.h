@@ -63,8 +63,9 @@ void append_pieces(void* to, std::span<const Extent> extents, Pieces* pieces, st
 /// the bytes that had to be written.
 uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
 
-/// One of them, in this thread; gives the bytes that had to be written.
-uint64_t copy_piece(const PieceCopy& piece);
+/// One of them, in this thread; gives the bytes that had to be written. `stream`: past the caches, if nothing
+/// is to be known of it.
+uint64_t copy_piece(const PieceCopy& piece, bool stream = false);
 
 /// Adds bytes to others, as exclusive or.
 void add_bytes(uint8_t* to, const uint8_t* from, size_t size);

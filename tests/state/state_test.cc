@@ -49,6 +49,21 @@ TEST(Restore, GivesBackTheLastCommitBitForBit) {  // contract 4
   EXPECT_EQ(state.statistics().restores, 1U);
 }
 
+/// So large in all that it is written past the caches; neither ends nor begins at a line.
+TEST(Restore, GivesBackLargeTensorsOfAnyPlace) {
+  constexpr size_t kLarge = (35 << 20) + 77, kSmall = 1000003;
+  std::vector<uint8_t> memory(kLarge + kSmall + 100);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<uint8_t>(i * 2654435761U >> 24U);
+  const std::vector<uint8_t> before = memory;
+  State state(nullptr);
+  state.add_tensor("large", {&memory[3], HVD_DTYPE_UINT8, {kLarge}});
+  state.add_tensor("small", {&memory[3 + kLarge], HVD_DTYPE_UINT8, {kSmall}});
+  ASSERT_TRUE(state.save().ok());
+  std::fill(memory.begin() + 3, memory.begin() + 3 + kLarge + kSmall, uint8_t{1});
+  ASSERT_TRUE(state.restore().ok());
+  EXPECT_TRUE(memory == before);
+}
+
 TEST(Restore, NeedsACommit) {
   State state(nullptr);
   uint64_t step = 1;
