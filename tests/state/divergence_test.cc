@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -123,6 +124,26 @@ TEST(Divergence, AFlippedBitIsNamedAtThatCommit) {
   EXPECT_EQ(found[0].ranks, (std::vector<int32_t>{2}));
   EXPECT_TRUE(found[0].majority);
   EXPECT_TRUE(says(found[0].text, {"revision 2", "'w'", "float32[1000]", "rank 2", "the other 3"}));
+}
+
+TEST(Divergence, IsNotSeenIn100000CommitsOfTheSame) {
+  constexpr int kCommits = 100000;
+  Job job(2);
+  job.sync();
+  std::atomic<int> alarms{0};
+  job.all([&](Worker& worker, int32_t rank) {
+    std::vector<Diverged> found;
+    for (int commit = 0; commit < kCommits && found.empty(); ++commit) {
+      worker.w[static_cast<size_t>(commit) % worker.w.size()] += static_cast<float>(commit);
+      worker.object.bytes[0] = static_cast<uint8_t>(commit);
+      Status status = worker.state.save();
+      if (status.ok()) status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(60), &found);
+      ASSERT_TRUE(status.ok()) << status.message;
+    }
+    if (!found.empty()) ++alarms;
+  });
+  EXPECT_EQ(alarms, 0);
+  EXPECT_EQ(job.workers[0].state.revision(), static_cast<uint64_t>(kCommits));
 }
 
 TEST(Divergence, OfTwoRanksBothAreNamed) {
