@@ -28,10 +28,12 @@ from ._options import describe_options
 from ._submit import calls as _calls
 from .codec import Codec, JsonCodec, PickleCodec, set_codec
 from .collectives import Adasum, Average, Max, Min, Product, Reduction, Sum
-from .context import BackendChoice, BackendInfo, BackendReport, Context, Event, EventKind, Membership, Recovery, backends
+from .context import Context
 from .errors import (CallbackError, ClosedError, DriverLostError, HorovodInternalError, HostsUpdatedInterrupt,
                      HvdError, InternalError, InvalidError, JobCompleteError, JobFailedError, MismatchError,
                      RefusedError, RemovedError, UnavailableError, UnsupportedError, WaitTimeoutError)
+from .facts import (BackendChoice, BackendInfo, BackendReport, Event, EventKind, Membership, Recovery,
+                    backends)
 from .handle import Handle
 from .process_set import ProcessSet, ProcessSetInfo, global_process_set
 from .tensors import Array

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 from . import _default
-from .context import BackendReport, Context, backends
+from .context import Context
 from .errors import InvalidError
+from .facts import BackendReport, backends
 
 
 @functools.lru_cache(maxsize=1)

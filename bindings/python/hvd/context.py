@@ -7,8 +7,6 @@ import sys
 import threading
 import weakref
 from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass, fields
-from enum import IntFlag
 from typing import Any, AsyncIterator, Callable, Iterable
 
 from . import _abi
@@ -17,6 +15,8 @@ from ._options import LogCallback, NativeOptions, OptionValue
 from ._submit import operation_of
 from .collectives import Collectives
 from .errors import HvdError, InvalidError
+from .facts import (COLLECTIVES, MEMORIES, BackendChoice, BackendInfo, Event, EventKind, Membership,
+                    Recovery, code_of, plain_of)
 from .process_set import ProcessSet
 from .tensors import CODES
 
@@ -26,141 +26,6 @@ _PATIENCE = 60.0  # seconds for the others to come there
 _LAST_WORD = 1.0  # seconds for the word that a worker is done, where nobody is waited for
 
 
-
-class EventKind(IntFlag):
-    HOSTS_UPDATED = 1  # the driver saw hosts change; agreed on at the next commit
-    PEER_LOST = 2      # the generation is lost
-    GENERATION = 4     # a new generation is formed and connected
-    JOB_ENDED = 8
-    DRIVER_LOST = 16
-    RECOVERED = 32     # a recovery was recorded
-    STALLED = 64       # rank 0: an operation waits for ranks that the message names
-    DIVERGED = 128     # the rank committed other bytes than most (option divergence_every)
-    DRIVER_BACK = 256  # there is a driver again
-    ALL = 0xFFFFFFFF
-
-
-
-@dataclass(frozen=True)
-class Membership:
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    generation: int
-    membership_epoch: int
-    worker: int
-    term: int = 0  # of the driver: grows when another one takes over; 0: nobody takes over
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    name: str
-    version: str
-    path: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class BackendReport:
-    """A backend that there is: what it supports, and if it is not usable, why."""
-
-    name: str
-    version: str
-    path: str
-    usable: bool
-    reason: str
-    memories: frozenset[str]
-    dtypes: frozenset[str]
-    collectives: frozenset[str]
-    local: bool
-    max_instances: int
-
-
-@dataclass(frozen=True)
-class BackendChoice:
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """One recovery or planned reset."""
-
-    from_generation: int
-    to_generation: int
-    cause: int
-    from_size: int
-    to_size: int
-    attempts: int
-    revision: int
-    began_at_ns: int
-    detection_ns: int
-    abort_ns: int
-    restore_ns: int
-    forming_ns: int
-    connecting_ns: int
-    sync_ns: int
-    total_ns: int
-    sync_bytes: int
-    reason: str
-    spares: int
-
-
-@dataclass(frozen=True)
-class Event:
-    kind: int
-    lost: int
-    sequence: int
-    generation: int
-    membership_epoch: int
-    rank: int
-    size: int
-    message: str
-
-
-def _plain(kind: Any, raw: Any) -> Any:
-    """A dataclass from the struct with the same fields."""
-    values = {field.name: getattr(raw, field.name) for field in fields(kind)}
-    return kind(
-        **{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
-
-
-_MEMORIES = {"host": 0, "cuda": 1}
-_COLLECTIVES = {
-    "broadcast": 1, "allreduce": 2, "allgather": 3, "barrier": 4, "reducescatter": 5, "alltoall": 6, "join": 7
-}
-
-
-def _code(names: dict[str, int], name: str, what: str) -> int:
-    if name not in names:
-        raise InvalidError(f"{what} {name!r}: expected one of {', '.join(names)}")
-    return names[name]
-
-
-def _set_of(names: dict[str, int], bits: int) -> frozenset[str]:
-    return frozenset(name for name, code in names.items() if bits >> code & 1)
-
-
-def backends(**options: OptionValue) -> list[BackendReport]:
-    """The backends that there are, in the order in which they are searched; no context is needed."""
-    count, found = c_size_t(), []
-    with NativeOptions(options) as native:
-        _abi.check(_lib.hvd_get_available_backend_count, native, byref(count))
-        for index in range(count.value):
-            raw = _abi.BackendReport()
-            _abi.check(_lib.hvd_get_available_backend, native, index, byref(raw))
-            name, version, path, reason = (text.decode("utf-8", "replace")
-                                           for text in (raw.name, raw.version, raw.path, raw.reason))
-            found.append(
-                BackendReport(name, version, path, bool(raw.usable), reason, _set_of(_MEMORIES, raw.memories),
-                              _set_of(CODES, raw.dtypes), _set_of(_COLLECTIVES, raw.collectives),
-                              bool(raw.local), raw.max_instances))
-    return found
-
-
 _listeners = Registry()
 
 
@@ -168,7 +33,7 @@ _listeners = Registry()
 def _listen(userdata, event):
     listener = _listeners.get(userdata)
     try:
-        listener(_plain(Event, event.contents))
+        listener(plain_of(Event, event.contents))
     except Exception as problem:
         sys.unraisablehook(type("Problem", (), dict(exc_type=type(problem), exc_value=problem,
                                                     exc_traceback=problem.__traceback__, object=listener,
@@ -252,7 +117,7 @@ class Context(Collectives):
         """All in one, from one generation. ClosedError after shutdown."""
         raw = _abi.Membership()
         _abi.check(_lib.hvd_get_membership, self._handle.pointer, byref(raw))
-        return _plain(Membership, raw)
+        return plain_of(Membership, raw)
 
     def _place(self, shorthand: Callable[[int], int], field: str) -> int:
         value = shorthand(self._handle.pointer)
@@ -282,17 +147,17 @@ class Context(Collectives):
     def backend(self) -> BackendInfo:
         raw = _abi.BackendInformation()
         _abi.check(_lib.hvd_get_backend, self._handle.pointer, byref(raw))
-        return _plain(BackendInfo, raw)
+        return plain_of(BackendInfo, raw)
 
     def backend_choice(self, collective: str = "allreduce", dtype: str = "float32",
                        memory: str = "host") -> BackendChoice:
         """Which backend serves such an operation in the present generation, and why. UnsupportedError: none.
         """
         raw = _abi.BackendSelection()
-        codes = (_code(_MEMORIES, memory, "memory"), _code(CODES, dtype, "dtype"),
-                 _code(_COLLECTIVES, collective, "collective"))
+        codes = (code_of(MEMORIES, memory, "memory"), code_of(CODES, dtype, "dtype"),
+                 code_of(COLLECTIVES, collective, "collective"))
         _abi.check(_lib.hvd_get_backend_choice, self._handle.pointer, *codes, byref(raw))
-        return _plain(BackendChoice, raw)
+        return plain_of(BackendChoice, raw)
 
     def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         """Makes the set (or one of these ranks) usable in this context."""
@@ -456,7 +321,7 @@ class Context(Collectives):
         for index in range(count.value):
             raw = _abi.Recovery()
             _abi.check(_lib.hvd_get_recovery, self._handle.pointer, index, byref(raw))
-            found.append(_plain(Recovery, raw))
+            found.append(plain_of(Recovery, raw))
         return found
 
     def register_listener(self, listener: Callable[[Event], None], kinds: int = EventKind.ALL) -> int:
@@ -478,7 +343,7 @@ class Context(Collectives):
     def next_event(self) -> Event | None:
         raw, available = _abi.Event(), c_int32()
         _abi.check(_lib.hvd_next_event, self._handle.pointer, byref(raw), byref(available))
-        return _plain(Event, raw) if available.value else None
+        return plain_of(Event, raw) if available.value else None
 
     async def events(self) -> AsyncIterator[Event]:
         """`async for event in context.events()`: no thread, the loop watches the descriptor."""

@@ -15,8 +15,8 @@ from . import _abi
 from ._library import hvdrun
 from ._handles import Native, Registry, close_at_exit
 from ._options import LogCallback, NativeOptions, OptionValue
-from .context import _plain
 from .errors import TIMEOUT, HvdError, InvalidError
+from .facts import plain_of
 
 _lib = _abi.lib
 _callbacks = Registry()
@@ -207,7 +207,7 @@ class Driver:
     def status(self) -> DriverStatus:
         raw = _abi.DriverStatus()
         _abi.check(_lib.hvd_driver_get_status, self._handle.pointer, byref(raw))
-        plain = _plain(DriverStatus, raw)
+        plain = plain_of(DriverStatus, raw)
         object.__setattr__(plain, "phase", Phase(plain.phase))
         return plain
 

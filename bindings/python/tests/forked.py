@@ -1,6 +1,7 @@
 """Jobs of scripts that use PyTorch: a server imports it once and forks each worker. `python forked.py
 MODULE...` is that server."""
 
+import gc
 import importlib
 import json
 import os
@@ -21,6 +22,10 @@ def serve():
     lose."""
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    # What is there stays as long as the server. A worker that ends would look through all of it, which takes
+    # a second.
+    gc.collect()
+    gc.freeze()
     workers, poll, rest = {}, select.poll(), b""
     poll.register(0, select.POLLIN)
     while True:

@@ -11,8 +11,9 @@ from typing import Any, Iterator, Sized
 from .. import _abi
 from .._default import context as default_context
 from .._handles import Native
-from ..context import Context, _plain
+from ..context import Context
 from ..errors import ClosedError, InvalidError
+from ..facts import plain_of
 
 _lib = _abi.lib
 PADDINGS = {"none": 0, "repeat": 1, "drop": 2}
@@ -189,7 +190,7 @@ class ElasticSampler:
     def info(self) -> SamplerInfo:
         raw = _abi.SamplerInformation()
         _abi.check(_lib.hvd_sampler_get_info, self._handle.pointer, byref(raw))
-        return _plain(SamplerInfo, raw)
+        return plain_of(SamplerInfo, raw)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint of the program's own; the same on every rank."""

@@ -18,8 +18,9 @@ from .._default import is_default
 from .._horovod import export_place
 from .._handles import Native, Registry
 from ..codec import CodecLike, JsonCodec, codec_of
-from ..context import Context, Event, EventKind, _plain
+from ..context import Context
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
+from ..facts import Event, EventKind, plain_of
 from ..tensors import Borrowed, borrow
 from ._objects import _forget_object, _load, _Memory, _Object, _objects, _Problem, _save
 from .sampler import ElasticSampler
@@ -265,7 +266,7 @@ class State:
     def statistics(self) -> StateStatistics:
         raw = _abi.StateStatistics()
         _abi.check(_lib.hvd_state_get_info, self._handle.pointer, byref(raw))
-        return _plain(StateStatistics, raw)
+        return plain_of(StateStatistics, raw)
 
     def close(self) -> None:
         """Ends the borrowing of what was registered."""

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from .. import _default as plain
-from ..context import Event, EventKind
 from ..errors import HorovodInternalError, HvdError, InvalidError
+from ..facts import Event, EventKind
 from ._connections import cut, listeners
 
 
