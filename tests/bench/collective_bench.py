@@ -327,6 +327,7 @@ def main():
                         help="one_host, variables, small, check, timeline, two_hosts, raw, transports")
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
+    parser.add_argument("--readme", action="store_true", help="the aims as the README's table has them")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended on the way out
     bench = Bench(arguments.quick, [part for part in arguments.only.split(",") if part])
@@ -337,7 +338,7 @@ def main():
         result = bench.run([int(text) for text in (arguments.ranks or default).split(",")])
     except Failed as why:
         raise SystemExit(str(why)) from None
-    log("\n" + aims.table(result["aims"]))
+    log("\n" + (aims.readme if arguments.readme else aims.table)(result["aims"]))
     log("\n".join(aims.naming(result["collectives"])))
     log(json.dumps(result))
 

@@ -170,6 +170,22 @@ class Aims(unittest.TestCase):
         self.assertIn("NO", aims.table([entry]))
         self.assertIn("| no |", "\n".join(bench.aims_table([entry])))
 
+    def test_the_readme_has_what_was_measured(self):
+        lines = aims.readme([
+            aims.entry("broadcast 64 MiB: times as fast as openmpi", ">=", 1.5, {
+                "median": 2.512, "low": 2.2, "high": 3.3
+            }),
+            aims.entry("broadcast 1 MiB, libhvd on mpi under mpirun: time over openmpi's", "<=", 1.05, {
+                "median": 1.251, "low": 1.08, "high": 1.65
+            }),
+            aims.entry("not measured", "<=", 1, None)
+        ]).splitlines()
+        self.assertEqual([
+            "| broadcast 64 MiB: times as fast as Open MPI | at least 1.5 | 2.51 (2.2 to 3.3) | yes |",
+            "| broadcast 1 MiB, libhvd on mpi under mpirun: time over Open MPI's | at most 1.05 |"
+            " 1.25 (1.08 to 1.65) | no |"
+        ], lines[2:])
+
 
 class FakeGroup:
     def __init__(self, us):
