@@ -18,6 +18,7 @@ R = TypeVar("R")
 _context: Context | None = None
 _parked: Context | None = None  # shut down with keep_place, and a member of its job
 keeps_place = False  # what shutdown() does unless it is told. Package `horovod` sets it.
+_joined = False  # ever, in this process
 _followers: list[Callable[[Context], None]] = []
 
 
@@ -33,7 +34,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     A worker that comes when the job has succeeded says so in one line, and ends with status 0 unless it catches
     the JobCompleteError.
     """
-    global _context, _parked
+    global _context, _parked, _joined
     ranks = None if comm is None else _ranks_of(comm)
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise InvalidError(f"process_sets={process_sets!r}: expected process sets, or 'dynamic'")
@@ -60,7 +61,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             context = Context(log=log, process_sets=sets, **chosen)
         except RemovedError as error:
             late = complete(error)
-            if late is None:
+            if late is None or _joined:  # a program that asks again must not end as if it had run to its end
                 raise
             (log or to_logging())(WARNING, late.message)
             raise late from None
@@ -72,6 +73,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             raise
     export_place(context)
     _context = context
+    _joined = True
     for use in _followers:
         use(context)
     return _context
