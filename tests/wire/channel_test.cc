@@ -50,12 +50,14 @@ TEST_F(ChannelTest, FramesOfAllSizesArriveInOrder) {
   for (size_t i = 0; i < 2000; ++i) sent.push_back(pattern(1 + i % 97, i));
   for (const auto& frame : sent) client->send(frame);
   ASSERT_TRUE(client->wait_frames(sent.size()));
-  // One by one, so that none waits for another one to be written; and all at once.
+  // One by one, so that none waits for another one to be written; and behind one that is being written.
   for (size_t i = 0; i < 200; ++i) {
     sent.push_back(pattern(1 + i, i));
     client->with_channel([&](Channel& channel) { channel.send_copy(sent.back()); });
   }
   client->with_channel([&](Channel& channel) {
+    sent.push_back(pattern(16 << 20, 7));  // more than a socket takes at once
+    channel.send(sent.back());
     for (size_t i = 0; i < 200; ++i) {
       sent.push_back(pattern(1 + i * 40, i));
       i % 3 == 0 ? channel.send(sent.back()) : channel.send_copy(sent.back());
