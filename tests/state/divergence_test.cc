@@ -137,7 +137,8 @@ TEST(Divergence, IsNotSeenIn100000CommitsOfTheSame) {
       worker.w[static_cast<size_t>(commit) % worker.w.size()] += static_cast<float>(commit);
       worker.object.bytes[0] = static_cast<uint8_t>(commit);
       Status status = worker.state.save();
-      if (status.ok()) status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(60), &found);
+      if (status.ok())
+        status = worker.state.find_diverged(job.fabric.engine(rank), rank, seconds(60), &found);
       ASSERT_TRUE(status.ok()) << status.message;
     }
     if (!found.empty()) ++alarms;
