@@ -137,7 +137,8 @@ void NotificationManager::run() {
       lock.unlock();
       listener->call(&event);
       lock.lock();
-      // Whoever removes it, and waits for this call, has the last copy then, and destroys it before it returns.
+      // A thread that removes it, and waits for this call, then has the last copy, and destroys it before it
+      // returns.
       if (listener.use_count() > 1) listener.reset();
       calling_ = 0;
       changed_.notify_all();

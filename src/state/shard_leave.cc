@@ -14,8 +14,8 @@ Status Shards::hand_over(const Generation& generation) {
   const int32_t rank = generation.rank, size = generation.size();
   if (size == 1 || !sealed_.whole) return {};
   const Time deadline = now() + generation.timeout;
-  // Who leaves, as anybody has heard: somebody knows of the newest change of hosts, since all have agreed on
-  // it.
+  // The ranks that leave, as far as any rank has heard: one of them knows of the newest change of hosts,
+  // since all have agreed on it.
   std::vector<uint8_t> bytes, all;
   put(&bytes, static_cast<uint64_t>(generation.leaving.size()));
   for (const int32_t leaver : generation.leaving) put(&bytes, static_cast<uint64_t>(leaver));
@@ -72,7 +72,7 @@ Status Shards::hand_over(const Generation& generation) {
       segment.digest = content_digest(parcel->data(segment), segment.bytes);
     sealed_.held.push_back(parcel);
   }
-  // Who leaves stays until everything has arrived.
+  // Ranks that leave stay until everything has arrived.
   const uint8_t done = 1;
   return gather(*generation.engine, deadline, "hvd.shards.taken", &done, sizeof(done), &all);
 }

@@ -1,4 +1,4 @@
-// What commit_bench and restore_bench share: memory, plain copies beside which the library's stand, and rows.
+// Shared by commit_bench and restore_bench: memory, plain copies beside which the library's stand, and rows.
 #pragma once
 
 #include <sys/mman.h>

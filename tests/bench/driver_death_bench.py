@@ -6,8 +6,9 @@
 In the build directory; HVD_TEST_BIN and HVD_PLUGIN_PATH as for the scenarios. Four workers (of C, some KiB of
 state) train with steps of --pace ms (2) and commit each fifth one. The rounds of all ways alternate: nothing
 dies; the driver; the driver of workers that two agents run; a worker; the driver and a worker in the same
-moment; the driver, an agent and this agent's workers in the same moment. Told are medians, least and most over
-the rounds. --seconds: one more round that long without any driver (default: none). Each backend (default: auto) has a table of its own.
+moment; the driver, an agent and this agent's workers in the same moment. The figures are medians, least and
+most over the rounds. --seconds: one more round that long without any driver (default: none). Each backend
+(default: auto) has a table of its own.
 """
 
 import argparse

@@ -9,7 +9,8 @@ too, and "python_over_c" is the stop of theirs over the other's. With --spare no
 is killed and a spare takes its place. "next" is the time from the kill to the first collective of those that
 were left, at the same size. With --set HVD_BENCH_LOOPS=N a step computes so many times as long, and steps
 without a commit are told by themselves, over the median of those before anybody came: the longest of these,
-and median, 90th percentile and longest while newcomers start and while they wait for a place, fed. The last line is a JSON object.
+and median, 90th percentile and longest while newcomers start and while they wait for a place, fed. The last
+line is a JSON object.
 """
 
 import argparse
@@ -170,8 +171,8 @@ def measure(mib, first, last, trials, settings, options, python):
         if python:
             in_python.append(trial(mib, first, last, settings, options, PYTHON))
             over_c.append(in_python[-1]["stop"] / results[-1]["stop"])
-    table = {
-        phase: spread([r[phase] for r in results]) for phase in results[0] if all(phase in r for r in results)}
+    phases = [phase for phase in results[0] if all(phase in r for r in results)]
+    table = {phase: spread([r[phase] for r in results]) for phase in phases}
     table["copy"] = spread(copies)
     table["stop_over_copy"] = spread(ratios)
     if python:

@@ -1,7 +1,7 @@
-// What a restore costs whom a loss has left: so many processes at once, each of its part of the state, against
-// as many processes that copy the same bytes with memcpy at once, by all cores together. Both in turns, in the
-// same processes, until the last is done; into memory that was touched before, as a program's is, and into
-// memory that nobody has touched. Prints a row of a table and a JSON object for each.
+// Restores by the survivors of a loss: several processes at once, each of its part of the state, against as
+// many processes that copy the same bytes with memcpy at once. Both in turns, in the same processes, until
+// the last is done; into memory that was touched before, as a program's is, and into memory that nobody has
+// touched. Prints a row of a table and a JSON object for each.
 // Arguments: [rounds, 21 by default] [MiB in all, 256] [processes, 3].
 #include <pthread.h>
 #include <sys/wait.h>

@@ -58,7 +58,7 @@ struct Trainer {
       if (status != HVD_OK) return status;
       write(++step);
       if ((status = hvd_state_commit(state, nullptr)) != HVD_OK) return status;
-      // Whoever is lost next is lost when all have that commit.
+      // The next worker to be lost is lost when all have that commit.
       if ((status = hvd_barrier(context, "committed", nullptr)) != HVD_OK) return status;
     }
     return HVD_OK;

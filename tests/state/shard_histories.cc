@@ -61,7 +61,7 @@ void ShardHistories::cut_off_commits(int32_t kept) {
         for (const Status& status : committed) {
           EXPECT_TRUE(status.ok() || status.code == HVD_PEER_LOST) << status.message;
         }
-        // Who was told so goes on at once, and writes where nobody else may look any more.
+        // A worker that was told so goes on at once, and writes where no other may look any more.
         if (committed[victim].ok() && !ok(committed)) {
           workers[victim]->train();
           EXPECT_FALSE(workers[victim]->state.save().ok());

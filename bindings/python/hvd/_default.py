@@ -31,8 +31,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process
     sets may be added at any time here.
 
-    A worker that comes when the job has succeeded says so in one line, and ends with status 0 unless it catches
-    the JobCompleteError.
+    A worker that comes for the first time, when the job has succeeded, says so in one line, and ends with
+    status 0 unless it catches the JobCompleteError.
     """
     global _context, _parked, _joined
     ranks = None if comm is None else _ranks_of(comm)

@@ -237,7 +237,7 @@ def test_the_end_of_a_worker_that_kept_its_place_counts(tmp_path):
 
 def test_no_place_is_kept_unasked(tmp_path):
     done = again(tmp_path, "not")
-    assert done.returncode != 0 and "has ended" in done.stderr, done.stdout + done.stderr
+    assert done.returncode != 0 and "the job has ended" in done.stderr, done.stdout + done.stderr
 
 
 PARTLY = """
