@@ -4,9 +4,9 @@ collective that the survivors complete.
 
 The killer stamps CLOCK_MONOTONIC just before kill(); each survivor stamps it when the first allreduce of the
 next generation returns. No newcomer is started. usage: recovery_bench [--backend NAME,...]
-[--memory MIB,...] [--state MIB,...] [--workers N,...] [--python] [--restores ROUNDS] [trials]
+[--memory MIB,...] [--state MIB,...] [--workers N,...] [--python] [--import MODULE] [--restores ROUNDS] [trials]
 Each backend (default: auto, and mpi where its module is built) has a table of its own, and so has each size
-of the workers' memory, of their state, and of the job. With --state, "restore_over_copy" is the restore over
+of the memory that the killed worker holds, of the state, and of the job. With --state, "restore_over_copy" is the restore over
 a plain copy of the state by as many processes as survive, in the same run. Then restore_bench compares the
 restores of 256 MiB in all by three processes at once with memcpy by as many. The last line is a JSON object.
 """
@@ -27,16 +27,18 @@ BIN = os.environ.get("HVD_BENCH_BIN", os.path.dirname(os.path.abspath(__file__))
 
 
 class Job:
-    """What is measured: a job of so many workers, with so much memory and state."""
+    """What is measured: a job of so many workers with so much state; the one to be killed holds `memory` MiB
+    beside it."""
 
-    def __init__(self, backend="auto", workers=WORKERS, memory=0, state=4, python=False):
-        self.backend, self.workers, self.memory, self.state, self.python = backend, workers, memory, state, python
+    def __init__(self, backend="auto", workers=WORKERS, memory=0, state=4):
+        self.backend, self.workers, self.memory, self.state = backend, workers, memory, state
+        self.python, self.imports = False, ""
 
-    def command(self):
+    def command(self, victim):
         worker = "recovery_bench_python" if self.python else "recovery_bench_worker"
         variables = {
             "HVD_BACKEND": self.backend, "HVD_BENCH_MEMORY_MIB": self.memory,
-            "HVD_BENCH_STATE_MIB": self.state
+            "HVD_BENCH_MEMORY_RANK": victim, "HVD_BENCH_STATE_MIB": self.state, "HVD_BENCH_IMPORT": self.imports
         }
         command = [os.path.join(BIN, "hvdrun"), "-np", str(self.workers), "--min-np", "2", "-H",
                    "localhost:%d" % self.workers, "--set", "restart=false"]
@@ -46,7 +48,7 @@ class Job:
 
     def __str__(self):
         return "%d workers%s, backend %s, %d MiB of state, %d MiB beside it" % (
-            self.workers, " in Python" if self.python else "", self.backend, self.state, self.memory)
+            self.workers, " in Python" * self.python + (" with " + self.imports if self.imports else ""), self.backend, self.state, self.memory)
 
 
 def copy_ms(processes, mib):
@@ -60,12 +62,12 @@ def copy_ms(processes, mib):
 def trial(generator, wanted):
     """{phase: ms} of the slowest survivor in each phase, the bytes synced, and whether all held the same
     commit."""
-    job = subprocess.Popen(wanted.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    kill_after = generator.randint(2, 30)
+    victim = generator.randrange(wanted.workers)
+    job = subprocess.Popen(wanted.command(victim), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT)
     pids, first, recoveries, held, lines = {}, [], [], set(), []
     reports, killed = 0, None
-    kill_after = generator.randint(2, 30)
-    victim = generator.randrange(wanted.workers)
     deadline = time.monotonic() + 120
     for raw in job.stdout:
         line = raw.decode("utf-8", "replace").rstrip()
@@ -166,10 +168,12 @@ def main():
     parser.add_argument("trials", nargs="?", type=int, default=20)
     parser.add_argument("--backend", default="")
     parser.add_argument("--memory", default="0,16,256,1024",
-                        help="MiB that each worker holds, one table each")
+                        help="MiB that the killed worker holds, one table each")
     parser.add_argument("--state", default="", help="MiB of state, one table each: 256,1024")
     parser.add_argument("--workers", default="", help="workers, one table each: 8,16,32,64")
     parser.add_argument("--python", action="store_true", help="the workers are programs in Python")
+    parser.add_argument("--import", dest="imports", default="", metavar="MODULE",
+                        help="what each worker in Python loads first: torch")
     parser.add_argument("--restores", type=int, default=9, help="rounds of restores at once; 0: none")
     arguments = parser.parse_args()
     backends = [name for name in arguments.backend.split(",") if name]
@@ -190,7 +194,7 @@ def main():
         jobs["recovery_%d_workers" % workers] = Job(first, workers=workers)
     report = {}
     for name, job in jobs.items():
-        job.python = arguments.python
+        job.python, job.imports = arguments.python, arguments.imports
         report[name + ("_python" if arguments.python else "")] = measure(job, arguments.trials)
     if arguments.restores > 0:
         report.update(restores_at_once(arguments.restores))

@@ -78,6 +78,15 @@ static void print_recovery(const job* j) {
       (unsigned long long)r.sync_bytes, r.attempts);
 }
 
+/* What a trainer would hold beside its state, in the worker that is to be killed. */
+static void hold_memory(int rank) {
+  const char *mib = getenv("HVD_BENCH_MEMORY_MIB"), *owner = getenv("HVD_BENCH_MEMORY_RANK");
+  if (mib == NULL || owner == NULL || atoi(owner) != rank) return;
+  const size_t bytes = (size_t)strtoull(mib, NULL, 10) << 20;
+  char* memory = bytes > 0 ? malloc(bytes) : NULL;
+  if (memory != NULL) memset(memory, 1, bytes);
+}
+
 int main(void) {
   job j;
   hvd_error error = HVD_ERROR_INIT;
@@ -91,14 +100,9 @@ int main(void) {
   j.weights = calloc(j.floats, sizeof *j.weights);
   j.gradient = calloc(GRADIENT_FLOATS, sizeof *j.gradient);
   for (size_t i = 0; i < j.floats; ++i) j.weights[i] = 1.0f; /* pages that training has touched */
-  const char* memory = getenv("HVD_BENCH_MEMORY_MIB");        /* that a trainer would hold beside its state */
-  if (memory != NULL) {
-    const size_t bytes = (size_t)strtoull(memory, NULL, 10) << 20;
-    char* ballast = bytes > 0 ? malloc(bytes) : NULL;
-    if (ballast != NULL) memset(ballast, 1, bytes);
-  }
   hvd_status status = hvd_init(NULL, &j.context, &error);
   if (status == HVD_OK) {
+    hold_memory(hvd_rank(j.context));
     printf("{\"pid\":%d,\"rank\":%d}\n", (int)getpid(), hvd_rank(j.context));
     hvd_tensor weights = floats(j.weights, (int64_t)j.floats);
     status = hvd_state_create(j.context, &j.state, &error);

@@ -1,5 +1,6 @@
 """A worker of recovery_bench in Python: what recovery_bench_worker.c does, on NumPy arrays."""
 
+import importlib
 import json
 import os
 import time
@@ -43,9 +44,12 @@ def train(state, gradient):
 
 
 def main():
+    if os.environ.get("HVD_BENCH_IMPORT"):
+        importlib.import_module(os.environ["HVD_BENCH_IMPORT"])
     weights = np.ones(STATE_FLOATS, np.float32)
-    ballast = np.ones(int(os.environ.get("HVD_BENCH_MEMORY_MIB", "0")) << 20, np.uint8)
     hvd.init()
+    holds = hvd.rank() == int(os.environ.get("HVD_BENCH_MEMORY_RANK", "-1"))
+    ballast = np.ones(int(os.environ.get("HVD_BENCH_MEMORY_MIB", "0")) << 20 if holds else 0, np.uint8)
     say(pid=os.getpid(), rank=hvd.rank())
     state = hvd.elastic.ArrayState(weights=weights, step=np.zeros(1, np.int64))
     train(state, np.zeros(GRADIENT_FLOATS, np.float32))
