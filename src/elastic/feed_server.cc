@@ -66,8 +66,6 @@ FeedServer::~FeedServer() {
   // What is being sent is cut off: whoever is fed asks the next one.
   loop_.stop();
   for (const ChannelPtr& channel : channels_) channel->close(Duration(0));
-  timer_.reset();
-  listener_.reset();
 }
 
 void FeedServer::listen(const std::string& local_address, const Offered& offered) {

@@ -45,11 +45,11 @@ class FeedServer {
 
   const std::shared_ptr<state::FeedSource> source_;
   const LoggerPtr logger_;
+  Loop loop_;  // stopped first, destroyed last: what follows belongs to it
   std::vector<ChannelPtr> channels_;
   std::vector<Asking> asking_;  // that wait for another commit
   std::unique_ptr<Loop::Timer> timer_;
   std::unique_ptr<wire::Listener> listener_;
-  Loop loop_;  // ends first
 };
 
 }  // namespace hvd::elastic

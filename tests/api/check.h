@@ -2,11 +2,13 @@
 #ifndef HVD_TESTS_CHECK_H
 #define HVD_TESTS_CHECK_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-static int failures;
-static int checks;
+/* Threads check as well. */
+static atomic_int failures;
+static atomic_int checks;
 
 #define CHECK(condition)                                                      \
   do {                                                                        \

@@ -78,7 +78,7 @@ static void print_recovery(const job* j) {
       (unsigned long long)r.sync_bytes, r.attempts);
 }
 
-/* What a trainer would hold beside its state, in the worker that is to be killed. */
+/* Memory beside the state, as a trainer holds it, in the worker that is to be killed. */
 static void hold_memory(int rank) {
   const char *mib = getenv("HVD_BENCH_MEMORY_MIB"), *owner = getenv("HVD_BENCH_MEMORY_RANK");
   if (mib == NULL || owner == NULL || atoi(owner) != rank) return;

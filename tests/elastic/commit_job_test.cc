@@ -19,6 +19,7 @@ struct Trainer {
   int64_t step = 0;
   bool hidden = true;
   std::function<hvd_status(Trainer&)> before_step;
+  std::function<void(Trainer&)> before_update;  // no commit is under way
 
   hvd_status train() {
     hvd_status status = HVD_OK;
@@ -32,6 +33,7 @@ struct Trainer {
       status = hvd_allreduce(context, "gradient", &tensor, &tensor, HVD_REDUCTION_AVERAGE, nullptr);
       if (status != HVD_OK) return status;
       if (begun && (status = hvd_state_commit_end(state, nullptr)) != HVD_OK) return status;
+      if (before_update) before_update(*this);
       for (size_t i = 0; i < weights.size(); ++i) weights[i] += gradient[i];
       ++step;
       status = hidden ? hvd_state_commit_begin(state, nullptr) : hvd_state_commit(state, nullptr);
@@ -120,14 +122,15 @@ TEST(CommitJob, DivergenceIsNamedAndCorrected) {
                         &events, nullptr, &listener, nullptr),
                     HVD_OK);
         }
-        if (t.step == 10 && t.rank() == 1 && !flipped) {
-          flipped = true;
-          uint32_t bits = 0;
-          std::memcpy(&bits, &t.weights[1234], sizeof(bits));
-          bits ^= 1U << 20U;
-          std::memcpy(&t.weights[1234], &bits, sizeof(bits));
-        }
         return HVD_OK;
+      };
+      trainer.before_update = [&](Trainer& t) {
+        if (t.step != 10 || t.rank() != 1 || flipped) return;
+        flipped = true;
+        uint32_t bits = 0;
+        std::memcpy(&bits, &t.weights[1234], sizeof(bits));
+        bits ^= 1U << 20U;
+        std::memcpy(&t.weights[1234], &bits, sizeof(bits));
       };
       hvd_error error = HVD_ERROR_INIT;
       const hvd_status status = trainer.run(options, &error);

@@ -114,7 +114,9 @@ static int32_t start(void *userdata, const hvd_launch *launch) {
   free(environment);
   close(ends[1]);
   if (failed == 0 && pthread_create(&w->reader, NULL, read_worker, w) == 0) {
+    pthread_mutex_lock(&j->mutex);
     ++j->count;
+    pthread_mutex_unlock(&j->mutex);
     return 0;
   }
   fclose(w->output);
@@ -214,7 +216,10 @@ int main(int argc, char **argv) {
   hvd_driver_get_status(j.driver, &info, NULL);
   pthread_cancel(signals);
   pthread_join(signals, NULL);
-  for (int i = 0; i < j.count; ++i) pthread_join(j.workers[i].reader, NULL);
+  pthread_mutex_lock(&j.mutex);
+  const int count = j.count;
+  pthread_mutex_unlock(&j.mutex);
+  for (int i = 0; i < count; ++i) pthread_join(j.workers[i].reader, NULL);
   hvd_driver_destroy(j.driver);
   if (status != HVD_OK) return fail(&error);
   char text[sizeof info.sentence + 16];

@@ -2,7 +2,7 @@
 
 import signal
 
-from harness import Job, ScenarioTest, containing, main
+from harness import PATIENCE, Job, ScenarioTest, containing, main
 
 PAD = 24 << 20  # bytes of state that training does not change
 
@@ -12,8 +12,9 @@ def fed(job, **wanted):
 
 
 class Feeding(ScenarioTest):
-    def start(self, hosts="a:2", steps=30, max_np=3, faults="", options=None, gates=(10, 20), **rest):
-        worker = ["steps=%d" % steps, "commit=1", "log=3",
+    def start(self, hosts="a:2", steps=30, max_np=3, faults="", options=None, gates=(10, 20), pace=0,
+              **rest):
+        worker = ["steps=%d" % steps, "commit=1", "log=3", "pace=%d" % pace,
                   "pad=%d" % PAD] + ["gate=%d" % gate for gate in gates]
         # What can be copied within join_pause is left to the sync: of these few bytes that may be all.
         options = {"join_pause": 0.001, **(options or {})}
@@ -41,7 +42,8 @@ class Feeding(ScenarioTest):
         self.moved_little(job, 2)
 
     def test_N2_a_newcomer_is_fed_while_each_step_commits(self):
-        job = self.start(steps=500, gates=(10, 450), options={"join_settle": 0})
+        # Where code is slow a commit takes long, and would leave no time to feed anyone.
+        job = self.start(steps=500, gates=(10, 450), options={"join_settle": 0}, pace=20 * (PATIENCE - 1))
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")
         job.open("step.10")  # from here on nothing waits for anything, unless the newcomer is very slow

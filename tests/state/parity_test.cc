@@ -91,7 +91,7 @@ struct Job {
     for (const ShardRange& range : ranges) {
       const size_t at = all.size();
       all.resize(at + whole_lines(bytes(range)));
-      std::memcpy(all.data() + at, data(range), bytes(range));
+      std::copy_n(data(range), bytes(range), all.begin() + static_cast<std::ptrdiff_t>(at));
     }
     return all;
   }

@@ -46,11 +46,12 @@ static void train_and_join(int64_t count, int grouped) {
 
 /* What the ranks that have not joined can and can't do. */
 static void operations_of_the_rest(void) {
-  hvd_tensor t = matrix(HVD_DTYPE_INT32, size, 2);
+  hvd_tensor t;
   hvd_tensor result = HVD_TENSOR_INIT;
   hvd_op *op = NULL;
   int32_t last = -1;
   if (size == 1) return;
+  t = matrix(HVD_DTYPE_INT32, size, 2);
   if (rank == 0) {
     CHECK_STATUS(hvd_join_async(context, &op, &error), HVD_OK);
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
