@@ -237,7 +237,9 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     return left_alone_ ? Status(HVD_REMOVED, leaves_why_)
                        : Status(HVD_INVALID, "a worker that is alone has no other generation to join");
   }
-  Time deadline = now() + timeout;
+  Time began = now(), deadline = began + timeout;
+  Status failed;  // the last attempt to connect
+  uint64_t attempts = 0, last = 0;
   while (true) {
     if (auto why = ended(); why && !why->ok()) return *why;
     // After a loss the backend is given up at once. After a planned change it serves on until everybody
@@ -265,8 +267,17 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
       timeline_->slice(TimelineRow::kGenerations, "forming", asked, assigned,
                        {{"generation", static_cast<int64_t>(assignment.generation)}});
     }
+    if (status.code == HVD_TIMEOUT && attempts > 0) {
+      return Status(HVD_TIMEOUT,
+                    fmt::format("no generation was connected within {:.1f} s; {} attempts failed, the last "
+                                "(generation {}) with: {}",
+                                to_seconds(assigned - began), attempts, last, failed.message));
+    }
     if (!status.ok()) return status;
-    if (assigned > deadline) deadline = assigned + timeout;  // it was a spare: its time begins now
+    if (assigned > deadline) {  // it was a spare: its time begins now
+      began = assigned;
+      deadline = began + timeout;
+    }
     release_engine(
         Status(HVD_HOSTS_UPDATED, fmt::format("the worker left for generation {}", assignment.generation)));
     status = connect(assignment);
@@ -280,6 +291,9 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
       ++times->attempts;
     }
     if (status.ok()) return status;
+    ++attempts;
+    last = assignment.generation;
+    failed = status;
     if (status.code != HVD_PEER_LOST && status.code != HVD_TIMEOUT) {
       // What another rank brings is no reason for this worker to end: the driver sends one of them away
       // (contract 16).

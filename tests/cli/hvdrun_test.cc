@@ -293,6 +293,18 @@ TEST_F(Hvdrun, VerboseTellsWhichBackendsWorkersUseAndWhy) {
   }
 }
 
+TEST_F(Hvdrun, SaysWhyNoGenerationWasConnected) {
+  EXPECT_EQ(run({"-np", "2", "--set", "restart=false", "--set", "plugin_path=" HVD_TEST_MODULES, "--backend",
+                 "numb", "--set", "local=off", "--set", "init_timeout=0.5", "--set", "join_settle=0",
+                 HVD_STANDALONE_WORKER}),
+            75);
+  const std::string said = out() + err();
+  for (const char* part : {"no generation was connected within 0.", " attempts failed, the last (generation ",
+                           "nobody has come"}) {
+    EXPECT_NE(said.find(part), std::string::npos) << part << " is not in\n" << said;
+  }
+}
+
 TEST_F(Hvdrun, KeepsOutputInFiles) {
   run({"-np", "1", "--set", "restart=false", "--elastic-timeout", "0.3", "--set", "join_settle=0",
        "--output-filename", folder.path("logs"), "sh", "-c", "echo kept"});

@@ -62,6 +62,10 @@ static hvd_status tiny_connect(void *self, const hvd_backend_group *group, hvd_e
   instance *me = (instance *)self;
   char value[8];
   size_t size = sizeof(value);
+#ifdef HVD_TEST_CONNECT_TIMES_OUT
+  if (me->host.kv_get(me->host.context, group->generation, "nobody sets this", 300 * HVD_MILLISECOND, value, &size, error) != HVD_OK)
+    return fail(error, HVD_TIMEOUT, "nobody has come");
+#endif
   if (group->size != 1) return fail(error, HVD_UNSUPPORTED, "for one rank only");
   if (me->host.kv_set(me->host.context, group->generation, "key", "value", 5, error) != HVD_OK) return HVD_PEER_LOST;
   if (me->host.kv_get(me->host.context, group->generation, "key", 100 * HVD_MILLISECOND, value, &size, error) != HVD_OK) {
