@@ -167,6 +167,28 @@ func TestAStateIsUsedByOneAtATime(t *testing.T) {
 	must(t, other.Save())
 }
 
+func TestACommitCopiesWhileTheProgramComputes(t *testing.T) {
+	w, err := hvd.Init(background, &hvd.Options{Values: map[string]any{"check_commits": true}})
+	must(t, err)
+	t.Cleanup(w.Close)
+	state, err := w.NewState()
+	must(t, err)
+	weights, step := make([]float32, 1<<16), int64(1)
+	must(t, state.AddTensor("weights", hvd.Of(weights)))
+	must(t, hvd.AddValue(state, "step", &step))
+	must(t, state.CommitBegin())
+	step = 2 // a value, which was saved at the beginning
+	must(t, state.CommitEnd())
+	weights[3] = 9
+	must(t, state.Restore())
+	equal(t, []any{weights[3], step}, []any{float32(0), int64(1)})
+	must(t, state.CommitBegin())
+	must(t, state.Commit()) // waits for the one before
+	statistics, err := state.Statistics()
+	must(t, err)
+	equal(t, []any{statistics.Revision, statistics.Commits}, []any{uint64(3), uint64(3)})
+}
+
 func TestShardsOfAWorkerThatIsAlone(t *testing.T) {
 	state, err := alone(t).NewState()
 	must(t, err)

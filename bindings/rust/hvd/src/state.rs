@@ -6,6 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
+use std::rc::Rc;
 
 use hvd_sys as sys;
 use sys::Sized0;
@@ -182,6 +183,19 @@ unsafe extern "C" fn load(userdata: *mut c_void, data: *const c_void, size: usiz
     slot.call("load", |object| object.load(data))
 }
 
+/// Lends the slots the objects of a value until they are taken out again.
+fn lend(slots: &[Rc<Slot>], fields: &mut Fields<'_>) {
+    let objects = fields.fields.iter_mut().filter_map(|(_, field)| match field {
+        Field::Object(object) => Some(ptr::from_mut::<dyn Object>(*object)),
+        _ => None,
+    });
+    for (slot, object) in slots.iter().zip(objects) {
+        // SAFETY: only the lifetime changes; the call on the state takes it out before the borrow ends.
+        let object = unsafe { std::mem::transmute::<*mut dyn Object, *mut (dyn Object + 'static)>(object) };
+        slot.object.set(Some(object));
+    }
+}
+
 type Closure<S> = Box<dyn for<'a> Fn(&'a mut S, &mut Fields<'a>)>;
 
 /// Who names the fields.
@@ -203,23 +217,41 @@ impl<S> Describe<S> {
 
 type Load<S> = Box<dyn FnMut(&mut S, &str) -> Result<()>>;
 
-/// What loads everything from elsewhere, and the value that it loads into.
+/// What loads everything from elsewhere, the value that it loads into, and what the library knows of that.
 struct Lost<S> {
     load: Load<S>,
     value: *mut S,
+    describe: Rc<Describe<S>>,
+    known: Vec<(Cow<'static, str>, Known)>,
+    slots: Vec<Rc<Slot>>,
+    failure: Option<String>,
+}
+
+impl<S> Lost<S> {
+    /// The library goes on with the memory that it knows, so all must still be there.
+    fn reload(&mut self, sentence: &str) -> Result<()> {
+        // SAFETY: a call on the state has the exclusive borrow of the value, and looks at it by address alone.
+        let value = unsafe { &mut *self.value };
+        self.slots.iter().for_each(|slot| slot.object.set(None));
+        (self.load)(value, sentence)?;
+        let mut fields = self.describe.fields(value);
+        compare(&self.known, &fields)?;
+        lend(&self.slots, &mut fields);
+        Ok(())
+    }
 }
 
 unsafe extern "C" fn lost<S>(userdata: *mut c_void, sentence: *const std::ffi::c_char) -> i32 {
-    // SAFETY: userdata lives as long as the state; a call on the state has the exclusive borrow of the value,
-    // and looks at it by address alone.
+    // SAFETY: userdata lives as long as the state, the sentence as long as this call.
     let (lost, sentence) =
         unsafe { (&mut *userdata.cast::<Lost<S>>(), std::ffi::CStr::from_ptr(sentence).to_string_lossy()) };
-    let value = lost.value;
-    // SAFETY: as above.
-    match raw::caught(|| (lost.load)(unsafe { &mut *value }, &sentence)) {
-        Ok(Ok(())) => 0,
-        _ => 1,
-    }
+    let failure = match raw::caught(|| lost.reload(&sentence)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(e)) => e.message().to_owned(),
+        Err(panic) => panic,
+    };
+    lost.failure = Some(format!("lost: {failure}"));
+    1
 }
 
 type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
@@ -242,10 +274,9 @@ pub struct State<S> {
     ptr: *mut sys::hvd_state,
     context: Context,
     value: Box<S>,
-    describe: Describe<S>,
+    describe: Rc<Describe<S>>,
     known: Vec<(Cow<'static, str>, Known)>,
-    #[allow(clippy::vec_box)] // a Vec that grows would move them
-    slots: Vec<Box<Slot>>, // of the objects, in their order; the library knows the addresses
+    slots: Vec<Rc<Slot>>, // of the objects, in their order; the library knows the addresses
     pub(crate) resets: Vec<Reset<S>>,
     lost: Option<Box<Lost<S>>>,
 }
@@ -306,7 +337,7 @@ impl<S> State<S> {
             ptr,
             context: context.clone(),
             value: Box::new(value),
-            describe,
+            describe: Rc::new(describe),
             known: Vec::new(),
             slots: Vec::new(),
             resets: Vec::new(),
@@ -333,8 +364,8 @@ impl<S> State<S> {
                     })?;
                 }
                 Field::Object(_) => {
-                    let slot = Box::<Slot>::default();
-                    let userdata = ptr::from_ref::<Slot>(&slot).cast_mut().cast();
+                    let slot = Rc::<Slot>::default();
+                    let userdata = Rc::as_ptr(&slot).cast_mut().cast();
                     // SAFETY: the slot lives as long as the state, which is destroyed first.
                     check(|e| unsafe {
                         sys::hvd_state_add_object(
@@ -374,10 +405,18 @@ impl<S> State<S> {
     }
 
     /// If more workers are lost than shards have copies: `load` is called on every rank, with a sentence that
-    /// says what is lost, and loads every field from the program's own checkpoint, in place. Without it the
+    /// says what is lost, and loads every field from the program's own checkpoint, in place: a tensor that is
+    /// then in other memory is an error, as everywhere. Without it the
     /// job ends with that sentence.
     pub fn on_lost(&mut self, load: impl FnMut(&mut S, &str) -> Result<()> + 'static) -> Result<()> {
-        let mut kept = Box::new(Lost { load: Box::new(load), value: ptr::from_mut(&mut *self.value) });
+        let mut kept = Box::new(Lost {
+            load: Box::new(load),
+            value: ptr::from_mut(&mut *self.value),
+            describe: self.describe.clone(),
+            known: self.known.clone(),
+            slots: self.slots.clone(),
+            failure: None,
+        });
         let userdata = ptr::from_mut::<Lost<S>>(&mut kept).cast();
         // SAFETY: the state is destroyed before what is kept here.
         check(|e| unsafe { sys::hvd_state_on_lost(self.ptr, Some(lost::<S>), userdata, None, e) })?;
@@ -393,22 +432,14 @@ impl<S> State<S> {
         let mut fields = self.describe.fields(&mut self.value);
         compare(&self.known, &fields)?;
         // From here on `fields` holds the exclusive borrow of everything that the library may touch.
-        let objects = fields.fields.iter_mut().filter_map(|(_, field)| match field {
-            Field::Object(object) => Some(ptr::from_mut::<dyn Object>(*object)),
-            _ => None,
-        });
-        for (slot, object) in self.slots.iter().zip(objects) {
-            // SAFETY: only the lifetime changes; it is taken out again below, before the borrow ends.
-            let object =
-                unsafe { std::mem::transmute::<*mut dyn Object, *mut (dyn Object + 'static)>(object) };
-            slot.object.set(Some(object));
-        }
+        lend(&self.slots, &mut fields);
         let result = check(|error| function(self.ptr, error));
         let mut failure = None;
         for slot in &self.slots {
             slot.object.set(None);
             failure = failure.or(slot.failure.borrow_mut().take());
         }
+        failure = failure.or(self.lost.as_mut().and_then(|lost| lost.failure.take()));
         drop(fields);
         match (result, failure) {
             (Err(e), Some(failure)) if e.status() == Status::CallbackFailed => {

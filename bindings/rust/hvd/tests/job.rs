@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hvd::driver::{self, Driver, Exits, Failed, Format, Host, Launch, Launcher, Phase};
 use hvd::{
-    elastic, Call, Context, Error, Fields, Kinds, Object, Options, ProcessSet, SetRule, State, Status,
+    elastic, Call, Context, Error, Fields, Kinds, Object, Options, ProcessSet, SetRule, Shard, State, Status,
 };
 use hvd::{Variables, View, ViewMut};
 use support::{kill, role, value, Job, OPTIONS, WORKER};
@@ -22,6 +22,8 @@ fn worker() {
         Some("collectives") => collectives(),
         Some("failures") => failures(),
         Some("once") => once(),
+        Some("lost") => lost(false),
+        Some("lost_and_replaced") => lost(true),
         Some(other) => panic!("no role {other}"),
         None => {}
     }
@@ -288,6 +290,65 @@ fn disagreement_absence_and_loss_are_errors() {
     for _ in 0..2 {
         job.wait("both workers", |l| l.contains("done rank"));
     }
+}
+
+/// Rank 1 dies with its range of a key that has no copies: the survivor loads everything from elsewhere.
+fn lost(replaced: bool) {
+    let c = Context::new().unwrap();
+    let value = (Shard::<f32>::new(&c, 10, 0).unwrap(), vec![1.0f32; 4], History::default());
+    let mut state = State::with(&c, value, |value, fields| {
+        fields.shard("moments", &mut value.0);
+        fields.tensor("weights", &mut value.1);
+        fields.object("history", &mut value.2);
+    })
+    .unwrap();
+    state
+        .on_lost(move |value, sentence| {
+            println!("told {sentence}");
+            value.0.fill(7.0);
+            value.2 .0 = vec![5];
+            if replaced {
+                value.1 = vec![7.0; 4];
+            }
+            value.1.fill(7.0);
+            Ok(())
+        })
+        .unwrap();
+    let result = elastic::run(&mut state, |state| -> hvd::Result<()> {
+        if c.size()? == 1 {
+            return Ok(());
+        }
+        state.commit()?;
+        if c.rank()? == 1 {
+            std::process::abort();
+        }
+        loop {
+            c.allreduce_in_place("step", &mut [1.0f32])?;
+        }
+    });
+    match result {
+        Ok(()) => {
+            assert_eq!(
+                (&state.0[..], &state.1[..], &state.2 .0[..]),
+                (&[7.0; 10][..], &[7.0; 4][..], &[5][..])
+            );
+            println!("done with what was loaded");
+        }
+        Err(e) => println!("done with an error: {}", e.message()),
+    }
+    c.shutdown(None).ok();
+}
+
+#[test]
+fn what_no_copy_holds_is_loaded_from_elsewhere() {
+    let flags = ["-np", "2", "--min-np", "1", "--set", "restart=false"];
+    let mut job = Job::start("lost", "localhost:2", &flags);
+    job.wait("the sentence", |l| l.contains("told") && l.contains("moments"));
+    job.wait("training", |l| l.contains("done with what was loaded"));
+    job.finish();
+    let mut job = Job::start("lost_and_replaced", "localhost:2", &flags);
+    let refused = job.wait("a refusal", |l| l.contains("done with an error"));
+    assert!(refused.contains("lost: field 'weights'") && refused.contains("the same memory"), "{refused}");
 }
 
 /// One allreduce, and done.

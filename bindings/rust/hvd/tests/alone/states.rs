@@ -217,6 +217,26 @@ fn types_are_send_and_sync_where_that_is_true() {
     send::<Error>();
 }
 
+#[test]
+fn a_commit_copies_while_the_program_computes() {
+    let mut options = Options::new().unwrap();
+    options.set("check_commits", "true").unwrap();
+    let c = Context::with_options(&options).unwrap();
+    let mut state = training(&c);
+    state.step = 1;
+    // SAFETY: nothing writes the weights before the end.
+    unsafe { state.commit_begin() }.unwrap();
+    state.step = 2; // a value, which was saved at the beginning
+    state.commit_end().unwrap();
+    state.weights[3] = 9.0;
+    state.restore().unwrap();
+    assert_eq!((state.weights[3], state.step, state.revision()), (1.0, 1, 1));
+    // SAFETY: as above. The next commit waits for the one before.
+    unsafe { state.commit_begin() }.unwrap();
+    state.commit().unwrap();
+    assert_eq!(state.revision(), 3);
+}
+
 struct Sharded {
     moments: hvd::Shard<f32>,
     step: i64,
