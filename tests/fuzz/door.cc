@@ -196,6 +196,8 @@ void must_be_an_answer(std::span<const uint8_t> frame, std::map<uint64_t, int>* 
 
 void one_input(std::span<const uint8_t> data) {
   // A driver takes a second to end: each serves some inputs.
+  // OpenSSL cleans up at exit, and the last drivers must have ended by then: it is used before they are made.
+  static const wire::TlsContext first = wire::make_client_context(kSecret, wire::kOperatorIdentity);
   static std::unique_ptr<Job> jobs[2];
   static int served[2];
   Decisions d(data);
