@@ -17,8 +17,7 @@ export HVD_TEST_PATIENCE=${HVD_TEST_PATIENCE:-4}  # checked code takes its time
 
 export ASAN_OPTIONS="detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-# Tests fork as data loaders do: from processes that have threads, and use the library in the child.
-export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:die_after_fork=0:${TSAN_OPTIONS:-}"
+export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:${TSAN_OPTIONS:-}"
 [ ! -f tests/tsan.supp ] || TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp:$TSAN_OPTIONS"
 [ ! -f tests/lsan.supp ] || export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:${LSAN_OPTIONS:-}"
 
