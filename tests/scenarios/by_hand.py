@@ -49,7 +49,7 @@ class ByHand(ScenarioTest):
 
     def one_generation(self, job, steps, workers):
         job.verify(steps, workers=workers)
-        self.assertEqual(job.generations(), [(1, workers)])
+        job.check(job.generations() == [(1, workers)], "generations and sizes: %s" % job.generations())
         self.assertEqual(len(job.find("start")), workers)
         job.assert_no_step_twice()
 
