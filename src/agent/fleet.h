@@ -90,8 +90,9 @@ class Fleet {
   explicit Fleet(FleetConfig config) : config_(config) {}
 
   // Of an earlier driver: hosts that had an agent, and workers that were started there. They are lost if
-  // their agent does not come within `patience`, or comes without them.
-  void expect(const std::string& host, int32_t slots, bool program, Time now);
+  // their agent does not come within `patience`, or comes without them. True: the host is new, or has more
+  // slots than before.
+  bool expect(const std::string& host, int32_t slots, bool program, Time now);
   void expect(uint64_t worker, const std::string& host, int32_t slot, Time now);
   /// The job has ended: agents that have not come yet get `patience` to do so.
   void hurry(Duration patience, Time now);

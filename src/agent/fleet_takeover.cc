@@ -16,7 +16,7 @@ constexpr size_t kMostKept =
 
 }  // namespace
 
-void Fleet::expect(const std::string& name, int32_t slots, bool program, Time now) {
+bool Fleet::expect(const std::string& name, int32_t slots, bool program, Time now) {
   const auto [found, is_new] = hosts_.try_emplace(name);
   Host& host = found->second;
   if (is_new) {
@@ -24,8 +24,10 @@ void Fleet::expect(const std::string& name, int32_t slots, bool program, Time no
     host.came = host.awaited = true;
     host.deadline = now + config_.patience;
   }
-  if (host.awaited) host.slots = std::max(host.slots, slots);
   host.program = host.program || program;
+  if (!host.awaited || slots <= host.slots) return is_new;
+  host.slots = slots;
+  return true;
 }
 
 void Fleet::expect(uint64_t id, const std::string& name, int32_t slot, Time now) {

@@ -26,8 +26,8 @@ class RoutingLauncher final : public launch::Launcher {
     return true;
   }
   bool has(uint64_t worker) const override { return server_.has(worker); }
-  void expect_host(const std::string& host, int32_t slots) override {
-    if (!local_) server_.expect(host, slots);
+  bool expect_host(const std::string& host, int32_t slots) override {
+    return !local_ && server_.expect(host, slots);
   }
   bool awaits() const override { return server_.awaits(); }
   void hurry(Duration patience) override { server_.hurry(patience); }

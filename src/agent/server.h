@@ -72,7 +72,7 @@ class Server {
   void set_lost(std::function<void()> lost) { lost_ = std::move(lost); }
   // Of an earlier driver; see Fleet.
   void inherit_programs();
-  void expect(const std::string& host, int32_t slots);
+  bool expect(const std::string& host, int32_t slots);
   void expect(uint64_t worker, const std::string& host, int32_t slot);
   void hurry(Duration patience);
   /// An agent of an earlier driver; or, once retired, the end of a program that was started here.

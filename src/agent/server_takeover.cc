@@ -32,11 +32,11 @@ void Server::inherit_programs() {
   apply({});
 }
 
-void Server::expect(const std::string& host, int32_t slots) {
-  const bool is_new = !fleet_.knows(host);
-  fleet_.expect(host, slots, false, now());
-  if (is_new && hosts_changed_) later(hosts_changed_);
+bool Server::expect(const std::string& host, int32_t slots) {
+  const bool changed = fleet_.expect(host, slots, false, now());
+  if (changed && hosts_changed_) later(hosts_changed_);
   apply({});
+  return changed;
 }
 
 void Server::expect(uint64_t worker, const std::string& host, int32_t slot) {

@@ -111,7 +111,8 @@ void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
     worker.host = event.slot_host;
     worker.slot = event.slot;
     worker.foreign = !launcher_->has(id);
-    if (worker.foreign) launcher_->expect_host(worker.host, worker.slot + 1);
+    // Its slot is one of the job's before it counts as back: when the last one is, it is decided who stays.
+    if (worker.foreign && launcher_->expect_host(worker.host, worker.slot + 1)) discover_now();
   }
   if (worker.foreign) worker.process = true;
   if (worker.done) return;

@@ -49,8 +49,8 @@ class Launcher {
   virtual bool expect(uint64_t /*worker*/, const std::string& /*host*/, int32_t /*slot*/) { return false; }
   /// It watches this worker by others' eyes.
   virtual bool has(uint64_t /*worker*/) const { return false; }
-  /// Workers of this host have come to a driver that knew nothing of it.
-  virtual void expect_host(const std::string& /*host*/, int32_t /*slots*/) {}
+  /// Workers of this host have come to a driver that knew nothing of it. True: the hosts are others now.
+  virtual bool expect_host(const std::string& /*host*/, int32_t /*slots*/) { return false; }
   /// Some are expected that nobody has told of yet; `hurry`: no longer than this from now on.
   virtual bool awaits() const { return false; }
   virtual void hurry(Duration /*patience*/) {}

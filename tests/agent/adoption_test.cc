@@ -109,7 +109,9 @@ TEST(Adoption, AnAgentThatDoesNotComeIsGivenUpWithItsWorkers) {
 
 TEST(Adoption, TheEndOfTheJobWaitsLess) {
   Fleet fleet(taking_over());
-  fleet.expect("b", 2, false, kStart);
+  EXPECT_TRUE(fleet.expect("b", 1, false, kStart));
+  EXPECT_TRUE(fleet.expect("b", 2, false, kStart)) << "more slots";
+  EXPECT_FALSE(fleet.expect("b", 1, false, kStart));
   fleet.hurry(seconds(5), kStart);
   EXPECT_EQ(fleet.next_tick(), kStart + seconds(5));
   fleet.tick(kStart + seconds(5));

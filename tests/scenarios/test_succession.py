@@ -1,5 +1,6 @@
 """Agents and workers outlive the driver; one that is started anew, stands by or follows takes over."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -147,6 +148,12 @@ class Succession(ByHand):
         self.one_generation(first, 600, 2)
 
     def test_D1_without_a_journal_agents_and_workers_tell(self):
+        self.without_a_journal()
+
+    def test_D1_without_a_journal_workers_come_before_their_agents(self):
+        self.without_a_journal(agents_are_late=True)
+
+    def without_a_journal(self, agents_are_late=False):
         address = "127.0.0.1:%d" % self.free_port()
 
         def driver():
@@ -159,10 +166,20 @@ class Succession(ByHand):
         first.wait("hvdrun", text=containing("listens at"))
         agents = self.agent(first, "a", 2, address=address), self.agent(first, "b", address=address)
         first.wait("step", step=20, count=3)
+        if agents_are_late:
+            for agent in agents:
+                agent.send_signal(signal.SIGSTOP)
         first.process.kill()
         first.process.wait()
         second = driver()
         second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 3 workers"))
+        if agents_are_late:
+            # The last of them is back when its slot is there: else the job would do without it.
+            said = [e["text"] for e in second.find("hvdrun", text=containing("hosts updated|taken over"))]
+            before = itertools.takewhile(lambda text: "taken over" not in text, said)
+            self.assertEqual(list(before)[-1:], ["hosts updated: a:2, b:1"])
+            for agent in agents:
+                agent.send_signal(signal.SIGCONT)
         first.open("step.300")
         second.process.wait(120 * PATIENCE)
         for agent in agents:
