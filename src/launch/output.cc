@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -12,6 +13,11 @@
 #include <vector>
 
 namespace hvd::launch {
+namespace {
+
+constexpr size_t kPiece = 4 << 10;  // of what a worker prints; then the thread looks whether it is to end
+
+}  // namespace
 
 void LineSplitter::feed(std::string_view bytes, const std::function<void(std::string line)>& line) {
   while (!bytes.empty()) {
@@ -175,11 +181,16 @@ void OutputThread::lines(std::shared_ptr<LineSplitter> splitter, OutputLine line
   const size_t size = bytes.size() + 64;
   auto tell = [state = state_.get(), splitter = std::move(splitter), line = std::move(line),
                bytes = std::move(bytes)]() mutable {
-    splitter->feed(bytes, [&](std::string text) {
+    const auto tell_line = [&](std::string text) {
       if (state->abandoned) return;
       line.text = std::move(text);
       state->output(line);
-    });
+    };
+    for (std::string_view rest = bytes; !rest.empty() && !state->abandoned;) {
+      const size_t size = std::min(rest.size(), kPiece);
+      splitter->feed(rest.substr(0, size), tell_line);
+      rest.remove_prefix(size);
+    }
   };
   state_->push(std::move(tell), size);
 }
