@@ -42,7 +42,7 @@ class Feeding(ScenarioTest):
         self.moved_little(job, 2)
 
     def test_N2_a_newcomer_is_fed_while_each_step_commits(self):
-        # Where code is slow a commit takes long, and would leave no time to feed anyone.
+        # A commit takes long where code is slow, and would leave no time to feed anyone.
         job = self.start(steps=500, gates=(10, 450), options={"join_settle": 0}, pace=20 * (PATIENCE - 1))
         job.wait("gate", step=10)
         job.set_hosts("a:2,b:1")

@@ -29,7 +29,7 @@ def usage(pid):
                                                                          "task/%s/children" % task) else 0
         for task in os.listdir(proc + "task"))
     maps = lines(proc + "maps")
-    # What a sanitizer keeps for itself is no leak: the address sanitizer tells of those at the end.
+    # A sanitizer's own memory is no leak: the address sanitizer tells of those at the end.
     sanitized = any("/libasan." in line or "/libtsan." in line for line in maps)
     return {"threads": int(status["Threads"]), "descriptors": len(os.listdir(proc + "fd")),
             "mappings": 0 if sanitized else len(maps), "children": children,

@@ -217,7 +217,7 @@ impl<S> Describe<S> {
 
 type Load<S> = Box<dyn FnMut(&mut S, &str) -> Result<()>>;
 
-/// What loads everything from elsewhere, the value that it loads into, and what the library knows of that.
+/// The loader of [`State::on_lost`], the value that it loads into, and what the library knows of that value.
 struct Lost<S> {
     load: Load<S>,
     value: *mut S,
@@ -406,8 +406,7 @@ impl<S> State<S> {
 
     /// If more workers are lost than shards have copies: `load` is called on every rank, with a sentence that
     /// says what is lost, and loads every field from the program's own checkpoint, in place: a tensor that is
-    /// then in other memory is an error, as everywhere. Without it the
-    /// job ends with that sentence.
+    /// then in other memory is an error, as everywhere. Without it the job ends with that sentence.
     pub fn on_lost(&mut self, load: impl FnMut(&mut S, &str) -> Result<()> + 'static) -> Result<()> {
         let mut kept = Box::new(Lost {
             load: Box::new(load),
