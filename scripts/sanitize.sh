@@ -24,12 +24,15 @@ export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:${TSAN_OPTIONS:-}"
 for preset in "${presets[@]}"; do
   cmake --preset "$preset" -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF
   filter=(-L 'unit|scenario')
+  # No api_fork under asan: that of GCC 12 takes no lock before a fork, and a child may wait for it for ever.
   if [ -n "$lane" ] && [ "$preset" = tsan ]; then
     filter=(-L '^quick$' -E 'histor|membership|matcher|sampler_test|_plan_|hvdrun|merge|^fuzz_|^nccl|^wire_schema')
   elif [ "$lane" = quick ]; then
-    filter=(-L '^quick$' -E 'membership_history')
+    filter=(-L '^quick$' -E 'membership_history|^api_fork')
   elif [ "$lane" = short ]; then
-    filter=(-L 'unit|scenario' -LE '^full$' -E '^api_collectives|^nccl_failure')
+    filter=(-L 'unit|scenario' -LE '^full$' -E '^api_collectives|^nccl_failure|^api_fork')
+  elif [ "$preset" = asan ]; then
+    filter+=(-E '^api_fork')
   fi
   cmake --build --preset "$preset"
   ctest --preset "$preset" -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
