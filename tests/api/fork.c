@@ -21,8 +21,8 @@
 #define SYS_fork_or_clone SYS_clone, SIGCHLD, 0, 0, 0, 0
 #endif
 
-/* ThreadSanitizer can't follow a child of a process with threads into threads of its own, nor any that is made
- * without the C library. */
+/* ThreadSanitizer can't follow a child of a process with threads into threads of its own, nor any that is
+ * made without the C library. */
 #ifdef __SANITIZE_THREAD__
 enum { PLAIN_CHILDREN = 1 };
 #else

@@ -63,8 +63,7 @@ static hvd_status tiny_connect(void *self, const hvd_backend_group *group, hvd_e
   char value[8];
   size_t size = sizeof(value);
 #ifdef HVD_TEST_CONNECT_TIMES_OUT
-  if (me->host.kv_get(me->host.context, group->generation, "nobody sets this", 300 * HVD_MILLISECOND, value, &size,
-                      error) != HVD_OK)
+  if (me->host.kv_get(me->host.context, group->generation, "absent", HVD_SECOND, value, &size, error) != HVD_OK)
     return fail(error, HVD_TIMEOUT, "nobody has come");
 #endif
   if (group->size != 1) return fail(error, HVD_UNSUPPORTED, "for one rank only");

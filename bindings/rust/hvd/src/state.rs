@@ -230,7 +230,7 @@ struct Lost<S> {
 impl<S> Lost<S> {
     /// The library goes on with the memory that it knows, so all must still be there.
     fn reload(&mut self, sentence: &str) -> Result<()> {
-        // SAFETY: a call on the state has the exclusive borrow of the value, and looks at it by address alone.
+        // SAFETY: a call on the state has the exclusive borrow of the value; it looks at it by address alone.
         let value = unsafe { &mut *self.value };
         self.slots.iter().for_each(|slot| slot.object.set(None));
         (self.load)(value, sentence)?;
