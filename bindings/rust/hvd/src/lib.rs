@@ -60,6 +60,8 @@ pub mod driver;
 pub mod elastic;
 mod error;
 mod event;
+mod fields;
+mod object;
 mod operation;
 mod options;
 mod raw;
@@ -74,12 +76,14 @@ pub use call::{Call, Reduction};
 pub use context::{Backend, Context, Membership};
 pub use error::{Error, Failure, Result, Status};
 pub use event::{Event, EventKind, EventStream, Kinds, Listener};
+pub use fields::{Fields, Plain, Variables};
+pub use object::Object;
 pub use operation::{Buffer, Exchange, LastJoined, Op, Pending, Rows, Scope};
 pub use options::{LogLevel, OptionValue, Options};
 pub use sampler::{Batch, Padding, Sampler, SamplerInfo, SamplerOptions};
 pub use set::{ProcessSet, SetInfo, SetRule};
 pub use shard::{shard_range, Shard};
-pub use state::{Fields, Object, Plain, State, StateStatistics, Variables};
+pub use state::{State, StateStatistics};
 pub use tensor::{Bf16, Bool, DeviceMemory, Dtype, Element, View, ViewMut, F16};
 
 /// "major.minor.patch" of the library that is loaded.

@@ -1,9 +1,6 @@
-//! What must survive.
+//! A value of the program's and what of it must survive: commits, restores, syncs.
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
-use std::ffi::{c_int, c_void};
-use std::io;
-use std::marker::PhantomData;
+use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::rc::Rc;
@@ -13,207 +10,9 @@ use sys::Sized0;
 
 use crate::context::Context;
 use crate::error::{check, Error, Result, Status};
+use crate::fields::{compare, Describe, Field, Fields, Known, Variables};
+use crate::object::{self, lend, Slot};
 use crate::raw::{self, Name};
-use crate::sampler::Sampler;
-use crate::shard::{AnyShard, Shard};
-use crate::tensor::{bytes_of, Element, ViewMut};
-
-/// Names what of a value must survive. Every rank names the same keys with the same kinds, dtypes and shapes.
-///
-/// It is asked at the beginning, and again before each commit, restore and sync: the fields named must be the
-/// same ones, in the same memory.
-pub trait Variables {
-    /// Calls a method of `fields` for each field.
-    fn variables<'a>(&'a mut self, fields: &mut Fields<'a>);
-}
-
-/// Bytes that the program makes and takes: an optimizer's settings, a random generator.
-pub trait Object {
-    /// Writes it.
-    fn save(&mut self, out: &mut dyn io::Write) -> io::Result<()>;
-    /// Takes what `save` wrote, of this or another rank. Must be able to undo a partial load by another load.
-    fn load(&mut self, data: &[u8]) -> io::Result<()>;
-}
-
-/// Plain values of a state: numbers, and arrays of them.
-pub trait Plain: plain::Plain {}
-
-mod plain {
-    /// Any bytes are a value of it, and it has no padding.
-    pub trait Plain: Copy {}
-}
-
-macro_rules! plain {
-    ($($type:ty),*) => { $(
-        impl plain::Plain for $type {}
-        impl Plain for $type {}
-    )* };
-}
-plain!(u8, i8, u16, i16, u32, i32, u64, i64, u128, i128, usize, isize, f32, f64);
-impl<T: Plain, const N: usize> plain::Plain for [T; N] {}
-impl<T: Plain, const N: usize> Plain for [T; N] {}
-
-enum Field<'a> {
-    Tensor(ViewMut<'a>),
-    Value(*mut c_void, usize, PhantomData<&'a mut [u8]>),
-    Object(&'a mut dyn Object),
-    Sampler(&'a Sampler),
-    Shard(&'a mut dyn AnyShard),
-}
-
-/// Collects the fields of a value: see [`Variables`].
-pub struct Fields<'a> {
-    fields: Vec<(Cow<'static, str>, Field<'a>)>,
-}
-
-impl std::fmt::Debug for Fields<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.fields.iter().map(|(key, _)| key)).finish()
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn add(&mut self, key: impl Into<Cow<'static, str>>, field: Field<'a>) {
-        self.fields.push((key.into(), field));
-    }
-    /// A tensor in the program's memory.
-    pub fn tensor(&mut self, key: impl Into<Cow<'static, str>>, data: impl Into<ViewMut<'a>>) {
-        self.add(key, Field::Tensor(data.into()));
-    }
-    /// A counter or another plain value of at most 65536 bytes.
-    pub fn value<T: Plain>(&mut self, key: impl Into<Cow<'static, str>>, value: &'a mut T) {
-        self.add(key, Field::Value(ptr::from_mut(value).cast(), std::mem::size_of::<T>(), PhantomData));
-    }
-    /// Something that saves and loads itself.
-    pub fn object(&mut self, key: impl Into<Cow<'static, str>>, object: &'a mut dyn Object) {
-        self.add(key, Field::Object(object));
-    }
-    /// This rank's range of a sharded key. With shards all ranks take part in each commit and save.
-    pub fn shard<T: Element + Default>(
-        &mut self,
-        key: impl Into<Cow<'static, str>>,
-        shard: &'a mut Shard<T>,
-    ) {
-        self.add(key, Field::Shard(shard));
-    }
-    /// What a sampler has processed.
-    pub fn sampler(&mut self, key: impl Into<Cow<'static, str>>, sampler: &'a Sampler) {
-        self.add(key, Field::Sampler(sampler));
-    }
-}
-
-/// What the library knows of a field: kind, address and bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Tensor(*mut c_void, usize, i32),
-    Value(*mut c_void, usize),
-    Object,
-    Sampler(*mut sys::hvd_sampler),
-    Shard(*mut c_void),
-}
-
-impl Field<'_> {
-    fn known(&self) -> Known {
-        match self {
-            Field::Tensor(view) => {
-                let raw = view.raw();
-                Known::Tensor(raw.data, bytes_of(&raw), raw.dtype)
-            }
-            Field::Value(address, size, _) => Known::Value(*address, *size),
-            Field::Object(_) => Known::Object,
-            Field::Sampler(sampler) => Known::Sampler(sampler.ptr()),
-            Field::Shard(shard) => Known::Shard(shard.address()),
-        }
-    }
-}
-
-/// The place of an object's callbacks: which object it is, while a call on the state is running.
-#[derive(Default)]
-struct Slot {
-    object: Cell<Option<*mut dyn Object>>,
-    failure: RefCell<Option<String>>,
-}
-
-impl Slot {
-    fn call(&self, what: &str, function: impl FnOnce(&mut dyn Object) -> io::Result<()>) -> c_int {
-        let Some(object) = self.object.get() else { return 1 };
-        // SAFETY: set for the duration of a call on the state, from the exclusive borrow of the object.
-        let failure = match raw::caught(|| function(unsafe { &mut *object })) {
-            Ok(Ok(())) => return 0,
-            Ok(Err(e)) => e.to_string(),
-            Err(panic) => panic,
-        };
-        *self.failure.borrow_mut() = Some(format!("{what}: {failure}"));
-        1
-    }
-}
-
-struct Sink {
-    write: sys::hvd_write_fn,
-    sink: *mut c_void,
-}
-
-impl io::Write for Sink {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if let Some(write) = self.write {
-            // SAFETY: the library's function with the library's sink, within the save call.
-            if unsafe { write(self.sink, data.as_ptr().cast(), data.len()) } != 0 {
-                return Err(io::Error::new(io::ErrorKind::OutOfMemory, "the state can't take these bytes"));
-            }
-        }
-        Ok(data.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-unsafe extern "C" fn save(userdata: *mut c_void, write: sys::hvd_write_fn, sink: *mut c_void) -> i32 {
-    // SAFETY: userdata is a Slot, which outlives the state.
-    let slot = unsafe { &*userdata.cast::<Slot>() };
-    slot.call("save", |object| object.save(&mut Sink { write, sink }))
-}
-
-unsafe extern "C" fn load(userdata: *mut c_void, data: *const c_void, size: usize) -> i32 {
-    // SAFETY: as above; data are size bytes, or NULL if there are none.
-    let (slot, data) = unsafe {
-        let data = if size == 0 { &[] } else { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-        (&*userdata.cast::<Slot>(), data)
-    };
-    slot.call("load", |object| object.load(data))
-}
-
-/// Lends the slots the objects of a value until they are taken out again.
-fn lend(slots: &[Rc<Slot>], fields: &mut Fields<'_>) {
-    let objects = fields.fields.iter_mut().filter_map(|(_, field)| match field {
-        Field::Object(object) => Some(ptr::from_mut::<dyn Object>(*object)),
-        _ => None,
-    });
-    for (slot, object) in slots.iter().zip(objects) {
-        // SAFETY: only the lifetime changes; the call on the state takes it out before the borrow ends.
-        let object = unsafe { std::mem::transmute::<*mut dyn Object, *mut (dyn Object + 'static)>(object) };
-        slot.object.set(Some(object));
-    }
-}
-
-type Closure<S> = Box<dyn for<'a> Fn(&'a mut S, &mut Fields<'a>)>;
-
-/// Who names the fields.
-enum Describe<S> {
-    Trait(for<'a> fn(&'a mut S, &mut Fields<'a>)),
-    Closure(Closure<S>),
-}
-
-impl<S> Describe<S> {
-    fn fields<'a>(&self, value: &'a mut S) -> Fields<'a> {
-        let mut fields = Fields { fields: Vec::new() };
-        match self {
-            Describe::Trait(function) => function(value, &mut fields),
-            Describe::Closure(closure) => closure(value, &mut fields),
-        }
-        fields
-    }
-}
 
 type Load<S> = Box<dyn FnMut(&mut S, &str) -> Result<()>>;
 
@@ -371,8 +170,8 @@ impl<S> State<S> {
                         sys::hvd_state_add_object(
                             self.ptr,
                             name.as_ptr(),
-                            Some(save),
-                            Some(load),
+                            Some(object::save),
+                            Some(object::load),
                             userdata,
                             None,
                             e,
@@ -527,32 +326,6 @@ impl<S> State<S> {
             fed_bytes: s.fed_bytes,
         })
     }
-}
-
-/// The fields must be those that the library knows, where it knows them.
-fn compare(known: &[(Cow<'static, str>, Known)], fields: &Fields<'_>) -> Result<()> {
-    if known.len() != fields.fields.len() {
-        return Err(Error::invalid(format!(
-            "the state names {} fields: expected the {} that it named first",
-            fields.fields.len(),
-            known.len()
-        )));
-    }
-    for ((key, known), (name, field)) in known.iter().zip(&fields.fields) {
-        let now = field.known();
-        if key != name {
-            return Err(Error::invalid(format!(
-                "the state names field '{name}' where it named '{key}' first"
-            )));
-        }
-        if *known != now {
-            return Err(Error::invalid(format!(
-                "field '{key}' of the state is {now:?}, it was {known:?}: expected the same memory (write into a \
-                 field of a state, don't replace or resize it)"
-            )));
-        }
-    }
-    Ok(())
 }
 
 impl<S> Deref for State<S> {
