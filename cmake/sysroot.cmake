@@ -33,12 +33,13 @@ endif()
 
 # The compiler looks there before it looks among this machine's libraries.
 set(libraries "-B${HVD_SYSROOT}/usr/lib/${triplet} -L${HVD_SYSROOT}/lib/${triplet} -Wl,--as-needed")
+# Threads are in a library of their own before glibc 2.34; libstdc++ asks for them, and comes after all others.
+# CMake's look for that library is made with these flags, so it finds that none is needed.
+string(APPEND libraries " -Wl,--push-state,--no-as-needed,-lpthread,--pop-state")
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "${libraries}")
 set(CMAKE_MODULE_LINKER_FLAGS_INIT "${libraries}")
 # Programs bring the compiler's libstdc++, as the library and its modules do: the systems' are older.
-# Threads are in a library of their own before glibc 2.34; libstdc++ asks for them, and comes after all others.
-set(CMAKE_EXE_LINKER_FLAGS_INIT
-    "${libraries} -static-libstdc++ -Wl,--push-state,--no-as-needed,-lpthread,--pop-state")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "${libraries} -static-libstdc++")
 # Before libstdc++ in the line, and asked for by it.
 set(CMAKE_CXX_STANDARD_LIBRARIES "-Wl,-u,__libc_single_threaded -Wl,-u,arc4random -lhvd_sysroot")
 # libgcc's unwinder is the system's: this compiler's own asks the C library for _dl_find_object, of glibc
