@@ -18,7 +18,8 @@ namespace hvd::wire {
 namespace {
 
 constexpr size_t kMaxHandshakes = 256;
-constexpr Duration kTalk = std::chrono::seconds(1);  // for who says something, when there are so many
+// For who says something, when there are so many; or longer, if those who know the secret need longer.
+constexpr Duration kTalk = std::chrono::seconds(1);
 constexpr int kAcceptBatch = 64;                     // then others on the loop have their turn
 constexpr int kSendBuffer =
     128 << 10;  // bytes in the kernel, of each of thousands that are sent the same at once
@@ -40,10 +41,11 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     Loop::Timer timer;
     const Time began = now();
 
-    bool silent() const {
+    bool unread() const {
       ErrorCode ignored;
-      return SSL_get_state(stream->ssl()) == TLS_ST_BEFORE && stream->socket().available(ignored) == 0;
+      return stream->socket().available(ignored) > 0;
     }
+    bool silent() const { return SSL_get_state(stream->ssl()) == TLS_ST_BEFORE && !unread(); }
   };
   using Place = std::list<std::shared_ptr<Handshake>>::iterator;
 
@@ -141,13 +143,21 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       refuse(it, "too many connections that say nothing");
       return true;
     }
-    if (const Duration age = now() - handshakes.front()->began; age < kTalk) {
-      full = true;
-      pause.start(kTalk - age, [self = shared_from_this()] { self->have_room(); });
-      return false;
+    const Duration patience = std::min(std::max(kTalk, 4 * lately), limits.handshake_timeout);
+    for (auto it = handshakes.begin(); it != handshakes.end(); ++it) {
+      const Duration age = now() - (*it)->began;
+      if (age < patience) return wait_for_room(patience - age);
+      if ((*it)->unread()) continue;  // it waits for this thread
+      refuse(it, "too many connections at once");
+      return true;
     }
-    refuse(handshakes.begin(), "too many connections at once");
-    return true;
+    return wait_for_room(kTalk);
+  }
+
+  bool wait_for_room(Duration time) {
+    full = true;
+    pause.start(time, [self = shared_from_this()] { self->have_room(); });
+    return false;
   }
 
   void have_room() {
@@ -200,6 +210,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     if (why != nullptr) return refuse(place, why->text);
     if (!is_authenticated(handshake->stream->ssl())) return refuse(place, "it did not use the secret");
     handshake->timer.cancel();
+    lately = std::max(now() - handshake->began, lately - lately / 8);
     handshakes.erase(place);
     ++counters.accepted;
     have_room();
@@ -246,6 +257,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   Counters counters{0, 0};
   bool exhausted = false, closed = false;
   bool full = false;  // nobody is accepted until a handshake is over
+  Duration lately{0};  // that handshakes of those who know the secret took
 };
 
 Listener::Listener(Loop& loop, const std::string& endpoint, const std::string& secret,
