@@ -3,6 +3,7 @@
 #include "elastic/feeder.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -164,6 +165,7 @@ void Feeder::read_some() {
     if (!state::read_from(commit_.reach, address, to, piece.size)) continue;
     cache_.arrived(commit_, piece);
     moved_ += piece.size;
+    sched_yield();  // not a whole time slice, of several milliseconds, out of a step of those that train
   }
   if (next_ == lacking_.size()) return pass_done();
   loop_.post([this, pass = pass_] {
