@@ -16,6 +16,7 @@
 #include "api/guard.h"
 #include "api/handle.h"
 #include "base/callback.h"
+#include "base/thread.h"
 #include "driver/driver.h"
 #include "driver/operator.h"
 #include "hvd/driver.h"
@@ -144,9 +145,10 @@ hvd_status hvd_driver_set_discovery(hvd_driver* driver, hvd_discover_fn discover
   return guarded(error, [&, callback = Callback<hvd_discover_fn>(discover, userdata, destroy)] {
     const DriverUse use(driver, "driver");
     if (!callback) throw Error(HVD_INVALID, "discover is NULL");
-    const auto function =
-        [callback, core = use->core.get()](std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
+    const auto function = [callback, core = use->core.get(), mask = hvd::SignalMask()](
+                              std::vector<hvd::membership::HostSlots>* hosts) -> int32_t {
       const InCallback here(core);
+      const hvd::SignalsOf caller(mask);
       HostSink sink{hosts, ""};
       const int32_t result = callback(&add_host, static_cast<void*>(&sink));
       if (!sink.refused.empty()) {
@@ -166,8 +168,10 @@ hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_
     if (!callback) throw Error(HVD_INVALID, "start is NULL");
     if (stop == nullptr) throw Error(HVD_INVALID, "stop is NULL");
     hvd::launch::LaunchFunctions functions;
-    functions.start = [callback, core](const hvd::launch::LaunchRequest& request) {
+    const hvd::SignalMask mask;
+    functions.start = [callback, core, mask](const hvd::launch::LaunchRequest& request) {
       const InCallback here(core);
+      const hvd::SignalsOf caller(mask);
       std::vector<const char*> environment;
       for (const std::string& entry : request.environment) environment.push_back(entry.c_str());
       environment.push_back(nullptr);
@@ -180,8 +184,9 @@ hvd_status hvd_driver_set_launcher(hvd_driver* driver, hvd_launch_fn start, hvd_
       return callback(static_cast<const hvd_launch*>(&launch));
     };
     // The callback keeps the userdata alive for both functions.
-    functions.stop = [callback, stop, userdata, core](uint64_t worker, bool force) {
+    functions.stop = [callback, stop, userdata, core, mask](uint64_t worker, bool force) {
       const InCallback here(core);
+      const hvd::SignalsOf caller(mask);
       stop(userdata, worker, force ? 1 : 0);
     };
     use->core->driver.set_launcher(std::move(functions));

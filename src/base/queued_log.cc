@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
+
 namespace hvd {
 namespace {
 
@@ -14,7 +16,7 @@ class Queue {
   Queue(LoggerPtr logger, Duration patience, size_t most)
       : shared_(std::make_shared<Shared>()), patience_(patience), most_(most) {
     shared_->logger = std::move(logger);
-    thread_ = std::thread([shared = shared_] { run(*shared); });
+    thread_ = start_thread("hvd-log", [shared = shared_] { run(*shared); });
   }
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;

@@ -28,6 +28,29 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+/// The signals that the thread which makes this has blocked.
+class SignalMask {
+ public:
+  SignalMask() { pthread_sigmask(SIG_SETMASK, nullptr, &blocked_); }
+
+ private:
+  friend class SignalsOf;
+  sigset_t blocked_;
+};
+
+/// Gives the calling thread another one's signals while it lives. A process that a program's callback starts
+/// inherits what the thread has blocked: SIGTERM could not end it.
+class SignalsOf {
+ public:
+  explicit SignalsOf(const SignalMask& mask) { pthread_sigmask(SIG_SETMASK, &mask.blocked_, &before_); }
+  SignalsOf(const SignalsOf&) = delete;
+  SignalsOf& operator=(const SignalsOf&) = delete;
+  ~SignalsOf() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
 /// Starts a thread with signals blocked. name: at most 15 characters. Throws std::system_error if there is no
 /// thread left; the caller's signals are then as before.
 inline std::thread start_thread(const char* name, std::function<void()> run) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/signal_name.h"
+#include "base/thread.h"
 #include "cli/arguments.h"
 #include "cli/check_build.h"
 #include "cli/console.h"
@@ -223,7 +224,7 @@ class Job {
   hvd_status start(const Signals& signals, int* ret_stopped_by, hvd_error* error) {
     if (!arguments_.standby) return hvd_driver_start(driver_.get(), error);
     hvd_status status = HVD_OK;
-    std::thread starter([&] {
+    std::thread starter = hvd::start_thread("hvdrun-start", [&] {
       status = hvd_driver_start(driver_.get(), error);
       Signals::wake();
     });
@@ -241,7 +242,7 @@ class Job {
     static constexpr std::chrono::seconds kPatience{15};
     static std::once_flag once;
     std::call_once(once, [status, keeper = keeper_] {
-      std::thread([status, keeper] {
+      hvd::start_thread("hvdrun-end", [status, keeper] {
         std::this_thread::sleep_for(kPatience);
         hvd::cli::tell_over(keeper, status);
         std::_Exit(status);
@@ -252,7 +253,7 @@ class Job {
   int wait(const Signals& signals, int first) {
     hvd_status status = HVD_OK;
     hvd_error error = HVD_ERROR_INIT;
-    std::thread waiter([&] {
+    std::thread waiter = hvd::start_thread("hvdrun-wait", [&] {
       do {
         status = hvd_driver_wait(driver_.get(), HVD_DEFAULT_TIMEOUT, &error);
       } while (status == HVD_TIMEOUT);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/signal_name.h"
+#include "base/thread.h"
 #include "hvd/driver.h"
 
 namespace hvd::cli {
@@ -37,7 +38,7 @@ std::vector<const char*> pointers(const std::vector<std::string>& texts) {
 int wait(hvd_agent* agent, const Signals& signals, ErrorOutput* errors) {
   hvd_status status = HVD_OK;
   hvd_error error = HVD_ERROR_INIT;
-  std::thread waiter([&] {
+  std::thread waiter = start_thread("hvdrun-wait", [&] {
     do { status = hvd_agent_wait(agent, HVD_DEFAULT_TIMEOUT, &error); } while (status == HVD_TIMEOUT);
     Signals::wake();
   });

@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace hvd::cli {
 namespace {
@@ -90,11 +91,6 @@ struct Screen::State {
   }
 
   void run() {
-    // A reader that is gone is no reason to end.
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return stopping || !queue.empty() || !line_is_right(); });
@@ -130,7 +126,8 @@ struct Screen::State {
 };
 
 Screen::Screen() : state_(std::make_shared<State>()) {
-  std::thread([state = state_] { state->run(); }).detach();
+  // With SIGPIPE blocked: a reader that is gone is no reason to end.
+  start_thread("hvdrun-screen", [state = state_] { state->run(); }).detach();
 }
 
 Screen::~Screen() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "base/thread.h"
 #include "cli/screen.h"
 #include "hvd/driver.h"
 
@@ -17,7 +18,7 @@ class StatusLine {
  public:
   /// Both outlive it.
   StatusLine(hvd_driver* driver, Screen* screen)
-      : driver_(driver), screen_(screen), thread_([this] { run(); }) {}
+      : driver_(driver), screen_(screen), thread_(start_thread("hvdrun-status", [this] { run(); })) {}
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
   ~StatusLine() {

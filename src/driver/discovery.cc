@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "base/thread.h"
 
 namespace hvd::driver {
 namespace {
@@ -142,7 +143,7 @@ class CallbackDiscovery final : public HostDiscovery {
       };
     }
     shared_->changed.notify_all();
-    if (!thread_.joinable()) thread_ = std::thread([shared = shared_] { run(*shared); });
+    if (!thread_.joinable()) thread_ = start_thread("hvd-discovery", [shared = shared_] { run(*shared); });
     done_ = std::move(done);
     timer_.start(timeout_, [this, call = call_] {
       finish(call,

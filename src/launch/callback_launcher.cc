@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "launch/launcher.h"
 
 namespace hvd::launch {
@@ -21,7 +22,7 @@ class CallbackThread {
  public:
   explicit CallbackThread(LaunchFunctions functions) : shared_(std::make_shared<Shared>()) {
     shared_->functions = std::move(functions);
-    thread_ = std::thread([shared = shared_] { run(*shared); });
+    thread_ = start_thread("hvd-launcher", [shared = shared_] { run(*shared); });
   }
   ~CallbackThread() { close(Duration(0)); }
   CallbackThread(const CallbackThread&) = delete;

@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <vector>
+
+#include "base/thread.h"
 
 namespace hvd::launch {
 namespace {
@@ -119,11 +120,6 @@ struct OutputThread::State {
   }
 
   void run() {
-    // A reader that is gone must not end the program that embeds the driver (contract 10).
-    sigset_t pipe;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return stopping || !queue.empty(); });
@@ -155,7 +151,8 @@ OutputThread::OutputThread(OutputFunction output, LoggerPtr logger, size_t max_q
   state_->output = std::move(output);
   state_->logger = std::move(logger);
   state_->max_queued = max_queued;
-  thread_ = std::thread([state = state_] { state->run(); });
+  // With SIGPIPE blocked: a reader that is gone must not end the program that embeds the driver (contract 10).
+  thread_ = start_thread("hvd-output", [state = state_] { state->run(); });
 }
 
 OutputThread::~OutputThread() {

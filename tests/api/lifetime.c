@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -457,6 +458,50 @@ static void drivers(void) {
   hvd_options_destroy(options);
 }
 
+/* Processes that a program starts in its discovery or as a launcher can be ended by a signal. */
+static sigset_t in_discovery, in_start;
+static int32_t discover_here(void *userdata, hvd_add_host_fn add, void *sink) {
+  (void)userdata;
+  pthread_sigmask(SIG_SETMASK, NULL, &in_discovery);
+  return add(sink, "here", 1);
+}
+static int32_t start_told(void *userdata, const hvd_launch *launch) {
+  (void)launch;
+  pthread_sigmask(SIG_SETMASK, NULL, &in_start);
+  return write(*(int *)userdata, "s", 1) != 1;
+}
+static void stop_told(void *userdata, uint64_t worker, int32_t force) {
+  (void)userdata, (void)worker, (void)force;
+}
+
+static void signals_of_callbacks(void) {
+  hvd_options *options = NULL;
+  hvd_driver *driver = NULL;
+  sigset_t usual, some;
+  int told[2];
+  char byte;
+  CHECK(pipe(told) == 0);
+  sigemptyset(&some);
+  sigaddset(&some, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &some, &usual);
+  CHECK_STATUS(hvd_options_create(&options, &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(options, "local_hosts", "1", &error), HVD_OK);
+  CHECK_STATUS(hvd_options_set(options, "listen", "127.0.0.1:0", &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_create(options, &driver, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_set_discovery(driver, discover_here, NULL, NULL, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_set_launcher(driver, start_told, stop_told, &told[1], NULL, &error), HVD_OK);
+  pthread_sigmask(SIG_SETMASK, &usual, NULL);
+  CHECK_STATUS(hvd_driver_start(driver, &error), HVD_OK);
+  struct pollfd start = {.fd = told[0], .events = POLLIN};
+  CHECK(poll(&start, 1, 60000) == 1 && read(told[0], &byte, 1) == 1);
+  CHECK(!sigismember(&in_discovery, SIGTERM) && sigismember(&in_discovery, SIGUSR2));
+  CHECK(!sigismember(&in_start, SIGTERM) && sigismember(&in_start, SIGUSR2));
+  hvd_driver_destroy(driver);
+  hvd_options_destroy(options);
+  close(told[0]);
+  close(told[1]);
+}
+
 int main(void) {
   in_every_order();
   under_threads();
@@ -465,5 +510,6 @@ int main(void) {
   while_connecting();
   after_connect_begin();
   drivers();
+  signals_of_callbacks();
   return report("lifetime");
 }
