@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMaxHandshakes = 256;
 // For who says something, when there are so many; or longer, if those who know the secret need longer.
 constexpr Duration kTalk = std::chrono::seconds(1);
-constexpr int kAcceptBatch = 64;                     // then others on the loop have their turn
+constexpr int kAcceptBatch = 64;  // then others on the loop have their turn
 constexpr int kSendBuffer =
     128 << 10;  // bytes in the kernel, of each of thousands that are sent the same at once
 constexpr Duration kPause = std::chrono::milliseconds(200);
@@ -256,7 +256,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   const std::shared_ptr<Lingering> lingering = std::make_shared<Lingering>(limits);
   Counters counters{0, 0};
   bool exhausted = false, closed = false;
-  bool full = false;  // nobody is accepted until a handshake is over
+  bool full = false;   // nobody is accepted until a handshake is over
   Duration lately{0};  // that handshakes of those who know the secret took
 };
 

@@ -29,7 +29,8 @@ HVD_API hvd_status hvd_driver_set_command(hvd_driver *driver, const char *const 
  * 0, or nonzero if the hosts are not known now (fatal at the first call, retried later). A call that
  * outlasts discovery_timeout counts as failed, and its late answer is dropped. `add` returns 0, or
  * nonzero for a host that it refuses (no name, negative slots). The whole call then counts as failed,
- * whatever it returns. */
+ * whatever it returns. During the call the thread has those signals blocked that the one which set
+ * `discover` had blocked then, and so have processes that it starts. */
 typedef int32_t (*hvd_add_host_fn)(void *sink, const char *name, int32_t slots);
 typedef int32_t (*hvd_discover_fn)(void *userdata, hvd_add_host_fn add, void *sink);
 HVD_API hvd_status hvd_driver_set_discovery(hvd_driver *driver, hvd_discover_fn discover, void *userdata,
@@ -47,8 +48,8 @@ typedef struct hvd_launch {
 
 /* Launch by callback instead of the local launcher. start returns 0, or nonzero if the worker can't be
  * started, which counts as a failure of the slot. stop asks the worker to end: force 0 politely, 1 at
- * once. Both are called from one thread of the library. Report the worker's end with
- * hvd_driver_worker_exited. */
+ * once. Both are called from one thread of the library, with the signals blocked that the thread which set
+ * them had blocked then: a worker inherits these. Report the worker's end with hvd_driver_worker_exited. */
 typedef int32_t (*hvd_launch_fn)(void *userdata, const hvd_launch *launch);
 typedef void (*hvd_stop_fn)(void *userdata, uint64_t worker, int32_t force);
 HVD_API hvd_status hvd_driver_set_launcher(hvd_driver *driver, hvd_launch_fn start, hvd_stop_fn stop,

@@ -10,7 +10,8 @@
  *    (HVD_ERROR_INIT does). It is written on failure only; the caller owns it.
  *  - Results (`ret_...`) are untouched on failure.
  *  - Functions may be called from any thread unless they say otherwise. No function installs a signal
- *    handler, ends the process, or prints: the library's messages go to the log callback.
+ *    handler, ends the process, or prints: the library's messages go to the log callback. The library's
+ *    threads have signals blocked, in callbacks too unless they say otherwise.
  *  - Structs begin with struct_size, set by the caller: the library reads and writes no further than
  *    that. A zero field means the default. Functions are added in later versions and never changed.
  *  - Times and durations are int64_t nanoseconds, in fields and parameters whose names end in _ns: write
