@@ -33,8 +33,8 @@ endif()
 
 # The compiler looks there before it looks among this machine's libraries.
 set(libraries "-B${HVD_SYSROOT}/usr/lib/${triplet} -L${HVD_SYSROOT}/lib/${triplet} -Wl,--as-needed")
-# Threads are in a library of their own before glibc 2.34; libstdc++ asks for them, and comes after all others.
-# CMake's look for that library is made with these flags, so it finds that none is needed.
+# Threads are in a library of their own before glibc 2.34; libstdc++ asks for them, and comes after all
+# others. CMake's look for that library is made with these flags, so it finds that none is needed.
 string(APPEND libraries " -Wl,--push-state,--no-as-needed,-lpthread,--pop-state")
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "${libraries}")
 set(CMAKE_MODULE_LINKER_FLAGS_INIT "${libraries}")

@@ -151,7 +151,8 @@ OutputThread::OutputThread(OutputFunction output, LoggerPtr logger, size_t max_q
   state_->output = std::move(output);
   state_->logger = std::move(logger);
   state_->max_queued = max_queued;
-  // With SIGPIPE blocked: a reader that is gone must not end the program that embeds the driver (contract 10).
+  // With SIGPIPE blocked: a reader that is gone must not end the program that embeds the driver (contract
+  // 10).
   thread_ = start_thread("hvd-output", [state = state_] { state->run(); });
 }
 

@@ -1,4 +1,4 @@
-//! Objects of a state, which save and load themselves, and the callbacks through which the library asks them to.
+//! Objects of a state, which save and load themselves, and the callbacks that ask them to.
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::io;
