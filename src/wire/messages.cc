@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 #include "base/status.h"
 
 namespace hvd::wire {
@@ -27,33 +29,51 @@ class Weight {
   void add(const Vector* v) {
     if (v != nullptr) weight_ += v->size();
   }
-  void add_strings(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* strings) {
-    if (strings == nullptr) return;
-    for (const auto* s : *strings) {
-      weight_ += 4;
-      add(s);
+  /// Of a vector of references: four bytes each, and what `weigh` adds for what it refers to.
+  template <class Vector, class Weigh>
+  void add_each(const Vector* references, Weigh weigh) {
+    if (references == nullptr) return;
+    for (const auto* referred : *references) {
+      weight_ += sizeof(flatbuffers::uoffset_t);
+      weigh(referred);
       if (!fits()) return;
     }
   }
-  void add_addresses(const flatbuffers::Vector<flatbuffers::Offset<Address>>* addresses) {
-    if (addresses == nullptr) return;
-    for (const Address* a : *addresses) {
-      weight_ += 4;
+  template <class Strings>
+  void add_strings(const Strings* strings) {
+    add_each(strings, [this](const auto* s) { add(s); });
+  }
+  template <class Addresses>
+  void add_addresses(const Addresses* addresses) {
+    add_each(addresses, [this](const Address* a) {
       add(a->backend());
       add(a->blob());
       add(a->lacking());
-      if (!fits()) return;
-    }
+    });
   }
 
-  void add_settings(const flatbuffers::Vector<flatbuffers::Offset<Setting>>* settings) {
-    if (settings == nullptr) return;
-    for (const Setting* s : *settings) {
-      weight_ += 4;
+  void add_ready(const Ready& ready) {
+    add_addresses(ready.addresses());
+    add_each(ready.settings(), [this](const Setting* s) {
       add(s->name());
       add(s->value());
-      if (!fits()) return;
+    });
+  }
+  void add_assignment(const Assignment& assignment) {
+    add_each(assignment.members(), [this](const Member* m) {
+      add(m->host());
+      add_addresses(m->addresses());
+    });
+    if (const Roster* roster = assignment.roster()) {
+      add_strings(roster->hosts());
+      add_each(roster->profiles(), [this](const RosterProfile* p) { add_addresses(p->backends()); });
     }
+  }
+  void add_commit(const FeedCommit& commit) {
+    add_each(commit.items(), [this](const FeedItem* item) {
+      add(item->key());
+      if (item->digests() != nullptr) weight_ += item->digests()->size() * sizeof(Digest);
+    });
   }
 
  private:
@@ -61,21 +81,14 @@ class Weight {
   size_t weight_ = 0;
 };
 
+/// Of every vector of texts or tables in the schema; of what is referred to once, the bytes are its own.
 bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
   Weight weight(limit);
-  const Ready* ready = envelope.body_as_Ready();
-  if (const Resume* resume = envelope.body_as_Resume()) ready = resume->ready();
-  if (ready != nullptr) {
-    weight.add_addresses(ready->addresses());
-    weight.add_settings(ready->settings());
-  }
-  if (const Assignment* assignment = envelope.body_as_Assignment()) {
-    for (const Member* member : *assignment->members()) {
-      weight.add(member->host());
-      weight.add_addresses(member->addresses());
-      if (!weight.fits()) return false;
-    }
-  }
+  if (const Ready* ready = envelope.body_as_Ready()) weight.add_ready(*ready);
+  if (const Resume* resume = envelope.body_as_Resume(); resume != nullptr && resume->ready() != nullptr)
+    weight.add_ready(*resume->ready());
+  if (const Assignment* assignment = envelope.body_as_Assignment()) weight.add_assignment(*assignment);
+  if (const FeedCommit* commit = envelope.body_as_FeedCommit()) weight.add_commit(*commit);
   if (const HostsUpdated* update = envelope.body_as_HostsUpdated()) {
     weight.add_strings(update->added());
     weight.add_strings(update->removed());
@@ -123,10 +136,15 @@ EnvelopeT decode(std::span<const uint8_t> bytes) {
   if (bytes.size() <= kSmallest) throw invalid(fmt::format("{} bytes are too few", bytes.size()));
   if (bytes.size() > kMaxMessage)
     throw invalid(fmt::format("{} bytes are too many, expected at most {}", bytes.size(), kMaxMessage));
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(uint64_t) == 0)
-    return decode_aligned(bytes.data(), bytes.size());
-  const Bytes copy(bytes.begin(), bytes.end());
-  return decode_aligned(copy.data(), copy.size());
+  try {
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(uint64_t) == 0)
+      return decode_aligned(bytes.data(), bytes.size());
+    const Bytes copy(bytes.begin(), bytes.end());
+    return decode_aligned(copy.data(), copy.size());
+  } catch (const std::bad_alloc&) {
+    // The sender's connection ends for it, and not the process.
+    throw Error(HVD_INTERNAL, fmt::format("out of memory: a message of {} bytes is not read", bytes.size()));
+  }
 }
 
 const char* body_name(const EnvelopeT& envelope) {

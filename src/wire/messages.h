@@ -18,7 +18,7 @@ using Bytes = std::vector<uint8_t>;
 /// DoneT{...}).
 Bytes encode(const EnvelopeT& envelope);
 
-/// Throws Error(HVD_INVALID) that says what is wrong with the bytes.
+/// Throws Error: HVD_INVALID says what is wrong with the bytes, HVD_INTERNAL that there is no memory for them.
 EnvelopeT decode(std::span<const uint8_t> bytes);
 
 /// Envelope around one table object; the sequence is set by the sender of the connection.
