@@ -3,29 +3,36 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace hvd::driver {
+namespace {
 
-void KvStore::drop(std::multimap<std::string, uint64_t>::iterator entry) {
-  waiting_bytes_ -= kNode + entry->first.size();
-  if (const auto places = places_.find(entry->second); --places->second == 0) places_.erase(places);
-  waiting_.erase(entry);
-}
+const KvStore::Value kNothing = std::make_shared<const std::vector<uint8_t>>();
 
-void KvStore::answer_waiting(const std::string& key, hvd_status status, const std::vector<uint8_t>& value,
-                             std::vector<Answer>* ret_answers) {
-  const auto [first, last] = waiting_.equal_range(key);
-  for (auto it = first; it != last;) {
-    ret_answers->push_back({it->second, key, status, value});
-    drop(it++);
+}  // namespace
+
+std::optional<KvStore::Answer> KvStore::answer_waiting(const std::string& key, hvd_status status, Value value) {
+  const auto found = waiting_.find(key);
+  if (found == waiting_.end()) return std::nullopt;
+  Answer answer{{found->second.begin(), found->second.end()}, key, status, std::move(value)};
+  for (const uint64_t worker : answer.workers) {
+    const auto asked = asked_.find(worker);
+    asked->second.erase(key);
+    if (asked->second.empty()) asked_.erase(asked);
   }
+  waiting_bytes_ -= answer.workers.size() * place(key);
+  waiting_.erase(found);
+  return answer;
 }
 
 std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
   if (generation == generation_) return {};
   std::vector<Answer> answers;
-  for (const auto& [key, worker] : waiting_) answers.push_back({worker, key, HVD_PEER_LOST, {}});
+  for (const auto& [key, workers] : waiting_)
+    answers.push_back({{workers.begin(), workers.end()}, key, HVD_PEER_LOST, kNothing});
   waiting_.clear();
-  places_.clear();
+  asked_.clear();
   values_.clear();
   bytes_ = waiting_bytes_ = 0;
   generation_ = generation;
@@ -33,53 +40,54 @@ std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
 }
 
 Status KvStore::set(uint64_t generation, const std::string& key, std::vector<uint8_t> value,
-                    std::vector<Answer>* ret_answers) {
+                    std::optional<Answer>* ret_answer) {
   if (generation == 0 || generation != generation_) {
     return Status(HVD_PEER_LOST, fmt::format("key '{}' is of generation {}, but the current one is {}", key,
                                              generation, generation_));
   }
   if (const auto found = values_.find(key); found != values_.end()) {
-    if (found->second == value) return {};  // a repeated request counts once (contract 11)
+    if (*found->second == value) return {};  // a repeated request counts once (contract 11)
     return Status(HVD_INVALID, fmt::format("key '{}' has another value already ({} bytes, now {})", key,
-                                           found->second.size(), value.size()));
+                                           found->second->size(), value.size()));
   }
-  const size_t size = kNode + key.size() + value.size();
+  const size_t size = place(key) + value.size();
   if (size > max_bytes_ - bytes_) {
-    answer_waiting(key, HVD_UNAVAILABLE, {}, ret_answers);
+    *ret_answer = answer_waiting(key, HVD_UNAVAILABLE, kNothing);
     return Status(HVD_UNAVAILABLE, fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use",
                                                key, value.size(), bytes_, max_bytes_));
   }
   bytes_ += size;
-  const auto& kept = values_.emplace(key, std::move(value)).first->second;
-  answer_waiting(key, HVD_OK, kept, ret_answers);
+  const Value& kept =
+      values_.emplace(key, std::make_shared<const std::vector<uint8_t>>(std::move(value))).first->second;
+  *ret_answer = answer_waiting(key, HVD_OK, kept);
   return {};
 }
 
 std::optional<KvStore::Answer> KvStore::get(uint64_t worker, uint64_t generation, const std::string& key) {
-  if (generation == 0 || generation != generation_) return Answer{worker, key, HVD_PEER_LOST, {}};
-  if (const auto found = values_.find(key); found != values_.end()) {
-    return Answer{worker, key, HVD_OK, found->second};
-  }
-  const auto [first, last] = waiting_.equal_range(key);
-  for (auto it = first; it != last; ++it) {
-    if (it->second == worker) return std::nullopt;  // waits already
-  }
-  const size_t size = kNode + key.size();
-  const auto places = places_.find(worker);
-  if ((places != places_.end() && places->second >= max_waiting_) || size > max_bytes_ - waiting_bytes_)
-    return Answer{worker, key, HVD_UNAVAILABLE, {}};
-  waiting_.emplace(key, worker);
-  waiting_bytes_ += size;
-  ++places_[worker];
+  if (generation == 0 || generation != generation_) return Answer{{worker}, key, HVD_PEER_LOST, kNothing};
+  if (const auto found = values_.find(key); found != values_.end())
+    return Answer{{worker}, key, HVD_OK, found->second};
+  const auto asked = asked_.find(worker);
+  if (asked != asked_.end() && asked->second.contains(key)) return std::nullopt;  // waits already
+  if ((asked != asked_.end() && asked->second.size() >= max_waiting_) ||
+      place(key) > max_bytes_ - waiting_bytes_)
+    return Answer{{worker}, key, HVD_UNAVAILABLE, kNothing};
+  waiting_[key].insert(worker);
+  asked_[worker].insert(key);
+  waiting_bytes_ += place(key);
   return std::nullopt;
 }
 
 void KvStore::forget(uint64_t worker) {
-  if (!places_.contains(worker)) return;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const auto entry = it++;
-    if (entry->second == worker) drop(entry);
+  const auto asked = asked_.find(worker);
+  if (asked == asked_.end()) return;
+  for (const std::string& key : asked->second) {
+    const auto found = waiting_.find(key);
+    found->second.erase(worker);
+    if (found->second.empty()) waiting_.erase(found);
+    waiting_bytes_ -= place(key);
   }
+  asked_.erase(asked);
 }
 
 }  // namespace hvd::driver

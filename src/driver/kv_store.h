@@ -1,10 +1,12 @@
-// Small values that the members of one generation tell each other through the driver. Pure: whoever
+// Small values that the members of one generation tell each other through the driver. Pure: a worker that
 // asks before a value is there is answered by the call that puts it.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,22 +23,25 @@ class KvStore {
   explicit KvStore(size_t max_bytes = size_t{64} << 20, size_t max_waiting = 1024)
       : max_bytes_(max_bytes), max_waiting_(max_waiting) {}
 
-  /// To a worker that asked for `key`. The status is HVD_OK, or says why there will be no value.
+  /// Held once, however many receive it; never null.
+  using Value = std::shared_ptr<const std::vector<uint8_t>>;
+
+  /// To workers that asked for `key`. The status is HVD_OK, or says why there will be no value.
   struct Answer {
-    uint64_t worker = 0;
+    std::vector<uint64_t> workers;
     std::string key;
     hvd_status status = HVD_OK;
-    std::vector<uint8_t> value;
+    Value value;
   };
 
-  /// From now on only this generation (0: none) has keys; whoever waits gets HVD_PEER_LOST.
+  /// From now on only this generation (0: none) has keys; workers that wait get HVD_PEER_LOST.
   std::vector<Answer> begin(uint64_t generation);
 
   /// Puts a value once. HVD_INVALID: there is another value under this key already (the same one again
-  /// changes nothing). HVD_PEER_LOST: not the current generation. HVD_UNAVAILABLE: the store is full; those
-  /// who wait for the key are told so. `ret_answers`: to those who waited.
+  /// changes nothing). HVD_PEER_LOST: not the current generation. HVD_UNAVAILABLE: the store is full; workers
+  /// that wait for the key are told so. `ret_answer`: to those that waited, if there were any.
   Status set(uint64_t generation, const std::string& key, std::vector<uint8_t> value,
-             std::vector<Answer>* ret_answers);
+             std::optional<Answer>* ret_answer);
 
   /// The value, or why there is none; nothing if it is not there yet: then the worker waits.
   std::optional<Answer> get(uint64_t worker, uint64_t generation, const std::string& key);
@@ -48,17 +53,16 @@ class KvStore {
   size_t bytes() const { return bytes_; }
 
  private:
-  void drop(std::multimap<std::string, uint64_t>::iterator entry);
-  void answer_waiting(const std::string& key, hvd_status status, const std::vector<uint8_t>& value,
-                      std::vector<Answer>* ret_answers);
+  size_t place(const std::string& key) const { return kNode + key.size(); }
+  std::optional<Answer> answer_waiting(const std::string& key, hvd_status status, Value value);
 
   const size_t max_bytes_, max_waiting_;
   uint64_t generation_ = 0;
   size_t bytes_ = 0;          // of values
-  size_t waiting_bytes_ = 0;  // of waiting_
-  std::map<std::string, std::vector<uint8_t>> values_;
-  std::multimap<std::string, uint64_t> waiting_;  // key to worker
-  std::map<uint64_t, size_t> places_;             // worker to how many of these are its own
+  size_t waiting_bytes_ = 0;  // of waiting_ and asked_
+  std::map<std::string, Value> values_;
+  std::map<std::string, std::set<uint64_t>> waiting_;  // key to workers
+  std::map<uint64_t, std::set<std::string>> asked_;    // the same, worker to keys
 };
 
 }  // namespace hvd::driver

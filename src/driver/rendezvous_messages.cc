@@ -333,21 +333,23 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
         throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", set.key.size(), kMaxKey));
       }
       if (!in_generation(connection, message)) return;
-      std::vector<KvStore::Answer> answers;
-      const Status status = kv_.set(message.generation, set.key, std::move(set.value), &answers);
+      std::optional<KvStore::Answer> waited;
+      const Status status = kv_.set(message.generation, set.key, std::move(set.value), &waited);
       if (!status.ok()) {
         note(*connection, HVD_LOG_WARNING, fmt::format("worker {}: {}", worker, printable(status.message)));
         count_refused(connection);
       }
-      return answer(answers);
+      if (waited) answer(*waited);
+      return;
     }
     case wire::Body::KvGet: {
       const wire::KvGetT& get = *message.body.AsKvGet();
       if (get.key.empty() || get.key.size() > kMaxKey) {
         throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", get.key.size(), kMaxKey));
       }
-      if (!in_generation(connection, message)) { return answer({{worker, get.key, HVD_PEER_LOST, {}}}); }
-      if (const auto found = kv_.get(worker, message.generation, get.key)) answer({*found});
+      // Of no generation if it is not of this one: HVD_PEER_LOST.
+      const uint64_t generation = in_generation(connection, message) ? message.generation : 0;
+      if (const auto found = kv_.get(worker, generation, get.key)) answer(*found);
       return;
     }
     default: throw Error(HVD_INVALID, fmt::format("a worker may not send {}", wire::body_name(message)));

@@ -104,16 +104,28 @@ void RendezvousServer::count_refused(const ConnectionPtr& connection) {
   });
 }
 
-void RendezvousServer::answer(const std::vector<KvStore::Answer>& answers) {
-  for (const KvStore::Answer& a : answers) {
-    const auto found = connections_.find(a.worker);
+void RendezvousServer::answer(const KvStore::Answer& answer) {
+  std::map<uint64_t, wire::Circular> forms;  // by generation, which all have alike but for a moment
+  for (const uint64_t worker : answer.workers) {
+    const auto found = connections_.find(worker);
     if (found == connections_.end()) continue;
-    wire::KvValueT value;
-    value.key = a.key;
-    value.status = a.status;
-    value.value = a.value;
-    send(*found->second, found->second->generation, std::move(value));
+    Connection& to = *found->second;
+    auto form = forms.find(to.generation);
+    if (form == forms.end()) {
+      wire::KvValueT value;
+      value.key = answer.key;
+      value.status = answer.status;
+      value.value = *answer.value;
+      wire::EnvelopeT message = wire::envelope(config_.job, 0, to.generation, std::move(value));
+      message.term = term_;
+      form = forms.emplace(to.generation, std::move(message)).first;
+    }
+    form->second.send(*to.channel, worker, to.sequence.next());
   }
+}
+
+void RendezvousServer::begin_values(uint64_t generation) {
+  for (const KvStore::Answer& lost : kv_.begin(generation)) answer(lost);
 }
 
 void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why) {
@@ -207,19 +219,18 @@ void RendezvousServer::watch() {
     if (!connection->slow) break;  // those behind it have been heard later
   }
   // Not only when somebody may be silent: then nobody would know for how long this process was held up.
-  last_look_ = now();
-  watch_at_ = std::clamp(first, last_look_, last_look_ + config_.heartbeat_interval);
-  timer_.start(watch_at_ - last_look_, [this] { look_for_silence(); });
+  const Time at = now();
+  const Duration wait = std::clamp<Duration>(first - at, Duration(0), config_.heartbeat_interval);
+  held_up_.look_after(wait, at);
+  timer_.start(wait, [this] { look_for_silence(); });
 }
 
 void RendezvousServer::look_for_silence() {
   const Time at = now();
-  // Was it this process that slept? Then what the workers said meanwhile is still unread.
-  if (const Duration late = at - watch_at_; late > config_.heartbeat_interval) {
-    logger_->warning("the driver was held up for {} s: workers get that much longer",
-                     seconds_text(at - last_look_));
+  if (const Duration held = held_up_.at(at, config_.heartbeat_interval); held > Duration(0)) {
+    logger_->warning("the driver was held up for {} s: workers get that much longer", seconds_text(held));
     for (Connection* connection : by_silence_) {  // which stays in order
-      connection->heard = std::min(at, connection->heard + (at - last_look_) + config_.heartbeat_interval);
+      connection->heard = std::min(at, connection->heard + held + config_.heartbeat_interval);
     }
     return watch();
   }
@@ -263,7 +274,7 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
 /// Each form of an assignment is encoded when the first one needs it: for who knows the generation before,
 /// for who knows none, and for workers of libraries that have no rosters.
 void RendezvousServer::assign(const membership::Assign& assign) {
-  answer(kv_.begin(assign.generation));
+  begin_values(assign.generation);
   const auto encoded = [&](wire::AssignmentT assignment) {
     assignment.epoch = assign.epoch;
     assignment.root = assign.root;
@@ -315,7 +326,7 @@ void RendezvousServer::abort(const membership::Abort& abort) {
     send(*found->second, abort.generation, wire::AbortT(body));
   }
   // After the aborts, which nobody should wait for (contract 3).
-  if (kv_.generation() == abort.generation) answer(kv_.begin(0));
+  if (kv_.generation() == abort.generation) begin_values(0);
 }
 
 void RendezvousServer::notify(const membership::Notify& notify) {
@@ -409,7 +420,7 @@ void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::s
 }
 
 void RendezvousServer::run_on(uint64_t generation) {
-  if (kv_.generation() != generation) answer(kv_.begin(generation));
+  if (kv_.generation() != generation) begin_values(generation);
 }
 
 void RendezvousServer::retire() {
@@ -436,7 +447,7 @@ void RendezvousServer::end(bool success, const std::string& sentence) {
     ended.reason = sentence;
     send(*connection, connection->generation, std::move(ended));
   }
-  answer(kv_.begin(0));
+  begin_values(0);
 }
 
 }  // namespace hvd::driver

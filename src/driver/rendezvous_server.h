@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/held_up.h"
 #include "base/life.h"
 #include "base/log.h"
 #include "base/rate_limit.h"
@@ -180,7 +181,8 @@ class RendezvousServer {
   void tell_refusal(Connection& connection, wire::Refusal code, const std::string& reason);
   void note(Connection& connection, hvd_log_level level, const std::string& text);
   void count_refused(const ConnectionPtr& connection);
-  void answer(const std::vector<KvStore::Answer>& answers);
+  void answer(const KvStore::Answer& answer);
+  void begin_values(uint64_t generation);  // 0: of none
   void heard(Connection& connection, Time at);
   void watch();
   void look_for_silence();
@@ -205,7 +207,7 @@ class RendezvousServer {
   KvStore kv_;
   RateLimit rejections_{20, seconds(1)};  // that are logged
   Loop::Timer timer_;
-  Time last_look_{}, watch_at_{};  // for silence: when, and when next
+  HeldUp held_up_;  // between two looks for silence
   std::unique_ptr<wire::Listener> listener_;
   LifeWatch lives_;  // by worker. Ends first: what it tells uses the rest
 };

@@ -1,0 +1,25 @@
+// Notices that this process itself was held up: stopped, starved or suspended. What others said meanwhile is
+// still unread then, so that their silence proves nothing (contract 19).
+#pragma once
+
+#include "base/clock.h"
+
+namespace hvd {
+
+class HeldUp {
+ public:
+  /// The next look is to come after `wait`.
+  void look_after(Duration wait, Time now) {
+    looked_ = now;
+    due_ = now + wait;
+  }
+  /// Since the last look, if this one comes more than `tolerance` late; else 0.
+  Duration at(Time now, Duration tolerance) const {
+    return now - due_ > tolerance ? now - looked_ : Duration(0);
+  }
+
+ private:
+  Time looked_{}, due_ = Time::max();
+};
+
+}  // namespace hvd
