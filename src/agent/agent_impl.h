@@ -12,6 +12,7 @@
 
 #include "agent/agent.h"
 #include "agent/agent_core.h"
+#include "base/held_up.h"
 #include "launch/guard.h"
 #include "launch/process.h"
 #include "wire/channel.h"
@@ -86,6 +87,7 @@ struct Agent::Impl {
   bool welcomed = false, holding = false, takes_drain = false;
   wire::Sequence sequence;
   Time heard{};
+  HeldUp held_up;  // between two heartbeats
   Duration interval = seconds(1), timeout = seconds(10), delay = kFirstDelay, attempt = kFirstAttempt;
   size_t next_driver = 0, refused_by = 0;
   std::string endpoint, job;

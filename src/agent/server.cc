@@ -41,6 +41,7 @@ Server::Server(Loop& loop, ServerConfig config, std::shared_ptr<launch::OutputTh
       guard_(std::move(guard)),
       logger_(std::move(logger)),
       fleet_(config_.fleet),
+      clock_(loop, config_.heartbeat_interval),
       tick_(loop),
       silence_(loop) {}
 
@@ -48,6 +49,7 @@ Server::~Server() { close(); }
 
 void Server::close() {
   if (std::exchange(closed_, true)) return;
+  clock_.close();
   tick_.cancel();
   silence_.cancel();
   for (const auto& [host, connection] : connections_) {
@@ -140,17 +142,17 @@ bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::En
   FleetActions actions;
   AgentWelcome decided;
   try {
-    decided = fleet_.hello(hello, now(), &actions);
+    decided = fleet_.hello(hello, clock_.now(), &actions);
   } catch (const Error& error) {
     refuse(channel, wire::Refusal::Protocol, error.what());
-    apply(fleet_.closed(host, hello.instance, now()));
+    apply(fleet_.closed(host, hello.instance, clock_.now()));
     return true;
   }
   auto connection = std::make_shared<Connection>();
   connection->channel = channel;
   connection->host = host;
   connection->instance = hello.instance;
-  connection->heard = now();
+  connection->heard = clock_.now();
   connection->sequence.hear(message);
   connection->acknowledged = decided.received;
   connections_[host] = connection;
@@ -187,7 +189,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
   try {
     wire::EnvelopeT message = wire::decode(frame);
     if (!connection->sequence.hear(message)) return;
-    connection->heard = now();
+    connection->heard = clock_.now();
     std::optional<Report> report;
     switch (message.body.type) {
       case wire::Body::AgentFailed: report = std::move(*message.body.AsAgentFailed()); break;
@@ -212,7 +214,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
             const auto worker = workers_.find(id);
             if (worker == workers_.end() || fleet_.host_of(id) != connection->host) continue;
             worker->second->life = life;
-            worker->second->seen = now();
+            worker->second->seen = clock_.now();
           }
         };
         see(heartbeat.running, launch::Life::kRunning);
@@ -289,7 +291,7 @@ void Server::drop(const ConnectionPtr& connection, const std::string& why) {
       found != connections_.end() && found->second == connection)
     connections_.erase(found);
   connection->channel->close(kLinger);
-  apply(fleet_.closed(connection->host, connection->instance, now()));
+  apply(fleet_.closed(connection->host, connection->instance, clock_.now()));
   if (lost_) later(lost_);
 }
 
@@ -324,12 +326,13 @@ void Server::watch() {
 }
 
 void Server::look_for_silence() {
+  const Time at = clock_.now();
   std::vector<ConnectionPtr> silent;
   for (const auto& [host, connection] : connections_) {
-    if (now() - connection->heard >= config_.heartbeat_timeout) silent.push_back(connection);
+    if (at - connection->heard >= config_.heartbeat_timeout) silent.push_back(connection);
   }
   for (const ConnectionPtr& connection : silent) {
-    drop(connection, fmt::format("no sign of life for {} s", seconds_text(now() - connection->heard)));
+    drop(connection, fmt::format("no sign of life for {} s", seconds_text(at - connection->heard)));
   }
   watch();
 }
@@ -354,10 +357,10 @@ void Server::start(launch::LaunchRequest request) {
   start.argv = config_.argv;
   start.directory = config_.directory;
   start.umask = config_.umask;
-  apply(fleet_.start(request.host, std::move(start), now()));
+  apply(fleet_.start(request.host, std::move(start), clock_.now()));
 }
 
-void Server::stop(uint64_t worker, Duration grace) { apply(fleet_.stop(worker, grace, now())); }
+void Server::stop(uint64_t worker, Duration grace) { apply(fleet_.stop(worker, grace, clock_.now())); }
 
 void Server::set_rank(uint64_t worker, int32_t rank) {
   if (const auto found = workers_.find(worker); found != workers_.end())
@@ -370,7 +373,7 @@ launch::Life Server::life(uint64_t worker) const {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return launch::Life::kEnded;
   // An agent that fell silent told nothing about the present.
-  const bool fresh = now() - found->second->seen < 3 * config_.heartbeat_interval;
+  const bool fresh = clock_.now() - found->second->seen < 3 * config_.heartbeat_interval;
   return fresh ? found->second->life : launch::Life::kUnknown;
 }
 
@@ -388,7 +391,7 @@ void Server::apply(FleetActions actions) {
   }
   if (closed_) return;
   if (const std::optional<Time> next = fleet_.next_tick()) {
-    tick_.start(std::max(*next - now(), Duration(0)), [this] { apply(fleet_.tick(now())); });
+    tick_.start(std::max(*next - clock_.now(), Duration(0)), [this] { apply(fleet_.tick(clock_.now())); });
   } else {
     tick_.cancel();
   }

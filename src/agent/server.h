@@ -13,6 +13,7 @@
 #include "agent/fleet.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/patient_clock.h"
 #include "base/rate_limit.h"
 #include "launch/guard.h"
 #include "launch/keeper.h"
@@ -150,6 +151,7 @@ class Server {
   std::function<bool(uint64_t, const std::string&)> fence_;
   std::function<void()> lost_;
   Fleet fleet_;
+  mutable PatientClock clock_;  // deadlines of agents
   std::vector<std::string> endpoints_;
   std::map<std::string, ConnectionPtr> connections_;  // by host
   std::map<std::string, std::shared_ptr<Program>> programs_;

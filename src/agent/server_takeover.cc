@@ -27,26 +27,26 @@ void Server::inherit_programs() {
       continue;
     }
     programs_[kept.host] = std::move(program);
-    fleet_.expect(kept.host, 0, true, now());
+    fleet_.expect(kept.host, 0, true, clock_.now());
   }
   apply({});
 }
 
 bool Server::expect(const std::string& host, int32_t slots) {
-  const bool changed = fleet_.expect(host, slots, false, now());
+  const bool changed = fleet_.expect(host, slots, false, clock_.now());
   if (changed && hosts_changed_) later(hosts_changed_);
   apply({});
   return changed;
 }
 
 void Server::expect(uint64_t worker, const std::string& host, int32_t slot) {
-  fleet_.expect(worker, host, slot, now());
+  fleet_.expect(worker, host, slot, clock_.now());
   add_worker(worker, host, slot);
   apply({});
 }
 
 void Server::hurry(Duration patience) {
-  fleet_.hurry(patience, now());
+  fleet_.hurry(patience, clock_.now());
   apply({});
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/held_up.h"
 #include "base/text.h"
 #include "driver/supervisor_impl.h"
 #include "wire/sequence.h"
@@ -35,6 +36,7 @@ struct Supervisor::Applicant {
   int32_t slot = -1;
   uint64_t occupant = 0;
   Time asked{}, until{};
+  HeldUp held_up;  // between two looks
   Loop::Timer timer;
 };
 
@@ -88,7 +90,7 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
     return reject(finish_ ? "the job has ended" : "the driver is starting");
   membership::Arrival arrival;
   std::vector<membership::Action> actions =
-      membership_->worker_arrived(applicant->host, applicant->slot, now(), &arrival);
+      membership_->worker_arrived(applicant->host, applicant->slot, clock_.now(), &arrival);
   if (arrival.worker == 0) {
     // Slow is not dead (contract 19): one whose process is seen to run proves nothing.
     const bool doubtful = arrival.occupant != 0 && server_->life(arrival.occupant) != launch::Life::kRunning;
@@ -105,7 +107,7 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
     applicants_.push_back(applicant);
     return await_proof(applicant, arrival.refusal);
   }
-  Worker& worker = workers_.try_emplace(arrival.worker, loop_).first->second;
+  Worker& worker = add_worker(arrival.worker);
   worker.host = applicant->host;
   worker.slot = arrival.slot;
   worker.process = false;  // it is somebody else's
@@ -122,9 +124,11 @@ void Supervisor::let_in(const ApplicantPtr& applicant, bool may_ask) {
 }
 
 void Supervisor::await_proof(const ApplicantPtr& applicant, const std::string& refusal) {
+  applicant->until += applicant->held_up.at(now(), config_.settings.heartbeat_interval);
   const bool lives = server_->heard_since(applicant->occupant, applicant->asked);
   const bool gone = !membership_->expects(applicant->occupant);
   if (!lives && !gone && now() < applicant->until) {
+    applicant->held_up.look_after(kLook, now());
     applicant->timer.start(kLook, [this, applicant, refusal] { await_proof(applicant, refusal); });
     return;
   }

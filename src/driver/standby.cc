@@ -45,6 +45,8 @@ void Standby::wait() {
   std::unique_lock lock(mutex_);
   while (why_.empty()) {
     lock.unlock();
+    // From before the look: what was seen is as old as that, should this process be held up now (contract 19).
+    const Time at = now();
     const JournalFile::Look look = watched_.look();
     if (look.term != last.term) {
       logger_->info("standing by for the driver of term {}, whose journal is in {}", look.term,
@@ -56,7 +58,7 @@ void Standby::wait() {
         throw Error(HVD_CLOSED, fmt::format("the job has ended: {}", journal.job.finish->sentence));
       }
     }
-    if (vigil.see(look, now())) {
+    if (vigil.see(look, at)) {
       return logger_->warning("the driver of term {} is gone{}: this one takes over", look.term,
                               look.locked ? ", or stands still" : "");
     }

@@ -9,19 +9,9 @@
 #include "wire/tls.h"
 
 namespace hvd::driver {
-namespace {
-
-constexpr size_t kRemembered = 4096;  // workers that are gone
-
-}  // namespace
 
 void Supervisor::perform(membership::StartWorker& action) {
-  // Those that are long gone are forgotten: refused as unknown, should they come back.
-  if (workers_.size() > std::max(forget_at_, kRemembered)) {
-    std::erase_if(workers_, [](const auto& w) { return !w.second.process; });
-    forget_at_ = 2 * workers_.size();
-  }
-  Worker& worker = workers_.try_emplace(action.worker, loop_).first->second;
+  Worker& worker = add_worker(action.worker);
   worker.host = action.host;
   worker.slot = action.slot;
   note(HVD_LOG_DEBUG, "starting " + name_of(action.worker));

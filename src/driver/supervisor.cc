@@ -25,6 +25,7 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
       config_(std::move(config)),
       logger_(config_.logger),
       discovery_(std::move(discovery)),
+      clock_(loop, config_.settings.heartbeat_interval),
       tick_(loop),
       discovery_timer_(loop),
       publish_timer_(loop),
@@ -45,6 +46,7 @@ void Supervisor::close(Duration grace) {
   if (publishing_) publish_now();
   if (std::exchange(closed_, true)) return;
   const Time deadline = now() + grace;
+  clock_.close();
   tick_.cancel();
   discovery_timer_.cancel();
   doubt_timer_.cancel();
@@ -103,26 +105,26 @@ void Supervisor::listen() {
     return launcher_->life(worker, process);
   };
   events.ready = [this](uint64_t worker, membership::ReadyEvent event) {
-    apply(membership_->worker_ready(worker, std::move(event), now()));
+    apply(membership_->worker_ready(worker, std::move(event), clock_.now()));
   };
   events.synced = [this](uint64_t worker, uint64_t generation, uint64_t revision) {
-    apply(membership_->worker_synced(worker, generation, revision, now()));
+    apply(membership_->worker_synced(worker, generation, revision, clock_.now()));
   };
   events.feed_offered = [this](uint64_t worker, uint64_t generation, const membership::FeedOffer& offer) {
-    apply(membership_->feed_offered(worker, generation, offer, now()));
+    apply(membership_->feed_offered(worker, generation, offer, clock_.now()));
   };
   events.fed = [this](uint64_t worker, const membership::FedEvent& event) {
-    apply(membership_->worker_fed(worker, event, now()));
+    apply(membership_->worker_fed(worker, event, clock_.now()));
   };
   events.failure = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
-    apply(membership_->worker_failed_link(worker, generation, rank, message, now()));
+    apply(membership_->worker_failed_link(worker, generation, rank, message, clock_.now()));
   };
   events.unfit = [this](uint64_t worker, uint64_t generation, int32_t rank, const std::string& message) {
-    apply(membership_->worker_unfit(worker, generation, rank, message, now()));
+    apply(membership_->worker_unfit(worker, generation, rank, message, clock_.now()));
   };
   events.stalled = [this](uint64_t worker, uint64_t generation, const membership::StallEvent& event) {
     recorder_.stalled(event.text, event.waited, now());
-    apply(membership_->worker_stalled(worker, generation, event, now()));
+    apply(membership_->worker_stalled(worker, generation, event, clock_.now()));
   };
   events.progress = [this](uint64_t worker, const status::Progress& progress) {
     recorder_.progress(worker, progress, now());
@@ -139,10 +141,10 @@ void Supervisor::listen() {
       found->second.done = true;
       judge_end(worker);
     }
-    apply(membership_->worker_done(worker, generation, now()));
+    apply(membership_->worker_done(worker, generation, clock_.now()));
   };
   events.leaving = [this](uint64_t worker, Duration timeout, const std::string& why) {
-    apply(membership_->worker_leaving(worker, timeout, why, now()));
+    apply(membership_->worker_leaving(worker, timeout, why, clock_.now()));
   };
   events.lost = [this](uint64_t worker, membership::LossKind kind, const std::string& why) {
     worker_lost(worker, kind, why);
@@ -162,10 +164,10 @@ void Supervisor::begin() {
     if (config_.keeper) kept = config_.keeper->take_workers();
     know(kept);
     took_over_ = now();
-    membership_ = std::make_unique<membership::Membership>(config, *config_.known, settle(), now());
+    membership_ = std::make_unique<membership::Membership>(config, *config_.known, settle(), clock_.now());
     gathering_ = true;
   } else {
-    membership_ = std::make_unique<membership::Membership>(config, now());
+    membership_ = std::make_unique<membership::Membership>(config, clock_.now());
   }
   if (config_.journal) {
     config_.journal->write(
@@ -182,8 +184,8 @@ void Supervisor::begin() {
   write_address();
   beat();
   if (config_.known) inherit(kept);
-  if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, now()));
-  if (!finish_) apply(membership_->hosts_changed(hosts_, now()));
+  if (!joining_closed_.empty()) apply(membership_->close_joining(joining_closed_, clock_.now()));
+  if (!finish_) apply(membership_->hosts_changed(hosts_, clock_.now()));
   discover_later();
 }
 
@@ -220,7 +222,7 @@ void Supervisor::discovered(const Status& status, std::vector<membership::HostSl
     if (hosts != hosts_) {
       hosts_ = std::move(hosts);
       logger_->info("hosts updated: {}", describe_hosts(hosts_));
-      apply(membership_->hosts_changed(hosts_, now()));
+      apply(membership_->hosts_changed(hosts_, clock_.now()));
     }
   }
   discover_later();
@@ -237,7 +239,7 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
   }
   for (const membership::LogLine& line : std::exchange(lines_, {})) logger_->write(line.level, line.text);
   if (const std::optional<Time> next = membership_->next_tick(); next && !finish_) {
-    tick_.start(std::max(*next - now(), Duration(0)), [this] { apply(membership_->tick(now())); });
+    tick_.start(std::max(*next - clock_.now(), Duration(0)), [this] { apply(membership_->tick(clock_.now())); });
   } else {
     tick_.cancel();
   }
@@ -330,7 +332,7 @@ void Supervisor::close_joining(const std::string& reason) {
   if (!finish_ && membership_->generation() > 0) {
     note(HVD_LOG_ERROR, reason + "; the job goes on with the workers that it has");
   }
-  apply(membership_->close_joining(reason, now()));
+  apply(membership_->close_joining(reason, clock_.now()));
 }
 
 void Supervisor::stop(const std::string& reason) {
@@ -349,7 +351,7 @@ void Supervisor::stop(const std::string& reason) {
     server_->dismiss(id, wire::Refusal::Stale, "its process has ended");
     worker_lost(id, membership::LossKind::kExited, launch::exit_text(*worker.exit_status));
   }
-  if (!finish_) return apply(membership_->stop(reason, now()));
+  if (!finish_) return apply(membership_->stop(reason, clock_.now()));
   end_all_processes(Duration(0));
 }
 

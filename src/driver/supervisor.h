@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/patient_clock.h"
 #include "base/rate_limit.h"
 #include "driver/discovery.h"
 #include "driver/journal_file.h"
@@ -44,6 +45,7 @@ struct SupervisorConfig {
   std::function<bool(const std::string& host)> is_here;  // this machine; absent: all are
   /// As RendezvousServer::Events::guest. May be absent.
   std::function<bool(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message)> guest;
+  size_t remembered = 4096;  // workers, living or gone, before those that are gone are forgotten
   std::function<void(const DriverStatus& status)>
       changed;  // after every event; the last one tells how the job ended
 };
@@ -173,6 +175,7 @@ class Supervisor {
   std::string driver_endpoint() const;
   std::vector<std::string> torchrun_of(const membership::StartWorker& action);
   std::string name_of(uint64_t worker) const;
+  Worker& add_worker(uint64_t id);
 
   Loop& loop_;
   SupervisorConfig config_;
@@ -181,6 +184,7 @@ class Supervisor {
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<launch::Launcher> launcher_;
   std::unique_ptr<membership::Membership> membership_;
+  mutable PatientClock clock_;  // what membership knows of time
   Loop::Timer tick_, discovery_timer_, publish_timer_, doubt_timer_, beat_timer_, follow_timer_, loss_timer_;
   std::vector<std::pair<std::string, CommandReply>> followers_;  // questions that wait for something new
   struct Loss {

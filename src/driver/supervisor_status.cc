@@ -44,7 +44,7 @@ status::Snapshot Supervisor::snapshot() const {
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
   if (membership_) {
-    for (const membership::KnownHost& host : membership_->hosts(at)) {
+    for (const membership::KnownHost& host : membership_->hosts(clock_.now())) {
       status.hosts.push_back(
           {host.name, host.slots, host.failures, host.blocked, host.drained, host.blocked_for});
     }
@@ -76,7 +76,7 @@ status::Snapshot Supervisor::summary() const {
     status.sentence = membership_->waiting_for();
   }
   status.stall = membership_->stall();
-  const Time at = now();
+  const Time at = clock_.now();
   status.size = membership_->size();
   status.workers = static_cast<int32_t>(
       std::count_if(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.process; }));

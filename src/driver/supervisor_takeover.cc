@@ -99,7 +99,7 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
     if (!worker.foreign || w.own_place || !launcher_->keeps_all(w.host)) continue;
     worker.lost = true;
     worker.fate = Refusal{wire::Refusal::Stale, "its process is gone"};
-    apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone", now()));
+    apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone", clock_.now()));
     if (finish_) return;
   }
 }
@@ -116,7 +116,7 @@ void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
   }
   if (worker.foreign) worker.process = true;
   if (worker.done) return;
-  apply(membership_->worker_back(id, event, now()));
+  apply(membership_->worker_back(id, event, clock_.now()));
   if (finish_) return;
   if (!membership_->expects(id)) {
     worker.lost = true;

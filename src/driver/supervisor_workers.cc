@@ -34,6 +34,19 @@ const char* of(membership::LossKind kind) {
 
 }  // namespace
 
+/// Those that are long gone are forgotten: refused as unknown, should they come back. A worker that came by
+/// itself has no process here, and lives as long as its connection.
+Supervisor::Worker& Supervisor::add_worker(uint64_t id) {
+  if (workers_.size() > std::max(forget_at_, config_.remembered)) {
+    std::erase_if(workers_, [this](const auto& w) {
+      const Worker& worker = w.second;
+      return !worker.process && (worker.lost || worker.done) && !server_->connected(w.first);
+    });
+    forget_at_ = 2 * workers_.size();
+  }
+  return workers_.try_emplace(id, loop_).first->second;
+}
+
 std::string Supervisor::name_of(uint64_t id) const {
   const auto found = workers_.find(id);
   if (found == workers_.end()) return fmt::format("worker {}", id);
@@ -80,7 +93,7 @@ void Supervisor::worker_lost(uint64_t id, membership::LossKind kind, std::string
     return publish();
   }
   if (membership_->is_member(id)) note(HVD_LOG_INFO, fmt::format("{} {}: {}", name, of(kind), why));
-  apply(membership_->worker_lost(id, kind, why, now()));
+  apply(membership_->worker_lost(id, kind, why, clock_.now()));
   // It is out of the job. It may read why and end by itself; a process that stays would hold the slot.
   if (!finish_) end_process(id, config_.settings.stop_grace);
 }
@@ -91,7 +104,7 @@ void Supervisor::launch_failed(uint64_t id, const std::string& why) {
   found->second.process = false;
   found->second.lost = true;
   found->second.fate = Refusal{wire::Refusal::Stale, why};
-  if (!finish_) return apply(membership_->worker_lost(id, membership::LossKind::kStartFailed, why, now()));
+  if (!finish_) return apply(membership_->worker_lost(id, membership::LossKind::kStartFailed, why, clock_.now()));
   publish();
 }
 

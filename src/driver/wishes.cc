@@ -22,15 +22,15 @@ membership::Answer Supervisor::wish(Event event) {
 
 membership::Answer Supervisor::drain(const std::string& host, Duration timeout, const std::string& why) {
   return wish(
-      [&](membership::Answer* answer) { return membership_->drain(host, timeout, why, now(), answer); });
+      [&](membership::Answer* answer) { return membership_->drain(host, timeout, why, clock_.now(), answer); });
 }
 
 membership::Answer Supervisor::undrain(const std::string& host) {
-  return wish([&](membership::Answer* answer) { return membership_->undrain(host, now(), answer); });
+  return wish([&](membership::Answer* answer) { return membership_->undrain(host, clock_.now(), answer); });
 }
 
 membership::Answer Supervisor::scale(int32_t size) {
-  return wish([&](membership::Answer* answer) { return membership_->scale(size, now(), answer); });
+  return wish([&](membership::Answer* answer) { return membership_->scale(size, clock_.now(), answer); });
 }
 
 void Supervisor::answer_to(const membership::Answer& answer, const CommandReply& reply) {

@@ -4,6 +4,11 @@
 #include <fmt/format.h>
 
 namespace hvd::membership {
+namespace {
+
+constexpr size_t kRemembered = 4096;  // workers whose end has a reason
+
+}  // namespace
 
 void Worker::take(ReadyEvent newest) {
   event = std::move(newest);
@@ -77,11 +82,15 @@ void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why
   const auto place = places_.find(found->second.host);
   place->second.erase(found->second.slot);
   if (place->second.empty()) places_.erase(place);
-  ended_[id] = End{ending, why};
-  if (ending == Ending::kDone) done_.insert(id);
   by_id_.erase(id);
   living_.erase(found);
   ++version_;
+  if (ending == Ending::kDone) return remember_done(id);
+  ended_[id] = End{ending, why};
+  oldest_.push_back(id);
+  if (oldest_.size() <= kRemembered) return;
+  ended_.erase(oldest_.front());
+  oldest_.pop_front();
 }
 
 void WorkerStateRegistry::remember_done(uint64_t id) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -85,7 +86,8 @@ class WorkerStateRegistry {
   uint64_t next() const { return next_; }
   void begin_at(uint64_t next) { next_ = std::max(next_, next); }
 
-  /// From now on it is not expected any more.
+  /// From now on it is not expected any more. Those that ended some thousands before it are forgotten, but for
+  /// those that are done.
   void end(uint64_t id, Ending ending, const std::string& why);
   std::optional<Ending> ending(uint64_t id) const;
 
@@ -109,6 +111,7 @@ class WorkerStateRegistry {
   std::unordered_map<uint64_t, Worker*> by_id_;  // the same: each is looked for many times a decision
   std::unordered_map<std::string, std::map<int32_t, uint64_t>> places_;  // by host and slot
   std::map<uint64_t, End> ended_;
+  std::deque<uint64_t> oldest_;  // of these, but for those that are done
   std::set<uint64_t> done_;
   uint64_t next_ = 1, version_ = 1;
 };
