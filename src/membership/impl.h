@@ -37,6 +37,8 @@ struct Membership::Impl {
   // ---- events (membership.cc) ----
   void hosts_changed(const std::vector<HostSlots>& hosts);
   void worker_ready(uint64_t id, ReadyEvent event);
+  uint64_t believed(const Worker& worker, uint64_t revision) const;
+  void hear(Worker& worker, ReadyEvent event);
   void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
   void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
   void worker_unfit(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
@@ -196,6 +198,7 @@ struct Membership::Impl {
   bool lost_any = false;
   bool found_unfit = false;  // a worker that did not fit has ended it
   bool fresh = false;        // no member held state when it was formed
+  std::optional<uint64_t> newest;  // revision that a member can't have passed; absent: nobody knows
   std::string link_failure;  // it ended by this
   std::string stall;         // the newest report of an operation that waits for somebody
 

@@ -67,6 +67,7 @@ class Reader {
     const uint64_t n = number();
     return n > rest_.size() ? fail() : n;
   }
+  bool more() const { return !rest_.empty(); }
   bool good() const { return good_ && rest_.empty(); }
   bool failed() const { return !good_; }
 
@@ -181,6 +182,7 @@ void put(Writer& w, const KnownJob& j) {
   put(w, j.hosts);
   w.put_signed(j.scaled.value_or(-1));
   w.put(j.last_loss);
+  w.put(j.newest ? *j.newest + 1 : 0);
 }
 
 KnownJob job(Reader& r) {
@@ -203,6 +205,9 @@ KnownJob job(Reader& r) {
   j.hosts = hosts(r);
   if (const int32_t scaled = r.small(); scaled >= 0) j.scaled = scaled;
   j.last_loss = r.text();
+  if (r.more()) {  // a driver of an earlier version has said nothing of it
+    if (const uint64_t newest = r.number(); newest > 0) j.newest = newest - 1;
+  }
   return j;
 }
 

@@ -44,6 +44,28 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
   std::move(change.removed.begin(), change.removed.end(), std::back_inserter(removed));
 }
 
+/// A member may be ahead of all others by any number of saves that no collective rides on, and by commits made
+/// while the others had joined: the newest commit wins (contract 5). What no member can have come to is a lie,
+/// which counts for what the driver knew before.
+uint64_t Membership::Impl::believed(const Worker& worker, uint64_t revision) const {
+  return newest && revision > *newest ? std::min(worker.revision, *newest) : revision;
+}
+
+/// What it says of its state counts as far as the driver has seen it.
+void Membership::Impl::hear(Worker& worker, ReadyEvent event) {
+  // A worker has state from its first sync on: nobody leads a generation by its word alone.
+  event.has_state = event.has_state && worker.ever_synced;
+  if (const uint64_t told = event.revision; event.has_state) {
+    event.revision = believed(worker, told);
+    if (event.revision != told) {
+      log(HVD_LOG_WARNING, fmt::format("{} says that it holds revision {}: no member comes to more than {}, so "
+                                       "it counts for revision {}",
+                                       describe(worker), told, *newest, event.revision));
+    }
+  }
+  worker.take(std::move(event));
+}
+
 void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
   Worker* worker = workers.find(id);
   quiet = true;
@@ -58,10 +80,8 @@ void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
   if (worker->member() && event.left_generation < generation && !worker->behind) return;
   const bool was_ready = std::exchange(worker->ready, true);
   if (!was_ready) worker->ready_since = now;
-  worker->take(std::move(event));
+  hear(*worker, std::move(event));
   worker->judged_in = ~uint64_t{0};
-  // A worker has state from its first sync on: nobody leads a generation by its word alone.
-  worker->event.has_state = worker->event.has_state && worker->ever_synced;
   worker->has_state = worker->event.has_state;
   worker->revision = worker->event.revision;
   quiet = !worker->member() ? !was_ready && quiet_beginner_ready(*worker) : quiet_member_ready();
@@ -93,7 +113,7 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
   if (!worker->member() || in_generation != generation || worker->synced) return;
   state_exists = true;
   worker->synced = worker->has_state = true;
-  worker->revision = std::max(worker->revision, revision);
+  worker->revision = std::max(worker->revision, believed(*worker, revision));
   if (!worker->ever_synced) {
     hosts.record_success(worker->host, worker->slot);
     remember(WorkerSynced{id});

@@ -59,6 +59,7 @@ struct ReadyEvent {
   std::vector<Offer> offers = {};
   std::vector<Setting> settings = {};
   bool feeds = false;  // it can be fed, and can feed others
+  bool operator==(const ReadyEvent&) const = default;
 };
 
 /// How a member can be reached by those that it feeds.

@@ -37,6 +37,7 @@ Membership::Impl::Impl(MembershipConfig c, const KnownJob& known, const Settle& 
   initial = known.initial;
   state_exists = known.state_exists;
   fresh = known.fresh;
+  if (told && generation > 0) newest = known.newest;
   interrupted = known.interrupted;
   aborted = known.aborted;
   last_loss = known.last_loss;
@@ -82,6 +83,7 @@ KnownJob Membership::Impl::known() const {
   job.initial = initial;
   job.state_exists = state_exists;
   job.fresh = fresh;
+  job.newest = newest;
   job.interrupted = interrupted;
   job.aborted = aborted;
   job.members = members;
@@ -172,12 +174,12 @@ void Membership::Impl::worker_back(uint64_t id, const BackEvent& e) {
   if (gathering && e.generation == generation && e.suspect >= 0 && e.suspect < e.size)
     suspects.insert(e.suspect);
   w->at_work = !e.left && e.generation == generation;
-  w->take(e.last);
   // Its word that it was synced may have been lost with the connection, or with a journal; who never had a
   // place was not (contract 11).
   w->ever_synced = w->ever_synced || (e.has_state && ((inherited && !told) || w->member()));
   w->has_state = w->ever_synced;
-  if (w->has_state) w->revision = std::max(w->revision, e.revision);
+  if (w->has_state) w->revision = std::max(w->revision, believed(*w, e.revision));
+  hear(*w, e.last);
   if (w->ever_synced) {
     state_exists = true;
     initial = false;
@@ -211,6 +213,7 @@ void Membership::Impl::raise(const BackEvent& e) {
   }
   resets = std::max(resets, static_cast<int32_t>(std::min<uint64_t>(generation - 1, 1 << 20)));
   aborted = interrupted = initial = fresh = lost_any = false;
+  newest.reset();
   suspects.clear();
   empty_cursor = 0;
   phase = Phase::kRunning;

@@ -49,9 +49,10 @@ struct KnownJob {
   uint64_t generation = 0, epoch = 0, next_worker = 1;
   int32_t resets = 0, excused = 0;
   bool initial = true, state_exists = false, fresh = false;
-  bool interrupted = false;       // the members of the generation were to leave it by agreement
-  bool aborted = false;           // the generation is lost
-  std::vector<uint64_t> members;  // by rank, also those that ended since
+  bool interrupted = false;        // the members of the generation were to leave it by agreement
+  bool aborted = false;            // the generation is lost
+  std::optional<uint64_t> newest;  // revision that no member of the generation can have passed
+  std::vector<uint64_t> members;   // by rank, also those that ended since
   std::vector<KnownWorker> workers;
   std::vector<uint64_t> done;  // of whichever generation
   std::vector<KnownHost> hosts;

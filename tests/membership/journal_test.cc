@@ -27,6 +27,7 @@ KnownJob some_job() {
   job.hosts.push_back({"a", 2, 1, 0, 6, true, seconds(2), {{0, 3, seconds(4), false}}, false, {}});
   job.hosts.push_back({"b", 2, 0, 0, 0, false, std::nullopt, {}, true, {1}});
   job.scaled = 5;
+  job.newest = uint64_t{1} << 41;
   job.last_loss = "rank 1 lost";
   return job;
 }

@@ -111,5 +111,69 @@ TEST(Liars, ANewcomerDoesNotLeadTheGenerationAfterATakeover) {
   EXPECT_FALSE(assign.members().at(2).has_state);
 }
 
+/// Three members in generation 1, synced at revision 5, who have lost the fourth.
+Script losing_one() {
+  Script s = running(sizes(4, 1, 4));
+  s.ready(1, 1, true, 5).ready(2, 1, true, 5).ready(3, 1, true, 5).lost(4);
+  s.all_synced({1, 2, 3}, 5);
+  return s;
+}
+
+TEST(Liars, ARevisionThatNobodyComesToLeadsNoGeneration) {
+  Script s = losing_one();
+  ASSERT_EQ(s.membership.generation(), 2u);
+  s.lost(3).ready(2, 2, true, kMost);
+  EXPECT_NE(s.one<LogLine>().text.find("says that it holds revision 18446744073709551615"), std::string::npos)
+      << s.one<LogLine>().text;
+  s.ready(1, 2, true, 7);
+  const Assign assign = s.one<Assign>();
+  EXPECT_EQ(assign.members().at(static_cast<size_t>(assign.root)).worker, 1u);
+  for (const Member& member : assign.members()) EXPECT_LE(member.revision, 7u) << member.worker;
+}
+
+TEST(Liars, NorDoesOneThatIsToldAsSynced) {
+  Script s = running(sizes(4, 1, 4));
+  s.ready(1, 1, true, 5).ready(2, 1, true, 5).ready(3, 1, true, 5).lost(4);
+  s.synced(1, 5).synced(2, kMost).lost(3).ready(2, 2, true, kMost).ready(1, 2, true, 7);
+  const Assign assign = s.one<Assign>();
+  EXPECT_EQ(assign.members().at(static_cast<size_t>(assign.root)).worker, 1u);
+}
+
+// contract 5: saves ride on no collective, and a member commits while others have joined.
+TEST(Liars, AMemberMayBeFarAheadOfAllOthers) {
+  Script s = losing_one();
+  s.lost(3).ready(1, 2, true, 5).ready(2, 2, true, 5 + (uint64_t{1} << 32));
+  const Assign assign = s.one<Assign>();
+  EXPECT_EQ(assign.members().at(static_cast<size_t>(assign.root)).worker, 2u);
+  EXPECT_EQ(assign.members().at(static_cast<size_t>(assign.root)).revision, 5 + (uint64_t{1} << 32));
+}
+
+TEST(Liars, ARevisionThatNobodyComesToIsOneForTheNextDriverToo) {
+  Script s = taken_over(job(), true);
+  BackEvent lie = member(s, 2);
+  lie.revision = kMost;
+  lie.last = ReadyEvent{1, true, kMost, {}, ""};
+  s.back(1, member(s, 1)).back(2, lie);
+  s.wait(0);
+  s.lost(3).link(1, 1, "reset").ready(2, 1, true, kMost).ready(1, 1, true, 7);
+  const Assign assign = s.one<Assign>();
+  EXPECT_EQ(assign.members().at(static_cast<size_t>(assign.root)).worker, 1u);
+}
+
+/// It was ready when its connection broke, and says another thing of itself when it is back.
+TEST(Liars, ANewcomerThatComesBackHasNoMoreStateThanBefore) {
+  Script s = job();
+  s.ready_with(3, ReadyEvent{0, false, 0, {}, ""});
+  BackEvent lie = newcomer();
+  lie.has_state = true;
+  lie.last = ReadyEvent{0, true, kMost, {}, ""};
+  s.back(3, lie);
+  s.wait(60);
+  s.ready(1, 1, true, 7).ready(2, 1, true, 7);
+  const Assign assign = s.one<Assign>();
+  ASSERT_EQ(assign.members().size(), 3u);
+  EXPECT_FALSE(assign.members().at(2).has_state);
+}
+
 }  // namespace
 }  // namespace hvd::membership::test
