@@ -16,6 +16,7 @@
 namespace hvd::membership {
 
 inline constexpr int32_t kMaxFailedConnects = 5;
+inline constexpr int32_t kMostChanges = 16;      // of what one worker says while it waits
 inline constexpr int32_t kPatientConnects = 2;  // that fail before newcomers are started anew
 
 /// Who would stay, go and join if a generation were formed now.
@@ -38,7 +39,7 @@ struct Membership::Impl {
   void hosts_changed(const std::vector<HostSlots>& hosts);
   void worker_ready(uint64_t id, ReadyEvent event);
   uint64_t believed(const Worker& worker, uint64_t revision) const;
-  void hear(Worker& worker, ReadyEvent event);
+  bool hear(Worker& worker, ReadyEvent event);
   void worker_synced(uint64_t id, uint64_t generation, uint64_t revision);
   void worker_failed_link(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);
   void worker_unfit(uint64_t id, uint64_t generation, int32_t rank, const std::string& message);

@@ -51,19 +51,26 @@ uint64_t Membership::Impl::believed(const Worker& worker, uint64_t revision) con
   return newest && revision > *newest ? std::min(worker.revision, *newest) : revision;
 }
 
-/// What it says of its state counts as far as the driver has seen it.
-void Membership::Impl::hear(Worker& worker, ReadyEvent event) {
+/// What it says of its state counts as far as the driver has seen it. False: it says nothing new.
+bool Membership::Impl::hear(Worker& worker, ReadyEvent event) {
+  const uint64_t told = event.revision;
   // A worker has state from its first sync on: nobody leads a generation by its word alone.
   event.has_state = event.has_state && worker.ever_synced;
-  if (const uint64_t told = event.revision; event.has_state) {
-    event.revision = believed(worker, told);
-    if (event.revision != told) {
-      log(HVD_LOG_WARNING, fmt::format("{} says that it holds revision {}: no member comes to more than {}, so "
-                                       "it counts for revision {}",
-                                       describe(worker), told, *newest, event.revision));
-    }
+  if (event.has_state) event.revision = believed(worker, told);
+  // contract 11: a repeated request counts once. Each new one is a decision about all workers.
+  if (worker.ready && event == worker.event) return false;
+  if (worker.ready && ++worker.changes > kMostChanges) {
+    refuse(worker.id, fmt::format("worker {} is ready, and has said {} times that it is with something else",
+                                  worker.id, kMostChanges));
+    return false;
+  }
+  if (event.revision != told) {
+    log(HVD_LOG_WARNING, fmt::format("{} says that it holds revision {}: no member comes to more than {}, so "
+                                     "it counts for revision {}",
+                                     describe(worker), told, *newest, event.revision));
   }
   worker.take(std::move(event));
+  return true;
 }
 
 void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
@@ -78,9 +85,12 @@ void Membership::Impl::worker_ready(uint64_t id, ReadyEvent event) {
   // generation is lost already, the worker may have committed in it: only what it says after leaving it
   // counts.
   if (worker->member() && event.left_generation < generation && !worker->behind) return;
+  if (!hear(*worker, std::move(event))) return;
   const bool was_ready = std::exchange(worker->ready, true);
-  if (!was_ready) worker->ready_since = now;
-  hear(*worker, std::move(event));
+  if (!was_ready) {
+    worker->ready_since = now;
+    worker->changes = 0;
+  }
   worker->judged_in = ~uint64_t{0};
   worker->has_state = worker->event.has_state;
   worker->revision = worker->event.revision;
@@ -125,6 +135,7 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
 void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, int32_t rank,
                                           const std::string& message) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;
@@ -132,6 +143,7 @@ void Membership::Impl::worker_failed_link(uint64_t id, uint64_t in_generation, i
   const bool named = rank >= 0 && static_cast<size_t>(rank) < members.size();
   if (gathering && worker->member() && in_generation == generation && named) suspects.insert(rank);
   if (!worker->member() || worker->ready || in_generation != generation || aborted) return;
+  quiet = false;
   link_failure = fmt::format("{}: {}", describe(*worker), message);
   abort(link_failure, named ? rank : -1, named ? members[static_cast<size_t>(rank)] : 0);
 }
@@ -144,6 +156,7 @@ void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t
                              rank >= 0 && static_cast<size_t>(rank) < members.size() && rank != accuser->rank;
   if (!names_another) return worker_failed_link(id, in_generation, rank, message);
   Worker* accused = workers.find(members[static_cast<size_t>(rank)]);
+  quiet = accused == nullptr;
   if (accused == nullptr) return;  // gone already
   if (accuser->ever_synced && accused->ever_synced)
     return worker_failed_link(id, in_generation, rank, message);
@@ -157,6 +170,7 @@ void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t
 
 void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;
@@ -181,6 +195,7 @@ void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const
     const uint64_t late = members[static_cast<size_t>(rank)];
     Worker* missing = workers.find(late);
     if (missing == nullptr || missing->ready) continue;
+    quiet = false;
     out.push_back(StopWorker{late, why});
     lose(*missing, why);
     if (phase == Phase::kEnded) return;
@@ -189,6 +204,7 @@ void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const
 
 void Membership::Impl::worker_done(uint64_t id, uint64_t in_generation) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;  // a repeated request counts once (contract 11)

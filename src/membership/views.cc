@@ -132,9 +132,10 @@ std::vector<Action> Membership::worker_failed_link(uint64_t worker, uint64_t gen
 std::vector<Action> Membership::worker_unfit(uint64_t worker, uint64_t generation, int32_t rank,
                                              const std::string& message, Time now) {
   impl_->now = std::max(impl_->now, now);
-  impl_->worker_unfit(worker, generation, rank, message);
+  if (!ended()) impl_->worker_unfit(worker, generation, rank, message);
   return impl_->take(now);
 }
+
 std::vector<Action> Membership::worker_stalled(uint64_t worker, uint64_t generation, const StallEvent& event,
                                                Time now) {
   impl_->now = std::max(impl_->now, now);

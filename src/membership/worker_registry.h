@@ -46,6 +46,7 @@ struct Worker {
   Time ready_since{};
   ReadyEvent event;                   // the newest; what the roster says as well has moved there
   bool in_roster = false;             // that has happened
+  int32_t changes = 0;                // of it, since the worker is ready
   uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
 
   bool drained = false;  // since its host is

@@ -175,5 +175,31 @@ TEST(Liars, ANewcomerThatComesBackHasNoMoreStateThanBefore) {
   EXPECT_FALSE(assign.members().at(2).has_state);
 }
 
+TEST(Liars, WhoIsReadyAgainAndAgainCausesFewDecisions) {
+  Script s = job();
+  const ReadyEvent honest{0, false, 0, {}, "b"};
+  s.ready_with(3, honest);
+  s.ready_with(3, honest);
+  EXPECT_TRUE(s.latest.empty());
+  int refused = 0;
+  for (uint64_t i = 1; i <= 100; ++i) {
+    ReadyEvent other = honest;
+    other.revision = i;
+    s.ready_with(3, other);
+    for (const Refuse& refusal : s.all<Refuse>()) {
+      EXPECT_EQ(refusal.worker, 3u);
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 84);
+  s.ready_with(3, ReadyEvent{0, false, 16, {}, "b"});
+  EXPECT_TRUE(s.none<Refuse>()) << "what was taken last may be repeated";
+  s.wait(1);
+  s.ready(1, 1, true, 7).ready(2, 1, true, 7);
+  EXPECT_EQ(s.members(), (Ids{1, 2, 3}));
+  s.lost(2).ready(3, 2, false, 1).ready(3, 2, false, 2);
+  EXPECT_TRUE(s.none<Refuse>()) << "in the next generation it begins anew";
+}
+
 }  // namespace
 }  // namespace hvd::membership::test
