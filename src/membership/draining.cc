@@ -17,26 +17,37 @@ bool Membership::Impl::placed(const Worker& worker) const {
   return worker.slot_there;
 }
 
-/// contract 15: it stays in its generation until all members agree to leave it, at most for `timeout`.
-void Membership::Impl::leaves(Worker& worker, Duration timeout, const std::string& why) {
+/// contract 15: it stays in its generation until all members agree to leave it, at most for `timeout`. False:
+/// it leaves as early already.
+bool Membership::Impl::leaves(Worker& worker, Duration timeout, const std::string& why) {
   const Time by = now + std::max(timeout, Duration(0));
   // The earlier deadline holds: whoever asks again and again must not put it off for ever.
-  if (worker.leaves_by && *worker.leaves_by <= by) return;
+  if (worker.leaves_by && *worker.leaves_by <= by) return false;
   if (!worker.leaves_by) worker.leaves_why = why;
   worker.leaves_by = by;
   leaver_ids.insert(worker.id);
   log(HVD_LOG_INFO,
       fmt::format("{} leaves within {} s: {}", describe(worker), seconds_text(timeout), worker.leaves_why));
+  return true;
 }
 
 void Membership::Impl::worker_leaving(uint64_t id, Duration timeout, const std::string& why) {
   Worker* worker = workers.find(id);
+  quiet = true;
   if (worker == nullptr) {
     if (workers.ending(id) != Ending::kDone) refuse(id, workers.objection(id));
     return;
   }
-  if (!worker->own_place) hosts.withdraw(worker->host, worker->slot);
-  leaves(*worker, timeout, why.empty() ? "it asked to" : why);
+  if (worker->wishes >= kMostChanges) {
+    return refuse(id, fmt::format("worker {} has said {} times that it leaves, and sooner each time", id,
+                                  worker->wishes));
+  }
+  const bool withdrawn = !worker->own_place && hosts.withdraw(worker->host, worker->slot);
+  if (!leaves(*worker, timeout, why.empty() ? "it asked to" : why) && !withdrawn) return;
+  quiet = false;
+  ++worker->wishes;
+  // Each change is a line of the log and all that is known of the job for the journal.
+  remember(known());
 }
 
 std::string Membership::Impl::hosts_text() const {
@@ -215,10 +226,7 @@ void Membership::Impl::end_late_leavers() {
 std::vector<Action> Membership::worker_leaving(uint64_t worker, Duration timeout, const std::string& why,
                                                Time now) {
   impl_->now = std::max(impl_->now, now);
-  if (!ended()) {
-    impl_->worker_leaving(worker, timeout, why);
-    impl_->remember(known());
-  }
+  if (!ended()) impl_->worker_leaving(worker, timeout, why);
   return impl_->take(now);
 }
 

@@ -200,8 +200,9 @@ int32_t HostManager::blocked_hosts(Time now) const {
 
 void HostManager::drain(const std::string& name) { made(name).drained = true; }
 
-void HostManager::withdraw(const std::string& name, int32_t slot) {
-  if (Host* host = find(name); host != nullptr && slot < host->slots) host->withdrawn.insert(slot);
+bool HostManager::withdraw(const std::string& name, int32_t slot) {
+  Host* host = find(name);
+  return host != nullptr && slot < host->slots && host->withdrawn.insert(slot).second;
 }
 
 bool HostManager::undrain(const std::string& name) {

@@ -47,7 +47,7 @@ class HostManager {
   /// The whole host, listed or not.
   void drain(const std::string& host);
   /// One slot. Forgotten when the host is listed no more: the machine that comes back is another one.
-  void withdraw(const std::string& host, int32_t slot);
+  bool withdraw(const std::string& host, int32_t slot);  // false: it was already
   /// Host and slots; whether anything was.
   bool undrain(const std::string& host);
   bool drained(const std::string& host) const;

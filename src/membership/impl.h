@@ -73,7 +73,7 @@ struct Membership::Impl {
   Answer undrain(const std::string& host);
   Answer scale(int32_t size);
   Arrival worker_arrived(const std::string& host, int32_t slot);
-  void leaves(Worker& worker, Duration timeout, const std::string& why);
+  bool leaves(Worker& worker, Duration timeout, const std::string& why);
   void end_late_leavers();
   bool placed(const Worker& worker) const;  // it may be in the next generation
   void place_beyond(Plan* plan, std::vector<Worker*> rest) const;

@@ -50,6 +50,7 @@ struct Worker {
   uint64_t judged_in = ~uint64_t{0};  // the generation whose members it fits
 
   bool drained = false;  // since its host is
+  int32_t wishes = 0;    // that it said itself, and that changed when it goes
   std::string leaves_why;
 
   // Feeding: one that waits.

@@ -201,5 +201,28 @@ TEST(Liars, WhoIsReadyAgainAndAgainCausesFewDecisions) {
   EXPECT_TRUE(s.none<Refuse>()) << "in the next generation it begins anew";
 }
 
+TEST(Liars, WhoLeavesSoonerAndSoonerFillsNeitherLogNorJournal) {
+  Script s = running(sizes(3, 1, 3));
+  std::vector<Record> records;
+  s.membership.take_records(&records);
+  size_t lines = 0, refused = 0, kept = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    s.leaving(2, 36'000 - i);
+    s.membership.take_records(&records);
+    lines += s.all<LogLine>().size();
+    refused += s.all<Refuse>().size();
+    kept += records.size();
+  }
+  EXPECT_LE(lines, 16u);
+  EXPECT_LE(kept, 20u);
+  EXPECT_GT(refused, 9'000u);
+  s.leaving(3, 600).leaving(3, 600);
+  s.membership.take_records(&records);
+  EXPECT_EQ(records.size(), 1u) << "the same again is nothing new";
+  EXPECT_TRUE(s.latest.empty());
+  s.leaving(3, 10);
+  EXPECT_EQ(s.all<LogLine>().size(), 1u) << "sooner is";
+}
+
 }  // namespace
 }  // namespace hvd::membership::test

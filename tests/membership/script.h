@@ -65,6 +65,9 @@ class Script {
   Script& fed_with(uint64_t worker, const FedEvent& event) {
     return took(membership.worker_fed(worker, event, now));
   }
+  Script& leaving(uint64_t worker, double within) {
+    return took(membership.worker_leaving(worker, seconds(within), "", now));
+  }
   Script& close_joining(const std::string& reason) { return took(membership.close_joining(reason, now)); }
   Script& back(uint64_t worker, const BackEvent& event) {
     return took(membership.worker_back(worker, event, now));
