@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 namespace hvd::membership {
 namespace {
@@ -104,8 +106,19 @@ std::string too_long(size_t bytes, size_t size) {
                      size);
 }
 
-bool may_begin_together(const ReadyEvent& a, const ReadyEvent& b) {
-  return other_setting(a.settings, b.settings).empty() && host_backend(a.offers) == host_backend(b.offers);
+std::string beginning_terms(const ReadyEvent& event) {
+  std::map<std::string_view, std::string_view> settings;
+  for (const Setting& setting : event.settings) settings.emplace(setting.name, setting.value);
+  std::string terms;
+  const auto append = [&](std::string_view text) {
+    terms.append(fmt::format("{}:", text.size())).append(text);
+  };
+  append(host_backend(event.offers));
+  for (const auto& [name, value] : settings) {
+    append(name);
+    append(value);
+  }
+  return terms;
 }
 
 }  // namespace hvd::membership

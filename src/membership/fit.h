@@ -26,7 +26,7 @@ std::string misfit(const Terms& terms, const ReadyEvent& event);
 /// Why its addresses are too long for a generation of this size; "" if they are not.
 std::string too_long(size_t bytes, size_t size);
 
-/// Whether both can be in a first generation, which does with whatever all of them bring.
-bool may_begin_together(const ReadyEvent& a, const ReadyEvent& b);
+/// Equal for those that can be together in a first generation, which does with whatever all of them bring.
+std::string beginning_terms(const ReadyEvent& event);
 
 }  // namespace hvd::membership

@@ -192,29 +192,24 @@ const std::string& Membership::Impl::reported_host(const Worker& w) const {
 /// Of those that would begin, those that don't fit most others; among as many, those that don't fit the
 /// first.
 bool Membership::Impl::send_away_minority(const std::vector<Worker*>& beginners) {
-  const Worker* standard = nullptr;
-  int64_t most = 0;
-  for (const Worker* w : beginners) {
-    const int64_t like_it = std::count_if(beginners.begin(), beginners.end(), [&](const Worker* other) {
-      return may_begin_together(w->event, other->event);
-    });
-    if (like_it > most) {
-      most = like_it;
-      standard = w;
-    }
-    if (most == std::ssize(beginners)) break;
+  if (send_away_too_long(beginners)) return true;
+  std::unordered_map<std::string, std::vector<Worker*>> alike;
+  std::vector<const std::vector<Worker*>*> each(beginners.size());  // with those like it
+  for (size_t i = 0; i < beginners.size(); ++i) {
+    auto& those = alike[beginning_terms(beginners[i]->event)];
+    those.push_back(beginners[i]);
+    each[i] = &those;
   }
-  bool any = send_away_too_long(beginners);
-  if (any || standard == nullptr || most == std::ssize(beginners)) return any;
-  const ReadyEvent wanted = standard->event;
-  for (Worker* w : beginners) {
-    if (may_begin_together(wanted, w->event)) continue;
-    Terms terms{wanted.settings, {}};
-    if (!wanted.offers.empty()) terms.offers.push_back(wanted.offers.front());
-    send_away(*w, misfit(terms, w->event));
-    any = true;
+  if (alike.size() <= 1) return false;
+  const std::vector<Worker*>* most = *std::max_element(
+      each.begin(), each.end(), [](const auto* a, const auto* b) { return a->size() < b->size(); });
+  const ReadyEvent wanted = most->front()->event;
+  Terms terms{wanted.settings, {}};
+  if (!wanted.offers.empty()) terms.offers.push_back(wanted.offers.front());
+  for (size_t i = 0; i < beginners.size() && phase != Phase::kEnded; ++i) {
+    if (each[i] != most) send_away(*beginners[i], misfit(terms, beginners[i]->event));
   }
-  return any;
+  return true;
 }
 
 /// Nobody may make an assignment too large for all of them.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "base/text.h"
 
@@ -92,6 +94,10 @@ std::vector<hvd::Setting> read_settings(const Settings& settings) {
                                            s->name.size(), s->value.size(), kLongestSetting));
     }
     result.push_back({printable(s->name), printable(s->value)});
+    const std::string& name = result.back().name;
+    const auto first =
+        std::find_if(result.begin(), result.end(), [&](const auto& r) { return r.name == name; });
+    if (first != result.end() - 1) throw Error(HVD_INVALID, fmt::format("setting {} twice", name));
   }
   return result;
 }

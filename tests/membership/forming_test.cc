@@ -324,6 +324,28 @@ TEST(Forming, OfThoseThatBeginTheMinorityIsSentAway) {
   EXPECT_EQ(s.members(), (Ids{4, 2, 3}));
 }
 
+TEST(Forming, OfAsManyTheFirstOnesBegin) {
+  Script s(sizes(5, 1, 5));
+  s.hosts({{"a", 5}});
+  s.ready_with(1, offering({kGloo}, "off")).ready_with(2, offering({kGloo})).ready_with(3, offering({kGloo}));
+  s.ready_with(4, offering({kGloo}, "other")).ready_with(5, offering({kGloo}, "other"));
+  EXPECT_EQ(s.stopped(), (Ids{1, 4, 5}));
+  for (const StopWorker& stop : s.all<StopWorker>())
+    EXPECT_NE(stop.reason.find("on the other workers"), std::string::npos) << stop.reason;
+}
+
+/// Some minutes where each would be compared with each.
+TEST(Forming, ManyThatBeginAreSortedByWhatTheyBring) {
+  constexpr int32_t kMany = 30'000;
+  MembershipConfig config = sizes(kMany, 1, kMany);
+  config.restart = false;
+  Script s(config);
+  s.hosts({{"a", kMany}});
+  for (int32_t w = 1; w <= kMany; ++w)
+    s.ready_with(static_cast<uint64_t>(w), offering({kGloo}, w == 7 ? "off" : "auto"));
+  EXPECT_EQ(s.stopped(), Ids{7});
+}
+
 TEST(Forming, OneThatWasReadyBeforeThereWereMembersIsJudgedWhenThereAre) {
   Script s(sizes(1, 1, 2));
   s.hosts({{"a", 2}}).ready_with(1, offering({kGloo}));

@@ -366,6 +366,7 @@ TEST(Offers, HaveBounds) {
   EXPECT_THROW(read_settings(write_settings(std::vector<hvd::Setting>(kMostSettings + 1, {"a", "b"}))),
                Error);
   EXPECT_THROW(read_settings(write_settings({{"a", std::string(kLongestSetting + 1, 'x')}})), Error);
+  EXPECT_THROW(read_settings(write_settings({{"a", "x"}, {"b", "x"}, {"a", "y"}})), Error);
 }
 
 }  // namespace
