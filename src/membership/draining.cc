@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "membership/impl.h"
@@ -52,8 +53,9 @@ void Membership::Impl::worker_leaving(uint64_t id, Duration timeout, const std::
 
 std::string Membership::Impl::hosts_text() const {
   std::vector<std::string> names = hosts.names();
+  std::unordered_set<std::string> listed(names.begin(), names.end());
   for (const auto& [id, worker] : workers.living()) {
-    if (std::find(names.begin(), names.end(), worker.host) == names.end()) names.push_back(worker.host);
+    if (listed.insert(worker.host).second) names.push_back(worker.host);
   }
   if (names.empty()) return "there are none";
   constexpr size_t kShown = 8;
