@@ -110,7 +110,8 @@ constexpr OptionSpec kSpecs[] = {
     {"elastic_timeout", kDuration, "10m", 0.01, kDay, kHere,
      "how long the driver waits for enough slots, and for workers to rejoin"},
     {"start_timeout", kDuration, "5m", 0.01, kDay, kHere,
-     "time from the start of a worker to its registration"},
+     "time from the start of a worker to its registration; while its process is seen to run it has slow_timeout "
+     "more"},
     {"join_settle", kDuration, "500ms", 0, kDay, kHere,
      "how long a worker that is ready waits for others that are starting"},
     {"feed_timeout", kDuration, "60s", 0, kDay, kHere,
@@ -123,7 +124,8 @@ constexpr OptionSpec kSpecs[] = {
     {"heartbeat_timeout", kDuration, "10s", 0.05, kDay, kHere,
      "silence after which a worker is lost whose process is not known to run"},
     {"slow_timeout", kDuration, "1m", 0.05, kDay, kHere,
-     "silence after which a worker is lost though its process runs; at least heartbeat_timeout"},
+     "silence after which a worker is lost though its process runs, and how much longer than start_timeout it may "
+     "take to register then; at least heartbeat_timeout"},
     {"stall_shutdown", kDuration, "0s", 0, kDay, kHere,
      "after how long ranks that do not come to an operation for which others wait are evicted; 0: never"},
     {"restart", kBool, "true", 0, 0, kHere, "whether the slot of a lost worker gets a new worker"},

@@ -99,11 +99,7 @@ void Supervisor::listen() {
   events.guest = [this](const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
     return guest(channel, message);
   };
-  events.life = [this](uint64_t worker, int64_t process) {
-    const auto found = workers_.find(worker);
-    if (found != workers_.end() && found->second.foreign) return launch::Life::kUnknown;
-    return launcher_->life(worker, process);
-  };
+  events.life = [this](uint64_t worker, int64_t process) { return life(worker, process); };
   events.ready = [this](uint64_t worker, membership::ReadyEvent event) {
     apply(membership_->worker_ready(worker, std::move(event), clock_.now()));
   };
@@ -156,8 +152,8 @@ void Supervisor::listen() {
 
 void Supervisor::begin() {
   listen();
-  const membership::MembershipConfig config =
-      membership_config(config_.settings, hosts_, discovery_->fixed());
+  membership::MembershipConfig config = membership_config(config_.settings, hosts_, discovery_->fixed());
+  config.runs = [this](uint64_t worker) { return life(worker, 0) == launch::Life::kRunning; };
   first_size_ = config.np;
   std::vector<launch::InheritedWorker> kept;
   if (config_.known) {

@@ -176,6 +176,7 @@ class Supervisor {
   std::vector<std::string> torchrun_of(const membership::StartWorker& action);
   std::string name_of(uint64_t worker) const;
   Worker& add_worker(uint64_t id);
+  launch::Life life(uint64_t worker, int64_t process) const;
 
   Loop& loop_;
   SupervisorConfig config_;

@@ -47,6 +47,13 @@ Supervisor::Worker& Supervisor::add_worker(uint64_t id) {
   return workers_.try_emplace(id, loop_).first->second;
 }
 
+/// Of its process; `said`: the number that it names as its own, or 0.
+launch::Life Supervisor::life(uint64_t id, int64_t said) const {
+  const auto found = workers_.find(id);
+  if (found != workers_.end() && found->second.foreign) return launch::Life::kUnknown;
+  return launcher_->life(id, said);
+}
+
 std::string Supervisor::name_of(uint64_t id) const {
   const auto found = workers_.find(id);
   if (found == workers_.end()) return fmt::format("worker {}", id);

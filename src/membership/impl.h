@@ -114,6 +114,7 @@ struct Membership::Impl {
   void advance();
   void end_cooldowns();
   void end_late_starters();
+  Time start_judged_at(const Worker& worker) const;
   void end_late_survivors();
   void check_shortage();
   bool short_for_good(const Plan& plan);

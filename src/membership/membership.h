@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,9 @@ struct MembershipConfig {
   Duration stall_shutdown{0};  // 0: who does not come to an operation is warned about and not evicted
   Duration elastic_timeout = seconds(600);
   Duration start_timeout = seconds(120);
+  Duration slow_timeout = seconds(60);  // that much longer for one whose process runs
+  /// Whether the process of a worker is seen to run; absent: nobody sees any.
+  std::function<bool(uint64_t worker)> runs = {};
   Duration join_settle = seconds(0.5);
   Duration restart_delay_min = seconds(1), restart_delay_max = seconds(60);
   int32_t blocklist_after = 3;

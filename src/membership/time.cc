@@ -2,11 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "membership/impl.h"
 
 namespace hvd::membership {
+namespace {
+
+constexpr Duration kLook = std::chrono::seconds(1);  // at processes that are slow
+
+}  // namespace
 
 void Membership::Impl::advance() {
   gather();
@@ -35,17 +41,37 @@ void Membership::Impl::end_cooldowns() {
   }
 }
 
+/// Slow is not dead (contract 19): a program that imports from a crowded disk runs, and is not ready.
 void Membership::Impl::end_late_starters() {
-  std::vector<uint64_t> late;
-  for (const Worker* w : newcomers()) {
-    if (!w->ready && now >= w->started + config.start_timeout) late.push_back(w->id);
-  }
-  for (uint64_t id : late) {
-    const std::string why =
+  std::vector<std::pair<uint64_t, std::string>> late;
+  for (Worker* w : newcomers()) {
+    if (w->ready || now < w->started + config.start_timeout) continue;
+    const bool runs = config.runs && config.runs(w->id);
+    std::string why =
         fmt::format("not ready within {} s of its start (start_timeout)", seconds_text(config.start_timeout));
+    if (runs && now >= w->started + config.start_timeout + config.slow_timeout) {
+      why += fmt::format(", nor within {} s more, though its process runs (slow_timeout)",
+                         seconds_text(config.slow_timeout));
+    } else if (runs) {
+      if (!std::exchange(w->slow, true)) {
+        log(HVD_LOG_WARNING, fmt::format("{}: {}, but its process runs: it is given {} s more (slow_timeout)",
+                                         describe(*w), why, seconds_text(config.slow_timeout)));
+      }
+      continue;
+    }
+    late.emplace_back(w->id, std::move(why));
+  }
+  for (const auto& [id, why] : late) {
     out.push_back(StopWorker{id, why});
     lose(*workers.find(id), why);
   }
+}
+
+/// When a worker that is not ready is looked at next.
+Time Membership::Impl::start_judged_at(const Worker& worker) const {
+  const Time late = worker.started + config.start_timeout;
+  // Nobody tells that a process was stopped.
+  return now < late ? late : std::min(now + kLook, late + config.slow_timeout);
 }
 
 void Membership::Impl::end_late_survivors() {
@@ -121,7 +147,7 @@ std::optional<Time> Membership::Impl::wake() {
   for (const Worker* w : leavers()) consider(*w->leaves_by);
   for (const Worker* w : newcomers()) {
     if (!w->ready) {
-      consider(w->started + config.start_timeout);
+      consider(start_judged_at(*w));
     } else if (is_held(*w)) {
       consider(w->ready_since + config.feed_timeout);
     } else {

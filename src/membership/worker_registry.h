@@ -32,6 +32,7 @@ struct Worker {
   bool behind = false;     // it never learnt of its place in the current generation
   bool own_place = false;  // it came by itself: its slot is no discovered one
   bool waits = false;      // it was told that it is a spare
+  bool slow = false;       // it was given more time to become ready, since its process runs
   bool at_home = true;     // the host that it reports is that of its slot
   // Whether its slot is a discovered one, as of this version of the hosts.
   mutable bool slot_there = false;

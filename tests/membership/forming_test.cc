@@ -1,4 +1,6 @@
 // How generations form and break: contract 1, 3, 5, 7, 11, 12.
+#include <set>
+
 #include "membership/script.h"
 
 namespace hvd::membership::test {
@@ -322,6 +324,36 @@ TEST(Forming, OfThoseThatBeginTheMinorityIsSentAway) {
   EXPECT_EQ(s.started(), Names{"4@a:0"});
   s.ready_with(4, offering({kGloo}));
   EXPECT_EQ(s.members(), (Ids{4, 2, 3}));
+}
+
+// contract 19
+TEST(Forming, AWorkerThatStartsSlowlyIsGivenTimeWhileItsProcessRuns) {
+  MembershipConfig config = sizes(1, 1, 4);
+  config.start_timeout = seconds(20);
+  config.slow_timeout = seconds(30);
+  std::set<uint64_t> running;
+  config.runs = [&](uint64_t worker) { return running.contains(worker); };
+  Script s(config);
+  s.hosts({{"a", 1}}).ready(1).synced(1);
+  s.hosts({{"a", 4}});
+  running = {2, 3};
+  s.wait(20);
+  EXPECT_EQ(s.stopped(), Ids{4}) << "nobody sees it run";
+  EXPECT_EQ(s.all<LogLine>().size(), 3u) << "two are slow, and one is lost";
+  s.ready(2).wait(1);
+  running.erase(3);  // it is stopped, or ends and nobody has told yet
+  s.wait(1);
+  EXPECT_EQ(s.stopped(), Ids{3});
+  EXPECT_EQ(s.membership.phase(), Phase::kRunning);
+
+  Script never(config);
+  never.hosts({{"a", 1}}).ready(1).synced(1);
+  never.hosts({{"a", 2}});
+  running = {2};
+  never.wait(49.9);
+  EXPECT_TRUE(never.membership.expects(2));
+  never.wait(0.2);
+  EXPECT_NE(never.one<StopWorker>().reason.find("though its process runs (slow_timeout)"), std::string::npos);
 }
 
 TEST(Forming, OfAsManyTheFirstOnesBegin) {
