@@ -152,10 +152,10 @@ void Membership::Impl::try_form() {
   form(next);
 }
 
-void Membership::Impl::send_away(Worker& worker, const std::string& reason) {
+void Membership::Impl::send_away(Worker& worker, const std::string& reason, Fault fault) {
   const std::string why = "does not fit the other workers: " + reason;
   out.push_back(StopWorker{worker.id, why});
-  lose(worker, why);
+  lose(worker, why, fault);
 }
 
 /// Newcomers that don't fit the members never get as far as a generation: the members go on undisturbed
@@ -327,6 +327,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   forget_plan();
   initial = aborted = interrupted = announced = settled = lost_any = found_unfit = false;
   link_failure.clear();
+  unconfirmed.clear();
   stall.clear();
   short_since.reset();
   if (unheard) ++epoch;  // what was seen while forming is told to the new members as an epoch of its own

@@ -112,17 +112,18 @@ void HostManager::for_each_usable(Time now, const std::function<bool(const Name&
   }
 }
 
-HostManager::Failure HostManager::record_failure(const std::string& name, int32_t slot, uint64_t generation,
-                                                 Time now) {
+void HostManager::record_failure(const std::string& name, int32_t slot, Time now) {
+  Host* host = find(name);
+  if (host == nullptr) return;
+  Slot& record = host->records[slot];
+  record.usable_from = now + doubled(config_.restart_delay_min, ++record.failures, config_.restart_delay_max);
+  record.abandoned = !config_.restart;
+}
+
+HostManager::Failure HostManager::blame(const std::string& name, uint64_t generation, Time now) {
   Failure failure;
   Host* host = find(name);
-  if (host == nullptr) return failure;
-  Slot& record = host->records[slot];
-  failure.delay = doubled(config_.restart_delay_min, ++record.failures, config_.restart_delay_max);
-  record.usable_from = now + failure.delay;
-  record.abandoned = !config_.restart;
-
-  if (host->blocked_at(now)) return failure;
+  if (host == nullptr || host->blocked_at(now)) return failure;
   if (generation != 0 && host->failed_generation == generation) return failure;
   host->failed_generation = generation;
   if (++host->failures < config_.blocklist_after || config_.blocklist_after <= 0) return failure;

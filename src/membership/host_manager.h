@@ -22,7 +22,6 @@ class HostManager {
     bool any() const { return !added.empty() || !removed.empty(); }
   };
   struct Failure {
-    Duration delay{0};                 // until the slot may be used again
     bool blocked = false;              // this failure put the host on the blocklist
     std::optional<Duration> cooldown;  // how long; absent: for good
   };
@@ -61,9 +60,11 @@ class HostManager {
   void for_each_usable(Time now, const std::function<bool(const Name&, int32_t)>& full,
                        const std::function<bool(const Name&, int32_t)>& use) const;
 
-  /// A worker of this slot failed. Members of one generation that fail together count once for their host
-  /// (generation 0: not a member): a host that went down once has failed once.
-  Failure record_failure(const std::string& host, int32_t slot, uint64_t generation, Time now);
+  /// A worker of this slot failed: the next one is started later each time.
+  void record_failure(const std::string& host, int32_t slot, Time now);
+  /// And that counts against its host. Members of one generation that fail together count once (generation 0:
+  /// not a member): a host that went down once has failed once.
+  Failure blame(const std::string& host, uint64_t generation, Time now);
   /// A worker of this slot came so far as to be synced: what counts is failures in a row.
   void record_success(const std::string& host, int32_t slot);
 

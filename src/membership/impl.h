@@ -3,6 +3,7 @@
 // leaving, feeding.cc about what newcomers get first.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,7 +17,7 @@
 namespace hvd::membership {
 
 inline constexpr int32_t kMaxFailedConnects = 5;
-inline constexpr int32_t kMostChanges = 16;      // of what one worker says while it waits
+inline constexpr int32_t kMostChanges = 16;     // of what one worker says while it waits
 inline constexpr int32_t kPatientConnects = 2;  // that fail before newcomers are started anew
 
 /// Who would stay, go and join if a generation were formed now.
@@ -30,6 +31,9 @@ struct Plan {
 
   size_t placed() const { return kept.size() + newcomers.size(); }
 };
+
+/// Whose it may be that a worker is lost.
+enum class Fault { kHosts, kNobodys };
 
 struct Membership::Impl {
   Impl(MembershipConfig c, Time now);
@@ -129,7 +133,7 @@ struct Membership::Impl {
   void stop_misplaced();
   void start_workers();
   void try_form();
-  void send_away(Worker& worker, const std::string& reason);
+  void send_away(Worker& worker, const std::string& reason, Fault fault = Fault::kHosts);
   void send_away_misfits();
   const std::vector<Offer>& offers_of(const Worker& worker) const;
   const std::string& reported_host(const Worker& worker) const;
@@ -144,7 +148,9 @@ struct Membership::Impl {
   void announce();
 
   // ---- losses and ends (membership.cc) ----
-  void lose(Worker& worker, const std::string& why);
+  void lose(Worker& worker, const std::string& why, Fault fault = Fault::kHosts);
+  void blame(const std::string& host, uint64_t in_generation);
+  void confirm_unfit(const Worker& witness, uint64_t accused);
   void abort(const std::string& reason, int32_t rank, uint64_t worker);
   void all_members_gone();
   void end_worker(uint64_t id, Ending ending, const std::string& why);
@@ -198,11 +204,16 @@ struct Membership::Impl {
   bool announced = false;    // what its members were told last: does the newest epoch interrupt?
   bool settled = false;      // ready newcomers have waited long enough for others
   bool lost_any = false;
-  bool found_unfit = false;  // a worker that did not fit has ended it
-  bool fresh = false;        // no member held state when it was formed
+  bool found_unfit = false;        // a worker that did not fit has ended it
+  bool fresh = false;              // no member held state when it was formed
   std::optional<uint64_t> newest;  // revision that a member can't have passed; absent: nobody knows
-  std::string link_failure;  // it ended by this
-  std::string stall;         // the newest report of an operation that waits for somebody
+  std::string link_failure;        // it ended by this
+  struct Accusation {
+    uint64_t accuser;
+    Name host;  // of the one that was sent away
+  };
+  std::map<uint64_t, Accusation> unconfirmed;  // by worker: sent away by one member's word alone
+  std::string stall;                           // the newest report of an operation that waits for somebody
 
   // Changes of hosts that listeners have not heard of.
   std::vector<std::string> added, removed;

@@ -156,16 +156,35 @@ void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t
                              rank >= 0 && static_cast<size_t>(rank) < members.size() && rank != accuser->rank;
   if (!names_another) return worker_failed_link(id, in_generation, rank, message);
   Worker* accused = workers.find(members[static_cast<size_t>(rank)]);
-  quiet = accused == nullptr;
-  if (accused == nullptr) return;  // gone already
+  if (accused == nullptr) {  // gone already
+    quiet = true;
+    return confirm_unfit(*accuser, members[static_cast<size_t>(rank)]);
+  }
   if (accuser->ever_synced && accused->ever_synced)
     return worker_failed_link(id, in_generation, rank, message);
   // Among those that never were in the work the lower rank's offer is what the others are measured by.
   const bool keeps_accuser =
       accuser->ever_synced != accused->ever_synced ? accuser->ever_synced : accuser->rank < accused->rank;
-  Worker& unfit = keeps_accuser ? *accused : *accuser;
   found_unfit = found_unfit || keeps_accuser;
-  send_away(unfit, message);
+  if (!keeps_accuser) return send_away(*accuser, message);
+  // One that lies may cost a newcomer its process, and no host its place: where there are other members, one of
+  // them has to say the same.
+  const bool alone = survivors().size() > 2;
+  if (alone && !accused->own_place && !accused->leaves_by)
+    unconfirmed[accused->id] = {accuser->id, accused->host};
+  send_away(*accused, fmt::format("{} (as {} says)", message, describe(*accuser)),
+            alone ? Fault::kNobodys : Fault::kHosts);
+}
+
+/// A second member says what one alone had said.
+void Membership::Impl::confirm_unfit(const Worker& witness, uint64_t accused) {
+  const auto found = unconfirmed.find(accused);
+  if (found == unconfirmed.end() || found->second.accuser == witness.id) return;
+  const Name host = found->second.host;
+  unconfirmed.erase(found);
+  quiet = false;
+  blame(host, generation);
+  remember(known());
 }
 
 void Membership::Impl::worker_stalled(uint64_t id, uint64_t in_generation, const StallEvent& event) {
@@ -258,22 +277,15 @@ void Membership::Impl::end_worker(uint64_t id, Ending ending, const std::string&
   if (known) seated_version = workers.version();
 }
 
-void Membership::Impl::lose(Worker& lost, const std::string& why) {
+void Membership::Impl::lose(Worker& lost, const std::string& why, Fault fault) {
   const Worker worker = lost;
   last_loss = fmt::format("{} lost: {}", describe(worker), why);
   end_worker(worker.id, Ending::kLost, why);
   forget_plan();
   // A worker that is going anyway, or its host, says nothing about the host.
   if (hosts.has_slot(worker.host, worker.slot) && !worker.leaves_by && !worker.own_place) {
-    const auto failure =
-        hosts.record_failure(worker.host, worker.slot, worker.member() ? generation : 0, now);
-    if (failure.blocked) {
-      log(HVD_LOG_WARNING,
-          fmt::format(
-              "host {} is on the blocklist {} after {} in a row; last: {}", worker.host.str(),
-              failure.cooldown ? fmt::format("for {:g} s", to_seconds(*failure.cooldown)) : "for good",
-              count(config.blocklist_after, "failure"), last_loss));
-    }
+    hosts.record_failure(worker.host, worker.slot, now);
+    if (fault == Fault::kHosts) blame(worker.host, worker.member() ? generation : 0);
   }
   remember(WorkerGone{worker.id, worker.member(), last_loss, {}});
   records_lack_hosts = true;
@@ -285,6 +297,15 @@ void Membership::Impl::lose(Worker& lost, const std::string& why) {
   if (finishing()) ++lost_at_end;
   if (!aborted) abort(last_loss, worker.rank, worker.id);
   if (!gathering && !somebody_lives()) all_members_gone();
+}
+
+void Membership::Impl::blame(const std::string& host, uint64_t in_generation) {
+  const auto failure = hosts.blame(host, in_generation, now);
+  if (!failure.blocked) return;
+  log(HVD_LOG_WARNING,
+      fmt::format("host {} is on the blocklist {} after {} in a row; last: {}", host,
+                  failure.cooldown ? fmt::format("for {:g} s", to_seconds(*failure.cooldown)) : "for good",
+                  count(config.blocklist_after, "failure"), last_loss));
 }
 
 // contract 3: at once, to everyone who may be waiting for somebody

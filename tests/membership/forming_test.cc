@@ -190,7 +190,8 @@ TEST(Forming, ANewcomerThatDoesNotFitIsSentAwayAndTheJobGoesOn) {  // contract 1
   ASSERT_EQ(s.members(), (Ids{1, 2, 3}));
   s.unfit(2, 2, "backend other is not gloo");
   EXPECT_EQ(s.one<StopWorker>().worker, 3u);
-  EXPECT_EQ(s.one<StopWorker>().reason, "does not fit the other workers: backend other is not gloo");
+  EXPECT_EQ(s.one<StopWorker>().reason,
+            "does not fit the other workers: backend other is not gloo (as rank 1 (worker 2 on a) says)");
   EXPECT_EQ(s.one<Abort>().to, (Ids{1, 2}));
   EXPECT_NE(s.one<Abort>().reason.find("rank 2 (worker 3 on b) lost: does not fit"), std::string::npos);
   s.unfit(1, 2, "backend other is not gloo");  // the second to say so finds it gone

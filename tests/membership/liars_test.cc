@@ -224,5 +224,30 @@ TEST(Liars, WhoLeavesSoonerAndSoonerFillsNeitherLogNorJournal) {
   EXPECT_EQ(s.all<LogLine>().size(), 1u) << "sooner is";
 }
 
+/// Whether a slot of the host that the newcomers are on gets another worker, after so many were sent away.
+void send_newcomers_away(Script* s, const std::vector<uint64_t>& accusers, int times) {
+  uint64_t newcomer = 4;
+  for (int i = 0; i < times; ++i, ++newcomer) {
+    const uint64_t generation = s->membership.generation();
+    s->ready(newcomer).wait(1);
+    for (const uint64_t w : {1, 2, 3}) s->ready(w, generation, true, 5);
+    ASSERT_EQ(s->membership.generation(), generation + 1);
+    for (const uint64_t accuser : accusers) s->unfit(accuser, 3, "its address means nothing");
+    ASSERT_FALSE(s->membership.expects(newcomer));
+    for (const uint64_t w : {1, 2, 3}) s->ready(w, generation + 1, true, 5);
+    s->all_synced({1, 2, 3}, 5).wait(60);
+  }
+}
+
+TEST(Liars, OneMembersWordPutsNoHostOnTheBlocklist) {
+  for (const bool confirmed : {false, true}) {
+    Script s = running(sizes(3, 3, 4));
+    s.hosts({{"a", 3}, {"b", 1}});
+    send_newcomers_away(&s, confirmed ? std::vector<uint64_t>{2, 2, 3} : std::vector<uint64_t>{2, 2}, 3);
+    EXPECT_EQ(s.membership.blocked_hosts(s.now), confirmed ? 1 : 0);
+    EXPECT_EQ(s.membership.expects(7), !confirmed);
+  }
+}
+
 }  // namespace
 }  // namespace hvd::membership::test
