@@ -60,9 +60,13 @@ Status sync_now(Worker& worker, ElasticState& elastic) {
   EngineUse engine = worker.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");
   const hvd_membership_info place = worker.membership();
+  state::Known known;
+  if (!worker.has_synced(Worker::Syncs::kAny)) known = {summaries(worker.assignment()), false};
   state::SyncResult result;
-  return elastic.state.sync(*engine, place.rank, place.size, {}, worker.operations().operation_timeout(),
-                            &result, true);
+  Status status = elastic.state.sync(*engine, place.rank, place.size, known,
+                                     worker.operations().operation_timeout(), &result, true);
+  if (status.ok()) worker.report_synced(result.revision, Worker::Syncs::kAny);
+  return status;
 }
 
 Status save(Worker& worker, ElasticState& elastic) {
@@ -123,9 +127,13 @@ Status compare(Worker& worker, ElasticState& elastic) {
   if (settings.on_divergence == kStop || !majority || odd.size() == static_cast<size_t>(place.size))
     return stop;
   // Live values are those of this commit on every rank: a sync corrects both.
+  // All have this revision, as they have just told; whoever differs leads nobody, whatever it says.
+  const uint64_t revision = elastic.state.revision();
+  std::vector<state::Summary> known(static_cast<size_t>(place.size), {true, revision, {}});
+  for (const int32_t rank : odd) known[static_cast<size_t>(rank)].has_state = false;
   if (odd.contains(place.rank)) elastic.state.disown();
   state::SyncResult result;
-  return elastic.state.sync(*engine, place.rank, place.size, {}, timeout, &result);
+  return elastic.state.sync(*engine, place.rank, place.size, {std::move(known), false}, timeout, &result);
 }
 
 Status committed(Worker& worker, ElasticState& elastic) {
@@ -193,14 +201,7 @@ Status RunLoop::begin() {
   if (elastic_ != nullptr) elastic_->state.take_fed(worker_.take_fed());
   if (!worker_.loss()) {
     state::SyncResult result;
-    // Who comes where others have state brings nothing that counts.
-    std::vector<state::Summary> known = summaries(worker_.assignment());
-    const auto has_state = [](const state::Summary& s) { return s.has_state; };
-    const auto rank = static_cast<size_t>(worker_.membership().rank);
-    const bool late =
-        rank < known.size() && !known[rank].has_state && std::any_of(known.begin(), known.end(), has_state);
-    if (!late) known.clear();
-    Status status = sync(known, &result);
+    Status status = sync(known_at_the_beginning(), &result);
     if (status.ok()) {
       worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
       worker_.report_synced(result.revision);
@@ -209,6 +210,18 @@ Status RunLoop::begin() {
     if (status.code != HVD_PEER_LOST) return status;
   }
   return recover(HVD_PEER_LOST);
+}
+
+/// What the assignment says, as long as it holds: before the first sync of the generation. Who comes where others
+/// have state brings nothing that counts, also if its program has called for a sync already.
+state::Known RunLoop::known_at_the_beginning() const {
+  if (worker_.has_synced(Worker::Syncs::kRunLoops)) return {};
+  std::vector<state::Summary> known = summaries(worker_.assignment());
+  const auto rank = static_cast<size_t>(worker_.membership().rank);
+  if (rank >= known.size() || known[rank].has_state) return {};
+  const bool late = std::any_of(known.begin(), known.end(), [](const auto& s) { return s.has_state; });
+  if (!late && worker_.has_synced(Worker::Syncs::kAny)) return {};
+  return {std::move(known), false};
 }
 
 session::ReadyInfo RunLoop::ready(hvd_status cause) const {
@@ -264,8 +277,7 @@ Status RunLoop::keep_live_values() {
   return status.ok() ? elastic_->state.hand_over() : status;
 }
 
-Status RunLoop::sync(const std::vector<state::Summary>& known, state::SyncResult* result,
-                     bool refresh_first) {
+Status RunLoop::sync(const state::Known& known, state::SyncResult* result, bool refresh_first) {
   if (elastic_ == nullptr) return {};
   EngineUse engine = worker_.engine();
   if (!engine) return Status(HVD_CLOSED, "the context is closed");

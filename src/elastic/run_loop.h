@@ -55,8 +55,8 @@ class RunLoop {
   void record(const char* phase, Time began) const;
   Status settle(hvd_recovery_info* recovery, const std::vector<state::Summary>& known);
   Status run_reset_callbacks();
-  Status sync(const std::vector<state::Summary>& known, state::SyncResult* result,
-              bool refresh_first = false);
+  state::Known known_at_the_beginning() const;
+  Status sync(const state::Known& known, state::SyncResult* result, bool refresh_first = false);
   session::ReadyInfo ready(hvd_status cause) const;
   Status finished(hvd_status last);
 

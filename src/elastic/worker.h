@@ -106,7 +106,11 @@ class Worker {
   session::Assignment assignment() const { return current_.assignment(); }
   /// In which shards of a state travel. Fails with why there is none.
   Status generation(state::Generation* ret_generation);
-  void report_synced(uint64_t revision);
+  enum class Syncs { kRunLoops, kAny };
+  /// by: kAny: the program has called for it.
+  void report_synced(uint64_t revision, Syncs by = Syncs::kRunLoops);
+  /// A state was synced in the current generation: what its assignment says of states holds no more.
+  bool has_synced(Syncs by) const;
   void set_revision(uint64_t revision);
   /// What the driver is told of this worker's training, and of how it came into its generation.
   ProgressMeter& progress() { return progress_; }
@@ -175,6 +179,8 @@ class Worker {
   std::string leaves_why_;
   bool left_alone_ = false;  // and it was alone: it has
   uint64_t revision_ = 0;
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  std::atomic<uint64_t> synced_in_{kNone}, run_synced_in_{kNone};  // generations: the newest
 
   std::mutex feed_mutex_;
   std::shared_ptr<state::FeedSource> feed_source_;

@@ -192,9 +192,16 @@ Status Worker::check_host_updates() {
   return verdict_on(word, membership().membership_epoch);
 }
 
-void Worker::report_synced(uint64_t revision) {
+void Worker::report_synced(uint64_t revision, Syncs by) {
+  const uint64_t generation = current_.generation();
   set_revision(revision);
-  if (session() != nullptr) session()->report_synced(current_.generation(), revision);
+  const bool first = synced_in_.exchange(generation) != generation;
+  const bool runs_first = by == Syncs::kRunLoops && run_synced_in_.exchange(generation) != generation;
+  if ((first || runs_first) && session() != nullptr) session()->report_synced(generation, revision);
+}
+
+bool Worker::has_synced(Syncs by) const {
+  return (by == Syncs::kAny ? synced_in_ : run_synced_in_) == current_.generation();
 }
 
 void Worker::set_revision(uint64_t revision) {

@@ -283,7 +283,8 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   const Worker* root = best_holder(next);  // contract 5
   fresh = root == nullptr;
   if (fresh) state_exists = false;
-  newest = (fresh ? kMostCommits : std::min(root->revision, ~uint64_t{0} >> 1)) + kMostCommits;
+  // Callbacks may save before the sync, which believes as much (state/sync_plan.h); then members commit.
+  newest = (fresh ? 0 : std::min(root->revision, ~uint64_t{0} >> 1)) + 2 * kMostCommits;
   Assign assign{generation, epoch, 0, nullptr, lost_any ? last_loss : link_failure};
   auto formed = std::make_shared<Roster>();
   formed->generation = generation;

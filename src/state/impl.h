@@ -68,8 +68,8 @@ struct State::Impl {
   Status copy(bool counted, bool hidden = false);
   /// `shards_too`: else a sync has to follow, which writes them.
   Status restore(bool shards_too = true);
-  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-              Duration timeout, SyncResult* ret_result, bool refresh_first);
+  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known, Duration timeout,
+              SyncResult* ret_result, bool refresh_first);
 
   // sharded.cc
   void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
@@ -86,8 +86,8 @@ struct State::Impl {
   /// What was copied becomes the last commit.
   void take_next();
 
-  Status sync_once(collective::Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
-                   SyncResult* result, bool* ret_lost);
+  Status sync_once(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+                   Time deadline, const Status& local, SyncResult* result, bool* ret_lost);
 
   /// Whether others have state and this rank has none: nothing of what it has found counts.
   bool comes_late(const std::vector<Summary>& known, int32_t rank) const;

@@ -314,7 +314,7 @@ bool State::has_commit() const {
   return impl_->has_commit;
 }
 
-Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+Status State::sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known,
                    Duration timeout, SyncResult* ret_result, bool refresh_first) {
   if (!is_on(impl_->timeline)) {
     return impl_->sync(engine, rank, size, known, timeout, ret_result, refresh_first);

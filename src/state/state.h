@@ -59,6 +59,15 @@ struct Summary {
   Digest digest;  // of the last commit: keys, specs and bytes
 };
 
+/// What the driver says of all ranks, or what all have agreed on, before they sync. What a rank itself says
+/// counts as far as that goes: nobody leads by claiming state (contract 5, 16).
+struct Known {
+  Known() = default;
+  Known(std::vector<Summary> all, bool unchanged = true) : ranks(std::move(all)), still(unchanged) {}
+  std::vector<Summary> ranks;  // by rank; empty: nothing is known
+  bool still = false;          // all have what they had then: where they agree nothing is sent
+};
+
 /// The generation that this worker is in, and in which shards travel.
 struct Generation {
   std::shared_ptr<void> use;             // holds the engine
@@ -151,8 +160,8 @@ class State {
   /// HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same message on every rank), HVD_PEER_LOST,
   /// HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run when everything has arrived; if one fails,
   /// those that ran are given the last commit again.
-  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-              Duration timeout, SyncResult* ret_result, bool refresh_first = false);
+  Status sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known, Duration timeout,
+              SyncResult* ret_result, bool refresh_first = false);
 
   /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it
   /// differ, and in what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit

@@ -84,9 +84,10 @@ Status Sync::exchange_heads(const Status& local) {
     }
     summaries.push_back({(head.flags & Head::kHasState) != 0, head.revision, head.digest});
   }
+  summaries = believed(std::move(summaries), known_);
   result.root = choose_root(summaries);
-  in_place_ = summaries[static_cast<size_t>(result.root)].has_state &&
-              !summaries[static_cast<size_t>(rank_)].has_state;
+  fresh_ = !summaries[static_cast<size_t>(result.root)].has_state;
+  in_place_ = !fresh_ && (mine.flags & Head::kHasState) == 0;
   result.revision = summaries[static_cast<size_t>(result.root)].revision;
   for (size_t rank = 0; rank < size_; ++rank) {
     if (heads_[rank].spec != heads_[static_cast<size_t>(result.root)].spec) return name_mismatch(rank);
@@ -304,25 +305,28 @@ Status Sync::run(const Status& local) {
     if (failed(status) || failed(status = apply())) return status;
   }
   if (!state_.shards.empty()) {
-    const bool fresh = std::none_of(heads_.begin(), heads_.end(),
-                                    [](const Head& h) { return (h.flags & Head::kHasState) != 0; });
-    status = state_.sync_shards(engine_, result.revision, fresh, deadline_, &result, &lost);
+    status = state_.sync_shards(engine_, result.revision, fresh_, deadline_, &result, &lost);
     if (failed(status)) return status;
   }
   adopt();
   return {};
 }
 
-Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-                         Duration timeout, SyncResult* ret_result, bool refresh_first) {
+Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const Known& told, Duration timeout,
+                         SyncResult* ret_result, bool refresh_first) {
   if (Status status = not_in_callback("sync"); !status.ok()) return status;
   if (size < 1 || rank < 0 || rank >= size) {
     return {HVD_INVALID, fmt::format("state sync: rank is {} of {}: expected 0 <= rank < size", rank, size)};
   }
+  // Every rank is told the same, so that all of them decide alike (contract 6).
+  std::vector<Summary> known = told.ranks;
+  if (!known.empty() && known.size() != static_cast<size_t>(size)) {
+    return {HVD_INVALID,
+            fmt::format("state sync: {} ranks are known, expected all {} or none", known.size(), size)};
+  }
   const Time deadline = now() + timeout;
   const Status settled = settle();
-  // Every rank has the same `known`, so that all of them decide alike (contract 6).
-  if (shards.empty() && known.size() == static_cast<size_t>(size) && all_agree(known)) {
+  if (shards.empty() && told.still && !known.empty() && all_agree(known)) {
     if (!settled.ok()) return settled;
     std::lock_guard lock(mutex);
     ++statistics.syncs;
@@ -345,10 +349,11 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const std::
     bool lost_shards = false;
     Status status;
     try {
-      status = sync_once(engine, rank, size, deadline, local, &result, &lost_shards);
+      status = sync_once(engine, rank, size, known, deadline, local, &result, &lost_shards);
     } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory in state sync"}; }
     if (status.ok() && ret_result != nullptr) *ret_result = result;
     if (!lost_shards) return status;
+    known.assign(static_cast<size_t>(size), {});  // nobody has state any more
     local = reload(status, result.revision);
     if (local.ok()) local = copy(false);
     if (local.ok()) local = settle();
@@ -388,11 +393,11 @@ void State::Impl::take_fed() {
   fed.clear();
 }
 
-Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, Time deadline, const Status& local,
-                              SyncResult* result, bool* ret_lost) {
+Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
+                              Time deadline, const Status& local, SyncResult* result, bool* ret_lost) {
   const FeedPause pause(*this);
   if (size > 1) {
-    Sync sync(*this, engine, rank, size, deadline);
+    Sync sync(*this, engine, rank, size, known, deadline);
     Status status = sync.run(local);
     *result = sync.result;
     *ret_lost = sync.lost;

@@ -15,8 +15,15 @@ namespace hvd::state {
 
 class Sync {
  public:
-  Sync(State::Impl& state, collective::Engine& engine, int32_t rank, int32_t size, Time deadline)
-      : state_(state), engine_(engine), rank_(rank), size_(static_cast<size_t>(size)), deadline_(deadline) {
+  /// known: of each rank, or of none.
+  Sync(State::Impl& state, collective::Engine& engine, int32_t rank, int32_t size,
+       const std::vector<Summary>& known, Time deadline)
+      : state_(state),
+        engine_(engine),
+        rank_(rank),
+        size_(static_cast<size_t>(size)),
+        known_(known),
+        deadline_(deadline) {
     for (auto& [key, variable] : state_.variables) variables_.push_back(&variable);
   }
 
@@ -81,6 +88,7 @@ class Sync {
   collective::Engine& engine_;
   const int32_t rank_;
   const size_t size_;
+  const std::vector<Summary>& known_;
   const Time deadline_;
   std::vector<Variable*> variables_;  // in the order of keys
   std::vector<uint8_t> specs_;
@@ -91,6 +99,7 @@ class Sync {
   std::vector<Reach> reach_;                      // by rank
   std::vector<std::vector<uint64_t>> addresses_;  // by rank and variable: of its commit; 0: not told
   bool in_place_ = false;
+  bool fresh_ = false;  // nobody has state
   uint64_t fed_bytes_ = 0;
   using Staged = std::map<const Variable*, Copy>;
   const std::shared_ptr<Staged> staged_ = std::make_shared<Staged>();  // what this rank lacks

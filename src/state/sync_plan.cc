@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/roster.h"
+
 namespace hvd::state {
 
 int32_t choose_root(const std::vector<Summary>& summaries) {
@@ -15,6 +17,18 @@ int32_t choose_root(const std::vector<Summary>& summaries) {
     }
   }
   return std::max(root, 0);
+}
+
+std::vector<Summary> believed(std::vector<Summary> told, const std::vector<Summary>& known) {
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    Summary& s = told[rank];
+    if (!known.empty()) s.has_state = s.has_state && known[rank].has_state;
+    if (s.has_state && known.empty()) continue;
+    // Where nobody has state the counter of all begins with rank 0's.
+    const uint64_t before = s.has_state ? known[rank].revision : 0;
+    if (s.revision > before) s.revision = before + std::min(s.revision - before, kMostCommits);
+  }
+  return told;
 }
 
 bool all_agree(const std::vector<Summary>& summaries) {

@@ -8,6 +8,8 @@
 #include <random>
 #include <tuple>
 
+#include "base/roster.h"
+
 namespace hvd::state {
 namespace {
 
@@ -21,6 +23,18 @@ TEST(Root, IsTheHighestRevisionThenTheLowestRank) {  // contract 5
       << "who has no state can't be root, whatever it counts";
   EXPECT_EQ(choose_root({without(), with(0)}), 1);
   EXPECT_EQ(choose_root({without(4), without(5)}), 0);
+}
+
+TEST(Root, IsNobodyByItsWordAlone) {
+  constexpr uint64_t kMost = ~uint64_t{0};
+  const std::vector<Summary> known{{true, 7, {}}, {true, 5, {}}, {false, 0, {}}};
+  const auto root = [&](std::vector<Summary> told) { return choose_root(believed(std::move(told), known)); };
+  EXPECT_EQ(root({{true, 7, {}}, {true, 5, {}}, {true, kMost, {}}}), 0);
+  EXPECT_EQ(root({{true, 7, {}}, {true, 8, {}}, {false, 0, {}}}), 1) << "it has saved in a callback";
+  EXPECT_EQ(root({{true, 3, {}}, {true, 5, {}}, {false, 0, {}}}), 1) << "what it had may be gone";
+  EXPECT_EQ(believed({{true, kMost, {}}, {true, 5, {}}, {}}, known)[0].revision, 7 + kMostCommits);
+  EXPECT_EQ(believed({{false, kMost, {}}}, {})[0].revision, kMostCommits);
+  EXPECT_EQ(believed({{true, kMost, {}}}, {})[0].revision, kMost) << "nobody knows better";
 }
 
 TEST(Agreement, TakesStateRevisionAndDigestOfAll) {

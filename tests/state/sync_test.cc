@@ -197,6 +197,33 @@ TEST_F(Sync, NobodySyncedBeforeButOneCommitted) {
   expect_all_equal(sync(fabric), 0);
 }
 
+// contract 5, 16: the driver has seen who was synced, and what each held when it came.
+TEST_F(Sync, ANewcomerThatClaimsStateLeadsNobody) {
+  for (int seed : {1, 1, 3}) add(seed);
+  Fabric first(2);
+  const auto members = sync_states(first, {&workers[0]->state, &workers[1]->state});
+  for (const Outcome& outcome : members) ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
+  Fabric alone(1);
+  ASSERT_TRUE(sync_states(alone, {&workers[2]->state})[0].status.ok());
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(workers[2]->state.save().ok());
+  std::vector<Summary> known = summaries();
+  known[2] = {};
+  const auto wanted = workers[0]->live();
+  Fabric fabric(3);
+  const auto outcomes = sync(fabric, known);
+  expect_all_equal(outcomes, 0);
+  EXPECT_TRUE(workers[2]->live() == wanted);
+  EXPECT_EQ(workers[2]->state.revision(), 0U);
+}
+
+TEST_F(Sync, NorDoesOneThatBeginsWithTheOthers) {
+  for (int seed : {1, 2}) add(seed);
+  Fabric alone(1);
+  ASSERT_TRUE(sync_states(alone, {&workers[1]->state})[0].status.ok());
+  Fabric fabric(2);
+  expect_all_equal(sync(fabric, std::vector<Summary>(2)), 0);
+}
+
 TEST_F(Sync, KeyAddedAfterTheCommitIsCoveredToo) {
   for (int seed : {1, 1}) add(seed);
   Fabric first(2);
