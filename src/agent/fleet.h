@@ -19,6 +19,10 @@ namespace hvd::agent {
 
 /// More than any machine has cores: an agent that lies must not have a driver start workers without end.
 constexpr int32_t kMostSlotsOfAnAgent = 4096;
+/// Workers in an agent's hello: of some that have ended the end is to be reported yet.
+constexpr size_t kMostKept = size_t{4} * kMostSlotsOfAnAgent;
+/// Bytes of that message, which names them all twice at most.
+constexpr size_t kLongestHello = (size_t{64} << 10) + kMostKept * 32;
 
 struct FleetConfig {
   bool starts_agents = false;            // by a template; else they come by themselves

@@ -11,8 +11,6 @@ namespace hvd::agent {
 namespace {
 
 constexpr uint64_t kMostNumber = uint64_t{1} << 62;  // of orders and reports
-constexpr size_t kMostKept =
-    size_t{4} * kMostSlotsOfAnAgent;  // some have ended, and their end is to be reported
 
 }  // namespace
 

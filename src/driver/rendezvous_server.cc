@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/fleet.h"
 #include "driver/rendezvous_impl.h"
 #include "wire/circular.h"
 #include "wire/member.h"
@@ -68,8 +69,8 @@ void RendezvousServer::accepted(std::shared_ptr<wire::Channel> channel) {
       static_cast<size_t>(std::count_if(strangers_.begin(), strangers_.end(), same)) >=
           config_.max_strangers_of_one)
     close_first(same);
-  // An agent's first message names all its workers, and the agent has shown that it holds its host's key.
-  if (wire::is_agent(identity)) connection->channel->trust();
+  // An agent's first message names all its workers.
+  if (wire::is_agent(identity)) connection->channel->lengthen_first(agent::kLongestHello);
   strangers_.push_back(connection);
   const std::weak_ptr<Connection> weak = connection;
   wire::ChannelHandlers handlers;

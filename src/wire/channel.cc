@@ -40,6 +40,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
       : loop_(loop),
         stream_(std::move(stream)),
         limits_(limits),
+        first_frame_(limits.first_frame),
         lingering_(std::move(lingering)),
         timer_(loop) {
     asio::error_code ignored;
@@ -92,6 +93,9 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   }
 
   void trust() override { trusted_ = true; }
+  void lengthen_first(size_t bytes) override {
+    first_frame_ = std::min(std::max(first_frame_, bytes), limits_.max_frame);
+  }
 
   bool pending() const override {
     ErrorCode ignored;
@@ -118,7 +122,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
 
   // ---- reading ----
 
-  size_t most() const { return trusted_ ? limits_.max_frame : limits_.first_frame; }
+  size_t most() const { return trusted_ ? limits_.max_frame : first_frame_; }
 
   void begin_reading() {
     if (!std::exchange(reading_, true)) read_later();
@@ -360,6 +364,7 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   Loop& loop_;
   const std::shared_ptr<TlsStream> stream_;
   const ChannelLimits limits_;
+  size_t first_frame_;
   const std::shared_ptr<Lingering> lingering_;  // nothing: of a client
   std::optional<Lingering::Place> place_;
   std::string lingers_as_;

@@ -60,6 +60,8 @@ class Channel {
   virtual std::string peer() const = 0;           // "127.0.0.1:4711"
   virtual std::string identity() const = 0;       // whose key the peer knows; "" for the driver's
   virtual std::string local_address() const = 0;  // address only: the route to the peer
+  /// Before trust(): how long a frame may be where a first message needs more than first_frame.
+  virtual void lengthen_first(size_t bytes) = 0;
 };
 
 /// Connects to "host:port", or to the first of several, separated by commas, that answers; authenticates as

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "agent/agent.h"
+#include "agent/fleet.h"
 #include "driver/driver.h"
 #include "hvd/hvd.h"
 #include "wire/support.h"
@@ -79,6 +80,11 @@ class AgentJob : public ::testing::Test {
             const wire::RefusedT* refused = message.body.AsRefused();
             events.change([&] { reason = refused != nullptr ? refused->reason : "accepted"; });
           };
+          handlers.closed = [&](const Status& why) {
+            events.change([&] {
+              if (reason.empty()) reason = why.message;
+            });
+          };
           channel->set_handlers(std::move(handlers));
           wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(hello));
           message.sequence = 1;
@@ -137,6 +143,24 @@ TEST_F(AgentJob, AnAgentOfANewerDriverIsSentBack) {
   EXPECT_EQ(refusal(wire::agent_identity("b"), other, 2), "accepted");
   EXPECT_EQ(refusal(wire::agent_identity("a"), hello("a"), 1), "accepted");
   std::filesystem::remove_all(options_.string("journal"));
+}
+
+// contract 13
+TEST_F(AgentJob, AnAgentsFirstMessageIsAsLongAsItsWorkersTake) {
+  start_driver({"sleep", "1000"}, "1");
+  wire::AgentHelloT longest = hello("a");
+  const uint64_t large = ~uint64_t{0} - kMostKept;
+  for (size_t i = 0; i < kMostKept; ++i) {
+    auto& worker = longest.kept.emplace_back(std::make_unique<wire::AgentWorkerT>());
+    worker->worker = large + i;
+    worker->slot = static_cast<int32_t>(i) + 1;
+    if (i < kMostSlotsOfAnAgent) longest.workers.push_back(large + i);
+  }
+  EXPECT_EQ(refusal(wire::agent_identity("a"), longest), "accepted");
+  wire::AgentHelloT longer = hello("b");
+  longer.of_job.assign(kLongestHello, 'j');
+  EXPECT_NE(refusal(wire::agent_identity("b"), longer), "accepted");
+  EXPECT_TRUE(log_.wait_for("frame of"));
 }
 
 TEST_F(AgentJob, AllThatAWorkerPrintsArrivesInOrder) {
