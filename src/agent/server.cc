@@ -439,6 +439,10 @@ void Server::perform(WorkerGone& action) {
 }
 
 void Server::perform(HostsChanged&) {
+  // Nothing stays of an agent that was lost without a word.
+  const auto is_gone = [this](const auto& of_host) { return !fleet_.knows(of_host.first); };
+  std::erase_if(unread_, is_gone);
+  std::erase_if(drained_, is_gone);
   if (hosts_changed_) later(hosts_changed_);
 }
 
