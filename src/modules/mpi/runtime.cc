@@ -41,7 +41,7 @@ const char* library_version() {
 }
 
 std::string environment(const char* name) {
-  const char* const value = getenv(name);
+  const char* const value = ::secure_getenv(name);
   return value == nullptr ? "" : value;
 }
 

@@ -84,7 +84,7 @@ int run(std::map<std::string, std::string> arguments, int signals) {
   place.shared = local ? arguments["memory"] : "";
   place.loopback = on_loopback(arguments["listen"]) && arguments["interface"].empty();
 
-  const char* const variable = std::getenv("HVD_OMPI_SERVER");
+  const char* const variable = ::secure_getenv("HVD_OMPI_SERVER");
   const std::string option = variable != nullptr ? variable : "";
   Program server;
   std::string name;

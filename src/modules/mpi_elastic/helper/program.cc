@@ -31,7 +31,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 std::string find_program(const std::string& name) {
   const auto runs = [](const std::string& path) { return access(path.c_str(), X_OK) == 0; };
   if (name.find('/') != std::string::npos) return runs(name) ? name : "";
-  const char* const variable = std::getenv("PATH");
+  const char* const variable = ::secure_getenv("PATH");
   const std::string folders = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
   for (size_t begin = 0; begin <= folders.size();) {
     const size_t end = std::min(folders.find(':', begin), folders.size());
