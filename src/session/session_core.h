@@ -189,6 +189,7 @@ class SessionCore {
   void dial(Time now);
   void drop_candidate(Time again);
   void look_for_driver(Time now);
+  Time gives_up_at() const;
   void adopt(const wire::WelcomeT& welcome, Time now);
   void resume(bool closed);
   std::optional<Time> next_look() const;
@@ -242,6 +243,7 @@ class SessionCore {
   uint64_t term_ = 0;       // newest known
   std::string term_proof_;  // its driver's
   std::optional<Time> missed_since_;
+  std::optional<Time> last_chance_;  // the driver is given up then, later than it would have been
   std::string missed_why_;
   Dialling dialling_ = Dialling::kNo;
   Time look_at_{};  // end of a pause, or of waiting for the answer to hello

@@ -16,12 +16,14 @@ constexpr Duration kLongestDial = std::chrono::seconds(5);  // then the names ar
 constexpr Duration kShortPause = std::chrono::milliseconds(10);
 constexpr Duration kLongPause = std::chrono::seconds(1);  // after an answer that was none of our driver's
 constexpr Duration kAnswer = std::chrono::seconds(5);     // to hello
+constexpr Duration kMuchTooLate = std::chrono::seconds(1);
 
 }  // namespace
 
 void SessionCore::miss(Time since, const std::string& why, Time now) {
   if (!missed_since_) {
     missed_since_ = since;
+    last_chance_.reset();
     missed_why_ = why;
     log(HVD_LOG_WARNING,
         fmt::format(
@@ -46,7 +48,7 @@ void SessionCore::found(Time now) {
 
 void SessionCore::dial(Time now) {
   dialling_ = Dialling::kUnderWay;
-  const Duration left = *missed_since_ + config_.driver_timeout - now;
+  const Duration left = gives_up_at() - now;
   actions_.emplace_back(Dial{std::clamp<Duration>(left, kShortPause, kLongestDial)});
 }
 
@@ -56,8 +58,15 @@ void SessionCore::drop_candidate(Time again) {
   actions_.emplace_back(StopDial{});
 }
 
+Time SessionCore::gives_up_at() const {
+  return last_chance_ ? *last_chance_ : *missed_since_ + config_.driver_timeout;
+}
+
 void SessionCore::look_for_driver(Time now) {
-  if (!linked_ && now >= *missed_since_ + config_.driver_timeout) {
+  // If this comes much too late it was this process that was stopped, and nobody was dialled meanwhile.
+  if (!linked_ && now >= gives_up_at() + kMuchTooLate)
+    last_chance_ = now + std::min(config_.driver_timeout, kLongestDial + kAnswer);
+  if (!linked_ && now >= gives_up_at()) {
     return end(
         Status(HVD_DRIVER_LOST,
                fmt::format("the driver at {} is lost: {}; no driver came back within {} s (driver_timeout)",
@@ -69,7 +78,7 @@ void SessionCore::look_for_driver(Time now) {
 
 std::optional<Time> SessionCore::next_look() const {
   if (!missed_since_) return std::nullopt;
-  const Time end = *missed_since_ + config_.driver_timeout;
+  const Time end = gives_up_at();
   const bool waiting = dialling_ == Dialling::kPause || dialling_ == Dialling::kHello;
   if (linked_) return waiting ? std::optional(look_at_) : std::nullopt;
   return waiting ? std::min(end, look_at_) : end;

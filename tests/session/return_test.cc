@@ -188,5 +188,33 @@ TEST_F(Return, WhenNobodyComesBackItEndsAndSaysForHowLong) {
   EXPECT_NE(why.message.find("60 s (driver_timeout)"), std::string::npos) << why.message;
 }
 
+// contract 19
+TEST_F(Return, AProcessThatWasStoppedDialsOnceMore) {
+  become_member_under(1);
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  core.dial_failed(Status(HVD_UNAVAILABLE, "nobody listens"), time);
+  time += seconds(3600);
+  Actions actions = core.tick(time);
+  EXPECT_TRUE(of<End>(actions).empty()) << "it was stopped for an hour";
+  const std::vector<Dial> dials = of<Dial>(actions);
+  ASSERT_EQ(dials.size(), 1u);
+  EXPECT_GT(dials[0].timeout, seconds(1));
+  core.dialled(time);
+  EXPECT_EQ(of<Adopt>(candidate(welcome(), 2)).size(), 1u);
+
+  core.channel_closed(Status(HVD_CLOSED, "closed"), time);
+  core.dial_failed(Status(HVD_UNAVAILABLE, "nobody listens"), time);
+  time += seconds(3600);
+  core.tick(time);
+  int dialled = 0;
+  for (Time last = time + seconds(30); time < last && !core.ended(); time = *core.next_tick()) {
+    core.dial_failed(Status(HVD_UNAVAILABLE, "nobody listens"), time);
+    dialled += static_cast<int>(of<Dial>(core.tick(time)).size());
+    if (core.ended()) break;
+  }
+  EXPECT_TRUE(core.ended()) << "nor is it for ever";
+  EXPECT_GT(dialled, 1);
+}
+
 }  // namespace
 }  // namespace hvd::session
