@@ -14,6 +14,8 @@ namespace {
 
 constexpr Duration kLastReports = std::chrono::seconds(5);  // for the driver to take them
 constexpr size_t kPiece = size_t{256} << 10;                // of output in one report
+constexpr Duration kMuchTooLate = std::chrono::seconds(1);
+constexpr Duration kLastChance = std::chrono::seconds(15);  // for the driver to be reached, and to answer
 constexpr Duration kLongestGrace = std::chrono::hours(24);
 
 /// Bytes of memory that a report of output takes; 0 for any other report.
@@ -77,7 +79,10 @@ CoreActions AgentCore::connected(bool resumed, uint64_t received, Time now) {
 
 CoreActions AgentCore::disconnected(const std::string& why, Time now) {
   CoreActions actions;
-  if (online_) alone_since_ = now;
+  if (online_) {
+    alone_since_ = now;
+    last_chance_.reset();
+  }
   online_ = false;
   alone_why_ = why;
   hold_or_not(&actions);
@@ -286,9 +291,15 @@ CoreActions AgentCore::tick(Time now) {
   return actions;
 }
 
+Time AgentCore::gives_up_at() const { return last_chance_ ? *last_chance_ : alone_since_ + config_.patience; }
+
 void AgentCore::judge(Time now, CoreActions* actions) {
   if (finished_) return;
-  if (!online_ && ending_.empty() && now >= alone_since_ + config_.patience) {
+  // If this comes much too late it was this process that was stopped, and nobody was dialled meanwhile (contract
+  // 19).
+  if (!online_ && ending_.empty() && now >= gives_up_at() + kMuchTooLate)
+    last_chance_ = now + std::min(config_.patience, kLastChance);
+  if (!online_ && ending_.empty() && now >= gives_up_at()) {
     end_all(fmt::format("no driver for {} s ({}): {}", seconds_text(now - alone_since_),
                         ever_online_ ? "agent_timeout" : "it never answered; agent_timeout", alone_why_),
             config_.stop_grace, HVD_DRIVER_LOST, now, actions);
@@ -315,7 +326,7 @@ std::optional<Time> AgentCore::next_tick() const {
   if (finished_) return std::nullopt;
   if (!ending_.empty()) return workers_.empty() ? std::optional<Time>(end_by_) : std::nullopt;
   std::optional<Time> next;
-  if (!online_) next = alone_since_ + config_.patience;
+  if (!online_) next = gives_up_at();
   if (drain_) next = next ? std::min(*next, drain_->by) : drain_->by;
   return next;
 }

@@ -112,11 +112,13 @@ class AgentCore {
   void refill(CoreActions* actions);
   void hold_or_not(CoreActions* actions);
   void end_all(const std::string& why, Duration grace, hvd_status code, Time now, CoreActions* actions);
+  Time gives_up_at() const;
   void judge(Time now, CoreActions* actions);
 
   const CoreConfig config_;
   bool online_ = false, ever_online_ = false, holding_ = false, finished_ = false;
   Time alone_since_;
+  std::optional<Time> last_chance_;  // it ends then, later than it would have
   std::string alone_why_;
   Inbox orders_;
   Outbox<Report> reports_;

@@ -95,6 +95,27 @@ TEST_F(Core, WorkersLiveOnForItsPatienceOnly) {
   EXPECT_NE(finished[0].sentence.find("cut"), std::string::npos);
 }
 
+// contract 19
+TEST_F(Core, AnAgentThatWasStoppedWhileItWasAloneDialsFirst) {
+  core.ordered(start(7, 1), kStart);
+  core.disconnected("cut", kStart);
+  const Time awake = kStart + seconds(3600);
+  EXPECT_TRUE(core.disconnected("timed out", awake).empty()) << "what was under way has failed meanwhile";
+  EXPECT_TRUE(core.tick(awake).empty());
+  ASSERT_TRUE(core.next_tick());
+  EXPECT_GT(*core.next_tick(), awake + seconds(5));
+  EXPECT_EQ(all<StopProcess>(core.tick(*core.next_tick())).size(), 1u) << "nor is it for ever";
+
+  AgentCore other({seconds(60), seconds(5), 1000}, kStart);
+  other.connected(false, 0, kStart);
+  other.ordered(start(7, 1), kStart);
+  other.disconnected("cut", kStart);
+  EXPECT_TRUE(other.tick(awake).empty());
+  EXPECT_TRUE(all<StopProcess>(other.connected(true, 1, awake + seconds(1))).empty());
+  other.disconnected("cut", awake + seconds(2));
+  EXPECT_EQ(other.next_tick(), awake + seconds(62)) << "and it has all its time again";
+}
+
 TEST_F(Core, ADriverThatDoesNotKnowItGetsAnEmptyAgent) {
   core.ordered(start(7, 1), kStart);
   core.disconnected("cut", kStart);
