@@ -1,6 +1,7 @@
 // Which backends there are, and which of them a context uses, of hvd.h.
 #include "api/requests.h"
 #include "backend/loader.h"
+#include "elastic/worker.h"
 
 using hvd::Error;
 using hvd::Options;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "api/context.h"
 #include "api/requests.h"
 
 using hvd::Error;

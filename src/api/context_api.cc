@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "api/handles.h"
+#include "api/state_handle.h"
 #include "base/thread.h"
 #include "collective/operation.h"
 

@@ -1,6 +1,7 @@
 // Operations under way: waiting for them, and their results.
 #include <algorithm>
 
+#include "api/context.h"
 #include "api/requests.h"
 
 using hvd::Error;

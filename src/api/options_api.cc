@@ -4,6 +4,7 @@
 
 #include "api/guard.h"
 #include "api/handles.h"
+#include "base/callback.h"
 #include "numeric/dtype.h"
 
 using hvd::api::guarded;

@@ -1,5 +1,6 @@
 // Process sets of hvd.h.
 #include "api/arguments.h"
+#include "elastic/worker.h"
 
 using hvd::Error;
 using hvd::api::connected_worker;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/arguments.h"
+#include "api/context.h"
 #include "numeric/dtype.h"
 
 namespace hvd::api {

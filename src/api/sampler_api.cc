@@ -1,5 +1,5 @@
 // The sampler of hvd.h.
-#include "api/handles.h"
+#include "api/state_handle.h"
 #include "elastic/sampler.h"
 #include "hvd/sampler.h"
 

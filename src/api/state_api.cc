@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "api/arguments.h"
+#include "api/state_handle.h"
 #include "hvd/shards.h"
 #include "state/shards.h"
 #include "state/variable.h"

@@ -1,5 +1,6 @@
 // The timeline of hvd.h.
 #include "api/handles.h"
+#include "elastic/worker.h"
 
 using hvd::api::connected_worker;
 using hvd::api::guarded;

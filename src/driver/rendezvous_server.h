@@ -22,12 +22,13 @@
 #include "status/recorder.h"
 #include "wire/channel.h"
 #include "wire/heartbeat.h"
+#include "wire/names.h"
 #include "wire/roster.h"
 
 namespace hvd::driver {
 
 struct Refusal {
-  wire::Refusal code = wire::Refusal::Unknown;
+  wire::Refusal code{};
   std::string reason;
 };
 

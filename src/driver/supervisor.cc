@@ -10,6 +10,7 @@
 #include "driver/supervisor_impl.h"
 #include "launch/process.h"
 #include "membership/journal.h"
+#include "wire/messages.h"
 #include "wire/tls.h"
 
 namespace hvd::driver {

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "driver/follower.h"
 #include "driver/supervisor_impl.h"
+#include "wire/messages.h"
 
 namespace hvd::driver {
 namespace {

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "driver/supervisor_impl.h"
 #include "launch/process.h"
+#include "wire/messages.h"
 
 namespace hvd::driver {
 namespace {

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "wire/messages.h"
+
 namespace hvd::elastic {
 namespace {
 

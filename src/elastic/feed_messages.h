@@ -2,7 +2,7 @@
 #pragma once
 
 #include "state/feed.h"
-#include "wire/messages.h"
+#include "wire/names.h"
 
 namespace hvd::elastic {
 

@@ -11,6 +11,7 @@
 #include "session/session.h"
 #include "state/feed.h"
 #include "wire/channel.h"
+#include "wire/names.h"
 
 namespace hvd::elastic {
 

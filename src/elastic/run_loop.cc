@@ -226,7 +226,7 @@ state::Known RunLoop::known_at_the_beginning() const {
 
 session::ReadyInfo RunLoop::ready(hvd_status cause) const {
   session::ReadyInfo info;
-  info.cause = cause == HVD_PEER_LOST ? wire::Cause::PeerLost : wire::Cause::HostsUpdated;
+  info.cause = cause == HVD_PEER_LOST ? session::Cause::kPeerLost : session::Cause::kHostsUpdated;
   if (elastic_ != nullptr) {
     const state::Summary summary = elastic_->state.summary();
     info.has_state = summary.has_state;

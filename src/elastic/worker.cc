@@ -302,7 +302,7 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     } else {
       lose(status.rank, status.message);
     }
-    ready.cause = wire::Cause::PeerLost;
+    ready.cause = session::Cause::kPeerLost;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "session/session.h"
+#include "wire/names.h"
 #include "wire/roster.h"
 
 namespace hvd::session {

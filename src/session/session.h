@@ -2,10 +2,11 @@
 // decisions are in SessionCore (pure); Session runs them over a wire::Channel on a loop's thread.
 #pragma once
 
-#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,13 +15,15 @@
 #include "base/log.h"
 #include "base/member.h"
 #include "base/status.h"
-#include "wire/channel.h"
 
 namespace hvd::session {
 
+/// Why a worker wants another generation.
+enum class Cause : uint8_t { kStart, kPeerLost, kHostsUpdated };
+
 /// What a worker brings to the next generation.
 struct ReadyInfo {
-  wire::Cause cause = wire::Cause::Start;
+  Cause cause = Cause::kStart;
   bool has_state = false;
   uint64_t revision = 0;
   Digest digest;

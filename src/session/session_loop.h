@@ -15,6 +15,7 @@
 #include "base/loop.h"
 #include "session/session.h"
 #include "session/session_core.h"
+#include "wire/channel.h"
 
 namespace hvd::session {
 

@@ -15,6 +15,15 @@ namespace {
 constexpr size_t kMaxStallText = 4096;
 constexpr size_t kMaxBackendsText = 1024;
 
+wire::Cause to_wire(Cause cause) {
+  switch (cause) {
+    case Cause::kStart: return wire::Cause::Start;
+    case Cause::kPeerLost: return wire::Cause::PeerLost;
+    case Cause::kHostsUpdated: break;
+  }
+  return wire::Cause::HostsUpdated;
+}
+
 }  // namespace
 
 std::unique_ptr<wire::ProgressT> SessionCore::progress() const {
@@ -39,7 +48,7 @@ SessionCore::Actions SessionCore::ready(const ReadyInfo& info, Time) {
 
 wire::ReadyT SessionCore::to_wire(const ReadyInfo& info) {
   wire::ReadyT ready;
-  ready.cause = info.cause;
+  ready.cause = session::to_wire(info.cause);
   ready.has_state = info.has_state;
   ready.revision = info.revision;
   ready.digest = std::make_unique<wire::Digest>(info.digest.low, info.digest.high);

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/status.h"
-#include "wire/messages.h"
+#include "wire/bytes.h"
 
 namespace hvd::wire {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "wire/messages.h"
 
 namespace hvd::wire {
 namespace {

@@ -7,7 +7,8 @@
 #include <span>
 #include <string>
 
-#include "wire/messages.h"
+#include "wire/bytes.h"
+#include "wire/names.h"
 
 namespace hvd::wire {
 

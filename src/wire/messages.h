@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "control_generated.h"  // made by flatc in the build: hvd::wire::EnvelopeT, BodyUnion, ...
+#include "control_generated.h"  // made by flatc in the build: EnvelopeT, BodyUnion, ...
+#include "wire/bytes.h"
+#include "wire/names.h"
 
 namespace hvd::wire {
 
 inline constexpr uint32_t kProtocol = 1;
-using Bytes = std::vector<uint8_t>;
 
 /// Serialized envelope. `body` is a table object of control.fbs: encode(job, worker, generation, sequence,
 /// DoneT{...}).

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/roster.h"
-#include "wire/messages.h"
+#include "wire/names.h"
 
 namespace hvd::wire {
 

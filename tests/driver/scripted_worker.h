@@ -8,6 +8,7 @@
 
 #include "loop_support.h"
 #include "wire/channel.h"
+#include "wire/messages.h"
 #include "wire/tls.h"
 
 namespace hvd::driver::test {

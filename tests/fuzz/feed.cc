@@ -9,6 +9,7 @@
 #include "fuzz.h"
 #include "state/fabric.h"
 #include "state/state.h"
+#include "wire/messages.h"
 #include "wire/tls.h"
 
 namespace hvd::fuzz {

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "fuzz.h"
+#include "wire/messages.h"
 
 namespace hvd::fuzz {
 namespace {

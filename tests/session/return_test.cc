@@ -90,7 +90,7 @@ TEST_F(Return, ANewDriverIsToldWhichLinkBroke) {
   core.channel_closed(Status(HVD_CLOSED, "closed"), time);
   EXPECT_TRUE(of<Send>(core.failure(1, 2, "connection reset", false, time)).empty());
   ReadyInfo ready;
-  ready.cause = wire::Cause::PeerLost;
+  ready.cause = Cause::kPeerLost;
   core.ready(ready, time);
   core.dialled(time);
   const auto suspect_told_to = [&](uint64_t term) {

@@ -106,7 +106,7 @@ TEST_F(CoreTest, ReadyCarriesWhatTheWorkerBrings) {
   become_welcome();
   become_member(4);
   ReadyInfo info;
-  info.cause = wire::Cause::PeerLost;
+  info.cause = Cause::kPeerLost;
   info.has_state = true;
   info.revision = 77;
   info.digest = {1, 2};
