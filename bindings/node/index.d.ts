@@ -47,7 +47,8 @@ export interface Recovery {
   total: number; syncBytes: number; reason: string;
 }
 export interface Event {
-  kind: "hostsUpdated" | "peerLost" | "generation" | "jobEnded" | "driverLost" | "recovered" | "stalled" | number;
+  kind: "hostsUpdated" | "peerLost" | "generation" | "jobEnded" | "driverLost" | "recovered" | "stalled" |
+    "diverged" | "driverBack" | number;
   lost: number; sequence: number; generation: number; membershipEpoch: number; rank: number; size: number; message: string;
 }
 

@@ -11,6 +11,8 @@ import re
 import sys
 from pathlib import Path
 
+import bindings
+
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = ("hvd.h", "connect.h", "direct.h", "sampler.h", "shards.h", "driver.h", "backend.h")
 SCALARS = {
@@ -213,8 +215,9 @@ def as_json(api):
 
 def layout_c(api):
     out = [
-        """/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that it
- * compiles. A struct with struct_size may get fields at its end; nothing else here changes within an ABI version. */
+        """/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that
+ * it compiles. A struct with struct_size may get fields at its end; nothing else here changes within an ABI
+ * version. */
 #include <stddef.h>
 
 #include "hvd/backend.h"
@@ -336,8 +339,12 @@ def rust(api):
 
 def made():
     api = read()
-    return {ROOT / "scripts/api/api.json": as_json(api), ROOT / "tests/abi/layout.c": layout_c(api),
-            ROOT / "bindings/rust/hvd-sys/src/bindings.rs": rust(api)}
+    return {
+        ROOT / "scripts/api/api.json": as_json(api), ROOT / "tests/abi/layout.c": layout_c(api),
+        ROOT / "bindings/rust/hvd-sys/src/bindings.rs": rust(api),
+        ROOT / "bindings/python/hvd/_constants.py": bindings.python_constants(api),
+        ROOT / "bindings/node/lib/constants.js": bindings.node_constants(api)
+    }
 
 
 def unlisted(api):
@@ -358,6 +365,7 @@ def main():
         for path in stale:
             print(f"{path.relative_to(ROOT)} is not what the headers say: run scripts/api/make.py")
         wrong = unlisted(read())
+        wrong += [] if stale else bindings.differences(read(), ROOT)
         print("".join(line + "\n" for line in wrong), end="")
         return 1 if stale or wrong else 0
     for path, text in made().items():

@@ -1,12 +1,12 @@
 """What is written of the C API outside its headers: api.json and what is made of it, the bindings' tables and
 the functions that they use: api_test.py"""
-import ctypes
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
-import types
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -56,6 +56,29 @@ UNUSED = {
         "hvd_gather_object", "hvd_dtype_name", "hvd_get_leave_fd"
     },  # the interpreter's own handler writes to a descriptor of Python's
 }
+# What a binding does not name of the enumerators, and why.
+WIDE = {"HVD_DTYPE_" + name for name in
+        "COMPLEX64 COMPLEX128 FLOAT8_E4M3FN FLOAT8_E5M2 FLOAT8_E4M3FNUZ FLOAT8_E5M2FNUZ".split()}
+UNKNOWN = {
+    "go": set(),
+    # Its broadcast of an object is a broadcast; a phase or level that it does not know is the last one.
+    "rust": WIDE | {"HVD_COLLECTIVE_BROADCAST_OBJECT", "HVD_LOG_DEFAULT", "HVD_LOG_ERROR", "HVD_PHASE_FAILED"},
+    # NumPy has no such types; a log that is off has no callback.
+    "python": WIDE | {"HVD_LOG_OFF"},
+    # Workers alone: no driver, no sampler, no memory of devices, no log of its own.
+    "node": WIDE | {
+        value["name"] for enum in API["enums"] for value in enum["values"]
+        if re.match("HVD_(LOG|PHASE|DRIVER_FORMAT|PADDING|MEMORY)_", value["name"]) or
+        value["name"] in ["HVD_COLLECTIVE_" + name for name in
+                          "BROADCAST_OBJECT GATHER RECEIVE REDUCE SCATTER SEND".split()]
+    },
+}
+CONSTANTS = {
+    "go": ("bindings/go", "*.go", [r"C\.HVD_(\w+)"]),
+    "rust": ("bindings/rust/hvd/src", "*.rs", [r"\bHVD_(\w+)"]),
+    "python": ("bindings/python/hvd", "*.py", [r"\bc\.([A-Z]\w+)", r"_constants import \(?((?:[\w,]|\s)+)"]),
+    "node": ("bindings/node/lib", "*.js", [r"\bc\.([A-Z]\w+)"]),
+}
 SOURCES = {"go": ("bindings/go", ("*.go", "bridge.c"), r"\b(?:C\.)?(hvd_\w+)\("),
            "rust": ("bindings/rust/hvd/src", ("*.rs",), r"sys::(hvd_\w+)"),
            "python": ("bindings/python", ("*.py", "*.c", "*.cc", "*.cpp"), r"\b(hvd_\w+)\b")}
@@ -71,6 +94,16 @@ def used(binding):
     return names & FUNCTIONS
 
 
+def imported():
+    """The module make.py."""
+    sys.path.insert(0, str(MAKE.parent))
+    spec = importlib.util.spec_from_file_location("make", MAKE)
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    sys.path.pop(0)
+    return make
+
+
 class Api(unittest.TestCase):
     maxDiff = None
 
@@ -80,9 +113,7 @@ class Api(unittest.TestCase):
         self.assertEqual((0, ""), (result.returncode, result.stdout))
 
     def test_a_change_of_a_header_is_noticed(self):
-        spec = importlib.util.spec_from_file_location("make", MAKE)
-        make = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(make)
+        make = imported()
         struct = make.Reader().struct("s", "size_t struct_size; int32_t a, b; char c[3]; double d", "x.h")
         self.assertEqual((32, [0, 8, 12, 16, 24]),
                          (struct["size"], [field["offset"] for field in struct["fields"]]))
@@ -93,9 +124,7 @@ class Api(unittest.TestCase):
                     make.Reader().declaration(piece, "x.h", None)
 
     def test_a_function_that_the_export_map_lacks_is_noticed(self):
-        spec = importlib.util.spec_from_file_location("make", MAKE)
-        make = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(make)
+        make = imported()
         functions = [{"name": name} for name in FUNCTIONS]
         self.assertEqual([], make.unlisted({"functions": functions}))
         self.assertEqual(["src/api/hvd.map does not export hvd_new"],
@@ -103,16 +132,20 @@ class Api(unittest.TestCase):
         self.assertEqual(["src/api/hvd.map exports hvd_rank, which no header declares"],
                          make.unlisted({"functions": [f for f in functions if f["name"] != "hvd_rank"]}))
 
-    def test_each_constant_is_known_to_go(self):
-        """Their values are the header's: cgo asks the compiler."""
-        text = "\n".join(path.read_text() for path in (ROOT / "bindings/go").glob("*.go"))
-        known = set(re.findall(r"C\.(HVD_\w+)", text))
-        # A Go program meets these as nil, as a default, or in a callback of its own.
-        without = {"HVD_OK", "HVD_LOG_DEFAULT", "HVD_PHASE_NEW"}
-        missing = [value["name"] for enum in API["enums"] for value in enum["values"]
-                   if value["name"] not in known | without and "backend.h" != enum["header"]
-                   and not re.match("HVD_(DTYPE_(FLOAT8|COMPLEX)|COLLECTIVE_|DRIVER_FORMAT_)", value["name"])]
-        self.assertEqual([], missing)
+    def test_each_enumerator_is_known_to_each_binding_or_left_out_on_purpose(self):
+        """Their values are the header's: cgo asks the compiler, and make.py makes the others' constants."""
+        every = {value["name"] for enum in API["enums"] if enum["header"] != "backend.h"
+                 for value in enum["values"]}
+        for binding, (folder, pattern, expressions) in CONSTANTS.items():
+            with self.subTest(binding):
+                text = "\n".join(path.read_text() for path in (ROOT / folder).rglob(pattern)
+                                 if path.name not in ("_constants.py", "constants.js"))
+                known = {"HVD_" + name for expression in expressions
+                         for found in re.findall(expression, text)
+                         for name in re.findall(r"\b[A-Z][A-Z0-9_]+\b", found)}
+                self.assertEqual(sorted(UNKNOWN[binding] & every), sorted(UNKNOWN[binding]),
+                                 "no such enumerator")
+                self.assertEqual(sorted(UNKNOWN[binding]), sorted(every - known))
 
     def test_each_function_is_used_by_each_binding_or_left_out_on_purpose(self):
         for binding, left_out in UNUSED.items():
@@ -121,46 +154,50 @@ class Api(unittest.TestCase):
                 missing = FUNCTIONS - used(binding) - left_out
                 self.assertEqual([], sorted(missing), f"{binding} does not use them")
 
-    def test_pythons_tables_are_the_headers(self):
-        """Where the package has tables for ctypes: functions with their parameters, and structs by their
-        layout."""
-        path = ROOT / "bindings/python/hvd/_abi.py"
-        if not path.exists():
-            self.skipTest("the package is compiled against the headers")
-        tables = self.loaded(path)
-        functions = {function["name"]: function for function in API["functions"]}
-        for name, (result, arguments) in tables._PROTOTYPES.items():
-            self.assertIn(name, functions)
-            expected = len(functions[name]["parameters"]) - (1 if result is None else 0)
-            self.assertEqual(expected, len(arguments), name)
-        layouts = {tuple((f["name"], f["offset"], f["size"]) for f in s["fields"]): s for s in API["structs"]}
-        checked = 0
-        for name, kind in vars(tables).items():
-            if not (isinstance(kind, type) and issubclass(kind, ctypes.Structure)) or not hasattr(
-                    kind, "_fields_"):
-                continue
-            layout = tuple(
-                (f[0], getattr(kind, f[0]).offset, getattr(kind, f[0]).size) for f in kind._fields_)
-            self.assertIn(layout, layouts, name)
-            self.assertEqual(layouts[layout]["size"], ctypes.sizeof(kind), name)
-            checked += 1
-        self.assertGreater(checked, 10)
+    def noticed(self, file, change, by):
+        """Sentences about the binding after a change of its file's text."""
+        text = (ROOT / file).read_text()
+        old, new = change
+        self.assertIn(old, text)
+        made = imported()
+        if by == "node":
+            return made.bindings.Node(API, text.replace(old, new, 1)).check()
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("_constants.py", "errors.py"):
+                shutil.copy(ROOT / "bindings/python/hvd" / name, folder)
+            changed = Path(folder) / "_abi.py"
+            changed.write_text(text.replace(old, new, 1))
+            return made.bindings.Python(API, made.bindings.load_tables(changed)).check()
 
-    @staticmethod
-    def loaded(path):
-        """The module, with a library that has every function there is."""
-        package = types.ModuleType("hvd_tables")
-        package.__path__ = [str(path.parent)]
-        sys.modules["hvd_tables"] = package
-        library = types.ModuleType("hvd_tables._library")
-        library.LibraryError = Exception
-        library.load = lambda: (types.SimpleNamespace(**{name: types.SimpleNamespace()
-                                                         for name in FUNCTIONS}), "")
-        sys.modules["hvd_tables._library"] = library
-        spec = importlib.util.spec_from_file_location("hvd_tables._abi", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+    def test_a_difference_of_pythons_tables_is_noticed(self):
+        for old, new, sentence in (
+            ('"hvd_op_wait": (None, [_P, _L])', '"hvd_op_wait": (None, [_P, _I])', "takes a c_int as timeout_ns"),
+            ('"hvd_op_wait": (None, [_P, _L])', '"hvd_op_wait": (None, [_P])', "has 1 parameters: expected 2"),
+            ('"hvd_rank": (_I', '"hvd_rank": (_L', "hvd_rank gives another type than int32_t"),
+            ('"hvd_rank":', '"hvd_rang":', "hvd_rang, which no header declares"),
+            ('AddHostFn = CFUNCTYPE(c_int32', "AddHostFn = CFUNCTYPE(None", "expected hvd_discover_fn"),
+            ('("cause", Status)', '("cause", c_uint32)', "Recovery.cause is no hvd_status"),
+            ('("rank", c_int32), ("size", c_int32)', '("size", c_int32), ("rank", c_int32)',
+             "Membership is laid out as no struct")):
+            with self.subTest(new):
+                wrong = self.noticed("bindings/python/hvd/_abi.py", (old, new), "python")
+                self.assertIn(sentence, "\n".join(wrong))
+
+    def test_a_difference_of_nodes_tables_is_noticed(self):
+        for old, new, sentence in (
+            ("size_t index, _Inout_ hvd_tensor", "int32 index, _Inout_ hvd_tensor", "takes int32 as index"),
+            ("hvd_op *op, _Out_ int32 *fd", "hvd_op *op", "hvd_op_get_fd has 2 parameters: expected 3"),
+            ("uint64 hvd_state_revision", "int64 hvd_state_revision", "hvd_state_revision gives int64"),
+            ('["op_test"', '["op_tset"', "hvd_op_tset, which no header declares"),
+            ("int32 hvd_reset_fn", "int64 hvd_reset_fn", "hvd_reset_fn gives int64"),
+            ('ndim: "int32"', 'ndim: "int64"', "hvd_tensor.ndim stands where the header has int32_t ndim"),
+            ('koffi.array("char", 512) }),', 'koffi.array("char", 511) }),', "hvd_error.message stands where"),
+            ("revision: \"uint64\", commits", "commits: \"uint64\", revision", "hvd_state_info.commits stands where")):
+            with self.subTest(new):
+                self.assertIn(sentence, "\n".join(self.noticed("bindings/node/lib/abi.js", (old, new), "node")))
+
+    def test_the_tables_are_the_headers(self):
+        self.assertEqual([], imported().bindings.differences(API, ROOT))
 
 
 if __name__ == "__main__":

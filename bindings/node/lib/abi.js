@@ -2,10 +2,10 @@
 import { existsSync, statSync } from "node:fs";
 import { join } from "node:path";
 import koffi from "koffi";
+import { ABI_VERSION, MAX_DIMS } from "./constants.js";
 import { HvdError, fail } from "./errors.js";
 
-const ABI = 1;
-const FILE = `libhvd.so.${ABI}`;
+const FILE = `libhvd.so.${ABI_VERSION}`;
 
 // Calls that may block run on threads of Node's pool, on stacks of koffi's. 128 KiB, its default, is little
 // for TLS.
@@ -43,7 +43,7 @@ const place = { rank: "int32", size: "int32", local_rank: "int32", local_size: "
 export const structs = {
   error: struct("hvd_error", { status: "int32", rank: "int32", generation: "uint64", vendor_code: "int64",
     backend: koffi.array("char", 16), message: koffi.array("char", 512) }),
-  tensor: struct("hvd_tensor", { data: "void *", dtype: "int32", ndim: "int32", shape: koffi.array("int64", 8),
+  tensor: struct("hvd_tensor", { data: "void *", dtype: "int32", ndim: "int32", shape: koffi.array("int64", MAX_DIMS),
     memory: "int32", device: "int32", stream: "void *" }),
   membership: struct("hvd_membership_info", { ...place, membership_epoch: "uint64", worker: "uint64" }),
   processSet: struct("hvd_process_set_info", place),

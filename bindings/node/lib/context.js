@@ -1,15 +1,23 @@
 // A worker: its place in the job, its collectives and events.
 import koffi from "koffi";
 import { call, callAsync, make, plain, plainAsync, structs } from "./abi.js";
+import * as c from "./constants.js";
 import { HvdError, Status, choice, fail, integer, nanoseconds, number, options, shown, text } from "./errors.js";
 import { readable } from "./poller.js";
 import { copied, tensor, tensors } from "./tensor.js";
 
-const BROADCAST = 1, ALLREDUCE = 2, ALLGATHER = 3, BARRIER = 4, REDUCESCATTER = 5, ALLTOALL = 6, JOIN = 7;
-const reductions = { sum: 1, average: 2, min: 3, max: 4, product: 5 };
-const rules = { workers: 1, ranks: 2, local: 3, cross: 4, end: 5 };
-const kinds = new Map([[1, "hostsUpdated"], [2, "peerLost"], [4, "generation"], [8, "jobEnded"], [16, "driverLost"],
-                       [32, "recovered"], [64, "stalled"]]);
+const BROADCAST = c.COLLECTIVE_BROADCAST, ALLREDUCE = c.COLLECTIVE_ALLREDUCE, ALLGATHER = c.COLLECTIVE_ALLGATHER,
+      BARRIER = c.COLLECTIVE_BARRIER, REDUCESCATTER = c.COLLECTIVE_REDUCESCATTER, ALLTOALL = c.COLLECTIVE_ALLTOALL,
+      JOIN = c.COLLECTIVE_JOIN;
+const reductions = { sum: c.REDUCTION_SUM, average: c.REDUCTION_AVERAGE, min: c.REDUCTION_MIN, max: c.REDUCTION_MAX,
+                     product: c.REDUCTION_PRODUCT };
+const rules = { workers: c.SET_RULE_WORKERS, ranks: c.SET_RULE_RANKS, local: c.SET_RULE_LOCAL, cross: c.SET_RULE_CROSS,
+                end: c.SET_RULE_END };
+const kinds = new Map([
+  [c.EVENT_HOSTS_UPDATED, "hostsUpdated"], [c.EVENT_PEER_LOST, "peerLost"], [c.EVENT_GENERATION, "generation"],
+  [c.EVENT_JOB_ENDED, "jobEnded"], [c.EVENT_DRIVER_LOST, "driverLost"], [c.EVENT_RECOVERED, "recovered"],
+  [c.EVENT_STALLED, "stalled"], [c.EVENT_DIVERGED, "diverged"], [c.EVENT_DRIVER_BACK, "driverBack"],
+]);
 const anyOp = ["processSet", "priority", "timeout"];
 
 const alive = new Set();

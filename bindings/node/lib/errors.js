@@ -1,9 +1,12 @@
 // What the library reports, as an exception; and the checks that need no library.
+import * as c from "./constants.js";
 
 /** Values of hvd_status. */
 export const Status = Object.freeze({
-  OK: 0, PEER_LOST: 1, HOSTS_UPDATED: 2, MISMATCH: 3, INVALID: 4, TIMEOUT: 5, CLOSED: 6, REMOVED: 7, DRIVER_LOST: 8,
-  REFUSED: 9, UNAVAILABLE: 10, UNSUPPORTED: 11, CALLBACK_FAILED: 12, JOB_FAILED: 13, INTERNAL: 14,
+  OK: c.OK, PEER_LOST: c.PEER_LOST, HOSTS_UPDATED: c.HOSTS_UPDATED, MISMATCH: c.MISMATCH, INVALID: c.INVALID,
+  TIMEOUT: c.TIMEOUT, CLOSED: c.CLOSED, REMOVED: c.REMOVED, DRIVER_LOST: c.DRIVER_LOST, REFUSED: c.REFUSED,
+  UNAVAILABLE: c.UNAVAILABLE, UNSUPPORTED: c.UNSUPPORTED, CALLBACK_FAILED: c.CALLBACK_FAILED,
+  JOB_FAILED: c.JOB_FAILED, INTERNAL: c.INTERNAL,
 });
 const names = new Map(Object.entries(Status).map(([name, value]) => [value, `HVD_${name}`]));
 

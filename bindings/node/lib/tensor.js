@@ -1,11 +1,13 @@
 // Typed arrays as tensors: their own memory is what the library reads and writes.
 import koffi from "koffi";
 import { plain, structs, make } from "./abi.js";
+import * as c from "./constants.js";
 import { choice, shown } from "./errors.js";
 
 const dtypes = {
-  uint8: 1, int8: 2, uint16: 3, int16: 4, uint32: 5, int32: 6, uint64: 7, int64: 8, float16: 9, bfloat16: 10,
-  float32: 11, float64: 12, bool: 13,
+  uint8: c.DTYPE_UINT8, int8: c.DTYPE_INT8, uint16: c.DTYPE_UINT16, int16: c.DTYPE_INT16, uint32: c.DTYPE_UINT32,
+  int32: c.DTYPE_INT32, uint64: c.DTYPE_UINT64, int64: c.DTYPE_INT64, float16: c.DTYPE_FLOAT16,
+  bfloat16: c.DTYPE_BFLOAT16, float32: c.DTYPE_FLOAT32, float64: c.DTYPE_FLOAT64, bool: c.DTYPE_BOOL,
 };
 const dtypeNames = new Map(Object.entries(dtypes).map(([name, value]) => [value, name]));
 const arrayTypes = {
@@ -40,10 +42,10 @@ export class Tensor {
                           `elements of ${data.constructor.name}`);
     }
     this.shape = shape === undefined ? [data.length] : Array.from(shape);
-    const fits = this.shape.length <= 8 && this.shape.every((n) => Number.isSafeInteger(n) && n >= 0) &&
+    const fits = this.shape.length <= c.MAX_DIMS && this.shape.every((n) => Number.isSafeInteger(n) && n >= 0) &&
       this.shape.reduce((product, n) => product * n, 1) === data.length;
     if (!fits) {
-      throw new RangeError(`shape is [${this.shape}]: expected up to 8 dimensions of ${data.length} elements in all`);
+      throw new RangeError(`shape is [${this.shape}]: expected up to ${c.MAX_DIMS} dimensions of ${data.length} elements in all`);
     }
     this.bytes = data.byteLength;
     this.address = koffi.address(data);

@@ -14,14 +14,11 @@ from operator import index
 from threading import get_ident
 from typing import Any
 
+from ._constants import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT, MAX_DIMS, SAMPLER_SAVED_BYTES as SAMPLER_SAVED_BYTES
 from ._library import LibraryError, load
 from .errors import BY_STATUS, HvdError, InvalidError
 
 lib, LIBRARY_PATH = load()
-
-MAX_DIMS = 8
-DEFAULT_TIMEOUT = 0
-SAMPLER_SAVED_BYTES = 64
 
 Status = c_int32
 
@@ -142,7 +139,7 @@ ResetFn = CFUNCTYPE(c_int32, c_void_p)
 ReshardFn = CFUNCTYPE(c_int32, c_void_p, POINTER(Shard))
 LostFn = CFUNCTYPE(c_int32, c_void_p, c_char_p)
 ListenerFn = CFUNCTYPE(None, c_void_p, POINTER(Event))
-AddHostFn = CFUNCTYPE(None, c_void_p, c_char_p, c_int32)
+AddHostFn = CFUNCTYPE(c_int32, c_void_p, c_char_p, c_int32)
 DiscoverFn = CFUNCTYPE(c_int32, c_void_p, AddHostFn, c_void_p)
 LaunchFn = CFUNCTYPE(c_int32, c_void_p, POINTER(Launch))
 StopFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)

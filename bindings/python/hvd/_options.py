@@ -6,6 +6,7 @@ from ctypes import byref, c_char_p, c_void_p
 from typing import Callable, Union
 
 from . import _abi
+from . import _constants as c
 from ._handles import Registry
 from .errors import InvalidError
 
@@ -13,7 +14,7 @@ _lib = _abi.lib
 OptionValue = Union[str, int, float, bool, None]
 LogCallback = Callable[[int, str], None]
 
-TRACE, DEBUG, INFO, WARNING, ERROR = 1, 2, 3, 4, 5
+TRACE, DEBUG, INFO, WARNING, ERROR = c.LOG_TRACE, c.LOG_DEBUG, c.LOG_INFO, c.LOG_WARNING, c.LOG_ERROR
 _logs = Registry()
 
 
@@ -58,7 +59,7 @@ class NativeOptions:
                 if value is not None:
                     self.set(key, value)
             number = _logs.add(log or to_logging())
-            _abi.check(_lib.hvd_options_set_log, self._pointer, 0, _log, number, _forget_log)
+            _abi.check(_lib.hvd_options_set_log, self._pointer, c.LOG_DEFAULT, _log, number, _forget_log)
         except BaseException:
             self.close()
             raise

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Callable, Mapping, Sequence
 
 from . import _abi
+from . import _constants as c
 from ._library import hvdrun
 from ._handles import Native, Registry, close_at_exit
 from ._options import LogCallback, NativeOptions, OptionValue
@@ -36,12 +37,12 @@ class LaunchRequest:
 
 
 class Phase(enum.IntEnum):
-    NEW = 0
-    FORMING = 1
-    RUNNING = 2
-    ENDING = 3
-    SUCCEEDED = 4
-    FAILED = 5
+    NEW = c.PHASE_NEW
+    FORMING = c.PHASE_FORMING
+    RUNNING = c.PHASE_RUNNING
+    ENDING = c.PHASE_ENDING
+    SUCCEEDED = c.PHASE_SUCCEEDED
+    FAILED = c.PHASE_FAILED
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class DriverStatus:
 class Format(enum.IntEnum):
     """How Driver.describe tells of a job: docs/observability.md."""
 
-    TEXT = 0
-    JSON = 1
-    OPENMETRICS = 2
-    LINE = 3
+    TEXT = c.DRIVER_FORMAT_TEXT
+    JSON = c.DRIVER_FORMAT_JSON
+    OPENMETRICS = c.DRIVER_FORMAT_OPENMETRICS
+    LINE = c.DRIVER_FORMAT_LINE
 
 
 class Launcher:

@@ -8,6 +8,7 @@ from enum import IntFlag
 from typing import Any
 
 from . import _abi
+from . import _constants as c
 from ._options import NativeOptions, OptionValue
 from .errors import InvalidError
 from .tensors import CODES
@@ -16,16 +17,16 @@ _lib = _abi.lib
 
 
 class EventKind(IntFlag):
-    HOSTS_UPDATED = 1  # the driver saw hosts change; agreed on at the next commit
-    PEER_LOST = 2      # the generation is lost
-    GENERATION = 4     # a new generation is formed and connected
-    JOB_ENDED = 8
-    DRIVER_LOST = 16
-    RECOVERED = 32     # a recovery was recorded
-    STALLED = 64       # rank 0: an operation waits for ranks that the message names
-    DIVERGED = 128     # the rank committed other bytes than most (option divergence_every)
-    DRIVER_BACK = 256  # there is a driver again
-    ALL = 0xFFFFFFFF
+    HOSTS_UPDATED = c.EVENT_HOSTS_UPDATED  # the driver saw hosts change; agreed on at the next commit
+    PEER_LOST = c.EVENT_PEER_LOST          # the generation is lost
+    GENERATION = c.EVENT_GENERATION        # a new generation is formed and connected
+    JOB_ENDED = c.EVENT_JOB_ENDED
+    DRIVER_LOST = c.EVENT_DRIVER_LOST
+    RECOVERED = c.EVENT_RECOVERED          # a recovery was recorded
+    STALLED = c.EVENT_STALLED              # rank 0: an operation waits for ranks that the message names
+    DIVERGED = c.EVENT_DIVERGED            # the rank committed other bytes than most (option divergence_every)
+    DRIVER_BACK = c.EVENT_DRIVER_BACK      # there is a driver again
+    ALL = c.EVENT_ALL
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,11 @@ def plain_of(kind: Any, raw: Any) -> Any:
         **{name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in values.items()})
 
 
-MEMORIES = {"host": 0, "cuda": 1}
+MEMORIES = {"host": c.MEMORY_HOST, "cuda": c.MEMORY_CUDA}
 COLLECTIVES = {
-    "broadcast": 1, "allreduce": 2, "allgather": 3, "barrier": 4, "reducescatter": 5, "alltoall": 6, "join": 7
+    "broadcast": c.COLLECTIVE_BROADCAST, "allreduce": c.COLLECTIVE_ALLREDUCE,
+    "allgather": c.COLLECTIVE_ALLGATHER, "barrier": c.COLLECTIVE_BARRIER,
+    "reducescatter": c.COLLECTIVE_REDUCESCATTER, "alltoall": c.COLLECTIVE_ALLTOALL, "join": c.COLLECTIVE_JOIN
 }
 
 

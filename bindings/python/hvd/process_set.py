@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from . import _abi
+from . import _constants as c
 from ._handles import Native
 from .errors import InvalidError
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from .context import Context
 
 _lib = _abi.lib
-RULES = {"workers": 1, "ranks": 2, "local": 3, "cross": 4, "end": 5}
+RULES = {
+    "workers": c.SET_RULE_WORKERS, "ranks": c.SET_RULE_RANKS, "local": c.SET_RULE_LOCAL,
+    "cross": c.SET_RULE_CROSS, "end": c.SET_RULE_END
+}
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,20 @@ import weakref
 from typing import Any, Callable
 
 from . import _abi
+from . import _constants as c
 from .errors import InvalidError
 
-_HOST, _CUDA = 0, 1
+_HOST, _CUDA = c.MEMORY_HOST, c.MEMORY_CUDA
 
 # Name, size, struct's format, DLPack's (code, bits) of each dtype.
 _DTYPES = {
-    1: ("uint8", 1, "B", (1, 8)), 2: ("int8", 1, "b", (0, 8)), 3: ("uint16", 2, "H", (1, 16)),
-    4: ("int16", 2, "h", (0, 16)), 5: ("uint32", 4, "I", (1, 32)), 6: ("int32", 4, "i", (0, 32)),
-    7: ("uint64", 8, "Q", (1, 64)), 8: ("int64", 8, "q", (0, 64)), 9: ("float16", 2, "e", (2, 16)),
-    10: ("bfloat16", 2, None, (4, 16)), 11: ("float32", 4, "f", (2, 32)), 12: ("float64", 8, "d", (2, 64)),
-    13: ("bool", 1, "?", (6, 8)),
+    c.DTYPE_UINT8: ("uint8", 1, "B", (1, 8)), c.DTYPE_INT8: ("int8", 1, "b", (0, 8)),
+    c.DTYPE_UINT16: ("uint16", 2, "H", (1, 16)), c.DTYPE_INT16: ("int16", 2, "h", (0, 16)),
+    c.DTYPE_UINT32: ("uint32", 4, "I", (1, 32)), c.DTYPE_INT32: ("int32", 4, "i", (0, 32)),
+    c.DTYPE_UINT64: ("uint64", 8, "Q", (1, 64)), c.DTYPE_INT64: ("int64", 8, "q", (0, 64)),
+    c.DTYPE_FLOAT16: ("float16", 2, "e", (2, 16)), c.DTYPE_BFLOAT16: ("bfloat16", 2, None, (4, 16)),
+    c.DTYPE_FLOAT32: ("float32", 4, "f", (2, 32)), c.DTYPE_FLOAT64: ("float64", 8, "d", (2, 64)),
+    c.DTYPE_BOOL: ("bool", 1, "?", (6, 8)),
 }
 NAMES = {code: entry[0] for code, entry in _DTYPES.items()}
 SIZES = {code: entry[1] for code, entry in _DTYPES.items()}
@@ -398,7 +401,7 @@ class Array:
 
     def tolist(self) -> list:
         """Nested lists of numbers."""
-        if not self.nbytes or self._dtype in (9, 10):
+        if not self.nbytes or self._dtype in (c.DTYPE_FLOAT16, c.DTYPE_BFLOAT16):
             return self.numpy().tolist()
         return self.memoryview().tolist()
 

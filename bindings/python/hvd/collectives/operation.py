@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Callable, Sequence
 
+from .. import _constants as c
 from .._handles import Native
 from .._submit import submit
 from ..errors import InvalidError
@@ -12,18 +13,24 @@ from ..handle import Handle
 from ..process_set import ProcessSet, global_process_set
 from ..tensors import borrow, new_like
 
-(BROADCAST, ALLREDUCE, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, JOIN, BROADCAST_OBJECT, SEND, RECEIVE,
- REDUCE, GATHER, SCATTER) = range(1, 14)
-KINDS = ("", "broadcast", "allreduce", "allgather", "barrier", "reducescatter", "alltoall", "join",
-         "broadcast_object", "send", "receive", "reduce", "gather", "scatter")
+BROADCAST, ALLREDUCE, ALLGATHER = c.COLLECTIVE_BROADCAST, c.COLLECTIVE_ALLREDUCE, c.COLLECTIVE_ALLGATHER
+BARRIER, REDUCESCATTER, ALLTOALL = c.COLLECTIVE_BARRIER, c.COLLECTIVE_REDUCESCATTER, c.COLLECTIVE_ALLTOALL
+JOIN, BROADCAST_OBJECT = c.COLLECTIVE_JOIN, c.COLLECTIVE_BROADCAST_OBJECT
+SEND, RECEIVE = c.COLLECTIVE_SEND, c.COLLECTIVE_RECEIVE
+REDUCE, GATHER, SCATTER = c.COLLECTIVE_REDUCE, c.COLLECTIVE_GATHER, c.COLLECTIVE_SCATTER
+KINDS = {
+    BROADCAST: "broadcast", ALLREDUCE: "allreduce", ALLGATHER: "allgather", BARRIER: "barrier",
+    REDUCESCATTER: "reducescatter", ALLTOALL: "alltoall", JOIN: "join", BROADCAST_OBJECT: "broadcast_object",
+    SEND: "send", RECEIVE: "receive", REDUCE: "reduce", GATHER: "gather", SCATTER: "scatter"
+}
 
 
 class Reduction(IntEnum):
-    SUM = 1
-    AVERAGE = 2
-    MIN = 3
-    MAX = 4
-    PRODUCT = 5
+    SUM = c.REDUCTION_SUM
+    AVERAGE = c.REDUCTION_AVERAGE
+    MIN = c.REDUCTION_MIN
+    MAX = c.REDUCTION_MAX
+    PRODUCT = c.REDUCTION_PRODUCT
     ADASUM = 100  # made of messages (adasum.py), and none of the library's
 
 

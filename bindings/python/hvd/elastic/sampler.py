@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Sized
 
 from .. import _abi
+from .. import _constants as c
 from .._default import context as default_context
 from .._handles import Native
 from ..context import Context
@@ -16,7 +17,7 @@ from ..errors import ClosedError, InvalidError
 from ..facts import plain_of
 
 _lib = _abi.lib
-PADDINGS = {"none": 0, "repeat": 1, "drop": 2}
+PADDINGS = {"none": c.PADDING_NONE, "repeat": c.PADDING_REPEAT, "drop": c.PADDING_DROP}
 
 
 @dataclass(frozen=True)

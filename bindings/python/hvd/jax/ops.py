@@ -20,13 +20,16 @@ from jax._src import effects as _effects
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .. import _constants as c
 from .. import _default as plain
 from ..collectives import Average, Reduction, Sum
 from ..errors import HvdError, InvalidError, UnsupportedError
 from ..tensors import CODES
 from ._native import native
 
-_BROADCAST, _ALLREDUCE, _ALLGATHER, _REDUCESCATTER, _ALLTOALL = 1, 2, 3, 5, 6
+_BROADCAST, _ALLREDUCE = c.COLLECTIVE_BROADCAST, c.COLLECTIVE_ALLREDUCE
+_ALLGATHER, _REDUCESCATTER = c.COLLECTIVE_ALLGATHER, c.COLLECTIVE_REDUCESCATTER
+_ALLTOALL = c.COLLECTIVE_ALLTOALL
 _KINDS = {
     _BROADCAST: "broadcast", _ALLREDUCE: "allreduce", _ALLGATHER: "allgather",
     _REDUCESCATTER: "reducescatter", _ALLTOALL: "alltoall"

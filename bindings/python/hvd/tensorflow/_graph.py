@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from .. import _default
 from .._abi import LIBRARY_PATH, lib
-from ..collectives.operation import members_of
+from ..collectives.operation import (ALLGATHER as ALLGATHER, ALLREDUCE as ALLREDUCE, ALLTOALL as ALLTOALL,
+                                     BROADCAST as BROADCAST, REDUCESCATTER as REDUCESCATTER, members_of)
 from ..context import Context
 
-BROADCAST, ALLREDUCE, ALLGATHER, _, REDUCESCATTER, ALLTOALL = range(1, 7)
 
 
 class _Library(ctypes.Structure):
