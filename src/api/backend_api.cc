@@ -1,7 +1,7 @@
 // Which backends there are, and which of them a context uses, of hvd.h.
 #include "api/requests.h"
-#include "backend/loader.h"
 #include "elastic/worker.h"
+#include "selection/selection.h"
 
 using hvd::Error;
 using hvd::Options;
@@ -25,7 +25,7 @@ extern "C" {
 hvd_status hvd_get_available_backend_count(const hvd_options* options, size_t* ret_count, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_count, "ret_count");
-    *ret_count = hvd::backend::survey(options_of(options)).size();
+    *ret_count = hvd::selection::survey(options_of(options)).size();
   });
 }
 
@@ -33,7 +33,7 @@ hvd_status hvd_get_available_backend(const hvd_options* options, size_t index, h
                                      hvd_error* error) {
   return guarded(error, [&] {
     required(ret_report, "ret_report");
-    const std::vector<hvd::backend::Report> all = hvd::backend::survey(options_of(options));
+    const std::vector<hvd::backend::Report> all = hvd::selection::survey(options_of(options));
     if (index >= all.size()) {
       throw Error(HVD_INVALID, fmt::format("index is {}: expected 0 to {}", index, all.size() - 1));
     }
@@ -55,19 +55,19 @@ hvd_status hvd_get_available_backend(const hvd_options* options, size_t index, h
 }
 
 hvd_status hvd_get_backend_choice(hvd_context* context, hvd_memory memory, hvd_dtype dtype,
-                                  hvd_collective collective, hvd_backend_choice_info* ret_selection,
+                                  hvd_collective collective, hvd_backend_choice_info* ret_choice,
                                   hvd_error* error) {
   return guarded(error, [&]() -> hvd::Status {
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
-    required(ret_selection, "ret_selection");
+    required(ret_choice, "ret_choice");
     hvd::backend::Choice choice;
     hvd::Status status = worker.backend_choice(memory, dtype, hvd::api::carried_by(collective), &choice);
     if (!status.ok()) return status;
-    hvd_backend_choice_info selection{};
-    copy_text(selection.name, choice.name);
-    copy_text(selection.reason, choice.reason);
-    copy_out(ret_selection, selection, "ret_selection");
+    hvd_backend_choice_info info{};
+    copy_text(info.name, choice.name);
+    copy_text(info.reason, choice.reason);
+    copy_out(ret_choice, info, "ret_choice");
     return status;
   });
 }

@@ -37,12 +37,8 @@ Report report_of(const Module& module) {
 // loads are there.
 Status try_open(const Options& options, const std::shared_ptr<Module>& module) {
   if ((module->description.memories >> HVD_MEMORY_HOST & 1) != 0) return {};
-  std::vector<std::pair<std::string, std::string>> module_options;
-  for (const char* key : {"nccl_library", "cuda_library"}) {
-    if (const std::string file = options.string(key); !file.empty()) module_options.emplace_back(key, file);
-  }
   std::unique_ptr<Instance> instance;
-  return open_instance(module, module_options, HostHandlers(), options.logger, &instance);
+  return open_instance(module, options.for_modules(), HostHandlers(), options.logger, &instance);
 }
 
 }  // namespace
@@ -76,7 +72,7 @@ Status find_module(const Options& options, const std::string& name, std::shared_
   return {HVD_UNAVAILABLE, tried};
 }
 
-std::vector<Report> survey(const Options& options) {
+std::vector<Report> survey(const Options& options, const WhyNot& why_not) {
   std::vector<Report> reports;
   Report& self = reports.emplace_back();
   self.description = make_self_instance()->description();
@@ -93,7 +89,8 @@ std::vector<Report> survey(const Options& options) {
       }
       Report report;
       std::shared_ptr<Module> module;
-      report.status = load_module(path, &module);
+      const std::string left_alone = why_not ? why_not(name) : "";
+      report.status = left_alone.empty() ? load_module(path, &module) : Status(HVD_UNAVAILABLE, left_alone);
       if (report.status.ok()) {
         report = report_of(*module);
         report.status = try_open(options, module);

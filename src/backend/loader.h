@@ -1,6 +1,7 @@
 // Where modules are looked for, and what is found there.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,11 @@ struct Report {
   Status status;             // why it is not usable
 };
 
-/// Everything there is, in the order of the search. Loads what loads.
-std::vector<Report> survey(const Options& options);
+/// Why a module is not to be loaded here; "": it may be.
+using WhyNot = std::function<std::string(const std::string& module)>;
+
+/// Everything there is, in the order of the search. Loads what loads, but for what `why_not` (may be absent)
+/// has a reason for.
+std::vector<Report> survey(const Options& options, const WhyNot& why_not);
 
 }  // namespace hvd::backend

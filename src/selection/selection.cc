@@ -294,6 +294,18 @@ std::optional<Launcher> find_launcher(const Options& options) {
   return find_launcher(options, read_manifests(options));
 }
 
+std::vector<backend::Report> survey(const Options& options) {
+  const std::vector<Manifest> manifests = read_manifests(options);
+  const std::optional<Launcher> launcher = find_launcher(options, manifests);
+  return backend::survey(options, [&](const std::string& module) -> std::string {
+    const auto manifest = std::find_if(manifests.begin(), manifests.end(),
+                                       [&](const Manifest& m) { return m.module == module; });
+    if (!launcher || manifest == manifests.end() || manifest->serves.empty()) return "";
+    return fmt::format("it serves {} in elastic jobs alone, and is not loaded where {} is set",
+                       manifest->serves, launcher->variable);
+  });
+}
+
 std::vector<std::string> parse_backends(const std::string& text) {
   std::vector<std::string> names;
   for (size_t begin = 0; begin <= text.size();) {

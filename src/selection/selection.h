@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/loader.h"
 #include "base/member.h"
 #include "base/modules.h"
 #include "base/options.h"
@@ -38,6 +39,10 @@ std::vector<std::string> parse_backends(const std::string& text);
 Status open(const Options& options, const std::string& name,
             const std::vector<std::pair<std::string, std::string>>& module_options,
             backend::HostHandlers handlers, std::unique_ptr<backend::Instance>* ret_instance);
+
+/// backend::survey. A process that a launcher has started loads no module that serves another's name, which
+/// is for elastic jobs: that one is reported, with this as the reason.
+std::vector<backend::Report> survey(const Options& options);
 
 /// What must be the same on all workers, of one whose instance gave these offers.
 std::vector<Setting> settings_of(const std::vector<Offer>& offers);

@@ -2,6 +2,8 @@
 // test's own, under the names that are looked for.
 #include "selection/selection.h"
 
+#include <dlfcn.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -221,6 +223,28 @@ TEST_F(Launched, AutoLeavesOutAModuleThatDoesNotKnowTheGroup) {
       << choice(HVD_MEMORY_HOST);
 }
 
+TEST_F(Launched, TheSurveyLoadsNoModuleThatServesAnothersName) {
+  put("alpha", "tiny");
+  put("alpha_elastic", "mpi_double");
+  const std::string file = directory / "libhvd_alpha_elastic.so";
+  const auto report = [&] {
+    for (const backend::Report& r : survey(options())) {
+      if (r.description.path == fs::canonical(file)) return r;
+    }
+    return backend::Report{};
+  };
+  environment = {{"ALPHA_SIZE", "2"}};
+  const backend::Report launched = report();
+  EXPECT_EQ(launched.description.name, "alpha_elastic");
+  EXPECT_EQ(launched.status.code, HVD_UNAVAILABLE);
+  EXPECT_TRUE(has(launched.status.message, "serves alpha") && has(launched.status.message, "ALPHA_SIZE"))
+      << launched.status.message;
+  EXPECT_EQ(dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr);
+  environment.clear();
+  EXPECT_TRUE(report().status.ok()) << report().status.message;
+  EXPECT_NE(dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr);
+}
+
 TEST_F(Launched, WithoutALauncherAnotherModuleServesTheName) {
   put("alpha", "tiny");
   put("alpha_elastic", "mpi_double");
@@ -267,10 +291,12 @@ TEST_F(Selecting, TheSurveyTellsOfEveryFile) {
   fs::create_directory(directory / "more");
   fs::copy(directory / "libhvd_tiny.so", directory / "more" / "libhvd_tiny.so");
   fs::create_symlink(directory / "libhvd_away.so", directory / "more" / "libhvd_away.so");
+  put("strict", "strict");
   Options all = options();
   all.set("plugin_path", directory.string() + ":" + (directory / "more").string());
+  all.set("segment_bytes", std::string("8192"));
   std::map<std::string, backend::Report> reports;
-  for (backend::Report& report : backend::survey(all)) {
+  for (backend::Report& report : survey(all)) {
     const fs::path path = report.description.path;
     if (path.empty()) {
       EXPECT_EQ(report.description.name, "self");
@@ -280,7 +306,7 @@ TEST_F(Selecting, TheSurveyTellsOfEveryFile) {
       EXPECT_TRUE(reports.emplace(key, std::move(report)).second) << key << " twice";
     }
   }
-  ASSERT_EQ(reports.size(), 5U);
+  ASSERT_EQ(reports.size(), 6U);
   const backend::Report& tiny = reports["libhvd_tiny.so"];
   EXPECT_TRUE(tiny.status.ok());
   EXPECT_EQ(tiny.description.name, "tiny");
@@ -292,6 +318,7 @@ TEST_F(Selecting, TheSurveyTellsOfEveryFile) {
   EXPECT_EQ(reports["libhvd_old.so"].description.name, "old");
   EXPECT_TRUE(has(reports["libhvd_away.so"].status.message, "on holiday"));
   EXPECT_FALSE(reports["libhvd_text.so"].status.ok());
+  EXPECT_TRUE(has(reports["libhvd_strict.so"].status.message, "8192")) << "it gets its options, as in a job";
   EXPECT_TRUE(has(reports["more/libhvd_tiny.so"].status.message, "libhvd_tiny.so comes before it"));
 }
 

@@ -17,6 +17,9 @@
 #ifndef HVD_TEST_MEMORIES
 #define HVD_TEST_MEMORIES 1
 #endif
+#ifndef HVD_TEST_REFUSES
+#define HVD_TEST_REFUSES "refuse"
+#endif
 
 typedef struct instance {
   hvd_backend_host host;
@@ -36,7 +39,7 @@ static hvd_status tiny_open(const hvd_backend_host *host, const hvd_backend_opti
   size_t i;
   instance *self;
   for (i = 0; i < option_count; ++i) {
-    if (strcmp(options[i].key, "refuse") == 0) return fail(error, HVD_INVALID, options[i].value);
+    if (strcmp(options[i].key, HVD_TEST_REFUSES) == 0) return fail(error, HVD_INVALID, options[i].value);
   }
   self = (instance *)calloc(1, sizeof(instance));
   if (self == NULL) return fail(error, HVD_INTERNAL, "out of memory");
