@@ -1,5 +1,6 @@
 /* direct.h: operations between two ranks, to one rank or from one, and objects of all ranks. The rules of
- * hvd.h hold here too, with those of its collectives: names, process sets, device memory, errors.
+ * hvd.h hold here too, with those of its collectives: names, process sets, device memory, errors. A name
+ * of NULL is automatic; sends and receives are numbered for each pair of ranks and direction.
  *
  * All of them may also be submitted as an hvd_request: asynchronously, on a process set, with a time-out of
  * their own. `root` is then the rank that the collective names below. `inputs` and `outputs` are given on

@@ -340,7 +340,9 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
 /* Every rank of the generation (or of the process set) calls each operation once, under the same name.
  * Ranks may submit their operations in different orders, from any threads. An operation starts as soon as
  * all ranks have called it. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again
- * when its operation has completed on this rank; twice at once in one process set is HVD_INVALID.
+ * when its operation has completed on this rank; twice at once in one process set is HVD_INVALID. A name
+ * of NULL is automatic: the library numbers the operations without one, for each process set, anew in each
+ * generation. All ranks must submit these in the same order, so each of them from one thread.
  *
  * Ranks must agree in collective, number of tensors, dtypes, shapes (but for the first dimension where it
  * may differ), reduction, factors, root and the set's members. If they don't, every rank gets HVD_MISMATCH
@@ -451,7 +453,7 @@ typedef struct hvd_request {
   size_t struct_size;
   hvd_collective collective;
   int32_t root;                  /* broadcast: rank in the generation, also with a process set */
-  const char *name;              /* all but join */
+  const char *name;              /* all but join; NULL: automatic */
   const hvd_tensor *inputs;      /* allreduce, allgather, reducescatter, alltoall */
   const hvd_tensor *outputs;     /* as many as inputs; broadcast: the tensors. Where the library may allocate
                                     the output: NULL, or an entry whose data is NULL */
@@ -638,7 +640,7 @@ typedef struct hvd_state_info {
   uint64_t fed_bytes;             /* that this worker got before it joined, and that its first sync did not
                                      move */
 } hvd_state_info;
-HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_statistics, hvd_error *error);
+HVD_API hvd_status hvd_state_get_info(hvd_state *state, hvd_state_info *ret_info, hvd_error *error);
 
 /* ---- Elastic run ----------------------------------------------------------------------------- */
 
@@ -778,7 +780,8 @@ typedef struct hvd_backend_report {
 } hvd_backend_report;
 
 /* The number of backends, and the index-th of them, in the order in which they are searched. `options`
- * may be NULL. The calls load the modules, which stay loaded. */
+ * may be NULL. The calls load the modules, which stay loaded. A process that mpirun or srun has started
+ * does not load those that serve elastic jobs alone: they are reported as not usable, with that reason. */
 HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count,
                                                    hvd_error *error);
 HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index,
@@ -794,7 +797,7 @@ typedef struct hvd_backend_choice_info {
 /* HVD_UNSUPPORTED: no backend serves it; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between
  * two generations. Never blocks. The dtype of a barrier is ignored. */
 HVD_API hvd_status hvd_get_backend_choice(hvd_context *context, hvd_memory memory, hvd_dtype dtype,
-                                      hvd_collective collective, hvd_backend_choice_info *ret_selection,
+                                      hvd_collective collective, hvd_backend_choice_info *ret_choice,
                                       hvd_error *error);
 
 #ifdef __cplusplus

@@ -296,7 +296,7 @@ uint64_t hvd_state_revision(hvd_state* state) {
   return revision;
 }
 
-hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, hvd_error* error) {
+hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
     const Use<hvd_state> use(state, "state");
     const hvd::state::State& inner = use->elastic.state;
@@ -314,7 +314,7 @@ hvd_status hvd_state_get_info(hvd_state* state, hvd_state_info* ret_statistics, 
     out.shard_bytes = numbers.shard_bytes;
     out.copy_bytes = numbers.copy_bytes;
     out.fed_bytes = numbers.fed_bytes;
-    copy_out(ret_statistics, out, "ret_statistics");
+    copy_out(ret_info, out, "ret_info");
   });
 }
 

@@ -860,7 +860,7 @@ extern "C" {
     ) -> u64;
     pub fn hvd_state_get_info(
         state: *mut hvd_state,
-        ret_statistics: *mut hvd_state_info,
+        ret_info: *mut hvd_state_info,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_run(
@@ -946,7 +946,7 @@ extern "C" {
         memory: hvd_memory,
         dtype: hvd_dtype,
         collective: hvd_collective,
-        ret_selection: *mut hvd_backend_choice_info,
+        ret_choice: *mut hvd_backend_choice_info,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_context_create(
