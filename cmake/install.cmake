@@ -1,7 +1,7 @@
 # What `cmake --install` puts where. The layout is that of the build tree, so the library finds its
 # modules and its guard beside itself wherever the tree is moved to:
-#   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-driver.so,hvd-guard}  bin/hvdrun
-#   lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
+#   include/hvd/*.h  lib/libhvd.so.<abi>  lib/hvd/<abi>/{libhvd_<backend>.so,hvd-driver.so,hvd-guard}
+#   bin/hvdrun  lib/pkgconfig/hvd.pc  lib/cmake/hvd/*
 # Components: runtime (the library, its modules, the guard), tools (hvdrun), devel (what a build needs), and
 # one for each module that needs libraries which not everybody wants (src/modules: hvd_component).
 include(CMakePackageConfigHelpers)

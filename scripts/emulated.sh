@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compiles for aarch64 on another processor, and tries what QEMU can run of it: scripts/emulated.sh [BUILD_DIR]
-# (build/aarch64). Pure tests, collectives in one process, and jobs of hvdrun, among them one that loses a
-# worker. Against the C library of Debian 11 (scripts/sysroot.sh), as a wheel. Programs that are started there
-# are emulated too, by a registration (binfmt_misc) in a namespace of this script's, which ends with it: kernels
-# have that since 6.7. Status 77: the compiler, the sysroot or the registration can't be had.
+# Compiles for aarch64 on another processor, and tries what QEMU can run of it: scripts/emulated.sh
+# [BUILD_DIR] (build/aarch64). Pure tests, collectives in one process, and jobs of hvdrun, among them one that
+# loses a worker. Against the C library of Debian 11 (scripts/sysroot.sh), as a wheel. Programs that are
+# started there are emulated too, by a registration (binfmt_misc) in a namespace of this script's, which ends
+# with it: kernels have that since 6.7. Status 77: the compiler, the sysroot or the registration can't be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/aarch64}

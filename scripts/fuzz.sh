@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes what reads bytes from elsewhere (tests/fuzz), by libFuzzer under AddressSanitizer and UBSan:
-#   scripts/fuzz.sh [--seconds N] [NAME...]    N seconds each (60), all fuzzers or the named ones, as many at a time as cores
+#   scripts/fuzz.sh [--seconds N] [NAME...]    N seconds each (60), all fuzzers or the named ones
+# As many run at a time as there are cores.
 # What a fuzzer finds lies in build/fuzz/found; `build/release/fuzz/fuzz_NAME FILE` shows it without clang.
 # Mend the cause and add the input to the fuzzer's seeds. FUZZ_CC and FUZZ_CXX: other compilers than clang-14.
 set -euo pipefail

@@ -17,8 +17,8 @@ Made from `hvd_options_describe` by `scripts/options-doc.sh`: don't edit.
 
 An option is set by key (`hvd_options_set`), by its environment variable, or for the driver by `hvdrun`'s
 command line. What a program sets wins over the environment. Values are checked when they are set; one that
-does not fit is refused with its key, the value and what was expected. A duration is a number of seconds, or has
-a unit: `ns`, `us`, `ms`, `s`, `m`, `h` or `d` (`250ms`, `1.5s`, `2m`).
+does not fit is refused with its key, the value and what was expected. A duration is a number of seconds, or
+has a unit: `ns`, `us`, `ms`, `s`, `m`, `h` or `d` (`250ms`, `1.5s`, `2m`).
 """
 
 

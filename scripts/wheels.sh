@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes a wheel that is installed without a compiler: scripts/wheels.sh, or scripts/wheels.sh BUILD_DIR for
-# what a build tree holds. It goes to out/wheels and holds libhvd.so, hvd-driver.so, hvdrun, hvd-guard, and the
-# modules that need nothing else of a system: tcp, nccl (which looks for CUDA and NCCL when it is used) and
-# LightGBM's functions. It is compiled against Debian 11's C library (scripts/sysroot.sh), with OpenSSL and the C++
-# library linked in: one wheel for every system since. That of a build tree needs a C library as new as the
-# tree's own, and auditwheel puts OpenSSL in. auditwheel, from PyPI, names the oldest C library that will do.
-# Needs python3 with venv.
+# what a build tree holds. It goes to out/wheels and holds libhvd.so, hvd-driver.so, hvdrun, hvd-guard, and
+# the modules that need nothing else of a system: tcp, nccl (which looks for CUDA and NCCL when it is used)
+# and LightGBM's functions. It is compiled against Debian 11's C library (scripts/sysroot.sh), with OpenSSL
+# and the C++ library linked in: one wheel for every system since. That of a build tree needs a C library as
+# new as the tree's own, and auditwheel puts OpenSSL in. auditwheel, from PyPI, names the oldest C library
+# that will do. Needs python3 with venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-}

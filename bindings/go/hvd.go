@@ -14,7 +14,8 @@
 //	err = state.Run(ctx, func(ctx context.Context) error {
 //		for step < 2000 {
 //			gradient := ...
-//			if err := worker.Allreduce(ctx, "gradient", hvd.Of(gradient), hvd.Of(gradient), hvd.Average); err != nil {
+//			err := worker.Allreduce(ctx, "gradient", hvd.Of(gradient), hvd.Of(gradient), hvd.Average)
+//			if err != nil {
 //				return err
 //			}
 //			...

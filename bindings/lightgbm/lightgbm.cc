@@ -1,7 +1,8 @@
 // LightGBM's network as libhvd's collectives: the functions for LGBM_NetworkInitWithFunctions.
 //
 //   hvd_lightgbm_use(context);                       // in the thread that trains
-//   LGBM_NetworkInitWithFunctions(size, rank, (void*)hvd_lightgbm_reduce_scatter, (void*)hvd_lightgbm_allgather);
+//   LGBM_NetworkInitWithFunctions(size, rank, (void*)hvd_lightgbm_reduce_scatter,
+//                                 (void*)hvd_lightgbm_allgather);
 //   ... create data sets and boosters with num_machines=size, tree_learner=data; train ...
 //   LGBM_NetworkFree(); hvd_lightgbm_use(NULL);
 //

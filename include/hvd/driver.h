@@ -59,8 +59,8 @@ HVD_API hvd_status hvd_driver_worker_exited(hvd_driver *driver, uint64_t worker,
                                             hvd_error *error);
 
 /* Lines that workers of the local launcher print. `line` has no newline, and no NUL that was in it; is_stderr
- * is 0 or 1; rank is -1 before the first generation. Without a callback, lines go to this process's stdout and
- * stderr, prefixed with "[rank] ". Called from one thread. */
+ * is 0 or 1; rank is -1 before the first generation. Without a callback, lines go to this process's stdout
+ * and stderr, prefixed with "[rank] ". Called from one thread. */
 typedef void (*hvd_output_fn)(void *userdata, int32_t rank, const char *host, int32_t slot,
                               int32_t is_stderr, const char *line);
 HVD_API hvd_status hvd_driver_set_output(hvd_driver *driver, hvd_output_fn output, void *userdata,

@@ -1,5 +1,5 @@
-"""Bindings whose languages read no header, for make.py: constants that are made from api.json, and Python's and
-Node's structs, callbacks and functions, which are compared with it.
+"""Bindings whose languages read no header, for make.py: constants that are made from api.json, and Python's
+and Node's structs, callbacks and functions, which are compared with it.
 
 Each check gives sentences that say what is wrong. `api` is the document of make.py."""
 import ctypes

@@ -56,8 +56,8 @@ class Memory {
   bool is_mapped() const { return sharing() == Sharing::kForeign; }
   /// Whether somebody maps this shared memory. Processes that are gone do not.
   bool in_use() const;
-  /// Memory of another size from this, where both are large, with the pages that are there: only what it gains
-  /// has none. It may move, and what it holds is undefined. False: it can't be, and this may be empty.
+  /// Memory of another size from this, where both are large, with the pages that are there: only what it
+  /// gains has none. It may move, and what it holds is undefined. False: it can't be, and this may be empty.
   bool remake(size_t size);
   /// Nobody frees it any more.
   void leak() noexcept {

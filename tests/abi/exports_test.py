@@ -1,5 +1,5 @@
-"""What libhvd.so shows to the outside is what the public headers declare, what hvd-driver.so shows to it is one
-function: exports_test.py LIBRARY DRIVER"""
+"""What libhvd.so shows to the outside is what the public headers declare, what hvd-driver.so shows to it is
+one function: exports_test.py LIBRARY DRIVER"""
 import re
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a test in that
- * it compiles. A struct with struct_size may get fields at its end; nothing else here changes within an ABI
- * version. */
+/* Layout of the public structs on 64-bit Linux: made by scripts/api/make.py from api.json, and a
+ * test in that it compiles. A struct with struct_size may get fields at its end; nothing else here changes
+ * within an ABI version. */
 #include <stddef.h>
 
 #include "hvd/backend.h"

@@ -1,5 +1,5 @@
-"""libhvd.so stays small as a release is built: size_test.py LIBRARY STRIP MOST [REASON]. With a reason why this
-build is no measure it is skipped. docs/packages.md says what makes it grow."""
+"""libhvd.so stays small as a release is built: size_test.py LIBRARY STRIP MOST [REASON]. With a reason why
+this build is no measure it is skipped. docs/packages.md says what makes it grow."""
 import os
 import subprocess
 import sys

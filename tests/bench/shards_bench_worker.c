@@ -3,8 +3,8 @@
  * Instead of copies p3 is parity of three shards, and so on. Rank 0 prints medians with their range, and
  * what it holds for others. With `lose` as fourth argument the last rank then kills itself, and the
  * recovery is printed: sync, what was moved, and how long memcpy of each survivor's new range takes, by all
- * of them at once until the last is done: into memory that nobody has touched, as the new range's is, and into
- * memory that was touched before. With `keep` instead the program makes its old range's memory longer
+ * of them at once until the last is done: into memory that nobody has touched, as the new range's is, and
+ * into memory that was touched before. With `keep` instead the program makes its old range's memory longer
  * (realloc), and only what it gains was not touched. */
 #include <hvd/hvd.h>
 #include <hvd/shards.h>

@@ -1,6 +1,8 @@
-"""The texts agree with the code: README's example, links, names of tests."""
+"""The texts agree with the code: README's example, links, names of tests; files and commits
+say what they are for."""
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -10,7 +12,34 @@ PAGES = [
         (ROOT / "bindings").rglob("*.md"))
 ]
 
-SOURCES = (".cc", ".h", ".c", ".py", ".rs", ".go", ".sh")
+# What has no comments, or is recorded as it was.
+WITHOUT_PURPOSE = re.compile(r"recorded/|\.(md|svg|lock|json|mod|typed)$|LICENSE$|\.gitignore$")
+COMMENT = re.compile(r"\s*(//|/\*|#(?! *(include|define|pragma|if))|<!--|r?[\"\']{3})")
+WIDTH = 110
+# Lines that are comments, by what marks them in the file's language.
+SLASHES, HASHES = re.compile(r"\s*(//|/\*|\*)"), re.compile(r"\s*(#(?!!)|r?\"{3})")
+HASHED = (".py", ".sh", ".cmake", ".txt", ".in", ".toml", ".yaml", ".sbatch", ".service", ".manifest", "")
+
+
+def tracked():
+    """Texts by name, as git knows them."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+    return [(name, (ROOT / name).read_text()) for name in names if name and (ROOT / name).is_file()]
+
+
+def too_wide(name, text):
+    """Numbers of the lines of prose, in pages and comments, that are wider than WIDTH. Tables, images and
+    what a page shows of code can't be broken."""
+    comment = HASHES if Path(name).suffix in HASHED else SLASHES
+    shown = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if name.endswith(".md"):
+            shown ^= line.lstrip().startswith("```")
+            prose = not shown and not re.match(r"\s*(\||!\[)", line)
+        else:
+            prose = comment.match(line) is not None
+        if prose and len(line) > WIDTH:
+            yield number
 
 
 def test_sources():
@@ -68,20 +97,43 @@ class Docs(unittest.TestCase):
         self.assertEqual(sorted(set(promises)), promises)
 
     def test_files_say_their_purpose_first(self):
-        """In a comment on the first line, or on the second behind #!."""
-        names = subprocess.run(
-            ["git", "ls-files", "src", "include", "tests", "examples", "bindings", "scripts"], cwd=ROOT,
-            capture_output=True, text=True).stdout.split()
-        if not names:
+        """In a comment on the first line, or on the second behind #! or <!doctype>."""
+        files = tracked()
+        if not files:
             self.skipTest("git does not say which files there are")
-        for name in names:
-            path = ROOT / name
-            if path.suffix not in SOURCES or "recorded" in name or not path.exists():
-                continue
-            lines = [line for line in path.read_text().split("\n")[:2] if not line.startswith("#!")]
-            if any(lines):
-                self.assertRegex(lines[0], r"^\s*(//|/\*|#(?! *(include|define|pragma|if))|r?[\"\']{3})",
-                                 name)
+        silent = []
+        for name, text in files:
+            lines = [line for line in text.split("\n")[:2] if not re.match("#!|<!doctype", line)]
+            if not WITHOUT_PURPOSE.search(name) and any(lines) and not COMMENT.match(lines[0]):
+                silent.append(name)
+        self.assertEqual([], silent)
+
+    def test_prose_keeps_to_its_width(self):
+        wide = [f"{name}:{number}" for name, text in tracked() if "recorded/" not in name
+                for number in too_wide(name, text)]
+        self.assertEqual([], wide)
+
+    def test_a_commit_says_why(self):
+        hook = ROOT / "scripts/hooks/commit-msg"
+        for message, fits in (("wire: x is y\n\nSince z.\n", True), ("wire: x is y\n", False),
+                              ("wire: x is y\n\n# a comment of git's\n", False),
+                              ("wire: x is y\n\nSigned-off-by: A <a@b.example>\n", False),
+                              ("wire: x is y\nSince z.\n", False), ("x is y\n\nSince z.\n", False)):
+            with tempfile.NamedTemporaryFile("w", suffix=".msg") as file:
+                file.write(message)
+                file.flush()
+                done = subprocess.run([hook, file.name], capture_output=True, text=True)
+            self.assertEqual(fits, done.returncode == 0, (message, done.stderr))
+
+    def test_wide_prose_is_seen(self):
+        wide = "x" * WIDTH
+        for name, text in (("a.md", wide + "y"), ("a.md", f"```\n```\n{wide}y"), ("a.c", f" * {wide}"),
+                           ("a.cc", f"  // {wide}"), ("a.py", f"# {wide}"), ("hooks/a", f"# {wide}"),
+                           ("a.py", f'"""{wide}')):
+            self.assertEqual(1, len(list(too_wide(name, text))), text)
+        for name, text in (("a.md", f"| {wide}"), ("a.md", f"```\n{wide}y\n```"), ("a.md", wide),
+                           ("a.c", f"int {wide};"), ("a.css", f"#{wide}"), ("a.sh", f"#!{wide}")):
+            self.assertEqual([], list(too_wide(name, text)), text)
 
 
 if __name__ == "__main__":

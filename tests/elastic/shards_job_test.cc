@@ -1,4 +1,5 @@
-// Recoveries that fail with shards in the state: hvd_run returns with the last commit in the program's memory.
+// Recoveries that fail with shards in the state: hvd_run returns with the last commit in the program's
+// memory.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -113,7 +113,7 @@ class Mpi(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3, "nobody could join: nobody is started")
 
     def test_MPI_moves_no_environment_under_its_readers(self):
-        """MPI begins in a thread of its own. A getenv of another thread crashed while setenv moved the table."""
+        """MPI begins in a thread of its own: a getenv of another crashed while setenv moved the table."""
         job = Job(self, "a:3", ["steps=5", "commit=5"], np=3, options=NO_RESTART,
                   wrapper=["env", "LD_PRELOAD=" + os.environ["HVD_TEST_MOVED_ENVIRONMENT"]])
         job.finish(0)

@@ -213,7 +213,8 @@ class Systemd(ScenarioTest):
 
     def units(self, address, job, **variables):
         return {
-            **self.unit("hvd-agent.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two", **variables),
+            **self.unit("hvd-agent.service", job.directory, HVD_DRIVER_ADDRESS=address, HVD_HOST="two",
+                        **variables),
             **self.begun("hvd-agent.service")
         }
 

@@ -7,7 +7,8 @@
  *   pad=BYTES         ballast in the state
  *   pace=MS           computing time of a step
  *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
- *   shards=N:C        a sharded key of N elements with C copies, or with parity of M shards for N:pM; done tells whether each is what its steps give
+ *   shards=N:C        a sharded key of N elements with C copies, or with parity of M shards for N:pM;
+ *                     done tells whether each is what its steps give
  *   mismatch=KIND@S   before step S the last rank's operation differs in shape, dtype, op or root
  *   first=1           commit before the first step
  *   noterm=1          ignore SIGTERM

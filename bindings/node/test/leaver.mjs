@@ -1,4 +1,5 @@
-// Rank 1 ends its process while an operation, an event stream and a poll are under way; rank 0 waits for it in vain.
+// Rank 1 ends its process while an operation, an event stream and a poll are under way; rank 0 waits for it
+// in vain.
 import { Context } from "hvd";
 
 const context = await Context.init();

@@ -1,4 +1,5 @@
-"""include/hvd/hvd.h and include/hvd/driver.h in ctypes: structs, callbacks, prototypes, statuses into exceptions.
+"""include/hvd/hvd.h and include/hvd/driver.h in ctypes: structs, callbacks, prototypes, statuses into
+exceptions.
 
 The library is loaded with ctypes.CDLL: the interpreter's lock is released in every call, and taken again by
 callbacks. Every struct's struct_size is set by its constructor.
@@ -292,8 +293,8 @@ def integer(value: Any, bits: int, what: str) -> int:
 
 
 def nanoseconds(seconds: float, what: str = "timeout") -> int:
-    """Of a number of seconds, at least 0; more than a year, the library's longest, is one. 0, which would be the
-    library's default, is the shortest time."""
+    """Of a number of seconds, at least 0; more than a year, the library's longest, is one. 0, which would be
+    the library's default, is the shortest time."""
     if not seconds >= 0:  # also what is no number
         raise InvalidError(f"{what}: {seconds} s is no time to wait: expected 0 or more")
     return max(1, int(min(seconds, 365 * 86400) * 1_000_000_000))

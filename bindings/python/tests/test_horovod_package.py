@@ -280,7 +280,7 @@ print("fine", flush=True)
 
 @pytest.mark.parametrize("how", ["late", "met"])
 def test_the_time_of_one_passes_while_places_are_kept(how, tmp_path):
-    """Who keeps its place and who does not: nobody waits, the job ends well, and init() says what there is."""
+    """Some keep their places and some do not: nobody waits, the job ends well, init() says what there is."""
     script = tmp_path / "partly.py"
     script.write_text(PARTLY)
     done = horovodrun("-np", 2, "-H", "localhost:2", sys.executable, script, how, tmp_path / "mark",

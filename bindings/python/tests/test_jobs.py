@@ -213,7 +213,8 @@ def test_the_manuals_examples(tmp_path):
         done = subprocess.run(
             [*job, sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True,
             timeout=120 * PATIENCE, env={
-                **os.environ, "PYTHONPATH": str(PACKAGE), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **os.environ, "PYTHONPATH": str(PACKAGE),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "HVD_LOCAL_HOSTS": "true", "OMP_NUM_THREADS": "1"
             })
         ran = len(re.findall(r"\bran$", done.stdout, re.M))

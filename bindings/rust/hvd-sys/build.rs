@@ -1,6 +1,6 @@
 //! Finds libhvd: the file or directory that HVD_LIBRARY names, and then no other; else by pkg-config; else in
-//! the directory that HVD_LIB_DIR names. With feature `vendored` it is built from the checkout that this crate
-//! lies in, unless HVD_LIBRARY names one.
+//! the directory that HVD_LIB_DIR names. With feature `vendored` it is built from the checkout that this
+//! crate lies in, unless HVD_LIBRARY names one.
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;

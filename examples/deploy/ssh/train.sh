@@ -1,6 +1,7 @@
 #!/bin/sh
 # An elastic job on machines that ssh reaches: train.sh HOSTS COMMAND...
-#   train.sh node1:2,node2:2 ./train          # or a file of hosts, which may change: train.sh hosts.txt ./train
+#   train.sh node1:2,node2:2 ./train
+#   train.sh hosts.txt ./train                # a file of hosts, which may change
 # Each has hvdrun and the program at the same path, and takes a key without asking (ssh-copy-id). TRAIN_SSH is
 # another way there.
 set -eu

@@ -1,5 +1,5 @@
-"use strict";
 // Asks /status every second and shows what it says. Text goes in as text: nothing of it is ever read as HTML.
+"use strict";
 const PHASES = ["detection", "abort", "restore", "forming", "connecting", "sync"];
 const MOST_WORKERS = 200, MOST_POINTS = 120, PERIOD = 1000;
 const byId = id => document.getElementById(id);

@@ -1,10 +1,10 @@
-/* What beginning MPI has changed in this process, in lines: by MPI itself (built with HVD_TEST_BARE), or
- * by libhvd under a
- *    launcher.
+/* What beginning MPI has changed in this process, in lines: by MPI itself (built with HVD_TEST_BARE), or by
+ * libhvd under a launcher.
  *    "env+ NAME", "env- NAME", "env= NAME": variables that came, went, changed.
  *    "signal N OBJECT": whose handler it has; some libraries install theirs when they are loaded.
  *    "patched OBJECT SYMBOL": a table of calls that leads into a module of libhvd.
- *    "call FUNCTION OBJECT": a call from an object of libhvd to one of the functions below, which change a process. */
+ *    "call FUNCTION OBJECT": a call from an object of libhvd to one of the functions below, which change a
+ *    process. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>

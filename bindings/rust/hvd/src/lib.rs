@@ -40,14 +40,14 @@
 //!
 //! - **Blocking** collectives borrow their buffers for the call, and return only when the library is done
 //!   with them.
-//! - **Asynchronous** ones outlive a call. A handle that borrowed could be leaked by `mem::forget`, which ends
-//!   the borrow while the library still writes. So operations on borrowed buffers live in a
+//! - **Asynchronous** ones outlive a call. A handle that borrowed could be leaked by `mem::forget`, which
+//!   ends the borrow while the library still writes. So operations on borrowed buffers live in a
 //!   [`Context::scope`], which waits for all of them before it returns, as `std::thread::scope` does; the
 //!   others ([`Pending`]) own their buffers, and a leaked one leaks them too.
 //! - A [`State`] owns the program's value and hands the addresses of its fields to the library. Before each
 //!   commit, restore, sync and step of the loop it asks for the fields again, under one exclusive borrow: if
-//!   one of them has been moved or resized since, the call is an error ([`Status::Invalid`]), not a write into
-//!   freed memory.
+//!   one of them has been moved or resized since, the call is an error ([`Status::Invalid`]), not a write
+//!   into freed memory.
 //! - After `fork`, every call in the child is an error: none of the library's threads is there.
 //! - Panics don't cross the boundary: in a callback they become [`Status::CallbackFailed`] or are dropped.
 #![warn(missing_docs)]
