@@ -2,7 +2,12 @@
 #include <hvd/hvd.h>
 #include <stdio.h>
 
-typedef struct { hvd_context *ctx; hvd_state *state; float w[2]; int64_t step; } job;
+typedef struct {
+  hvd_context *ctx;
+  hvd_state *state;
+  float w[2];
+  int64_t step;
+} job;
 
 static hvd_tensor floats(float *data, int64_t n) {
   hvd_tensor t = HVD_TENSOR_INIT;
@@ -33,7 +38,8 @@ int main(void) {
   if (s == HVD_OK) s = hvd_state_add_tensor(j.state, "w", &w, &e);
   if (s == HVD_OK) s = hvd_state_add_value(j.state, "step", &j.step, sizeof j.step, &e);
   if (s == HVD_OK) s = hvd_run(j.ctx, j.state, train, &j, &e);
-  if (s == HVD_OK) printf("rank %d of %d: y = %.2fx + %.2f\n", hvd_rank(j.ctx), hvd_size(j.ctx), j.w[0], j.w[1]);
+  if (s == HVD_OK)
+    printf("rank %d of %d: y = %.2fx + %.2f\n", hvd_rank(j.ctx), hvd_size(j.ctx), j.w[0], j.w[1]);
   if (s == HVD_OK) s = hvd_shutdown(j.ctx, HVD_DEFAULT_TIMEOUT, &e);
   if (s != HVD_OK) fprintf(stderr, "%s: %s\n", hvd_status_name(s), e.message);
   hvd_state_destroy(j.state);

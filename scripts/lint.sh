@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build lint
 
-mapfile -t sources < <(git ls-files -- 'src/*.cc' 'src/*.h' 'tests/*.cc' 'examples/*.cc' 'examples/*.h')
+. scripts/formatted.sh
+mapfile -t sources < <(git ls-files -- "${formatted[@]}")
 if [ "${1:-}" = --fix ]; then
   clang-format -i "${sources[@]}"
   exit

@@ -7,9 +7,9 @@
 #include "loaded.h"
 #endif
 /* Its inline functions call what is linked or loaded. */
-#include "hvd/async.h"
-
 #include <stdlib.h>
+
+#include "hvd/async.h"
 
 static hvd_error error;
 
@@ -198,7 +198,8 @@ int main(int argc, char **argv) {
   weights.shape[0] = 8;
   CHECK_STATUS(hvd_state_add_tensor(j.state, "weights", &weights, &error), HVD_OK);
   CHECK_STATUS(hvd_state_add_value(j.state, "step", &j.step, sizeof(j.step), &error), HVD_OK);
-  CHECK_STATUS(hvd_state_add_object(j.state, "past", save_history, load_history, &j.past, NULL, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_add_object(j.state, "past", save_history, load_history, &j.past, NULL, &error),
+               HVD_OK);
   CHECK_STATUS(hvd_run(j.context, j.state, train, &j, &error), HVD_OK);
   CHECK(j.calls == 1 && j.step == 5 && hvd_state_revision(j.state) == 5);
   for (i = 0; i < 8; ++i) CHECK(j.weights[i] == 5.0F * (float)i);

@@ -74,12 +74,14 @@ static void choices(const char* name) {
   hvd_backend_info info;
   memset(&s, 0, sizeof(s));
   s.struct_size = sizeof(s);
-  CHECK_STATUS(hvd_get_backend_choice(NULL, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
-               HVD_INVALID);
+  CHECK_STATUS(
+      hvd_get_backend_choice(NULL, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+      HVD_INVALID);
   CHECK_STATUS(hvd_init(NULL, &c, &error), HVD_OK);
   if (c == NULL) return;
-  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
-               HVD_OK);
+  CHECK_STATUS(
+      hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+      HVD_OK);
   CHECK(strcmp(s.name, name) == 0);
   CHECK(strstr(s.reason, strcmp(name, "self") == 0 ? "alone" : name) != NULL);
   memset(&info, 0, sizeof(info));
@@ -89,18 +91,23 @@ static void choices(const char* name) {
   CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_BARRIER, &s, &error), HVD_OK);
   CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, 0, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
                HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, 1000, &s, &error), HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_get_backend_choice(c, 63, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error), HVD_UNSUPPORTED);
-  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, NULL, &error),
-               HVD_INVALID);
+  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, 1000, &s, &error),
+               HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_get_backend_choice(c, 63, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+               HVD_UNSUPPORTED);
+  CHECK_STATUS(
+      hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, NULL, &error),
+      HVD_INVALID);
   if (getenv("HVD_BACKEND") != NULL && strcmp(getenv("HVD_BACKEND"), name) == 0) { /* host memory alone */
-    CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
-                 HVD_UNSUPPORTED);
+    CHECK_STATUS(
+        hvd_get_backend_choice(c, HVD_MEMORY_CUDA, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+        HVD_UNSUPPORTED);
     CHECK_NAMES("option backend is");
   }
   CHECK_STATUS(hvd_shutdown(c, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
-  CHECK_STATUS(hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
-               HVD_CLOSED);
+  CHECK_STATUS(
+      hvd_get_backend_choice(c, HVD_MEMORY_HOST, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_ALLREDUCE, &s, &error),
+      HVD_CLOSED);
   hvd_destroy(c);
 }
 

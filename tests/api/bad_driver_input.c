@@ -63,7 +63,8 @@ int main(void) {
   CHECK_STATUS(hvd_driver_create(NULL, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_set_command(NULL, shell, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_set_discovery(NULL, no_hosts, NULL, count_destroy, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_driver_set_launcher(NULL, start_worker, stop_worker, NULL, count_destroy, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_set_launcher(NULL, start_worker, stop_worker, NULL, count_destroy, &error),
+               HVD_INVALID);
   CHECK_STATUS(hvd_driver_set_output(NULL, on_output, NULL, count_destroy, &error), HVD_INVALID);
   CHECK(destroyed == 3);
   CHECK_STATUS(hvd_driver_worker_exited(NULL, 1, 0, &error), HVD_INVALID);

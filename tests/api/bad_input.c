@@ -1,9 +1,9 @@
 /* Bad input to every function of hvd.h: a clear error, never a crash, and nothing lost. */
+#include <stdlib.h>
+
 #include "check.h"
 #include "hvd/async.h"
 #include "hvd/hvd.h"
-
-#include <stdlib.h>
 
 static hvd_error error;
 static int destroyed;
@@ -60,10 +60,12 @@ static void names_and_errors(void) {
   hvd_error small;
   CHECK(strcmp(hvd_status_name(HVD_PEER_LOST), "HVD_PEER_LOST") == 0);
   CHECK(strcmp(hvd_status_name(-7), "unknown status") == 0);
-  CHECK(hvd_dtype_size(HVD_DTYPE_BFLOAT16) == 2 && hvd_dtype_size(0) == 0 && hvd_dtype_size(99) == 0 && hvd_dtype_size(-1) == 0);
+  CHECK(hvd_dtype_size(HVD_DTYPE_BFLOAT16) == 2 && hvd_dtype_size(0) == 0 && hvd_dtype_size(99) == 0 &&
+        hvd_dtype_size(-1) == 0);
   CHECK(hvd_dtype_size(HVD_DTYPE_FLOAT8_E5M2FNUZ) == 1 && hvd_dtype_size(HVD_DTYPE_COMPLEX128) == 16);
   CHECK(strcmp(hvd_dtype_name(HVD_DTYPE_FLOAT8_E4M3FN), "float8_e4m3fn") == 0);
-  CHECK(strcmp(hvd_dtype_name(HVD_DTYPE_INT64), "int64") == 0 && strcmp(hvd_dtype_name(77), "unknown dtype") == 0);
+  CHECK(strcmp(hvd_dtype_name(HVD_DTYPE_INT64), "int64") == 0 &&
+        strcmp(hvd_dtype_name(77), "unknown dtype") == 0);
   CHECK(strcmp(hvd_version(), HVD_VERSION_STRING) == 0);
   hvd_free(NULL);
   /* An error of an older, shorter layout is written no further than its size. */
@@ -182,7 +184,8 @@ static void null_context(void) {
   CHECK_STATUS(hvd_abort(NULL, "x", &error), HVD_INVALID);
   hvd_destroy(NULL);
   CHECK_STATUS(hvd_get_membership(NULL, &m, &error), HVD_INVALID);
-  CHECK(hvd_rank(NULL) == -1 && hvd_size(NULL) == -1 && hvd_local_rank(NULL) == -1 && hvd_local_size(NULL) == -1);
+  CHECK(hvd_rank(NULL) == -1 && hvd_size(NULL) == -1 && hvd_local_rank(NULL) == -1 &&
+        hvd_local_size(NULL) == -1);
   CHECK(hvd_cross_rank(NULL) == -1 && hvd_cross_size(NULL) == -1 && hvd_generation(NULL) == 0);
   CHECK_STATUS(hvd_get_backend(NULL, &b, &error), HVD_INVALID);
   CHECK_STATUS(hvd_allreduce(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &error), HVD_INVALID);
@@ -212,7 +215,8 @@ static void null_context(void) {
   CHECK_STATUS(hvd_reducescatter_async(NULL, "x", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_alltoall_async(NULL, "x", &t, NULL, &t, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_broadcast_variables_async(NULL, "x", &t, 1, 0, &op, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_grouped_allreduce_async(NULL, "x", &t, &t, 1, HVD_REDUCTION_SUM, &op, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_grouped_allreduce_async(NULL, "x", &t, &t, 1, HVD_REDUCTION_SUM, &op, &error),
+               HVD_INVALID);
   CHECK_STATUS(hvd_grouped_allgather_async(NULL, "x", &t, &t, 1, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_join_async(NULL, &op, &error), HVD_INVALID);
   CHECK_STATUS(hvd_submit(NULL, NULL, &op, &error), HVD_INVALID);
@@ -226,9 +230,11 @@ static void null_context(void) {
   CHECK_STATUS(hvd_state_add_tensor(NULL, "k", &t, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_add_value(NULL, "k", &number, sizeof(number), &error), HVD_INVALID);
   destroyed = 0;
-  CHECK_STATUS(hvd_state_add_object(NULL, "k", on_save, on_load, &number, count_destroy, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_add_object(NULL, "k", on_save, on_load, &number, count_destroy, &error),
+               HVD_INVALID);
   CHECK_STATUS(hvd_state_on_reset(NULL, on_reset, NULL, count_destroy, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_register_listener(NULL, HVD_EVENT_ALL, on_event, NULL, count_destroy, &id, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_register_listener(NULL, HVD_EVENT_ALL, on_event, NULL, count_destroy, &id, &error),
+               HVD_INVALID);
   CHECK(destroyed == 3);
   CHECK_STATUS(hvd_state_remove(NULL, "k", &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_commit(NULL, &error), HVD_INVALID);
@@ -449,7 +455,8 @@ static void notifications(hvd_context *c) {
   destroyed = 0;
   CHECK_STATUS(hvd_register_listener(c, HVD_EVENT_ALL, NULL, NULL, count_destroy, &id, &error), HVD_INVALID);
   CHECK_STATUS(hvd_register_listener(c, 0, on_event, NULL, count_destroy, &id, &error), HVD_INVALID);
-  CHECK_STATUS(hvd_register_listener(c, HVD_EVENT_ALL, on_event, NULL, count_destroy, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_register_listener(c, HVD_EVENT_ALL, on_event, NULL, count_destroy, NULL, &error),
+               HVD_INVALID);
   CHECK(destroyed == 3);
   CHECK_STATUS(hvd_register_listener(c, HVD_EVENT_ALL, on_event, NULL, count_destroy, &id, &error), HVD_OK);
   CHECK(id != 0);

@@ -56,7 +56,8 @@ static void rows(hvd_context *c) {
   CHECK_STATUS(hvd_reducescatter(c, "x", &scalar, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   CHECK_STATUS(hvd_reducescatter(c, "x", &x, NULL, HVD_REDUCTION_SUM, &error), HVD_INVALID);
   y = floats(b, 2);
-  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_REDUCTION_SUM, &error), HVD_INVALID); /* too small a room */
+  CHECK_STATUS(hvd_reducescatter(c, "x", &x, &y, HVD_REDUCTION_SUM, &error),
+               HVD_INVALID); /* too small a room */
   CHECK_NAMES("4");
   y = floats(NULL, 0);
   y.memory = HVD_MEMORY_CUDA; /* the library allocates no device memory */
@@ -239,7 +240,8 @@ static void process_sets(hvd_context *c) {
   CHECK_NAMES("struct_size");
   info.struct_size = sizeof(info);
   CHECK_STATUS(hvd_process_set_get_info(set, &info, &error), HVD_OK);
-  CHECK(info.rank == 0 && info.size == 1 && info.local_size == 1 && info.cross_size == 1 && info.generation == 0);
+  CHECK(info.rank == 0 && info.size == 1 && info.local_size == 1 && info.cross_size == 1 &&
+        info.generation == 0);
   CHECK_STATUS(hvd_process_set_get_ranks(set, found, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_process_set_get_ranks(set, found, &count, &error), HVD_INVALID);
   CHECK_NAMES("1");

@@ -1,19 +1,19 @@
 /* What a forked child inherits: every call is refused at once and nothing hangs or crashes, whatever the
  * parent's threads were doing; the child's own contexts work, and the parent goes on. Alone, or as a
  * worker of a job. */
-#include "check.h"
-#include "hvd/connect.h"
-#include "hvd/sampler.h"
-#include "hvd/driver.h"
-#include "hvd/hvd.h"
-
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "check.h"
+#include "hvd/connect.h"
+#include "hvd/driver.h"
+#include "hvd/hvd.h"
+#include "hvd/sampler.h"
 
 #ifdef SYS_fork
 #define SYS_fork_or_clone SYS_fork
@@ -81,10 +81,10 @@ static void listen_to_nothing(void *userdata, const hvd_event *event) {
 static void count(void *userdata) { ++*(int *)userdata; }
 
 /* In the child: it names the fork. */
-#define REFUSED(call)                  \
-  do {                                 \
-    CHECK_STATUS(call, HVD_INVALID);   \
-    CHECK_NAMES("after a fork");       \
+#define REFUSED(call)                \
+  do {                               \
+    CHECK_STATUS(call, HVD_INVALID); \
+    CHECK_NAMES("after a fork");     \
   } while (0)
 
 static void every_call_is_refused(handles *h) {
@@ -123,7 +123,8 @@ static void every_call_is_refused(handles *h) {
   REFUSED(hvd_get_membership(h->context, &place, &error));
   CHECK(hvd_rank(h->context) == -1 && hvd_size(h->context) == -1 && hvd_generation(h->context) == 0);
   REFUSED(hvd_get_backend(h->context, &backend, &error));
-  REFUSED(hvd_get_backend_choice(h->context, 0, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_BROADCAST, &choice, &error));
+  REFUSED(
+      hvd_get_backend_choice(h->context, 0, HVD_DTYPE_FLOAT32, HVD_COLLECTIVE_BROADCAST, &choice, &error));
   REFUSED(hvd_allreduce(h->context, "x", &t, &t, HVD_REDUCTION_SUM, &error));
   REFUSED(hvd_broadcast(h->context, "x", &t, 0, &error));
   REFUSED(hvd_allgather(h->context, "x", &t, &t, &error));
@@ -259,8 +260,9 @@ static void make(handles *h, hvd_context *context) {
   CHECK_STATUS(hvd_state_create(context, &h->state, &error), HVD_OK);
   CHECK_STATUS(hvd_state_add_tensor(h->state, "x", &tensor, &error), HVD_OK);
   CHECK_STATUS(hvd_sampler_create(context, &sampler, &h->sampler, &error), HVD_OK);
-  CHECK_STATUS(hvd_register_listener(context, HVD_EVENT_ALL, listen_to_nothing, NULL, NULL, &h->listener, &error),
-               HVD_OK);
+  CHECK_STATUS(
+      hvd_register_listener(context, HVD_EVENT_ALL, listen_to_nothing, NULL, NULL, &h->listener, &error),
+      HVD_OK);
   CHECK_STATUS(hvd_run_begin(context, h->state, &h->loop, &error), HVD_OK);
   CHECK_STATUS(hvd_op_wait(h->op, 0, &error), HVD_OK);
 }

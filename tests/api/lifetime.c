@@ -1,11 +1,5 @@
 /* Handles end in any order, from any thread, in the middle of calls and callbacks, and before the job is
  * joined. */
-#include "check.h"
-#include "hvd/connect.h"
-#include "hvd/sampler.h"
-#include "hvd/driver.h"
-#include "hvd/hvd.h"
-
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +7,12 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "check.h"
+#include "hvd/connect.h"
+#include "hvd/driver.h"
+#include "hvd/hvd.h"
+#include "hvd/sampler.h"
 
 static hvd_error error;
 
@@ -96,7 +96,8 @@ static void call_all(handles *h) {
   request.process_set = h->set;
   CHECK_STATUS(hvd_get_membership(h->context, &place, &error), expected(h, CONTEXT, 1));
   CHECK(hvd_rank(h->context) == (h->gone[CONTEXT] ? -1 : 0));
-  CHECK_STATUS(hvd_allreduce(h->context, "z", &tensor, &tensor, HVD_REDUCTION_SUM, &error), expected(h, CONTEXT, 1));
+  CHECK_STATUS(hvd_allreduce(h->context, "z", &tensor, &tensor, HVD_REDUCTION_SUM, &error),
+               expected(h, CONTEXT, 1));
   CHECK_STATUS(hvd_submit(h->context, &request, &op, &error), expected(h, SET, 1));
   hvd_op_destroy(op);
   CHECK_STATUS(hvd_op_test(h->op, &done, &error), expected(h, OP, 0));
@@ -160,7 +161,9 @@ static void *use_until_closed(void *argument) {
     uint8_t saved[HVD_SAMPLER_SAVED_BYTES];
     snprintf(name, sizeof(name), "t%p", (void *)me);
     switch (me->kind) {
-      case CONTEXT: status = hvd_allreduce(h->context, name, &tensor, &tensor, HVD_REDUCTION_SUM, NULL); break;
+      case CONTEXT:
+        status = hvd_allreduce(h->context, name, &tensor, &tensor, HVD_REDUCTION_SUM, NULL);
+        break;
       case OP: status = hvd_op_test(h->op, &value, NULL); break;
       case SET: status = hvd_process_set_get_info(h->set, &info, NULL); break;
       case STATE: status = hvd_state_commit(h->state, NULL); break;
@@ -216,7 +219,8 @@ static hvd_status train_destroys(void *userdata) {
   ++calls;
   hvd_state_destroy(current->state);
   hvd_destroy(current->context);
-  CHECK_STATUS(hvd_allreduce(current->context, "after", &tensor, &tensor, HVD_REDUCTION_SUM, &error), HVD_CLOSED);
+  CHECK_STATUS(hvd_allreduce(current->context, "after", &tensor, &tensor, HVD_REDUCTION_SUM, &error),
+               HVD_CLOSED);
   return HVD_OK;
 }
 
@@ -270,8 +274,9 @@ static void from_callbacks(void) {
 
   make(&h);
   calls = 0;
-  CHECK_STATUS(hvd_state_add_object(h.state, "o", save_destroys, load_nothing, &destroyed, count_destroyed, &error),
-               HVD_OK);
+  CHECK_STATUS(
+      hvd_state_add_object(h.state, "o", save_destroys, load_nothing, &destroyed, count_destroyed, &error),
+      HVD_OK);
   CHECK(hvd_state_commit(h.state, &error) == HVD_CLOSED);
   CHECK(calls == 1 && destroyed == 0); /* the loop has the state still */
   hvd_run_end(h.loop);
@@ -281,8 +286,9 @@ static void from_callbacks(void) {
   /* Listeners may be there before the job is joined: this one hears of its first generation. */
   CHECK_STATUS(hvd_options_create(&options, &error), HVD_OK);
   CHECK_STATUS(hvd_context_create(options, &context, &error), HVD_OK);
-  CHECK_STATUS(hvd_register_listener(context, HVD_EVENT_ALL, listener_destroys, &context, NULL, &listener, &error),
-               HVD_OK);
+  CHECK_STATUS(
+      hvd_register_listener(context, HVD_EVENT_ALL, listener_destroys, &context, NULL, &listener, &error),
+      HVD_OK);
   CHECK_STATUS(hvd_connect(context, 0, &error), HVD_OK);
   pthread_mutex_lock(&mutex);
   while (!heard) pthread_cond_wait(&changed, &mutex);

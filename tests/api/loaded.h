@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+/* clang-format would indent each line further than the one before. */
+/* clang-format off */
 #define LOADED(X)                                                                                         \
   X(hvd_init) X(hvd_rank) X(hvd_size) X(hvd_generation) X(hvd_local_rank) X(hvd_local_size)               \
   X(hvd_cross_rank) X(hvd_cross_size) X(hvd_allreduce) X(hvd_broadcast) X(hvd_allgather) X(hvd_op_wait)   \
@@ -14,6 +16,7 @@
   X(hvd_state_commit) X(hvd_state_destroy) X(hvd_shutdown) X(hvd_destroy) X(hvd_status_name)              \
   X(hvd_reducescatter) X(hvd_alltoall) X(hvd_grouped_allreduce) X(hvd_process_set_create)                 \
   X(hvd_process_set_get_ranks) X(hvd_process_set_destroy) X(hvd_submit) X(hvd_join) X(hvd_get_backend)
+/* clang-format on */
 
 #define DECLARE(name) static __typeof__(name)* loaded_##name;
 LOADED(DECLARE)

@@ -119,7 +119,8 @@ static void float_sum(hvd_dtype dtype, int64_t count, uint64_t seed) {
       exact += x;
       absolute += fabsl(x);
     }
-    got = dtype == HVD_DTYPE_FLOAT32 ? (long double)((float*)out.data)[i] : (long double)((double*)out.data)[i];
+    got =
+        dtype == HVD_DTYPE_FLOAT32 ? (long double)((float*)out.data)[i] : (long double)((double*)out.data)[i];
     if (fabsl(got - exact) <= (long double)factor * absolute) continue;
     ++failures;
     fprintf(stderr, "rank %d: %s: element %lld of %lld is off by %Lg: expected at most %Lg\n", (int)rank,
@@ -165,11 +166,13 @@ int main(void) {
   for (c = 0; c < sizeof(counts) / sizeof(counts[0]); ++c) {
     for (dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
       const int whole = dtype < HVD_DTYPE_FLOAT16 || dtype == HVD_DTYPE_BOOL;
-      if (c == 2 && dtype != HVD_DTYPE_FLOAT32 && dtype != HVD_DTYPE_INT64) continue; /* large ones are slow */
+      if (c == 2 && dtype != HVD_DTYPE_FLOAT32 && dtype != HVD_DTYPE_INT64)
+        continue; /* large ones are slow */
       reduced(dtype, HVD_REDUCTION_MIN, "min", counts[c], ++seed);
       reduced(dtype, HVD_REDUCTION_MAX, "max", counts[c], ++seed);
       if (whole) reduced(dtype, HVD_REDUCTION_SUM, "sum", counts[c], ++seed);
-      if (whole && dtype != HVD_DTYPE_BOOL) reduced(dtype, HVD_REDUCTION_AVERAGE, "average", counts[c], ++seed);
+      if (whole && dtype != HVD_DTYPE_BOOL)
+        reduced(dtype, HVD_REDUCTION_AVERAGE, "average", counts[c], ++seed);
       if (dtype == HVD_DTYPE_FLOAT32 || dtype == HVD_DTYPE_FLOAT64) float_sum(dtype, counts[c], ++seed);
       moved(dtype, counts[c], ++seed);
     }

@@ -1,8 +1,9 @@
 /* The sampler in a worker that is alone, and bad input to each of its functions. */
-#include "check.h"
 #include "hvd/sampler.h"
 
 #include <stdlib.h>
+
+#include "check.h"
 
 static hvd_error error;
 
@@ -172,7 +173,8 @@ static void trains(hvd_context *c) {
   CHECK_STATUS(hvd_sampler_set_epoch(s, 3, &error), HVD_OK);
 
   CHECK_STATUS(hvd_sampler_next(s, NULL, first, 4, &batch, &error), HVD_OK);
-  CHECK(batch.epoch == 3 && batch.count == 4 && batch.total == 4 && batch.position == 0 && batch.generation == 0);
+  CHECK(batch.epoch == 3 && batch.count == 4 && batch.total == 4 && batch.position == 0 &&
+        batch.generation == 0);
   CHECK_STATUS(hvd_sampler_next(s, &batch, second, 4, &ahead, &error), HVD_OK);
   CHECK_STATUS(hvd_sampler_record(s, &ahead, &error), HVD_INVALID);
   CHECK_STATUS(hvd_sampler_record(s, &batch, &error), HVD_OK);

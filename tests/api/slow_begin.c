@@ -23,9 +23,10 @@ static void linger(void) {
 }
 
 /* PMIx's, whose arguments are only passed on. */
-int PMIx_Fence_nb(const void* processes, size_t count, const void* info, size_t info_count, void* done, void* context) {
-  int (*real)(const void*, size_t, const void*, size_t, void*, void*) =
-      (int (*)(const void*, size_t, const void*, size_t, void*, void*))(uintptr_t)dlsym(RTLD_NEXT, "PMIx_Fence_nb");
+int PMIx_Fence_nb(const void* processes, size_t count, const void* info, size_t info_count, void* done,
+                  void* context) {
+  int (*real)(const void*, size_t, const void*, size_t, void*, void*) = (int (*)(
+      const void*, size_t, const void*, size_t, void*, void*))(uintptr_t)dlsym(RTLD_NEXT, "PMIx_Fence_nb");
   const int status = real(processes, count, info, info_count, done, context);
   linger();
   return status;

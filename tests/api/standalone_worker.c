@@ -35,8 +35,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   selection.struct_size = sizeof selection;
-  if (hvd_get_backend_choice(context, HVD_MEMORY_HOST, HVD_DTYPE_INT64, HVD_COLLECTIVE_ALLREDUCE, &selection, &error) !=
-      HVD_OK) {
+  if (hvd_get_backend_choice(context, HVD_MEMORY_HOST, HVD_DTYPE_INT64, HVD_COLLECTIVE_ALLREDUCE, &selection,
+                             &error) != HVD_OK) {
     fprintf(stderr, "%s: %s\n", hvd_status_name(error.status), error.message);
     return 1;
   }

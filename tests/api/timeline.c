@@ -1,10 +1,10 @@
 /* The timeline of a worker that is alone: started and stopped while it runs, and by option. */
 #define _GNU_SOURCE
-#include "check.h"
-#include "hvd/hvd.h"
-
 #include <stdlib.h>
 #include <unistd.h>
+
+#include "check.h"
+#include "hvd/hvd.h"
 
 static hvd_error error;
 

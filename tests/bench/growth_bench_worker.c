@@ -20,9 +20,9 @@ typedef struct job {
   hvd_context* context;
   hvd_state* state;
   float *weights[TENSORS], *gradient;
-  size_t floats;     /* of each tensor */
+  size_t floats; /* of each tensor */
   int64_t step;
-  int change;        /* tensors that a step writes */
+  int change; /* tensors that a step writes */
   int commit_every;
   int first_size, last_size;
   int replaced;      /* the job loses a worker and gets another one: its size stays */
@@ -85,10 +85,12 @@ static hvd_status train(void* userdata) {
     if (status != HVD_OK) return left(j, status);
     if (done == 0 && j->left_at != 0) {
       const int64_t now = now_ns();
-      printf("{\"stop\":%lld,\"size\":%d,\"now\":%lld}\n", (long long)(now - j->left_at), size, (long long)now);
+      printf("{\"stop\":%lld,\"size\":%d,\"now\":%lld}\n", (long long)(now - j->left_at), size,
+             (long long)now);
       j->left_at = 0;
     }
-    for (int t = 0; t < j->change; ++t) j->weights[(j->step + t) % TENSORS][j->step % (int64_t)j->floats] += 1.0f;
+    for (int t = 0; t < j->change; ++t)
+      j->weights[(j->step + t) % TENSORS][j->step % (int64_t)j->floats] += 1.0f;
     ++j->step;
     if (j->step % j->commit_every == 0) {
       status = hvd_state_commit(j->state, NULL);
@@ -129,9 +131,10 @@ static void report(job* j) {
   r.struct_size = sizeof r;
   if (hvd_get_recovery(j->context, 0, &r, NULL) == HVD_OK) {
     printf("{\"spares\":%d}\n", r.spares);
-    printf("{\"recovery\":{\"forming\":%lld,\"connecting\":%lld,\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu}}\n",
-           (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
-           (unsigned long long)r.sync_bytes);
+    printf(
+        "{\"recovery\":{\"forming\":%lld,\"connecting\":%lld,\"sync\":%lld,\"total\":%lld,\"sync_bytes\":%llu}}\n",
+        (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns, (long long)r.total_ns,
+        (unsigned long long)r.sync_bytes);
   }
   static const char* const names[] = {"alone", "starting", "waiting"};
   for (int kind = 0; kind < 3; ++kind) {
@@ -157,8 +160,7 @@ static void fill(float* data, size_t length) {
 static int copy(int processes, size_t mib) {
   const size_t bytes = mib << 20;
   char* source = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  pthread_barrier_t* all =
-      mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_barrier_t* all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (source == MAP_FAILED || all == MAP_FAILED) return 1;
   memset(source, 1, bytes);
   pthread_barrierattr_t shared;

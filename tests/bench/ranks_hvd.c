@@ -111,8 +111,9 @@ static int allreduce(void *self, const bench_buffer *buffer) {
   rank *mine = self;
   hvd_error error = HVD_ERROR_INIT;
   (void)buffer;
-  return failed(hvd_allreduce(mine->context, "gradients", &mine->whole, &mine->whole, HVD_REDUCTION_SUM, &error),
-                &error);
+  return failed(
+      hvd_allreduce(mine->context, "gradients", &mine->whole, &mine->whole, HVD_REDUCTION_SUM, &error),
+      &error);
 }
 
 static int check(void *self, const bench_buffer *buffer) {
@@ -163,8 +164,8 @@ static int allreduce_each_async(void *self, const bench_buffer *buffer) {
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
     variable *it = &mine->variables[mine->order[i]];
-    if (failed(hvd_allreduce_async(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM, &mine->ops[i],
-                                   &error),
+    if (failed(hvd_allreduce_async(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM,
+                                   &mine->ops[i], &error),
                &error)) {
       return 1;
     }
@@ -178,7 +179,8 @@ static int allreduce_each(void *self, const bench_buffer *buffer) {
   (void)buffer;
   for (int i = 0; i < mine->count; i++) {
     variable *it = &mine->variables[i];
-    if (failed(hvd_allreduce(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM, &error), &error))
+    if (failed(hvd_allreduce(mine->context, it->name, &it->tensor, &it->tensor, HVD_REDUCTION_SUM, &error),
+               &error))
       return 1;
   }
   return 0;

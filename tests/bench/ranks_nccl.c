@@ -137,7 +137,8 @@ static int collective(const rank* mine, const bench_buffer* buffer, int broadcas
     return failed_hvd(hvd_broadcast(mine->context, names[buffer->root % 8], &tensor, buffer->root, &error),
                       &error);
   }
-  return failed_hvd(hvd_allreduce(mine->context, "gradients", &tensor, &tensor, HVD_REDUCTION_SUM, &error), &error);
+  return failed_hvd(hvd_allreduce(mine->context, "gradients", &tensor, &tensor, HVD_REDUCTION_SUM, &error),
+                    &error);
 }
 
 /* Until the device is done. Where the result is checked, from the host's buffer and back. */

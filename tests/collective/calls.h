@@ -42,8 +42,8 @@ inline Call call(const std::string& name, Kind kind = Kind::kBarrier) {
   return c;
 }
 
-inline Call allreduce_call(const std::string& name, std::vector<int64_t> shape, hvd_dtype dtype = HVD_DTYPE_FLOAT32,
-                           hvd_reduction reduction = HVD_REDUCTION_SUM) {
+inline Call allreduce_call(const std::string& name, std::vector<int64_t> shape,
+                           hvd_dtype dtype = HVD_DTYPE_FLOAT32, hvd_reduction reduction = HVD_REDUCTION_SUM) {
   Call c = call(name, Kind::kAllreduce);
   c.specs = {{dtype, std::move(shape)}};
   c.reduction = reduction;

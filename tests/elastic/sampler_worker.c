@@ -4,12 +4,12 @@
  *
  *   hvdrun -np 4 --min-np 2 -H localhost:4 -- sampler_worker */
 #define _POSIX_C_SOURCE 200809L
-#include "hvd/sampler.h"
-
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "hvd/sampler.h"
 
 enum { SAMPLES = 611, BATCH = 8, EPOCHS = 40, COMMIT_EVERY = 3 };
 
@@ -55,7 +55,8 @@ static hvd_status train(void *userdata) {
     /* In the middle of a round, two rounds after a commit. */
     if (j->worker == 2 && j->round == 11) kill(getpid(), SIGKILL);
     if (j->worker == 1 && j->round == 101) kill(getpid(), SIGKILL);
-    if ((status = hvd_allreduce(j->context, "seen", &tensor, &tensor, HVD_REDUCTION_SUM, &error)) != HVD_OK) return status;
+    if ((status = hvd_allreduce(j->context, "seen", &tensor, &tensor, HVD_REDUCTION_SUM, &error)) != HVD_OK)
+      return status;
     for (int i = 0; i < SAMPLES; ++i) j->counts[i] += seen[i];
     if ((status = hvd_sampler_record(j->sampler, &batch, &error)) != HVD_OK) {
       fprintf(stderr, "worker %d: record: %s\n", (int)j->worker, error.message);
@@ -71,7 +72,8 @@ static int check(const job *j) {
   int lost = 0;
   for (int i = 0; i < SAMPLES; ++i) {
     if (j->counts[i] == EPOCHS) continue;
-    fprintf(stderr, "worker %d: sample %d was counted %d times: expected %d\n", (int)j->worker, i, j->counts[i], EPOCHS);
+    fprintf(stderr, "worker %d: sample %d was counted %d times: expected %d\n", (int)j->worker, i,
+            j->counts[i], EPOCHS);
     return 1;
   }
   if (j->worker != 3) return 0;
@@ -112,7 +114,8 @@ int main(void) {
   if (status == HVD_OK) status = hvd_run(j.context, j.state, train, &j, &error);
   if (status == HVD_OK) failed = check(&j);
   if (status == HVD_OK && !failed) status = hvd_shutdown(j.context, HVD_DEFAULT_TIMEOUT, &error);
-  if (status != HVD_OK) fprintf(stderr, "worker %d: %s: %s\n", (int)j.worker, hvd_status_name(status), error.message);
+  if (status != HVD_OK)
+    fprintf(stderr, "worker %d: %s: %s\n", (int)j.worker, hvd_status_name(status), error.message);
   hvd_sampler_destroy(j.sampler);
   hvd_state_destroy(j.state);
   hvd_destroy(j.context);

@@ -35,8 +35,8 @@ class Random {
 struct Tally {
   uint64_t histories = 0, generations = 0, aborts = 0, interrupts = 0, undone = 0, hand_overs = 0,
            successes = 0, failures = 0, running = 0, refusals = 0, late_ends = 0, fresh_starts = 0, unfit = 0,
-           misfits = 0, left = 0, left_late = 0, drained = 0, scaled = 0, spares_used = 0, arrivals = 0, offers = 0, fed = 0,
-           joined_fed = 0, joined_unfed = 0;
+           misfits = 0, left = 0, left_late = 0, drained = 0, scaled = 0, spares_used = 0, arrivals = 0,
+           offers = 0, fed = 0, joined_fed = 0, joined_unfed = 0;
 };
 
 class Simulator {
@@ -146,7 +146,7 @@ class Simulator {
   bool listed(const Process& p) const;  // its slot is there
   bool placed(const Process& p) const;  // and it may stay in it
   bool drained(const std::string& host, int32_t slot) const;
-  int64_t most() const;                 // members; 0: no limit
+  int64_t most() const;  // members; 0: no limit
   int32_t flavour_of_job() const;
   bool is_misfit(const Process& p) const;
   std::vector<uint64_t> inside() const;
@@ -179,7 +179,7 @@ class Simulator {
   bool told_interrupt_ = false;  // the newest epoch interrupts the current generation
   bool aborted_ = false, state_exists_ = false, any_done_ = false;
   bool refused_to_feed_ = false;  // a member did: nobody knows from whom its newcomers were to get it
-  bool all_feed_ = false;  // workers that understand it
+  bool all_feed_ = false;         // workers that understand it
   bool calm_ = false, all_fit_ = false, finished_ = false, just_finished_ = false;
   bool saw_abort_ = false, saw_notify_ = false;  // in the latest batch
   uint64_t unfit_ = 0;                           // who is to be stopped as such

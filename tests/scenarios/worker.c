@@ -128,8 +128,8 @@ static int32_t take_range(worker *w, int64_t offset, int64_t count) {
 
 static int32_t on_reshard(void *userdata, hvd_shard *shard) {
   worker *w = userdata;
-  trace(&w->who, "reshard", "\"rank\":%d,\"size\":%d,\"offset\":%lld,\"count\":%lld", shard->rank, shard->size,
-        (long long)shard->offset, (long long)shard->elements);
+  trace(&w->who, "reshard", "\"rank\":%d,\"size\":%d,\"offset\":%lld,\"count\":%lld", shard->rank,
+        shard->size, (long long)shard->offset, (long long)shard->elements);
   if (at_point(w, "reshard") != FAULT_NONE) return 1;
   if (take_range(w, shard->offset, shard->elements) != 0) return 1;
   shard->data = w->shard;
@@ -150,22 +150,14 @@ static int64_t wrong_elements(const worker *w) {
 
 static const char *event_name(hvd_event_kind kind) {
   switch (kind) {
-    case HVD_EVENT_HOSTS_UPDATED:
-      return "event_hosts_updated";
-    case HVD_EVENT_PEER_LOST:
-      return "event_peer_lost";
-    case HVD_EVENT_GENERATION:
-      return "event_generation";
-    case HVD_EVENT_JOB_ENDED:
-      return "event_job_ended";
-    case HVD_EVENT_DRIVER_LOST:
-      return "event_driver_lost";
-    case HVD_EVENT_DRIVER_BACK:
-      return "event_driver_back";
-    case HVD_EVENT_RECOVERED:
-      return "event_recovered";
-    default:
-      return "event_unknown";
+    case HVD_EVENT_HOSTS_UPDATED: return "event_hosts_updated";
+    case HVD_EVENT_PEER_LOST: return "event_peer_lost";
+    case HVD_EVENT_GENERATION: return "event_generation";
+    case HVD_EVENT_JOB_ENDED: return "event_job_ended";
+    case HVD_EVENT_DRIVER_LOST: return "event_driver_lost";
+    case HVD_EVENT_DRIVER_BACK: return "event_driver_back";
+    case HVD_EVENT_RECOVERED: return "event_recovered";
+    default: return "event_unknown";
   }
 }
 
@@ -259,7 +251,8 @@ static hvd_status one_step(worker *w, hvd_error *error) {
   hvd_status status = HVD_OK;
   for (int i = 0; i < 2 && status == HVD_OK; ++i) {
     int k = (i + hvd_rank(w->context)) & 1;
-    status = hvd_allreduce_async(w->context, names[k], &tensors[k], &tensors[k], HVD_REDUCTION_SUM, &ops[k], error);
+    status = hvd_allreduce_async(w->context, names[k], &tensors[k], &tensors[k], HVD_REDUCTION_SUM, &ops[k],
+                                 error);
   }
   if (status == HVD_OK && at_point(w, "in_collective") != FAULT_NONE) status = HVD_INTERNAL;
   for (int i = 0; i < 2; ++i) {
@@ -375,17 +368,17 @@ static void trace_recoveries(const worker *w) {
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
     if (hvd_get_recovery(w->context, i, &r, NULL) != HVD_OK) continue;
-    trace(&w->who, "recovery",
-          "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
-          "\"rev\":%llu,"
-          "\"total\":%lld,\"detection\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
-          "\"sync\":%lld,\"sync_bytes\":%llu,\"spares\":%d,\"reason\":\"%s\"",
-          (unsigned long long)r.from_generation, (unsigned long long)r.to_generation,
-          hvd_status_name(r.cause), r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision,
-          (long long)r.total_ns, (long long)r.detection_ns, (long long)r.abort_ns, (long long)r.restore_ns,
-          (long long)r.forming_ns, (long long)r.connecting_ns, (long long)r.sync_ns,
-          (unsigned long long)r.sync_bytes, r.spares,
-          json_text(r.reason, text, sizeof text));
+    trace(
+        &w->who, "recovery",
+        "\"from\":%llu,\"to\":%llu,\"cause\":\"%s\",\"from_size\":%d,\"to_size\":%d,\"attempts\":%d,"
+        "\"rev\":%llu,"
+        "\"total\":%lld,\"detection\":%lld,\"abort\":%lld,\"restore\":%lld,\"forming\":%lld,\"connecting\":%lld,"
+        "\"sync\":%lld,\"sync_bytes\":%llu,\"spares\":%d,\"reason\":\"%s\"",
+        (unsigned long long)r.from_generation, (unsigned long long)r.to_generation, hvd_status_name(r.cause),
+        r.from_size, r.to_size, r.attempts, (unsigned long long)r.revision, (long long)r.total_ns,
+        (long long)r.detection_ns, (long long)r.abort_ns, (long long)r.restore_ns, (long long)r.forming_ns,
+        (long long)r.connecting_ns, (long long)r.sync_ns, (unsigned long long)r.sync_bytes, r.spares,
+        json_text(r.reason, text, sizeof text));
   }
 }
 
@@ -464,15 +457,16 @@ static hvd_status register_state(worker *w, hvd_error *error) {
   }
   if (status == HVD_OK && w->shard_elements > 0) {
     int64_t offset = 0, count = 0;
-    status = hvd_shard_range(w->shard_elements, hvd_rank(w->context), hvd_size(w->context), &offset, &count, error);
+    status = hvd_shard_range(w->shard_elements, hvd_rank(w->context), hvd_size(w->context), &offset, &count,
+                             error);
     if (status == HVD_OK && take_range(w, offset, count) != 0) status = HVD_INTERNAL;
     hvd_tensor shard = vector(w->shard, HVD_DTYPE_FLOAT64, count);
     if (status == HVD_OK && w->shard_parity > 0) {
-      status = hvd_state_add_shard_with_parity(w->state, "moments", &shard, w->shard_elements, offset, w->shard_parity,
-                                               on_reshard, w, NULL, error);
+      status = hvd_state_add_shard_with_parity(w->state, "moments", &shard, w->shard_elements, offset,
+                                               w->shard_parity, on_reshard, w, NULL, error);
     } else if (status == HVD_OK) {
-      status = hvd_state_add_shard(w->state, "moments", &shard, w->shard_elements, offset, w->shard_copies, on_reshard,
-                                   w, NULL, error);
+      status = hvd_state_add_shard(w->state, "moments", &shard, w->shard_elements, offset, w->shard_copies,
+                                   on_reshard, w, NULL, error);
     }
   }
   if (status == HVD_OK) status = hvd_state_on_reset(w->state, on_reset, w, NULL, error);
@@ -549,9 +543,11 @@ int main(int argc, char **argv) {
   } else if (status == HVD_OK) {
     hvd_state_info kept = {.struct_size = sizeof(kept)};
     hvd_state_get_info(w.state, &kept, NULL);
-    trace(&w.who, "memory", "\"bytes\":%llu,\"shards\":%llu,\"copies\":%llu,\"fed\":%llu", (unsigned long long)kept.bytes,
-          (unsigned long long)kept.shard_bytes, (unsigned long long)kept.copy_bytes, (unsigned long long)kept.fed_bytes);
-    trace(&w.who, "done", "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld,\"wrong\":%lld,"
+    trace(&w.who, "memory", "\"bytes\":%llu,\"shards\":%llu,\"copies\":%llu,\"fed\":%llu",
+          (unsigned long long)kept.bytes, (unsigned long long)kept.shard_bytes,
+          (unsigned long long)kept.copy_bytes, (unsigned long long)kept.fed_bytes);
+    trace(&w.who, "done",
+          "\"step\":%lld,\"sum\":\"%016llx\",\"pad\":\"%016llx\",\"contributions\":%lld,\"wrong\":%lld,"
           "\"offset\":%lld,\"count\":%lld",
           (long long)w.model.counters.step, (unsigned long long)model_checksum(&w.model),
           (unsigned long long)model_pad_checksum(&w.model), (long long)w.model.counters.contributions,

@@ -1,5 +1,6 @@
 /* What goes between two ranks, to one rank or from one; objects; operations without a name. */
 #include "hvd/direct.h"
+
 #include "job.h"
 
 /* Every pair in both directions, under one name at the same time. */
@@ -13,7 +14,8 @@ static void everybody_to_everybody(int64_t count) {
     in[r] = vector(HVD_DTYPE_INT32, count);
     fill(&out[r], 100 * rank + r);
     if (r == rank) continue;
-    hvd_request send = request(HVD_COLLECTIVE_SEND, "letter"), receive = request(HVD_COLLECTIVE_RECEIVE, "letter");
+    hvd_request send = request(HVD_COLLECTIVE_SEND, "letter"),
+                receive = request(HVD_COLLECTIVE_RECEIVE, "letter");
     send.root = receive.root = r;
     send.inputs = &out[r];
     receive.outputs = &in[r];
@@ -47,7 +49,8 @@ static void ring(void) {
  * ask for. */
 static void submitted_and_awaited(void) {
   hvd_tensor t = vector(HVD_DTYPE_INT32, 5), rows = HVD_TENSOR_INIT;
-  hvd_request sum = request(HVD_COLLECTIVE_ALLREDUCE, "at once"), all = request(HVD_COLLECTIVE_ALLGATHER, "all rows");
+  hvd_request sum = request(HVD_COLLECTIVE_ALLREDUCE, "at once"),
+              all = request(HVD_COLLECTIVE_ALLGATHER, "all rows");
   hvd_op *const unset = (hvd_op *)&t;
   hvd_op *op;
   int i;
@@ -104,7 +107,8 @@ static void bad_partners(void) {
   CHECK_STATUS(hvd_scatter(context, "x", &t, NULL, NULL, 0, &error), HVD_INVALID);
   CHECK_NAMES("output");
   if (size > 1 && rank < 2) { /* 3 elements, and 4: both are told */
-    const hvd_status status = rank == 0 ? hvd_send(context, "odd", &odd, 1, &error) : hvd_receive(context, "odd", &odd, 0, &error);
+    const hvd_status status =
+        rank == 0 ? hvd_send(context, "odd", &odd, 1, &error) : hvd_receive(context, "odd", &odd, 0, &error);
     CHECK(status == HVD_MISMATCH);
     CHECK_NAMES("send 'odd': shape");
   }
@@ -132,7 +136,8 @@ static void bad_partners(void) {
 }
 
 static void to_one(int64_t count, int32_t root) {
-  hvd_tensor in = vector(HVD_DTYPE_FLOAT64, count), out = vector(HVD_DTYPE_FLOAT64, count), none = HVD_TENSOR_INIT;
+  hvd_tensor in = vector(HVD_DTYPE_FLOAT64, count), out = vector(HVD_DTYPE_FLOAT64, count),
+             none = HVD_TENSOR_INIT;
   hvd_tensor rows = matrix(HVD_DTYPE_INT32, rank + 1, count), all = HVD_TENSOR_INIT, mine = HVD_TENSOR_INIT;
   hvd_request r = request(HVD_COLLECTIVE_GATHER, "op");
   hvd_op *op = NULL;
@@ -140,7 +145,9 @@ static void to_one(int64_t count, int32_t root) {
   size_t members = 64;
   int64_t i, at = 0;
   for (i = 0; i < count; ++i) ((double *)in.data)[i] = (double)(rank + 1);
-  CHECK_STATUS(hvd_reduce(context, "sum", &in, rank == root ? &out : NULL, HVD_REDUCTION_AVERAGE, root, &error), HVD_OK);
+  CHECK_STATUS(
+      hvd_reduce(context, "sum", &in, rank == root ? &out : NULL, HVD_REDUCTION_AVERAGE, root, &error),
+      HVD_OK);
   if (rank == root) CHECK(count == 0 || ((double *)out.data)[count - 1] == (size + 1) / 2.0);
   CHECK(((double *)in.data)[0] == rank + 1);
 
@@ -169,7 +176,8 @@ static void to_one(int64_t count, int32_t root) {
   mine.dtype = HVD_DTYPE_INT32;
   mine.ndim = 2;
   mine.shape[1] = count;
-  CHECK_STATUS(hvd_scatter(context, "pieces", rank == root ? &all : NULL, rank == root ? from : NULL, &mine, root, &error),
+  CHECK_STATUS(hvd_scatter(context, "pieces", rank == root ? &all : NULL, rank == root ? from : NULL, &mine,
+                           root, &error),
                HVD_OK);
   CHECK(mine.shape[0] == rank + 1 && memcmp(mine.data, rows.data, (size_t)((rank + 1) * count) * 4) == 0);
   hvd_free(mine.data);
@@ -194,7 +202,8 @@ static void objects(void) {
   hvd_tensor bytes = HVD_TENSOR_INIT, got = HVD_TENSOR_INIT;
   hvd_op *op = NULL;
   memset(text, 'a' + rank % 26, sizeof(text));
-  CHECK_STATUS(hvd_allgather_object(context, "all", text, length, &all, sizes, (size_t)size - 1, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_allgather_object(context, "all", text, length, &all, sizes, (size_t)size - 1, &error),
+               HVD_INVALID);
   CHECK_NAMES("count is");
   CHECK_STATUS(hvd_allgather_object(context, "all", NULL, 3, &all, sizes, 64, &error), HVD_INVALID);
   CHECK_NAMES("data is NULL, but size is 3");
@@ -242,7 +251,8 @@ static void without_names(void) {
     ((int32_t *)t.data)[7] = 1;
     CHECK_STATUS(hvd_allreduce(context, NULL, &t, &t, HVD_REDUCTION_SUM, &error), HVD_OK);
     CHECK(((int32_t *)t.data)[7] == size);
-    if (i == 10) CHECK_STATUS(hvd_process_set_create(context, "us", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
+    if (i == 10)
+      CHECK_STATUS(hvd_process_set_create(context, "us", NULL, 0, HVD_SET_RULE_LOCAL, &set, &error), HVD_OK);
     r.process_set = set; /* it has numbers of its own */
     submit_and_wait(&r, NULL);
   }

@@ -1,7 +1,8 @@
 /* Allreduce, broadcast and reducescatter: every dtype, every reduction, sizes around every path. */
 #include "job.h"
 
-static int64_t reduced(hvd_dtype dtype, hvd_reduction reduction, int64_t index, int64_t (*value)(hvd_dtype, int64_t, int32_t)) {
+static int64_t reduced(hvd_dtype dtype, hvd_reduction reduction, int64_t index,
+                       int64_t (*value)(hvd_dtype, int64_t, int32_t)) {
   int64_t result = value(dtype, index, 0);
   int32_t r;
   for (r = 1; r < size; ++r) {
@@ -30,7 +31,8 @@ static int64_t even_value(hvd_dtype dtype, int64_t index, int32_t of_rank) {
 }
 
 static void allreduce(hvd_dtype dtype, hvd_reduction reduction, int64_t count, int in_place) {
-  int64_t (*value)(hvd_dtype, int64_t, int32_t) = reduction == HVD_REDUCTION_AVERAGE ? even_value : signed_value;
+  int64_t (*value)(hvd_dtype, int64_t, int32_t) =
+      reduction == HVD_REDUCTION_AVERAGE ? even_value : signed_value;
   hvd_tensor input = vector(dtype, count);
   hvd_tensor output = in_place ? input : vector(dtype, count);
   int64_t wrong = -1;
@@ -90,7 +92,8 @@ static void rounding(void) {
   CHECK(values[0] == sum / size && values[1] == -(sum / size) && values[2] == 0);
   free(t.data);
   t = vector(HVD_DTYPE_BOOL, 2);
-  CHECK_STATUS(hvd_allreduce(context, "average of bool", &t, &t, HVD_REDUCTION_AVERAGE, &error), HVD_UNSUPPORTED);
+  CHECK_STATUS(hvd_allreduce(context, "average of bool", &t, &t, HVD_REDUCTION_AVERAGE, &error),
+               HVD_UNSUPPORTED);
   free(t.data);
 }
 
@@ -105,9 +108,7 @@ static void factors(void) {
   r.prescale = 0.5;
   r.postscale = -4;
   submit_and_wait(&r, NULL);
-  for (i = 0; i < 1000; ++i) {
-    CHECK(values[i] == -2.0 * (double)(i * size + size * (size - 1) / 2));
-  }
+  for (i = 0; i < 1000; ++i) { CHECK(values[i] == -2.0 * (double)(i * size + size * (size - 1) / 2)); }
   /* Integers: towards zero, and no further than the type goes. */
   for (i = 0; i < 100; ++i) put(HVD_DTYPE_INT8, bytes.data, i, i % 2 ? 7 : -7);
   r.inputs = r.outputs = &bytes;

@@ -3,7 +3,9 @@
 #include "job.h"
 
 /* Rows that `of_rank` gives to an allgather. */
-static int64_t rows_of(int32_t of_rank, int64_t most) { return most == 0 ? 0 : (of_rank * 5 + 2) % (most + 1); }
+static int64_t rows_of(int32_t of_rank, int64_t most) {
+  return most == 0 ? 0 : (of_rank * 5 + 2) % (most + 1);
+}
 
 static int gathered(const hvd_tensor *result, int64_t most, int64_t columns) {
   int64_t row = 0;
@@ -90,13 +92,16 @@ static void reducescatter_by_splits(void) {
   submit_and_wait(&r, &op);
   CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.ndim == 2 && result.shape[0] == rank + 1 && result.shape[1] == 3);
-  for (i = 0; i < (rank + 1) * 3; ++i) CHECK(get(HVD_DTYPE_FLOAT32, result.data, i) == 2 * size * (first * 3 + i));
+  for (i = 0; i < (rank + 1) * 3; ++i)
+    CHECK(get(HVD_DTYPE_FLOAT32, result.data, i) == 2 * size * (first * 3 + i));
   hvd_op_destroy(op);
   free(input.data);
 }
 
 /* Rows that `from` sends to `to`. */
-static int64_t sent(int32_t from, int32_t to, int64_t most) { return most == 0 ? 0 : (from * 3 + to * 2 + 1) % (most + 1); }
+static int64_t sent(int32_t from, int32_t to, int64_t most) {
+  return most == 0 ? 0 : (from * 3 + to * 2 + 1) % (most + 1);
+}
 
 static int exchanged(const hvd_tensor *result, const int64_t *received, int64_t most, int64_t columns) {
   int64_t at = 0;
@@ -108,7 +113,8 @@ static int exchanged(const hvd_tensor *result, const int64_t *received, int64_t 
     for (to = 0; to < rank; ++to) before += sent(r, to, most);
     if (received[r] != sent(r, rank, most)) return 0;
     for (i = 0; i < received[r] * columns; ++i) {
-      if (get(result->dtype, result->data, at * columns + i) != some(result->dtype, before * columns + i, r)) return 0;
+      if (get(result->dtype, result->data, at * columns + i) != some(result->dtype, before * columns + i, r))
+        return 0;
     }
     at += received[r];
   }
@@ -191,7 +197,8 @@ static void small_rooms(void) {
   free(input.data);
   input = matrix(HVD_DTYPE_FLOAT32, 3 * size, 2);
   output.shape[0] = rank == size - 1 ? 2 : 3;
-  CHECK_STATUS(hvd_reducescatter(context, "small room", &input, &output, HVD_REDUCTION_SUM, &error), expected);
+  CHECK_STATUS(hvd_reducescatter(context, "small room", &input, &output, HVD_REDUCTION_SUM, &error),
+               expected);
   if (expected == HVD_INVALID) CHECK_NAMES("3");
   free(input.data);
   free(output.data);
@@ -217,7 +224,8 @@ static void outputs_of_ops(void) {
   CHECK(count == (size_t)size);
   CHECK_STATUS(hvd_op_get_last_joined(op, &last, &error), HVD_INVALID);
   hvd_op_destroy(op);
-  CHECK_STATUS(hvd_allreduce_async(context, "output", &input, &input, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_allreduce_async(context, "output", &input, &input, HVD_REDUCTION_SUM, &op, &error),
+               HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   CHECK_STATUS(hvd_op_get_output(op, 0, &a, &error), HVD_OK);
   CHECK(a.data == input.data && a.ndim == 2 && a.shape[1] == 2);

@@ -3,7 +3,8 @@
 
 enum { TENSORS = 30 };
 
-static const hvd_dtype kDtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_INT32, HVD_DTYPE_FLOAT16, HVD_DTYPE_UINT8, HVD_DTYPE_FLOAT64, HVD_DTYPE_FLOAT32};
+static const hvd_dtype kDtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_INT32,   HVD_DTYPE_FLOAT16,
+                                    HVD_DTYPE_UINT8,   HVD_DTYPE_FLOAT64, HVD_DTYPE_FLOAT32};
 
 static void make(hvd_tensor *tensors, int64_t step) {
   int i;
@@ -36,9 +37,12 @@ static void allreduce(int64_t step) {
   int i;
   make(inputs, step);
   make(outputs, step);
-  CHECK_STATUS(hvd_grouped_allreduce(context, "group", inputs, outputs, TENSORS, HVD_REDUCTION_SUM, &error), HVD_OK);
+  CHECK_STATUS(hvd_grouped_allreduce(context, "group", inputs, outputs, TENSORS, HVD_REDUCTION_SUM, &error),
+               HVD_OK);
   for (i = 0; i < TENSORS; ++i) CHECK(summed(&outputs[i]) && holds(&inputs[i], rank));
-  CHECK_STATUS(hvd_grouped_allreduce_async(context, "group", inputs, inputs, TENSORS, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+  CHECK_STATUS(
+      hvd_grouped_allreduce_async(context, "group", inputs, inputs, TENSORS, HVD_REDUCTION_SUM, &op, &error),
+      HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   for (i = 0; i < TENSORS; ++i) CHECK(summed(&inputs[i]));
   CHECK_STATUS(hvd_op_get_output(op, TENSORS - 1, &one, &error), HVD_OK);
@@ -58,7 +62,8 @@ static void broadcast(int64_t step, int32_t root) {
   CHECK_STATUS(hvd_broadcast_variables(context, "variables", tensors, TENSORS, root, &error), HVD_OK);
   for (i = 0; i < TENSORS; ++i) CHECK(holds(&tensors[i], root));
   for (i = 0; i < TENSORS; ++i) fill(&tensors[i], rank);
-  CHECK_STATUS(hvd_broadcast_variables_async(context, "variables", tensors, TENSORS, root, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_broadcast_variables_async(context, "variables", tensors, TENSORS, root, &op, &error),
+               HVD_OK);
   CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
   hvd_op_destroy(op);
   for (i = 0; i < TENSORS; ++i) CHECK(holds(&tensors[i], root));
@@ -82,12 +87,15 @@ static void allgather(int64_t step) {
     int64_t j;
     CHECK(outputs[i].shape[0] == rows * size && outputs[i].dtype == inputs[i].dtype);
     for (j = 0; j < rows * size; ++j) {
-      if (get(outputs[i].dtype, outputs[i].data, j) == some(outputs[i].dtype, j % rows, (int32_t)(j / rows))) continue;
+      if (get(outputs[i].dtype, outputs[i].data, j) == some(outputs[i].dtype, j % rows, (int32_t)(j / rows)))
+        continue;
       CHECK(!"the gathered value");
       break;
     }
-    if (i % 2) hvd_free(outputs[i].data);
-    else free(outputs[i].data);
+    if (i % 2)
+      hvd_free(outputs[i].data);
+    else
+      free(outputs[i].data);
   }
   r.inputs = inputs;
   r.count = TENSORS;

@@ -29,7 +29,8 @@ static void train_and_join(int64_t count, int grouped) {
     pair[1].data = (float *)t.data + count / 2;
     pair[1].shape[0] = count - count / 2;
     if (grouped) {
-      CHECK_STATUS(hvd_grouped_allreduce(context, "gradients", pair, pair, 2, HVD_REDUCTION_AVERAGE, &error), HVD_OK);
+      CHECK_STATUS(hvd_grouped_allreduce(context, "gradients", pair, pair, 2, HVD_REDUCTION_AVERAGE, &error),
+                   HVD_OK);
     } else {
       CHECK_STATUS(hvd_allreduce(context, "gradient", &t, &t, HVD_REDUCTION_AVERAGE, &error), HVD_OK);
     }
@@ -76,9 +77,9 @@ static void operations_of_the_rest(void) {
     CHECK_STATUS(hvd_broadcast(context, "from one who has joined", &t, 0, &error), HVD_MISMATCH);
     CHECK_NAMES("0");
     result.data = NULL;
-    CHECK_STATUS(hvd_alltoall(context, "of the rest", &t, NULL, &result, NULL, &error),
+    CHECK_STATUS(hvd_alltoall(context, "of the rest", &t, NULL, &result, NULL, &error), HVD_INVALID);
+    CHECK_STATUS(hvd_reducescatter(context, "of the rest", &t, &result, HVD_REDUCTION_SUM, &error),
                  HVD_INVALID);
-    CHECK_STATUS(hvd_reducescatter(context, "of the rest", &t, &result, HVD_REDUCTION_SUM, &error), HVD_INVALID);
     CHECK_STATUS(hvd_join(context, &last, &error), HVD_OK);
     CHECK(last > 0 && last < size);
   }

@@ -67,8 +67,10 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"dtypes", test_dtypes}, {"gathering", test_gathering}, {"groups", test_groups},
-               {"sets", test_sets}, {"mismatches", test_mismatches}, {"traffic", test_traffic}, {"direct", test_direct}, {"join", test_join}};
+  } tests[] = {{"dtypes", test_dtypes},         {"gathering", test_gathering},
+               {"groups", test_groups},         {"sets", test_sets},
+               {"mismatches", test_mismatches}, {"traffic", test_traffic},
+               {"direct", test_direct},         {"join", test_join}};
   size_t i;
   CHECK_STATUS(hvd_init(NULL, &context, &error), HVD_OK);
   if (context == NULL) return 1;

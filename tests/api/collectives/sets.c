@@ -46,10 +46,13 @@ static void evens_and_odds(void) {
   hvd_process_set_info info;
   /* In descending order: the order does not matter. */
   for (r = size - 1; r >= 0; --r) {
-    if (r % 2 == 0) evens[even_count++] = r;
-    else odds[odd_count++] = r;
+    if (r % 2 == 0)
+      evens[even_count++] = r;
+    else
+      odds[odd_count++] = r;
   }
-  set = rank % 2 == 0 ? set_of("team", evens, even_count, HVD_SET_RULE_RANKS) : set_of("team", odds, odd_count, HVD_SET_RULE_RANKS);
+  set = rank % 2 == 0 ? set_of("team", evens, even_count, HVD_SET_RULE_RANKS)
+                      : set_of("team", odds, odd_count, HVD_SET_RULE_RANKS);
   info = info_of(set);
   CHECK(info.rank == rank / 2 && info.size == (rank % 2 == 0 ? (size + 1) / 2 : size / 2));
   CHECK(info.generation == hvd_generation(context));
@@ -90,7 +93,8 @@ static void every_operation(hvd_process_set *set, const char *prefix) {
   submit_and_wait(&r, &op);
   CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
   CHECK(result.shape[0] == info.size * info.size);
-  for (i = 0; i < info.size; ++i) CHECK(get(HVD_DTYPE_INT32, result.data, 2 * info.size * i + 1) == ranks[i] * 100 + 1);
+  for (i = 0; i < info.size; ++i)
+    CHECK(get(HVD_DTYPE_INT32, result.data, 2 * info.size * i + 1) == ranks[i] * 100 + 1);
   hvd_op_destroy(op);
 
   r.collective = HVD_COLLECTIVE_REDUCESCATTER;
@@ -110,7 +114,8 @@ static void every_operation(hvd_process_set *set, const char *prefix) {
   r.split_count = (size_t)info.size;
   submit_and_wait(&r, &op);
   CHECK_STATUS(hvd_op_get_output(op, 0, &result, &error), HVD_OK);
-  for (i = 0; i < info.size; ++i) CHECK(get(HVD_DTYPE_INT32, result.data, 2 * i) == ranks[i] * 100 + 2 * info.rank);
+  for (i = 0; i < info.size; ++i)
+    CHECK(get(HVD_DTYPE_INT32, result.data, 2 * i) == ranks[i] * 100 + 2 * info.rank);
   hvd_op_destroy(op);
 
   r = request(HVD_COLLECTIVE_BROADCAST, prefix);

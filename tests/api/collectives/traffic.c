@@ -22,7 +22,8 @@ typedef struct item {
 
 /* The i-th operation of a batch: allreduces of several dtypes and sizes, broadcasts, gathers, barriers. */
 static void prepare(item *it, int i, int round) {
-  static const hvd_dtype dtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT32, HVD_DTYPE_INT64, HVD_DTYPE_BFLOAT16, HVD_DTYPE_UINT8};
+  static const hvd_dtype dtypes[] = {HVD_DTYPE_FLOAT32, HVD_DTYPE_FLOAT32, HVD_DTYPE_INT64,
+                                     HVD_DTYPE_BFLOAT16, HVD_DTYPE_UINT8};
   static const int64_t counts[] = {1, 100, 3000, 40, 70000};
   /* The same names again; from the third round on other shapes under them. */
   it->tensor = vector(dtypes[i % 5], counts[(i / 5) % 5] + (round >= 2 ? 1 : 0));
@@ -32,8 +33,9 @@ static void prepare(item *it, int i, int round) {
 }
 
 static void submit(item *it, int i, int round) {
-  static const hvd_collective kinds[] = {HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_BROADCAST,
-                                         HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLGATHER, HVD_COLLECTIVE_BARRIER};
+  static const hvd_collective kinds[] = {HVD_COLLECTIVE_ALLREDUCE, HVD_COLLECTIVE_ALLREDUCE,
+                                         HVD_COLLECTIVE_BROADCAST, HVD_COLLECTIVE_ALLREDUCE,
+                                         HVD_COLLECTIVE_ALLGATHER, HVD_COLLECTIVE_BARRIER};
   hvd_request r = request(kinds[i % 6], it->name);
   hvd_error mine = HVD_ERROR_INIT;
   hvd_status status;
@@ -119,7 +121,8 @@ static void *work(void *argument) {
     put(HVD_DTYPE_INT32, t.data, 49, rank + i);
     status = hvd_allreduce(context, name, &t, &t, HVD_REDUCTION_SUM, &mine);
     check(status == HVD_OK, __FILE__, __LINE__, name, mine.message);
-    check(get(HVD_DTYPE_INT32, t.data, 49) == size * (size - 1) / 2 + i * size, __FILE__, __LINE__, name, "has a wrong sum");
+    check(get(HVD_DTYPE_INT32, t.data, 49) == size * (size - 1) / 2 + i * size, __FILE__, __LINE__, name,
+          "has a wrong sum");
     if (i % 8 == thread) {
       status = hvd_barrier(context, name, &mine);
       check(status == HVD_OK, __FILE__, __LINE__, name, mine.message);
@@ -185,13 +188,15 @@ static void descriptors(void) {
     int32_t again = -1;
     int copy;
     if (rank == 0) {
-      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error),
+                   HVD_OK);
       CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK);
       CHECK(size == 1 || !readable(fd, 0));
     }
     CHECK_STATUS(hvd_barrier(context, "it has been looked at", &error), HVD_OK);
     if (rank != 0) {
-      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+      CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error),
+                   HVD_OK);
       CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK);
     }
     copy = dup(fd);
@@ -205,7 +210,8 @@ static void descriptors(void) {
     free(t.data);
 
     t = vector(HVD_DTYPE_FLOAT32, counts[i]);
-    CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error), HVD_OK);
+    CHECK_STATUS(hvd_allreduce_async(context, "by descriptor", &t, &t, HVD_REDUCTION_SUM, &op, &error),
+                 HVD_OK);
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
     CHECK_STATUS(hvd_op_get_fd(op, &fd, &error), HVD_OK); /* asked for when all is over */
     CHECK(readable(fd, 0));
@@ -224,9 +230,7 @@ static void dropped_handles(void) {
     hvd_op_destroy(op);
     /* Its end shows when the name is free again: after all ranks have come, nothing of it is pending. */
     CHECK_STATUS(hvd_barrier(context, "after the dropped", &error), HVD_OK);
-    do {
-      op = NULL;
-    } while (hvd_barrier_async(context, "dropped", &op, NULL) == HVD_INVALID);
+    do { op = NULL; } while (hvd_barrier_async(context, "dropped", &op, NULL) == HVD_INVALID);
     CHECK_STATUS(hvd_op_wait(op, HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
     hvd_op_destroy(op);
   }

@@ -68,8 +68,8 @@ int64_t get(hvd_dtype dtype, const void *data, int64_t index) {
 }
 
 int is_signed(hvd_dtype dtype) {
-  return dtype == HVD_DTYPE_INT8 || dtype == HVD_DTYPE_INT16 || dtype == HVD_DTYPE_INT32 || dtype == HVD_DTYPE_INT64 ||
-         (dtype >= HVD_DTYPE_FLOAT16 && dtype <= HVD_DTYPE_FLOAT64);
+  return dtype == HVD_DTYPE_INT8 || dtype == HVD_DTYPE_INT16 || dtype == HVD_DTYPE_INT32 ||
+         dtype == HVD_DTYPE_INT64 || (dtype >= HVD_DTYPE_FLOAT16 && dtype <= HVD_DTYPE_FLOAT64);
 }
 
 int64_t some(hvd_dtype dtype, int64_t index, int32_t of_rank) {

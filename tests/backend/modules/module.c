@@ -34,8 +34,8 @@ static hvd_status fail(hvd_error *error, hvd_status status, const char *message)
   return status;
 }
 
-static hvd_status tiny_open(const hvd_backend_host *host, const hvd_backend_option *options, size_t option_count,
-                            void **ret_instance, hvd_error *error) {
+static hvd_status tiny_open(const hvd_backend_host *host, const hvd_backend_option *options,
+                            size_t option_count, void **ret_instance, hvd_error *error) {
   size_t i;
   instance *self;
   for (i = 0; i < option_count; ++i) {
@@ -66,15 +66,19 @@ static hvd_status tiny_connect(void *self, const hvd_backend_group *group, hvd_e
   char value[8];
   size_t size = sizeof(value);
 #ifdef HVD_TEST_CONNECT_TIMES_OUT
-  if (me->host.kv_get(me->host.context, group->generation, "absent", HVD_SECOND, value, &size, error) != HVD_OK)
+  if (me->host.kv_get(me->host.context, group->generation, "absent", HVD_SECOND, value, &size, error) !=
+      HVD_OK)
     return fail(error, HVD_TIMEOUT, "nobody has come");
 #endif
   if (group->size != 1) return fail(error, HVD_UNSUPPORTED, "for one rank only");
-  if (me->host.kv_set(me->host.context, group->generation, "key", "value", 5, error) != HVD_OK) return HVD_PEER_LOST;
-  if (me->host.kv_get(me->host.context, group->generation, "key", 100 * HVD_MILLISECOND, value, &size, error) != HVD_OK) {
+  if (me->host.kv_set(me->host.context, group->generation, "key", "value", 5, error) != HVD_OK)
+    return HVD_PEER_LOST;
+  if (me->host.kv_get(me->host.context, group->generation, "key", 100 * HVD_MILLISECOND, value, &size,
+                      error) != HVD_OK) {
     return HVD_PEER_LOST;
   }
-  if (size != 5 || memcmp(value, "value", 5) != 0) return fail(error, HVD_INTERNAL, "kv_get gave something else");
+  if (size != 5 || memcmp(value, "value", 5) != 0)
+    return fail(error, HVD_INTERNAL, "kv_get gave something else");
   me->connected = 1;
   me->host.message(me->host.context, group->generation, 0, "hello", 5);
   me->host.failure(me->host.context, group->generation, -1, "just to say");
@@ -87,7 +91,8 @@ static hvd_status tiny_submit(void *self, const hvd_backend_op *op, hvd_error *e
   return HVD_OK;
 }
 
-static hvd_status tiny_send(void *self, int32_t destination, const void *data, size_t size, hvd_error *error) {
+static hvd_status tiny_send(void *self, int32_t destination, const void *data, size_t size,
+                            hvd_error *error) {
   (void)self, (void)destination, (void)data, (void)size;
   return fail(error, HVD_INVALID, "there is nobody else");
 }

@@ -41,8 +41,8 @@ inline void store(hvd_dtype dtype, uint8_t* at, double value) {
 }
 
 inline bool is_signed(hvd_dtype dtype) {
-  return dtype != HVD_DTYPE_UINT8 && dtype != HVD_DTYPE_UINT16 && dtype != HVD_DTYPE_UINT32 && dtype != HVD_DTYPE_UINT64 &&
-         dtype != HVD_DTYPE_BOOL;
+  return dtype != HVD_DTYPE_UINT8 && dtype != HVD_DTYPE_UINT16 && dtype != HVD_DTYPE_UINT32 &&
+         dtype != HVD_DTYPE_UINT64 && dtype != HVD_DTYPE_BOOL;
 }
 
 // Small, so that sums and products of five ranks are exact in every dtype.

@@ -109,7 +109,7 @@ static int visit(struct dl_phdr_info* info, size_t size, void* context) {
   }
   const ElfW(Sym)* symbols = NULL;
   const char* names = NULL;
-  const ElfW(Rela)* tables[2] = {NULL, NULL};
+  const ElfW(Rela) * tables[2] = {NULL, NULL};
   size_t counts[2] = {0, 0};
   for (; entry != NULL && entry->d_tag != DT_NULL; ++entry) {
     const uintptr_t value = entry->d_un.d_val;
@@ -129,7 +129,8 @@ static int visit(struct dl_phdr_info* info, size_t size, void* context) {
       const void* target = *(void**)(info->dlpi_addr + place->r_offset);
       const char* where = object_of(target);
       /* The program itself calls libhvd, and modules have names of their own. */
-      if (strncmp(where, "libhvd_", 7) == 0) printf("patched %s %s\n", *object == 0 ? "program" : object, name);
+      if (strncmp(where, "libhvd_", 7) == 0)
+        printf("patched %s %s\n", *object == 0 ? "program" : object, name);
     }
   }
   return 0;

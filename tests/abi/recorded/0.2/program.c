@@ -39,7 +39,8 @@ int main(void) {
   tensor.ndim = 1;
   tensor.shape[0] = 2;
   if (hvd_options_create(&options, &e) != HVD_OK) return failed("options", &e);
-  if (hvd_options_set_duration(options, "operation_timeout", 7 * HVD_SECOND, &e) != HVD_OK) return failed("set", &e);
+  if (hvd_options_set_duration(options, "operation_timeout", 7 * HVD_SECOND, &e) != HVD_OK)
+    return failed("set", &e);
   if (hvd_init(options, &context, &e) != HVD_OK) return failed("init", &e);
   hvd_options_destroy(options);
   if (hvd_get_membership(context, &membership, &e) != HVD_OK) return failed("membership", &e);
@@ -55,7 +56,8 @@ int main(void) {
   if (values[0] != 3 || values[1] != -4) return 1;
   if (hvd_state_create(context, &state, &e) != HVD_OK) return failed("state", &e);
   if (hvd_state_add_tensor(state, "values", &tensor, &e) != HVD_OK) return failed("add tensor", &e);
-  if (hvd_state_add_object(state, "object", save, load, object, NULL, &e) != HVD_OK) return failed("add object", &e);
+  if (hvd_state_add_object(state, "object", save, load, object, NULL, &e) != HVD_OK)
+    return failed("add object", &e);
   if (hvd_state_commit(state, &e) != HVD_OK) return failed("commit", &e);
   values[0] = 0;
   object[0] = 'x';

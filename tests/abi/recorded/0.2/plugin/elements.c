@@ -4,7 +4,7 @@
 #include "plain.h"
 
 /* X(dtype, type): those that C can compute with. */
-#define DTYPES(X)         \
+#define DTYPES(X)               \
   X(HVD_DTYPE_UINT8, uint8_t)   \
   X(HVD_DTYPE_INT8, int8_t)     \
   X(HVD_DTYPE_UINT16, uint16_t) \
@@ -33,19 +33,19 @@ size_t plain_element(hvd_dtype dtype) {
 #define SUM(type, a, b) (IS_INTEGER(type) ? (type)((uint64_t)(a) + (uint64_t)(b)) : (type)((a) + (b)))
 #define PRODUCT(type, a, b) (IS_INTEGER(type) ? (type)((uint64_t)(a) * (uint64_t)(b)) : (type)((a) * (b)))
 
-#define COMBINE(name, type)                                        \
-  case name: {                                                     \
-    type* x = (type*)into;                                         \
-    const type* y = (const type*)from;                             \
-    for (i = 0; i < count; ++i) {                                  \
-      switch (reduction) {                                         \
+#define COMBINE(name, type)                                                  \
+  case name: {                                                               \
+    type* x = (type*)into;                                                   \
+    const type* y = (const type*)from;                                       \
+    for (i = 0; i < count; ++i) {                                            \
+      switch (reduction) {                                                   \
         case HVD_REDUCTION_MIN: x[i] = y[i] < x[i] ? y[i] : x[i]; break;     \
         case HVD_REDUCTION_MAX: x[i] = y[i] > x[i] ? y[i] : x[i]; break;     \
         case HVD_REDUCTION_PRODUCT: x[i] = PRODUCT(type, x[i], y[i]); break; \
-        default: x[i] = SUM(type, x[i], y[i]); break;              \
-      }                                                            \
-    }                                                              \
-    break;                                                         \
+        default: x[i] = SUM(type, x[i], y[i]); break;                        \
+      }                                                                      \
+    }                                                                        \
+    break;                                                                   \
   }
 void plain_combine(hvd_dtype dtype, hvd_reduction reduction, void* into, const void* from, size_t count) {
   size_t i;
@@ -125,5 +125,6 @@ void plain_widen(hvd_dtype dtype, float* into, const void* from, size_t count) {
 void plain_narrow(hvd_dtype dtype, void* into, const float* from, size_t count) {
   uint16_t* x = (uint16_t*)into;
   size_t i;
-  for (i = 0; i < count; ++i) x[i] = dtype == HVD_DTYPE_FLOAT16 ? narrow_half(from[i]) : narrow_bfloat(from[i]);
+  for (i = 0; i < count; ++i)
+    x[i] = dtype == HVD_DTYPE_FLOAT16 ? narrow_half(from[i]) : narrow_bfloat(from[i]);
 }
