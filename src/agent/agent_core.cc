@@ -295,8 +295,8 @@ Time AgentCore::gives_up_at() const { return last_chance_ ? *last_chance_ : alon
 
 void AgentCore::judge(Time now, CoreActions* actions) {
   if (finished_) return;
-  // If this comes much too late it was this process that was stopped, and nobody was dialled meanwhile (contract
-  // 19).
+  // If this comes much too late it was this process that was stopped, and nobody was dialled meanwhile
+  // (contract 19).
   if (!online_ && ending_.empty() && now >= gives_up_at() + kMuchTooLate)
     last_chance_ = now + std::min(config_.patience, kLastChance);
   if (!online_ && ending_.empty() && now >= gives_up_at()) {

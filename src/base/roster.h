@@ -8,8 +8,8 @@
 
 namespace hvd {
 
-/// Commits of one generation, and saves before the first sync: at one a millisecond it takes decades to come to
-/// more. Whoever says more lies.
+/// Commits of one generation, and saves before the first sync: at one a millisecond it takes decades to come
+/// to more. Whoever says more lies.
 inline constexpr uint64_t kMostCommits = uint64_t{1} << 40;
 
 struct Roster {

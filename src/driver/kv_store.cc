@@ -12,7 +12,8 @@ const KvStore::Value kNothing = std::make_shared<const std::vector<uint8_t>>();
 
 }  // namespace
 
-std::optional<KvStore::Answer> KvStore::answer_waiting(const std::string& key, hvd_status status, Value value) {
+std::optional<KvStore::Answer> KvStore::answer_waiting(const std::string& key, hvd_status status,
+                                                       Value value) {
   const auto found = waiting_.find(key);
   if (found == waiting_.end()) return std::nullopt;
   Answer answer{{found->second.begin(), found->second.end()}, key, status, std::move(value)};

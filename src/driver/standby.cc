@@ -45,7 +45,8 @@ void Standby::wait() {
   std::unique_lock lock(mutex_);
   while (why_.empty()) {
     lock.unlock();
-    // From before the look: what was seen is as old as that, should this process be held up now (contract 19).
+    // From before the look: what was seen is as old as that, should this process be held up now (contract
+    // 19).
     const Time at = now();
     const JournalFile::Look look = watched_.look();
     if (look.term != last.term) {

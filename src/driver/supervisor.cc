@@ -236,7 +236,8 @@ void Supervisor::apply(std::vector<membership::Action> actions) {
   }
   for (const membership::LogLine& line : std::exchange(lines_, {})) logger_->write(line.level, line.text);
   if (const std::optional<Time> next = membership_->next_tick(); next && !finish_) {
-    tick_.start(std::max(*next - clock_.now(), Duration(0)), [this] { apply(membership_->tick(clock_.now())); });
+    tick_.start(std::max(*next - clock_.now(), Duration(0)),
+                [this] { apply(membership_->tick(clock_.now())); });
   } else {
     tick_.cancel();
   }

@@ -100,7 +100,8 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
     if (!worker.foreign || w.own_place || !launcher_->keeps_all(w.host)) continue;
     worker.lost = true;
     worker.fate = Refusal{wire::Refusal::Stale, "its process is gone"};
-    apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone", clock_.now()));
+    apply(membership_->worker_lost(w.worker, membership::LossKind::kExited, "its process is gone",
+                                   clock_.now()));
     if (finish_) return;
   }
 }

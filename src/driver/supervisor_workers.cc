@@ -112,7 +112,8 @@ void Supervisor::launch_failed(uint64_t id, const std::string& why) {
   found->second.process = false;
   found->second.lost = true;
   found->second.fate = Refusal{wire::Refusal::Stale, why};
-  if (!finish_) return apply(membership_->worker_lost(id, membership::LossKind::kStartFailed, why, clock_.now()));
+  if (!finish_)
+    return apply(membership_->worker_lost(id, membership::LossKind::kStartFailed, why, clock_.now()));
   publish();
 }
 

@@ -21,8 +21,9 @@ membership::Answer Supervisor::wish(Event event) {
 }
 
 membership::Answer Supervisor::drain(const std::string& host, Duration timeout, const std::string& why) {
-  return wish(
-      [&](membership::Answer* answer) { return membership_->drain(host, timeout, why, clock_.now(), answer); });
+  return wish([&](membership::Answer* answer) {
+    return membership_->drain(host, timeout, why, clock_.now(), answer);
+  });
 }
 
 membership::Answer Supervisor::undrain(const std::string& host) {

@@ -44,9 +44,9 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
   std::move(change.removed.begin(), change.removed.end(), std::back_inserter(removed));
 }
 
-/// A member may be ahead of all others by any number of saves that no collective rides on, and by commits made
-/// while the others had joined: the newest commit wins (contract 5). What no member can have come to is a lie,
-/// which counts for what the driver knew before.
+/// A member may be ahead of all others by any number of saves that no collective rides on, and by commits
+/// made while the others had joined: the newest commit wins (contract 5). What no member can have come to is
+/// a lie, which counts for what the driver knew before.
 uint64_t Membership::Impl::believed(const Worker& worker, uint64_t revision) const {
   return newest && revision > *newest ? std::min(worker.revision, *newest) : revision;
 }
@@ -167,8 +167,8 @@ void Membership::Impl::worker_unfit(uint64_t id, uint64_t in_generation, int32_t
       accuser->ever_synced != accused->ever_synced ? accuser->ever_synced : accuser->rank < accused->rank;
   found_unfit = found_unfit || keeps_accuser;
   if (!keeps_accuser) return send_away(*accuser, message);
-  // One that lies may cost a newcomer its process, and no host its place: where there are other members, one of
-  // them has to say the same.
+  // One that lies may cost a newcomer its process, and no host its place: where there are other members, one
+  // of them has to say the same.
   const bool alone = survivors().size() > 2;
   if (alone && !accused->own_place && !accused->leaves_by)
     unconfirmed[accused->id] = {accuser->id, accused->host};

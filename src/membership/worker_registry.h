@@ -89,8 +89,8 @@ class WorkerStateRegistry {
   uint64_t next() const { return next_; }
   void begin_at(uint64_t next) { next_ = std::max(next_, next); }
 
-  /// From now on it is not expected any more. Those that ended some thousands before it are forgotten, but for
-  /// those that are done.
+  /// From now on it is not expected any more. Those that ended some thousands before it are forgotten, but
+  /// for those that are done.
   void end(uint64_t id, Ending ending, const std::string& why);
   std::optional<Ending> ending(uint64_t id) const;
 

@@ -19,7 +19,8 @@ inline constexpr uint32_t kProtocol = 1;
 /// DoneT{...}).
 Bytes encode(const EnvelopeT& envelope);
 
-/// Throws Error: HVD_INVALID says what is wrong with the bytes, HVD_INTERNAL that there is no memory for them.
+/// Throws Error: HVD_INVALID says what is wrong with the bytes, HVD_INTERNAL that there is no memory for
+/// them.
 EnvelopeT decode(std::span<const uint8_t> bytes);
 
 /// Envelope around one table object; the sequence is set by the sender of the connection.

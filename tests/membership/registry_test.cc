@@ -1,7 +1,7 @@
 // What the registry remembers of workers that have ended, in a job that restarts them for months.
-#include "membership/worker_registry.h"
-
 #include <gtest/gtest.h>
+
+#include "membership/worker_registry.h"
 
 namespace hvd::membership {
 namespace {

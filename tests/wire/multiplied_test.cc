@@ -66,8 +66,7 @@ class Forge {
     flatbuffers::FlatBufferBuilder b;
     const Reference made = along(b, body, path, 0, times);
     const auto job = b.CreateString("j");
-    FinishEnvelopeBuffer(b,
-                         CreateEnvelope(b, job, 1, 1, 1, static_cast<Body>(body_type), made.Union()));
+    FinishEnvelopeBuffer(b, CreateEnvelope(b, job, 1, 1, 1, static_cast<Body>(body_type), made.Union()));
     return Bytes(b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize());
   }
 
@@ -131,7 +130,9 @@ class Forge {
     return made;
   }
 
-  static Reference text(flatbuffers::FlatBufferBuilder& b) { return b.CreateString(std::string(kHeavy, 't')); }
+  static Reference text(flatbuffers::FlatBufferBuilder& b) {
+    return b.CreateString(std::string(kHeavy, 't'));
+  }
   static Reference vector_of(flatbuffers::FlatBufferBuilder& b, Reference one, size_t times) {
     return Reference(b.CreateVector(std::vector<Reference>(times, one)).o);
   }
