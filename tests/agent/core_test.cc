@@ -111,7 +111,7 @@ TEST_F(Core, AnAgentThatWasStoppedWhileItWasAloneDialsFirst) {
   other.ordered(start(7, 1), kStart);
   other.disconnected("cut", kStart);
   EXPECT_TRUE(other.tick(awake).empty());
-  EXPECT_TRUE(all<StopProcess>(other.connected(true, 1, awake + seconds(1))).empty());
+  EXPECT_TRUE(all<StopProcess>(other.connected(true, 0, awake + seconds(1))).empty());
   other.disconnected("cut", awake + seconds(2));
   EXPECT_EQ(other.next_tick(), awake + seconds(62)) << "and it has all its time again";
 }
