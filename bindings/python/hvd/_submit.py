@@ -41,7 +41,7 @@ def _factor(value: Any, what: str) -> float:
 
 # ---- by ctypes ----
 
-_memory = Registry()  # of operations that nobody waits for
+_memory = Registry()  # what operations borrow, until they have completed
 
 
 @_abi.DestroyFn
@@ -50,13 +50,23 @@ def _let_go(userdata):
 
 
 class _Operation:
-    """An operation under way, and the memory that it reads and writes."""
+    """An operation under way, and the memory that it reads and writes. It is made before it is submitted: an
+    exception may come at any moment (Ctrl-C), also when the library has it and nobody has heard of that."""
 
-    __slots__ = ("pointer", "_loans")
+    __slots__ = ("place", "_loans")
 
-    def __init__(self, pointer: int, loans: object):
-        self.pointer = pointer
-        self._loans = loans
+    def __init__(self, loans: object):
+        self.place = c_void_p()  # of its handle
+        self._loans = 0 if loans is None else _memory.add(loans)
+
+    @property
+    def pointer(self) -> int | None:
+        return self.place.value
+
+    def free(self) -> None:
+        """Nobody reads or writes its memory any more."""
+        _memory.remove(self._loans)
+        self._loans = 0
 
     def wait(self, timeout: int | None) -> BaseException | None:
         """Of so many nanoseconds: None, or the exception that it ended with. Raises what is not its end."""
@@ -77,7 +87,7 @@ class _Operation:
         problem = _abi.failure(status, error) if status else None
         if not self._over():  # the handle is refused, in a forked child say
             raise problem or InvalidError("the operation has not completed")
-        self._loans = None
+        self.free()
         return problem
 
     def _over(self) -> bool:
@@ -91,17 +101,21 @@ class _Operation:
 
     def __del__(self) -> None:
         try:
-            if self._loans is None:
-                _lib.hvd_op_destroy(self.pointer)
+            if self.place.value is None:  # there is none, or it has completed
+                self.free()
+            elif not self._loans:
+                _lib.hvd_op_destroy(self.place)
             else:
-                _lib.hvd_op_abandon(self.pointer, _memory.add(self._loans), _let_go, None)
+                _lib.hvd_op_abandon(self.place, self._loans, _let_go, None)
         except Exception:  # the interpreter is going down
             pass
 
 
 def operation_of(pointer: int) -> _Operation:
     """Of a native operation that borrows no memory."""
-    return _Operation(pointer, None)
+    operation = _Operation(None)
+    operation.place.value = pointer
+    return operation
 
 
 def _table(loans: Sequence[Borrowed]) -> Any:
@@ -143,19 +157,16 @@ def _submit(context: int, collective: int, name: str | None, inputs: Sequence[An
     request.process_set = process_set
     if timeout is not None:
         request.timeout_ns = _abi.nanoseconds(timeout)
-    pointer = c_void_p()
+    operation = _Operation((sources, targets))
     if wait:
-        _abi.check(_lib.hvd_submit_and_wait, context, byref(request), _SLICE_NS, byref(pointer))
-        if pointer.value is None:
+        _abi.check(_lib.hvd_submit_and_wait, context, byref(request), _SLICE_NS, byref(operation.place))
+        if operation.pointer is None:
             return None
-    else:
-        _abi.check(_lib.hvd_submit, context, byref(request), byref(pointer))
-    assert pointer.value is not None
-    operation = _Operation(pointer.value, (sources, targets))
-    if wait:
         problem = operation.wait(None)
         if problem is not None:
             raise problem
+    else:
+        _abi.check(_lib.hvd_submit, context, byref(request), byref(operation.place))
     return operation
 
 

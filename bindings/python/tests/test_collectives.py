@@ -42,6 +42,38 @@ def test_grouped(job):
         assert shares == [[[0, 2], [4, 6]][index], [[0], [2]][index]]
 
 
+def test_an_interrupt_behind_a_submission(alone, monkeypatch):
+    """Ctrl-C as the library has the operation: it is abandoned, with its memory."""
+    from hvd import _abi, _submit
+
+    check, abandoned = _abi.check, []
+
+    def interrupted(function, *arguments):
+        check(function, *arguments)
+        raise KeyboardInterrupt
+
+    class Recorded:
+        def __getattr__(self, name):
+            return getattr(_abi.lib, name)
+
+        def hvd_op_abandon(self, op, number, *rest):
+            abandoned.append(_submit._memory.get(number))
+            return _abi.lib.hvd_op_abandon(op, number, *rest)
+
+    array = np.ones(3)
+    monkeypatch.setattr(_submit, "_lib", Recorded())
+    monkeypatch.setattr(_abi, "check", interrupted)
+    before = len(_submit._memory)
+    try:
+        _submit._submit(alone._handle.pointer, 2, "x", (array, ), (array, ), False, 0, 1, 0, 1.0, 1.0, None, None,
+                        None, False)
+        assert False, "it was interrupted"
+    except KeyboardInterrupt:
+        pass
+    assert len(abandoned) == 1 and abandoned[0][0][0].tensor.data == array.ctypes.data
+    assert len(_submit._memory) == before
+
+
 def test_broadcast(job):
     def rank(context):
         mine = np.full(3, context.rank())
