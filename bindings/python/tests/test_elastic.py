@@ -46,6 +46,42 @@ def test_restore_without_a_commit(alone):
         elastic.State().restore()
 
 
+def test_a_state_is_not_closed_around_its_own_call(alone):
+    state = elastic.State()
+
+    def get():
+        state.close()
+
+    array = np.ones(4)
+    state.add_array("a", array)
+    state.add_object("o", get, lambda thing: None)
+    with pytest.raises(hvd.InvalidError, match="close: another call"):
+        state.commit()
+    assert "a" in state._memory
+    state.remove("o")
+    state.commit()
+    state.close()
+    with pytest.raises(hvd.ClosedError):
+        state.commit()
+
+
+def test_a_state_that_goes_ends_before_its_memory(alone, monkeypatch):
+    from hvd._handles import Native
+
+    state, ends = elastic.State(), []
+
+    class Memory(bytearray):
+        def __del__(self):
+            ends.append("memory")
+
+    state.add_array("a", Memory(8))
+    close = Native.close
+    monkeypatch.setattr(Native, "close", lambda self: ends.append("handle") or close(self))
+    del state
+    gc.collect()
+    assert ends[:2] == ["handle", "memory"]
+
+
 class OfHorovod(elastic.State):
     """As classes under Horovod's State are written: all by its own save, restore and sync."""
 

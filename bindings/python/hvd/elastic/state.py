@@ -269,9 +269,18 @@ class State:
         return plain_of(StateStatistics, raw)
 
     def close(self) -> None:
-        """Ends the borrowing of what was registered."""
-        self._handle.close()
-        self._memory.clear()
+        """Ends the borrowing of what was registered; waits for a commit that is being copied. InvalidError:
+        another call is under way, in another thread or around this one."""
+        with self._in_use("close"):
+            self._handle.close()
+            self._memory.clear()
+
+    def __del__(self) -> None:
+        """A commit that was begun may still be copied: the memory goes after the handle."""
+        try:
+            self._handle.close()
+        except Exception:  # it never came to be, or the interpreter is going down
+            pass
 
     # ---- inside ----
 
