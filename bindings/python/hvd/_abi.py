@@ -11,9 +11,10 @@ import ctypes
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t,
                     c_uint32, c_uint64, c_void_p)
-from operator import index
+from functools import partial
+from operator import index, ne
 from threading import get_ident
-from typing import Any
+from typing import Any, Callable
 
 from ._constants import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT, MAX_DIMS, SAMPLER_SAVED_BYTES as SAMPLER_SAVED_BYTES
 from ._library import LibraryError, load
@@ -145,6 +146,24 @@ DiscoverFn = CFUNCTYPE(c_int32, c_void_p, AddHostFn, c_void_p)
 LaunchFn = CFUNCTYPE(c_int32, c_void_p, POINTER(Launch))
 StopFn = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
 OutputFn = CFUNCTYPE(None, c_void_p, c_int32, c_char_p, c_int32, c_int32, c_char_p)
+
+_DONE = 0x600D
+
+
+def fails_unless_done(prototype: Any) -> Callable[[Callable[..., int]], Any]:
+    """Decorator: a callback that fails (1) unless the function has returned 0. Where a function of Python's
+    raises, as at its very beginning by Ctrl-C, ctypes gives C a 0 of its own, which means success there. So
+    that function is called by ctypes' own code alone, which takes anything but _DONE for failure."""
+
+    def decorate(function: Callable[..., int]) -> Any:
+        def done(*arguments: Any) -> int:
+            return 0 if function(*arguments) else _DONE
+
+        inner = CFUNCTYPE(c_int32, *prototype._argtypes_)(done)
+        inner.restype = partial(ne, _DONE)
+        return prototype(inner)
+
+    return decorate
 
 _P, _S, _I, _L, _U, _N = c_void_p, c_char_p, c_int32, c_int64, c_uint64, c_size_t
 _E = POINTER(Error)

@@ -90,18 +90,18 @@ def _say(what: str) -> None:
     traceback.print_exc()
 
 
-@_abi.DiscoverFn
+@_abi.fails_unless_done(_abi.DiscoverFn)
 def _discover(userdata, add, sink):
     try:
         for name, slots in dict(_callbacks.get(userdata)()).items():
             add(sink, str(name).encode(), int(slots))
         return 0
-    except Exception:
+    except BaseException:
         _say("the discovery of hosts")
         return 1
 
 
-@_abi.LaunchFn
+@_abi.fails_unless_done(_abi.LaunchFn)
 def _start(userdata, launch):
     try:
         raw, environment, index = launch.contents, {}, 0
@@ -111,7 +111,7 @@ def _start(userdata, launch):
             index += 1
         _callbacks.get(userdata).start(LaunchRequest(raw.worker, raw.host.decode(), raw.slot, environment))
         return 0
-    except Exception:
+    except BaseException:
         _say("the start of a worker")
         return 1
 
@@ -120,7 +120,7 @@ def _start(userdata, launch):
 def _stop(userdata, worker, force):
     try:
         _callbacks.get(userdata).stop(worker, bool(force))
-    except Exception:
+    except BaseException:
         _say("the stop of a worker")
 
 
@@ -129,7 +129,7 @@ def _output(userdata, rank, host, slot, is_stderr, line):
     try:
         _callbacks.get(userdata)(rank, host.decode("utf-8", "replace"), slot, bool(is_stderr),
                                  line.decode("utf-8", "replace"))
-    except Exception:
+    except BaseException:
         _say("the output callback")
 
 

@@ -168,3 +168,15 @@ def test_a_driver_that_is_closed_or_of_another_process():
     for call in (driver.start, driver.status, driver.stop, driver.wait):
         with pytest.raises(hvd.ClosedError):
             call()
+
+
+def test_a_callback_that_exits_has_failed():
+    """sys.exit() in one is no success, and no host is none that was found."""
+    for problem in (SystemExit, KeyboardInterrupt):
+
+        def discover():
+            raise problem(3)
+
+        with hvd.driver.Driver(worker("pass"), np=1, discover=discover, **HOPELESS) as driver:
+            with pytest.raises(hvd.UnavailableError, match="discovery callback"):
+                driver.start()

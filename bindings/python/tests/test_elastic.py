@@ -82,6 +82,32 @@ def test_a_state_that_goes_ends_before_its_memory(alone, monkeypatch):
     assert ends[:2] == ["handle", "memory"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_callback_that_never_began_has_failed():
+    """Ctrl-C comes at the first instruction of what C calls: ctypes gives 0 then, which is no success."""
+    from hvd import _abi
+
+    for prototype, arguments in ((_abi.SaveFn, (None, _abi.WriteFn(), None)), (_abi.LoadFn, (None, None, 0)),
+                                 (_abi.ResetFn, (None, )), (_abi.LostFn, (None, b"x"))):
+        answers = {0: 0, 1: 1, 7: 1}
+        for given, expected in answers.items():
+            assert _abi.fails_unless_done(prototype)(lambda *_: given)(*arguments) == expected
+
+        @_abi.fails_unless_done(prototype)
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        assert interrupted(*arguments) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_unknown_object_is_not_saved():
+    from hvd import _abi
+    from hvd.elastic import _objects
+
+    assert _objects._save(1 << 40, _abi.WriteFn(), None) == 1 and _objects._load(1 << 40, None, 0) == 1
+
+
 class OfHorovod(elastic.State):
     """As classes under Horovod's State are written: all by its own save, restore and sync."""
 

@@ -15,12 +15,12 @@ _lib = _abi.lib
 _objects = Registry()
 
 
-@_abi.SaveFn
+@_abi.fails_unless_done(_abi.SaveFn)
 def _save(userdata, write, sink):
     return _objects.get(userdata).save(write, sink)
 
 
-@_abi.LoadFn
+@_abi.fails_unless_done(_abi.LoadFn)
 def _load(userdata, data, size):
     return _objects.get(userdata).load(data, size)
 

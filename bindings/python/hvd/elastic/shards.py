@@ -18,7 +18,7 @@ _losses = Registry()
 NO_COPIES = -1
 
 
-@_abi.ReshardFn
+@_abi.fails_unless_done(_abi.ReshardFn)
 def _reshard(userdata, asked):
     return _shards.get(userdata)._reshard(asked.contents)
 
@@ -28,7 +28,7 @@ def _forget_shard(userdata):
     _shards.remove(userdata)
 
 
-@_abi.LostFn
+@_abi.fails_unless_done(_abi.LostFn)
 def _lost(userdata, sentence):
     return _losses.get(userdata)(sentence.decode())
 

@@ -30,7 +30,7 @@ _lib = _abi.lib
 _resets = Registry()
 
 
-@_abi.ResetFn
+@_abi.fails_unless_done(_abi.ResetFn)
 def _reset(userdata):
     return _resets.get(userdata)()
 
