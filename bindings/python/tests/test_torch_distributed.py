@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
 
+import hvd
 from conftest import PACKAGE, PATIENCE
 
 torch = pytest.importorskip("torch")
@@ -390,3 +393,48 @@ def test_under_torchrun(tmp_path, source):
          str(script)], env={**environment, "PYTHONPATH": str(PACKAGE),
                             "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300 * PATIENCE)
     assert done.returncode == 0 and done.stdout.count("fine") == 2, done.stdout + done.stderr
+
+
+class Part:
+    """A handle that ends, or fails, when its event is set."""
+
+    def __init__(self, event, problem=None):
+        self.event, self.problem = event, problem
+
+    def wait(self, timeout=None):
+        assert self.event.wait(60 * PATIENCE)
+        if self.problem is not None:
+            raise self.problem
+
+    def done(self):
+        return self.event.is_set()
+
+
+def told(future):
+    """What it was set to, or the exception's text."""
+    deadline = time.monotonic() + 60 * PATIENCE
+    while not future.done():
+        assert time.monotonic() < deadline, "nobody sets the future"
+        time.sleep(0.001)
+    try:
+        return future.value()
+    except Exception as problem:
+        return str(problem)
+
+
+def test_futures_of_several_of_which_one_fails():
+    """All are waited for before one's time-out is told, and whatever ends one future leaves the others."""
+    from hvd.torch._work import HvdWork, Several
+
+    now, later = threading.Event(), threading.Event()
+    now.set()
+    late = HvdWork(Part(now, hvd.WaitTimeoutError("too late")), lambda _: 1)
+    pending = HvdWork(Part(later), lambda _: 2)
+    both = HvdWork(Several([late, pending]), lambda _: 3).get_future()
+    ends = HvdWork(Part(now, SystemExit("ends")), lambda _: 4).get_future()
+    last = HvdWork(Part(now), lambda _: 5).get_future()
+    assert not both.done()
+    later.set()
+    assert "too late" in told(both)
+    assert "ends" in told(ends)
+    assert told(last) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, Sequence
@@ -42,7 +43,7 @@ class _Completer:
                     self._running = False
                     return
                 work = self._works.popleft()
-            work._settle()
+            work._settle_future()
             del work
 
     def forget(self) -> None:
@@ -114,6 +115,22 @@ class HvdWork(dist._Work):
                 if self._future is not None:
                     self._tell(self._future)
 
+    def _settle_future(self) -> None:
+        """For the thread that sets futures: whatever happens here is the future's, and that thread's next work
+        is another one's."""
+        try:
+            self._settle()
+        except BaseException as problem:
+            with self._lock:
+                if not self._settled:
+                    self._problem, self._finish, self._settled = problem, None, True
+                    _under_way.pop(id(self), None)
+            assert self._future is not None
+            try:
+                self._tell(self._future)
+            except RuntimeError:  # it has been set
+                pass
+
     def _tell(self, future: torch.futures.Future) -> None:
         if self._problem is not None:
             future.set_exception(self._problem)
@@ -171,13 +188,15 @@ class Several:
         self._works = works
 
     def wait(self, timeout: float | None = None) -> list[Any]:
+        until = None if timeout is None else time.monotonic() + timeout
         problems = []
         for work in self._works:  # all of them, so that nothing is under way when the first error is told
+            left = None if until is None else max(1e-6, until - time.monotonic())
             try:
-                work.wait(timedelta(seconds=timeout or 0))
-            except TimeoutError:
-                raise
+                work.wait(timedelta(seconds=left or 0))
             except Exception as problem:
+                if not work.is_completed() and left is not None:
+                    raise  # this wait has ended, and the operations go on
                 problems.append(problem)
         if problems:
             raise problems[0]
