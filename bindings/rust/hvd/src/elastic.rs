@@ -12,6 +12,7 @@ use crate::state::State;
 /// An open loop; the C library allows one at a time per context.
 struct Loop {
     ptr: *mut sys::hvd_run_loop,
+    state: *mut sys::hvd_state, // which it restores and syncs
 }
 
 impl Drop for Loop {
@@ -23,9 +24,15 @@ impl Drop for Loop {
 
 /// Does everything between two calls of the training function; whether to call it again.
 fn next<S>(state: &mut State<S>, run: &Loop, last: Option<Status>) -> Result<bool> {
+    if state.ptr() != run.state {
+        // Its fields would be checked, and another state's memory written.
+        return Err(Error::invalid(
+            "the training function has put another state in the run's place: expected the same one",
+        ));
+    }
     let mut again = 0;
     let last = last.map_or(sys::HVD_OK, Status::as_raw);
-    // SAFETY: the loop is open; `call` has checked the memory of the state.
+    // SAFETY: the loop is open; `call` has checked the memory of its state.
     state.call(|_, e| unsafe { sys::hvd_run_next(run.ptr, last, &mut again, e) })?;
     Ok(again != 0)
 }
@@ -45,7 +52,7 @@ pub fn run<S, T, E: Failure>(
     mut train: impl FnMut(&mut State<S>) -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let context = state.context().clone();
-    let mut run = Loop { ptr: ptr::null_mut() };
+    let mut run = Loop { ptr: ptr::null_mut(), state: state.ptr() };
     let handle = context.get();
     state.call(|state, e| {
         // SAFETY: both handles are live; the state outlives the loop, which ends in this function.

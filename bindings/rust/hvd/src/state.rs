@@ -192,6 +192,10 @@ impl<S> State<S> {
         Ok(())
     }
 
+    pub(crate) fn ptr(&self) -> *mut sys::hvd_state {
+        self.ptr
+    }
+
     /// The context that it belongs to.
     pub fn context(&self) -> &Context {
         &self.context

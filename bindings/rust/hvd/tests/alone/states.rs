@@ -237,6 +237,24 @@ fn a_commit_copies_while_the_program_computes() {
     assert_eq!(state.revision(), 3);
 }
 
+/// The run restores and syncs the state that it began with: another one's memory is not looked at.
+#[test]
+fn another_state_in_the_runs_place_is_an_error() {
+    let c = alone();
+    let mut state = training(&c);
+    let mut away = Vec::new();
+    let result = elastic::run(&mut state, |state| -> hvd::Result<()> {
+        state.commit()?;
+        let mut other = training(&c);
+        std::mem::swap(state, &mut other);
+        other.weights = Vec::new(); // the library knows where they were
+        away.push(other);
+        Err(Error::new(Status::PeerLost, "on purpose"))
+    });
+    expect(result, Status::Invalid, &["another state"]);
+    assert_eq!(state.weights, [1.0; 8]);
+}
+
 struct Sharded {
     moments: hvd::Shard<f32>,
     step: i64,
