@@ -95,7 +95,7 @@ pub(crate) enum Known {
     Value(*mut c_void, usize),
     Object,
     Sampler(*mut sys::hvd_sampler),
-    Shard(*mut c_void),
+    Shard(u64), // whose data and length the library's callback alone replaces
 }
 
 impl Field<'_> {
@@ -108,7 +108,7 @@ impl Field<'_> {
             Field::Value(address, size, _) => Known::Value(*address, *size),
             Field::Object(_) => Known::Object,
             Field::Sampler(sampler) => Known::Sampler(sampler.ptr()),
-            Field::Shard(shard) => Known::Shard(shard.address()),
+            Field::Shard(shard) => Known::Shard(shard.number()),
         }
     }
 }

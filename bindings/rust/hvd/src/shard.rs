@@ -2,6 +2,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_void};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hvd_sys as sys;
 
@@ -41,7 +42,10 @@ enum Kept {
 struct Range<T> {
     data: Vec<T>,
     offset: i64,
+    number: u64, // no other range of the process has it, also not one that comes to lie in its place
 }
+
+static RANGES: AtomicU64 = AtomicU64::new(1);
 
 /// This rank's range of a sharded key: a slice, which is another one, of another length, after a change of
 /// ranks.
@@ -79,7 +83,8 @@ impl<T: Element + Default> Shard<T> {
     fn keeping(context: &Context, elements: i64, kept: Kept) -> Result<Shard<T>> {
         let (offset, length) = shard_range(elements, context.rank()?, context.size()?)?;
         let data = vec![T::default(); length as usize];
-        Ok(Shard { elements, kept, range: Box::new(UnsafeCell::new(Range { data, offset })) })
+        let number = RANGES.fetch_add(1, Ordering::Relaxed);
+        Ok(Shard { elements, kept, range: Box::new(UnsafeCell::new(Range { data, offset, number })) })
     }
     /// Elements of the whole vector.
     pub fn global_elements(&self) -> i64 {
@@ -120,12 +125,17 @@ unsafe extern "C" fn reshard<T: Element + Default>(userdata: *mut c_void, asked:
 /// A shard of whatever element type, as a field of a state.
 pub(crate) trait AnyShard {
     fn address(&self) -> *mut c_void;
+    fn number(&self) -> u64;
     fn add(&mut self, state: *mut sys::hvd_state, key: &Name) -> Result<()>;
 }
 
 impl<T: Element + Default> AnyShard for Shard<T> {
     fn address(&self) -> *mut c_void {
         self.range.get().cast()
+    }
+    fn number(&self) -> u64 {
+        // SAFETY: see the field.
+        unsafe { (*self.range.get()).number }
     }
     fn add(&mut self, state: *mut sys::hvd_state, key: &Name) -> Result<()> {
         let (elements, offset, userdata) = (self.elements, self.offset(), self.address());

@@ -289,3 +289,25 @@ fn shards_of_a_worker_that_is_alone() {
     hvd::State::new(&context, Sharded { moments, step: 0 }).unwrap().commit().unwrap();
     assert_eq!(hvd::shard_range(10, 4, 4).unwrap_err().status(), hvd::Status::Invalid);
 }
+
+/// Also one that comes to lie where the other was.
+#[test]
+fn a_shard_that_was_replaced_is_an_error() {
+    let context = alone();
+    let shard = || Some(hvd::Shard::<f32>::new(&context, 1 << 12, 0).unwrap());
+    let mut state = State::with(&context, shard(), |shard, fields| {
+        if let Some(shard) = shard {
+            fields.shard("moments", shard);
+        }
+    })
+    .unwrap();
+    state.commit().unwrap();
+    for _ in 0..10 {
+        *state = None;
+        let kept = vec![5.0f32; 1 << 12]; // where its elements were, perhaps
+        *state = shard();
+        expect(state.restore(), Status::Invalid, &["'moments'", "same memory"]);
+        expect(state.commit(), Status::Invalid, &["'moments'"]);
+        assert!(kept.iter().all(|&x| x == 5.0));
+    }
+}
