@@ -174,7 +174,11 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		return op, true, nil
 	}
 	w.mutex.Lock()
-	w.pending[op] = struct{}{}
+	if w.closed { // meanwhile: the operation has ended with it
+		op.pinner.Unpin()
+	} else {
+		w.pending[op] = struct{}{}
+	}
 	w.mutex.Unlock()
 	return op, false, nil
 }

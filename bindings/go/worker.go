@@ -19,6 +19,7 @@ type Worker struct {
 	mutex   sync.Mutex          // guards what follows
 	pending map[*Op]struct{}    // operations whose memory is pinned
 	states  map[*State]struct{} // whose memory is pinned
+	closed  bool                // there are neither any more
 }
 
 // Init joins the job as the environment says (hvdrun sets it) and waits until this worker is a member of a
@@ -123,6 +124,7 @@ func (w *Worker) Close() {
 		op.pinner.Unpin()
 	}
 	clear(w.pending)
+	w.closed = true
 	states := w.states
 	w.states = map[*State]struct{}{}
 	w.mutex.Unlock()
