@@ -167,10 +167,8 @@ export class Context {
     this.#calls++;
     let completed = false;
     try {
-      const done = [0];
-      call("op_test", op, done);
-      if (!done[0]) {
-        const fd = [-1];
+      const done = [0], fd = [-1];
+      for (call("op_test", op, done); !done[0]; call("op_test", op, done)) {
         call("op_get_fd", op, fd);
         await readable(fd[0]).promise;
       }

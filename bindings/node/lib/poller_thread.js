@@ -12,13 +12,13 @@ const watched = new Map(); // descriptor: token of the watch
 
 for (;;) {
   // struct pollfd { int fd; short events, revents; }
-  const descriptors = [wake, ...watched.keys()];
-  const fds = Buffer.alloc(8 * descriptors.length);
-  descriptors.forEach((fd, index) => {
+  const watches = [[wake, 0], ...watched];
+  const fds = Buffer.alloc(8 * watches.length);
+  watches.forEach(([fd], index) => {
     fds.writeInt32LE(fd, 8 * index);
     fds.writeInt16LE(POLLIN, 8 * index + 4);
   });
-  if (poll(fds, descriptors.length, -1) < 0 && koffi.errno() !== EINTR) throw new Error(`poll: errno ${koffi.errno()}`);
+  if (poll(fds, watches.length, -1) < 0 && koffi.errno() !== EINTR) throw new Error(`poll: errno ${koffi.errno()}`);
   if (fds.readInt16LE(6)) {
     read(wake, counter, 8);
     for (let received; (received = receiveMessageOnPort(parentPort)) !== undefined;) {
@@ -28,11 +28,11 @@ for (;;) {
       if (forget !== undefined && watched.get(forget) === token) watched.delete(forget);
     }
   }
-  for (let index = 1; index < descriptors.length; index++) {
+  for (let index = 1; index < watches.length; index++) {
     if (!fds.readInt16LE(8 * index + 6)) continue;
-    const token = watched.get(descriptors[index]);
-    if (token === undefined) continue;
-    watched.delete(descriptors[index]);
+    const [fd, token] = watches[index];
+    if (watched.get(fd) !== token) continue; // forgotten meanwhile, and the number may be another file's
+    watched.delete(fd);
     parentPort.postMessage(token);
   }
 }
