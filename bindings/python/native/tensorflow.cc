@@ -338,11 +338,16 @@ class Waiters {
       more_.notify_one();
       return;
     }
+    ++threads_;
     lock.unlock();
     try {
       std::thread([this] { run(); }).detach();
+      return;
     } catch (const std::system_error&) {  // no more threads: those there are take it in turn
     }
+    lock.lock();
+    if (--threads_ > 0) return;
+    while (!queue_.empty()) run_first(lock);  // there are none: it is done here
   }
 
  private:
@@ -353,21 +358,28 @@ class Waiters {
         ++idle_;
         const bool woken = more_.wait_for(lock, std::chrono::seconds(5), [this] { return !queue_.empty(); });
         --idle_;
-        if (!woken) return;
+        if (!woken) {
+          --threads_;
+          return;
+        }
       }
-      Work work = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      Call(work).run();
-      work.done();
-      lock.lock();
+      run_first(lock);
     }
+  }
+
+  void run_first(std::unique_lock<std::mutex>& lock) {
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    Call(work).run();
+    work.done();
+    lock.lock();
   }
 
   std::mutex mutex_;
   std::condition_variable more_;
   std::deque<Work> queue_;
-  size_t idle_ = 0;
+  size_t idle_ = 0, threads_ = 0;
 };
 Waiters* waiters = new Waiters;  // never freed: its threads may outlive what the process frees at its end
 
