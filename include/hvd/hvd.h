@@ -535,6 +535,10 @@ HVD_API void hvd_op_destroy(hvd_op *op);
 typedef struct hvd_state hvd_state;
 
 HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state, hvd_error *error);
+
+/* Waits for calls of other threads on the state, and for a commit that is being copied: when it returns,
+ * the memory that was registered is no longer borrowed, also while a run loop has the state. Within a
+ * callback of the state that is so when the call returns that the callback runs in. NULL is allowed. */
 HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). The memory stays borrowed until the key is

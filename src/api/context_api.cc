@@ -58,12 +58,40 @@ StateCall::StateCall(hvd_state& state)
   if (outermost_ && !state.user.compare_exchange_strong(nobody, this_thread())) {
     throw Error(HVD_INVALID, "the state is in use by another thread: expected one call at a time");
   }
+  if (outermost_ && state.ended) {
+    let_go();
+    throw Error(HVD_CLOSED, "the state was destroyed");
+  }
   innermost_state = this;
 }
 
 StateCall::~StateCall() {
   innermost_state = outer_;
-  if (outermost_) state_.user = nullptr;
+  if (outermost_) let_go();
+}
+
+void StateCall::let_go() {
+  state_.user = nullptr;
+  if (!state_.ended) return;  // or end() sees that nobody is in it
+  const std::lock_guard lock(state_.mutex);
+  state_.unused.notify_all();
+}
+
+void StateCall::end(hvd_state& state) {
+  // Calls end by their own time-outs, which no option sets longer.
+  constexpr Duration kPatience = std::chrono::hours(24);
+  if (state.user == this_thread()) return;
+  const auto nobody = [&] { return state.user == nullptr; };
+  std::unique_lock lock(state.mutex);
+  Status status;
+  if (!state.unused.wait_until(lock, now() + kPatience, nobody)) {
+    status = Status(HVD_TIMEOUT, "another thread is in a call on it");
+  } else {
+    status = state.elastic.state.rest();
+  }
+  if (status.ok()) return;
+  state.context->worker.log().error("hvd_state_destroy: the state's memory is still in use: {}",
+                                    status.message);
 }
 
 bool StateCall::within(const hvd_context& context) {

@@ -122,7 +122,12 @@ hvd_status hvd_state_create(hvd_context* context, hvd_state** ret_state, hvd_err
 }
 
 void hvd_state_destroy(hvd_state* state) {
-  if (const std::shared_ptr<hvd_state> ended = hvd::api::end_handle(state)) ended->ended = true;
+  guarded(nullptr, [&] {
+    const std::shared_ptr<hvd_state> ended = hvd::api::end_handle(state);
+    if (ended == nullptr) return;
+    ended->ended = true;
+    hvd::api::StateCall::end(*ended);  // a run loop, or a call, may share it for long after that
+  });
 }
 
 hvd_status hvd_state_add_tensor(hvd_state* state, const char* key, const hvd_tensor* tensor,

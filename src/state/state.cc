@@ -308,6 +308,7 @@ Status State::restore(bool shards_too) {
   return impl_->recorded("restore", [&] { return impl_->restore(shards_too); });
 }
 Status State::settle() { return impl_->settle(); }
+Status State::rest() { return impl_->rest(); }
 bool State::has_commit() const {
   static_cast<void>(impl_->rest());
   std::lock_guard lock(impl_->mutex);

@@ -143,6 +143,9 @@ class State {
   /// Waits for a commit that is under way. If that was not to be, once: HVD_INTERNAL, its copy failed;
   /// HVD_PEER_LOST, the generation was lost before it had arrived. HVD_TIMEOUT: it is still under way.
   Status settle();
+  /// Waits for copies that are under way, whatever becomes of them. HVD_TIMEOUT: they still are. Any thread,
+  /// while none is in another function.
+  Status rest();
   bool has_commit() const;
 
   /// Counts a commit that is under way.

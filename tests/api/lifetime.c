@@ -3,8 +3,12 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -247,6 +251,80 @@ static void count_destroyed(void *userdata) { ++*(int *)userdata; }
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int heard;
+
+/* A commit that was begun reads the memory until the state is destroyed, whoever has the state besides. */
+static void while_a_commit_is_copied(void) {
+  const size_t size = (size_t)64 << 20;
+  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  hvd_context *context = NULL;
+  hvd_state *state = NULL;
+  hvd_run_loop *loop = NULL;
+  hvd_tensor tensor = HVD_TENSOR_INIT;
+  int32_t again = 0;
+  CHECK(memory != MAP_FAILED);
+  memset(memory, 1, size);
+  tensor.data = memory;
+  tensor.dtype = HVD_DTYPE_UINT8;
+  tensor.ndim = 1;
+  tensor.shape[0] = (int64_t)size;
+  CHECK_STATUS(hvd_init(NULL, &context, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_create(context, &state, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_add_tensor(state, "x", &tensor, &error), HVD_OK);
+  CHECK_STATUS(hvd_run_begin(context, state, &loop, &error), HVD_OK);
+  CHECK_STATUS(hvd_run_next(loop, HVD_OK, &again, &error), HVD_OK);
+  memset(memory, 2, size);
+  CHECK_STATUS(hvd_state_commit_begin(state, &error), HVD_OK);
+  hvd_state_destroy(state);
+  munmap(memory, size); /* a thread that still reads it ends this process */
+  CHECK_STATUS(hvd_run_next(loop, HVD_OK, &again, &error), HVD_CLOSED);
+  hvd_run_end(loop); /* ends that thread */
+  hvd_destroy(context);
+}
+
+/* In a call of another thread until the handle is closed, and a little longer. */
+typedef struct in_call {
+  hvd_state *state;
+  sem_t begun;
+  atomic_int over;
+} in_call;
+
+static int32_t save_outlives_handle(void *userdata, hvd_write_fn write, void *sink) {
+  in_call *call = userdata;
+  hvd_state_info info = {.struct_size = sizeof(info)};
+  (void)write;
+  (void)sink;
+  sem_post(&call->begun);
+  while (hvd_state_get_info(call->state, &info, NULL) == HVD_OK) sched_yield();
+  for (int i = 0; i < 1000; ++i) sched_yield();
+  atomic_store(&call->over, 1);
+  return 0;
+}
+
+static void *commit_once(void *argument) {
+  in_call *call = argument;
+  const hvd_status status = hvd_state_commit(call->state, NULL);
+  CHECK(allowed(status));
+  return NULL;
+}
+
+static void while_another_thread_commits(void) {
+  hvd_context *context = NULL;
+  in_call call;
+  pthread_t thread;
+  memset(&call, 0, sizeof(call));
+  sem_init(&call.begun, 0, 0);
+  CHECK_STATUS(hvd_init(NULL, &context, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_create(context, &call.state, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_add_object(call.state, "o", save_outlives_handle, load_nothing, &call, NULL, &error),
+               HVD_OK);
+  pthread_create(&thread, NULL, commit_once, &call);
+  while (sem_wait(&call.begun) != 0) {}
+  hvd_state_destroy(call.state);
+  CHECK(atomic_load(&call.over) == 1);
+  pthread_join(thread, NULL);
+  hvd_destroy(context);
+  sem_destroy(&call.begun);
+}
 
 static void listener_destroys(void *userdata, const hvd_event *event) {
   (void)event;
@@ -514,6 +592,8 @@ int main(void) {
   from_callbacks();
   foreign_handles();
   while_connecting();
+  while_a_commit_is_copied();
+  while_another_thread_commits();
   after_connect_begin();
   drivers();
   signals_of_callbacks();
