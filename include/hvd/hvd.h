@@ -351,7 +351,8 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
  *
  * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
  * for ranks that do not call: every rank that did gets HVD_TIMEOUT, naming those that did not. As soon as
- * any member is lost, every operation of the generation gives HVD_PEER_LOST, and outputs are undefined.
+ * any member is lost, every operation of the generation gives HVD_PEER_LOST, and outputs are undefined. A
+ * call whose data has not arrived 30 s after that time-out loses the generation, and gives HVD_PEER_LOST.
  * HVD_CLOSED after hvd_shutdown or hvd_abort. HVD_UNSUPPORTED: the backend in use does not serve it.
  *
  * Some outputs the library may allocate. If output->data is NULL, it allocates the memory (free with
@@ -481,8 +482,8 @@ HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, 
 
 /* hvd_submit and hvd_op_wait in one, for a caller that would wait at once. Small operations that the
  * ranks repeat take the shortest way (docs/architecture.md), and there is no handle to free. Waits until
- * the operation has completed, at most timeout_ns (0: until it completes, which its own time-out bounds),
- * and returns its status.
+ * the operation has completed, at most timeout_ns (0: until it completes, like a blocking form), and
+ * returns its status.
  *
  * With HVD_OK it sets *ret_op. NULL: the operation has completed, and all results lie where the request
  * says. Else *ret_op is an operation that has results to ask for (hvd_op_get_output and the like), or
@@ -494,9 +495,9 @@ HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 
 /* Waits until the operation has completed and returns its status, at most timeout_ns (0: until it
- * completes, which its own time-out bounds; hvd_op_test asks without waiting). HVD_TIMEOUT: it has not
- * completed and goes on; the message names the ranks that have not called it, where known. May be called
- * again, and by several threads. */
+ * completes, like a blocking form; hvd_op_test asks without waiting). HVD_TIMEOUT: it has not completed
+ * and goes on; the message names the ranks that have not called it, where known. May be called again, and
+ * by several threads. */
 HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ns, hvd_error *error);
 
 /* Returns a descriptor that polls readable once the operation has completed, for event loops (epoll,

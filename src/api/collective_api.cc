@@ -137,6 +137,9 @@ hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request,
       if (met.ok()) *ret_op = nullptr;
       return met;
     }
+    if (timeout_ns == HVD_DEFAULT_TIMEOUT) {
+      if (Status status = worker.operations().finish(*operation, longest); !status.ok()) return status;
+    }
     const bool done = operation->wait(most);
     if (done && !operation->status().ok()) return operation->status();
     if (done && !makes_output(kind) && kind != Kind::kJoin) {

@@ -225,6 +225,7 @@ hvd_status hvd_connect_begin(hvd_context* context, int64_t timeout_ns, hvd_op** 
     op->context = use.shared();
     op->operation = operation;
     op->kind = hvd::collective::Kind::kBarrier;  // nothing comes out of it
+    op->connects = true;
     op->timeout = timeout + std::chrono::minutes(10);
     hvd_op* handle = hvd::api::make_handle(std::move(op));
     std::lock_guard lock(use->mutex);

@@ -28,6 +28,7 @@ struct hvd_op {
   std::shared_ptr<hvd::collective::Operation> operation;
   hvd::collective::Kind kind{};
   hvd::Duration timeout{0};                      // the longest wait of the operation
+  bool connects = false;                         // it is hvd_connect, and no collective
   std::vector<hvd_tensor> outputs;               // as the caller gave them
   std::mutex mutex;                              // guards what follows
   std::vector<hvd::collective::Buffer> buffers;  // library's memory, once taken from the operation

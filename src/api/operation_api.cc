@@ -62,6 +62,9 @@ hvd_status hvd_op_wait(hvd_op* op, int64_t timeout_ns, hvd_error* error) {
   return guarded(error, [&]() -> Status {
     const Use<hvd_op> use(op, "op");
     Operation& operation = *use->operation;
+    if (timeout_ns == HVD_DEFAULT_TIMEOUT && !use->connects) {
+      return use->context->worker.operations().finish(operation, use->timeout);
+    }
     if (operation.wait(timeout_of(timeout_ns, use->timeout))) return operation.status();
     const std::string whom = operation.waiting_for();
     return Status(HVD_TIMEOUT, whom.empty() ? "still pending" : "still pending: " + whom);

@@ -63,7 +63,17 @@ Duration Submitter::patience(collective::Kind kind, Duration timeout) const {
 }
 
 Duration Submitter::longest_wait(collective::Kind kind, Duration timeout) const {
-  return patience(kind, timeout) + seconds(30);
+  return patience(kind, timeout) + margin_;
+}
+
+Status Submitter::finish(collective::Operation& operation, Duration longest) {
+  if (operation.wait(longest)) return operation.status();
+  const std::string whom = operation.waiting_for();
+  lose_(fmt::format("an operation did not complete within {:g} s: {}", to_seconds(longest),
+                    whom.empty() ? "nobody says why" : whom));
+  // The backend was aborted, and gives back what it has.
+  if (operation.wait(longest)) return operation.status();
+  return {HVD_TIMEOUT, "an operation did not end with its generation: its memory is still in use"};
 }
 
 Status Submitter::run(collective::Submission submission,
@@ -75,10 +85,7 @@ Status Submitter::run(collective::Submission submission,
       ret_operation == nullptr ? meet_or_submit(std::move(submission), &met, longest, set, timeout)
                                : submit(std::move(submission), set, timeout);
   if (operation == nullptr) return met;
-  if (!operation->wait(longest)) {
-    return Status(HVD_TIMEOUT, fmt::format("the operation did not complete: {}", operation->waiting_for()));
-  }
-  Status status = operation->status();
+  Status status = finish(*operation, longest);
   if (status.ok() && ret_operation != nullptr) *ret_operation = std::move(operation);
   return status;
 }

@@ -64,7 +64,8 @@ Worker::Worker(const Options& options)
       on_divergence_(options.string("on_divergence")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
-      submitter_(current_, options.duration("operation_timeout")),
+      submitter_(current_, options.duration("operation_timeout"),
+                 [this](const std::string& reason) { lose(-1, reason); }),
       timers_("hvd-timers"),
       copies_(std::make_shared<state::DeviceCopies>(submitter_.operation_timeout())) {}
 
