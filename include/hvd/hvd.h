@@ -517,8 +517,9 @@ HVD_API hvd_status hvd_op_get_error(hvd_op *op, hvd_error *error);
  * dtype and the shape of the result. Memory that the library allocated belongs to the op and is valid
  * until hvd_op_destroy. */
 HVD_API hvd_status hvd_op_get_output(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
-/* alltoall: rows received from each member. *count is the room of `ret_splits` in entries; the call sets
- * it to their number. With ret_splits NULL it sets the number alone. Too little room: HVD_INVALID. */
+/* alltoall, and allgather of one tensor: rows received from each member, 0 from one that has joined.
+ * *count is the room of `ret_splits` in entries; the call sets it to their number. With ret_splits NULL it
+ * sets the number alone. Too little room: HVD_INVALID. */
 HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count,
                                               hvd_error *error);
 /* join: the rank that joined last. */

@@ -102,7 +102,7 @@ hvd_status gather_objects(Kind kind, hvd_context* context, const char* name, con
     Status status = finish(worker, bytes_call(kind, name, data, size, root), &operation);
     if (!status.ok()) return status;
     const std::vector<int64_t>& sizes = operation->received_splits();
-    for (size_t i = 0; i < std::min(count, sizes.size()); ++i) ret_sizes[i] = static_cast<size_t>(sizes[i]);
+    for (size_t i = 0; i < ranks; ++i) ret_sizes[i] = i < sizes.size() ? static_cast<size_t>(sizes[i]) : 0;
     *ret_data = operation->output(0).bytes() > 0 ? operation->take_buffer(0).release() : nullptr;
     return status;
   });

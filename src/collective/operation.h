@@ -41,7 +41,7 @@ class Operation {
   uint64_t word() const { return result_word; }  // agree; join: the rank that joined last
   /// Allgather, reducescatter, alltoall: as it came out.
   const Tensor& output(size_t index = 0) const;
-  /// Alltoall: rows from each member. Allgather of one tensor: rows of each rank in took_part().
+  /// Alltoall, and allgather of one tensor: rows from each member, 0 from one that took no part.
   const std::vector<int64_t>& received_splits() const { return splits; }
   /// Allgather: ascending; empty if all have.
   const std::vector<int32_t>& took_part() const { return participants; }

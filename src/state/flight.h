@@ -100,8 +100,10 @@ inline Status gather(collective::Engine& engine, Time deadline, const char* name
   const std::vector<int64_t>& rows = operation->received_splits();
   const std::vector<int32_t>& ranks = operation->took_part();
   parts->clear();
-  for (size_t i = 0; i < rows.size(); ++i)
-    parts->push_back({ranks.empty() ? static_cast<int32_t>(i) : ranks[i], static_cast<size_t>(rows[i])});
+  for (size_t i = 0; i < (ranks.empty() ? rows.size() : ranks.size()); ++i) {
+    const auto rank = ranks.empty() ? static_cast<int32_t>(i) : ranks[i];
+    parts->push_back({rank, static_cast<size_t>(rows[static_cast<size_t>(rank)])});
+  }
   return {};
 }
 

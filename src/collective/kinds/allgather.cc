@@ -95,10 +95,25 @@ Fit misfit(const Answer& a) {
   return {nullptr, expected};
 }
 
+/// The rows of each member: none of those that take no part.
+std::vector<int64_t> by_member(const Answer& a) {
+  const std::vector<int32_t>&ranks = a.outcome.participants, &members = a.op.call->members;
+  if (ranks.empty()) return a.outcome.rows;
+  std::vector<int64_t> rows(a.op.call->member_count(a.hosts.size()), 0);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto place = members.empty()
+                           ? static_cast<size_t>(ranks[i])
+                           : static_cast<size_t>(std::lower_bound(members.begin(), members.end(), ranks[i]) -
+                                                 members.begin());
+    rows[place] = a.outcome.rows[i];
+  }
+  return rows;
+}
+
 Status place(Answer& a, bool discard) {
   begin_results(a);
   if (a.submission().inputs.size() == 1) {
-    a.op.splits = a.outcome.rows;
+    a.op.splits = by_member(a);
     a.op.participants = a.outcome.participants;
   }
   const auto& inputs = a.submission().inputs;

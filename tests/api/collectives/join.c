@@ -1,4 +1,5 @@
 /* Ranks that run out of data before the others. */
+#include "hvd/direct.h"
 #include "job.h"
 
 /* Steps of training that a rank has data for: the last rank has the most. */
@@ -45,6 +46,32 @@ static void train_and_join(int64_t count, int grouped) {
   free(t.data);
 }
 
+/* Rank 0 has joined: what comes from whom is told by rank all the same. */
+static void sizes_by_rank(void) {
+  hvd_request all = request(HVD_COLLECTIVE_ALLGATHER, "sizes by rank");
+  hvd_tensor mine = vector(HVD_DTYPE_UINT8, rank);
+  hvd_op *op = NULL;
+  void *data = NULL;
+  size_t sizes[64], count = 64;
+  int64_t rows[64];
+  int32_t r;
+  for (r = 0; r < 64; ++r) sizes[r] = 777;
+  memset(mine.data, rank, (size_t)rank);
+  CHECK_STATUS(hvd_allgather_object(context, "objects by rank", mine.data, (size_t)rank, &data, sizes,
+                                    (size_t)size, &error),
+               HVD_OK);
+  for (r = 0; r < size; ++r) CHECK(sizes[r] == (size_t)r);
+  CHECK(sizes[size] == 777 && ((unsigned char *)data)[0] == 1);
+  hvd_free(data);
+  all.inputs = &mine;
+  submit_and_wait(&all, &op);
+  CHECK_STATUS(hvd_op_get_received_splits(op, rows, &count, &error), HVD_OK);
+  CHECK(count == (size_t)size);
+  for (r = 0; r < size; ++r) CHECK(rows[r] == r);
+  hvd_op_destroy(op);
+  free(mine.data);
+}
+
 /* What the ranks that have not joined can and can't do. */
 static void operations_of_the_rest(void) {
   hvd_tensor t;
@@ -71,6 +98,7 @@ static void operations_of_the_rest(void) {
     CHECK(result.shape[0] == size * (size - 1));
     CHECK(get(HVD_DTYPE_INT32, result.data, 2 * size * (rank - 1) + 3) == some(HVD_DTYPE_INT32, 3, rank));
     hvd_free(result.data);
+    sizes_by_rank();
     CHECK_STATUS(hvd_barrier(context, "of the rest", &error), HVD_OK);
     CHECK_STATUS(hvd_broadcast(context, "of the rest", &t, 1, &error), HVD_OK);
     CHECK(holds(&t, 1));
