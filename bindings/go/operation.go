@@ -111,6 +111,13 @@ func (w *Worker) submit(ctx context.Context, r *request, wait bool, options []Op
 		return nil, false, newError(Invalid, "%s: a group of %d inputs and %d outputs: expected as many of both", r.name,
 			len(r.inputs), len(r.outputs))
 	}
+	if len(r.inputs) == 0 && len(r.outputs) == 0 {
+		switch r.call.collective { // a group of nothing is a barrier of that name, as in hvd.h
+		case C.HVD_COLLECTIVE_ALLREDUCE, C.HVD_COLLECTIVE_BROADCAST, C.HVD_COLLECTIVE_ALLGATHER:
+			r.call.collective, r.call.root, r.call.reduction = C.HVD_COLLECTIVE_BARRIER, 0, 0
+			r.call.prescale, r.call.postscale = 0, 0
+		}
+	}
 	inputs, outputs, err := r.describe()
 	if err != nil {
 		return nil, false, err

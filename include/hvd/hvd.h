@@ -414,7 +414,8 @@ HVD_API hvd_status hvd_barrier(hvd_context *context, const char *name, hvd_error
 
 /* Groups: `count` tensors under one name are one operation; they become ready and complete together.
  * dtypes may differ among them; shapes and dtypes must agree pairwise between ranks. An array's stride is
- * the struct_size of its first entry, and all entries have the same. A count of 0 is an empty group. */
+ * the struct_size of its first entry, and all entries have the same. A count of 0 is an empty group: its
+ * arrays are not looked at, and it is a barrier of that name. */
 HVD_API hvd_status hvd_broadcast_variables(hvd_context *context, const char *name, hvd_tensor *tensors,
                                            size_t count, int32_t root, hvd_error *error);
 HVD_API hvd_status hvd_grouped_allreduce(hvd_context *context, const char *name, const hvd_tensor *inputs,

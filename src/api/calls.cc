@@ -12,7 +12,9 @@ using collective::Tensor;
 namespace {
 
 /// A group of nothing still waits for everybody.
-Kind kind_of_group(Kind kind, const TensorArray& inputs) { return inputs.count > 0 ? kind : Kind::kBarrier; }
+Kind kind_of_group(Kind kind, const TensorArray& tensors) {
+  return tensors.count > 0 ? kind : Kind::kBarrier;
+}
 
 }  // namespace
 
@@ -36,10 +38,10 @@ Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArr
 
 Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root) {
   Call call;
-  call.submission = submission(Kind::kBroadcast, name);
+  call.submission = submission(kind_of_group(Kind::kBroadcast, tensors), name);
   call.outputs = read_tensors(tensors);
   call.submission.outputs = checked_tensors(call.outputs, tensors);
-  call.submission.root = root;
+  if (tensors.count > 0) call.submission.root = root;
   return call;
 }
 

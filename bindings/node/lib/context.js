@@ -208,9 +208,9 @@ export class Context {
     const from = tensors(inputs, "inputs");
     const to = given.outputs === undefined ? from : tensors(given.outputs, "outputs");
     if (to.length !== from.length) throw new RangeError(`outputs has ${to.length} arrays: expected ${from.length}`);
-    if (from.length > 0) {
-      await this.#run(name, ALLREDUCE, { inputs: from, outputs: to, fields: Context.#factors(given), given });
-    }
+    const fields = Context.#factors(given);
+    if (from.length === 0) await this.#run(name, BARRIER, { given }); // a group of nothing, as in hvd.h
+    else await this.#run(name, ALLREDUCE, { inputs: from, outputs: to, fields, given });
     return to.map((t) => t.data);
   }
 
@@ -223,9 +223,9 @@ export class Context {
 
   async broadcastVariables(name, arrays, root = 0, given) {
     given = options(given, anyOp, "options of broadcastVariables");
-    const to = tensors(arrays, "arrays");
-    if (to.length === 0) return;
-    await this.#run(name, BROADCAST, { outputs: to, fields: { root: integer(root, "root", 0, 2 ** 31 - 1) }, given });
+    const to = tensors(arrays, "arrays"), fields = { root: integer(root, "root", 0, 2 ** 31 - 1) };
+    if (to.length === 0) await this.#run(name, BARRIER, { given });
+    else await this.#run(name, BROADCAST, { outputs: to, fields, given });
   }
 
   /** Resolves to a Tensor: rows of all ranks, in rank order. */

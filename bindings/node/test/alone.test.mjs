@@ -36,6 +36,8 @@ test("collectives of one rank", () => alone(async (context) => {
   assert.deepEqual(await context.broadcastObject("o", new Uint8Array([9])), new Uint8Array([9]));
   await context.broadcastVariables("v", [x, output]);
   assert.equal((await context.groupedAllreduce("ga", [x, output]))[1], output);
+  assert.deepEqual(await context.groupedAllreduce("none", [], { op: "average" }), []);
+  await context.broadcastVariables("none", []);
   await context.barrier("b");
   assert.equal(await context.join(), 0);
   const empty = await context.allgather("e", new Float64Array(0));

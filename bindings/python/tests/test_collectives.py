@@ -42,6 +42,19 @@ def test_grouped(job):
         assert shares == [[[0, 2], [4, 6]][index], [[0], [2]][index]]
 
 
+def test_a_group_of_nothing(job):
+    """It waits for all ranks, as in C."""
+    def rank(context):
+        context.broadcast_variables([], 1)
+        return [
+            context.grouped_allreduce([], "sum", hvd.Average, prescale_factor=2.0),
+            context.grouped_allreduce_async([], "later", hvd.Sum).wait(), context.grouped_allreduce_([]),
+            context.grouped_allgather([], "rows"), context.grouped_allgather_async([]).wait()
+        ]
+
+    assert job(2, rank) == [[[]] * 5] * 2
+
+
 def test_an_interrupt_behind_a_submission(alone, monkeypatch):
     """Ctrl-C as the library has the operation: it is abandoned, with its memory."""
     from hvd import _abi, _submit

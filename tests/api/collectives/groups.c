@@ -114,6 +114,39 @@ static void nothing(void) {
   CHECK_STATUS(hvd_grouped_allgather(context, "nothing", NULL, NULL, 0, &error), HVD_OK);
 }
 
+/* The forms that return at once take the same for nothing, whatever tensors there are, and meet the blocking
+ * ones. */
+static void nothing_at_once(void) {
+  float value = 3;
+  hvd_tensor t = HVD_TENSOR_INIT;
+  hvd_tensor *given[] = {NULL, &t};
+  int i;
+  t.data = &value;
+  t.dtype = HVD_DTYPE_FLOAT32;
+  for (i = 0; i < 2; ++i) {
+    hvd_op *ops[3] = {NULL, NULL, NULL};
+    int j;
+    if (rank == 1) {
+      CHECK_STATUS(hvd_grouped_allreduce(context, "no sum", given[i], given[i], 0, HVD_REDUCTION_SUM, &error),
+                   HVD_OK);
+      CHECK_STATUS(hvd_broadcast_variables(context, "no copy", given[i], 0, 0, &error), HVD_OK);
+      CHECK_STATUS(hvd_grouped_allgather(context, "no rows", given[i], given[i], 0, &error), HVD_OK);
+      continue;
+    }
+    CHECK_STATUS(hvd_grouped_allreduce_async(context, "no sum", given[i], given[i], 0, HVD_REDUCTION_SUM,
+                                             &ops[0], &error),
+                 HVD_OK);
+    CHECK_STATUS(hvd_broadcast_variables_async(context, "no copy", given[i], 0, 0, &ops[1], &error), HVD_OK);
+    CHECK_STATUS(hvd_grouped_allgather_async(context, "no rows", given[i], given[i], 0, &ops[2], &error),
+                 HVD_OK);
+    for (j = 0; j < 3; ++j) {
+      CHECK_STATUS(hvd_op_wait(ops[j], HVD_DEFAULT_TIMEOUT, &error), HVD_OK);
+      hvd_op_destroy(ops[j]);
+    }
+  }
+  CHECK(value == 3);
+}
+
 static void objects(void) {
   static const size_t lengths[] = {0, 1, 1000, 3000000};
   size_t i;
@@ -142,5 +175,6 @@ void test_groups(void) {
     broadcast(3000, root);
   }
   nothing();
+  nothing_at_once();
   objects();
 }

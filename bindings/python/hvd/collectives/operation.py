@@ -78,6 +78,9 @@ class Operations:
             timeout: float | None = None) -> Any:
         """Its result, which is `result` or, where it is known at the end only, finish(handle); or a handle to
         it."""
+        if group and not inputs and not outputs:  # as in hvd.h, a barrier of that name
+            collective, group, root, reduction, prescale, postscale = BARRIER, False, 0, 0, 1.0, 1.0
+            inputs = outputs = None
         operation = submit(self._handle.pointer, collective, name, inputs, outputs, group, root, reduction,
                            priority, prescale, postscale, splits,
                            None if process_set is None else members_of(process_set), timeout, wait)

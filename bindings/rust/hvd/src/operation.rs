@@ -203,8 +203,11 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
     let handle = context.get();
     let name = Name::new("name", s.call.name)?;
     let mut request = sys::hvd_request::sized();
-    request.collective = s.collective;
-    request.root = s.root;
+    // A group of nothing is a barrier of that name, as in hvd.h; a request's count of 0 is one tensor.
+    let groups =
+        [sys::HVD_COLLECTIVE_ALLREDUCE, sys::HVD_COLLECTIVE_BROADCAST, sys::HVD_COLLECTIVE_ALLGATHER];
+    let empty = s.count == 0 && groups.contains(&s.collective);
+    request.collective = if empty { sys::HVD_COLLECTIVE_BARRIER } else { s.collective };
     if s.collective != sys::HVD_COLLECTIVE_JOIN && !s.call.name.is_empty() {
         request.name = name.as_ptr();
     }
@@ -215,10 +218,13 @@ pub(crate) fn submit(context: &Context, s: &Submission<'_>) -> Result<Handle> {
         request.outputs = s.outputs.as_ptr().cast();
     }
     request.count = s.count;
-    request.reduction = s.call.reduction.map_or(0, |r| r as i32);
     request.priority = s.call.priority;
-    request.prescale = s.call.prescale;
-    request.postscale = s.call.postscale;
+    if !empty {
+        request.root = s.root;
+        request.reduction = s.call.reduction.map_or(0, |r| r as i32);
+        request.prescale = s.call.prescale;
+        request.postscale = s.call.postscale;
+    }
     if let Some(splits) = s.call.splits {
         request.splits = splits.as_ptr();
         request.split_count = splits.len();
@@ -242,7 +248,7 @@ pub(crate) fn run<R: Outcome>(context: &Context, s: &Submission<'_>) -> Result<R
         handle.settle();
         return Err(e);
     }
-    R::of(&Completed(&handle, s.count.max(1)))
+    R::of(&Completed(&handle, s.count))
 }
 
 /// An operation in a [`Scope`], on memory that is borrowed until the scope ends.
@@ -361,7 +367,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             handles.retain(|handle| !handle.is_done());
         }
         handles.push(handle.clone());
-        Ok(Op { handle, count: s.count.max(1), scope: PhantomData, result: PhantomData })
+        Ok(Op { handle, count: s.count, scope: PhantomData, result: PhantomData })
     }
 }
 

@@ -17,6 +17,10 @@ fn every_collective() {
     assert_eq!(a, [7, 8]);
     c.broadcast("broadcast", &mut a, 0).unwrap();
     c.broadcast_variables("variables", [ViewMut::from(&mut a), ViewMut::from(&mut b)], 0).unwrap();
+    c.grouped_allreduce(Call::named("no sum").average().prescale(2.0), [], []).unwrap();
+    c.broadcast_variables("no copy", [], 0).unwrap();
+    assert!(c.grouped_allgather("no rows", []).unwrap().is_empty());
+    c.start_grouped_allreduce("no owned sum", Vec::<Vec<f32>>::new()).unwrap().wait().unwrap();
     let rows = View::new(&[1u8, 2, 3, 4, 5, 6], &[3, 2]).unwrap();
     let gathered = c.allgather("gather", rows).unwrap();
     assert_eq!((gathered.shape(), gathered.to_vec::<u8>().unwrap()), (vec![3, 2], vec![1, 2, 3, 4, 5, 6]));
