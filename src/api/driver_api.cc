@@ -291,7 +291,6 @@ hvd_status hvd_driver_describe(hvd_driver* driver, hvd_driver_format format, cha
                                hvd_error* error) {
   return guarded(error, [&] {
     required(ret_text, "ret_text");
-    *ret_text = nullptr;
     if (format < HVD_DRIVER_FORMAT_TEXT || format > HVD_DRIVER_FORMAT_LINE) {
       throw Error(HVD_INVALID,
                   fmt::format("format is {}: expected HVD_DRIVER_FORMAT_TEXT (0) to _LINE (3)", format));

@@ -136,7 +136,6 @@ hvd_status hvd_driver_command(const hvd_options* options, const char* verb, cons
                               int64_t timeout_ns, char** ret_text, hvd_error* error) {
   return guarded(error, [&] {
     required(ret_text, "ret_text");
-    *ret_text = nullptr;
     return with_options(options_of(options),
                         [&](const DriverObject& object, const CarriedOptions& carried, hvd_error* inner) {
                           return object.driver_command(&carried, verb, argument, timeout_ns, ret_text, inner);

@@ -58,6 +58,7 @@ int main(void) {
   const char *empty[] = {NULL};
   const char *unnamed[] = {"no equals sign", NULL};
   const char *shell[] = {"true", NULL};
+  char *text = (char *)shell; /* no text: results are untouched on failure */
   memset(&info, 0, sizeof(info));
 
   CHECK_STATUS(hvd_driver_create(NULL, NULL, &error), HVD_INVALID);
@@ -72,6 +73,9 @@ int main(void) {
   CHECK_STATUS(hvd_driver_wait(NULL, 0, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_stop(NULL, "x", &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_get_status(NULL, &info, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_describe(NULL, HVD_DRIVER_FORMAT_TEXT, &text, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_command(NULL, NULL, NULL, 0, &text, &error), HVD_INVALID);
+  CHECK(text == (char *)shell);
   hvd_driver_destroy(NULL);
 
   ladder("min_np", "3", "np", "2");
@@ -89,6 +93,9 @@ int main(void) {
   CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_INVALID);
   CHECK_STATUS(hvd_options_set(o, "hosts", "a:1", &error), HVD_OK);
   CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_describe(d, 9, &text, &error), HVD_INVALID);
+  CHECK_NAMES("9");
+  CHECK(text == (char *)shell);
   CHECK_STATUS(hvd_driver_set_command(d, NULL, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_set_command(d, empty, NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_set_command(d, shell, unnamed, &error), HVD_INVALID);
