@@ -229,13 +229,16 @@ hvd_status hvd_connect_begin(hvd_context* context, int64_t timeout_ns, hvd_op** 
     op->timeout = timeout + std::chrono::minutes(10);
     hvd_op* handle = hvd::api::make_handle(std::move(op));
     std::lock_guard lock(use->mutex);
+    bool begun = false;
     try {
       hvd::api::begin_connecting(*use);
+      begun = true;
       // It ends before the context does, which joins it.
       use->connecting = hvd::start_thread("hvd-connect", [&inner = *use, operation, timeout] {
         operation->complete(inner.connect(timeout));
       });
     } catch (...) {
+      if (begun) use->stage = hvd_context::Stage::kCreated;  // there is no thread: it may be tried again
       hvd::api::end_handle(handle);
       throw;
     }

@@ -1,5 +1,8 @@
 /* Handles end in any order, from any thread, in the middle of calls and callbacks, and before the job is
  * joined. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* pthread_setattr_default_np */
+#endif
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -506,6 +509,27 @@ static void after_connect_begin(void) {
   hvd_destroy(context);
 }
 
+/* No thread is to be had for a moment: it may be tried again. */
+static void without_a_thread(void) {
+  hvd_context *context = NULL;
+  hvd_op *op = NULL;
+  pthread_attr_t normal, huge;
+  CHECK_STATUS(hvd_context_create(NULL, &context, &error), HVD_OK);
+  pthread_getattr_default_np(&normal);
+  pthread_attr_init(&huge);
+  pthread_attr_setstacksize(&huge, (size_t)1 << (sizeof(size_t) == 8 ? 47 : 31)); /* more than there is */
+  CHECK(pthread_setattr_default_np(&huge) == 0);
+  const hvd_status status = hvd_connect_begin(context, 20 * HVD_SECOND, &op, &error);
+  pthread_setattr_default_np(&normal);
+  CHECK(status != HVD_OK && op == NULL);
+  CHECK_STATUS(hvd_connect_begin(context, 20 * HVD_SECOND, &op, &error), HVD_OK);
+  CHECK_STATUS(hvd_op_wait(op, 0, &error), HVD_OK);
+  hvd_op_destroy(op);
+  hvd_destroy(context);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&normal);
+}
+
 /* A driver is destroyed while others wait for its job. */
 static int32_t start_nothing(void *userdata, const hvd_launch *launch) {
   hvd_driver_destroy(*(hvd_driver **)userdata); /* refused: it does nothing */
@@ -595,6 +619,7 @@ int main(void) {
   while_a_commit_is_copied();
   while_another_thread_commits();
   after_connect_begin();
+  without_a_thread();
   drivers();
   signals_of_callbacks();
   return report("lifetime");
