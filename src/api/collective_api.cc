@@ -1,6 +1,7 @@
 // Collectives of hvd.h.
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "api/context.h"
 #include "api/requests.h"
@@ -32,6 +33,21 @@ std::shared_ptr<hvd_op> new_op(const Use<hvd_context>& use, Call& call, Duration
   return op;
 }
 
+/// A handle that ends with this unless it is taken.
+class PendingHandle {
+ public:
+  explicit PendingHandle(std::shared_ptr<hvd_op> op) : handle_(make_handle(std::move(op))) {}
+  PendingHandle(const PendingHandle&) = delete;
+  PendingHandle& operator=(const PendingHandle&) = delete;
+  ~PendingHandle() {
+    if (handle_ != nullptr) end_handle(handle_);
+  }
+  hvd_op* take() { return std::exchange(handle_, nullptr); }
+
+ private:
+  hvd_op* handle_;
+};
+
 hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
                  const std::function<Call(hvd_context& context)>& make) {
   return guarded(error, [&]() -> Status {
@@ -41,10 +57,12 @@ hvd_status start(hvd_context* context, hvd_op** ret_op, hvd_error* error,
     use->sweep();
     Call call = make(*use);
     auto op = new_op(use, call, worker.operations().longest_wait(call.submission.kind, call.timeout));
+    // Before the operation is under way, which borrows memory of a caller that would have no handle.
+    PendingHandle handle(op);
     op->operation = worker.operations().submit(std::move(call.submission), call.set.get(), call.timeout);
     // What is wrong with the arguments, or with the generation, is told at once.
     if (op->operation->done() && !op->operation->status().ok()) return op->operation->status();
-    *ret_op = make_handle(std::move(op));
+    *ret_op = handle.take();
     return {};
   });
 }
@@ -146,10 +164,16 @@ hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request,
       *ret_op = nullptr;
       return {};
     }
-    auto op = new_op(use, call, longest);
-    op->kind = kind;  // the submission is gone
-    op->operation = std::move(operation);
-    *ret_op = make_handle(std::move(op));
+    try {
+      auto op = new_op(use, call, longest);
+      op->kind = kind;  // the submission is gone
+      op->operation = operation;
+      *ret_op = make_handle(std::move(op));
+    } catch (...) {
+      // No handle is to be had: the operation must not outlive this call, whose memory it borrows.
+      static_cast<void>(worker.operations().finish(*operation, longest));
+      throw;
+    }
     return {};
   });
 }
