@@ -14,11 +14,21 @@
 extern "C" {
 #endif
 
+static inline hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
+                                           hvd_error *error) {
+  hvd_request request = HVD_REQUEST_INIT;
+  request.collective = HVD_COLLECTIVE_BARRIER;
+  request.name = name;
+  return hvd_submit(context, &request, ret_op, error);
+}
+
+/* Groups: a count of 0 is an empty group, as in hvd.h. */
 static inline hvd_status hvd_grouped_allreduce_async(hvd_context *context, const char *name,
                                                      const hvd_tensor *inputs, const hvd_tensor *outputs,
                                                      size_t count, hvd_reduction reduction, hvd_op **ret_op,
                                                      hvd_error *error) {
   hvd_request request = HVD_REQUEST_INIT;
+  if (count == 0) return hvd_barrier_async(context, name, ret_op, error);
   request.collective = HVD_COLLECTIVE_ALLREDUCE;
   request.name = name;
   request.inputs = inputs;
@@ -38,6 +48,7 @@ static inline hvd_status hvd_broadcast_variables_async(hvd_context *context, con
                                                        hvd_tensor *tensors, size_t count, int32_t root,
                                                        hvd_op **ret_op, hvd_error *error) {
   hvd_request request = HVD_REQUEST_INIT;
+  if (count == 0) return hvd_barrier_async(context, name, ret_op, error);
   request.collective = HVD_COLLECTIVE_BROADCAST;
   request.root = root;
   request.name = name;
@@ -55,6 +66,7 @@ static inline hvd_status hvd_grouped_allgather_async(hvd_context *context, const
                                                      const hvd_tensor *inputs, const hvd_tensor *outputs,
                                                      size_t count, hvd_op **ret_op, hvd_error *error) {
   hvd_request request = HVD_REQUEST_INIT;
+  if (count == 0) return hvd_barrier_async(context, name, ret_op, error);
   request.collective = HVD_COLLECTIVE_ALLGATHER;
   request.name = name;
   request.inputs = inputs;
@@ -94,14 +106,6 @@ static inline hvd_status hvd_alltoall_async(hvd_context *context, const char *na
     const int32_t size = hvd_size(context);
     request.split_count = size > 0 ? (size_t)size : 0;
   }
-  return hvd_submit(context, &request, ret_op, error);
-}
-
-static inline hvd_status hvd_barrier_async(hvd_context *context, const char *name, hvd_op **ret_op,
-                                           hvd_error *error) {
-  hvd_request request = HVD_REQUEST_INIT;
-  request.collective = HVD_COLLECTIVE_BARRIER;
-  request.name = name;
   return hvd_submit(context, &request, ret_op, error);
 }
 

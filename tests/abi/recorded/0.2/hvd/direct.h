@@ -29,8 +29,8 @@ enum {
 /* Gathers every rank's bytes, of any length each, in rank order: on all ranks, or on the root alone.
  * *ret_data is set to memory of all of them, one after the other (hvd_free), or to NULL if there are
  * none. ret_sizes has room for `count` entries, one a rank (HVD_INVALID if that is too few), and gets the
- * number of bytes from each. On ranks other than the root of a gather, *ret_data is NULL and ret_sizes is
- * all 0. */
+ * number of bytes from each, 0 from one that has joined. On ranks other than the root of a gather,
+ * *ret_data is NULL and ret_sizes is all 0. */
 HVD_API hvd_status hvd_allgather_object(hvd_context *context, const char *name, const void *data, size_t size,
                                         void **ret_data, size_t *ret_sizes, size_t count, hvd_error *error);
 HVD_API hvd_status hvd_gather_object(hvd_context *context, const char *name, const void *data, size_t size,

@@ -351,7 +351,8 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
  *
  * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
  * for ranks that do not call: every rank that did gets HVD_TIMEOUT, naming those that did not. As soon as
- * any member is lost, every operation of the generation gives HVD_PEER_LOST, and outputs are undefined.
+ * any member is lost, every operation of the generation gives HVD_PEER_LOST, and outputs are undefined. A
+ * call whose data has not arrived 30 s after that time-out loses the generation, and gives HVD_PEER_LOST.
  * HVD_CLOSED after hvd_shutdown or hvd_abort. HVD_UNSUPPORTED: the backend in use does not serve it.
  *
  * Some outputs the library may allocate. If output->data is NULL, it allocates the memory (free with
@@ -413,7 +414,8 @@ HVD_API hvd_status hvd_barrier(hvd_context *context, const char *name, hvd_error
 
 /* Groups: `count` tensors under one name are one operation; they become ready and complete together.
  * dtypes may differ among them; shapes and dtypes must agree pairwise between ranks. An array's stride is
- * the struct_size of its first entry, and all entries have the same. A count of 0 is an empty group. */
+ * the struct_size of its first entry, and all entries have the same. A count of 0 is an empty group: its
+ * arrays are not looked at, and it is a barrier of that name. */
 HVD_API hvd_status hvd_broadcast_variables(hvd_context *context, const char *name, hvd_tensor *tensors,
                                            size_t count, int32_t root, hvd_error *error);
 HVD_API hvd_status hvd_grouped_allreduce(hvd_context *context, const char *name, const hvd_tensor *inputs,
@@ -481,8 +483,8 @@ HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, 
 
 /* hvd_submit and hvd_op_wait in one, for a caller that would wait at once. Small operations that the
  * ranks repeat take the shortest way (docs/architecture.md), and there is no handle to free. Waits until
- * the operation has completed, at most timeout_ns (0: until it completes, which its own time-out bounds),
- * and returns its status.
+ * the operation has completed, at most timeout_ns (0: until it completes, like a blocking form), and
+ * returns its status.
  *
  * With HVD_OK it sets *ret_op. NULL: the operation has completed, and all results lie where the request
  * says. Else *ret_op is an operation that has results to ask for (hvd_op_get_output and the like), or
@@ -494,9 +496,9 @@ HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *
 HVD_API hvd_status hvd_op_test(hvd_op *op, int32_t *ret_done, hvd_error *error);
 
 /* Waits until the operation has completed and returns its status, at most timeout_ns (0: until it
- * completes, which its own time-out bounds; hvd_op_test asks without waiting). HVD_TIMEOUT: it has not
- * completed and goes on; the message names the ranks that have not called it, where known. May be called
- * again, and by several threads. */
+ * completes, like a blocking form; hvd_op_test asks without waiting). HVD_TIMEOUT: it has not completed
+ * and goes on; the message names the ranks that have not called it, where known. May be called again, and
+ * by several threads. */
 HVD_API hvd_status hvd_op_wait(hvd_op *op, int64_t timeout_ns, hvd_error *error);
 
 /* Returns a descriptor that polls readable once the operation has completed, for event loops (epoll,
@@ -516,8 +518,9 @@ HVD_API hvd_status hvd_op_get_error(hvd_op *op, hvd_error *error);
  * dtype and the shape of the result. Memory that the library allocated belongs to the op and is valid
  * until hvd_op_destroy. */
 HVD_API hvd_status hvd_op_get_output(hvd_op *op, size_t index, hvd_tensor *ret_output, hvd_error *error);
-/* alltoall: rows received from each member. *count is the room of `ret_splits` in entries; the call sets
- * it to their number. With ret_splits NULL it sets the number alone. Too little room: HVD_INVALID. */
+/* alltoall, and allgather of one tensor: rows received from each member, 0 from one that has joined.
+ * *count is the room of `ret_splits` in entries; the call sets it to their number. With ret_splits NULL it
+ * sets the number alone. Too little room: HVD_INVALID. */
 HVD_API hvd_status hvd_op_get_received_splits(hvd_op *op, int64_t *ret_splits, size_t *count,
                                               hvd_error *error);
 /* join: the rank that joined last. */
@@ -535,6 +538,10 @@ HVD_API void hvd_op_destroy(hvd_op *op);
 typedef struct hvd_state hvd_state;
 
 HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state, hvd_error *error);
+
+/* Waits for calls of other threads on the state, and for a commit that is being copied: when it returns,
+ * the memory that was registered is no longer borrowed, also while a run loop has the state. Within a
+ * callback of the state that is so when the call returns that the callback runs in. NULL is allowed. */
 HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). The memory stays borrowed until the key is
