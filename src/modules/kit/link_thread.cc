@@ -18,6 +18,7 @@ constexpr size_t kMostEarly = size_t{4} << 20;
 // Connections that have not greeted yet, beyond those that are to come: a large job's all come at once.
 constexpr size_t kMaxStrangers = 256;
 constexpr std::chrono::milliseconds kToGreet{2000}, kToGreetOfEach{10};  // a large job's machine is busy
+constexpr int kMostSteps = 1 << 20;  // that are told apart; a module has a few
 constexpr std::chrono::milliseconds kRest{100};
 constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};  // before a peer is dialed again
 
@@ -41,8 +42,10 @@ void Links::run() {
   scratch_.reset(new uint8_t[kReadSize]);
   epoll_event events[64];
   bool delivering = false;
+  looked_ = Clock::now();
   for (;;) {
-    const int count = epoll_wait(epoll_.get(), events, 64, next_timer());
+    const int wait = unread_.empty() ? next_timer() : 0;
+    const int count = epoll_wait(epoll_.get(), events, 64, wait);
     if (count < 0 && errno != EINTR) return lost(nullptr, std::string("epoll_wait: ") + std::strerror(errno));
     bool woken = false, strangers = false;
     for (int i = 0; i < count; ++i) {
@@ -55,6 +58,8 @@ void Links::run() {
       if (const auto grown = grown_.find(id); grown != grown_.end()) found = grown->second;
       if (found != nullptr) handle(found, events[i].events);
     }
+    read_on();
+    forgive(wait);
     run_timers();
     if (strangers)
       accept_all();  // last, so that whoever has sent its greeting is not one of those that give way
@@ -68,6 +73,7 @@ void Links::run() {
       open = open_;
     }
     take_dials();
+    take_deaf();
     if (open && !delivering) {
       delivering = true;
       const std::map<uint64_t, ConnectionPtr> all = grown_;
@@ -78,41 +84,35 @@ void Links::run() {
   }
 }
 
-int Links::next_timer() const {
-  Clock::time_point next = Clock::time_point::max();
-  for (const auto& [id, c] : young_) {
-    if (c->deadline != Clock::time_point{}) next = std::min(next, c->deadline);
+// In their turn, like all others: a peer that floods this rank must not keep its thread.
+void Links::read_on() {
+  for (const uint64_t id : std::exchange(unread_, {})) {
+    if (const auto found = grown_.find(id); found != grown_.end()) read(ConnectionPtr(found->second));
   }
-  for (const Dial& redial : redials_) next = std::min(next, redial.when);
-  if (resting_) next = std::min(next, rested_);
-  if (next == Clock::time_point::max()) return -1;
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(wait, 0, 60000));
 }
 
-void Links::run_timers() {
-  const Clock::time_point now = Clock::now();
-  std::vector<ConnectionPtr> late;
-  for (const auto& [id, c] : young_) {
-    if (c->deadline != Clock::time_point{} && c->deadline <= now) late.push_back(c);
+void Links::take_deaf() {
+  std::vector<int> peers;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    peers.swap(deaf_);
   }
-  for (const ConnectionPtr& c : late) {
-    if (c->handshake.dials()) {
-      lost(c, "did not greet in time");
-    } else {
-      refused("a connection that did not greet in time was closed");
-      forget(c);
+  for (const int peer : peers) {
+    ConnectionPtr link;
+    size_t waiting = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      link = links_[static_cast<size_t>(peer)];
+      if (const auto unsent = unsent_.find(peer); unsent != unsent_.end()) waiting = unsent->second.bytes;
+      unsent_.erase(peer);
     }
-  }
-  std::vector<Dial> due;
-  const auto later =
-      std::partition(redials_.begin(), redials_.end(), [&](const Dial& redial) { return redial.when > now; });
-  std::move(later, redials_.end(), std::back_inserter(due));
-  redials_.erase(later, redials_.end());
-  for (const Dial& redial : due) try_dial(redial);
-  if (resting_ && rested_ <= now && listener_.get() >= 0) {
-    resting_ = false;
-    watch(listener_.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
+    if (link != nullptr) {
+      std::lock_guard<std::mutex> own(link->mutex);
+      waiting = link->out.bytes;
+    }
+    const std::string why = deaf(peer, waiting).what();
+    if (link != nullptr) forget(link);
+    lost_peer(peer, Peer::kGone, why, true, link == nullptr);
   }
 }
 
@@ -123,7 +123,11 @@ void Links::take_dials() {
     asked.swap(dials_);
     if (aborted_ || failed_) return;
   }
-  for (const Dial& dial : asked) try_dial(dial);
+  const Clock::time_point now = Clock::now();
+  for (Dial& dial : asked) {
+    dial.asked = now;  // its time begins as this thread can do something about it
+    try_dial(dial);
+  }
 }
 
 void Links::try_dial(const Dial& one) {
@@ -340,8 +344,10 @@ void Links::read(const ConnectionPtr& connection) {
       return lost(connection, "sent more than " + std::to_string(kMostEarly) +
                                   " bytes before this rank had opened the generation");
     }
-    // Poll does not tell of what TLS holds.
-    if (!more && (static_cast<size_t>(got) < kReadSize || turn + 1 >= kReadsPerTurn)) return;
+    if (!more && static_cast<size_t>(got) < kReadSize) return;
+    if (turn + 1 < kReadsPerTurn) continue;
+    if (more) unread_.insert(connection->id);  // poll does not tell of what TLS holds
+    return;
   }
 }
 
@@ -376,7 +382,7 @@ bool Links::take_frames(const ConnectionPtr& connection) {
     } else {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto peer = static_cast<size_t>(connection->peer);
-      if (header.kind == Frame::kStep) ++steps_[peer];
+      if (header.kind == Frame::kStep && steps_[peer] < kMostSteps) ++steps_[peer];
       if (header.kind == Frame::kBye) peers_[peer] = Peer::kLeft;
       if (header.kind == Frame::kGaveUp) peers_[peer] = Peer::kGaveUp;
       changed_.notify_all();
@@ -393,7 +399,7 @@ bool Links::take_frames(const ConnectionPtr& connection) {
 
 void Links::write(const ConnectionPtr& connection, std::vector<uint8_t> bytes) {
   std::lock_guard<std::mutex> lock(connection->mutex);
-  connection->out.push_back(std::move(bytes));
+  connection->out.add(std::move(bytes));
   flush_locked(*connection);
 }
 
@@ -422,6 +428,7 @@ void Links::forget(const ConnectionPtr& connection) {
   {
     std::lock_guard<std::mutex> lock(connection->mutex);
     connection->dead = true;
+    connection->out = {};
     watch(connection->socket.fd(), connection->id, 0, EPOLL_CTL_DEL);
     if (!connection->greeted)
       connection->socket.close();  // of a greeted one other threads may hold on to the number

@@ -9,11 +9,11 @@
 namespace hvdkit {
 namespace {
 constexpr std::chrono::milliseconds kNews{10};
-constexpr std::chrono::seconds kLeastPatience{
-    10};  // with a peer that is dialed later, or whose link is to be read
+constexpr std::chrono::seconds kToBeRead{10};  // a peer's last word, by the links' thread
 }  // namespace
 
-Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(std::move(hooks)) {
+Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt, const LinkLimits& limits)
+    : hooks_(std::move(hooks)), limits_(limits) {
   listener_ = listen_at(ip, &blob_);
   blob_.encrypt = encrypt;
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
@@ -25,6 +25,16 @@ Links::Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt) : hooks_(s
 }
 
 Links::~Links() { stop(); }
+
+namespace {
+std::vector<uint8_t> frame_of(Frame kind, const void* data, size_t size) {
+  const FrameHeader header{static_cast<uint32_t>(size), kind};
+  std::vector<uint8_t> frame(sizeof(header) + size);
+  std::memcpy(frame.data(), &header, sizeof(header));
+  if (size > 0) std::memcpy(frame.data() + sizeof(header), data, size);
+  return frame;
+}
+}  // namespace
 
 void Links::watch(int fd, uint64_t id, uint32_t events, int operation) {
   epoll_event event{};
@@ -51,7 +61,7 @@ void Links::start(LinkGroup group, const std::vector<Greeting>& greetings, bool 
     expected_ = all || group_.rank == 0 ? size - 1 : 1;
   }
   star_ = !all;
-  patience_ = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), kLeastPatience);
+  patience_ = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), limits_.patience);
   for (int peer = 0; peer < (all ? group_.rank : std::min(group_.rank, 1)); ++peer) {
     asked_[static_cast<size_t>(peer)] |= 1;
     dial({peer, 0});
@@ -110,7 +120,7 @@ void Links::ask(int peer, uint32_t stream) {
     uint32_t& asked = asked_[static_cast<size_t>(peer)];
     if ((asked >> stream & 1) != 0) return;
     asked |= uint32_t{1} << stream;
-    dials_.push_back({peer, stream, Clock::now()});
+    dials_.push_back({peer, stream});
   }
   nudge();
 }
@@ -122,10 +132,23 @@ void Links::nudge() {
 
 void Links::wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
                  const std::function<bool()>& ready, const std::function<std::string()>& missing) {
-  const bool in_time = changed_.wait_until(lock, deadline, [&] { return aborted_ || failed_ || ready(); });
+  const bool in_time = wait_until(lock, deadline, [&] { return aborted_ || failed_ || ready(); });
   if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
   if (failed_) throw Failure(HVD_PEER_LOST, failed_text_, failed_peer_);
   if (!in_time) throw Failure(HVD_TIMEOUT, missing() + " before the deadline");
+}
+
+// The time for which this process was held up does not count: what the peers said meanwhile is unread.
+bool Links::wait_until(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                       const std::function<bool()>& ready) {
+  for (Clock::time_point looked = Clock::now(); looked < deadline;) {
+    const Clock::time_point due = std::min(deadline, looked + kBeat);
+    if (changed_.wait_until(lock, due, ready)) return true;
+    const Clock::time_point now = Clock::now();
+    if (now - due > kPunctual) deadline += now - looked;
+    looked = now;
+  }
+  return ready();
 }
 
 void Links::tell_step(int peer) {
@@ -154,6 +177,7 @@ void Links::open() {
 
 void Links::send(int destination, const void* data, size_t size) {
   ConnectionPtr link;
+  const size_t whole = sizeof(FrameHeader) + size;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up");
@@ -165,13 +189,16 @@ void Links::send(int destination, const void* data, size_t size) {
     }
     link = links_[peer];
     if (link == nullptr) {
-      const FrameHeader header{static_cast<uint32_t>(size), Frame::kMessage};
-      std::vector<uint8_t>& frame = unsent_[destination].emplace_back(sizeof(header) + size);
-      std::memcpy(frame.data(), &header, sizeof(header));
-      if (size > 0) std::memcpy(frame.data() + sizeof(header), data, size);
+      Backlog& waiting = unsent_[destination];
+      if (waiting.bytes + Backlog::cost(whole) > limits_.unread) {
+        deaf_.push_back(destination);
+        nudge();
+        throw deaf(destination, waiting.bytes);
+      }
+      waiting.add(frame_of(Frame::kMessage, data, size));
       if ((asked_[peer] & 1) != 0) return;
       asked_[peer] |= 1;
-      dials_.push_back({destination, 0, Clock::now()});
+      dials_.push_back({destination, 0});
     }
   }
   if (link == nullptr) return nudge();
@@ -183,13 +210,30 @@ void Links::send(int destination, const void* data, size_t size) {
   }
 }
 
+Failure Links::deaf(int peer, size_t waiting) const {
+  return {HVD_PEER_LOST,
+          name_of(peer) + " does not read: " + std::to_string(waiting) +
+              " bytes of messages wait for it, expected at most " + std::to_string(limits_.unread),
+          peer};
+}
+
 void Links::write_frame(Connection& connection, Frame kind, const void* data, size_t size) {
   const FrameHeader header{static_cast<uint32_t>(size), kind};
-  std::lock_guard<std::mutex> lock(connection.mutex);
+  std::unique_lock<std::mutex> lock(connection.mutex);
   if (connection.dead) {
     throw Failure(HVD_PEER_LOST, "the link to " + name_of(connection.peer) + " is closed", connection.peer);
   }
   size_t written = 0;
+  if (const size_t waiting = connection.out.bytes;
+      waiting > 0 && waiting + Backlog::cost(sizeof(header) + size) > limits_.unread) {
+    lock.unlock();
+    {
+      std::lock_guard<std::mutex> all(mutex_);
+      deaf_.push_back(connection.peer);
+    }
+    nudge();
+    throw deaf(connection.peer, waiting);
+  }
   if (connection.out.empty()) {
     const iovec parts[2] = {{const_cast<FrameHeader*>(&header), sizeof(header)},
                             {const_cast<void*>(data), size}};
@@ -203,11 +247,8 @@ void Links::write_frame(Connection& connection, Frame kind, const void* data, si
     if (written == sizeof(header) + size && !connection.socket.holds()) return;
   }
   if (written < sizeof(header) + size) {
-    std::vector<uint8_t> rest(sizeof(header) + size);
-    std::memcpy(rest.data(), &header, sizeof(header));
-    if (size > 0) std::memcpy(rest.data() + sizeof(header), data, size);
     if (connection.out.empty()) connection.out_offset = written;
-    connection.out.push_back(std::move(rest));
+    connection.out.add(frame_of(kind, data, size));
   }
   flush_locked(connection);
 }
@@ -217,14 +258,15 @@ void Links::flush_locked(Connection& connection) {
   Socket& socket = connection.socket;
   bool ended = false;
   while (!ended && !connection.out.empty()) {
-    std::vector<uint8_t>& first = connection.out.front();
-    const iovec part{first.data() + connection.out_offset, first.size() - connection.out_offset};
+    const std::vector<uint8_t>& first = connection.out.frames.front();
+    const iovec part{const_cast<uint8_t*>(first.data()) + connection.out_offset,
+                     first.size() - connection.out_offset};
     const ssize_t sent = socket.write(&part, 1);
     ended = sent == Socket::kEnd;
     if (sent <= 0) break;
     connection.out_offset += static_cast<size_t>(sent);
     if (connection.out_offset < first.size()) continue;
-    connection.out.pop_front();
+    connection.out.pop();
     connection.out_offset = 0;
   }
   if (!ended && socket.holds()) ended = socket.flush() == Socket::kEnd;
@@ -245,8 +287,8 @@ Failure Links::blame(int peer, const std::string& text) {
   // it, and blames nobody.
   const bool reads = std::this_thread::get_id() == reader_.load();
   if (!reads) {
-    changed_.wait_for(lock, known ? std::chrono::nanoseconds(kLeastPatience) : kNews,
-                      [&] { return aborted_ || failed_ || state() != Peer::kThere; });
+    wait_until(lock, Clock::now() + (known ? std::chrono::milliseconds(kToBeRead) : kNews),
+               [&] { return aborted_ || failed_ || state() != Peer::kThere; });
   }
   if (failed_) return {HVD_PEER_LOST, failed_text_, failed_peer_};
   const bool innocent = aborted_ || state() == Peer::kGaveUp || (reads && state() == Peer::kThere);

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,10 +40,20 @@ struct LinkHooks {  // called from the links' thread
   std::function<void(int peer, uint32_t stream, bool outward, Socket socket)> stream = {};
 };
 
+struct LinkLimits {
+  /// Bytes of messages that wait until a peer reads them; then it is lost. Payload has streams of its own and
+  /// never waits here. A rank is sent answers to its own calls, of which it has 512 MiB under way at most, so
+  /// that one that is merely slow does not come so far.
+  size_t unread = size_t{1} << 30;
+  /// At least so long a peer may take that is dialed later.
+  std::chrono::nanoseconds patience = std::chrono::seconds(10);
+};
+
 class Links {
  public:
   /// Listens.
-  Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt = Encrypt::kOff);
+  Links(const std::string& ip, LinkHooks hooks, Encrypt encrypt = Encrypt::kOff,
+        const LinkLimits& limits = {});
   ~Links();  // stop
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
@@ -70,7 +81,7 @@ class Links {
   void open();
 
   /// Never blocks: what the socket does not take is copied and follows later, and all of it if there is no
-  /// link yet. Throws HVD_PEER_LOST.
+  /// link yet. Throws HVD_PEER_LOST, also if too much of that waits: then the peer is lost.
   void send(int destination, const void* data, size_t size);
 
   /// Who is behind a failure that the module's library had with `peer` (-1: it doesn't say): waits a moment
@@ -88,6 +99,9 @@ class Links {
 
   // Much longer than a thread that is ready waits for a processor.
   static constexpr std::chrono::milliseconds kLastWord{1000};
+  // Between two looks at the clock while a deadline is there. One that comes later than this is of a process
+  // that was held up.
+  static constexpr std::chrono::milliseconds kBeat{1000}, kPunctual{1000};
   static constexpr uint64_t kWakeId = 0, kListenerId = 1, kFirstId = 2;  // of what epoll tells
 
   /// A connection that this rank makes.
@@ -99,15 +113,35 @@ class Links {
     Clock::time_point when{};  // the next
   };
 
-  // link_thread.cc: runs in the links' thread.
+  /// What waits to be written to a peer.
+  struct Backlog {
+    std::deque<std::vector<uint8_t>> frames;
+    size_t bytes = 0;  // about, with what each frame takes besides
+
+    static size_t cost(size_t size) { return size + 64; }
+    void add(std::vector<uint8_t> frame) {
+      bytes += cost(frame.size());
+      frames.push_back(std::move(frame));
+    }
+    void pop() {
+      bytes -= cost(frames.front().size());
+      frames.pop_front();
+    }
+    bool empty() const { return frames.empty(); }
+  };
+
+  // link_thread.cc, link_timers.cc: run in the links' thread.
   void run();
+  void read_on();
   int next_timer() const;  // milliseconds; -1: none
   void run_timers();
+  void forgive(int waited);
   void accept_all();
   void make_room();
   void refused(const std::string& text);
   void start(LinkGroup group, const std::vector<Greeting>& greetings, bool all, Clock::time_point deadline);
   void take_dials();
+  void take_deaf();
   void try_dial(const Dial& dial);
   void dial(const Dial& dial);
   void handle(const ConnectionPtr& connection, uint32_t events);
@@ -129,6 +163,9 @@ class Links {
   void watch(int fd, uint64_t id, uint32_t events, int operation);
   void flush_locked(Connection& connection);
   void write_frame(Connection& connection, Frame kind, const void* data, size_t size);
+  Failure deaf(int peer, size_t waiting) const;
+  bool wait_until(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                  const std::function<bool()>& ready);
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
             const std::function<bool()>& ready, const std::function<std::string()>& missing);
   std::string name_of(int peer) const { return "rank " + std::to_string(peer); }
@@ -137,6 +174,7 @@ class Links {
   void nudge();
 
   const LinkHooks hooks_;
+  const LinkLimits limits_;
   Blob blob_;
   Fd listener_, epoll_, wake_;
   LinkGroup group_;
@@ -150,7 +188,9 @@ class Links {
   std::map<uint64_t, ConnectionPtr> grown_;  // links that have
   uint64_t next_id_ = kFirstId;
   std::vector<Dial> redials_;
+  std::set<uint64_t> unread_;           // links of which more can be read, though poll does not tell
   std::unique_ptr<uint8_t[]> scratch_;  // for reading
+  Clock::time_point looked_{};          // at the clock, when timers ran last
   uint64_t refusals_ = 0;
   bool resting_ = false;  // the listener, for want of descriptors
   Clock::time_point rested_{};
@@ -165,10 +205,11 @@ class Links {
   std::vector<int> steps_;
   std::vector<Peer> peers_;
   std::vector<uint32_t> asked_,
-      came_;                 // by rank: bits of links and streams that were asked for, that have come
-  std::vector<Dial> dials_;  // to be made by the links' thread
-  std::map<int, std::deque<std::vector<uint8_t>>> unsent_;  // by rank: frames that wait for a link
-  size_t linked_ = 0, expected_ = 0;                        // ranks to whom there is a link
+      came_;                       // by rank: bits of links and streams that were asked for, that have come
+  std::vector<Dial> dials_;        // to be made by the links' thread
+  std::map<int, Backlog> unsent_;  // by rank: frames that wait for a link
+  std::vector<int> deaf_;          // ranks that do not read, to be lost by the links' thread
+  size_t linked_ = 0, expected_ = 0;  // ranks to whom there is a link
   bool open_ = false, left_ = false, aborted_ = false, stopping_ = false;
   bool failed_ = false;
   int failed_peer_ = -1;
@@ -190,7 +231,7 @@ struct Links::Connection {
   Socket socket;
   bool dead = false;
   uint32_t watched = 0;
-  std::deque<std::vector<uint8_t>> out;
+  Backlog out;
   size_t out_offset = 0;  // into the first of `out`
 };
 
