@@ -15,12 +15,13 @@ constexpr uint32_t kLanes = 4;
 constexpr size_t kShort = size_t{256} << 10;  // bytes
 
 constexpr size_t kAddress = Blob::kSize + sizeof(uint64_t);
+constexpr uint64_t kLeastSegment = 64;  // bytes: a piece of each has an entry in queues
 
 uint64_t segment_bytes_of(const hvd_backend_member& member) {
   uint64_t value = 0;
   const auto* bytes = static_cast<const uint8_t*>(member.address) + Blob::kSize;
   for (size_t i = 0; i < sizeof(value); ++i) value |= uint64_t{bytes[i]} << (8 * i);
-  return std::max<uint64_t>(value, 1);
+  return value;
 }
 
 }  // namespace
@@ -28,8 +29,8 @@ uint64_t segment_bytes_of(const hvd_backend_member& member) {
 HostConfig HostConfig::of(const Options& options) {
   HostConfig config;
   config.ip = local_address(options.text("interface"), options.text("route"));
-  config.segment_bytes =
-      options.integer("segment_bytes", config.segment_bytes, 64, std::numeric_limits<uint64_t>::max());
+  config.segment_bytes = options.integer("segment_bytes", config.segment_bytes, kLeastSegment,
+                                         std::numeric_limits<uint64_t>::max());
   config.checksum = options.flag("checksum", config.checksum);
   const std::string encrypt = options.text("encrypt", "auto");
   if (encrypt != "auto" && encrypt != "on" && encrypt != "off")
@@ -104,6 +105,10 @@ void HostGeneration::connect(const hvd_backend_group& group) {
                                        " bytes: expected " + std::to_string(kAddress));
       }
       links.members.push_back(Blob::decode(member.address, Blob::kSize));
+      if (segment_bytes_of(member) < kLeastSegment) {
+        throw Failure(HVD_INVALID, "segments of " + std::to_string(segment_bytes_of(member)) +
+                                       " bytes: expected at least " + std::to_string(kLeastSegment));
+      }
     } catch (const Failure& failure) {
       throw Failure(HVD_INVALID, "member " + std::to_string(peer) + ": " + failure.what(), peer);
     }

@@ -15,7 +15,9 @@ constexpr size_t kStage = size_t{4} << 10;  // read together with a header; smal
 constexpr size_t kTurn =
     size_t{1} << 20;  // sent at a time; then what has come is received, before it leaves the caches
 constexpr size_t kChunk = size_t{256} << 10;  // checksums are taken of what is still in the cache
-constexpr int kLastResort = 10 * 60 * 1000;   // milliseconds; ends what nobody has ended
+// Milliseconds. Ten minutes end what nobody has ended; they are counted, so that the time in which this
+// process was stopped is one of them at most.
+constexpr int kLook = 10 * 1000, kLooks = 60;
 
 }  // namespace
 
@@ -255,18 +257,19 @@ void Lane::wait_for_sockets(const char* what, int whom) {
   check();
   std::vector<pollfd> polls{{wake_.get(), POLLIN, 0}};
   polled_.assign(1, nullptr);
-  int wait = kLastResort;
+  int looks = kLooks, wait = kLook;
   for (Peer* const p : known_) {
     if (!p->sends.empty() && p->out.fd() >= 0) {
       polls.push_back({p->out.fd(), POLLOUT, 0});
       polled_.push_back(p);
     }
     if (p->receives.empty() || p->early || p->in.fd() < 0) continue;
-    if (p->in.buffered() || p->taken < p->staged.size()) wait = 0;
+    if (p->in.buffered() || p->taken < p->staged.size()) looks = 1, wait = 0;
     polls.push_back({p->in.fd(), POLLIN, 0});
     polled_.push_back(p);
   }
-  const int ready = ::poll(polls.data(), polls.size(), wait);
+  int ready = 0;
+  for (; looks > 0 && ready == 0; --looks) ready = ::poll(polls.data(), polls.size(), wait);
   check();
   if (ready < 0 && errno != EINTR) throw Failure(HVD_INTERNAL, std::string("poll: ") + std::strerror(errno));
   if (ready == 0 && wait != 0) {

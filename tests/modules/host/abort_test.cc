@@ -212,6 +212,20 @@ TEST(HostAbort, ConnectToAPeerThatIsGone) {
   EXPECT_EQ(status.rank, 0);
 }
 
+// Its pieces would be so many that the others' queues of them fill memory.
+TEST(HostAbort, APeerThatWantsTinySegmentsIsRefused) {
+  Workers workers = make_workers(2);
+  std::vector<Member> members = members_of(workers);
+  std::vector<uint8_t>& address = members[1].offers[0].address;
+  std::fill(address.end() - 8, address.end(), uint8_t{0});
+  address[address.size() - 8] = 1;  // little endian
+  const Status status = workers[0]->instance->connect(1, 0, members, kSoon);
+  EXPECT_EQ(status.code, HVD_INVALID);
+  EXPECT_EQ(status.rank, 1);
+  EXPECT_NE(status.message.find("member 1: segments of 1 bytes: expected at least 64"), std::string::npos)
+      << status.message;
+}
+
 TEST(HostAbort, ConnectNeedsAFreshAddress) {
   Workers workers = make_workers(1);
   connect_all(workers, 1);
