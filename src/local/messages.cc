@@ -19,8 +19,9 @@ void replace(std::atomic<uint32_t>& word, uint32_t from, uint32_t to) {
 }  // namespace
 
 Messages::Messages(uint64_t generation, std::shared_ptr<Boxes> boxes, const std::vector<int32_t>& ranks,
-                   const backend::HostHandlers& handlers, LoggerPtr logger)
+                   const backend::HostHandlers& handlers, LoggerPtr logger, size_t most_kept)
     : generation_(generation),
+      most_kept_(most_kept),
       boxes_(std::move(boxes)),
       own_(boxes_->own()),
       handlers_(handlers),
@@ -55,8 +56,7 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
   {
     const std::lock_guard lock(peer.mutex);
     if (stopped() || peer.broken) {
-      Status status(HVD_PEER_LOST, stopped() ? "the generation was given up"
-                                             : fmt::format("the memory of rank {} is broken", peer.rank));
+      Status status(HVD_PEER_LOST, stopped() ? "the generation was given up" : peer.why);
       return status.at_rank(peer.rank);
     }
     Box* const box = boxes_->reach(index);
@@ -64,13 +64,12 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
       Status status(HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank));
       return status.at_rank(peer.rank);
     }
-    if (!peer.writer) peer.writer.emplace(box->rings[boxes_->index()]);
+    if (!peer.writer) peer.writer.emplace(box->rings[boxes_->index()], most_kept_);
     if (peer.writer->write(message)) {
       if (peer.writer->keeps()) peer.keeps = true;
       announce(*box);
     } else {
-      peer.broken = true;
-      peer.complained = true;
+      give_up(peer);
       ring(own_.bells.message);  // failure is not told from here
     }
   }
@@ -78,14 +77,24 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
   return {};
 }
 
+/// Under the peer's mutex: nothing can be sent to it any more.
+void Messages::give_up(Peer& peer) {
+  peer.why =
+      peer.writer->full()
+          ? fmt::format("rank {} does not read: {} bytes of messages wait for it, expected at most {}",
+                        peer.rank, peer.writer->kept(), most_kept_)
+          : fmt::format("the memory of rank {} is broken: what it says it has read can't be", peer.rank);
+  peer.broken = true;
+  peer.complained = true;
+  peer.keeps = false;
+  peer.writer.reset();  // and what it keeps
+}
+
 void Messages::flush(Peer& peer) {
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.broken) return;
-    if (!peer.writer->flush()) {
-      peer.broken = true;
-      peer.complained = true;
-    }
+    if (!peer.writer->flush()) give_up(peer);
     if (peer.broken || !peer.writer->keeps()) peer.keeps = false;
   }
   wake(peer);
@@ -150,8 +159,12 @@ bool Messages::poll() {
     }
     if (peer.over || stopped()) continue;
     if (peer.complained) {
-      fail(peer, fmt::format("the memory of rank {} is broken: what it says it has read can't be", peer.rank),
-           peer.rank);
+      std::string why;
+      {
+        const std::lock_guard lock(peer.mutex);
+        why = peer.why;
+      }
+      fail(peer, why, peer.rank);
     } else if (state != BoxState::kOpen && !has_come(peer)) {
       if (state == BoxState::kLeft) {
         peer.over = true;

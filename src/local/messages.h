@@ -22,13 +22,14 @@ class Messages {
  public:
   /// boxes and ranks as HostGroup has them. handlers live as long as this.
   Messages(uint64_t generation, std::shared_ptr<Boxes> boxes, const std::vector<int32_t>& ranks,
-           const backend::HostHandlers& handlers, LoggerPtr logger);
+           const backend::HostHandlers& handlers, LoggerPtr logger, size_t most_kept = kMostKept);
   Messages(uint64_t generation, std::vector<std::shared_ptr<Box>> boxes, const std::vector<int32_t>& ranks,
-           int32_t index, const backend::HostHandlers& handlers, LoggerPtr logger)
+           int32_t index, const backend::HostHandlers& handlers, LoggerPtr logger,
+           size_t most_kept = kMostKept)
       : Messages(generation, std::make_shared<Boxes>(std::move(boxes), index), ranks, handlers,
-                 std::move(logger)) {}
+                 std::move(logger), most_kept) {}
 
-  /// Any thread. HVD_PEER_LOST after stop, or when that peer's memory is broken.
+  /// Any thread. HVD_PEER_LOST after stop, when that peer's memory is broken, or when it does not read.
   Status send(int32_t index, std::span<const uint8_t> message);
 
   /// The message thread's: receives until stop.
@@ -49,9 +50,10 @@ class Messages {
   struct Peer {
     Peer(int32_t its_index, int32_t its_rank, Ring& in) : index(its_index), rank(its_rank), reader(in) {}
     const int32_t index, rank;
-    std::mutex mutex;                    // writer, broken
+    std::mutex mutex;                    // writer, broken, why
     std::optional<StreamWriter> writer;  // from the first message to it on
     bool broken = false;
+    std::string why;                      // it is broken
     std::atomic<bool> keeps{false};       // the writer has more than the ring takes
     std::atomic<bool> complained{false};  // broken, and to be told by whoever has the role
     StreamReader reader;
@@ -93,11 +95,13 @@ class Messages {
   bool pending() const;
   bool receive(Peer& peer);
   void flush(Peer& peer);
+  void give_up(Peer& peer);
   void fail(Peer& peer, const std::string& text, int32_t blamed);
   template <class Function>
   void tell(const char* what, Function function);
 
   const uint64_t generation_;
+  const size_t most_kept_;
   const std::shared_ptr<Boxes> boxes_;
   Box& own_;
   const backend::HostHandlers& handlers_;

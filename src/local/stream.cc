@@ -12,6 +12,9 @@ namespace {
 constexpr size_t kHead = 8;
 constexpr size_t kKeptRoom = size_t{64} << 10;  // a buffer beyond this is given back after its message
 
+/// Of a message that is kept.
+constexpr size_t cost(size_t size) { return size + 64; }
+
 constexpr size_t filled_up(size_t size) { return (size + 7) & ~size_t{7}; }
 
 struct Head {
@@ -36,6 +39,8 @@ void StreamWriter::copy(const uint8_t* data, size_t size) {
 }
 
 bool StreamWriter::write(std::span<const uint8_t> message) {
+  full_ = kept_bytes_ > 0 && kept_bytes_ + cost(message.size()) > most_kept_;
+  if (full_) return false;
   const Head head{static_cast<uint32_t>(message.size()), number_++};
   const size_t whole = kHead + filled_up(message.size());
   if (kept_.empty()) {
@@ -51,6 +56,7 @@ bool StreamWriter::write(std::span<const uint8_t> message) {
     }
   }
   std::vector<uint8_t>& kept = kept_.emplace_back(whole);
+  kept_bytes_ += cost(whole);
   std::memcpy(kept.data(), &head, kHead);
   if (!message.empty()) std::memcpy(kept.data() + kHead, message.data(), message.size());
   return flush();
@@ -74,6 +80,7 @@ bool StreamWriter::flush() {
     kept_from_ += size;
     publish();
     if (kept_from_ == first.size()) {
+      kept_bytes_ -= cost(first.size());
       kept_.pop_front();
       kept_from_ = 0;
     }

@@ -15,17 +15,24 @@
 namespace hvd::local {
 
 inline constexpr size_t kMostMessage = size_t{1} << 20;
+/// Bytes of messages that wait until a peer reads them; then it is lost. Payload never waits here. A rank is
+/// sent answers to its own calls, of which it has 512 MiB under way at most, so that one that is merely slow
+/// does not come so far.
+inline constexpr size_t kMostKept = size_t{1} << 30;
 
 /// The sender's end. One thread at a time.
 class StreamWriter {
  public:
-  explicit StreamWriter(Ring& ring) : ring_(&ring) {}
+  explicit StreamWriter(Ring& ring, size_t most_kept = kMostKept) : ring_(&ring), most_kept_(most_kept) {}
 
-  /// Takes the message: into the ring as far as there is room, the rest is kept. False: the ring is broken.
+  /// Takes the message: into the ring as far as there is room, the rest is kept. False: the ring is broken, or
+  /// too much is kept.
   bool write(std::span<const uint8_t> message);
   /// Writes what was kept, as far as there is room; asks for a ring of the bell when there is more.
   bool flush();
   bool keeps() const { return !kept_.empty(); }
+  size_t kept() const { return kept_bytes_; }  // about, with what each message takes besides
+  bool full() const { return full_; }          // why the last write was refused
 
  private:
   std::optional<size_t> room() const;  // none: broken
@@ -33,10 +40,13 @@ class StreamWriter {
   void publish() { ring_->written.value.store(written_, std::memory_order_seq_cst); }
 
   Ring* ring_;
+  const size_t most_kept_;
   uint64_t written_ = 0;
   uint32_t number_ = 0;
   std::deque<std::vector<uint8_t>> kept_;
   size_t kept_from_ = 0;  // of the first, what is written already
+  size_t kept_bytes_ = 0;
+  bool full_ = false;
 };
 
 /// The receiver's end. One thread at a time. Nothing in the ring is believed before it is checked, and what
